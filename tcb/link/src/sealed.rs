@@ -29,7 +29,17 @@ pub fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 /// `InvalidData`: it is no sealed memory file (only such a file is read without waiting for
 /// anybody), or a longer one.
 pub fn read(file: &impl AsFd, max: usize) -> io::Result<Vec<u8>> {
-    let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    let mut bytes = vec![0; check(file, max)?];
+    // Not by where others have read to.
+    File::from(file.as_fd().try_clone_to_owned()?).read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Whether it is a sealed file of at most `max` bytes: how many it has.
+///
+/// # Errors
+/// As [`read`].
+pub fn check(file: &impl AsFd, max: usize) -> io::Result<usize> {
     let seals = fcntl_get_seals(file).map_err(|_| refused("a descriptor of something else"))?;
     if !seals.contains(SEALS) {
         return Err(refused("a memory file that is not sealed"));
@@ -38,10 +48,11 @@ pub fn read(file: &impl AsFd, max: usize) -> io::Result<Vec<u8>> {
     if len > max {
         return Err(refused(&format!("{len} bytes, more than {max}")));
     }
-    let mut bytes = vec![0; len];
-    // Not by where others have read to.
-    File::from(file.as_fd().try_clone_to_owned()?).read_exact_at(&mut bytes, 0)?;
-    Ok(bytes)
+    Ok(len)
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
 #[cfg(test)]

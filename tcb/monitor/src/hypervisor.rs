@@ -12,13 +12,14 @@ use crate::mailbox::RelayError;
 use crate::numbers::Numbers;
 use crate::post::Post;
 use crate::spec::{DomainError, DomainSpec, Start};
+use crate::watch::Watch;
 use abi::layout::{fd, info};
 use abi::status::Program;
 use abi::{ConnId, DomId};
 use shmem::Span;
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,10 +31,8 @@ const LOOK_NS: u64 = 500_000;
 pub enum Source {
     /// A worker has something to tell.
     Workers,
-    /// A domain's process has ended.
-    Ended(DomId),
-    /// A domain asks for a descriptor.
-    Attach(DomId),
+    /// The process of a domain has ended, or a domain asks for a descriptor.
+    Domains,
 }
 
 /// All domains and what is between them.
@@ -44,6 +43,7 @@ pub struct Hypervisor {
     pub(crate) domains: Vec<Domain>,
     /// Ids of domains; see [`crate::naming`].
     pub(crate) ids: Numbers,
+    pub(crate) watch: Watch,
     pub(crate) post: Post,
     pub(crate) missing: BTreeSet<&'static str>,
 }
@@ -58,6 +58,7 @@ impl Hypervisor {
             shared: Arc::new(Shared::new(mechanism)),
             domains: Vec::new(),
             ids: Numbers::new(1 << 16, usize::MAX),
+            watch: Watch::create()?,
             post: Post::create()?,
             missing: BTreeSet::new(),
         })
@@ -238,37 +239,37 @@ impl Hypervisor {
             .all(|d| matches!(d.life, Life::Gone(_) | Life::Built))
     }
 
-    /// Adds every descriptor that is worth waiting for; pass what became readable to
-    /// [`Hypervisor::handle`].
-    pub fn watch<'a>(&'a self, out: &mut Vec<(Source, BorrowedFd<'a>)>) {
-        out.push((Source::Workers, self.post.fd()));
-        for domain in self.domains.iter().filter(|domain| domain.life.is_alive()) {
-            let Some(process) = domain.running().and_then(Running::process) else {
-                continue;
-            };
-            out.push((Source::Ended(domain.id), process.pidfd()));
-            if domain.attach_open {
-                out.push((Source::Attach(domain.id), process.attach.fd()));
-            }
-        }
+    /// What is worth waiting for; pass what became readable to [`Hypervisor::handle`].
+    #[must_use]
+    pub fn sources(&self) -> [(Source, BorrowedFd<'_>); 2] {
+        let domains = (Source::Domains, self.watch.0.as_fd());
+        [(Source::Workers, self.post.fd()), domains]
     }
 
     /// Sees to a descriptor that became readable.
     pub fn handle(&mut self, source: Source, now_ns: u64) {
         match source {
             Source::Workers => self.hear(now_ns),
-            Source::Ended(id) => {
-                let how = self
-                    .domain(id)
-                    .and_then(|domain| domain.running()?.process()?.how_it_ended());
-                self.kill(id, &how.unwrap_or_else(|| "ended".into()));
-            }
-            Source::Attach(id) => {
-                let shared = Arc::clone(&self.shared);
-                if let Some(domain) = self.domain_mut(id) {
-                    attach::serve(domain, &shared.connections, &shared.controls, now_ns);
+            Source::Domains => {
+                for (id, asks) in self.watch.take() {
+                    self.see(id, asks, now_ns);
                 }
             }
+        }
+    }
+
+    fn see(&mut self, id: DomId, asks: bool, now_ns: u64) {
+        let shared = Arc::clone(&self.shared);
+        match self.domain_mut(id) {
+            Some(domain) if asks => {
+                attach::serve(domain, &shared.connections, &shared.controls, now_ns);
+            }
+            Some(domain) => {
+                let process = domain.running().and_then(Running::process);
+                let how = process.and_then(|process| process.how_it_ended());
+                self.kill(id, &how.unwrap_or_else(|| "ended".into()));
+            }
+            None => {}
         }
     }
 
@@ -276,9 +277,7 @@ impl Hypervisor {
         for (id, notice) in self.post.hear() {
             if let Some(missing) = notice.started {
                 self.missing.extend(missing);
-                if let Some(domain) = self.domain_mut(id) {
-                    domain.started(now_ns);
-                }
+                self.started(id, now_ns);
             }
             if let Some(domain) = self.domain_mut(id)
                 && domain.counters.ready.load(Ordering::Acquire)
@@ -294,6 +293,19 @@ impl Hypervisor {
             if notice.gone {
                 self.gone(id);
             }
+        }
+    }
+
+    /// The process of a domain is there.
+    fn started(&mut self, id: DomId, now_ns: u64) {
+        let Some(domain) = self.domain_mut(id) else {
+            return;
+        };
+        domain.started(now_ns);
+        let process = domain.running().and_then(Running::process).cloned();
+        let process = process.filter(|_| domain.life.is_alive());
+        if process.is_some_and(|process| self.watch.add(id, &process).is_err()) {
+            self.kill(id, "killed: it cannot be watched");
         }
     }
 
@@ -336,7 +348,12 @@ impl Hypervisor {
                 }
             }
             let attach_ns = attach::next_ns(domain, now_ns);
-            domain.attach_open = attach_ns.is_none();
+            if domain.attach_open != attach_ns.is_none() {
+                domain.attach_open = attach_ns.is_none();
+                if let Some(process) = domain.running().and_then(Running::process) {
+                    self.watch.hear(domain.id, process, domain.attach_open);
+                }
+            }
             let relay_ns = domain
                 .parts
                 .as_ref()
@@ -369,10 +386,11 @@ impl Hypervisor {
         domain.life = Life::Ending(why.to_owned());
         domain.read_cpu();
         if let Some(running) = domain.running() {
-            if let Some(process) = running.process() {
-                process.strike();
-            }
             running.worker.stop();
+            if let Some(process) = running.process().cloned() {
+                process.strike();
+                self.watch.remove(&process);
+            }
         }
         self.shared.grants.lock().fence(id);
         self.shared.connections.close_all(id);

@@ -43,6 +43,7 @@ mod report;
 pub mod space;
 mod spec;
 mod starter;
+mod watch;
 mod worker;
 
 pub use device::{Device, DeviceControl, DeviceMap, NoRoom};

@@ -336,13 +336,10 @@ impl Core {
     }
 
     fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
-        let mut sources = Vec::new();
-        self.hypervisor.watch(&mut sources);
-        let mut sources: Vec<_> = sources
-            .into_iter()
-            .map(|(s, fd)| (Ready::Hypervisor(s), fd, PollFlags::IN))
-            .collect();
-        sources.push((Ready::Signal, self.signals.as_fd(), PollFlags::IN));
+        let mut sources = vec![(Ready::Signal, self.signals.as_fd(), PollFlags::IN)];
+        for (source, fd) in self.hypervisor.sources() {
+            sources.push((Ready::Hypervisor(source), fd, PollFlags::IN));
+        }
         if let Some(reader) = &self.reader
             && self.ending.is_none()
         {
