@@ -257,7 +257,7 @@ pub(crate) enum Command {
         grantway exp base --only grantway --out results --json"
     )]
     Exp {
-        /// The plan
+        /// The plan: one of the list, or a file NAME.toml
         #[arg(required_unless_present = "list")]
         plan: Option<String>,
         /// A short run: every configuration, at most two minutes

@@ -57,6 +57,175 @@ fn small_frames_are_told_with_window_and_touch() {
     figure(&figures, "ngm-64", "ratio.pointers-64.packets");
 }
 
+/// A plan of a user's own, with what happens on a wire and beside a guest.
+const OWN: &str = r#"
+name = "own"
+about = "faults, acknowledgements at once, rivals, several wires"
+requests = []
+direction = ["to_guest"]
+wake = ["halt"]
+push = true
+
+[full]
+rounds = 3
+warm_up_s = 0.2
+window_s = 1.0
+
+[quick]
+rounds = 3
+warm_up_s = 0.2
+window_s = 0.5
+
+[[column]]
+name = "spoiled"
+path = "machine"
+place = ["one-core"]
+faults = { loss_ppm = 100, reorder_ppm = 200000 }
+
+[[column]]
+name = "spoiled-bridge"
+path = "bridge"
+gro = "off"
+faults = { loss_ppm = 100, reorder_ppm = 200000 }
+
+[[column]]
+name = "at-once"
+path = "machine"
+place = ["one-core"]
+quick_ack = true
+
+[[column]]
+name = "crowded"
+path = "machine"
+place = ["one-core"]
+beside = [0, 2]
+
+[[column]]
+name = "wires"
+path = "machine"
+place = ["split"]
+wires = [1, 4]
+"#;
+
+#[test]
+fn a_plan_of_ones_own_spoils_the_wire_and_crowds_the_machine() {
+    testing::require!(root, tap, tool("nft"), tool("ip"), tool("ethtool"));
+    let place = Place::with_machine();
+    let file = place.file("own.toml", OWN);
+    let run = place.run(&["exp", &file, "--quick", "--json"]);
+    assert!(run.ok(), "{run:?}");
+    let figures = figures(&run.out);
+    let value = |config: &str, metric: &str| figure(&figures, config, metric).0;
+    assert!(value("spoiled", "sack_share") > 0.0);
+    assert!(value("spoiled-bridge", "throughput") > 0.0);
+    // Delayed ones answer two.
+    assert!(value("at-once", "segments_per_ack") < 1.5);
+    assert!(value("crowded@beside=2", "throughput.rivals") > 0.0);
+    let none = figures.iter().any(|figure| {
+        figure["config"] == "crowded@beside=0" && figure["metric"] == "throughput.rivals"
+    });
+    assert!(!none, "nobody is beside it");
+    for wires in ["wires@wires=1", "wires@wires=4"] {
+        assert!(value(wires, "throughput") > 0.0);
+    }
+    assert_eq!(place.left(), ["own.toml"]);
+}
+
+/// A web server, asked over a machine and over the kernel's own path.
+const WEB: &str = r#"
+name = "web"
+about = "a web server"
+requests = []
+direction = ["to_guest"]
+wake = ["halt"]
+
+[web]
+offered = [50, 100]
+bytes = 1024
+
+[full]
+rounds = 3
+warm_up_s = 0.1
+window_s = 1.0
+
+[quick]
+rounds = 3
+warm_up_s = 0.1
+window_s = 0.5
+
+[[column]]
+name = "machine"
+path = "machine"
+place = ["one-core"]
+"#;
+
+#[test]
+fn a_web_server_is_asked_over_a_machine_and_leaves_nothing() {
+    testing::require!(root, tap, tool("nginx"), tool("httperf"));
+    let place = Place::with_machine();
+    let run = place.run(&["exp", &place.file("web.toml", WEB), "--quick", "--json"]);
+    assert!(run.ok(), "{run:?}");
+    let figures = figures(&run.out);
+    let value = |config: &str, metric: &str| figure(&figures, config, metric).0;
+    for config in ["machine@offered=50", "machine@offered=100"] {
+        assert!(value(config, "replies") > 0.0);
+        assert!(value(config, "connection_ms.p50") > 0.0);
+        assert!(value(config, "cycles_per_request.driver") > 0.0);
+        assert!(value(config, "unanswered") < 1.0);
+    }
+    assert!(value("machine", "peak_replies") >= value("machine@offered=50", "replies"));
+    assert_eq!(place.left(), ["web.toml"]);
+    assert_eq!(place.users(), Vec::<String>::new());
+}
+
+#[test]
+fn a_web_server_that_is_not_installed_is_named_by_its_package() {
+    testing::require!(root, tap);
+    let place = Place::with_machine();
+    let plan = place.file("web.toml", WEB);
+    let run = place.run_without_programs(&["exp", &plan, "--quick", "--json"]);
+    assert!(run.ok(), "{run:?}");
+    let figures = figures(&run.out);
+    let absent = figures
+        .iter()
+        .find(|f| f["config"] == "machine@offered=any");
+    let absent = absent.unwrap();
+    assert_eq!(absent["verdict"], "not-measurable", "{absent}");
+    let note = absent["note"].as_str().unwrap();
+    for package in ["package nginx", "package httperf"] {
+        assert!(note.contains(package), "{note}");
+    }
+}
+
+#[test]
+fn mistakes_in_a_plan_of_ones_own_are_told_with_their_place() {
+    let place = Place::new();
+    for (from, to, told) in [
+        ("about =", "abuot =", "line 3, column 1"),
+        (
+            "loss_ppm = 100,",
+            "loss_ppm = 500001,",
+            "column `spoiled`: `loss_ppm`",
+        ),
+        (
+            "wires = [1, 4]",
+            "wires = [5]",
+            "column `wires`: 1 to 4 `wires`",
+        ),
+        ("name = \"own\"", "name = \"../own\"", "name: lower-case"),
+    ] {
+        let path = &place.file("own.toml", &OWN.replacen(from, to, 1));
+        let run = place.run(&["exp", path]);
+        assert_eq!(run.code, 2, "{run:?}");
+        assert!(
+            run.err.contains(path.as_str()) && run.err.contains(told),
+            "{run:?}"
+        );
+    }
+    let run = place.run(&["exp", "gone.toml"]);
+    assert!(run.code == 2 && run.err.contains("gone.toml: "), "{run:?}");
+}
+
 /// In one test, because all runs lend from the same pool of huge pages.
 #[test]
 fn peers_run_beside_ours_and_leave_nothing_behind() {

@@ -73,19 +73,29 @@ pub fn names() -> Vec<&'static str> {
 
 /// The study of this name, as a command line changes its plan.
 fn find(name: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
+    if name.ends_with(".toml") {
+        return of_file(name, by);
+    }
     let Some(study) = studies().find(|study| study.name == name) else {
         let known = names().join(", ");
         return Err(Failure::Usage(format!(
-            "no plan `{name}`; there is: {known}"
+            "no plan `{name}`; there is: {known}; or a file of your own, NAME.toml"
         )));
     };
     (study.open)(study.text, by)
 }
 
+/// A study of the user's own, of the form of `base`.
+fn of_file(path: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
+    let wrong = |why: String| Failure::Usage(format!("{path}: {why}"));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    Base::open(&text, by).map_err(|error| wrong(error.to_string()))
+}
+
 /// What the user asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Args {
-    /// The plan.
+    /// The plan: a name, or a file that ends in `.toml`.
     pub plan: String,
     /// Print JSON lines instead of tables.
     pub json: bool,

@@ -27,6 +27,7 @@ pub mod lane;
 pub mod peers;
 pub mod progress;
 pub mod runner;
+pub mod web;
 
 mod crowd;
 pub mod soak;

@@ -25,7 +25,9 @@ pub fn unit(metric: &str) -> &'static str {
         "throughput" => "Gb/s",
         "packets" => "Mpps",
         "in_flight" => "frames",
-        "transactions" => "1/s",
+        "transactions" | "replies" | "peak_replies" => "1/s",
+        "connection_ms" => "ms",
+        "cycles_per_request" => "cycles/request",
         "latency_us" | "flush_latency_us" => "us",
         "cycles_per_byte" => "cycles/byte",
         "cycles_per_packet" => "cycles/packet",
@@ -36,13 +38,15 @@ pub fn unit(metric: &str) -> &'static str {
         "neighbour_lost" => "datagrams",
         "drops" => "packets",
         "acks" | "sacks" | "segments" => "packets/GB",
+        "segments_per_ack" => "segments/ACK",
         "regret" => "sum of shares",
         "dominated" => "policies",
         "grants" => "pages",
         "pages_reused" => "packets/page",
         "granted_anew" => "pages/packet",
         "system_calls" => "calls",
-        "steal" | "share" | "difference" | "overhead" | "loss" | "corrected_share" => "share",
+        "steal" | "share" | "difference" | "overhead" | "loss" | "corrected_share"
+        | "sack_share" | "unanswered" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",
         "samples" => "samples",
         "cost_ns" => "ns",
@@ -56,7 +60,9 @@ pub fn unit(metric: &str) -> &'static str {
 #[must_use]
 pub fn better(metric: &str) -> Side {
     match metric.split('.').next().unwrap_or_default() {
-        "throughput" | "packets" | "transactions" | "lro_rate" => Side::Above,
+        "throughput" | "packets" | "transactions" | "replies" | "peak_replies" | "lro_rate" => {
+            Side::Above
+        }
         _ => Side::Below,
     }
 }

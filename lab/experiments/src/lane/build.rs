@@ -2,7 +2,8 @@
 
 use super::cores::Cores;
 use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
-use super::running::fresh_name;
+use super::running::{RIVAL, fresh_name};
+use crate::ns::Namespace;
 use crate::plan::{Mechanisms, Moderation, Place, Topology, Wire, WireNic};
 use config::domain::{self, Offloads, Vmq};
 use config::rule::{Ports, Rule, Way};
@@ -21,6 +22,8 @@ pub struct OnWire<'a> {
     pub moderation: Moderation,
     /// Whether the wire's own TCP runs on the wire's core, as on another machine.
     pub apart: bool,
+    /// How many of them there are.
+    pub count: u32,
 }
 
 impl<'a> OnWire<'a> {
@@ -32,6 +35,7 @@ impl<'a> OnWire<'a> {
             speed,
             moderation: Moderation::Event,
             apart: false,
+            count: 1,
         }
     }
 }
@@ -109,7 +113,7 @@ pub(super) fn apply(
     config: &mut Config,
 ) {
     apply_mechanisms(topology, place, cores, config);
-    add_guests(ends, config);
+    add_guests(topology, ends, config);
     if topology.mechanisms.vmq {
         dedicate_queues(topology.guests, config);
     }
@@ -153,21 +157,48 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
     }
 }
 
+/// Further wires are like the first one, each with an end of its own.
+pub(super) fn add_wires(ends: &Ends, config: &mut Config) {
+    let first = config.nics.first().cloned();
+    for (number, (namespace, address)) in ends.wires().enumerate().skip(1) {
+        let Some(mut nic) = first.clone() else {
+            break;
+        };
+        nic.name = format!("wire{number}");
+        if let Kind::Tap { port, .. }
+        | Kind::Xdp {
+            wire: XdpWire::Veth(port),
+        } = &mut nic.kind
+        {
+            place(port, namespace, address);
+        }
+        config.nics.push(nic);
+    }
+}
+
+/// Puts an interface of the kernel's into a namespace, with an address there.
+fn place(port: &mut KernelPort, namespace: &Namespace, address: IpAddr) {
+    port.netns = Some(namespace.path().display().to_string());
+    port.addresses = vec![Cidr {
+        address,
+        prefix: PREFIX,
+    }];
+}
+
 /// Further guests are like the first one, each behind an end of its own.
-fn add_guests(ends: &Ends, config: &mut Config) {
+fn add_guests(topology: Topology, ends: &Ends, config: &mut Config) {
     let first = config.guests.first().cloned();
     for (number, (namespace, address)) in ends.guests().enumerate().skip(1) {
         let Some(mut guest) = first.clone() else {
             break;
         };
-        guest.name = format!("guest{number}");
+        guest.name = match number < topology.guests as usize {
+            true => format!("guest{number}"),
+            false => format!("{RIVAL}{number}"),
+        };
         for vif in &mut guest.vifs {
             if let Endpoint::Tap { port } = &mut vif.endpoint {
-                port.netns = Some(namespace.path().display().to_string());
-                port.addresses = vec![Cidr {
-                    address,
-                    prefix: PREFIX,
-                }];
+                place(port, namespace, address);
             }
         }
         config.guests.push(guest);

@@ -1,7 +1,7 @@
 //! The lane through the machine: monitor, driver domain and guest domain, with a TAP at each end;
 //! the lane to the driver domain itself; and the time that machines take to come up.
 
-use super::build::{OnWire, apply, config};
+use super::build::{OnWire, add_wires, apply, config};
 use super::cores::Cores;
 use super::ends::{Ends, IFNAME, WIRE_INSIDE};
 use super::running::Running;
@@ -20,13 +20,15 @@ pub fn lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = Ends::of_guests(topology.guests)?;
+    let ends = Ends::of(wire.count, topology.guests + topology.beside)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
+    add_wires(&ends, &mut config);
     apply(topology, &ends, place, cores, &mut config);
     let running = Running::start(&config)?;
     let loads = Loads {
         flows: topology.flows,
+        beside: topology.beside,
         ..loads.clone()
     };
     between(ends, running, wire, cores, &loads)
@@ -59,9 +61,10 @@ pub fn local_lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = Ends::new()?;
+    let ends = Ends::of(wire.count, 1)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
+    add_wires(&ends, &mut config);
     for guest in std::mem::take(&mut config.guests) {
         for vif in guest.vifs {
             if let Endpoint::Tap { port } = vif.endpoint {

@@ -27,13 +27,14 @@ pub mod running;
 pub mod window;
 
 use crate::load::{Load, LoadSpec, Role};
-use crate::plan::{Direction, Lro, LroRules, Workload};
+use crate::ns::Namespace;
+use crate::plan::{Direction, Faults, Lro, LroRules, Workload};
 use anyhow::Context as _;
 use cores::Cores;
-use ends::{Ends, WIRE};
+use ends::Ends;
 use figures::measure::{CpuTimes, Part, kernel_threads};
 use path::Path;
-use running::Running;
+use running::{RIVALS, Running};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -42,6 +43,8 @@ use std::path::PathBuf;
 pub struct Lane {
     /// One pair for every guest.
     pairs: BTreeMap<(Workload, Direction), Vec<Pair>>,
+    /// Streams of guests that are not measured, by their direction.
+    rivals: BTreeMap<Direction, Vec<Pair>>,
     path: Box<dyn Path>,
     /// Kernel threads that do what softirqs put off, on the wire's core and on others. They are
     /// charged to the lane, because the other lanes sleep.
@@ -61,8 +64,16 @@ pub struct Loads {
     pub directions: Vec<Direction>,
     /// Connections of a stream's sender.
     pub flows: u32,
+    /// The last so many guests are not measured: each has a stream while others are.
+    pub beside: u32,
     /// Whether it sends a file, without a copy of its own.
     pub sendfile: bool,
+    /// Whether each of its messages is a packet of its own.
+    pub push: bool,
+    /// What becomes of packets at the wire's end; none: all come, in order.
+    pub faults: Option<Faults>,
+    /// Whether guests acknowledge at once what they receive.
+    pub quick_ack: bool,
 }
 
 impl Loads {
@@ -83,7 +94,11 @@ impl Default for Loads {
             workloads: Workload::BOTH.to_vec(),
             directions: Direction::BOTH.to_vec(),
             flows: 1,
+            beside: 0,
             sendfile: false,
+            push: false,
+            faults: None,
+            quick_ack: false,
         }
     }
 }
@@ -110,6 +125,53 @@ fn softirqs(cores: Cores) -> [(Part, Vec<i32>); 2] {
 struct Pair {
     active: Load,
     passive: Load,
+    /// Where the passive one is: counters of a kernel are those of all that are there.
+    at: PathBuf,
+}
+
+/// One end of a pair.
+struct Side {
+    netns: PathBuf,
+    core: usize,
+    address: IpAddr,
+}
+
+impl Pair {
+    /// Starts both, the passive one first.
+    fn start(
+        work: Workload,
+        way: Direction,
+        [wire, guest]: [&Side; 2],
+        port: u16,
+        loads: &Loads,
+    ) -> anyhow::Result<Self> {
+        let (from, to) = match way {
+            Direction::ToGuest => (wire, guest),
+            Direction::FromGuest => (guest, wire),
+        };
+        let (active, passive, size) = match work {
+            Workload::Stream if loads.sendfile => (Role::File, Role::Sink, 0),
+            Workload::Stream if loads.push => (Role::Pushed, Role::Sink, 0),
+            Workload::Stream => (Role::Source, Role::Sink, 0),
+            Workload::Requests(size) => (Role::Client, Role::Echo, size),
+        };
+        let load = |role, side: &Side| {
+            Load::start(&LoadSpec {
+                role,
+                netns: Some(side.netns.clone()),
+                cpu: Some(side.core),
+                address: SocketAddr::new(to.address, port),
+                size,
+                flows: loads.flows as usize,
+            })
+        };
+        let passive = load(passive, to)?;
+        Ok(Self {
+            active: load(active, from)?,
+            passive,
+            at: to.netns.clone(),
+        })
+    }
 }
 
 impl Lane {
@@ -118,53 +180,55 @@ impl Lane {
     /// # Errors
     /// If a load cannot start or does not reach the other end.
     pub fn new(
-        ends: Ends,
+        mut ends: Ends,
         path: Box<dyn Path>,
         cores: Cores,
         loads: &Loads,
     ) -> anyhow::Result<Self> {
+        if loads.quick_ack {
+            ends.quick_ack()?;
+        }
+        if let Some(faults) = loads.faults {
+            ends.spoil(faults)?;
+        }
         let mut lane = Self {
             pairs: BTreeMap::new(),
+            rivals: BTreeMap::new(),
             path,
             softirqs: softirqs(cores),
             remark: None,
             ends,
         };
-        let wire = (lane.ends.wire.path(), cores.wire, WIRE);
-        let guests: Vec<_> = lane
-            .ends
-            .guests()
-            .map(|(guest, address)| (guest.path(), cores.guest, address))
-            .collect();
-        let each = loads
-            .workloads
-            .iter()
-            .flat_map(|&work| loads.directions.iter().map(move |&way| (work, way)));
-        let each = each.flat_map(|load| guests.iter().map(move |guest| (load, guest)));
-        for (port, ((work, direction), guest)) in (5201u16..).zip(each) {
-            let (from, to) = match direction {
-                Direction::ToGuest => (&wire, guest),
-                Direction::FromGuest => (guest, &wire),
-            };
-            let (active, passive, size) = match work {
-                Workload::Stream if loads.sendfile => (Role::File, Role::Sink, 0),
-                Workload::Stream => (Role::Source, Role::Sink, 0),
-                Workload::Requests(size) => (Role::Client, Role::Echo, size),
-            };
-            let load = |role, (netns, cpu, _): &(PathBuf, usize, IpAddr)| {
-                Load::start(&LoadSpec {
-                    role,
-                    netns: Some(netns.clone()),
-                    cpu: Some(*cpu),
-                    address: SocketAddr::new(to.2, port),
-                    size,
-                    flows: loads.flows as usize,
-                })
-            };
-            let passive = load(passive, to)?;
-            let active = load(active, from)?;
-            let pairs = lane.pairs.entry((work, direction)).or_default();
-            pairs.push(Pair { active, passive });
+        let side = |core| {
+            move |(end, address): (&Namespace, IpAddr)| Side {
+                netns: end.path(),
+                core,
+                address,
+            }
+        };
+        let wires: Vec<Side> = lane.ends.wires().map(side(cores.wire)).collect();
+        let mut guests: Vec<Side> = lane.ends.guests().map(side(cores.guest)).collect();
+        let rivals = guests.split_off(guests.len().saturating_sub(loads.beside as usize));
+        let mut ports = 5201u16..;
+        for &work in &loads.workloads {
+            for &way in &loads.directions {
+                for (guest, wire) in guests
+                    .iter()
+                    .flat_map(|g| wires.iter().map(move |w| (g, w)))
+                {
+                    let port = ports.next().context("no port")?;
+                    let pair = Pair::start(work, way, [wire, guest], port, loads)?;
+                    lane.pairs.entry((work, way)).or_default().push(pair);
+                }
+            }
+        }
+        for &way in &loads.directions {
+            for (rival, wire) in rivals.iter().zip(wires.iter().cycle()) {
+                let port = ports.next().context("no port")?;
+                let stream = Workload::Stream;
+                let pair = Pair::start(stream, way, [wire, rival], port, &Loads::default())?;
+                lane.rivals.entry(way).or_default().push(pair);
+            }
         }
         Ok(lane)
     }
@@ -256,12 +320,30 @@ impl Lane {
         Ok(mark.bytes)
     }
 
-    fn cpu_times(&self, pairs: &[Pair]) -> CpuTimes {
+    /// CPU times of what lies between and of the kernel's threads; of these processes, which
+    /// receive; not of what is at the wire's far end.
+    #[must_use]
+    pub fn cpu_times_of(&self, receivers: &[i32]) -> CpuTimes {
+        let mut parts = self.inner_parts();
+        parts.retain(|(part, _)| *part != WIRE_KERNEL);
+        parts.push(("receiver", receivers.to_vec()));
+        CpuTimes::read(&parts)
+    }
+
+    fn inner_parts(&self) -> Vec<(Part, Vec<i32>)> {
         let mut parts = self.path.parts();
         parts.extend(self.softirqs.iter().cloned());
+        parts
+    }
+
+    fn cpu_times(&self, pairs: &[Pair]) -> CpuTimes {
+        let mut parts = self.inner_parts();
         let pids = |end: fn(&Pair) -> &Load| pairs.iter().map(|pair| end(pair).pid()).collect();
         parts.push(("sender", pids(|pair| &pair.active)));
         parts.push(("receiver", pids(|pair| &pair.passive)));
+        let rivals = self.rivals.values().flatten();
+        let rivals = rivals.flat_map(|pair| [pair.active.pid(), pair.passive.pid()]);
+        parts.push((RIVALS, rivals.collect()));
         CpuTimes::read(&parts)
     }
 }

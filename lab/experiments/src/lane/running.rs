@@ -15,6 +15,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Name of guests that are not measured, before their number.
+pub(super) const RIVAL: &str = "rival";
+/// They, and their loads.
+pub(super) const RIVALS: Part = "rivals";
+
 /// A running machine and what is known about it.
 #[derive(Debug)]
 pub struct Running {
@@ -91,6 +96,7 @@ impl Running {
         for domain in &status.domains {
             let part = match domain.program {
                 Program::Driver => "driver",
+                Program::Guest if domain.name.starts_with(RIVAL) => RIVALS,
                 Program::Guest => "guest",
             };
             domains.push((part, domain.name.clone()));

@@ -1,13 +1,14 @@
 //! One window on a lane: a time in which one load runs, with everything read at both its ends.
 
 use super::reading::Reading;
+use super::running::RIVALS;
 use super::{Lane, Pair};
 use crate::load::Mark;
 use crate::plan::{Direction, Times, Workload};
 use figures::interrupt;
 use figures::measure::{Machine, Part};
 use figures::metric::SEGMENT_BYTES;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// What was seen.
@@ -17,6 +18,8 @@ pub struct Window {
     pub workload: Workload,
     /// Counters of the load that received (stream) or asked (requests).
     pub mark: Mark,
+    /// Bytes that streams of guests beside those that are measured brought.
+    pub beside_bytes: u64,
     /// CPU nanoseconds by part.
     pub cpu_ns: BTreeMap<Part, u64>,
     /// CPU nanoseconds that all processors were busy: of the parts, and of what is no part, such as
@@ -43,7 +46,13 @@ impl Lane {
         let Some(mut pairs) = self.pairs.remove(&(workload, direction)) else {
             anyhow::bail!("no load for {workload:?} {}", direction.name());
         };
+        for rival in self.rivals.get_mut(&direction).into_iter().flatten() {
+            rival.active.go()?;
+        }
         let seen = self.observe(&mut pairs, workload, times);
+        for rival in self.rivals.get_mut(&direction).into_iter().flatten() {
+            rival.active.stop()?;
+        }
         self.pairs.insert((workload, direction), pairs);
         seen
     }
@@ -76,9 +85,15 @@ impl Lane {
         let path = self.path.reading()?;
         let (machine, began) = (Machine::read(), Instant::now());
         let cpu = self.cpu_times(pairs);
+        let mut beside = || -> anyhow::Result<u64> {
+            let mut marks = self.rivals.values_mut().flatten().map(|r| r.passive.mark());
+            marks.try_fold(0, |sum, mark| Ok(sum + mark?.bytes))
+        };
+        beside()?;
         mark(pairs, workload)?;
         interrupt::sleep(times.window)?;
         let mark = mark(pairs, workload)?;
+        let beside_bytes = beside()?;
         let cpu_ns = self.cpu_times(pairs).since(&cpu);
         let (now, wall) = (Machine::read(), began.elapsed());
         let disturbed = now.disturbed_since(machine);
@@ -87,6 +102,7 @@ impl Lane {
         Ok(Window {
             workload,
             mark,
+            beside_bytes,
             cpu_ns,
             busy_ns,
             path,
@@ -98,7 +114,10 @@ impl Lane {
 /// What all pairs did since the last mark. Latencies are those of the slowest.
 fn mark(pairs: &mut [Pair], workload: Workload) -> anyhow::Result<Mark> {
     let mut all = Mark::default();
+    let mut kernels = BTreeSet::new();
     for pair in pairs {
+        // Segments are those of all that is in a namespace: of two pairs there they count once.
+        let first = u64::from(kernels.insert(&pair.at));
         let mark = match workload {
             Workload::Stream => pair.passive.mark(),
             Workload::Requests(_) => pair.active.mark(),
@@ -108,7 +127,8 @@ fn mark(pairs: &mut [Pair], workload: Workload) -> anyhow::Result<Mark> {
             bytes: all.bytes + mark.bytes,
             operations: all.operations + mark.operations,
             cpu_ns: all.cpu_ns + mark.cpu_ns,
-            segments: all.segments + mark.segments,
+            segments: all.segments + first * mark.segments,
+            sent_segments: all.sent_segments + first * mark.sent_segments,
             p50_us: later(all.p50_us, mark.p50_us),
             p99_us: later(all.p99_us, mark.p99_us),
         };
@@ -135,6 +155,9 @@ impl Window {
     /// | `granted_anew` | pages that entered guests' pools of receive buffers |
     /// | `lro.waits.<ns>` | aggregates whose first packet waited so many nanoseconds |
     /// | `acks`, `sacks` | acknowledgements sent to the wire, and those of them that are selective |
+    ///
+    /// `segments_per_ack` is how many of the segments that the receiver's TCP was handed (an
+    /// aggregate is one) an acknowledgement answers; delayed ones answer two.
     #[must_use]
     pub fn figures(&self, tsc_hz: u64) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
@@ -146,6 +169,10 @@ impl Window {
             Workload::Stream => {
                 let bytes = self.mark.bytes as f64;
                 out.insert("throughput".to_owned(), bytes * 8.0 / seconds / 1e9);
+                if self.cpu_ns.contains_key(RIVALS) {
+                    let rate = self.beside_bytes as f64 * 8.0 / seconds / 1e9;
+                    out.insert(format!("throughput.{RIVALS}"), rate);
+                }
                 if bytes > 0.0 {
                     self.cycles(tsc_hz, bytes, &mut out);
                 }
@@ -179,7 +206,10 @@ impl Window {
         };
         for (part, ns) in &self.cpu_ns {
             let cycles = *ns as f64 * per_ns;
-            total += cycles;
+            // Theirs are for other bytes.
+            if *part != RIVALS {
+                total += cycles;
+            }
             put(part, cycles);
         }
         let sender = self.cpu_ns.get("sender").copied().unwrap_or(0) as f64 * per_ns;
@@ -199,13 +229,28 @@ impl Window {
         if let Some(anew) = self.path.sums.get("granted_anew") {
             out.insert("granted_anew".to_owned(), anew / packets);
         }
-        for name in ["acks", "sacks"] {
-            if let Some(count) = self.path.sums.get(name) {
-                out.insert(name.to_owned(), count / (bytes / 1e9));
+        self.acknowledgements(bytes, out);
+    }
+}
+
+impl Window {
+    /// What the receiver's TCP was handed, and what it answered: where nothing of ours counts
+    /// acknowledgements, all that it has sent.
+    fn acknowledgements(&self, bytes: f64, out: &mut BTreeMap<String, f64>) {
+        let counted = |name: &str| self.path.sums.get(name).copied();
+        let segments = self.mark.segments as f64;
+        let acks = counted("acks").unwrap_or(self.mark.sent_segments as f64);
+        let each = [("segments", segments), ("acks", acks)];
+        let sacks = counted("sacks").map(|sacks| ("sacks", sacks));
+        for (name, count) in each.into_iter().chain(sacks) {
+            out.insert(name.to_owned(), count / (bytes / 1e9));
+        }
+        if acks > 0.0 {
+            out.insert("segments_per_ack".to_owned(), segments / acks);
+            if let Some((_, sacks)) = sacks {
+                out.insert("sack_share".to_owned(), sacks / acks);
             }
         }
-        let segments = self.mark.segments as f64;
-        out.insert("segments".to_owned(), segments / (bytes / 1e9));
     }
 }
 
@@ -306,6 +351,7 @@ mod tests {
                 segments: 724_000,
                 ..Mark::default()
             },
+            beside_bytes: 0,
             cpu_ns: [("sender", 1_000_000_000), ("driver", 500_000_000)].into(),
             path: sums(&[
                 ("driver.hop.nic", 6e8),
@@ -325,6 +371,8 @@ mod tests {
         let figures = window.figures(2_000_000_000);
         assert_eq!(figures["acks"], 10_000.0);
         assert_eq!(figures["segments"], 500_000.0);
+        assert_eq!(figures["segments_per_ack"], 50.0);
+        assert!(!figures.contains_key("sack_share"), "nobody counts them");
         assert_eq!(figures["granted_anew"], 0.05);
         assert_eq!(figures["flush_latency_us.p50"], 1.0);
         assert_eq!(figures["flush_latency_us.p99"], 20.0);
@@ -369,6 +417,7 @@ mod tests {
                 p50_us: Some(90.0),
                 ..Mark::default()
             },
+            beside_bytes: 0,
             cpu_ns: BTreeMap::new(),
             busy_ns: 0,
             path: Reading::default(),

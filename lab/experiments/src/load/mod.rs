@@ -104,7 +104,7 @@ pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
     let state = LoadState::new()?;
     match spec.role {
         Role::Sink => sink::start(spec, &state)?,
-        Role::Source | Role::File => source::start(spec, &state)?,
+        Role::Source | Role::Pushed | Role::File => source::start(spec, &state)?,
         Role::Echo => echo::start(spec, &state)?,
         Role::Client => client::start(spec, &state)?,
     }
@@ -135,6 +135,7 @@ pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
                 operations: now.operations - last.operations,
                 cpu_ns: now.cpu_ns - last.cpu_ns,
                 segments: now.segments - last.segments,
+                sent_segments: now.sent_segments - last.sent_segments,
                 p50_us: latency.map(|(p50, _)| p50),
                 p99_us: latency.map(|(_, p99)| p99),
             };

@@ -4,6 +4,7 @@ use super::spec::{CHUNK, LoadSpec, Role};
 use super::state::LoadState;
 use figures::socket;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
+use rustix::net::{SendFlags, send};
 use std::fs::File;
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -16,6 +17,7 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
         let stream = socket::connect(spec.address)?;
         let mut give = match spec.role {
             Role::File => Give::file(&chunk, stream)?,
+            Role::Pushed => Give::Pushed(chunk.clone(), stream),
             _ => Give::Chunk(chunk.clone(), stream),
         };
         let state = Arc::clone(state);
@@ -39,6 +41,8 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
 enum Give {
     /// From the source's own memory, copied.
     Chunk(Vec<u8>, TcpStream),
+    /// The same, and nothing that follows goes into the same packet.
+    Pushed(Vec<u8>, TcpStream),
     /// From a file whose pages the kernel hands to the socket.
     File(File, TcpStream),
 }
@@ -54,6 +58,10 @@ impl Give {
     fn some(&mut self, most: usize) -> std::io::Result<usize> {
         match self {
             Self::Chunk(bytes, stream) => stream.write(bytes.get(..most).unwrap_or(bytes)),
+            Self::Pushed(bytes, stream) => {
+                let message = bytes.get(..most).unwrap_or(bytes);
+                Ok(send(&*stream, message, SendFlags::EOR)?)
+            }
             Self::File(file, stream) => Ok(sendfile(&*stream, &*file, Some(&mut 0), most)?),
         }
     }

@@ -18,7 +18,9 @@ pub enum Role {
     Sink,
     /// Sends a stream, [`CHUNK`] bytes at a time.
     Source,
-    /// The same out of a file that lies in memory, by `sendfile`.
+    /// The same, each message a packet of its own and pushed.
+    Pushed,
+    /// A stream out of a file that lies in memory, by `sendfile`.
     File,
     /// Accepts connections and answers each request with as many bytes.
     Echo,
@@ -57,6 +59,8 @@ pub struct Mark {
     pub cpu_ns: u64,
     /// TCP segments that the network stack of its namespace has received, an aggregate as one.
     pub segments: u64,
+    /// TCP segments that it has sent: of one that only receives, acknowledgements.
+    pub sent_segments: u64,
     /// Median round trip, microseconds (client).
     pub p50_us: Option<f64>,
     /// 99th percentile of the round trip, microseconds (client).

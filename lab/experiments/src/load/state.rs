@@ -87,6 +87,7 @@ pub(super) struct Totals {
     pub(super) operations: u64,
     pub(super) cpu_ns: u64,
     pub(super) segments: u64,
+    pub(super) sent_segments: u64,
 }
 
 impl Totals {
@@ -96,39 +97,39 @@ impl Totals {
             let time = clock_gettime(clock);
             (time.tv_sec * 1_000_000_000 + time.tv_nsec).cast_unsigned()
         };
+        let snmp = std::fs::read_to_string("/proc/self/net/snmp").unwrap_or_default();
         Self {
             ns: ns(ClockId::Monotonic),
             bytes: state.bytes.load(Ordering::Relaxed),
             operations: state.operations.load(Ordering::Relaxed),
             cpu_ns: ns(ClockId::ProcessCPUTime),
-            segments: std::fs::read_to_string("/proc/self/net/snmp")
-                .ok()
-                .and_then(|text| segments_in(&text))
-                .unwrap_or(0),
+            segments: segments(&snmp, "InSegs").unwrap_or(0),
+            sent_segments: segments(&snmp, "OutSegs").unwrap_or(0),
         }
     }
 }
 
-/// `InSegs` of the kernel's TCP table: a line of names, then one of values.
-fn segments_in(snmp: &str) -> Option<u64> {
+/// A counter of the kernel's TCP table: a line of names, then one of values.
+fn segments(snmp: &str, counter: &str) -> Option<u64> {
     let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Tcp:"));
     let at = lines
         .next()?
         .split_whitespace()
-        .position(|name| name == "InSegs")?;
+        .position(|name| name == counter)?;
     lines.next()?.split_whitespace().nth(at)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::segments_in;
+    use super::segments;
 
     #[test]
     fn segments_of_a_known_table() {
         let text = "Ip: Forwarding\nIp: 1\nTcp: RtoMin MaxConn InSegs OutSegs\n\
                     Tcp: 200 -1 42 7\n";
-        assert_eq!(segments_in(text), Some(42));
-        assert_eq!(segments_in("Tcp: InSegs\n"), None);
-        assert_eq!(segments_in("Udp: InSegs\nUdp: 3\n"), None);
+        assert_eq!(segments(text, "InSegs"), Some(42));
+        assert_eq!(segments(text, "OutSegs"), Some(7));
+        assert_eq!(segments("Tcp: InSegs\n", "InSegs"), None);
+        assert_eq!(segments("Udp: InSegs\nUdp: 3\n", "InSegs"), None);
     }
 }

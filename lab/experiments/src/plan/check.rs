@@ -7,6 +7,7 @@ use super::lro::LroRules;
 use super::threshold::names_column;
 use super::topology::Mechanisms;
 use super::wire::{Moderation, WireNic};
+use super::workload::Web;
 use crate::load::CHUNK;
 use figures::metric;
 use std::collections::BTreeSet;
@@ -22,10 +23,18 @@ pub(super) fn check(plan: &Plan) -> Result<(), String> {
     if plan.quick.window_s > 1.0 {
         return Err("quick: window_s is at most 1".to_owned());
     }
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if plan.name.is_empty() || !plan.name.chars().all(fits) {
+        return Err("name: lower-case letters, digits and `-`".to_owned());
+    }
+    if plan.push && plan.sendfile {
+        return Err("`push` is of messages, `sendfile` has none".to_owned());
+    }
     let messages = &plan.message;
     if messages.is_empty() || messages.iter().any(|bytes| !(1..=CHUNK).contains(bytes)) {
         return Err(format!("message: from 1 to {CHUNK} bytes, at least one"));
     }
+    plan.web.as_ref().map_or(Ok(()), Web::check)?;
     let mut seen = Seen::new();
     for column in &plan.column {
         once(&mut seen, &column.name)?;
@@ -65,8 +74,9 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if column.lro.is_none() && column.rules != LroRules::Gro {
         return Err("`rules` belong to `lro`");
     }
-    if column.path == PathKind::Local && (column.nic, &column.guests[..]) != (WireNic::Tap, &[1]) {
-        return Err("local has a TAP for a wire, and no guests");
+    let guests = (&column.guests[..], &column.beside[..]);
+    if column.path == PathKind::Local && (column.nic, guests) != (WireNic::Tap, (&[1], &[0])) {
+        return Err("local has TAPs for wires, and no guests");
     }
     if column.nic != WireNic::Tap && !is_machine {
         return Err("`nic` belongs to machine");
@@ -74,10 +84,15 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     let usual = column.machine == Mechanisms::default()
         && column.guests == [1]
         && column.flows == [1]
+        && column.beside == [0]
+        && column.wires == [1]
         && column.moderation == [Moderation::Event]
         && !column.apart;
     if !is_machine && !usual {
-        return Err("`machine`, `guests`, `flows`, `moderation` and `apart` belong to machine");
+        return Err(
+            "`machine`, `guests`, `beside`, `wires`, `flows`, `moderation` and `apart` belong to \
+             machine",
+        );
     }
     if column.moderation.is_empty() {
         return Err("at least one `moderation`");
@@ -85,7 +100,14 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if column.gro.is_some_and(Gro::at_ports) && column.path != PathKind::Bridge {
         return Err("`gro` in and in-napi belong to bridge");
     }
+    column.faults.unwrap_or_default().check()?;
     let in_range = |counts: &[u32]| counts.iter().all(|count| (1..=64).contains(count));
+    if !column.beside.iter().all(|count| (0..=16).contains(count)) {
+        return Err("up to 16 guests `beside`");
+    }
+    if !column.wires.iter().all(|count| (1..=4).contains(count)) {
+        return Err("1 to 4 `wires`");
+    }
     if !in_range(&column.flows) {
         return Err("1 to 64 `flows`");
     }

@@ -2,7 +2,7 @@
 
 use super::lro::{Lro, LroRules};
 use super::topology::{Mechanisms, Place, Topology};
-use super::wire::{Moderation, Wire, WireNic};
+use super::wire::{Faults, Moderation, Wire, WireNic};
 use super::workload::Direction;
 use serde::{Deserialize, Serialize};
 
@@ -29,12 +29,23 @@ pub struct Column {
     /// driver domain that writes to the wire's TAP.
     #[serde(default)]
     pub apart: bool,
+    /// What becomes of packets on the wire; none: all come, in order.
+    pub faults: Option<Faults>,
+    /// Whether the guests acknowledge at once what they receive.
+    #[serde(default)]
+    pub quick_ack: bool,
     /// In which ways the machine differs from the usual one.
     #[serde(default)]
     pub machine: Mechanisms,
     /// Guests that have the same load at once.
     #[serde(default = "one_guest")]
     pub guests: Vec<u32>,
+    /// Further guests, each of which has a stream while those are measured, for its CPU and link.
+    #[serde(default = "none_beside")]
+    pub beside: Vec<u32>,
+    /// NICs of the machine, each with a wire, a neighbour and a stream of its own.
+    #[serde(default = "one_wire")]
+    pub wires: Vec<u32>,
     /// Streams of each guest's load.
     #[serde(default = "one_flow")]
     pub flows: Vec<u32>,
@@ -76,15 +87,22 @@ impl Column {
     /// The machines that it is measured with.
     #[must_use]
     pub fn machines(&self) -> Vec<Topology> {
-        let of = |&guests| {
-            self.flows.iter().map(move |&flows| Topology {
-                mechanisms: self.machine,
-                guests,
-                flows,
-                restarts: false,
-            })
-        };
-        self.guests.iter().flat_map(of).collect()
+        let mut machines = Vec::new();
+        for &guests in &self.guests {
+            for &beside in &self.beside {
+                for &wires in &self.wires {
+                    machines.extend(self.flows.iter().map(|&flows| Topology {
+                        mechanisms: self.machine,
+                        guests,
+                        beside,
+                        wires,
+                        flows,
+                        restarts: false,
+                    }));
+                }
+            }
+        }
+        machines
     }
 
     /// Whether it is measured at this speed of the wire.
@@ -99,6 +117,14 @@ fn at_events() -> Vec<Moderation> {
 }
 
 fn one_guest() -> Vec<u32> {
+    vec![1]
+}
+
+fn none_beside() -> Vec<u32> {
+    vec![0]
+}
+
+fn one_wire() -> Vec<u32> {
     vec![1]
 }
 

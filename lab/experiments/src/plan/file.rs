@@ -7,7 +7,7 @@ use super::rounds::Rounds;
 use super::threshold::{Ratio, Threshold};
 use super::topology::{Place, Topology};
 use super::wire::{Moderation, Wire};
-use super::workload::{Direction, Wake, Workload};
+use super::workload::{Direction, Wake, Web, Workload};
 use crate::load::CHUNK;
 use serde::Deserialize;
 
@@ -27,6 +27,10 @@ pub struct Plan {
     /// Whether streams are files in memory, which their senders do not copy.
     #[serde(default)]
     pub sendfile: bool,
+    /// Whether each of a stream's messages is a packet of its own and pushed, as where a sender is
+    /// slower than its network.
+    #[serde(default)]
+    pub push: bool,
     /// Which way payload goes.
     #[serde(default = "both_ways")]
     pub direction: Vec<Direction>,
@@ -49,6 +53,8 @@ pub struct Plan {
     /// The same through switches that are not of this project.
     #[serde(default)]
     pub peer: Vec<Peer>,
+    /// A web server.
+    pub web: Option<Web>,
     /// How long machines take to come up.
     pub up: Option<Up>,
     /// The paper that the plan repeats, by its name in `papers/`.
@@ -118,8 +124,14 @@ impl Plan {
         if column.guests.len() > 1 {
             config = config.with("guests", &topology.guests.to_string());
         }
-        if column.flows.len() > 1 {
-            config = config.with("flows", &topology.flows.to_string());
+        for (varies, key, count) in [
+            (column.beside.len() > 1, "beside", topology.beside),
+            (column.wires.len() > 1, "wires", topology.wires),
+            (column.flows.len() > 1, "flows", topology.flows),
+        ] {
+            if varies {
+                config = config.with(key, &count.to_string());
+            }
         }
         config
     }
@@ -151,7 +163,20 @@ impl Plan {
         let beats = (self.message.len() + self.requests.len()) * self.wake.len();
         let times = self.full;
         let each = times.warm_up_s + times.window_s + READING_S;
-        (stops * beats * times.rounds) as f64 * each
+        let asked = self
+            .column
+            .iter()
+            .filter(|column| column.goes(Direction::ToGuest))
+            .count();
+        let rates = self.web.as_ref().map_or(0, |web| web.offered.len());
+        let streams = (stops * beats * times.rounds) as f64 * each;
+        streams + (asked * rates * times.rounds) as f64 * (times.window_s + READING_S)
+    }
+
+    /// The configuration of a web server under a load.
+    #[must_use]
+    pub fn asked(&self, stop: &Config, offered: u32) -> Config {
+        stop.clone().with("offered", &offered.to_string())
     }
 
     /// The same with a message of a stream's sender.

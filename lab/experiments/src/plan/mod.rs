@@ -38,5 +38,5 @@ pub use lro::{Lro, LroRules};
 pub use rounds::{Rounds, Times};
 pub use threshold::{Ratio, Threshold, names_column};
 pub use topology::{Mechanisms, Place, Topology};
-pub use wire::{Moderation, Wire, WireNic};
-pub use workload::{Direction, Wake, Workload};
+pub use wire::{Faults, Moderation, Wire, WireNic};
+pub use workload::{Direction, Wake, Web, Workload};

@@ -38,8 +38,12 @@ pub struct Mechanisms {
 pub struct Topology {
     /// In which ways it differs from the usual one.
     pub mechanisms: Mechanisms,
-    /// How many guests it has.
+    /// How many guests it has that are measured.
     pub guests: u32,
+    /// Further guests that have streams meanwhile, and are not.
+    pub beside: u32,
+    /// How many wires it has; every guest has a stream over each.
+    pub wires: u32,
     /// Streams of each guest's load.
     pub flows: u32,
     /// Whether its driver domain is started again at once, however often it ends.
@@ -51,6 +55,8 @@ impl Default for Topology {
         Self {
             mechanisms: Mechanisms::default(),
             guests: 1,
+            beside: 0,
+            wires: 1,
             flows: 1,
             restarts: false,
         }

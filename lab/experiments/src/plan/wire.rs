@@ -86,6 +86,27 @@ impl TryFrom<String> for Moderation {
     }
 }
 
+/// What becomes of TCP packets on the wire, in millionths of them. The wire's end then sends every
+/// packet by itself, so that it is packets that are lost and not what segmentation undoes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Faults {
+    /// Lost, either way.
+    pub loss_ppm: u32,
+    /// Overtaken by those behind them, on their way to the machine.
+    pub reorder_ppm: u32,
+}
+
+impl Faults {
+    /// Says what is wrong.
+    pub(super) fn check(self) -> Result<(), &'static str> {
+        match self.loss_ppm.max(self.reorder_ppm) {
+            0..=500_000 => Ok(()),
+            _ => Err("`loss_ppm` and `reorder_ppm` are at most 500000, half of all"),
+        }
+    }
+}
+
 /// What a machine's wire is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]

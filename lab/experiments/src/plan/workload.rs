@@ -16,6 +16,30 @@ impl Workload {
     pub const BOTH: [Self; 2] = [Self::Stream, Self::Requests(1)];
 }
 
+/// A web server under an open load, in the guest of every column that receives.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Web {
+    /// Connections that are begun a second, a load for each; one request each.
+    pub offered: Vec<u32>,
+    /// Bytes of the file that is asked for.
+    pub bytes: usize,
+}
+
+impl Web {
+    /// Says what is wrong.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let rates = 1..=100_000;
+        if self.offered.is_empty() || !self.offered.iter().all(|rate| rates.contains(rate)) {
+            return Err("web: `offered` from 1 to 100000 connections a second".to_owned());
+        }
+        if !(1..=1 << 20).contains(&self.bytes) {
+            return Err("web: `bytes` from 1 to 1048576".to_owned());
+        }
+        Ok(())
+    }
+}
+
 /// Which way payload goes. In request and response: which way requests go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

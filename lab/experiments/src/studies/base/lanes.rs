@@ -4,8 +4,8 @@ use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, forward, kernel_path, machine};
 use crate::plan::{
-    Column, Config, Direction, Gro, Lro, LroRules, Moderation, PathKind, Place, Plan, Topology,
-    Wire, WireNic,
+    Column, Config, Direction, Faults, Gro, Lro, LroRules, Moderation, PathKind, Place, Plan,
+    Topology, Wire, WireNic,
 };
 use crate::runner::Samples;
 use anyhow::Context as _;
@@ -17,6 +17,8 @@ pub(super) struct Stop {
     pub(super) lane: usize,
     pub(super) lro: Option<(Lro, LroRules)>,
     pub(super) direction: Option<Direction>,
+    /// Whether one wire and one guest are all that there is.
+    pub(super) alone: bool,
     pub(super) config: Config,
 }
 
@@ -28,6 +30,8 @@ struct Kind {
     nic: WireNic,
     moderation: Moderation,
     apart: bool,
+    faults: Option<Faults>,
+    quick_ack: bool,
     topology: Topology,
 }
 
@@ -46,11 +50,18 @@ impl Lanes {
         self.lanes.len() - 1
     }
 
-    fn stop(&mut self, column: &Column, config: Config, lane: usize) {
+    fn stop(&mut self, column: &Column, config: Config, lane: usize, topology: Topology) {
+        let Topology {
+            guests,
+            beside,
+            wires,
+            ..
+        } = topology;
         self.stops.push(Stop {
             lane,
             lro: column.lro.clone().map(|lro| (lro, column.rules)),
             direction: column.direction,
+            alone: (guests, beside, wires) == (1, 0, 1),
             config,
         });
     }
@@ -85,13 +96,19 @@ fn set_up_column(
     lanes: &mut Lanes,
 ) -> anyhow::Result<()> {
     interrupt::check()?;
+    let loads = &Loads {
+        faults: column.faults,
+        quick_ack: column.quick_ack,
+        ..loads.clone()
+    };
     let name = column.name.as_str();
     let gro = column.gro.unwrap_or(Gro::Off);
     let bridged = column.path == PathKind::Bridge;
     if column.place.is_empty() {
         let lane = lanes.push(kernel_path::lane(bridged, gro, cores, loads)?);
-        let config = plan.stop(column, None, wire, Moderation::Event, Topology::default());
-        lanes.stop(column, config, lane);
+        let topology = Topology::default();
+        let config = plan.stop(column, None, wire, Moderation::Event, topology);
+        lanes.stop(column, config, lane, topology);
     }
     for (place, moderation, topology) in column.variants() {
         let kind = Kind {
@@ -100,6 +117,8 @@ fn set_up_column(
             nic: column.nic,
             moderation,
             apart: column.apart || plan.as_thesis,
+            faults: column.faults,
+            quick_ack: column.quick_ack,
             topology,
         };
         let lane = match lanes.shared.get(&kind) {
@@ -111,6 +130,7 @@ fn set_up_column(
                 let near = OnWire {
                     moderation,
                     apart: kind.apart,
+                    count: topology.wires,
                     ..OnWire::tap(wire)
                 };
                 let lane = machine::local_lane(place, near, cores, loads);
@@ -122,6 +142,7 @@ fn set_up_column(
                     speed: wire,
                     moderation,
                     apart: kind.apart,
+                    count: topology.wires,
                 };
                 let lane = machine::lane(place, near, topology, cores, loads);
                 let lane = lanes.push(lane.with_context(|| format!("column {name}"))?);
@@ -132,7 +153,7 @@ fn set_up_column(
             }
         };
         let config = plan.stop(column, Some(place), wire, moderation, topology);
-        lanes.stop(column, config, lane);
+        lanes.stop(column, config, lane, topology);
     }
     Ok(())
 }

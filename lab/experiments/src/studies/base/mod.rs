@@ -32,7 +32,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The plans of this form: names, and the texts of their files.
-pub const PLANS: [(&str, &str); 16] = [
+pub const PLANS: [(&str, &str); 18] = [
     ("base", include_str!("../../../plans/base.toml")),
     ("lro", include_str!("../../../plans/lro.toml")),
     ("peers", include_str!("../../../plans/peers.toml")),
@@ -45,6 +45,11 @@ pub const PLANS: [(&str, &str); 16] = [
     ("workers", include_str!("../../../plans/workers.toml")),
     ("messages", include_str!("../../../plans/messages.toml")),
     ("hatori", include_str!("../../../plans/hatori.toml")),
+    ("acks", include_str!("../../../plans/acks.toml")),
+    (
+        "consolidation",
+        include_str!("../../../plans/consolidation.toml"),
+    ),
     ("sccp", include_str!("../../../plans/sccp.toml")),
     ("oi", include_str!("../../../plans/oi.toml")),
     ("ram", include_str!("../../../plans/ram.toml")),

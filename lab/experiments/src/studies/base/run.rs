@@ -8,9 +8,10 @@ use crate::lane::frame_run::FrameRun;
 use crate::lane::{Lane, Loads, machine};
 use crate::load::CHUNK;
 use crate::peers::PeerRun;
-use crate::plan::{Config, Direction, Frames, Peer, Plan, Times, Up, Wake, Workload};
+use crate::plan::{Config, Direction, Frames, Peer, Plan, Times, Up, Wake, Web, Workload};
 use crate::progress;
 use crate::runner::Samples;
+use crate::web::{self, WebServer, WebServers};
 use figures::Failure;
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
@@ -113,6 +114,72 @@ impl<'a> Run<'a> {
                 }
             }
         }
+        self.web(&mut lanes)
+    }
+
+    /// The plan's web server, at every rate that it is asked at.
+    fn web(&mut self, lanes: &mut Lanes) -> anyhow::Result<()> {
+        let Some(asked) = &self.plan.web else {
+            return Ok(());
+        };
+        let serves = |stop: &&Stop| stop.direction != Some(Direction::FromGuest) && stop.alone;
+        let stops = lanes.stops.iter().filter(serves);
+        if let Err(why) = web::possible() {
+            for stop in stops {
+                self.samples.absent(
+                    &stop.config.clone().with("offered", "any"),
+                    &why.to_string(),
+                );
+            }
+            return Ok(());
+        }
+        let planned = stops.clone().count() * asked.offered.len() * self.plan.full.rounds;
+        self.bar.set_length(planned as u64);
+        self.bar.set_position(0);
+        let mut servers = WebServers::default();
+        for round in 0..self.plan.full.rounds {
+            for stop in stops.clone() {
+                let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
+                    continue;
+                };
+                if let Some((lro, rules)) = &stop.lro {
+                    lane.switch(lro, *rules)?;
+                }
+                let server = servers.of(stop.lane, lane, self.cores, asked)?;
+                self.asked(lane, server, stop, asked, round)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One round of a column's web server: all rates, and the most that came of them.
+    fn asked(
+        &mut self,
+        lane: &Lane,
+        server: &WebServer,
+        stop: &Stop,
+        web: &Web,
+        round: usize,
+    ) -> anyhow::Result<()> {
+        let (cores, length, tsc_hz) = (self.cores, self.times().window, self.tsc_hz);
+        let mut most = 0.0_f64;
+        for &offered in &web.offered {
+            let config = self.plan.asked(&stop.config, offered);
+            self.bar.set_message(config.name());
+            let window = self.undisturbed(
+                &config,
+                || server.window(lane, cores, offered, length, tsc_hz),
+                |window| window.disturbed,
+            )?;
+            most = most.max(window.figures.get("replies").copied().unwrap_or(0.0));
+            self.samples.add(&config, round, &window.figures);
+            if let Some(remark) = lane.remark() {
+                self.samples.note(&config, remark);
+            }
+            self.bar.inc(1);
+        }
+        let peak = BTreeMap::from([("peak_replies".to_owned(), most)]);
+        self.samples.add(&stop.config, round, &peak);
         Ok(())
     }
 
@@ -168,8 +235,9 @@ impl<'a> Run<'a> {
         Loads {
             workloads: std::iter::once(Workload::Stream).chain(requests).collect(),
             directions: self.plan.direction.clone(),
-            flows: 1,
             sendfile: self.plan.sendfile,
+            push: self.plan.push,
+            ..Loads::default()
         }
     }
 

@@ -14,6 +14,7 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
     if plan.as_thesis {
         out.push_str(&thesis_table(plan, &index));
         out.push_str(&pages_table(plan, &index));
+        out.push_str(&acks_table(plan, &index));
     }
     for &wake in plan.wake.iter().filter(|_| !plan.as_thesis) {
         for &direction in &plan.direction {
@@ -22,6 +23,7 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
             }
         }
     }
+    out.push_str(&web_table(plan, figures, &index));
     out.push_str(&frame_table(plan, &index));
     out.push_str(&frontier::tables(plan, &index));
     out.push_str(&paper_table(plan, figures, &index));
@@ -70,6 +72,9 @@ fn lane_table(
         stream.truncate(2);
         stream.extend(LRO);
     }
+    if plan.column.iter().any(|column| column.beside != [0]) {
+        stream.push(("throughput.rivals", "beside Gb/s"));
+    }
     let mut header = vec!["column".to_owned()];
     header.extend(stream.iter().map(|(_, title)| (*title).to_owned()));
     for size in &plan.requests {
@@ -92,7 +97,14 @@ fn lane_table(
                 Some(place) => format!("{} {place}", column.name),
                 None => column.name.clone(),
             };
-            for key in ["guests", "flows", "moderation", "message"] {
+            for key in [
+                "guests",
+                "beside",
+                "wires",
+                "flows",
+                "moderation",
+                "message",
+            ] {
                 if let Some(value) = stop.keys.get(key) {
                     title += &format!(" {key}={value}");
                 }
@@ -142,7 +154,9 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
     header.extend(metrics.map(|(_, title)| title));
     let mut rows = Vec::new();
     for (column, guests, name) in thesis_rows(plan) {
-        let mut row = vec![column.name.clone(), guests.to_string()];
+        let several = column.wires.len() > 1;
+        let title = if several { &name } else { &column.name };
+        let mut row = vec![title.clone(), guests.to_string()];
         row.extend(metrics.map(|(metric, _)| short(index.get(&name, metric))));
         rows.push(row);
     }
@@ -237,6 +251,67 @@ fn pages_table(plan: &Plan, index: &Index<'_>) -> String {
         return String::new();
     }
     let header = ["pages", "guests", "packets/page", "granted anew/packet"];
+    format!("{}\n\n", table(&header, &rows))
+}
+
+/// Acknowledgements, where a plan spoils the wire or changes them.
+fn acks_table(plan: &Plan, index: &Index<'_>) -> String {
+    let is_about = |column: &Column| column.quick_ack || column.faults.is_some();
+    if !plan.column.iter().any(is_about) {
+        return String::new();
+    }
+    let metrics = [
+        ("throughput", "Gb/s"),
+        ("lro_rate", "LRO rate"),
+        ("segments", "segments/GB"),
+        ("acks", "ACKs/GB"),
+        ("segments_per_ack", "segments/ACK"),
+        ("sack_share", "selective"),
+    ];
+    let mut header = vec!["acknowledgements"];
+    header.extend(metrics.map(|(_, title)| title));
+    let row = |(column, _, name): (&Column, u32, String)| {
+        let mut row = vec![column.name.clone()];
+        row.extend(metrics.map(|(metric, _)| short(index.get(&name, metric))));
+        row
+    };
+    let rows: Vec<_> = thesis_rows(plan).into_iter().map(row).collect();
+    format!("{}\n\n", table(&header, &rows))
+}
+
+/// A web server's replies, by what was asked.
+fn web_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
+    if plan.web.is_none() {
+        return String::new();
+    }
+    let metrics = [
+        ("replies", "replies/s"),
+        ("unanswered", "unanswered"),
+        ("connection_ms.p50", "p50 ms"),
+        ("cycles_per_request.driver", "driver cyc/request"),
+        ("cycles_per_request.total", "total"),
+    ];
+    let mut header = vec!["web server"];
+    header.extend(metrics.map(|(_, title)| title));
+    header.push("peak");
+    let mut rows = Vec::new();
+    for figure in figures.iter().filter(|f| f.metric == "replies") {
+        let name = figure.config.as_str();
+        let mut row = vec![name.to_owned()];
+        row.extend(metrics.map(|(metric, _)| short(index.get(name, metric))));
+        rows.push(row);
+    }
+    for figure in figures.iter().filter(|f| f.metric == "peak_replies") {
+        let mut row = vec![figure.config.clone()];
+        row.resize(metrics.len() + 1, String::new());
+        row.push(short(Some(figure)));
+        rows.push(row);
+    }
+    if rows.is_empty() {
+        let why = figures.iter().find(|f| f.config.ends_with("offered=any"));
+        let why = why.and_then(|f| f.note.as_deref()).unwrap_or_default();
+        return format!("web server: not measurable: {why}\n\n");
+    }
     format!("{}\n\n", table(&header, &rows))
 }
 

@@ -1,0 +1,270 @@
+//! A web server under an open load: nginx where a lane's guest is, httperf where its wire is. One
+//! connection a request, begun at a steady rate whether or not the server keeps up.
+
+use crate::kernel;
+use crate::lane::Lane;
+use crate::lane::cores::Cores;
+use crate::lane::ends::{Ends, GUEST};
+use crate::peers::process::{self, ForeignProgram, mortal};
+use crate::plan::Web;
+use anyhow::{Context as _, bail};
+use figures::measure::Machine;
+use figures::{Failure, interrupt};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The server's port.
+const PORT: u16 = 8080;
+/// A reply that takes longer has not come, seconds.
+const TIMEOUT_S: u32 = 1;
+/// What it takes to run one.
+const PROGRAMS: [&str; 5] = ["nginx", "httperf", "setpriv", "nsenter", "taskset"];
+
+/// Whether it can be run here.
+///
+/// # Errors
+/// [`Failure::CannotRun`] with the packages that are missing.
+pub fn possible() -> Result<(), Failure> {
+    let missing: Vec<String> = PROGRAMS
+        .iter()
+        .filter_map(|program| kernel::need(&[program]).err())
+        .map(|error| error.to_string())
+        .collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::CannotRun(missing.join("; "))),
+    }
+}
+
+/// A server where a lane's guest is. It ends with the value.
+#[derive(Debug)]
+pub struct WebServer {
+    program: ForeignProgram,
+    // Last, so that nobody uses it any more.
+    _folder: TempDir,
+}
+
+/// What one rate showed.
+#[derive(Clone, Debug)]
+pub struct WebWindow {
+    /// Figures by metric.
+    pub figures: BTreeMap<String, f64>,
+    /// Whether the hypervisor below took too much CPU time.
+    pub disturbed: bool,
+}
+
+/// A program in the namespace of a process, on one core. It stays the same process throughout.
+fn inside(holder: i32, core: usize, program: &str) -> Command {
+    let mut command = mortal("nsenter");
+    command.arg(format!("--net=/proc/{holder}/ns/net")).args([
+        "taskset",
+        "-c",
+        &core.to_string(),
+        program,
+    ]);
+    command
+}
+
+impl WebServer {
+    /// Starts one that has a file of so many bytes.
+    ///
+    /// # Errors
+    /// With what it says, if it does not listen.
+    pub fn start(ends: &Ends, cores: Cores, bytes: usize) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let here = folder.path();
+        let file: Vec<u8> = (0..bytes).map(|at| b'a' + (at % 26) as u8).collect();
+        fs::write(here.join("file"), file)?;
+        fs::write(here.join("nginx.conf"), settings(here))?;
+        let errors = here.join("error.log");
+        let mut command = inside(ends.guest.pid(), cores.guest, "nginx");
+        command.arg("-e").arg(&errors);
+        command.arg("-c").arg(here.join("nginx.conf"));
+        let mut program = ForeignProgram::start(&mut command)?;
+        let pid = program.pid();
+        process::wait("nginx listens", || {
+            if let Some(status) = program.0.try_wait()? {
+                let said = fs::read_to_string(&errors).unwrap_or_default();
+                bail!(Failure::Failed(format!("nginx: {status}: {}", said.trim())));
+            }
+            Ok(listens(pid))
+        })?;
+        let _folder = folder;
+        Ok(Self { program, _folder })
+    }
+
+    /// Asks it for its file so many times a second, for so long, and waits for what is under way.
+    ///
+    /// # Errors
+    /// If the client cannot run, or the user asked to stop.
+    pub fn window(
+        &self,
+        lane: &Lane,
+        cores: Cores,
+        offered: u32,
+        length: Duration,
+        tsc_hz: u64,
+    ) -> anyhow::Result<WebWindow> {
+        let connections = (f64::from(offered) * length.as_secs_f64()).ceil().max(1.0) as u64;
+        let mut command = inside(lane.ends().wire.pid(), cores.wire, "httperf");
+        command
+            .args(["--hog", "--uri", "/file", "--num-calls", "1"])
+            .args(["--server", &GUEST.to_string()])
+            .args(["--port", &PORT.to_string()])
+            .args(["--rate", &offered.to_string()])
+            .args(["--num-conns", &connections.to_string()])
+            .args(["--timeout", &TIMEOUT_S.to_string()])
+            .stdout(Stdio::piped());
+        let parts = || lane.cpu_times_of(&[self.program.pid()]);
+        let (machine, cpu) = (Machine::read(), parts());
+        let mut client = ForeignProgram::start(&mut command)?;
+        let began = Instant::now();
+        let most = length * 4 + Duration::from_secs(60);
+        let status = loop {
+            if let Some(status) = client.0.try_wait()? {
+                break status;
+            }
+            if began.elapsed() > most {
+                bail!(Failure::Failed("httperf does not end".to_owned()));
+            }
+            interrupt::sleep(Duration::from_millis(10))?;
+        };
+        let cpu_ns = parts().since(&cpu);
+        let disturbed = Machine::read().disturbed_since(machine);
+        let mut said = String::new();
+        let mut out = client.0.stdout.take().context("no pipe")?;
+        out.read_to_string(&mut said)?;
+        let told = Told::of(&said).with_context(|| format!("httperf: {status}: {said}"))?;
+        let mut figures = told.figures();
+        if told.replies > 0.0 {
+            let per_ns = tsc_hz as f64 / 1e9;
+            let mut total = 0.0;
+            for (part, ns) in cpu_ns {
+                let cycles = ns as f64 * per_ns / told.replies;
+                total += cycles;
+                figures.insert(format!("cycles_per_request.{part}"), cycles);
+            }
+            figures.insert("cycles_per_request.total".to_owned(), total);
+        }
+        Ok(WebWindow { figures, disturbed })
+    }
+}
+
+/// Whether the server listens: it is the server already, and there is such a socket.
+fn listens(pid: i32) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let sockets = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+    let listener = format!(":{PORT:04X} 00000000:0000 0A ");
+    program.ends_with("nginx") && sockets.contains(&listener)
+}
+
+/// One process that closes each connection behind its reply, and leaves nothing elsewhere.
+fn settings(here: &Path) -> String {
+    let here = here.display();
+    let mut text = format!(
+        "daemon off; master_process off; pid {here}/pid;\n\
+         events {{ worker_connections 8192; }}\n\
+         http {{ access_log off; keepalive_timeout 0; sendfile on;\n"
+    );
+    for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+        text += &format!("{kind}_temp_path {here}/{kind};\n");
+    }
+    text + &format!("server {{ listen {GUEST}:{PORT} backlog=4096; root {here}; }} }}\n")
+}
+
+/// What httperf says of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Told {
+    connections: f64,
+    replies: f64,
+    seconds: f64,
+    /// Median of a connection's life, milliseconds; none: none was whole.
+    median_ms: Option<f64>,
+}
+
+impl Told {
+    fn of(said: &str) -> Option<Self> {
+        let total = said.lines().find(|line| line.starts_with("Total: "))?;
+        let time = |line: &&str| line.starts_with("Connection time [ms]: min");
+        let time = said.lines().find(time);
+        Some(Self {
+            connections: behind(total, "connections")?,
+            replies: behind(total, "replies")?,
+            seconds: behind(total, "test-duration").filter(|&seconds| seconds > 0.0)?,
+            median_ms: time.and_then(|line| behind(line, "median")),
+        })
+    }
+
+    fn figures(&self) -> BTreeMap<String, f64> {
+        let unanswered = 1.0 - self.replies / self.connections.max(1.0);
+        let each = [
+            ("replies", self.replies / self.seconds),
+            ("unanswered", unanswered.clamp(0.0, 1.0)),
+        ];
+        let median = self.median_ms.filter(|_| self.replies > 0.0);
+        let median = median.map(|ms| ("connection_ms.p50", ms));
+        let all = each.into_iter().chain(median);
+        all.map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+/// The number behind a word.
+fn behind(line: &str, word: &str) -> Option<f64> {
+    let mut words = line.split_whitespace().skip_while(|&found| found != word);
+    words.nth(1)?.parse().ok()
+}
+
+/// Servers of lanes, started when they are first asked.
+#[derive(Debug, Default)]
+pub struct WebServers(BTreeMap<usize, WebServer>);
+
+impl WebServers {
+    /// The server of a lane.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn of(
+        &mut self,
+        number: usize,
+        lane: &Lane,
+        cores: Cores,
+        web: &Web,
+    ) -> anyhow::Result<&WebServer> {
+        match self.0.entry(number) {
+            Entry::Occupied(there) => Ok(there.into_mut()),
+            Entry::Vacant(empty) => {
+                Ok(empty.insert(WebServer::start(lane.ends(), cores, web.bytes)?))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "\
+        Total: connections 400 requests 390 replies 380 test-duration 1.900 s\n\n\
+        Connection rate: 210.5 conn/s (4.7 ms/conn, <=7 concurrent connections)\n\
+        Connection time [ms]: min 0.2 avg 0.4 max 6.0 median 0.5 stddev 0.6\n\
+        Connection time [ms]: connect 0.1\n";
+
+    #[test]
+    fn what_a_run_said_becomes_figures() {
+        let figures = Told::of(SAID).unwrap().figures();
+        assert_eq!(figures["replies"], 200.0);
+        assert!((figures["unanswered"] - 0.05).abs() < 1e-9);
+        assert_eq!(figures["connection_ms.p50"], 0.5);
+        assert_eq!(Told::of("httperf: no such host"), None);
+        let none = SAID.replace("replies 380", "replies 0");
+        let figures = Told::of(&none).unwrap().figures();
+        assert_eq!((figures["replies"], figures["unanswered"]), (0.0, 1.0));
+        assert!(!figures.contains_key("connection_ms.p50"));
+    }
+}
