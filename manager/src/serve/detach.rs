@@ -164,8 +164,7 @@ impl Server<'_> {
     /// Nothing is left of a guest: its name, its place and its slots are free.
     fn gone(&mut self, detach: Detach, now: u64) {
         // Only now, when netd alone has its interfaces: it is netd that the kernel keeps waiting
-        // until they are taken down. What is opened next waits behind that. With the answers all
-        // is here that was told of them.
+        // until they are taken down. With the answers all is here that was told of them.
         for unit in build::lasting_units(&self.world, detach.place) {
             let _ = self.core.ask(Ask::Close { unit }, &[]);
         }

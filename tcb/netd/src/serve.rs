@@ -10,6 +10,7 @@ use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 /// Bytes that a description may have: of a queue with all its rules.
 const DESCRIPTION_MAX: usize = 16 << 20;
@@ -23,6 +24,8 @@ struct Serve {
     files: Files,
     places: Places,
     missing: Vec<String>,
+    /// Closes what was closed.
+    closing: Vec<JoinHandle<()>>,
 }
 
 /// Serves until the core is gone.
@@ -33,6 +36,7 @@ pub(crate) fn run(link: Link, missing: Vec<String>) -> Result<(), String> {
         files: Files::of(b""),
         places: Places::default(),
         missing,
+        closing: Vec::new(),
     };
     loop {
         match serve.turn() {
@@ -113,7 +117,13 @@ impl Serve {
                 self.places.remove(unit);
                 let closed = self.units.lock().remove(&unit);
                 // Outside the lock: to close a socket or an interface may take long.
-                drop(closed);
+                self.closing.retain(|thread| !thread.is_finished());
+                // Who closes an interface waits on when its name is free already: what is opened
+                // next does not. Without a thread it is closed here.
+                if closed.as_ref().is_some_and(|unit| unit.is_alone()) {
+                    let thread = std::thread::Builder::new().spawn(|| drop(closed));
+                    self.closing.extend(thread);
+                }
                 done()
             }
             Task::Socket { on, unit, is_queue } => self.socket((on, unit), is_queue, fds),
@@ -158,7 +168,15 @@ impl Serve {
         let [description] = parts(fds)?;
         let mut opening = opening(&description)?;
         opening.namespace = namespace(&opening.device).and_then(places::identity);
-        let Opened { unit, given, lacks } = unit::open(&opening, &self.files)?;
+        let mut opened = unit::open(&opening, &self.files);
+        if opened.is_err() && !self.closing.is_empty() {
+            // What is in its way may be about to go.
+            self.closing
+                .drain(..)
+                .for_each(|thread| drop(thread.join()));
+            opened = unit::open(&opening, &self.files);
+        }
+        let Opened { unit, given, lacks } = opened?;
         opening.switched_on = unit.switched_on();
         self.note_place(number, &opening);
         let description = serde_json::to_vec(&opening).map_err(|e| e.to_string())?;

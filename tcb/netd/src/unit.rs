@@ -225,6 +225,11 @@ impl Unit {
         }
     }
 
+    /// Whether it goes with its descriptors, and nothing else of the system's with it.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self, Self::Tap { uplink: None, .. })
+    }
+
     /// A socket on this device, over no memory yet.
     pub(crate) fn socket(&self, queue: Option<XdpQueue>) -> Result<Self, Refusal> {
         let Self::Wire(wire) = self else {
