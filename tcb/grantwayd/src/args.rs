@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// What `grantwayd` was told.
@@ -13,57 +14,60 @@ pub(crate) struct Args {
     pub(crate) metrics: Option<PathBuf>,
     /// The port of the loopback address where metrics are read, too.
     pub(crate) metrics_port: Option<u16>,
+    /// Where this program lies, and its helpers with it.
+    pub(crate) beside: PathBuf,
     /// Where the domains' programs lie.
     pub(crate) programs: PathBuf,
     /// Whether to end when standard output has no reader any more.
     pub(crate) with_reader: bool,
 }
 
+/// The arguments that have a value.
+const VALUES: [&str; 5] = [
+    "--socket",
+    "--log",
+    "--metrics",
+    "--metrics-port",
+    "--programs",
+];
+
 const USAGE: &str = "usage: grantwayd --socket PATH [--log FILE] [--metrics PATH] \
                      [--metrics-port PORT] [--programs DIR] [--with-reader] < MACHINE.json";
 
 impl Args {
     pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Self, String> {
-        let (mut socket, mut log, mut programs) = (None, None, None);
-        let (mut metrics, mut metrics_port) = (None, None);
         let mut with_reader = false;
+        let mut given = BTreeMap::new();
         let mut args = args;
         while let Some(arg) = args.next() {
             if arg == "--with-reader" {
                 with_reader = true;
-                continue;
+            } else if VALUES.contains(&arg.as_str()) {
+                let value = args.next();
+                let value = value.ok_or_else(|| format!("{arg} needs a value; {USAGE}"))?;
+                given.insert(arg, value);
+            } else {
+                return Err(format!("{arg}: no such argument; {USAGE}"));
             }
-            let place = match arg.as_str() {
-                "--socket" => &mut socket,
-                "--log" => &mut log,
-                "--metrics" => &mut metrics,
-                "--metrics-port" => &mut metrics_port,
-                "--programs" => &mut programs,
-                other => return Err(format!("{other}: no such argument; {USAGE}")),
-            };
-            *place = Some(
-                args.next()
-                    .ok_or_else(|| format!("{arg} needs a value; {USAGE}"))?,
-            );
         }
-        let programs = match programs {
-            Some(dir) => PathBuf::from(dir),
-            None => {
-                let own = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
-                own.parent().map(PathBuf::from).unwrap_or_default()
-            }
-        };
-        let socket = socket.ok_or_else(|| format!("--socket is missing; {USAGE}"))?;
+        let socket = given.remove("--socket");
         let port = |text: String| {
             let port = text.parse().ok().filter(|port| *port > 0);
             port.ok_or_else(|| format!("--metrics-port {text}: no port; {USAGE}"))
         };
+        let own = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
+        let beside = own.parent().map(PathBuf::from).unwrap_or_default();
         Ok(Self {
-            socket: socket.into(),
-            log,
-            metrics: metrics.map(PathBuf::from),
-            metrics_port: metrics_port.map(port).transpose()?,
-            programs,
+            socket: socket
+                .map(PathBuf::from)
+                .ok_or_else(|| format!("--socket is missing; {USAGE}"))?,
+            log: given.remove("--log"),
+            metrics: given.remove("--metrics").map(PathBuf::from),
+            metrics_port: given.remove("--metrics-port").map(port).transpose()?,
+            programs: given
+                .remove("--programs")
+                .map_or_else(|| beside.clone(), PathBuf::from),
+            beside,
             with_reader,
         })
     }
@@ -85,10 +89,12 @@ mod tests {
             log: Some("/l".into()),
             metrics: None,
             metrics_port: None,
+            beside: args.beside.clone(),
             programs: "/p".into(),
             with_reader: false,
         };
         assert_eq!(args, expected);
+        assert!(args.beside.is_absolute());
         assert!(
             parse(&["--with-reader", "--socket", "/s"])
                 .unwrap()

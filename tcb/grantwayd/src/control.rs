@@ -1,6 +1,7 @@
 //! The sockets that others connect to, made for this user alone: for requests, and for metrics.
 //! Clients are the manager's: a new one finds them waiting where the one before has left them.
 
+use crate::args::Args;
 use rustix::fs::Mode;
 use std::fs;
 use std::io;
@@ -42,38 +43,37 @@ impl ControlSocket {
     }
 }
 
-/// Where metrics are read. Who connects to the port may be any user of this system.
-#[derive(Debug, Default)]
-pub(crate) struct MetricsSockets {
-    pub(crate) local: Option<ControlSocket>,
-    pub(crate) port: Option<TcpListener>,
+/// The sockets that clients come to: the manager listens there.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    pub(crate) control: ControlSocket,
+    /// Where metrics are read.
+    pub(crate) metrics: Option<ControlSocket>,
+    /// The same, at a port of the loopback address.
+    pub(crate) metrics_port: Option<TcpListener>,
 }
 
-impl MetricsSockets {
-    /// Makes those that are asked for; which could not be made is said.
-    pub(crate) fn bind(path: Option<&Path>, port: Option<u16>) -> Result<Self, String> {
-        let local = path.map(|path| {
-            let failed = |e| format!("the socket for metrics {}: {e}", path.display());
-            ControlSocket::bind(path).map_err(failed)
-        });
-        let port = port.map(|port| {
+impl Sockets {
+    /// Binds them.
+    ///
+    /// # Errors
+    /// Which one cannot be bound, and why.
+    pub(crate) fn bind(args: &Args) -> Result<Self, String> {
+        let local = |what: &str, path: &Path| {
+            ControlSocket::bind(path).map_err(|e| format!("{what} {}: {e}", path.display()))
+        };
+        let port = |port: u16| {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-            let listener = listener.and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                Ok(listener)
-            });
+            let listener = listener.and_then(|l| l.set_nonblocking(true).map(|()| l));
             listener.map_err(|e| format!("the port for metrics {port}: {e}"))
-        });
+        };
+        let metrics = args.metrics.as_deref();
+        let metrics = metrics.map(|path| local("the socket for metrics", path));
         Ok(Self {
-            local: local.transpose()?,
-            port: port.transpose()?,
+            control: local("the control socket", &args.socket)?,
+            metrics: metrics.transpose()?,
+            metrics_port: args.metrics_port.map(port).transpose()?,
         })
-    }
-
-    /// Those that there are: the path's, then the port's.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let local = self.local.as_ref().map(ControlSocket::fd);
-        local.into_iter().chain(self.port.as_ref().map(AsFd::as_fd))
     }
 }
 

@@ -29,7 +29,7 @@ mod users;
 
 use abi::core::MACHINE_MAX;
 use args::Args;
-use control::{ControlSocket, MetricsSockets};
+use control::Sockets;
 use monitor::Hypervisor;
 use monitor::grant::mechanism::Make;
 use server::Core;
@@ -38,7 +38,6 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The whole program, with these mechanisms beside counted grants.
@@ -68,14 +67,9 @@ fn serve(mechanism: Make) -> Result<(), Option<String>> {
         args.log.as_deref().unwrap_or_default()
     )))?;
     let signals = signals::pipe().map_err(failed("signals".into()))?;
-    let socket = format!("the control socket {}", args.socket.display());
-    let socket = ControlSocket::bind(&args.socket).map_err(failed(socket))?;
-    let metrics = MetricsSockets::bind(args.metrics.as_deref(), args.metrics_port)?;
-    let own = std::env::current_exe().map_err(failed("own path".into()))?;
-    let beside = own.parent().map(PathBuf::from).unwrap_or_default();
+    let sockets = Sockets::bind(&args)?;
     let hypervisor = Hypervisor::new(mechanism).map_err(|e| e.to_string())?;
-    let sockets = (socket, metrics);
-    let mut core = Core::new(hypervisor, &args, &beside, sockets, log, signals, began_ns)?;
+    let mut core = Core::new(hypervisor, &args, sockets, log, signals, began_ns)?;
     core.start(read_machine)?;
     core.run()
 }

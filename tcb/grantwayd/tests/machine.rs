@@ -162,7 +162,7 @@ fn mistakes_are_told() {
     assert!(error(&missing).contains("/no/such/file cannot be read"));
     let mut large = machine(1);
     large.domains[1].frames = u32::MAX;
-    assert!(error(&large).contains("page frames: at most"));
+    assert!(error(&large).contains("page frames: 1 to"));
     let mut none = machine(1);
     none.domains[1].frames = 0;
     assert!(error(&none).contains("1 to"));

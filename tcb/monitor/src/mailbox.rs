@@ -59,17 +59,11 @@ impl Mailbox {
             return Err(RelayError::TooLong);
         }
         let span = memory.info().span();
-        let place = span
-            .sub(info::MAILBOX_IN, request.len())
-            .ok_or(RelayError::TooLong)?;
+        let place = span.skip(info::MAILBOX_IN).take(request.len());
         place.put(request).map_err(|_| RelayError::Dead)?;
-        let words = (
-            span.u32(info::MAILBOX_REQUEST_BYTES),
-            span.u32(info::MAILBOX_REQUEST),
-        );
-        let (Some(bytes), Some(number)) = words else {
-            return Err(RelayError::Dead);
-        };
+        let word = |at| span.u32(at).ok_or(RelayError::Dead);
+        let bytes = word(info::MAILBOX_REQUEST_BYTES)?;
+        let number = word(info::MAILBOX_REQUEST)?;
         self.number = self.number.wrapping_add(1);
         bytes.store(request.len() as u32, Ordering::Relaxed);
         // Release: who sees the number sees the request.
@@ -95,9 +89,8 @@ impl Mailbox {
         let deadline = self.deadline_ns?;
         let span = memory.info().span();
         // Acquire: with the number, the reply is seen.
-        let answered = span
-            .u32(info::MAILBOX_REPLY)
-            .map(|word| word.load(Ordering::Acquire));
+        let word = |at, order| span.u32(at).map(|word| word.load(order));
+        let answered = word(info::MAILBOX_REPLY, Ordering::Acquire);
         if answered != Some(self.number) {
             if now_ns < deadline {
                 if now_ns >= self.again_ns {
@@ -110,22 +103,14 @@ impl Mailbox {
             return Some(Err(RelayError::Late));
         }
         self.deadline_ns = None;
-        let length = span
-            .u32(info::MAILBOX_REPLY_BYTES)
-            .map(|w| w.load(Ordering::Relaxed));
+        let length = word(info::MAILBOX_REPLY_BYTES, Ordering::Relaxed);
         let length = length.unwrap_or(u32::MAX) as usize;
         if length > info::MAILBOX_OUT_MAX {
             return Some(Err(RelayError::Nonsense));
         }
         let mut reply = vec![0; length];
-        let read = span
-            .sub(info::MAILBOX_OUT, length)
-            .is_some_and(|place| place.get(&mut reply).is_ok());
-        Some(if read {
-            Ok(reply)
-        } else {
-            Err(RelayError::Nonsense)
-        })
+        let read = span.skip(info::MAILBOX_OUT).take(length).get(&mut reply);
+        Some(read.map(|()| reply).map_err(|_| RelayError::Nonsense))
     }
 }
 

@@ -3,9 +3,9 @@
 //! It runs on the domain's CPUs (a wake-up across cores costs more than most calls) and sleeps
 //! on the call page's futex; it never spins. While its domain is beyond its budget it sleeps
 //! whatever the domain writes there. The workers of granters change the domain's window too, each
-//! the slots of its own tables. What a further mechanism (`grant::mechanism`) maps for the domain's own
-//! calls is mapped and unmapped by this worker alone, so no mapping races with an unmapping, nor with
-//! the teardown, which is the worker's last act.
+//! the slots of its own tables. What a further mechanism (`grant::mechanism`) maps for the domain's
+//! own calls this worker alone maps and unmaps, so no mapping races with an unmapping, nor with the
+//! teardown, which is the worker's last act.
 
 use crate::device::DeviceMap;
 use crate::hypercall::{CallCounters, CallPage, Server, Shared};
@@ -216,8 +216,8 @@ mod tests {
     use abi::hypercall::{COUNT, DONE, KIND, Kind, REQUEST};
     use abi::layout::info;
 
-    /// While it serves calls, sleeps, or makes its domain wait, which pays in the end for more calls
-    /// than it may make.
+    /// While it serves calls, sleeps, or makes its domain wait, which in the end pays for more
+    /// calls than it may make.
     #[test]
     fn a_worker_stops_whatever_it_does() {
         for calls in [0, 1, 2, 100, 20_000] {

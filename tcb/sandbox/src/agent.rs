@@ -136,8 +136,6 @@ pub struct Agent {
     memories: BTreeMap<u32, Memory>,
     free: Vec<u32>,
     next_number: u32,
-    /// Scratch, kept so that a batch allocates nothing.
-    runs: Vec<Run>,
 }
 
 impl Agent {
@@ -162,7 +160,6 @@ impl Agent {
             memories: BTreeMap::new(),
             free: Vec::new(),
             next_number: FIRST_NUMBER,
-            runs: Vec::new(),
         };
         // Its first breath may have to wait for other processes on a busy machine.
         agent.receive(10 * Self::DEADLINE)?;
@@ -278,16 +275,9 @@ impl Agent {
     /// did not show before (a refused batch leaves the slots that it touched empty).
     pub fn map(&mut self, maps: &[PageMap]) -> Result<(), AgentError> {
         self.waiting()?;
-        let mut runs = std::mem::take(&mut self.runs);
-        let done = self.map_runs(maps, &mut runs);
-        self.runs = runs;
-        done
-    }
-
-    fn map_runs(&mut self, maps: &[PageMap], runs: &mut Vec<Run>) -> Result<(), AgentError> {
-        runs::of_maps(maps, runs).map_err(AgentError::Slot)?;
-        self.check_slots(runs)?;
-        for run in runs.iter() {
+        let runs = runs::of_maps(maps).map_err(AgentError::Slot)?;
+        self.check_slots(&runs)?;
+        for run in &runs {
             let memory = self
                 .memories
                 .get(&run.memory)
@@ -305,7 +295,7 @@ impl Agent {
             let records = self.write(batch.iter().filter_map(record));
             if let Err((at, errno)) = self.go(records)? {
                 // The run that failed may have lost its reservation already: it is undone, too.
-                let undo = runs.get(..done + at + 1).unwrap_or(runs);
+                let undo = runs.get(..done + at + 1).unwrap_or(&runs);
                 self.unmap_runs(undo)?;
                 return Err(AgentError::Refused(errno));
             }
@@ -321,13 +311,9 @@ impl Agent {
     /// Any [`AgentError`]. A slot that holds nothing is not an error.
     pub fn unmap(&mut self, slots: &[Slot]) -> Result<(), AgentError> {
         self.waiting()?;
-        let mut runs = std::mem::take(&mut self.runs);
-        let done = runs::of_slots(slots, &mut runs)
-            .map_err(AgentError::Slot)
-            .and_then(|()| self.check_slots(&runs))
-            .and_then(|()| self.unmap_runs(&runs));
-        self.runs = runs;
-        done
+        let runs = runs::of_slots(slots).map_err(AgentError::Slot)?;
+        self.check_slots(&runs)?;
+        self.unmap_runs(&runs)
     }
 
     fn unmap_runs(&mut self, runs: &[Run]) -> Result<(), AgentError> {

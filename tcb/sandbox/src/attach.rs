@@ -25,7 +25,8 @@ impl AttachPort {
     }
 
     /// The next call, if one waits; arguments 1 and 2 say what it asks for (see
-    /// [`abi::hypercall::Attach::decode`]). Never blocks. Not receiving is how to limit a domain's rate.
+    /// [`abi::hypercall::Attach::decode`]). Never blocks. Not receiving is how to limit a domain's
+    /// rate.
     ///
     /// # Errors
     /// `ENOENT` when the domain is gone.

@@ -73,37 +73,33 @@ impl Run {
     }
 }
 
-/// The runs of `pages` in the order of their slots, into `out`.
+/// The runs of `pages` in the order of their slots.
 ///
 /// # Errors
 /// A slot that occurs twice.
-pub(crate) fn of_maps(pages: &[PageMap], out: &mut Vec<Run>) -> Result<(), Slot> {
-    out.clear();
-    out.extend(pages.iter().map(Run::of));
-    out.sort_unstable_by_key(|run| run.slot);
-    merge(out, Run::continues)
+pub(crate) fn of_maps(pages: &[PageMap]) -> Result<Vec<Run>, Slot> {
+    merge(pages.iter().map(Run::of).collect(), Run::continues)
 }
 
 /// The runs of `slots`, into `out`; only slot and pages mean something.
 ///
 /// # Errors
 /// A slot that occurs twice.
-pub(crate) fn of_slots(slots: &[Slot], out: &mut Vec<Run>) -> Result<(), Slot> {
-    out.clear();
-    out.extend(slots.iter().map(|slot| Run {
+pub(crate) fn of_slots(slots: &[Slot]) -> Result<Vec<Run>, Slot> {
+    let runs = slots.iter().map(|slot| Run {
         slot: slot.0,
         pages: 1,
         memory: 0,
         frame: 0,
         writable: false,
-    }));
-    out.sort_unstable_by_key(|run| run.slot);
-    merge(out, |run, next| {
+    });
+    merge(runs.collect(), |run, next| {
         run.slot.checked_add(run.pages) == Some(next.slot)
     })
 }
 
-fn merge(runs: &mut Vec<Run>, continues: impl Fn(&Run, &Run) -> bool) -> Result<(), Slot> {
+fn merge(mut runs: Vec<Run>, continues: impl Fn(&Run, &Run) -> bool) -> Result<Vec<Run>, Slot> {
+    runs.sort_unstable_by_key(|run| run.slot);
     let mut twice = None;
     runs.dedup_by(|next, run| {
         // `run` is the last one kept; sorted, so an overlap can only be with its last page.
@@ -116,7 +112,7 @@ fn merge(runs: &mut Vec<Run>, continues: impl Fn(&Run, &Run) -> bool) -> Result<
         }
         goes_on
     });
-    twice.map_or(Ok(()), Err)
+    twice.map_or(Ok(runs), Err)
 }
 
 #[cfg(test)]
@@ -133,9 +129,7 @@ mod tests {
     }
 
     fn runs(pages: &[PageMap]) -> Result<Vec<(u32, u32, u32)>, Slot> {
-        let mut out = Vec::new();
-        of_maps(pages, &mut out)?;
-        Ok(out
+        Ok(of_maps(pages)?
             .iter()
             .map(|run| (run.slot, run.pages, run.frame))
             .collect())
@@ -180,20 +174,12 @@ mod tests {
     #[test]
     fn a_slot_twice_is_refused() {
         assert_eq!(runs(&[page(1, 11), page(2, 12), page(1, 30)]), Err(Slot(1)));
-        let mut out = Vec::new();
-        assert_eq!(
-            of_slots(&[Slot(4), Slot(5), Slot(5)], &mut out),
-            Err(Slot(5))
-        );
+        assert_eq!(of_slots(&[Slot(4), Slot(5), Slot(5)]), Err(Slot(5)));
     }
 
     #[test]
     fn unmapping_merges_by_slot() {
-        let mut out = Vec::new();
-        assert_eq!(
-            of_slots(&[Slot(9), Slot(4), Slot(8), Slot(5)], &mut out),
-            Ok(())
-        );
+        let out = of_slots(&[Slot(9), Slot(4), Slot(8), Slot(5)]).unwrap();
         let pairs: Vec<_> = out.iter().map(|run| (run.slot, run.pages)).collect();
         assert_eq!(pairs, [(4, 2), (8, 2)]);
     }

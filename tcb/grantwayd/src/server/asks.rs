@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 /// An ask that is answered at once: a number, and what travels beside it.
-type Answer = Result<(u64, Vec<OwnedFd>), Refusal>;
+pub(super) type Answer = Result<(u64, Vec<OwnedFd>), Refusal>;
 
 /// Why something was not done.
 #[derive(Debug)]

@@ -11,7 +11,7 @@
 //!   Done ◄──────────── gives the domain the device ◄── Bound
 //! ```
 
-use super::asks::{Refusal, beside};
+use super::asks::{Answer, Refusal, beside};
 use super::units::{Bound, Making, SOCKETS, Unit, Waits};
 use super::{Core, Peer, hear};
 use crate::netd::{Socket, Tap};
@@ -111,13 +111,7 @@ impl Core {
     }
 
     /// Gives a domain a descriptor of a device.
-    pub(super) fn give(
-        &mut self,
-        domain: DomId,
-        unit: u32,
-        place: u32,
-        told: bool,
-    ) -> Result<(u64, Vec<OwnedFd>), Refusal> {
+    pub(super) fn give(&mut self, domain: DomId, unit: u32, place: u32, told: bool) -> Answer {
         let given = self.units.open.get(&unit);
         let fd = given.and_then(|unit| unit.given.get(place as usize));
         let fd = fd.ok_or_else(|| format!("device {unit} has no descriptor {place}"))?;
@@ -203,12 +197,7 @@ impl Core {
         self.answer(token, answer);
     }
 
-    fn opened(
-        &mut self,
-        unit: u32,
-        given: u32,
-        mut fds: Vec<OwnedFd>,
-    ) -> Result<(u64, Vec<OwnedFd>), Refusal> {
+    fn opened(&mut self, unit: u32, given: u32, mut fds: Vec<OwnedFd>) -> Answer {
         let given = given as usize;
         if fds.len() < 2 || given > fds.len() - 2 {
             return Err("netd has opened a device and not shown it".into());
@@ -264,12 +253,7 @@ impl Core {
     }
 
     /// A socket is bound: it is the domain's.
-    fn bound(
-        &mut self,
-        making: Making,
-        rings: [RingPlace; 4],
-        kept: Vec<OwnedFd>,
-    ) -> Result<(u64, Vec<OwnedFd>), Refusal> {
+    fn bound(&mut self, making: Making, rings: [RingPlace; 4], kept: Vec<OwnedFd>) -> Answer {
         let unit = making.unit;
         // From here on netd forgets the socket when nobody has the control any more.
         let control = Arc::new(Socket {

@@ -7,7 +7,7 @@ mod units;
 
 use crate::args::Args;
 use crate::child::Helper;
-use crate::control::{ControlSocket, MetricsSockets};
+use crate::control::{ControlSocket, Sockets};
 use crate::netd::Control;
 use abi::DomId;
 use abi::core::{BYTES, Message, Record, Stage, Task, Tell, Text};
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use units::Units;
@@ -100,8 +100,7 @@ pub(crate) struct Core {
     machine: OwnedFd,
     /// What the manager wants the next one to know; none: the machine was never complete.
     kept: Option<OwnedFd>,
-    socket: ControlSocket,
-    metrics: MetricsSockets,
+    sockets: Sockets,
     log: Option<[OwnedFd; 2]>,
     /// The reading ends of the domains' consoles: theirs never break.
     consoles: BTreeMap<DomId, OwnedFd>,
@@ -125,8 +124,7 @@ impl Core {
     pub(crate) fn new(
         mut hypervisor: Hypervisor,
         args: &Args,
-        beside: &Path,
-        (socket, metrics): (ControlSocket, MetricsSockets),
+        sockets: Sockets,
         log: Option<[OwnedFd; 2]>,
         signals: UnixStream,
         began_ns: u64,
@@ -138,16 +136,15 @@ impl Core {
         Ok(Self {
             hypervisor,
             programs: args.programs.clone(),
-            manager: Helper::new(beside, "grantway-manager", true),
+            manager: Helper::new(&args.beside, "grantway-manager", true),
             to_manager: None,
-            netd: Helper::new(beside, "grantway-netd", false),
+            netd: Helper::new(&args.beside, "grantway-netd", false),
             to_netd: None,
             control: Arc::default(),
             units: Units::default(),
             machine: empty,
             kept: None,
-            socket,
-            metrics,
+            sockets,
             log,
             consoles: BTreeMap::new(),
             relays: BTreeMap::new(),
@@ -212,14 +209,15 @@ impl Core {
             has_log: self.log.is_some(),
             has_kept: self.kept.is_some(),
             own_user: crate::users::user_of(None),
-            has_metrics: self.metrics.local.is_some(),
-            has_metrics_port: self.metrics.port.is_some(),
+            has_metrics: self.sockets.metrics.is_some(),
+            has_metrics_port: self.sockets.metrics_port.is_some(),
         };
         let log = self.log.iter().flatten();
-        let fds = [self.machine.as_fd(), self.socket.fd()].into_iter();
+        let fds = [self.machine.as_fd(), self.sockets.control.fd()].into_iter();
         let fds = fds.chain(log.map(AsFd::as_fd));
         let fds = fds.chain(self.kept.as_ref().map(AsFd::as_fd));
-        let fds = fds.chain(self.metrics.fds());
+        let fds = fds.chain(self.sockets.metrics.as_ref().map(ControlSocket::fd));
+        let fds = fds.chain(self.sockets.metrics_port.as_ref().map(AsFd::as_fd));
         let fds: io::Result<Vec<_>> = fds.map(|fd| fd.try_clone_to_owned()).collect();
         match fds {
             Ok(fds) => self.tell(0, message, fds),
