@@ -165,5 +165,5 @@ fn mistakes_are_told() {
     assert!(error(&large).contains("page frames: 1 to"));
     let mut none = machine(1);
     none.domains[1].frames = 0;
-    assert!(error(&none).contains("1 to"));
+    assert!(error(&none).contains("page frames: 1 to"));
 }
