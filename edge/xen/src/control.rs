@@ -3,8 +3,10 @@
 //! A thread of its own takes one request at a time, a line of JSON, and asks the driver by its
 //! mailbox. It touches nothing of the path.
 
+use crate::tally::Tally;
 use abi::machine::{Control, ControlError, DomainStatus, Program, Relayed, Status};
 use runtime::mailbox::Asker;
+use runtime::platform::Asked;
 use rustix::net::sockopt::socket_peercred;
 use serde_json::{Value, json};
 use shmem::Span;
@@ -12,6 +14,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes of the longest request.
@@ -54,6 +57,8 @@ pub struct Server {
     pub info: Span,
     /// The driver's doorbell.
     pub bell: OwnedFd,
+    /// The driver's hypercalls.
+    pub tally: Arc<Tally>,
 }
 
 impl Server {
@@ -125,6 +130,7 @@ impl Server {
 
     fn status(&self, begun: Instant) -> Status {
         let cpu_ns = cpu_ns();
+        let asked = |of: fn(&Asked) -> u64| self.tally.asked().map(|asked| of(&asked)).sum();
         Status {
             name: self.name.clone(),
             pid: std::process::id(),
@@ -143,8 +149,8 @@ impl Server {
                 cpu_ns,
                 agent_cpu_ns: 0,
                 worker_cpu_ns: 0,
-                hypercalls: 0,
-                operations: 0,
+                hypercalls: asked(|of| of.calls),
+                operations: asked(|of| of.operations),
                 system_calls: 0,
                 restarts: None,
             }],

@@ -19,6 +19,9 @@ impl Guests for XenGuests {
         if let Err(error) = interfaces.look() {
             eprintln!("{error}");
         }
+        drop(interfaces);
+        self.0.apply_groups();
+        let mut interfaces = self.0.interfaces.borrow_mut();
         let mut changes = Vec::new();
         while let Some(news) = interfaces.news() {
             match news {

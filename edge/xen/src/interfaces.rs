@@ -16,6 +16,9 @@ const BASE: &str = "backend/vif";
 /// Interfaces that are served at once.
 pub const INTERFACES_MAX: usize = 256;
 
+/// The frontend's node that says that it hears only the groups which it has asked for.
+const CHOOSES_GROUPS: &str = "request-multicast-control";
+
 /// An interface as the toolstack names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -43,6 +46,8 @@ pub struct Interface {
     pub settings: Settings,
     /// Whether it is taken over from a backend that is no more, and has not been connected since.
     pub resumes: bool,
+    /// Whether the frontend hears only the groups that it has asked for.
+    pub chooses_groups: bool,
     /// What the frontend has written, once that was looked at.
     pub chosen: Option<Chosen>,
     backend: String,
@@ -138,10 +143,11 @@ impl<C: Channel> Interfaces<C> {
         self.news.pop_front()
     }
 
-    /// Whether [`Interfaces::news`] has any.
+    /// Whether [`Interfaces::look`] or [`Interfaces::news`] would find anything, without a word of
+    /// the xenstore's.
     #[must_use]
     pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
+        !self.news.is_empty() || self.store.has_events()
     }
 
     /// Notes what a change of `path` makes stale.
@@ -157,7 +163,10 @@ impl<C: Channel> Interfaces<C> {
             }
             return;
         }
-        let of = |served: &&Interface| path.starts_with(&served.frontend);
+        let of = |served: &&Interface| {
+            let below = path.strip_prefix(&served.frontend);
+            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
         let found = self.served.iter().flatten().find(of);
         self.stale.extend(found.map(|served| served.key));
     }
@@ -191,6 +200,8 @@ impl<C: Channel> Interfaces<C> {
         let online = online.is_none_or(|online| online.trim() != "0");
         let front = self.store.read(&format!("{frontend}/state"))?;
         let front = of_node(front.as_deref());
+        let groups = self.store.read(&format!("{frontend}/{CHOOSES_GROUPS}"))?;
+        let chooses_groups = groups.is_some_and(|groups| is_set(&groups));
         if let Some(conn) = conn {
             if let Some(served) = self
                 .served
@@ -198,6 +209,7 @@ impl<C: Channel> Interfaces<C> {
                 .and_then(Option::as_mut)
             {
                 served.front = front;
+                served.chooses_groups = chooses_groups;
                 // Closing is never this end's word: it goes straight to Closed.
                 served.ending |= own == XenbusState::Closing || !online;
             }
@@ -217,6 +229,7 @@ impl<C: Channel> Interfaces<C> {
                     key,
                     settings,
                     resumes: how == First::Resume,
+                    chooses_groups,
                     chosen: None,
                     backend,
                     frontend,
@@ -235,7 +248,8 @@ impl<C: Channel> Interfaces<C> {
             let why = format!("more than {INTERFACES_MAX} interfaces");
             return self.report(&interface.backend, &why);
         }
-        self.store.watch(&format!("{}/state", interface.frontend))?;
+        // One watch for all of it: a domain may have so many watches and no more.
+        self.store.watch(&interface.frontend)?;
         match self.served.get_mut(place) {
             Some(slot) => *slot = Some(interface),
             None => self.served.push(Some(interface)),
@@ -262,7 +276,7 @@ impl<C: Channel> Interfaces<C> {
         let Some(served) = self.take(conn) else {
             return Ok(());
         };
-        let _ = self.store.unwatch(&format!("{}/state", served.frontend));
+        let _ = self.store.unwatch(&served.frontend);
         self.report(&served.backend, why)
     }
 
@@ -360,7 +374,7 @@ impl<C: Channel> Interfaces<C> {
         if let Some(served) = self.take(conn) {
             self.news.push_back(News::Gone(conn));
             // The guest may have taken the node with it.
-            let _ = self.store.unwatch(&format!("{}/state", served.frontend));
+            let _ = self.store.unwatch(&served.frontend);
         }
         Ok(())
     }
@@ -368,6 +382,11 @@ impl<C: Channel> Interfaces<C> {
     fn take(&mut self, conn: ConnId) -> Option<Interface> {
         self.served.get_mut(conn.0 as usize)?.take()
     }
+}
+
+/// Whether a node switches something on, as xen-netback reads it: a number that is not 0.
+fn is_set(node: &str) -> bool {
+    node.trim().parse::<u32>().is_ok_and(|number| number != 0)
 }
 
 #[cfg(test)]

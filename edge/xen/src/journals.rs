@@ -3,7 +3,8 @@
 //! ```text
 //!   the file: cells of CELL bytes, one for each queue of an interface
 //!     page 0     u32 used, domain, device, queue, tx-ring-ref, rx-ring-ref, event channel of both
-//!                rings or of packets from the guest, 0 or that of packets to the guest
+//!                rings or of packets from the guest, 0 or that of packets to the guest;
+//!                from byte 64 on, of an interface's first queue, the groups that its guest hears
 //!     page 1 …   the journal of the ring from the guest
 //!          …     the journal of the ring to the guest
 //! ```
@@ -21,6 +22,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use vif::netback::Groups;
 use vif::ring::{Journal, SLOTS_PER_PAGE};
 
 /// Bytes of a ring's journal.
@@ -29,6 +31,8 @@ const JOURNAL: usize = Journal::bytes(SLOTS_PER_PAGE).next_multiple_of(PAGE);
 const CELL: usize = PAGE + 2 * JOURNAL;
 /// Words that name a connection.
 const NAME: usize = 8;
+/// Where the groups lie.
+const GROUPS: usize = 64;
 /// Those of them that name the queue, not who is connected to it.
 const OF_QUEUE: usize = 4;
 
@@ -58,6 +62,17 @@ impl Connection {
         let [first, second] = ports;
         [1, domain.into(), device, self.queue, tx, rx, first, second]
     }
+}
+
+/// What is kept of a queue's connection.
+#[derive(Debug)]
+pub struct Kept {
+    /// Where: for [`Journals::end`].
+    pub cell: usize,
+    /// The journals of the ring from the guest and of the one to it.
+    pub journals: [Journal; 2],
+    /// What the guest hears; of the first queue it counts.
+    pub groups: Groups,
 }
 
 /// The journals of all interfaces.
@@ -94,9 +109,9 @@ impl Journals {
         }
     }
 
-    /// The cell of a connection and both of its journals. They are empty, unless the connection is
-    /// taken over (`resumes`) and it was noted before. None: every cell is in use.
-    pub fn begin(&mut self, of: Connection, resumes: bool) -> Option<(usize, [Journal; 2])> {
+    /// What is kept of a connection. It is empty, unless the connection is taken over (`resumes`)
+    /// and it was noted before. None: every cell is in use.
+    pub fn begin(&mut self, of: Connection, resumes: bool) -> Option<Kept> {
         let named: Vec<Option<[u32; NAME]>> =
             (0..self.held.len()).map(|cell| self.name(cell)).collect();
         let free = |cell: &usize| self.held.get(*cell) == Some(&false);
@@ -127,7 +142,16 @@ impl Journals {
             let at = PAGE + n * JOURNAL;
             Journal::over(self.cell(cell).sub(at, JOURNAL).unwrap_or(Span::EMPTY))
         };
-        Some((cell, [journal(0), journal(1)]))
+        let groups = self.cell(cell).sub(GROUPS, Groups::BYTES);
+        let groups = Groups::over(groups.unwrap_or(Span::EMPTY));
+        if !resumes {
+            groups.begin();
+        }
+        Some(Kept {
+            cell,
+            journals: [journal(0), journal(1)],
+            groups,
+        })
     }
 
     /// This process uses a cell no more. What it holds stays: what begins there anew empties it
@@ -193,13 +217,13 @@ mod tests {
     fn the_next_process_finds_what_the_last_one_noted() {
         let memory = memory(3);
         let mut first = Journals::over(memory);
-        assert_eq!(first.begin(connection(1, 5), false).unwrap().0, 0);
-        assert_eq!(first.begin(connection(2, 5), false).unwrap().0, 1);
+        assert_eq!(first.begin(connection(1, 5), false).unwrap().cell, 0);
+        assert_eq!(first.begin(connection(2, 5), false).unwrap().cell, 1);
         (0..2).for_each(|cell| mark(memory, cell));
         drop(first);
         let mut second = Journals::over(memory);
-        assert_eq!(second.begin(connection(2, 5), true).unwrap().0, 1);
-        assert_eq!(second.begin(connection(1, 5), true).unwrap().0, 0);
+        assert_eq!(second.begin(connection(2, 5), true).unwrap().cell, 1);
+        assert_eq!(second.begin(connection(1, 5), true).unwrap().cell, 0);
         assert!(marked(memory, 0) && marked(memory, 1));
     }
 
@@ -211,7 +235,7 @@ mod tests {
                 .begin(connection(1, 5), false)
                 .unwrap();
             mark(memory, 0);
-            assert_eq!(Journals::over(memory).begin(next, resumes).unwrap().0, 0);
+            assert_eq!(Journals::over(memory).begin(next, resumes).unwrap().cell, 0);
             assert!(!marked(memory, 0), "{next:?} {resumes}");
         }
     }
@@ -225,14 +249,31 @@ mod tests {
         };
         let mut first = Journals::over(memory);
         for queue in 0..3 {
-            assert_eq!(first.begin(of(queue), false).unwrap().0, queue as usize);
+            assert_eq!(first.begin(of(queue), false).unwrap().cell, queue as usize);
             mark(memory, queue as usize);
         }
         let mut next = Journals::over(memory);
         for queue in [2, 0, 1] {
-            assert_eq!(next.begin(of(queue), true).unwrap().0, queue as usize);
+            assert_eq!(next.begin(of(queue), true).unwrap().cell, queue as usize);
             assert!(marked(memory, queue as usize));
         }
+    }
+
+    #[test]
+    fn groups_are_kept_with_the_connection() {
+        let memory = memory(1);
+        let kept = |of, resumes| Journals::over(memory).begin(of, resumes).unwrap().groups;
+        let first = kept(connection(1, 5), false);
+        first.apply(true);
+        assert!(kept(connection(1, 5), true).is_applied());
+        // Taken over without a note of it: what was asked for is not known.
+        let unknown = kept(connection(1, 6), true);
+        unknown.apply(true);
+        assert!(!unknown.is_applied());
+        let anew = kept(connection(1, 6), false);
+        assert!(!anew.is_applied(), "nobody has asked yet");
+        anew.apply(true);
+        assert!(anew.is_applied());
     }
 
     #[test]
@@ -242,8 +283,8 @@ mod tests {
         dead.begin(connection(1, 5), false).unwrap();
         dead.begin(connection(2, 5), false).unwrap();
         let mut journals = Journals::over(memory);
-        assert_eq!(journals.begin(connection(2, 5), true).unwrap().0, 1);
-        assert_eq!(journals.begin(connection(3, 5), false).unwrap().0, 0);
+        assert_eq!(journals.begin(connection(2, 5), true).unwrap().cell, 1);
+        assert_eq!(journals.begin(connection(3, 5), false).unwrap().cell, 0);
         assert!(journals.begin(connection(4, 5), false).is_none());
     }
 }

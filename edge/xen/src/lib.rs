@@ -15,6 +15,7 @@
 //! | [`netif`] | what both ends of an interface write there: features, states, settings |
 //! | [`grants`] | guests' pages by grant copy |
 //! | [`journals`] | what lets the next process take over from a killed one |
+//! | [`tally`] | hypercalls, counted by kind |
 //! | [`store`] | the xenstore's protocol |
 //! | [`dev`] | Xen's devices: `unsafe` |
 //!
@@ -34,4 +35,5 @@ pub mod platform;
 pub mod program;
 pub mod reach;
 pub mod store;
+pub mod tally;
 pub mod waiter;

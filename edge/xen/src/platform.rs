@@ -7,15 +7,18 @@ use crate::interfaces::{INTERFACES_MAX, Interfaces};
 use crate::journals::Journals;
 use crate::netif::features::QUEUES_MAX;
 use crate::store::XenBus;
+use crate::tally::Tally;
 use abi::{ConnId, DomId, PAGE, XenbusState};
 use config::domain::Offloads;
-use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform, Record};
+use runtime::platform::{Asked, Doorbell, NO_RECORD, Peer, Platform, Record};
 use shmem::Area;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use vif::events::Rings;
+use vif::netback::Groups;
 use vif::netif::BackRecord;
 
 /// Rings of a queue, of a page each.
@@ -28,6 +31,7 @@ pub struct Xen {
     pub(crate) journals: RefCell<Journals>,
     pub(crate) gntdev: Rc<Gntdev>,
     pub(crate) evtchn: Rc<Evtchn>,
+    tally: Arc<Tally>,
     /// Where rings appear: two pages a queue, [`QUEUES_MAX`] queues a connection.
     pub(crate) window: Window,
     /// By connection.
@@ -45,6 +49,8 @@ pub(crate) type Places = Rc<[Place]>;
 /// What a queue keeps.
 #[derive(Debug)]
 pub(crate) struct Place {
+    /// What the guest hears, while this queue is its first.
+    pub(crate) groups: Cell<Option<Groups>>,
     pub(crate) staging: Staging,
     pub(crate) bell: Bell,
 }
@@ -67,7 +73,7 @@ impl Doorbell for XenDoorbell {
 
 impl Xen {
     /// The domain that this process runs in, whose guests are offered at most `offloads`.
-    /// `devices` are what it attaches.
+    /// `devices` are what it attaches; `tally` is what both of Xen's devices count in.
     ///
     /// # Errors
     /// Out of memory.
@@ -76,6 +82,7 @@ impl Xen {
         journals: Journals,
         gntdev: Gntdev,
         evtchn: Rc<Evtchn>,
+        tally: Arc<Tally>,
         devices: Vec<OwnedFd>,
         offloads: Offloads,
     ) -> io::Result<Self> {
@@ -84,6 +91,7 @@ impl Xen {
             journals: RefCell::new(journals),
             gntdev: Rc::new(gntdev),
             evtchn,
+            tally,
             window: Window::new(INTERFACES_MAX * QUEUES_MAX * RINGS)?,
             places: RefCell::default(),
             devices: RefCell::new(devices.into_iter().map(Some).collect()),
@@ -97,6 +105,19 @@ impl Xen {
         self.interfaces.borrow().has_news()
     }
 
+    /// Guests have their choice of groups applied as they want it now.
+    pub(crate) fn apply_groups(&self) {
+        let places = self.places.borrow();
+        for (conn, served) in self.interfaces.borrow().iter() {
+            let place = places
+                .get(conn.0 as usize)
+                .and_then(|places| places.first());
+            if let Some(groups) = place.and_then(|place| place.groups.get()) {
+                groups.apply(served.chooses_groups);
+            }
+        }
+    }
+
     /// What the queues of connection `conn` keep.
     pub(crate) fn places(&self, conn: ConnId) -> io::Result<Places> {
         let mut places = self.places.borrow_mut();
@@ -104,6 +125,7 @@ impl Xen {
         while places.len() <= number {
             let place = |_| {
                 Ok(Place {
+                    groups: Cell::new(None),
                     staging: Staging::new()?,
                     bell: Bell::new()?,
                 })
@@ -165,6 +187,10 @@ impl Platform for Xen {
     fn tell_all(&self, _: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
         let refused = || Err(io::ErrorKind::Unsupported.into());
         all.iter().map(|_| refused()).collect()
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        self.tally.asked().collect()
     }
 
     fn end(&self, _: u32) -> io::Result<()> {

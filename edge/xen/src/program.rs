@@ -12,6 +12,7 @@ use crate::interfaces::Interfaces;
 use crate::journals::Journals;
 use crate::platform::Xen;
 use crate::store::{Store, XenBus};
+use crate::tally::Tally;
 use crate::waiter::XenWaiter;
 use abi::layout::info;
 use abi::machine::{Device, Domain, Program};
@@ -29,6 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 
 const USAGE: &str = "\
 usage: grantway-xen CONFIG.toml SOCKET
@@ -87,8 +89,9 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
 
     let bus = XenBus::open()?;
     let store = bus.as_fd().try_clone_to_owned()?;
-    let evtchn = Rc::new(Evtchn::open()?);
-    let gntdev = Gntdev::open()?;
+    let tally = Arc::new(Tally::default());
+    let evtchn = Rc::new(Evtchn::open(Arc::clone(&tally))?);
+    let gntdev = Gntdev::open(Arc::clone(&tally))?;
     let journals = Journals::open(&beside(socket))?;
     let devices = devices(&domain)?;
     give_up_rights()?;
@@ -103,6 +106,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
         journals,
         gntdev,
         Rc::clone(&evtchn),
+        Arc::clone(&tally),
         devices,
         driver.offloads,
     )?;
@@ -116,6 +120,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
         user,
         info,
         bell,
+        tally,
     };
     server.start(listener)?;
     let platform: Rc<Xen> = Rc::clone(&xen);

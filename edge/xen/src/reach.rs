@@ -61,8 +61,9 @@ impl XenReach {
             ports: queue.ports,
         };
         let begun = xen.journals.borrow_mut().begin(connection, of.resumes);
-        let (cell, journals) = begun.ok_or("there is no journal left")?;
-        held.cells.push(cell);
+        let kept = begun.ok_or("there is no journal left")?;
+        held.cells.push(kept.cell);
+        place.groups.set((number == 0).then_some(kept.groups));
         // The end of the one before may have been between showing responses and telling of them.
         place.bell.ring(Rings::BOTH);
         let rings = maps.iter().map(Mapped::span);
@@ -73,7 +74,7 @@ impl XenReach {
         Ok(OpenedQueue {
             mechanism: Mechanism(Box::new(mechanism)),
             pages,
-            journals: Some(journals),
+            journals: Some(kept.journals),
         })
     }
 }
@@ -82,6 +83,8 @@ impl XenReach {
 struct Connecting {
     key: Key,
     resumes: bool,
+    /// Whether its guest hears only the groups that it has asked for.
+    chooses_groups: bool,
 }
 
 impl Reach for XenReach {
@@ -102,6 +105,7 @@ impl Reach for XenReach {
             let of = Connecting {
                 key: served.key,
                 resumes: served.resumes,
+                chooses_groups: served.chooses_groups,
             };
             (of, chosen.queues.clone())
         };
@@ -115,9 +119,14 @@ impl Reach for XenReach {
             .zip(&queues)
             .map(|(number, queue)| self.open_queue(&of, number, queue, ledger, &mut held));
         let mut opened = opened.collect::<Result<Vec<_>, _>>()?.into_iter();
+        let groups = held.places.first().and_then(|place| place.groups.get());
+        if let Some(groups) = groups {
+            groups.apply(of.chooses_groups);
+        }
         Ok(Opened {
             first: opened.next().ok_or("the guest has no queue")?,
             others: opened.collect(),
+            groups,
             held: Box::new(held),
         })
     }
@@ -137,6 +146,7 @@ impl Drop for Held {
         self.maps.clear();
         for place in self.places.iter() {
             place.bell.disconnect();
+            place.groups.set(None);
         }
         let mut journals = self.xen.journals.borrow_mut();
         self.cells.iter().for_each(|cell| journals.end(*cell));

@@ -11,6 +11,7 @@ use crate::vifs::VifPort;
 use crate::vmq::Queues;
 use net::bridge::{Count, DropReason};
 use runtime::lro::Sums;
+use runtime::platform::Asked;
 use runtime::report::{self, DropTable};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ pub struct Sources<'a> {
     pub queues: &'a [Queues],
     /// Dedicated queues.
     pub dedicated: &'a [DedicatedReceiver],
+    /// Hypercalls, where this domain counts them.
+    pub asked: &'a [Asked],
 }
 
 /// Everything that the driver counts.
@@ -78,7 +81,7 @@ pub fn stat(sources: &Sources<'_>) -> Value {
     drops.add("bad_offload", unfit.bad_offload);
     drops.add("fault", unfit.fault);
     let split: u64 = switch.ports.iter().map(|(_, port)| port.split()).sum();
-    json!({
+    let mut stat = json!({
         "ledger": switch.ledger.report(),
         "ports": ports,
         "software": {
@@ -89,7 +92,20 @@ pub fn stat(sources: &Sources<'_>) -> Value {
         "stations": switch.bridge.stations(shmem::time::monotonic_ns()).count(),
         "drops": Value::from(drops),
         "lro": Value::from(lro),
-    })
+    });
+    if !sources.asked.is_empty() {
+        stat["hypercalls"] = hypercalls(sources.asked);
+    }
+    stat
+}
+
+/// Hypercalls by kind.
+fn hypercalls(asked: &[Asked]) -> Value {
+    let count = |of: &Asked| {
+        let counts = json!({ "calls": of.calls, "operations": of.operations });
+        (of.kind.to_owned(), counts)
+    };
+    Value::Object(asked.iter().map(count).collect())
 }
 
 /// What the kernel has denied by each of the rules that it asks.

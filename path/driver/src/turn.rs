@@ -395,6 +395,7 @@ impl<W: Waiting> Driver<W> {
                 switch: &self.switch,
                 queues: &self.queues,
                 dedicated: &self.dedicated,
+                asked: &self.platform.asked(),
             })),
             Request::Trace => Ok(self.switch.trace.request()),
             Request::Attach { vif } => self.attach(vif),

@@ -94,6 +94,12 @@ pub trait Platform: Debug {
         no_device()
     }
 
+    /// What this domain has asked the system for since it started, where the system's side does not
+    /// count that.
+    fn asked(&self) -> Vec<Asked> {
+        Vec::new()
+    }
+
     /// Says that the domain has started, where somebody waits for that.
     ///
     /// # Errors
@@ -105,6 +111,17 @@ pub trait Platform: Debug {
 
 fn no_device<T>() -> io::Result<T> {
     Err(io::ErrorKind::NotFound.into())
+}
+
+/// Hypercalls of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The kind.
+    pub kind: &'static str,
+    /// Hypercalls.
+    pub calls: u64,
+    /// Operations in them.
+    pub operations: u64,
 }
 
 /// How the other end of a connection is woken.

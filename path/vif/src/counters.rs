@@ -49,6 +49,10 @@ drops! {
     Grant = "grant",
     /// The memory was not there.
     Fault = "fault",
+    /// The guest asks for more groups than are kept.
+    TooManyGroups = "too_many_groups",
+    /// The guest does not want to hear this group.
+    NotWanted = "not_wanted",
     /// The guest has posted too few buffers.
     NoRequest = "no_request",
     /// The guest posted a buffer that is no buffer.

@@ -41,6 +41,11 @@ impl Link {
         self.granted.grefs[2 + n % (PAGES - 2)]
     }
 
+    /// Buffer `n`.
+    pub(crate) fn buffer(&self, n: usize) -> Span {
+        self.granted.page(2 + n % (PAGES - 2))
+    }
+
     /// Sends these requests, whatever they are, and tells the driver.
     pub(crate) fn send(&self, requests: &[[u32; 3]]) {
         self.tx.send(requests);

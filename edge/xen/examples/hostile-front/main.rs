@@ -4,9 +4,11 @@
 //!
 //! Each attack connects anew and says what the driver has to do: end this interface, or answer each
 //! request once and serve on. After each one the interface is served again. Whether other guests
-//! notice anything is the caller's to see.
+//! notice anything is the caller's to see. One is no attack: it asks for what no stock netfront of
+//! Linux' does.
 
 mod front;
+mod groups;
 mod pages;
 
 use front::{CLOSED, CONNECTED, Front, INITIALISING, Link, Outcome, within};
@@ -23,7 +25,7 @@ const NOT_GRANTED: u32 = 60_000;
 /// Name, after the row of SPECIFICATION's table of attacks, and what is done.
 type Attack = (&'static str, fn(&mut Front) -> Outcome);
 
-const ATTACKS: [Attack; 15] = [
+const ATTACKS: [Attack; 16] = [
     ("01-producer-index", producer_index),
     ("01-producer-index-of-buffers", producer_index_of_buffers),
     ("03-garbage", garbage),
@@ -39,6 +41,7 @@ const ATTACKS: [Attack; 15] = [
     ("15-grants-end-while-used", grants_end_while_used),
     ("23-closed-under-load", closed_under_load),
     ("24-nonsense-in-the-store", nonsense_in_the_store),
+    ("groups", groups::groups),
 ];
 
 fn main() -> ExitCode {

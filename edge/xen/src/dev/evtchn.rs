@@ -1,10 +1,12 @@
 //! Event channels: `/dev/xen/evtchn`.
 
 use super::{ioctl, open, request};
+use crate::tally::{Hypercall, Tally};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// `IOCTL_EVTCHN_BIND_INTERDOMAIN`.
 const BIND_INTERDOMAIN: libc::Ioctl = request(b'E', 1, size_of::<BindInterdomain>());
@@ -32,15 +34,19 @@ struct PortArgument {
 
 /// The device.
 #[derive(Debug)]
-pub struct Evtchn(File);
+pub struct Evtchn {
+    device: File,
+    tally: Arc<Tally>,
+}
 
 impl Evtchn {
-    /// Opens it. No channel is bound.
+    /// Opens it; notifications are counted in `tally`. No channel is bound.
     ///
     /// # Errors
     /// It is not there, or not for us.
-    pub fn open() -> io::Result<Self> {
-        open("/dev/xen/evtchn", libc::O_NONBLOCK).map(Self)
+    pub fn open(tally: Arc<Tally>) -> io::Result<Self> {
+        let device = open("/dev/xen/evtchn", libc::O_NONBLOCK)?;
+        Ok(Self { device, tally })
     }
 
     /// Binds to a port that domain `domain` offers. The port's other end may have been another
@@ -54,7 +60,7 @@ impl Evtchn {
             remote_port,
         };
         // SAFETY: the structure of this request; it points at nothing.
-        let port = unsafe { ioctl(&self.0, BIND_INTERDOMAIN, &mut argument)? };
+        let port = unsafe { ioctl(&self.device, BIND_INTERDOMAIN, &mut argument)? };
         Ok(Port {
             device: Rc::clone(self),
             port: port as u32,
@@ -65,18 +71,18 @@ impl Evtchn {
     /// notifies all the time has the next one there at once: it must not keep this end here.
     pub fn take(&self) {
         let mut ports = [0; PORTS * 4];
-        let bytes = (&self.0).read(&mut ports).unwrap_or(0);
+        let bytes = (&self.device).read(&mut ports).unwrap_or(0);
         if let Some(took) = ports.get(..bytes).filter(|took| !took.is_empty()) {
             // What is written back is unmasked. A port that was unbound meanwhile is refused: that
             // is one event less to wait for.
-            let _ = (&self.0).write(took);
+            let _ = (&self.device).write(took);
         }
     }
 }
 
 impl AsFd for Evtchn {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.device.as_fd()
     }
 }
 
@@ -91,8 +97,9 @@ impl Port {
     /// Notifies the other end. There is nothing to be done if that is no more.
     pub fn notify(&self) {
         let mut argument = PortArgument { port: self.port };
+        self.device.tally.count(Hypercall::Notify, 1, 1);
         // SAFETY: the structure of this request; it points at nothing.
-        let _ = unsafe { ioctl(&self.device.0, NOTIFY, &mut argument) };
+        let _ = unsafe { ioctl(&self.device.device, NOTIFY, &mut argument) };
     }
 }
 
@@ -100,6 +107,6 @@ impl Drop for Port {
     fn drop(&mut self) {
         let mut argument = PortArgument { port: self.port };
         // SAFETY: the structure of this request; it points at nothing.
-        let _ = unsafe { ioctl(&self.device.0, UNBIND, &mut argument) };
+        let _ = unsafe { ioctl(&self.device.device, UNBIND, &mut argument) };
     }
 }

@@ -2,12 +2,14 @@
 
 use super::window::Window;
 use super::{ioctl, open, request};
+use crate::tally::{Hypercall, Tally};
 use abi::{GrantStatus, PAGE};
 use shmem::Span;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// `IOCTL_GNTDEV_MAP_GRANT_REF`.
 const MAP: libc::Ioctl = request(b'G', 0, size_of::<MapGrantRef>());
@@ -18,6 +20,9 @@ const COPY: libc::Ioctl = request(b'G', 8, size_of::<CopyArgument>());
 
 /// All of them.
 pub const GNTDEV_REQUESTS: [u64; 3] = [MAP, UNMAP, COPY];
+
+/// Operations that Linux puts into one hypercall (`GNTDEV_COPY_BATCH`).
+const COPY_BATCH: u64 = 16;
 
 /// `GNTCOPY_source_gref`.
 const SOURCE_GREF: u16 = 1;
@@ -123,6 +128,16 @@ impl CopySegment {
         })
     }
 
+    /// Operations that Linux makes of it: one for each page of ours that it touches.
+    fn operations(&self) -> u64 {
+        let own = match self.flags {
+            SOURCE_GREF => self.dest,
+            _ => self.source,
+        };
+        let page = PAGE as u64;
+        (own % page + u64::from(self.len)).div_ceil(page)
+    }
+
     /// How it ended; an error before [`Gntdev::copy`].
     #[must_use]
     pub fn copied(&self) -> Copied {
@@ -132,20 +147,27 @@ impl CopySegment {
 
 /// The device.
 #[derive(Debug)]
-pub struct Gntdev(File);
+pub struct Gntdev {
+    device: File,
+    tally: Arc<Tally>,
+}
 
 impl Gntdev {
-    /// Opens it. Nothing is mapped.
+    /// Opens it; what is asked for is counted in `tally`. Nothing is mapped.
     ///
     /// # Errors
     /// It is not there, or not for us.
-    pub fn open() -> io::Result<Self> {
-        open("/dev/xen/gntdev", 0).map(Self)
+    pub fn open(tally: Arc<Tally>) -> io::Result<Self> {
+        let device = open("/dev/xen/gntdev", 0)?;
+        Ok(Self { device, tally })
     }
 
     /// Carries out all copies, by as few hypercalls as the kernel makes of them. Each says how it
     /// ended; if the kernel refuses the batch, those that were not carried out say so.
     pub fn copy(&self, segments: &mut [CopySegment]) {
+        let operations = segments.iter().map(CopySegment::operations).sum();
+        let calls = u64::div_ceil(operations, COPY_BATCH);
+        self.tally.count(Hypercall::Copy, calls, operations);
         let mut argument = CopyArgument {
             count: segments.len() as u32,
             segments: segments.as_mut_ptr(),
@@ -153,7 +175,7 @@ impl Gntdev {
         // SAFETY: the structure of this request, over a slice that is ours alone. The kernel reads
         // and writes the memory that the segments name; each names memory of a span, which may
         // change at any time, and which no Rust object lies in. It checks that it is there.
-        let refused = unsafe { ioctl(&self.0, COPY, &mut argument) }.is_err();
+        let refused = unsafe { ioctl(&self.device, COPY, &mut argument) }.is_err();
         if refused {
             // What the kernel had done before it stopped it has not told in every case.
             for segment in segments {
@@ -175,14 +197,15 @@ impl Gntdev {
             gref,
         };
         // SAFETY: the structure of this request, for one page; it points at nothing.
-        unsafe { ioctl(&self.0, MAP, &mut argument)? };
+        unsafe { ioctl(&self.device, MAP, &mut argument)? };
+        self.tally.count(Hypercall::Map, 1, 1);
         let mut mapped = Mapped {
             device: Rc::clone(self),
             window,
             index: argument.index,
             span: Span::EMPTY,
         };
-        mapped.span = window.show(self.0.as_fd(), argument.index)?;
+        mapped.span = window.show(self.device.as_fd(), argument.index)?;
         Ok(mapped)
     }
 }
@@ -207,13 +230,14 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.window.hide();
+        self.device.tally.count(Hypercall::Unmap, 1, 1);
         let mut argument = UnmapGrantRef {
             index: self.index,
             count: 1,
             padding: 0,
         };
         // SAFETY: the structure of this request; it points at nothing.
-        let _ = unsafe { ioctl(&self.device.0, UNMAP, &mut argument) };
+        let _ = unsafe { ioctl(&self.device.device, UNMAP, &mut argument) };
     }
 }
 
@@ -252,6 +276,26 @@ mod tests {
                 GrantStatus::Okay,
                 "before the copy"
             );
+        }
+    }
+
+    #[test]
+    fn a_copy_is_an_operation_for_each_page_of_ours() {
+        let area = Area::anonymous(2 * PAGE).unwrap();
+        let there = Remote { offset: 0, ..THERE };
+        for (at, len, wanted) in [
+            (0, PAGE, 1),
+            (PAGE - 1, 1, 1),
+            (PAGE - 1, 2, 2),
+            (64, PAGE, 2),
+        ] {
+            let own = area.at(at, len).unwrap();
+            for segment in [
+                CopySegment::to_us(there, own),
+                CopySegment::from_us(own, there),
+            ] {
+                assert_eq!(segment.unwrap().operations(), wanted, "{at}+{len}");
+            }
         }
     }
 

@@ -193,6 +193,77 @@ fn what_was_detached_while_nobody_served_it_is_finished() {
 }
 
 #[test]
+fn a_frontend_chooses_its_groups_whenever_it_likes() {
+    let fake = toolstack("0");
+    let mut interfaces = connected(&fake);
+    let node = format!("{FE}/request-multicast-control");
+    let mut chooses = || {
+        interfaces.look().unwrap();
+        interfaces.get(CONN).unwrap().chooses_groups
+    };
+    assert!(!chooses());
+    for (value, is_on) in [
+        ("1", true),
+        ("0", false),
+        ("2", true),
+        ("x", false),
+        ("", false),
+    ] {
+        fake.set(&node, value);
+        assert_eq!(chooses(), is_on, "{value:?}");
+    }
+    fake.set(&node, "1");
+    assert!(chooses());
+    fake.remove(&node);
+    assert!(!chooses());
+    // Who takes over asks, too.
+    fake.set(&node, "1");
+    assert!(served(&fake).get(CONN).unwrap().chooses_groups);
+}
+
+#[test]
+fn interfaces_whose_numbers_begin_alike_are_told_apart() {
+    let fake = toolstack("0");
+    let frontend = |device: u32| format!("/local/domain/3/device/vif/{device}");
+    for device in [1, 10] {
+        let backend = format!("backend/vif/3/{device}");
+        fake.set(&format!("{backend}/frontend"), &frontend(device));
+        fake.set(&format!("{backend}/state"), "1");
+        fake.set(&format!("{backend}/mac"), MAC);
+    }
+    let mut interfaces = served(&fake);
+    let all: Vec<_> = interfaces
+        .iter()
+        .map(|(conn, served)| (conn, served.key.device))
+        .collect();
+    assert_eq!(all.len(), 3);
+    fake.set(&format!("{}/state", frontend(10)), "4");
+    interfaces.look().unwrap();
+    for (conn, device) in all {
+        let connected = interfaces.shown(conn) == Some(XenbusState::Connected);
+        assert_eq!(connected, device == 10, "{device}");
+    }
+}
+
+#[test]
+fn what_changes_while_the_xenstore_is_asked_is_not_lost() {
+    let fake = toolstack("0");
+    let mut interfaces = served(&fake);
+    interfaces.look().unwrap();
+    assert!(!interfaces.has_news());
+    front_connects(&fake);
+    // The changes come before the answers to this, and nothing comes after them.
+    let offer = offered(Offloads::Tso);
+    interfaces
+        .set(CONN, XenbusState::InitWait, Some(&offer))
+        .unwrap();
+    while interfaces.has_news() {
+        interfaces.look().unwrap();
+    }
+    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Initialised));
+}
+
+#[test]
 fn what_cannot_be_served_says_why() {
     let fake = toolstack("0");
     fake.set(&format!("{BE}/mac"), "ff:ff:ff:ff:ff:ff");

@@ -61,6 +61,8 @@ pub fn back_nodes(offer: &BackRecord) -> Vec<(&'static str, String)> {
         ("feature-rx-copy", switch(true)),
         ("feature-rx-flip", switch(false)),
         ("feature-split-event-channels", switch(true)),
+        ("feature-multicast-control", switch(true)),
+        ("feature-dynamic-multicast-control", switch(true)),
         ("multi-queue-max-queues", QUEUES_MAX.to_string()),
     ];
     features.chain(fixed).collect()
@@ -288,6 +290,8 @@ mod tests {
         assert_eq!(nodes["feature-sg"], "1");
         assert_eq!(nodes["feature-ipv6-csum-offload"], "1");
         assert_eq!(nodes["feature-gso-tcpv4"], "0");
+        assert_eq!(nodes["feature-multicast-control"], "1");
+        assert_eq!(nodes["feature-dynamic-multicast-control"], "1");
         let all = back_nodes(&offered(Offloads::Tso));
         assert!(all.contains(&("feature-gso-tcpv6", "1".to_owned())));
     }

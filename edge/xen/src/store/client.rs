@@ -275,6 +275,13 @@ impl<C: Channel> Store<C> {
         Ok(self.events.pop_front())
     }
 
+    /// Whether [`Store::event`] has something that came between the answers to requests: the
+    /// channel shows nothing of it any more.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        self.overflown || !self.events.is_empty()
+    }
+
     /// Makes a request and waits for its answer.
     fn ask(
         &mut self,

@@ -180,6 +180,7 @@ fn stat(machine: &Machine) -> Value {
         switch: &machine.switch,
         queues: &[],
         dedicated: &[],
+        asked: &[],
     })
 }
 

@@ -77,6 +77,8 @@ impl VifPort {
             self.not_connected += pick.len() as u64;
             return;
         };
+        let heard = link.queues.first_mut().heard(frames, pick);
+        let pick = heard.as_deref().unwrap_or(pick);
         let room = &mut self.room;
         let report = ledger.at(Hop::Netback, || match link.queues.only_mut() {
             Some(netback) => room.to_guest(netback, frames, pick),

@@ -122,15 +122,19 @@ impl VifPort {
         let Opened {
             first,
             others,
+            groups,
             held,
         } = opened;
         let first = netback(terms, front, first)?;
         let others = others.into_iter().map(|queue| netback(terms, front, queue));
         let others = others.collect::<Result<_, _>>()?;
-        self.link = Some(Link {
-            queues: GuestQueues::new(first, others),
-            held,
-        });
+        let mut queues = GuestQueues::new(first, others);
+        if let Some(groups) = groups {
+            queues
+                .iter_mut()
+                .for_each(|queue| queue.offer_groups(groups));
+        }
+        self.link = Some(Link { queues, held });
         self.trouble.clear();
         Ok(())
     }

@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::fmt::{self, Debug};
 use std::rc::Rc;
 use vif::grants::Grants;
+use vif::netback::Groups;
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS};
 use vif::ring::Journal;
 
@@ -62,6 +63,8 @@ pub struct Opened {
     pub first: OpenedQueue,
     /// Further ones, of two ring pages each.
     pub others: Vec<OpenedQueue>,
+    /// What it hears, where it may choose that.
+    pub groups: Option<Groups>,
     /// Dropping it ends what the pages are mapped by. The mechanisms go first.
     pub held: Box<dyn Debug>,
 }
@@ -90,6 +93,7 @@ impl Opened {
         Self {
             first,
             others: Vec::new(),
+            groups: None,
             held,
         }
     }

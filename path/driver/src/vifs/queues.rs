@@ -57,6 +57,12 @@ impl GuestQueues {
         &self.first
     }
 
+    /// [`GuestQueues::first`], to be used.
+    #[inline]
+    pub(super) fn first_mut(&mut self) -> &mut GuestNetback {
+        &mut self.first
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &GuestNetback> {
         std::iter::once(&self.first).chain(&self.others)
     }

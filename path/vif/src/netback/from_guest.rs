@@ -1,20 +1,41 @@
 //! Packets from the guest: requests → frames, and the answers.
 
 use super::chains::{ACCESSES_MAX, Chain, check_packet, check_part, fill, refuse};
+use super::groups::Change;
 use super::interface::Netback;
 use crate::counters::Drop;
 use crate::fatal::Fatal;
 use crate::grants::Grants;
 use crate::netif::rings::{TX_REQUEST, TxBack};
 use crate::netif::{ExtraInfo, FATAL_SLOTS, TxRequest, extra, rsp, txf};
-use nic::Frame;
+use nic::{Frame, Gso};
+use smallvec::SmallVec;
+
+/// A packet at the head of the ring, whose parts and answers are in the batch's lists.
+struct Scanned {
+    chain: Chain,
+    slots: u32,
+    /// What is wrong with it.
+    verdict: Option<Drop>,
+    /// If there are any it is no packet.
+    changes: SmallVec<[Change; 1]>,
+}
+
+/// What lies behind the first slot of a packet and is none of its parts.
+#[derive(Default)]
+struct Extras {
+    gso: Option<Gso>,
+    /// Changes of the groups that the guest hears. Who asks for some sends no packet (NETIF-28).
+    changes: SmallVec<[Change; 1]>,
+    verdict: Option<Drop>,
+}
 
 /// What [`Netback::fetch`] found at the head of the ring.
 enum Fetched {
     /// A packet: in the batch's lists.
     Packet,
-    /// A packet with something wrong: answered with an error.
-    Bad,
+    /// No packet, or one with something wrong: answered.
+    Answered,
     /// Nothing, or a packet whose rest is not there yet.
     Nothing,
 }
@@ -44,7 +65,7 @@ impl<G: Grants> Netback<G> {
         while left > 0 && self.chains.accesses.len() + FATAL_SLOTS as usize <= ACCESSES_MAX {
             left -= 1;
             match self.fetch() {
-                Ok(Fetched::Packet | Fetched::Bad) => {}
+                Ok(Fetched::Packet | Fetched::Answered) => {}
                 Ok(Fetched::Nothing) => break,
                 Err(fatal) => return self.fail(fatal),
             }
@@ -89,16 +110,25 @@ impl<G: Grants> Netback<G> {
             return Ok(self.fetch_one(first));
         }
         match self.scan(first, slots) {
-            Ok(Some((chain, slots, verdict))) => {
+            Ok(Some(Scanned {
+                chain,
+                slots,
+                verdict,
+                changes,
+            })) => {
                 self.tx.consume(slots);
-                let Some(reason) = verdict else {
+                let verdict = verdict.or_else(|| self.change_groups(&changes));
+                if verdict.is_none() && changes.is_empty() {
                     self.chains.list.push(chain);
                     return Ok(Fetched::Packet);
-                };
+                }
                 self.chains.accesses.truncate(first_access);
+                let Some(reason) = verdict else {
+                    return Ok(Fetched::Answered);
+                };
                 refuse(&mut self.chains.responses, chain.responses);
                 self.counters.from_guest_drops.count(reason);
-                Ok(Fetched::Bad)
+                Ok(Fetched::Answered)
             }
             Ok(None) => {
                 self.chains.partial = self.tx.ready();
@@ -118,7 +148,7 @@ impl<G: Grants> Netback<G> {
         if let Some(reason) = check_packet(&request, 1, size, None, &self.terms.from_guest) {
             self.chains.respond(request.id, rsp::ERROR);
             self.counters.from_guest_drops.count(reason);
-            return Fetched::Bad;
+            return Fetched::Answered;
         }
         let (access, response) = (
             self.chains.accesses.len() as u32,
@@ -137,32 +167,19 @@ impl<G: Grants> Netback<G> {
     /// Reads the rest of the packet at the head of the ring, whose first slot was read, into the
     /// batch's lists: the packet, its slots, and what is wrong with it. None if not all of it is
     /// there.
-    fn scan(
-        &mut self,
-        first: TxRequest,
-        mut slots: SlotReader,
-    ) -> Result<Option<(Chain, u32, Option<Drop>)>, Fatal> {
+    fn scan(&mut self, first: TxRequest, mut slots: SlotReader) -> Result<Option<Scanned>, Fatal> {
         let first_access = self.chains.accesses.len();
         let first_response = self.chains.responses.len();
         self.chains.push(first, first.size);
 
-        let mut verdict = None;
-        let mut gso = None;
-        let mut more_extra = first.has(txf::EXTRA_INFO);
-        while more_extra {
-            let Some([one, two, _]) = slots.next(&mut self.tx)? else {
-                return Ok(None);
-            };
-            let info = ExtraInfo::decode(one, two);
-            self.chains.respond(0, rsp::NULL);
-            match (info.kind, info.gso.gso()) {
-                (extra::TYPE_GSO, Some(found)) if gso.is_none() => {
-                    gso = Some(found);
-                }
-                _ => verdict = verdict.or(Some(Drop::BadExtra)),
-            }
-            more_extra = info.flags & extra::FLAG_MORE != 0;
-        }
+        let Some(extras) = self.extras(&first, &mut slots)? else {
+            return Ok(None);
+        };
+        let Extras {
+            gso,
+            changes,
+            mut verdict,
+        } = extras;
 
         let mut others: u32 = 0;
         let mut parts: u32 = 1;
@@ -184,14 +201,61 @@ impl<G: Grants> Netback<G> {
         if let Some(access) = self.chains.accesses.get_mut(first_access) {
             access.len = own as u16;
         }
-        verdict = verdict.or_else(|| check_packet(&first, parts, own, gso, &self.terms.from_guest));
+        verdict = verdict.or_else(|| match changes.is_empty() {
+            true => check_packet(&first, parts, own, gso, &self.terms.from_guest),
+            false => (parts > 1 || gso.is_some()).then_some(Drop::BadExtra),
+        });
         let chain = Chain {
             accesses: (first_access as u32, self.chains.accesses.len() as u32),
             responses: (first_response as u32, self.chains.responses.len() as u32),
             flags: first.flags,
             gso,
         };
-        Ok(Some((chain, slots.taken, verdict)))
+        Ok(Some(Scanned {
+            chain,
+            slots: slots.taken,
+            verdict,
+            changes,
+        }))
+    }
+
+    /// Reads the extra infos of the packet whose first slot was read. None if not all of them are
+    /// there.
+    fn extras(
+        &mut self,
+        first: &TxRequest,
+        slots: &mut SlotReader,
+    ) -> Result<Option<Extras>, Fatal> {
+        let mut all = Extras::default();
+        let mut more = first.has(txf::EXTRA_INFO);
+        while more {
+            let Some([one, two, _]) = slots.next(&mut self.tx)? else {
+                return Ok(None);
+            };
+            let info = ExtraInfo::decode(one, two);
+            self.chains.respond(0, rsp::NULL);
+            match (info.kind, info.gso.gso()) {
+                (extra::TYPE_GSO, Some(found)) if all.gso.is_none() => {
+                    all.gso = Some(found);
+                }
+                (extra::TYPE_MCAST_ADD | extra::TYPE_MCAST_DEL, _) if self.groups.is_some() => {
+                    all.changes.push(Change {
+                        group: ExtraInfo::group(one, two),
+                        joins: info.kind == extra::TYPE_MCAST_ADD,
+                    });
+                }
+                _ => all.verdict = all.verdict.or(Some(Drop::BadExtra)),
+            }
+            more = info.flags & extra::FLAG_MORE != 0;
+        }
+        Ok(Some(all))
+    }
+
+    /// Changes the groups that the guest hears; what is wrong with it, if something is.
+    fn change_groups(&self, changes: &[Change]) -> Option<Drop> {
+        let groups = self.groups?;
+        let fit = changes.iter().all(|change| groups.change(*change));
+        (!fit).then_some(Drop::TooManyGroups)
     }
 
     /// Makes frames of the batch's packets.

@@ -3,6 +3,7 @@
 use super::answers::ToGuest;
 use super::chains::Chains;
 use super::copies::Copies;
+use super::groups::Groups;
 use super::loans::Loans;
 use super::posts::Posts;
 use crate::counters::Counters;
@@ -36,6 +37,8 @@ pub struct Netback<G> {
     pub(super) posts: Posts,
     /// Requests that a device has from turn to turn.
     pub(super) loans: Loans,
+    /// What the guest wants to hear, if it may choose.
+    pub(super) groups: Option<Groups>,
 }
 
 impl<G: Grants> Netback<G> {
@@ -65,6 +68,7 @@ impl<G: Grants> Netback<G> {
             responses: Vec::new(),
             posts: Posts::default(),
             loans: Loans::default(),
+            groups: None,
         })
     }
 
@@ -73,6 +77,11 @@ impl<G: Grants> Netback<G> {
     pub fn resume(&mut self, [tx, rx]: [Journal; 2]) {
         self.tx.resume(tx);
         self.rx.resume(rx);
+    }
+
+    /// The guest may choose the groups that it hears (NETIF-28); its queues have them in common.
+    pub fn offer_groups(&mut self, groups: Groups) {
+        self.groups = Some(groups);
     }
 
     /// What was agreed on.

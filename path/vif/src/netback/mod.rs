@@ -16,6 +16,7 @@ mod buffers;
 mod chains;
 mod copies;
 mod from_guest;
+mod groups;
 mod interface;
 mod lent;
 mod loans;
@@ -26,6 +27,7 @@ mod to_guest;
 
 pub use answers::ToGuest;
 pub use chains::ACCESSES_MAX;
+pub use groups::{GROUPS_MAX, Groups};
 pub use interface::Netback;
 pub use loans::{Loan, Returned};
 pub use small_frames::Taken;

@@ -117,7 +117,8 @@ impl<G: Grants> Netback<G> {
     /// Bytes of the longest small frame that can be given to the guest; 0: none can.
     #[must_use]
     pub fn longest_small_frame(&self) -> usize {
-        if self.fatal.is_some() || self.posts.running || !self.grants.in_reach() {
+        let chooses = self.groups.is_some();
+        if self.fatal.is_some() || chooses || self.posts.running || !self.grants.in_reach() {
             0
         } else {
             self.terms.rx_buffer.into()

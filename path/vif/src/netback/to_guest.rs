@@ -37,6 +37,26 @@ impl<G: Grants> Netback<G> {
         report
     }
 
+    /// Those of `pick` that the guest wants to hear, where that is not all of them; the others are
+    /// counted.
+    #[inline]
+    pub fn heard(&mut self, frames: &[Frame], pick: &[u32]) -> Option<Vec<u32>> {
+        let groups = self.groups?;
+        let hears = |index: &u32| {
+            let frame = frames.get(*index as usize);
+            frame.is_none_or(|frame| groups.hears(frame.header()))
+        };
+        if !groups.is_applied() || pick.iter().all(hears) {
+            return None;
+        }
+        let heard: Vec<u32> = pick.iter().copied().filter(hears).collect();
+        let not_wanted = (pick.len() - heard.len()) as u64;
+        self.counters
+            .to_guest_drops
+            .add(Drop::NotWanted, not_wanted);
+        Some(heard)
+    }
+
     /// How many buffers a frame takes, the one for an extra info included.
     #[must_use]
     pub fn slots_for(&self, frame: &Frame) -> u32 {

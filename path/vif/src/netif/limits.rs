@@ -46,6 +46,10 @@ pub mod rsp {
 pub mod extra {
     /// Segmentation.
     pub const TYPE_GSO: u8 = 1;
+    /// The guest wants to hear a group.
+    pub const TYPE_MCAST_ADD: u8 = 2;
+    /// It does not want to hear it any more.
+    pub const TYPE_MCAST_DEL: u8 = 3;
     /// Flag: another extra info follows.
     pub const FLAG_MORE: u8 = 1;
     /// Segments of TCP over IPv4.

@@ -229,7 +229,7 @@ impl From<Gso> for GsoInfo {
 /// the first 8 bytes of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraInfo {
-    /// Its type; only [`extra::TYPE_GSO`] is understood.
+    /// Its type ([`extra`]).
     pub kind: u8,
     /// [`extra::FLAG_MORE`].
     pub flags: u8,
@@ -258,6 +258,14 @@ impl ExtraInfo {
             },
             ..self
         }
+    }
+
+    /// The address in the first words of a slot whose type is [`extra::TYPE_MCAST_ADD`] or
+    /// [`extra::TYPE_MCAST_DEL`] (NETIF-28).
+    #[must_use]
+    pub const fn group(first: u32, second: u32) -> [u8; 6] {
+        let ([_, _, a, b], [c, d, e, f]) = (first.to_le_bytes(), second.to_le_bytes());
+        [a, b, c, d, e, f]
     }
 
     /// As the first words of a slot.

@@ -1,6 +1,7 @@
 //! The case tables of FreeBSD's netback, by its names, and what is ours to add.
 
 mod from_guest;
+mod groups;
 mod lent;
 mod posted;
 mod segments;

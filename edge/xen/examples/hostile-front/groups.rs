@@ -1,0 +1,86 @@
+//! A frontend that chooses the groups it hears (NETIF-28), as Linux' netfront does not. The caller
+//! has dom0 send to [`GROUP`] and to everybody, all the time.
+
+use crate::front::{Front, Link, Outcome, text, within};
+use vif::netif::{RxResponse, TxRequest, TxResponse, extra, rsp, txf};
+
+/// 239.1.2.3.
+const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
+/// So many frames without one for the group show that it is not heard.
+const MANY: usize = 12;
+
+/// The node, which may be written at any time.
+const CHOOSES: &str = "request-multicast-control";
+
+pub(crate) fn groups(front: &mut Front) -> Outcome {
+    let link = front.connect()?;
+    until_heard(&link)?;
+    front.set(&[(CHOOSES, "1".to_owned())])?;
+    until_silent(&link).map_err(|why| format!("it has joined no group: {why}"))?;
+    change(&link, extra::TYPE_MCAST_ADD)?;
+    until_heard(&link).map_err(|why| format!("it has joined the group: {why}"))?;
+    change(&link, extra::TYPE_MCAST_DEL)?;
+    until_silent(&link).map_err(|why| format!("it has left the group: {why}"))?;
+    front.set(&[(CHOOSES, "0".to_owned())])?;
+    until_heard(&link).map_err(|why| format!("it chooses no more: {why}"))
+}
+
+/// Joins or leaves the group.
+fn change(link: &Link, kind: u8) -> Outcome {
+    let from = link.tx.rsp_prod();
+    let dummy = TxRequest {
+        flags: txf::EXTRA_INFO,
+        id: 7,
+        ..TxRequest::default()
+    };
+    let [a, b, c, d, e, f] = GROUP;
+    let (one, two) = ([kind, 0, a, b], [c, d, e, f]);
+    let info = [u32::from_le_bytes(one), u32::from_le_bytes(two), 0];
+    link.send(&[dummy.encode(), info]);
+    match link.answers(from, 2)?.as_slice() {
+        [
+            TxResponse {
+                id: 7,
+                status: rsp::OKAY,
+            },
+            TxResponse {
+                status: rsp::NULL, ..
+            },
+        ] => Ok(()),
+        other => Err(format!("extra info {kind} is answered with {other:?}")),
+    }
+}
+
+/// Whom the next frame is for.
+fn next(link: &Link) -> Outcome<[u8; 6]> {
+    let from = link.rx.rsp_prod();
+    link.post(1);
+    if !within(|| Ok(link.rx.rsp_prod() != from))? {
+        return Err("nothing comes".into());
+    }
+    let answers = link.rx.responses(from).into_iter().map(RxResponse::decode);
+    let answer = answers.last().ok_or("no answer")?;
+    let mut to = [0; 6];
+    let header = link.buffer(0).sub(answer.offset.into(), to.len());
+    header.ok_or("no place")?.read(&mut to).map_err(text)?;
+    Ok(to)
+}
+
+fn until_heard(link: &Link) -> Outcome {
+    match within(|| Ok(next(link)? == GROUP))? {
+        true => Ok(()),
+        false => Err("the group is not heard".into()),
+    }
+}
+
+fn until_silent(link: &Link) -> Outcome {
+    let mut others = 0;
+    let silent = within(|| {
+        others = if next(link)? == GROUP { 0 } else { others + 1 };
+        Ok(others == MANY)
+    })?;
+    match silent {
+        true => Ok(()),
+        false => Err("the group is still heard".into()),
+    }
+}

@@ -1,0 +1,175 @@
+//! Guests that choose the groups they hear (NETIF-28).
+
+use crate::Drop;
+use crate::netback::{GROUPS_MAX, Groups};
+use crate::netif::{TxResponse, extra, rsp, txf};
+use crate::testing::{Memory, Rig, frame_at, over_each_format, packet, sizes};
+use shmem::{Area, Span};
+
+const GROUP: [u8; 6] = [1, 0, 0x5e, 4, 5, 6];
+const OTHER: [u8; 6] = [0x33, 0x33, 0, 0, 0, 7];
+
+/// Groups of a connection that has just begun.
+fn groups() -> (Groups, Span) {
+    let memory = Area::anonymous(abi::PAGE).unwrap().span();
+    let groups = Groups::over(memory);
+    groups.begin();
+    (groups, memory)
+}
+
+/// A dummy request, of no page, with this id.
+fn dummy(id: u32, flags: u16) -> [u32; 3] {
+    [0, u32::from(txf::EXTRA_INFO | flags) << 16, id]
+}
+
+fn info(kind: u8, flags: u8, group: [u8; 6]) -> [u32; 3] {
+    let [a, b, c, d, e, f] = group;
+    [
+        u32::from_le_bytes([kind, flags, a, b]),
+        u32::from_le_bytes([c, d, e, f]),
+        0,
+    ]
+}
+
+/// Sends these slots; nothing comes of them, and these are the answers.
+fn answers(rig: &mut Rig, slots: &[[u32; 3]]) -> Vec<i16> {
+    let raw = rig.raw_tx();
+    let from = raw.rsp_prod();
+    raw.send(slots);
+    assert!(rig.take(64).is_empty());
+    let answers = raw.responses(from).into_iter().map(TxResponse::decode);
+    answers.map(|answer| answer.status).collect()
+}
+
+/// Whether the guest hears a frame to this address.
+fn hears(rig: &mut Rig, to: [u8; 6]) -> bool {
+    let source = Memory::new(1);
+    let mut bytes = packet(60, 1);
+    bytes[..6].copy_from_slice(&to);
+    let frames = [frame_at(&source, 0, &bytes, 60)];
+    rig.back
+        .heard(&frames, &[0])
+        .is_none_or(|heard| heard == [0])
+}
+
+#[test]
+fn netif_28_a_guest_hears_what_it_has_asked_for() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let (groups, _) = groups();
+        rig.back.offer_groups(groups);
+        let join = [dummy(7, 0), info(extra::TYPE_MCAST_ADD, 0, GROUP)];
+        assert!(hears(&mut rig, OTHER), "it has not asked to choose");
+        assert_eq!(answers(&mut rig, &join), [rsp::OKAY, rsp::NULL]);
+        assert!(hears(&mut rig, OTHER));
+        groups.apply(true);
+        assert!(hears(&mut rig, GROUP) && !hears(&mut rig, OTHER));
+        assert!(hears(&mut rig, [0xff; 6]) && hears(&mut rig, [2, 0, 0, 0, 0, 9]));
+        // Several changes at once, in order.
+        let changes = [
+            dummy(8, 0),
+            info(extra::TYPE_MCAST_DEL, extra::FLAG_MORE, GROUP),
+            info(extra::TYPE_MCAST_ADD, 0, OTHER),
+        ];
+        assert_eq!(
+            answers(&mut rig, &changes),
+            [rsp::OKAY, rsp::NULL, rsp::NULL]
+        );
+        assert!(!hears(&mut rig, GROUP) && hears(&mut rig, OTHER));
+        let counters = rig.back.counters();
+        assert_eq!(counters.to_guest_drops.get(Drop::NotWanted), 2);
+        assert_eq!(counters.from_guest_drops.total(), 0);
+        assert_eq!(counters.from_guest, 0, "nothing was sent");
+    });
+}
+
+#[test]
+fn netif_28_what_makes_no_sense_is_refused_and_changes_nothing() {
+    over_each_format(|| {
+        let join = info(extra::TYPE_MCAST_ADD, 0, GROUP);
+        let and_more = info(extra::TYPE_MCAST_ADD, extra::FLAG_MORE, GROUP);
+        let part = [0, 0, 60 << 16 | 9];
+        let (error, null) = (rsp::ERROR, rsp::NULL);
+        // A packet that says how it is to be cut; one that goes on; an info of no kind.
+        let gso = [u32::from(extra::TYPE_GSO) | 1448 << 16, 1, 0];
+        for (slots, wanted) in [
+            (vec![dummy(1, 0), and_more, gso], vec![error, null, null]),
+            (
+                vec![dummy(1, txf::MORE_DATA), join, part],
+                vec![error, null, error],
+            ),
+            (
+                vec![dummy(1, 0), and_more, [9, 0, 0]],
+                vec![error, null, null],
+            ),
+        ] {
+            let mut rig = Rig::new(sizes());
+            let (groups, _) = groups();
+            rig.back.offer_groups(groups);
+            groups.apply(true);
+            assert_eq!(answers(&mut rig, &slots), wanted);
+            let drops = rig.back.counters().from_guest_drops;
+            assert_eq!((drops.get(Drop::BadExtra), drops.total()), (1, 1));
+            assert!(!hears(&mut rig, GROUP));
+        }
+        // Who was not offered it.
+        let mut rig = Rig::new(sizes());
+        assert_eq!(answers(&mut rig, &[dummy(1, 0), join]), [error, null]);
+        assert!(hears(&mut rig, OTHER));
+    });
+}
+
+#[test]
+fn netif_28_there_is_room_for_so_many() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let (groups, _) = groups();
+        rig.back.offer_groups(groups);
+        let join = |n: usize| {
+            let group = [1, 0, 0x5e, 0, 1, n as u8];
+            [dummy(1, 0), info(extra::TYPE_MCAST_ADD, 0, group)]
+        };
+        for n in 0..GROUPS_MAX {
+            assert_eq!(answers(&mut rig, &join(n)), [rsp::OKAY, rsp::NULL]);
+        }
+        let beyond = answers(&mut rig, &join(GROUPS_MAX));
+        assert_eq!(beyond, [rsp::ERROR, rsp::NULL]);
+        let drops = rig.back.counters().from_guest_drops;
+        assert_eq!(drops.get(Drop::TooManyGroups), 1);
+    });
+}
+
+#[test]
+fn netif_28_a_request_waits_for_its_info() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let (groups, _) = groups();
+        rig.back.offer_groups(groups);
+        groups.apply(true);
+        assert!(answers(&mut rig, &[dummy(1, 0)]).is_empty());
+        assert!(!hears(&mut rig, GROUP));
+        let join = info(extra::TYPE_MCAST_ADD, 0, GROUP);
+        assert_eq!(answers(&mut rig, &[join]), [rsp::OKAY, rsp::NULL]);
+        assert!(hears(&mut rig, GROUP));
+    });
+}
+
+#[test]
+fn netif_28_the_next_process_knows_the_list_or_hears_everything() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let (groups, memory) = groups();
+        rig.back.offer_groups(groups);
+        let join = [dummy(1, 0), info(extra::TYPE_MCAST_ADD, 0, GROUP)];
+        assert_eq!(answers(&mut rig, &join), [rsp::OKAY, rsp::NULL]);
+        let mut next = Rig::new(sizes());
+        next.back.offer_groups(Groups::over(memory));
+        Groups::over(memory).apply(true);
+        assert!(hears(&mut next, GROUP) && !hears(&mut next, OTHER));
+        // The memory is gone: what the guest asks for from now on is not all of it.
+        memory.fill(0).unwrap();
+        Groups::over(memory).apply(true);
+        assert_eq!(answers(&mut next, &join), [rsp::OKAY, rsp::NULL]);
+        assert!(hears(&mut next, GROUP) && hears(&mut next, OTHER));
+    });
+}
