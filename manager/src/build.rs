@@ -75,6 +75,19 @@ pub(crate) fn lasting_units(world: &World, place: usize) -> Vec<u32> {
     lasting.map(|(number, _)| unit(place, number)).collect()
 }
 
+/// The devices of all domains that would stay, if the machine ended without a word.
+pub(crate) fn persistent_units(world: &World) -> Vec<u32> {
+    let domains = world.shape().domains.iter();
+    let devices = domains.flat_map(|(&place, domain)| {
+        let stays = |(_, device): &(usize, &Device)| {
+            matches!(device, Device::Tap(tap) if tap.persistent.is_some())
+        };
+        let all = domain.devices.iter().enumerate().filter(stays);
+        all.map(move |(number, _)| unit(place, number))
+    });
+    devices.collect()
+}
+
 /// The place of the domain that a device was opened for first.
 pub(crate) fn place_of(unit: u32) -> usize {
     (unit / DEVICES_MAX) as usize
@@ -106,7 +119,14 @@ pub(crate) fn open(
     let mut opened = Vec::new();
     for (number, device) in lasting(domain) {
         let unit = unit(place, number);
-        let token = core.post_with(Ask::Open { unit }, &describe(device, 0)?)?;
+        let mut device = device.clone();
+        if let Device::Tap(tap) = &mut device
+            && let Some(owner) = &mut tap.persistent
+        {
+            // A file that a guest is described by does not know under which name the machine runs.
+            owner.clone_from(&world.name);
+        }
+        let token = core.post_with(Ask::Open { unit }, &describe(&device, 0)?)?;
         opened.push((domain.name.clone(), token));
     }
     Ok(opened)

@@ -63,7 +63,7 @@ fn has_interface(machine: &Machine, place: usize) -> bool {
 }
 
 /// It is promised to go within a second.
-fn loses_interface(machine: &Machine, place: usize) {
+pub(crate) fn loses_interface(machine: &Machine, place: usize) {
     wait_until("the interface has stayed", || {
         !has_interface(machine, place)
     });
@@ -460,5 +460,39 @@ fn a_namespace_that_goes_takes_its_guest_along() {
     });
     before.is_all(&machine);
     reaches(&machine, 0, 1);
+    machine.end();
+}
+
+/// A guest of its own, in a namespace that has one already.
+#[test]
+fn a_namespace_that_is_attached_gets_a_further_interface() {
+    let Some(machine) = empty(&["ping"]) else {
+        return;
+    };
+    let further = |place: usize| {
+        let netns = machine.places[place].0.path().display().to_string();
+        let (name, cidr) = (
+            format!("{}-2", NAMES[place]),
+            format!("10.1.0.{}/24", place + 1),
+        );
+        let words = [
+            "attach", &name, "--netns", &netns, "--ifname", "more", "--ip", &cidr,
+        ];
+        machine.ask(&words);
+    };
+    for place in [0, 1] {
+        attach(&machine, place);
+        further(place);
+    }
+    let hears = || {
+        let ping = ["-c", "1", "-W", "1", "-I", "more", "10.1.0.2"];
+        machine.run(0, "ping", &ping).status.success()
+    };
+    wait_until("no answer by the further interface", hears);
+    machine.ask(&["detach", "c0-2"]);
+    reaches(&machine, 0, 1);
+    assert_eq!(domains(&machine).len(), 4);
+    further(0);
+    wait_until("no answer by the next one", hears);
     machine.end();
 }

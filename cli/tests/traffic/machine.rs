@@ -79,6 +79,28 @@ impl Machine {
         });
     }
 
+    /// Waits for the end of one whose core was killed.
+    pub(crate) fn has_died(&mut self) {
+        assert!(!self.up.wait().unwrap().success());
+    }
+
+    /// Starts it once more from its file. What the one before has had may be busy for a moment.
+    pub(crate) fn start_again(&mut self) {
+        let file = self.folder.path().join("machine.toml");
+        let mut command = Command::new(grantway());
+        let command = in_folder(command.arg("up").arg(file), self.folder.path());
+        command.stdout(Stdio::null());
+        self.up = command.spawn().unwrap();
+        wait_until("the machine does not come up again", || {
+            if self.up.try_wait().unwrap().is_some() {
+                self.up = command.spawn().unwrap();
+            }
+            let run = self.grantway(&["status", "--json"]);
+            let status: Option<Value> = serde_json::from_slice(&run.stdout).ok();
+            status.is_some_and(|status| !status["up_took_ns"].is_null())
+        });
+    }
+
     pub(crate) fn grantway(&self, args: &[&str]) -> Output {
         let mut command = Command::new(grantway());
         in_folder(command.args(args), self.folder.path())

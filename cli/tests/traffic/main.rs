@@ -13,6 +13,7 @@ mod machine;
 mod newcomers;
 mod pages;
 mod pairs;
+mod persistent;
 mod processes;
 mod programs;
 mod queues;

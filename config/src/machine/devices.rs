@@ -63,5 +63,6 @@ pub(super) fn tap(
         steered: Vec::new(),
         shares: 0,
         uplink: None,
+        persistent: None,
     }
 }

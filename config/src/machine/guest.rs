@@ -81,6 +81,7 @@ fn endpoint(
             let tap = tap(port, config.vif_ifname(g, v), mac, vif.mtu, offloads);
             let tap = Tap {
                 vnet_header: true,
+                persistent: port.persistent.then(|| config.name.clone()),
                 ..tap
             };
             let queue = |worker| devices.share(tap.clone(), worker, workers);

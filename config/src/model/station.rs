@@ -22,6 +22,8 @@ pub struct KernelPort {
     pub routes: Vec<Route>,
     /// Transmit queue of the kernel's end, packets; 0: the kernel's default.
     pub tx_queue: u32,
+    /// Whether the interface outlives the machine, unless that ends in order. Guests' alone.
+    pub persistent: bool,
 }
 
 /// A TCP/IP station in user space.

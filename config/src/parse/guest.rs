@@ -4,7 +4,7 @@ use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
 use crate::address::Mac;
-use crate::model::{Endpoint, Guest, Vif};
+use crate::model::{Endpoint, Guest, KernelPort, Vif};
 use crate::problem::Place;
 use crate::table::Table;
 use serde::Deserialize;
@@ -77,7 +77,10 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
 fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> Endpoint {
     match word {
         EndpointWord::Tap => Endpoint::Tap {
-            port: port(t, false),
+            port: KernelPort {
+                persistent: t.flag("persistent").unwrap_or(false),
+                ..port(t, false)
+            },
         },
         EndpointWord::Stack => Endpoint::Stack {
             station: station(t, "guest.vif.app", |app| Place::VifApp(g, v, app)),

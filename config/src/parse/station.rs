@@ -23,6 +23,7 @@ pub(super) fn port(t: &Table<'_, '_>, own_mac: bool) -> KernelPort {
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
         routes: t.parsed_list("routes", ROUTE),
         tx_queue: t.number("tx_queue").unwrap_or(0),
+        persistent: false,
     }
 }
 

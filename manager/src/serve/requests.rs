@@ -3,6 +3,7 @@
 use super::Server;
 use super::changes::AskedBy;
 use crate::access::{self, Right};
+use crate::build;
 use crate::client::{Relay, Waits};
 use crate::core::{Answer, Refusal};
 use abi::core::{Ask, CoreStatus, Text, report_of};
@@ -79,6 +80,10 @@ impl Server<'_> {
             Ok(Control::Down) => {
                 self.wait_for(id, Waits::End);
                 if self.ending.is_none() {
+                    // Only an end that nobody has asked for leaves something.
+                    for unit in build::persistent_units(&self.world) {
+                        self.core.post(Ask::Close { unit }, &[]);
+                    }
                     let end = Ask::End { failed: false };
                     self.ending = Some(self.core.post(end, &[]));
                 }

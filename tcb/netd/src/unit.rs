@@ -57,7 +57,9 @@ pub(crate) enum Unit {
         uplink: Option<Uplink>,
         /// The last descriptor of the interface. Who closes it waits for the kernel to take the
         /// interface down, some grace periods: that is to be none who has domains to see to.
-        _last: OwnedFd,
+        last: OwnedFd,
+        /// Whether it stays when nobody has a descriptor of it.
+        persistent: bool,
     },
     /// An interface whose packets go to sockets.
     Wire(Arc<Wire>),
@@ -108,8 +110,8 @@ impl Files {
 /// Opens what a description says.
 pub(crate) fn open(opening: &Opening, files: &Files) -> Result<Opened, Refusal> {
     match &opening.device {
-        Device::Tap(tap) => {
-            let tap = netdev::open_queues(tap)?;
+        Device::Tap(spec) => {
+            let tap = netdev::open_queues(spec)?;
             let (steering, lacks) = match tap.steering {
                 Some(Ok(steering)) => (Some(steering), vec![]),
                 Some(Err(error)) => {
@@ -124,7 +126,8 @@ pub(crate) fn open(opening: &Opening, files: &Files) -> Result<Opened, Refusal> 
                 unit: Unit::Tap {
                     steering,
                     uplink: tap.uplink,
-                    _last: last,
+                    last,
+                    persistent: spec.persistent.is_some(),
                 },
                 given: given.collect(),
                 lacks,
@@ -183,7 +186,8 @@ pub(crate) fn take_up(
             Unit::Tap {
                 steering: steering.transpose()?,
                 uplink,
-                _last: last,
+                last,
+                persistent: tap.persistent.is_some(),
             }
         }
         Device::Xdp(spec) => Unit::Wire(Arc::new(Wire::adopt(spec, rest)?)),
@@ -309,6 +313,19 @@ impl Unit {
         match answer {
             Ok(value) => Outcome::Value { value },
             Err(errno) => Outcome::Failed { errno },
+        }
+    }
+
+    /// It is not to be opened again: nothing of it stays.
+    pub(crate) fn let_go(&self) {
+        if let Self::Tap {
+            last,
+            persistent: true,
+            ..
+        } = self
+            && let Err(error) = netdev::let_go(last)
+        {
+            eprintln!("grantway-netd: an interface stays: {error}");
         }
     }
 

@@ -148,14 +148,21 @@ pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupEr
     netlink
         .set_up(index)
         .map_err(failed("brought up", "see the kernel's log"))?;
+    // What is taken up has kept what it had.
+    let is_kept =
+        |error: &io::Error| spec.persistent.is_some() && error.raw_os_error() == Some(libc::EEXIST);
+    let or_kept = |done: io::Result<()>| match done {
+        Err(error) if is_kept(&error) => Ok(()),
+        done => done,
+    };
     for &(address, prefix) in &network.addresses {
-        netlink.add_address(index, address, prefix).map_err(failed(
+        or_kept(netlink.add_address(index, address, prefix)).map_err(failed(
             "given its addresses",
             "is IPv6 disabled in the namespace, or an address given twice?",
         ))?;
     }
     for route in &network.routes {
-        netlink.add_route(index, route).map_err(failed(
+        or_kept(netlink.add_route(index, route)).map_err(failed(
             "given its routes",
             "a gateway must lie in one of its networks, and of a network there can be only one \
              route",

@@ -26,6 +26,7 @@ const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
@@ -153,6 +154,28 @@ impl Netlink {
         Ok(link
             .filter(|_| !foreign)
             .and_then(|(_, value)| u32_at(value, 0)))
+    }
+
+    /// The alias of an interface, without its final zero, and how many queues it sends by.
+    pub(super) fn alias(&mut self, index: u32) -> io::Result<(Vec<u8>, u32)> {
+        let mut message = Message::new(RTM_GETLINK, 0);
+        message.link_header(index, 0, 0);
+        let answer = self.answer(message, RTM_NEWLINK)?;
+        let of = |wanted: u16| {
+            let mut all = Attributes(answer.get(HEADER + LINK..).unwrap_or(&[]));
+            let found = all.find(|(kind, _)| *kind == wanted);
+            found.map_or(&[][..], |(_, value)| value)
+        };
+        let alias = of(IFLA_IFALIAS);
+        let alias = alias.strip_suffix(&[0]).unwrap_or(alias).to_vec();
+        Ok((alias, u32_at(of(IFLA_NUM_TX_QUEUES), 0).unwrap_or(0)))
+    }
+
+    /// Gives an interface an alias.
+    pub(super) fn set_alias(&mut self, index: u32, alias: &str) -> io::Result<()> {
+        let mut message = Message::link(index, 0, 0);
+        message.text(IFLA_IFALIAS, alias);
+        self.ask(message)
     }
 
     /// Makes an interface a port of another one.

@@ -2,10 +2,12 @@
 
 use crate::error::SetupError;
 use crate::interface::{Network, check, configure, failed, in_place, namespace};
+use crate::netlink::Netlink;
 use crate::steering::Steering;
 use crate::tun;
 use crate::uplink::{self, Uplink};
 use abi::machine::Tap as TapSpec;
+use std::io;
 use std::os::fd::OwnedFd;
 
 /// A TAP that was set up: its descriptors are non-blocking and close-on-exec, and the interface
@@ -29,8 +31,9 @@ pub struct Opened {
 }
 
 /// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up,
-/// and hands out its descriptors. Nothing is left behind when they are closed. It never takes over
-/// an interface that exists already.
+/// and hands out its descriptors. Nothing is left behind when they are closed, unless it is to be
+/// persistent. It never takes over an interface that exists already, but for a persistent one of the
+/// same owner's: that keeps all that it has, and is given what it lacks.
 ///
 /// The calling thread's own namespace does not change.
 ///
@@ -42,14 +45,63 @@ pub fn open_queues(spec: &TapSpec) -> Result<Opened, SetupError> {
     in_place(spec.netns.as_deref(), || create(spec, &network))?
 }
 
+/// The interface goes when the last descriptor of it is closed.
+///
+/// # Errors
+/// It is no TAP's descriptor.
+pub fn let_go(fd: &OwnedFd) -> io::Result<()> {
+    tun::persist(fd, false)
+}
+
+/// The alias that says whose a persistent interface is.
+fn alias(owner: &str) -> String {
+    format!("grantway {owner}")
+}
+
+/// Whether a persistent interface of this owner's is there that can be taken up. One that was made
+/// for another number of queues is removed: the kernel would refuse it.
+fn is_there(spec: &TapSpec, owner: &str) -> io::Result<bool> {
+    let mut netlink = Netlink::open()?;
+    let Ok(index) = netlink.index(&spec.ifname) else {
+        return Ok(false);
+    };
+    let (of, queues) = netlink.alias(index)?;
+    if of != alias(owner).as_bytes() {
+        return Ok(false);
+    }
+    let is_alike = (queues > 1) == (spec.queues + spec.shares > 0);
+    if !is_alike {
+        netlink.delete_link(index)?;
+    }
+    Ok(is_alike)
+}
+
+/// Makes an interface stay that is complete.
+fn make_stay(spec: &TapSpec, owner: &str, fd: &OwnedFd) -> io::Result<()> {
+    let mut netlink = Netlink::open()?;
+    let index = netlink.index(&spec.ifname)?;
+    netlink.set_alias(index, &alias(owner))?;
+    tun::persist(fd, true)
+}
+
 /// All that happens inside the namespace.
 fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     let failed = |step, hint| failed(spec, step, hint);
+    let owner = spec.persistent.as_deref();
+    let is_there = owner.map(|owner| is_there(spec, owner)).transpose();
+    let is_there = is_there.map_err(failed("looked for", "rtnetlink is needed"))? == Some(true);
+    let first = if is_there {
+        tun::Queue::Next
+    } else {
+        tun::Queue::First
+    };
     let open = |queue| {
         let fd = tun::open().map_err(|error| SetupError::NoTun { error })?;
         tun::attach(&fd, &spec.ifname, spec.vnet_header, queue).map_err(|error| {
             match error.raw_os_error() {
-                Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) if queue != tun::Queue::Next => {
+                Some(libc::EBUSY | libc::EEXIST | libc::EINVAL)
+                    if !matches!(queue, tun::Queue::Next | tun::Queue::Again) =>
+                {
                     SetupError::Exists {
                         interface: spec.ifname.clone(),
                         namespace: namespace(spec.netns.as_deref()),
@@ -67,17 +119,14 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     };
     let mut queues = Vec::new();
     for n in 0..spec.queues {
-        queues.push(open(if n == 0 {
-            tun::Queue::First
-        } else {
-            tun::Queue::Next
-        })?);
+        queues.push(open(if n == 0 { first } else { tun::Queue::Next })?);
     }
     // The last of these queues is the shared one.
     let fd = open(match (queues.is_empty(), spec.shares) {
         (false, _) => tun::Queue::Next,
+        (true, 0) if is_there => tun::Queue::Again,
         (true, 0) => tun::Queue::Only,
-        (true, _) => tun::Queue::First,
+        (true, _) => first,
     })?;
     let shares = (0..spec.shares).map(|_| open(tun::Queue::Next));
     let shares = shares.collect::<Result<Vec<_>, _>>()?;
@@ -98,8 +147,12 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
             .map_err(failed("given offloads", "switch `checksum` and `tso` off"))?;
     }
     configure(spec, network)?;
+    let uplink = uplink::join(spec, network)?;
+    if let Some(owner) = owner {
+        make_stay(spec, owner, &fd).map_err(failed("made to stay", "see the kernel's log"))?;
+    }
     Ok(Opened {
-        uplink: uplink::join(spec, network)?,
+        uplink,
         shared: fd,
         queues,
         shares,

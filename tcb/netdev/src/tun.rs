@@ -10,6 +10,7 @@ pub(super) const VNET_HEADER_BYTES: libc::c_int = 10;
 
 // linux/if_tun.h; libc has no TUNSETVNETHDRSZ and no TUN_F_*.
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETPERSIST: libc::c_ulong = 0x4004_54cb;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
 const TUNSETQUEUE: libc::c_ulong = 0x4004_54d9;
@@ -51,6 +52,8 @@ pub(super) fn open() -> io::Result<OwnedFd> {
 pub(super) enum Queue {
     /// The only one.
     Only,
+    /// The only one of an interface that is there.
+    Again,
     /// The first of several.
     First,
     /// A further one.
@@ -62,6 +65,7 @@ pub(super) enum Queue {
 pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool, queue: Queue) -> io::Result<()> {
     let kind = match queue {
         Queue::Only => IFF_TUN_EXCL,
+        Queue::Again => 0,
         Queue::First => IFF_TUN_EXCL | IFF_MULTI_QUEUE,
         Queue::Next => IFF_MULTI_QUEUE,
     };
@@ -112,6 +116,13 @@ fn set_program(fd: &OwnedFd, request: libc::c_ulong, program: &OwnedFd) -> io::R
     let program: libc::c_int = program.as_raw_fd();
     // SAFETY: both requests read one int at the pointer.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw const program) })
+}
+
+/// Whether the interface stays when nobody has a descriptor of it.
+pub(super) fn persist(fd: &OwnedFd, stays: bool) -> io::Result<()> {
+    let stays = libc::c_ulong::from(stays);
+    // SAFETY: TUNSETPERSIST takes its argument by value.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETPERSIST, stays) })
 }
 
 /// Takes the queue that the descriptor is for out of the interface.

@@ -32,6 +32,7 @@ fn tap(netns: PathBuf, address: IpAddr) -> Tap {
         steered: Vec::new(),
         shares: 0,
         uplink: None,
+        persistent: None,
     }
 }
 

@@ -1,0 +1,126 @@
+//! Interfaces that outlive the machine.
+
+use crate::attach::{loses_interface, reaches};
+use crate::machine::{Machine, text};
+use crate::processes::kill;
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+/// The first two stay, the third does not.
+const NAMES: [&str; 3] = ["a0", "b0", "c0"];
+/// A stream to a machine that is gone for some seconds goes on when its sender tries again.
+const LONGEST: Duration = Duration::from_secs(300);
+
+fn config(driver: &str, namespaces: &[String]) -> String {
+    let guests = namespaces.iter().zip(NAMES).enumerate();
+    let guest = |(n, (netns, name)): (usize, (&String, &str))| {
+        format!(
+            "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"tap\"\nifname = \"{name}\"\n\
+             netns = \"{netns}\"\naddresses = [\"10.0.0.{}/24\"]\npersistent = {}\n",
+            n + 1,
+            n < 2
+        )
+    };
+    let guests: String = guests.map(guest).collect();
+    format!("[driver]\n{driver}\n{guests}")
+}
+
+fn start() -> Option<Machine> {
+    Machine::start(&["ip", "ping"], &NAMES, |namespaces| config("", namespaces))
+}
+
+fn ip(machine: &Machine, place: usize, args: &[&str]) -> String {
+    let ran = machine.run(place, "ip", args);
+    assert!(ran.status.success(), "{args:?}: {ran:?}");
+    text(&ran.stdout)
+}
+
+/// An interface by its number, and whose it is.
+fn link(machine: &Machine, place: usize) -> (u64, String) {
+    let shown = ip(machine, place, &["-j", "link", "show", NAMES[place]]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let alias = shown[0]["ifalias"].as_str().unwrap_or_default();
+    (shown[0]["ifindex"].as_u64().unwrap(), alias.to_owned())
+}
+
+/// Kills the core, and with it everything that it has not made to stay.
+fn die(machine: &mut Machine) {
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    assert!(kill(core));
+    machine.has_died();
+    loses_interface(machine, 2);
+}
+
+#[test]
+fn what_a_namespace_has_outlives_the_machine() {
+    let Some(mut machine) = start() else { return };
+    reaches(&machine, 0, 1);
+    let before = link(&machine, 0);
+    assert_eq!(before.1, "grantway grantway");
+    ip(&machine, 0, &["address", "add", "10.7.0.1/24", "dev", "a0"]);
+    ip(
+        &machine,
+        0,
+        &["route", "add", "10.8.0.0/16", "via", "10.0.0.2"],
+    );
+    let listen = || TcpListener::bind(("10.0.0.2", 7000)).unwrap();
+    let listener = machine.places[1].0.enter(listen).unwrap();
+    let connect = || TcpStream::connect(("10.0.0.2", 7000)).unwrap();
+    let mut sender = machine.places[0].0.enter(connect).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    receiver.set_read_timeout(Some(LONGEST)).unwrap();
+    let mut carries = |byte: u8| {
+        sender.write_all(&[byte]).unwrap();
+        let mut got = [0];
+        receiver.read_exact(&mut got).unwrap();
+        assert_eq!(got, [byte]);
+    };
+    carries(1);
+    for round in 2..4 {
+        die(&mut machine);
+        assert_eq!(link(&machine, 0), before);
+        machine.start_again();
+        assert_eq!(link(&machine, 0), before);
+        let addresses = ip(&machine, 0, &["address", "show", "dev", "a0"]);
+        assert!(addresses.contains("10.7.0.1/24"), "{addresses}");
+        let routes = ip(&machine, 0, &["route"]);
+        assert!(routes.contains("10.8.0.0/16 via 10.0.0.2"), "{routes}");
+        carries(round);
+        reaches(&machine, 2, 0);
+    }
+    machine.ask(&["detach", "a0"]);
+    loses_interface(&machine, 0);
+    // The other one goes with the machine that ends in order.
+    machine.end();
+}
+
+#[test]
+fn another_machines_interface_is_not_taken_and_other_workers_make_it_anew() {
+    let Some(mut machine) = start() else { return };
+    let before = link(&machine, 0);
+    die(&mut machine);
+    let file = machine.folder.path().join("machine.toml");
+    let shown = file.display().to_string();
+    let other = machine.grantway(&["up", &shown, "--name", "other", "--detach"]);
+    let said = text(&other.stderr);
+    assert!(
+        !other.status.success() && said.contains("exists already"),
+        "{other:?}"
+    );
+    assert_eq!(link(&machine, 0), before);
+    let written = fs::read_to_string(&file).unwrap();
+    fs::write(
+        &file,
+        written.replacen("[driver]\n", "[driver]\nworkers = 2\n", 1),
+    )
+    .unwrap();
+    machine.start_again();
+    let after = link(&machine, 0);
+    assert!(after.0 != before.0 && after.1 == before.1, "{after:?}");
+    reaches(&machine, 0, 1);
+    reaches(&machine, 2, 0);
+    machine.end();
+}
