@@ -195,6 +195,24 @@ impl Answer {
     }
 }
 
+/// Runs a script that lies here, with a folder and in namespaces of its own.
+#[track_caller]
+pub(crate) fn run_script(name: &str) {
+    let folder = TempDir::new().unwrap();
+    let plugin = Path::new(env!("CARGO_BIN_EXE_grantway-cni"));
+    let here = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/runtime");
+    let run = Command::new("unshare")
+        .args(["--mount", "--net", "--propagation", "private", "sh"])
+        .arg(Path::new(here).join(name))
+        .arg(plugin.with_file_name("grantway"))
+        .arg(plugin)
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{said}");
+}
+
 /// Runs a program in a namespace.
 pub(crate) fn run(namespace: &Namespace, program: &str, args: &[&str]) -> Output {
     let run = || Command::new(program).args(args).output().unwrap();

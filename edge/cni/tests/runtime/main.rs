@@ -1,6 +1,7 @@
 //! The plugin as runtimes call it, with a machine, its namespaces and Debian's `host-local`.
 
 mod bandwidth;
+mod cnitool;
 mod containerd;
 mod containers;
 mod cri;

@@ -1,0 +1,130 @@
+#!/bin/sh
+# cnitool, which is CNI's own library as a program, with a machine: `cnitool.sh GRANTWAY PLUGIN
+# FOLDER`, in mount and network namespaces of its own, so that nothing of the system's is touched.
+# Says what is not as it has to be.
+set -eu
+grantway=$1 plugin=$2 w=$3
+export GRANTWAY_RUNTIME_DIR="$w/run" NETCONFPATH="$w/net.d"
+export CNI_PATH="$w/bin:/usr/lib/cni:/opt/cni/bin:/usr/libexec/cni"
+
+fail() {
+    echo "cnitool.sh: $*" >&2
+    exit 1
+}
+eventually() {
+    for _ in $(seq 600); do
+        if "$@" >/dev/null 2>&1; then return; fi
+        sleep 0.1
+    done
+    fail "not within a minute: $*"
+}
+leave() { "$grantway" down >/dev/null 2>&1 || true; }
+trap leave EXIT
+
+# cnitool keeps what it was answered in /var/lib/cni.
+for folder in /run/netns /var/lib/cni; do
+    mkdir -p "$folder"
+    mount -t tmpfs tmpfs "$folder"
+done
+ip link set lo up
+mkdir "$w/bin" "$w/net.d" "$w/www"
+cp "$plugin" "$w/bin/"
+echo "this is b" >"$w/www/index.html"
+for name in a b; do ip netns add "$name"; done
+
+cat >"$w/machine.toml" <<END
+[[nic]]
+name = "host"
+kind = "tap"
+ifname = "gw-cni"
+addresses = ["10.99.0.1/24", "fd99::1/64"]
+END
+# Debian 12's plugins know 1.0.0 at most; GC and STATUS are of 1.1.0.
+network() {
+    name=$1 versions=$2 first=$3 last=$4 others=$5
+    cat >"$w/net.d/$name.conflist" <<END
+{
+  "cniVersion": "1.0.0",
+  "cniVersions": [$versions],
+  "name": "$name",
+  "plugins": [
+    {
+      "type": "grantway-cni",
+      "socket": "$w/run/grantway.sock",
+      "stateDir": "$w/state",
+      "ipam": {
+        "type": "host-local",
+        "dataDir": "$w/leases",
+        "ranges": [[{
+          "subnet": "10.99.0.0/24", "rangeStart": "$first", "rangeEnd": "$last",
+          "gateway": "10.99.0.1"
+        }], [{ "subnet": "fd99::/64", "rangeStart": "fd99::$6", "gateway": "fd99::1" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]
+      }
+    }$others
+  ]
+}
+END
+}
+network alone '"0.4.0", "1.0.0", "1.1.0"' 10.99.0.10 10.99.0.99 "" 100
+network chained '"0.4.0", "1.0.0"' 10.99.0.100 10.99.0.199 ',
+    { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
+    { "type": "firewall", "backend": "iptables" },
+    { "type": "tuning", "sysctl": { "net.ipv4.conf.eth0.arp_filter": "1" } }' 200
+
+call() { cnitool "$1" "$2" "/run/netns/$3"; }
+done_() { said=$(call "$@" 2>&1) || fail "cnitool $*: $said"; }
+refused() {
+    said=$(call "$1" "$2" "$3" 2>&1) && fail "cnitool $1 $2 $3: it went well"
+    case $said in *"$4"*) ;; *) fail "cnitool $1 $2 $3, without '$4': $said" ;; esac
+}
+guests() { "$grantway" status --json | grep -o '"program": *"guest"' | wc -l; }
+has() {
+    found="$(guests) $(ls "$w"/leases/* 2>/dev/null | grep -c '^[0-9f]' || true)"
+    [ "$found" = "$1" ] || fail "guests and leases are $found, and not $1"
+}
+page() { [ "$(curl -s --max-time 2 "http://$1/")" = "this is b" ]; }
+
+refused status alone a "no machine answers"
+"$grantway" up "$w/machine.toml" --detach >/dev/null
+done_ status alone a
+done_ add alone a
+case $said in
+*'"cniVersion": "1.1.0"'*'"address": "10.99.0.10/24"'*) ;;
+*) fail "another result: $said" ;;
+esac
+export CAP_ARGS='{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}'
+done_ add chained b
+has "2 4"
+# CHECK of Debian 12's portmap looks for rules of IPv6 that have addresses of IPv4.
+for network in "alone a" "chained b"; do CAP_ARGS="" done_ check $network; done
+for to in 10.99.0.1 10.99.0.100; do eventually ip netns exec a ping -c 1 -W 1 "$to"; done
+[ "$(ip netns exec b cat /proc/sys/net/ipv4/conf/eth0/arp_filter)" = 1 ] || fail "no tuning"
+iptables-save | grep -q 10.99.0.100 || fail "no rule of portmap and firewall"
+ip netns exec b busybox httpd -f -p 80 -h "$w/www" &
+httpd=$!
+eventually page 10.99.0.100
+eventually page 10.99.0.1:8080
+kill "$httpd"
+
+# What has changed is told, what is not to be there any more goes, and nothing else.
+ip -n a route del default
+refused check alone a "default"
+done_ gc alone a
+has "1 2"
+for _ in 1 2; do done_ del chained b; done
+has "0 0"
+if iptables-save | grep 10.99.0.100 >&2; then fail "a rule is left"; fi
+
+# Nobody is there: what comes is refused, what goes goes, and is made good later.
+done_ add alone a
+"$grantway" down >/dev/null
+refused status alone a "no machine answers"
+refused add alone b "no machine answers"
+done_ del alone a
+"$grantway" up "$w/machine.toml" --detach >/dev/null
+done_ status alone a
+done_ add alone b
+has "1 2"
+done_ del alone b
+has "0 0"
