@@ -1,8 +1,8 @@
 #!/bin/sh
-# The package is upgraded while its programs carry streams of 16 attached guests:
-# `upgrade.sh ROOT NEW OPTION…`, in namespaces of mounts, networks and processes of its own. ROOT has
-# the package installed, NEW is the next one, and the options are dpkg's for that root. Says what is
-# not as it has to be.
+# The package is upgraded while its programs carry streams of 16 attached guests: `upgrade.sh ROOT
+# NEW OPTION…`, in namespaces of mounts, networks and processes of its own. ROOT has the package
+# installed, NEW is the next one, and the options are dpkg's for that root. Says what is not as it
+# has to be.
 set -eu
 root=$1 new=$2
 shift 2
