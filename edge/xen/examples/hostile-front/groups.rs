@@ -58,8 +58,8 @@ fn next(link: &Link) -> Outcome<[u8; 6]> {
     if !within(|| Ok(link.rx.rsp_prod() != from))? {
         return Err("nothing comes".into());
     }
-    let answers = link.rx.responses(from).into_iter().map(RxResponse::decode);
-    let answer = answers.last().ok_or("no answer")?;
+    let mut answers = link.rx.responses(from).into_iter().map(RxResponse::decode);
+    let answer = answers.next_back().ok_or("no answer")?;
     let mut to = [0; 6];
     let header = link.buffer(0).sub(answer.offset.into(), to.len());
     header.ok_or("no place")?.read(&mut to).map_err(text)?;
