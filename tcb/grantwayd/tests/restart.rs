@@ -5,6 +5,7 @@ mod common;
 
 use abi::hypercall::{Create, Kind};
 use abi::machine::{Device, Machine, Netdev, Program, Tap, Xdp};
+use abi::version::VERSION;
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, eventually, is_process, kill, machine};
 use netdev::netns::Namespace;
@@ -320,9 +321,12 @@ fn a_program_of_another_version_is_refused_with_a_sentence() {
     std::fs::write(&program, image).unwrap();
     assert_eq!(driver(&daemon)["state"], "running");
     kill(driver(&daemon)["pid"].as_i64().unwrap());
-    let why = "the program of a domain of version 2; this monitor starts those of version 1";
+    let why = format!(
+        "the program of a domain of version {}; this monitor starts those of version {VERSION}",
+        VERSION + 1
+    );
     eventually("it is said", || {
-        driver(&daemon)["state"].as_str().unwrap().contains(why)
+        driver(&daemon)["state"].as_str().unwrap().contains(&why)
     });
     assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
     std::fs::rename(&right, &program).unwrap();
