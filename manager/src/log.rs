@@ -13,7 +13,7 @@ use abi::journal::{self, Level};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -31,14 +31,22 @@ pub(crate) const STAMP_BYTES: usize = 31;
 #[derive(Debug)]
 pub(crate) struct Log {
     /// None at the end.
-    lines: Option<Sender<String>>,
+    lines: Option<Sender<Line>>,
     /// Bytes that wait.
     waiting: Arc<AtomicUsize>,
-    lost: u64,
+    /// Lines that could not wait or be written, and that no line has told of yet.
+    lost: Arc<AtomicU64>,
     /// Whether it is the journal that lines go to.
     is_journal: bool,
     /// Closed when the thread has written everything.
     written: Receiver<()>,
+}
+
+/// A line, and how many it tells of that were lost before it.
+#[derive(Debug)]
+struct Line {
+    text: String,
+    lost: u64,
 }
 
 impl Log {
@@ -49,15 +57,16 @@ impl Log {
         let (lines, to_write) = channel();
         let (until_dropped, written) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let of_thread = Arc::clone(&waiting);
+        let lost = Arc::default();
+        let (of_thread, lost_there) = (Arc::clone(&waiting), Arc::clone(&lost));
         thread::Builder::new().name("log".into()).spawn(move || {
-            write_all(files, &to_write, &of_thread);
+            write_all(files, &to_write, &of_thread, &lost_there);
             drop(until_dropped);
         })?;
         Ok(Self {
             lines: Some(lines),
             waiting,
-            lost: 0,
+            lost,
             is_journal,
             written,
         })
@@ -66,23 +75,19 @@ impl Log {
     /// Writes one line, soon. A log that cannot be written is no reason to end.
     pub(crate) fn line(&mut self, level: Level, who: &str, text: &str) {
         let Some(lines) = &self.lines else { return };
-        let line = format!("{}{who}: {text}\n", self.stamp(level));
-        let line = match self.lost {
-            0 => line,
-            lost => {
-                let stamp = self.stamp(Level::Warning);
-                format!("{stamp}grantwayd: [{lost} lines lost]\n{line}")
-            }
-        };
-        let bytes = line.len();
+        let mut text = format!("{}{who}: {text}\n", self.stamp(level));
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let stamp = self.stamp(Level::Warning);
+            text.insert_str(0, &format!("{stamp}grantwayd: [{lost} lines lost]\n"));
+        }
+        let bytes = text.len();
         if self.waiting.load(Ordering::Relaxed) + bytes > WAITING_MAX {
-            self.lost += 1;
+            self.lost.fetch_add(lost + 1, Ordering::Relaxed);
             return;
         }
         self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        if lines.send(line).is_ok() {
-            self.lost = 0;
-        }
+        let _ = lines.send(Line { text, lost });
     }
 
     /// What a line begins with.
@@ -109,13 +114,22 @@ impl Drop for Log {
     }
 }
 
-fn write_all(mut files: Option<Files>, to_write: &Receiver<String>, waiting: &AtomicUsize) {
-    while let Ok(line) = to_write.recv() {
-        let _ = match &mut files {
-            Some(files) => files.write(line.as_bytes()),
-            None => io::stderr().write_all(line.as_bytes()),
+fn write_all(
+    mut files: Option<Files>,
+    to_write: &Receiver<Line>,
+    waiting: &AtomicUsize,
+    all_lost: &AtomicU64,
+) {
+    while let Ok(Line { text, lost }) = to_write.recv() {
+        let written = match &mut files {
+            Some(files) => files.write(text.as_bytes()),
+            None => io::stderr().write_all(text.as_bytes()),
         };
-        waiting.fetch_sub(line.len(), Ordering::Relaxed);
+        // A disk that is full has room again some day.
+        if written.is_err() {
+            all_lost.fetch_add(lost + 1, Ordering::Relaxed);
+        }
+        waiting.fetch_sub(text.len(), Ordering::Relaxed);
     }
 }
 
@@ -179,6 +193,30 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn lines_that_a_full_disk_has_lost_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let [now, before] = files(&path);
+        let full = File::options().append(true).open("/dev/full").unwrap();
+        let kept = before.try_clone().unwrap();
+        let mut log = Log::start(Some([full, kept])).unwrap();
+        for text in ["a", "b", "c"] {
+            log.line(Level::Info, "who", text);
+            let lost = text.as_bytes()[0] - b'a' + 1;
+            testing::wait_until("the line was not lost", || {
+                log.lost.load(Ordering::Relaxed) == u64::from(lost)
+            });
+        }
+        let lost = Arc::clone(&log.lost);
+        let mut log = Log::start(Some([now, before])).unwrap();
+        log.lost = lost;
+        log.line(Level::Info, "who", "there is room");
+        drop(log);
+        let text = without_stamps(&fs::read_to_string(&path).unwrap());
+        assert_eq!(text, "grantwayd: [3 lines lost]\nwho: there is room\n");
+    }
+
+    #[test]
     fn a_log_is_rotated_and_has_a_fixed_total() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
@@ -221,7 +259,7 @@ pub(crate) mod tests {
         let mut log = Log {
             lines: Some(lines),
             waiting: Arc::clone(&waiting),
-            lost: 0,
+            lost: Arc::default(),
             is_journal: true,
             written,
         };
@@ -229,7 +267,7 @@ pub(crate) mod tests {
         for _ in 0..2 * WAITING_MAX / text.len() {
             log.line(Level::Info, "d", &text);
         }
-        let kept: Vec<String> = to_write.try_iter().collect();
+        let kept: Vec<String> = to_write.try_iter().map(|line| line.text).collect();
         let bytes: usize = kept.iter().map(String::len).sum();
         assert!(
             bytes <= WAITING_MAX && bytes > WAITING_MAX - 2000,
@@ -238,7 +276,7 @@ pub(crate) mod tests {
         let lost = 2 * WAITING_MAX / text.len() - kept.len();
         waiting.store(0, Ordering::Relaxed);
         log.line(Level::Info, "d", "again");
-        let next = to_write.try_recv().unwrap();
+        let next = to_write.try_recv().unwrap().text;
         let told = format!("<4>grantwayd: [{lost} lines lost]\n<6>d: again\n");
         assert_eq!(next, told);
     }
