@@ -220,6 +220,11 @@ impl Hypervisor {
         self.domain(id).map(|domain| &domain.life)
     }
 
+    /// Every domain's id and where it stands, in the order of creation.
+    pub fn lives(&self) -> impl Iterator<Item = (DomId, &Life)> {
+        self.domains.iter().map(|domain| (domain.id, &domain.life))
+    }
+
     /// Every domain's id, in the order of creation.
     pub fn ids(&self) -> impl Iterator<Item = DomId> {
         self.domains.iter().map(|domain| domain.id)

@@ -262,15 +262,14 @@ impl Core {
 
     /// Tells the manager which domains have come to another stage.
     fn tell_lives(&mut self) {
-        let all: BTreeSet<DomId> = self.hypervisor.ids().collect();
-        for &domain in &all {
-            let Some(life) = self.hypervisor.life(domain) else {
-                continue;
-            };
-            let (stage, text) = (stage(life), Text::cut(life.text()));
-            if self.told.insert(domain, (stage, text)) == Some((stage, text)) {
-                continue;
+        let mut news = Vec::new();
+        for (domain, life) in self.hypervisor.lives() {
+            let now = (stage(life), Text::cut(life.text()));
+            if self.told.get(&domain) != Some(&now) {
+                news.push((domain, now));
             }
+        }
+        for (domain, (stage, text)) in news {
             if stage == Stage::Gone {
                 self.consoles.remove(&domain);
             }
@@ -279,9 +278,14 @@ impl Core {
                 stage,
                 text,
             };
+            self.told.insert(domain, (stage, text));
             self.tell(0, life, Vec::new());
         }
-        self.told.retain(|id, _| all.contains(id));
+        // Each was told of: one more is one that is no more.
+        if self.told.len() > self.hypervisor.ids().count() {
+            let all: BTreeSet<DomId> = self.hypervisor.ids().collect();
+            self.told.retain(|id, _| all.contains(id));
+        }
         let up = |id: &DomId| self.hypervisor.is_connected(*id);
         let connected: Vec<DomId> = self.unconnected.iter().copied().filter(up).collect();
         for domain in connected {
