@@ -107,7 +107,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
         "a slot that the account does not know of",
         |t| {
             let window = t.accounts.window(USER).unwrap();
-            window.unreserve(std::slice::from_ref(&(0..1)));
+            window.unreserve(&[crate::books::only(Slot(0))]);
         },
         1,
     ),

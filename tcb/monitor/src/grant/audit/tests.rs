@@ -48,10 +48,8 @@ fn slots_of_a_table_that_there_is_not_are_leaks() {
     for (slot, handle) in [(3, 1), (4, 1), (5, 2), (7, 1)] {
         let mut accounts = grants.lock();
         let window = accounts.window(USER).unwrap();
-        assert!(window.reserve(
-            WindowSlot::Table(Handle(handle)),
-            std::slice::from_ref(&(slot..slot + 1))
-        ));
+        let table = WindowSlot::Table(Handle(handle));
+        assert!(window.reserve(table, std::slice::from_ref(&(slot..slot + 1))));
     }
     assert_eq!(leaks(&grants), 4);
     let knows = |handle| handle == Handle(2);
