@@ -74,7 +74,7 @@ mod tests {
     use abi::layout::WINDOW_SLOTS_MAX;
 
     #[test]
-    fn slots_are_reserved_all_or_none_and_the_largest_window_takes_memory_for_what_is_in_it() {
+    fn the_largest_window_takes_memory_for_what_is_in_it() {
         let mut window = Window::new(WINDOW_SLOTS_MAX);
         let table = WindowSlot::Table(Handle(1));
         let last = WINDOW_SLOTS_MAX;
