@@ -141,8 +141,8 @@ fn time_without_the_cpu_is_taken_from_the_longest_hop() {
     assert!(report["corrected_cycles"].as_u64().expect("a number") > ledger.hz / 50);
 }
 
-#[test]
-fn the_account_closes_against_the_cpu_clock() {
+/// A ledger's sum ÷ what the CPU clock says of the same time.
+fn closure() -> f64 {
     let before = thread_cpu_ns();
     let ledger = Ledger::new(true);
     for _ in 0..200 {
@@ -152,7 +152,17 @@ fn the_account_closes_against_the_cpu_clock() {
     let report = ledger.report();
     let sum: u64 = Hop::NAMES.iter().map(|name| cycles(&report, name)).sum();
     let cpu = report["cpu_ns"].as_u64().expect("a number") - before;
-    let closure = sum as f64 / (cpu as f64 * ledger.hz as f64 / 1e9);
-    // What a sleep costs is learned, and where others run it costs now more, now less.
-    assert!((0.5..1.5).contains(&closure), "{closure} {report}");
+    sum as f64 / (cpu as f64 * ledger.hz as f64 / 1e9)
+}
+
+/// What a sleep costs is learned, and where others run it costs now more, now less: of all accounts
+/// one closes well, and none badly.
+#[test]
+fn the_account_closes_against_the_cpu_clock() {
+    let closes = |closure: &f64| {
+        assert!((0.5..1.5).contains(closure), "{closure}");
+        (0.95..=1.05).contains(closure)
+    };
+    let mut all = (0..300).map(|_| closure());
+    assert!(all.any(|closure| closes(&closure)), "none closes");
 }
