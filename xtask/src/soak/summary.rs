@@ -7,9 +7,10 @@ use serde_json::Value;
 /// What a kill may cost the probe, milliseconds: usually, and at most.
 const OUTAGE_MS: [f64; 2] = [12.0, 250.0];
 
-/// All values of a key, in their order.
-fn all(records: &[Value], key: &str) -> Vec<f64> {
-    let mut all: Vec<f64> = records.iter().filter_map(|r| r[key].as_f64()).collect();
+/// All values at a place of a record (a JSON pointer), in their order.
+fn all(records: &[Value], at: &str) -> Vec<f64> {
+    let value = |record: &Value| record.pointer(at)?.as_f64();
+    let mut all: Vec<f64> = records.iter().filter_map(value).collect();
     all.sort_by(f64::total_cmp);
     all
 }
@@ -32,14 +33,14 @@ pub(super) fn of_kills(records: &[Value]) -> Result<()> {
         ("datagrams lost", "lost"),
         ("datagrams twice", "duplicates"),
     ] {
-        let values = all(records, key);
+        let values = all(records, &format!("/{key}"));
         let cells = [0.5, 0.99, 1.0].map(|share| number(at(&values, share)));
         rows.push([vec![title.to_owned()], cells.to_vec()].concat());
     }
     println!("{} kills", records.len());
     println!("{}", table(&["each", "p50", "p99", "max"], &rows));
     none_has_any(records, "leaked")?;
-    let outages = all(records, "outage_ms");
+    let outages = all(records, "/outage_ms");
     let [usual, most] = OUTAGE_MS;
     let (p50, max) = (at(&outages, 0.5), at(&outages, 1.0));
     ensure!(
@@ -52,7 +53,7 @@ pub(super) fn of_kills(records: &[Value]) -> Result<()> {
 /// Prints what all attaches came to; fails if something has grown.
 pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
     ensure!(!records.is_empty(), "no attach was recorded");
-    let sum = |key: &str| all(records, key).iter().sum::<f64>();
+    let sum = |key: &str| all(records, &format!("/{key}")).iter().sum::<f64>();
     println!(
         "{} attaches; killed in the midst of one: the driver domain {}, the manager {}; the guest \
          was there afterwards as a whole {}, not at all {}",
@@ -62,16 +63,9 @@ pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
         sum("whole"),
         sum("not_at_all")
     );
-    let part = |key: &str, place: usize| {
-        let mut each: Vec<f64> = records
-            .iter()
-            .filter_map(|r| r[key][place].as_f64())
-            .collect();
-        each.sort_by(f64::total_cmp);
-        each
-    };
     let rows = ["attach_ms", "detach_ms"].map(|key| {
-        let (usual, most) = (at(&part(key, 0), 0.5), at(&part(key, 1), 1.0));
+        let part = |place: usize| all(records, &format!("/{key}/{place}"));
+        let (usual, most) = (at(&part(0), 0.5), at(&part(1), 1.0));
         vec![key.to_owned(), number(usual), number(most)]
     });
     println!("{}", table(&["under load", "p50", "max"], &rows));
