@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Name of every guest's interface.
 const IFNAME: &str = "gw0";
@@ -32,6 +32,22 @@ fn guest_name(number: usize) -> String {
 
 fn guest_cidr(number: usize) -> String {
     format!("10.79.{}.{}/16", number / 250, number % 250 + 1)
+}
+
+/// The times at these ranks, as shares of all of them; 0 of none.
+pub(crate) fn ranks<const N: usize>(times: &[f64], shares: [f64; N]) -> [f64; N] {
+    let mut times = times.to_vec();
+    times.sort_by(f64::total_cmp);
+    let last = times.len().saturating_sub(1) as f64;
+    shares.map(|share| {
+        let time = times.get((last * share).round() as usize);
+        time.copied().unwrap_or_default()
+    })
+}
+
+/// Milliseconds since then.
+pub(crate) fn ms_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
 }
 
 /// Where a guest is attached: a network namespace, and the list of its interfaces.
@@ -151,20 +167,24 @@ impl Crowd {
         [(first.path(), neighbour(1)), (second.path(), neighbour(2))]
     }
 
-    /// Attaches the guest of this number.
+    /// Attaches the guest of this number; how many milliseconds that took.
     ///
     /// # Errors
     /// If it does not come.
-    pub(crate) fn attach(&self, number: usize, home: &GuestPlace) -> anyhow::Result<()> {
-        self.machine.attach(home.guest(number))
+    pub(crate) fn attach(&self, number: usize, home: &GuestPlace) -> anyhow::Result<f64> {
+        let began = Instant::now();
+        self.machine.attach(home.guest(number))?;
+        Ok(ms_since(began))
     }
 
-    /// Detaches it.
+    /// Detaches it; how many milliseconds that took.
     ///
     /// # Errors
     /// If it is not there, or something of it stays.
-    pub(crate) fn detach(&self, number: usize) -> anyhow::Result<()> {
-        self.machine.detach(&guest_name(number))
+    pub(crate) fn detach(&self, number: usize) -> anyhow::Result<f64> {
+        let began = Instant::now();
+        self.machine.detach(&guest_name(number))?;
+        Ok(ms_since(began))
     }
 
     /// What the machine says of it; none: it is not there.
@@ -190,6 +210,15 @@ impl Crowd {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn ranks_of_few_and_many() {
+        assert_eq!(ranks(&[3.0, 1.0, 2.0], [0.5, 1.0]), [2.0, 3.0]);
+        assert_eq!(ranks(&[1.0], [0.5, 1.0]), [1.0, 1.0]);
+        assert_eq!(ranks(&[], [0.5, 1.0]), [0.0, 0.0]);
+        let times: Vec<f64> = (1..=201).map(f64::from).collect();
+        assert_eq!(ranks(&times, [0.5, 0.99]), [101.0, 199.0]);
+    }
 
     #[test]
     fn guests_have_addresses_of_their_own() {

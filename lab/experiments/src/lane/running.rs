@@ -23,6 +23,8 @@ pub(super) const RIVALS: Part = "rivals";
 /// A running machine and what is known about it.
 #[derive(Debug)]
 pub struct Running {
+    // Before the instance, which would end in order.
+    _at_once: AtOnce,
     instance: Instance,
     // After the instance, so that it is removed when no process writes it any more.
     _log: Log,
@@ -32,15 +34,38 @@ pub struct Running {
     grants: GrantMode,
 }
 
-/// Processes that a process has started and that run.
-fn children(parent: i32) -> Vec<i32> {
-    let of_parent = |pid: &i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // A program's name, in parentheses, may hold anything.
-        let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-        behind.split(' ').nth(1).and_then(|word| word.parse().ok()) == Some(parent)
-    };
-    processes().into_iter().filter(of_parent).collect()
+/// All processes that run, by the process that has started them.
+struct Parents(BTreeMap<i32, Vec<i32>>);
+
+impl Parents {
+    /// As they are now.
+    fn now() -> Self {
+        let mut all: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+        for pid in processes() {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // A program's name, in parentheses, may hold anything.
+            let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+            if let Some(parent) = behind.split(' ').nth(1).and_then(|word| word.parse().ok()) {
+                all.entry(parent).or_default().push(pid);
+            }
+        }
+        Self(all)
+    }
+
+    fn children(&self, of: i32) -> &[i32] {
+        self.0.get(&of).map_or(&[], Vec::as_slice)
+    }
+
+    /// Children, theirs, and so on.
+    fn descendants(&self, of: i32) -> Vec<i32> {
+        let mut all = self.children(of).to_vec();
+        let mut at = 0;
+        while let Some(&parent) = all.get(at) {
+            all.extend(self.children(parent));
+            at += 1;
+        }
+        all
+    }
 }
 
 /// A name that no other instance of this or another run has.
@@ -108,10 +133,11 @@ impl Running {
         }
         // The core's other children are the rest of the monitor: netd and the manager.
         let of_domains: Vec<i32> = by_part.values().flatten().copied().collect();
-        let mut rest = children(core);
+        let mut rest = Parents::now().children(core).to_vec();
         rest.retain(|pid| !of_domains.contains(pid));
         by_part.entry("monitor").or_default().extend(rest);
         Ok(Self {
+            _at_once: AtOnce(core),
             instance,
             _log: Log(log),
             domains,
@@ -155,26 +181,35 @@ impl Running {
     /// # Errors
     /// If there is none of this name now.
     pub fn helper(&self, name: &str) -> anyhow::Result<i32> {
-        let core = self.instance.pid().context("no core")?.cast_signed();
         let is_named = |pid: &i32| {
             let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
             path.file_name().is_some_and(|file| file == name)
         };
-        let found = children(core).into_iter().find(is_named);
+        let found = self.children()?.into_iter().find(is_named);
         found.with_context(|| format!("no {name}"))
     }
 
     /// All processes of the machine as they are now, but for the core.
     #[must_use]
     pub fn descendants(&self) -> Vec<i32> {
-        let core = self.instance.pid().map(u32::cast_signed);
-        let mut all: Vec<i32> = core.into_iter().collect();
-        let mut at = 0;
-        while let Some(&parent) = all.get(at) {
-            all.extend(children(parent));
-            at += 1;
-        }
-        all.split_off(all.len().min(1))
+        let core = self.core().ok();
+        core.map_or_else(Vec::new, |core| Parents::now().descendants(core))
+    }
+
+    /// The core's process.
+    ///
+    /// # Errors
+    /// If it was not started here.
+    pub fn core(&self) -> anyhow::Result<i32> {
+        Ok(self.instance.pid().context("no core")?.cast_signed())
+    }
+
+    /// Processes that the core has started and that run.
+    ///
+    /// # Errors
+    /// As [`Running::core`].
+    pub fn children(&self) -> anyhow::Result<Vec<i32>> {
+        Ok(Parents::now().children(self.core()?).to_vec())
     }
 
     /// Kills the driver domain: what it was.
@@ -264,6 +299,20 @@ impl Running {
     }
 }
 
+/// Kills a core where the user has asked to stop: hundreds of guests that leave one after the other
+/// would take seconds.
+#[derive(Debug)]
+struct AtOnce(i32);
+
+impl Drop for AtOnce {
+    fn drop(&mut self) {
+        if interrupt::check().is_err() {
+            let core = Pid::from_raw(self.0);
+            let _gone_already = core.map(|core| kill_process(core, Signal::KILL));
+        }
+    }
+}
+
 /// A monitor's log, removed with the machine: a run keeps figures, not logs. The log of a machine
 /// that did not start stays, because the error names it.
 #[derive(Debug)]
@@ -290,14 +339,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_processes_children_are_found() {
+    fn a_processes_children_and_theirs_are_found() {
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         let pid = child.id().cast_signed();
-        assert!(children(std::process::id().cast_signed()).contains(&pid));
-        assert!(!children(pid).contains(&pid));
+        let (own, all) = (std::process::id().cast_signed(), Parents::now());
+        assert!(all.children(own).contains(&pid));
+        assert!(all.children(pid).is_empty() && all.descendants(pid).is_empty());
+        let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get();
+        let further = all.descendants(parent);
+        assert!(further.contains(&own) && further.contains(&pid));
         drop(child.stdin.take());
         child.wait().unwrap();
     }

@@ -6,7 +6,7 @@
 
 use super::holdings::Holdings;
 use super::wait;
-use crate::crowd::{Crowd, GuestPlace};
+use crate::crowd::{Crowd, GuestPlace, ranks};
 use crate::load::{Load, LoadSpec, Role};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
@@ -175,15 +175,12 @@ impl Attaches<'_> {
     fn come_and_go(&mut self, victim: Option<Victim>) -> anyhow::Result<()> {
         interrupt::check()?;
         let [home, _] = self.homes;
-        let began = Instant::now();
         let Some(victim) = victim else {
-            self.crowd.attach(COMES, home)?;
-            self.times[0].push(ms(began));
-            let began = Instant::now();
-            self.crowd.detach(COMES)?;
-            self.times[1].push(ms(began));
+            self.times[0].push(self.crowd.attach(COMES, home)?);
+            self.times[1].push(self.crowd.detach(COMES)?);
             return Ok(());
         };
+        let began = Instant::now();
         let killed = self.pid(victim)?;
         let moment = Duration::from_micros(self.random.next_u64() % MIDST_US);
         thread::scope(|scope| -> anyhow::Result<()> {
@@ -218,7 +215,8 @@ impl Attaches<'_> {
         while self.crowd.attach(COMES, home).is_err() {
             wait("after a kill it does not come", began)?;
         }
-        self.crowd.detach(COMES)
+        self.crowd.detach(COMES)?;
+        Ok(())
     }
 
     fn pid(&self, victim: Victim) -> anyhow::Result<i32> {
@@ -262,7 +260,8 @@ impl Attaches<'_> {
         while !stays.reaches_neighbour()? {
             wait("a guest that has stayed is not heard", began)?;
         }
-        let [attach_ms, detach_ms] = self.times.each_mut().map(std::mem::take).map(ranks);
+        let times = self.times.each_mut().map(std::mem::take);
+        let [attach_ms, detach_ms] = times.map(|ms| ranks(&ms, [0.5, 1.0]));
         Ok(AttachesRecord {
             attaches,
             attach_ms,
@@ -270,27 +269,5 @@ impl Attaches<'_> {
             streamed,
             ..std::mem::take(&mut self.record)
         })
-    }
-}
-
-/// The median and the longest; nothing of nothing.
-fn ranks(mut times: Vec<f64>) -> [f64; 2] {
-    times.sort_by(f64::total_cmp);
-    [times.get(times.len() / 2), times.last()].map(|ms| ms.copied().unwrap_or_default())
-}
-
-fn ms(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ranks;
-
-    #[test]
-    fn ranks_of_few() {
-        assert_eq!(ranks(vec![3.0, 1.0, 2.0]), [2.0, 3.0]);
-        assert_eq!(ranks(vec![1.0]), [1.0, 1.0]);
-        assert_eq!(ranks(Vec::new()), [0.0, 0.0]);
     }
 }

@@ -214,7 +214,7 @@ impl Soak {
 
     /// What there is more than before; what is on its way out gets a moment for it.
     fn leaked(&self) -> anyhow::Result<Leaked> {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + LOST;
         loop {
             let now = self.held()?;
             if now == self.before || Instant::now() >= end || self.before == Held::default() {
@@ -244,20 +244,9 @@ impl Soak {
 
     fn held(&self) -> anyhow::Result<Held> {
         let machine = self.machine()?;
-        let parts = machine.processes().iter();
-        let monitor = parts.filter(|(part, _)| *part == "monitor");
-        let monitor = monitor.flat_map(|(_, pids)| pids).next();
-        let monitor = monitor.context("no monitor")?;
-        let count = |folder: &str| -> anyhow::Result<i64> {
-            Ok(std::fs::read_dir(format!("/proc/{monitor}/{folder}"))?.count() as i64)
-        };
-        let mut processes = 0;
-        for task in std::fs::read_dir(format!("/proc/{monitor}/task"))? {
-            let children = std::fs::read_to_string(task?.path().join("children"));
-            // A thread may have ended meanwhile.
-            processes += children.unwrap_or_default().split_whitespace().count() as i64;
-        }
-        let descriptors = count("fd")?;
+        let processes = machine.children()?.len() as i64;
+        let open = std::fs::read_dir(format!("/proc/{}/fd", machine.core()?))?;
+        let descriptors = open.count() as i64;
         // Last: a question is a connection of its own for a moment.
         let audit = machine.audit()?;
         Ok(Held {

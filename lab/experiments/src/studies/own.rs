@@ -66,25 +66,40 @@ pub(super) fn lanes<'a, C: LaneColumn>(
     Ok(lanes)
 }
 
+/// Round by round, each told to who watches.
+///
+/// # Errors
+/// Those of a round, and that the user asked to stop.
+pub(super) fn rounds(
+    count: usize,
+    mut each: impl FnMut(usize) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for round in 0..count {
+        interrupt::check()?;
+        eprintln!("round {} of {count}", round + 1);
+        each(round)?;
+    }
+    Ok(())
+}
+
 /// Looks at all columns at each stop, round by round, so that what disturbs the machine disturbs
 /// all.
 ///
 /// # Errors
 /// Those of `look`, and that the user asked to stop.
 pub(super) fn interleave<C, S: Copy>(
-    rounds: usize,
+    count: usize,
     stops: &[S],
     lanes: &mut [(&C, Lane)],
     mut look: impl FnMut(usize, S, &C, &mut Lane) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    for round in 0..rounds {
-        eprintln!("round {} of {rounds}", round + 1);
+    rounds(count, |round| {
         for &stop in stops {
             for (column, lane) in &mut *lanes {
                 interrupt::check()?;
                 look(round, stop, column, lane)?;
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }

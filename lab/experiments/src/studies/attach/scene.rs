@@ -1,6 +1,6 @@
 //! A machine with two neighbours and a crowd of attached guests, of which the last comes and goes.
 
-use crate::crowd::{Crowd, GuestPlace};
+use crate::crowd::{Crowd, GuestPlace, ms_since};
 use crate::soak::probe::{Probe, ProbeSpec, ProbeTimes};
 use anyhow::Context as _;
 use figures::interrupt;
@@ -96,18 +96,14 @@ impl<'a> Scene<'a> {
         let home = self.homes.get(number).context("no guest")?;
         let mut all = Comings::default();
         paced(window, every, || {
-            let began = Instant::now();
-            self.crowd.detach(number)?;
-            all.detach_ms.push(ms(began));
+            all.detach_ms.push(self.crowd.detach(number)?);
             let answered = Instant::now();
             while home.has_interface()? {
                 interrupt::sleep(LOOK)?;
                 anyhow::ensure!(answered.elapsed() < LOST, "an interface has stayed");
             }
-            all.link_gone_ms.push(ms(answered));
-            let began = Instant::now();
-            self.crowd.attach(number, home)?;
-            all.attach_ms.push(ms(began));
+            all.link_gone_ms.push(ms_since(answered));
+            all.attach_ms.push(self.crowd.attach(number, home)?);
             Ok(())
         })?;
         let guest = self.crowd.guest(number)?;
@@ -159,10 +155,6 @@ fn paced(
         due += every;
     }
     Ok(interrupt::sleep(window.saturating_sub(began.elapsed()))?)
-}
-
-fn ms(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 mod sides;
 
-use super::own::OwnPlan;
+use super::own::{self, OwnPlan};
 use super::{Outcome, Study};
 use crate::load::{Load, LoadSpec, Mark, Role};
 use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold, Times};
@@ -249,13 +249,13 @@ impl Study for Uplink {
         let placement = "nothing is pinned; all CPU time of the system is counted".to_owned();
         let provenance = Provenance::collect(placement, self.full.is_short());
         let mut samples = Samples::default();
-        for round in 0..self.full.rounds {
-            eprintln!("round {} of {}", round + 1, self.full.rounds);
+        own::rounds(self.full.rounds, |round| {
             for column in &self.column {
                 interrupt::check()?;
                 self.round(round, column, &mut samples)?;
             }
-        }
+            Ok(())
+        })?;
         let mut figures = samples.figures(NAME);
         figures.extend(samples.ratios(NAME, &self.ratio, &self.bar));
         Ok(Outcome {
