@@ -18,7 +18,7 @@ use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -359,7 +359,10 @@ impl Instance {
                 if !ended {
                     // Everything dies with the monitor.
                     let _ = child.kill();
-                    let _ = child.wait();
+                }
+                let is_killed = |status: ExitStatus| status.signal().is_some();
+                // A core that was killed has left them.
+                if child.wait().is_ok_and(is_killed) {
                     let _ = fs::remove_file(&self.socket);
                     let _ = fs::remove_file(metrics::path_of(&self.socket));
                 }

@@ -198,6 +198,32 @@ fn a_web_server_that_is_not_installed_is_named_by_its_package() {
 }
 
 #[test]
+fn a_run_that_is_broken_off_leaves_neither_a_machine_nor_its_files() {
+    testing::require!(root, tap);
+    let place = Place::with_machine();
+    let of_machines = || -> Vec<String> {
+        let files = fs::read_dir(place.folder().join("run"));
+        let names = files.into_iter().flatten().flatten();
+        let names = names.filter_map(|file| file.file_name().into_string().ok());
+        names.filter(|name| name.starts_with("attach-")).collect()
+    };
+    let processes = || {
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let programs = all.filter_map(|process| fs::read_link(process.path().join("exe")).ok());
+        programs
+            .filter(|exe| exe.starts_with(place.folder()))
+            .count()
+    };
+    let running = place.start(&["exp", "attach", "--quick"]);
+    wait(|| (!of_machines().is_empty()).then_some(()));
+    assert!(processes() > 0);
+    let run = running.terminate();
+    assert_eq!(run.code, 130, "{run:?}");
+    assert_eq!(of_machines(), Vec::<String>::new());
+    wait(|| (processes() == 0).then_some(()));
+}
+
+#[test]
 fn mistakes_in_a_plan_of_ones_own_are_told_with_their_place() {
     let place = Place::new();
     for (from, to, told) in [
