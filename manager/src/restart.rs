@@ -330,6 +330,7 @@ impl Restart {
                 .is_some_and(|id| world.is_connected(id))
         {
             self.known.connected_ns = Some(away_ns);
+            note_outage(&mut self.known, away_ns);
             let line = format!("connected again after {ms:.1} ms");
             events.push(self.line(world, &line));
             self.state = State::Up { since_ns };
@@ -344,6 +345,19 @@ impl Restart {
     }
 }
 
+/// Counts an outage in its class.
+fn note_outage(known: &mut Restarts, took_ns: u64) {
+    let ms = took_ns.div_ceil(1_000_000).max(1);
+    let class = ms
+        .checked_next_power_of_two()
+        .map_or(u32::BITS, u64::trailing_zeros);
+    let class = (class as usize).min(known.outages.len() - 1);
+    if let Some(count) = known.outages.get_mut(class) {
+        *count = count.saturating_add(1);
+    }
+    known.outages_ns = known.outages_ns.saturating_add(took_ns);
+}
+
 /// The pause before a start, after so many in a row.
 fn pause_ns(in_a_row: u32, limit_ns: u64) -> u64 {
     match in_a_row {
@@ -355,6 +369,28 @@ fn pause_ns(in_a_row: u32, limit_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_outage_counts_where_it_is_not_longer_than_the_bound() {
+        let class = |took_ns| {
+            let mut known = Restarts::default();
+            note_outage(&mut known, took_ns);
+            assert_eq!(known.outages_ns, took_ns);
+            known.outages.iter().position(|count| *count == 1)
+        };
+        for (ns, expected) in [
+            (0, 0),
+            (1_000_000, 0),
+            (1_000_001, 1),
+            (2_000_000, 1),
+            (10_600_000, 4),
+            (16_384_000_000, 14),
+            (16_384_000_001, 15),
+            (u64::MAX, 15),
+        ] {
+            assert_eq!(class(ns), Some(expected), "{ns}");
+        }
+    }
 
     #[test]
     fn pauses_double_up_to_their_limit() {

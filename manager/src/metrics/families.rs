@@ -2,7 +2,7 @@
 
 use super::gather::Snapshot;
 use super::names::Names;
-use super::text::{Family, Kind, Number, Sample};
+use super::text::{Family, Kind, LE, Number, Sample};
 use abi::XenbusState;
 use abi::machine::{DomainStatus, Program};
 use config::domain::VifConfig;
@@ -60,6 +60,15 @@ const fn gauge(name: &'static str, help: &'static str) -> Family {
 const fn with_unit(unit: &'static str, family: Family) -> Family {
     let unit = Some(unit);
     Family { unit, ..family }
+}
+
+/// One of times.
+const fn histogram(name: &'static str, help: &'static str) -> Family {
+    let kind = Kind::Histogram;
+    Family {
+        kind,
+        ..with_unit("seconds", counter(name, help))
+    }
 }
 
 fn sample<const N: usize>(labels: [(&'static str, &str); N], value: u64) -> Sample {
@@ -148,6 +157,7 @@ fn domains(snapshot: &Snapshot) -> Families {
         let ns = domain.restarts.as_ref()?.connected_ns?;
         Some(seconds([("domain", name_of(domain))], ns))
     });
+    let taken = all.iter().flat_map(outages_of);
     let answered = |domain: &DomainStatus| snapshot.stats.contains_key(&domain.name).into();
     vec![
         (
@@ -179,6 +189,13 @@ fn domains(snapshot: &Snapshot) -> Families {
             outages.collect(),
         ),
         (
+            histogram(
+                "grantway_domain_outage_seconds",
+                "Times from the end of a domain until the next one was connected.",
+            ),
+            taken.collect(),
+        ),
+        (
             counter(
                 "grantway_hypercalls",
                 "Hypercalls of the process that runs now.",
@@ -193,6 +210,38 @@ fn domains(snapshot: &Snapshot) -> Families {
             each(&|domain| domain.operations),
         ),
     ]
+}
+
+/// What the outages of a domain took.
+fn outages_of(domain: &DomainStatus) -> Vec<Sample> {
+    let Some(restarts) = &domain.restarts else {
+        return Vec::new();
+    };
+    let last = restarts.outages.len() - 1;
+    let mut within = 0;
+    let classes = restarts.outages.iter().enumerate();
+    let buckets: Vec<(String, u64)> = classes
+        .map(|(class, count)| {
+            within += count;
+            let le = match class == last {
+                true => "+Inf".to_owned(),
+                false => (f64::from(1u32 << class) / 1e3).to_string(),
+            };
+            (le, within)
+        })
+        .collect();
+    samples_of(name_of(domain), buckets, restarts.outages_ns)
+}
+
+/// The samples of a domain's histogram: buckets by their bounds, each with what is in those before
+/// it, and the sum of all values.
+fn samples_of(domain: &str, buckets: Vec<(String, u64)>, sum_ns: u64) -> Vec<Sample> {
+    let all = buckets.last().map_or(0, |(_, count)| *count);
+    let bucket = |(le, count): (String, u64)| sample([("domain", domain), (LE, &le)], count);
+    let mut samples: Vec<Sample> = buckets.into_iter().map(bucket).collect();
+    samples.push(seconds([("domain", domain)], sum_ns));
+    samples.push(sample([("domain", domain)], all));
+    samples
 }
 
 fn name_of(domain: &DomainStatus) -> &str {
@@ -328,15 +377,10 @@ fn lro(snapshot: &Snapshot, names: &mut Names) -> Families {
         for (reason, count) in names.sums(domain, "flushed", counted) {
             flushed.push(sample([("domain", domain), ("reason", reason)], count));
         }
-        waits.extend(buckets(
-            domain,
-            object(lro.and_then(|lro| lro.get("waits_ns"))),
-        ));
+        let sum_ns = count("wait_sum_ns").unwrap_or(0);
+        let of = object(lro.and_then(|lro| lro.get("waits_ns")));
+        waits.extend(waits_of(domain, of, sum_ns));
     }
-    let waited = counter(
-        "grantway_lro_wait_seconds",
-        "Time that the first packet of an aggregate waited for others.",
-    );
     vec![
         (
             counter(
@@ -360,10 +404,10 @@ fn lro(snapshot: &Snapshot, names: &mut Names) -> Families {
             flushed,
         ),
         (
-            Family {
-                kind: Kind::Histogram,
-                ..with_unit("seconds", waited)
-            },
+            histogram(
+                "grantway_lro_wait_seconds",
+                "Time that the first packet of an aggregate waited for others.",
+            ),
             waits,
         ),
     ]
@@ -382,8 +426,8 @@ fn find_flushed<'a>(value: &'a Value, depth: usize, found: &mut Vec<&'a Map<Stri
     }
 }
 
-/// The buckets of a domain's waits, if it has any: a class counts where its largest value lies.
-fn buckets(domain: &str, waits: &Map<String, Value>) -> Vec<Sample> {
+/// A domain's waits, if it has any: a class counts where its largest value lies.
+fn waits_of(domain: &str, waits: &Map<String, Value>, sum_ns: u64) -> Vec<Sample> {
     if waits.is_empty() {
         return Vec::new();
     }
@@ -392,13 +436,12 @@ fn buckets(domain: &str, waits: &Map<String, Value>) -> Vec<Sample> {
         .filter_map(|(ns, count)| Some((ns.parse().ok()?, count.as_u64()?)))
         .collect();
     let bounds = WAITS.iter().copied().chain([("+Inf", u64::MAX)]);
-    bounds
-        .map(|(le, most)| {
-            let within = waits.iter().filter(|(ns, _)| *ns <= most);
-            let count = within.fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
-            sample([("domain", domain), ("le", le)], count)
-        })
-        .collect()
+    let buckets = bounds.map(|(le, most)| {
+        let within = waits.iter().filter(|(ns, _)| *ns <= most);
+        let count = within.fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
+        (le.to_owned(), count)
+    });
+    samples_of(domain, buckets.collect(), sum_ns)
 }
 
 fn grants(snapshot: &Snapshot) -> Families {

@@ -78,10 +78,13 @@ impl Display for Number {
 
 /// One value of a family: names and values of its labels, and the value.
 ///
-/// A histogram has one for each bucket, whose last label is the bound. There is neither a sum nor a
-/// count beside them: the values are known by classes.
+/// A histogram has one for each bucket, whose last label is the bound [`LE`], then the sum, which
+/// is real, and the count of values, which is whole.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample(pub(crate) Vec<(&'static str, String)>, pub(crate) Number);
+
+/// The label of a bucket's bound.
+pub(crate) const LE: &str = "le";
 
 /// The text, as far as it is written.
 #[derive(Debug)]
@@ -99,12 +102,16 @@ impl Text {
     /// A family and its samples.
     pub(crate) fn family(&mut self, family: &Family, samples: &[Sample]) {
         self.head(family);
-        let suffix = match family.kind {
-            Kind::Counter => "_total",
-            Kind::Gauge => "",
-            Kind::Histogram => "_bucket",
-        };
         for sample in samples {
+            let Sample(labels, value) = sample;
+            let is_bucket = labels.last().is_some_and(|(label, _)| *label == LE);
+            let suffix = match (family.kind, value) {
+                (Kind::Counter, _) => "_total",
+                (Kind::Gauge, _) => "",
+                (Kind::Histogram, _) if is_bucket => "_bucket",
+                (Kind::Histogram, Number::Real(_)) => "_sum",
+                (Kind::Histogram, Number::Whole(_)) => "_count",
+            };
             self.sample(family.name, suffix, sample);
         }
     }
@@ -195,7 +202,12 @@ mod tests {
         };
         text.family(
             &family(Kind::Histogram, "x_wait_seconds", Some("seconds"), "Waits."),
-            &[bucket("0.1", 2), bucket("+Inf", 5)],
+            &[
+                bucket("0.1", 2),
+                bucket("+Inf", 5),
+                Sample(vec![label("domain", "d")], Number::Real(1.5)),
+                Sample(vec![label("domain", "d")], Number::Whole(5)),
+            ],
         );
         text.finish()
     }
@@ -214,6 +226,8 @@ x_up 0.5
 # UNIT x_wait_seconds seconds
 x_wait_seconds_bucket{domain="d",le="0.1"} 2
 x_wait_seconds_bucket{domain="d",le="+Inf"} 5
+x_wait_seconds_sum{domain="d"} 1.5
+x_wait_seconds_count{domain="d"} 5
 # EOF
 "#;
         assert_eq!(text(Format::OpenMetrics), expected);
@@ -231,6 +245,8 @@ x_up 0.5
 # TYPE x_wait_seconds histogram
 x_wait_seconds_bucket{domain="d",le="0.1"} 2
 x_wait_seconds_bucket{domain="d",le="+Inf"} 5
+x_wait_seconds_sum{domain="d"} 1.5
+x_wait_seconds_count{domain="d"} 5
 "#;
         assert_eq!(text(Format::Text), expected);
     }

@@ -152,6 +152,7 @@ impl Merger {
         for (ns, count) in engine.latency().buckets() {
             *sums.waits.entry(ns).or_default() += count;
         }
+        sums.wait_sum_ns = sums.wait_sum_ns.wrapping_add(engine.latency().sum_ns());
     }
 }
 
@@ -219,6 +220,8 @@ pub struct Sums {
     aggregates: u64,
     /// How many first segments waited so many nanoseconds, since the policy was set.
     waits: BTreeMap<u64, u64>,
+    /// All of them together.
+    wait_sum_ns: u64,
 }
 
 impl From<Sums> for Value {
@@ -228,7 +231,12 @@ impl From<Sums> for Value {
             .iter()
             .map(|(ns, count)| (ns.to_string(), (*count).into()))
             .collect();
-        json!({ "segments": sums.segments, "aggregates": sums.aggregates, "waits_ns": waits })
+        json!({
+            "segments": sums.segments,
+            "aggregates": sums.aggregates,
+            "waits_ns": waits,
+            "wait_sum_ns": sums.wait_sum_ns,
+        })
     }
 }
 

@@ -65,6 +65,13 @@ pub struct Restarts {
     pub ready_ns: Option<u64>,
     /// The same until all its connections were up, but for those whose other end is dead.
     pub connected_ns: Option<u64>,
+    /// All outages by what they took until then: at most 1 ms, 2 ms, 4 ms … and, the last class,
+    /// longer.
+    #[cfg_attr(feature = "json", serde(default))]
+    pub outages: [u64; 16],
+    /// All of them together, nanoseconds.
+    #[cfg_attr(feature = "json", serde(default))]
+    pub outages_ns: u64,
 }
 
 /// One connection of a machine.

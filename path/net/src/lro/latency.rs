@@ -18,14 +18,14 @@ const BUCKETS: usize = STEPS * (POWERS + 1);
 #[derive(Clone)]
 pub struct Latency {
     buckets: Box<[u64; BUCKETS]>,
-    count: u64,
+    sum_ns: u64,
     max_ns: u64,
 }
 
 impl std::fmt::Debug for Latency {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Latency")
-            .field("count", &self.count)
+            .field("count", &self.count())
             .field("p50_ns", &self.quantile(0.5))
             .field("p99_ns", &self.quantile(0.99))
             .field("max_ns", &self.max_ns)
@@ -37,7 +37,7 @@ impl Default for Latency {
     fn default() -> Self {
         Self {
             buckets: Box::new([0; BUCKETS]),
-            count: 0,
+            sum_ns: 0,
             max_ns: 0,
         }
     }
@@ -49,20 +49,27 @@ impl Latency {
         if let Some(bucket) = self.buckets.get_mut(bucket_of(ns)) {
             *bucket += 1;
         }
-        self.count += 1;
+        // Should it ever go round, it begins anew, as after a new start.
+        self.sum_ns = self.sum_ns.wrapping_add(ns);
         self.max_ns = self.max_ns.max(ns);
     }
 
     pub(super) fn reset(&mut self) {
         self.buckets.fill(0);
-        self.count = 0;
+        self.sum_ns = 0;
         self.max_ns = 0;
     }
 
     /// Values recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.count
+        self.buckets.iter().sum()
+    }
+
+    /// All values together, nanoseconds.
+    #[must_use]
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
     }
 
     /// The largest value, nanoseconds.
@@ -84,7 +91,7 @@ impl Latency {
     /// its bucket, at most 1/16 above. 0 if there are none.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
-        let rank = (q.clamp(0.0, 1.0) * self.count as f64).ceil().max(1.0) as u64;
+        let rank = (q.clamp(0.0, 1.0) * self.count() as f64).ceil().max(1.0) as u64;
         let mut below = 0;
         for (index, count) in self.buckets.iter().enumerate() {
             below += count;
@@ -164,11 +171,13 @@ mod tests {
         assert_eq!(latency.quantile(0.0), 1);
         let all: u64 = latency.buckets().map(|(_, count)| count).sum();
         assert_eq!(all, 100_000);
+        assert_eq!(latency.sum_ns(), 100_000 * 100_001 / 2);
         assert!(latency.buckets().is_sorted() && latency.buckets().count() < 256);
         latency.reset();
         assert_eq!(
             (latency.p99_ns(), latency.max_ns(), latency.count()),
             (0, 0, 0)
         );
+        assert_eq!(latency.sum_ns(), 0);
     }
 }

@@ -204,6 +204,7 @@ fn sums_are_over_all_that_a_domain_has() {
     );
     let waits: Vec<_> = value["waits_ns"].as_object().unwrap().values().collect();
     assert_eq!(waits, [&Value::from(2)], "{value}");
+    assert_eq!(value["wait_sum_ns"], 120_000, "{value}");
 }
 
 /// While aggregates hold a netfront's buffers, the driver domain must find some posted: otherwise
