@@ -207,8 +207,8 @@ pub struct Tap {
     /// What joins it to the network of its namespace, if anything does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<Uplink>,
-    /// Whose it is, if it stays until it is closed, whoever dies before that: the next one to open
-    /// it under this name takes it up with all that it has.
+    /// Whose it is, if it stays until it is closed, also when all who have it die before that: the
+    /// next one to open it for the same owner takes it up with all that it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<String>,
 }

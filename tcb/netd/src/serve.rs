@@ -116,7 +116,7 @@ impl Serve {
             Task::Close { unit } => {
                 self.places.remove(unit);
                 let closed = self.units.lock().remove(&unit);
-                closed.iter().for_each(|unit| unit.let_go());
+                closed.iter().for_each(|unit| unit.release());
                 // Outside the lock: to close a socket or an interface may take long.
                 self.closing.retain(|thread| !thread.is_finished());
                 // Who closes an interface waits on when its name is free already: what is opened

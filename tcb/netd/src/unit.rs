@@ -317,13 +317,13 @@ impl Unit {
     }
 
     /// It is not to be opened again: nothing of it stays.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         if let Self::Tap {
             last,
             persistent: true,
             ..
         } = self
-            && let Err(error) = netdev::let_go(last)
+            && let Err(error) = netdev::release(last)
         {
             eprintln!("grantway-netd: an interface stays: {error}");
         }

@@ -32,8 +32,8 @@ pub struct Opened {
 
 /// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up,
 /// and hands out its descriptors. Nothing is left behind when they are closed, unless it is to be
-/// persistent. It never takes over an interface that exists already, but for a persistent one of the
-/// same owner's: that keeps all that it has, and is given what it lacks.
+/// persistent. It never takes over an interface that exists already, but for a persistent one of
+/// the same owner's: that keeps all that it has, and is given what it lacks.
 ///
 /// The calling thread's own namespace does not change.
 ///
@@ -49,7 +49,7 @@ pub fn open_queues(spec: &TapSpec) -> Result<Opened, SetupError> {
 ///
 /// # Errors
 /// It is no TAP's descriptor.
-pub fn let_go(fd: &OwnedFd) -> io::Result<()> {
+pub fn release(fd: &OwnedFd) -> io::Result<()> {
     tun::persist(fd, false)
 }
 
