@@ -133,4 +133,18 @@ fn why_a_frame_was_dropped_is_its_comment() {
         "{said:?}"
     );
     assert!(place.run(&["down"]).ok());
+    require!(tool("tshark"));
+    // Wireshark shows them beside what it makes of the frames.
+    let args = ["-n", "-r", &path, "-Y", "frame.comment", "-T", "fields"];
+    let shown = Command::new("tshark")
+        .args(args)
+        .args(["-e", "ip.src", "-e", "icmp.type", "-e", "frame.comment"])
+        .output()
+        .unwrap();
+    assert!(shown.status.success(), "{shown:?}");
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let pings = shown
+        .lines()
+        .filter(|line| line.starts_with("10.0.0.2\t8\tdropped, firewall: "));
+    assert_eq!(pings.count(), said.len(), "{shown}");
 }
