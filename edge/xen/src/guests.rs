@@ -21,6 +21,7 @@ impl Guests for XenGuests {
         }
         drop(interfaces);
         self.0.apply_groups();
+        self.0.control_rings.serve();
         let mut interfaces = self.0.interfaces.borrow_mut();
         let mut changes = Vec::new();
         while let Some(news) = interfaces.news() {

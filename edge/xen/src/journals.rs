@@ -4,7 +4,8 @@
 //!   the file: cells of CELL bytes, one for each queue of an interface
 //!     page 0     u32 used, domain, device, queue, tx-ring-ref, rx-ring-ref, event channel of both
 //!                rings or of packets from the guest, 0 or that of packets to the guest;
-//!                from byte 64 on, of an interface's first queue, the groups that its guest hears
+//!                of an interface's first queue also the groups that its guest hears, its choice of
+//!                queues, the request of its control ring that was taken last
 //!     page 1 …   the journal of the ring from the guest
 //!          …     the journal of the ring to the guest
 //! ```
@@ -14,8 +15,10 @@
 
 use crate::dev::Window;
 use crate::interfaces::{INTERFACES_MAX, Key};
+use crate::netif::control::TakenRequest;
 use crate::netif::features::{Ports, QUEUES_MAX};
 use abi::PAGE;
+use driver::vifs::hashing::Hashing;
 use shmem::Span;
 use std::fs::OpenOptions;
 use std::io;
@@ -25,14 +28,21 @@ use std::path::Path;
 use vif::netback::Groups;
 use vif::ring::{Journal, SLOTS_PER_PAGE};
 
+const _: () = {
+    assert!(NAME * 4 <= GROUPS && GROUPS + Groups::BYTES <= HASHING);
+    assert!(HASHING + Hashing::BYTES <= REQUEST && REQUEST + TakenRequest::BYTES <= PAGE);
+};
+
 /// Bytes of a ring's journal.
 const JOURNAL: usize = Journal::bytes(SLOTS_PER_PAGE).next_multiple_of(PAGE);
 /// Bytes of a cell.
 const CELL: usize = PAGE + 2 * JOURNAL;
 /// Words that name a connection.
 const NAME: usize = 8;
-/// Where the groups lie.
+/// Where the groups lie, the choice of queues, and the control ring's request.
 const GROUPS: usize = 64;
+const HASHING: usize = 1024;
+const REQUEST: usize = 2048;
 /// Those of them that name the queue, not who is connected to it.
 const OF_QUEUE: usize = 4;
 
@@ -73,6 +83,10 @@ pub struct Kept {
     pub journals: [Journal; 2],
     /// What the guest hears; of the first queue it counts.
     pub groups: Groups,
+    /// Which queue frames go to; likewise.
+    pub hashing: Hashing,
+    /// The request of its control ring that was taken last; likewise.
+    pub request: TakenRequest,
 }
 
 /// The journals of all interfaces.
@@ -142,8 +156,8 @@ impl Journals {
             let at = PAGE + n * JOURNAL;
             Journal::over(self.cell(cell).sub(at, JOURNAL).unwrap_or(Span::EMPTY))
         };
-        let groups = self.cell(cell).sub(GROUPS, Groups::BYTES);
-        let groups = Groups::over(groups.unwrap_or(Span::EMPTY));
+        let part = |at, bytes| self.cell(cell).sub(at, bytes).unwrap_or(Span::EMPTY);
+        let groups = Groups::over(part(GROUPS, Groups::BYTES));
         if !resumes {
             groups.begin();
         }
@@ -151,6 +165,8 @@ impl Journals {
             cell,
             journals: [journal(0), journal(1)],
             groups,
+            hashing: Hashing::over(part(HASHING, Hashing::BYTES)),
+            request: TakenRequest::over(part(REQUEST, TakenRequest::BYTES)),
         })
     }
 

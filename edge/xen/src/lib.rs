@@ -10,6 +10,7 @@
 //! | [`guests`] | guests that come and go |
 //! | [`reach`] | how one guest's memory is reached, queue by queue |
 //! | [`bells`] | how a frontend is notified |
+//! | [`control_rings`] | guests' control rings |
 //! | [`waiter`] | how the driver sleeps |
 //! | [`interfaces`] | this domain's interfaces in the xenstore |
 //! | [`netif`] | what both ends of an interface write there: features, states, settings |
@@ -25,6 +26,7 @@
 pub mod bells;
 pub mod calls;
 pub mod control;
+pub mod control_rings;
 pub mod dev;
 pub mod grants;
 pub mod guests;

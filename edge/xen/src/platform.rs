@@ -1,6 +1,7 @@
 //! Xen as the driver sees it: connections in the xenstore, doorbells that are event channels.
 
 use crate::bells::Bell;
+use crate::control_rings::{ControlRings, Room};
 use crate::dev::{Evtchn, Gntdev, Window};
 use crate::grants::Staging;
 use crate::interfaces::{INTERFACES_MAX, Interfaces};
@@ -11,7 +12,7 @@ use crate::tally::Tally;
 use abi::{ConnId, DomId, PAGE, XenbusState};
 use config::domain::Offloads;
 use runtime::platform::{Asked, Doorbell, NO_RECORD, Peer, Platform, Record};
-use shmem::Area;
+use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,6 +35,8 @@ pub struct Xen {
     tally: Arc<Tally>,
     /// Where rings appear: two pages a queue, [`QUEUES_MAX`] queues a connection.
     pub(crate) window: Window,
+    /// Of those guests that have one; behind the other rings' pages each connection has one more.
+    pub(crate) control_rings: ControlRings,
     /// By connection.
     places: RefCell<Vec<Places>>,
     /// By number, until they are attached.
@@ -49,6 +52,8 @@ pub(crate) type Places = Rc<[Place]>;
 /// What a queue keeps.
 #[derive(Debug)]
 pub(crate) struct Place {
+    /// Bytes of the guest's go through it that its control ring speaks of.
+    control: Span,
     /// What the guest hears, while this queue is its first.
     pub(crate) groups: Cell<Option<Groups>>,
     pub(crate) staging: Staging,
@@ -92,7 +97,8 @@ impl Xen {
             gntdev: Rc::new(gntdev),
             evtchn,
             tally,
-            window: Window::new(INTERFACES_MAX * QUEUES_MAX * RINGS)?,
+            window: Window::new(INTERFACES_MAX * (QUEUES_MAX * RINGS + 1))?,
+            control_rings: ControlRings::default(),
             places: RefCell::default(),
             devices: RefCell::new(devices.into_iter().map(Some).collect()),
             nowhere: Area::anonymous(PAGE)?,
@@ -103,6 +109,16 @@ impl Xen {
     /// Whether guests have come or gone that [`Guests::changes`] has not told about.
     pub(crate) fn has_news(&self) -> bool {
         self.interfaces.borrow().has_news()
+    }
+
+    /// Where the control ring of a connection appears.
+    pub(crate) fn control_room(&self, conn: ConnId) -> Option<Room> {
+        let page = INTERFACES_MAX * QUEUES_MAX * RINGS + conn.0 as usize;
+        let places = self.places.borrow();
+        Some(Room {
+            window: self.window.part(page, 1)?,
+            staging: places.get(conn.0 as usize)?.first()?.control,
+        })
     }
 
     /// Guests have their choice of groups applied as they want it now.
@@ -125,6 +141,7 @@ impl Xen {
         while places.len() <= number {
             let place = |_| {
                 Ok(Place {
+                    control: Area::anonymous(PAGE)?.span(),
                     groups: Cell::new(None),
                     staging: Staging::new()?,
                     bell: Bell::new()?,

@@ -1,13 +1,16 @@
 //! How one guest's memory is reached: its rings are mapped, its event channels are bound, its
 //! journals are found, all of it for each queue.
 
+use crate::control_rings::Owner;
 use crate::dev::{Mapped, Window};
 use crate::grants::GrantCopy;
 use crate::interfaces::Key;
 use crate::journals::Connection;
-use crate::netif::features::{QUEUES_MAX, Queue, offered};
+use crate::netif::control::TakenRequest;
+use crate::netif::features::{Chosen, QUEUES_MAX, Queue, offered};
 use crate::platform::{Places, RINGS, Xen};
 use abi::{ConnId, GrantRef};
+use driver::vifs::hashing::Hashing;
 use driver::vifs::memory::{Mechanism, Opened, OpenedQueue, Reach};
 use runtime::ledger::Ledger;
 use runtime::platform::Peer;
@@ -63,6 +66,9 @@ impl XenReach {
         let begun = xen.journals.borrow_mut().begin(connection, of.resumes);
         let kept = begun.ok_or("there is no journal left")?;
         held.cells.push(kept.cell);
+        if number == 0 {
+            held.chosen = Some((kept.hashing, kept.request));
+        }
         place.groups.set((number == 0).then_some(kept.groups));
         // The end of the one before may have been between showing responses and telling of them.
         place.bell.ring(Rings::BOTH);
@@ -76,6 +82,28 @@ impl XenReach {
             pages,
             journals: Some(kept.journals),
         })
+    }
+
+    /// Serves the control ring, if the guest has one.
+    fn open_control_ring(
+        &self,
+        of: &Connecting,
+        chosen: &Chosen,
+        held: &Held,
+    ) -> Result<(), String> {
+        let Some((page, (hashing, taken))) = chosen.control.zip(held.chosen) else {
+            return Ok(());
+        };
+        let xen = &self.xen;
+        let owner = Owner {
+            domain: of.key.domain,
+            queues: chosen.queues.len() as u32,
+            hashing,
+            taken,
+        };
+        let room = xen.control_room(self.conn).ok_or("out of memory")?;
+        let rings = &xen.control_rings;
+        rings.open(self.conn, page, owner, room, &xen.gntdev, &xen.evtchn)
     }
 }
 
@@ -93,7 +121,7 @@ impl Reach for XenReach {
     }
 
     fn open(&mut self, _: &Peer, _: &FrontRecord, ledger: &Rc<Ledger>) -> Result<Opened, String> {
-        let (of, queues) = {
+        let (of, chosen) = {
             let interfaces = self.xen.interfaces.borrow();
             let served = interfaces
                 .get(self.conn)
@@ -107,26 +135,31 @@ impl Reach for XenReach {
                 resumes: served.resumes,
                 chooses_groups: served.chooses_groups,
             };
-            (of, chosen.queues.clone())
+            (of, chosen.clone())
         };
         let mut held = Held {
             xen: Rc::clone(&self.xen),
             places: self.xen.places(self.conn).map_err(|why| why.to_string())?,
+            conn: self.conn,
+            chosen: None,
             cells: Vec::new(),
             maps: Vec::new(),
         };
         let opened = (0..)
-            .zip(&queues)
+            .zip(&chosen.queues)
             .map(|(number, queue)| self.open_queue(&of, number, queue, ledger, &mut held));
         let mut opened = opened.collect::<Result<Vec<_>, _>>()?.into_iter();
         let groups = held.places.first().and_then(|place| place.groups.get());
         if let Some(groups) = groups {
             groups.apply(of.chooses_groups);
         }
+        let hashing = held.chosen.map(|(hashing, _)| hashing);
+        self.open_control_ring(&of, &chosen, &held)?;
         Ok(Opened {
             first: opened.next().ok_or("the guest has no queue")?,
             others: opened.collect(),
             groups,
+            hashing,
             held: Box::new(held),
         })
     }
@@ -136,6 +169,9 @@ impl Reach for XenReach {
 #[derive(Debug)]
 struct Held {
     xen: Rc<Xen>,
+    conn: ConnId,
+    /// What is kept of its guest's choice of queues.
+    chosen: Option<(Hashing, TakenRequest)>,
     places: Places,
     cells: Vec<usize>,
     maps: Vec<Mapped>,
@@ -143,6 +179,7 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        self.xen.control_rings.end(self.conn);
         self.maps.clear();
         for place in self.places.iter() {
             place.bell.disconnect();

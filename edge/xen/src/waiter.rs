@@ -43,6 +43,8 @@ pub struct XenWaiter {
     turns: Cell<u32>,
     /// The xenstore has something.
     store_ready: Cell<bool>,
+    /// A control ring may have.
+    control_ready: Cell<bool>,
 }
 
 impl XenWaiter {
@@ -84,6 +86,7 @@ impl XenWaiter {
             info,
             turns: Cell::new(0),
             store_ready: Cell::new(true),
+            control_ready: Cell::new(false),
         };
         Ok((waiter, bell))
     }
@@ -97,10 +100,20 @@ impl XenWaiter {
     /// Something of the set is ready.
     fn woken(&self, by: u64) {
         match by {
-            EVTCHN => self.evtchn.take(),
+            EVTCHN => {
+                self.evtchn.take();
+                self.look_at_control_rings();
+            }
             STORE => self.store_ready.set(true),
             MAIL => drop(rustix::io::read(&self.mail, &mut [0; 8])),
             _ => {}
+        }
+    }
+
+    /// Whether a guest has asked for something by its control ring.
+    fn look_at_control_rings(&self) {
+        if self.xen.control_rings.have_work() {
+            self.control_ready.set(true);
         }
     }
 
@@ -119,6 +132,7 @@ impl Waiting for XenWaiter {
         self.turns.set(self.turns.get().wrapping_add(1));
         if self.turns.get().is_multiple_of(LOOK_EVERY) {
             self.look();
+            self.look_at_control_rings();
         }
         let requests = self.asked();
         if requests && let Some(word) = self.info.u32(info::PENDING) {
@@ -126,13 +140,19 @@ impl Waiting for XenWaiter {
             word.fetch_and(!info::PENDING_MAILBOX, Ordering::Acquire);
         }
         Pending {
-            connections: self.store_ready.replace(false) || self.xen.has_news(),
+            connections: self.store_ready.replace(false)
+                | self.control_ready.replace(false)
+                | self.xen.has_news(),
             requests,
         }
     }
 
     fn has_pending(&self) -> bool {
-        self.store_ready.get() || self.xen.has_news() || self.asked()
+        self.store_ready.get()
+            || self.control_ready.get()
+            || self.xen.control_rings.have_work()
+            || self.xen.has_news()
+            || self.asked()
     }
 
     fn heartbeat(&self) {}

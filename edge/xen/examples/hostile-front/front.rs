@@ -46,6 +46,15 @@ impl Link {
         self.granted.page(2 + n % (PAGES - 2))
     }
 
+    /// Page `n` of the connection, and its grant.
+    pub(crate) fn page(&self, n: usize) -> Span {
+        self.granted.page(n)
+    }
+
+    pub(crate) fn page_gref(&self, n: usize) -> u32 {
+        self.granted.grefs[n % PAGES]
+    }
+
     /// Sends these requests, whatever they are, and tells the driver.
     pub(crate) fn send(&self, requests: &[[u32; 3]]) {
         self.tx.send(requests);
@@ -116,6 +125,11 @@ impl Front {
             mac: mac.0,
             window: Window::new(PAGES).map_err(text)?,
         })
+    }
+
+    /// The driver's domain.
+    pub(crate) fn domain(&self) -> u16 {
+        self.domain
     }
 
     /// Sets nodes of this end.

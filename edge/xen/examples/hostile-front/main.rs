@@ -4,9 +4,10 @@
 //!
 //! Each attack connects anew and says what the driver has to do: end this interface, or answer each
 //! request once and serve on. After each one the interface is served again. Whether other guests
-//! notice anything is the caller's to see. One is no attack: it asks for what no stock netfront of
-//! Linux' does.
+//! notice anything is the caller's to see. Two are no attacks: they ask for what
+//! Linux' netfront does not.
 
+mod control;
 mod front;
 mod groups;
 mod pages;
@@ -25,7 +26,7 @@ const NOT_GRANTED: u32 = 60_000;
 /// Name, after the row of SPECIFICATION's table of attacks, and what is done.
 type Attack = (&'static str, fn(&mut Front) -> Outcome);
 
-const ATTACKS: [Attack; 16] = [
+const ATTACKS: [Attack; 17] = [
     ("01-producer-index", producer_index),
     ("01-producer-index-of-buffers", producer_index_of_buffers),
     ("03-garbage", garbage),
@@ -42,6 +43,7 @@ const ATTACKS: [Attack; 16] = [
     ("23-closed-under-load", closed_under_load),
     ("24-nonsense-in-the-store", nonsense_in_the_store),
     ("groups", groups::groups),
+    ("control-ring", control::control_ring),
 ];
 
 fn main() -> ExitCode {

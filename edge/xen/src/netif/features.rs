@@ -61,6 +61,7 @@ pub fn back_nodes(offer: &BackRecord) -> Vec<(&'static str, String)> {
         ("feature-rx-copy", switch(true)),
         ("feature-rx-flip", switch(false)),
         ("feature-split-event-channels", switch(true)),
+        ("feature-ctrl-ring", switch(true)),
         ("feature-multicast-control", switch(true)),
         ("feature-dynamic-multicast-control", switch(true)),
         ("multi-queue-max-queues", QUEUES_MAX.to_string()),
@@ -76,6 +77,17 @@ pub struct Chosen {
     pub record: FrontRecord,
     /// Its queues: one at least, [`QUEUES_MAX`] at most.
     pub queues: Vec<Queue>,
+    /// Its control ring, if it has one.
+    pub control: Option<ControlPage>,
+}
+
+/// A frontend's control ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlPage {
+    /// The ring's page.
+    pub ring: GrantRef,
+    /// Its event channel.
+    pub port: u32,
 }
 
 /// One queue of a frontend's.
@@ -113,8 +125,8 @@ pub enum BadFront {
     /// Two event channels with one end.
     #[error("the guest's `event-channel-tx` and `event-channel-rx` are both {0}")]
     SamePort(u32),
-    /// Two queues with one ring.
-    #[error("two queues of the guest's have the ring {0}")]
+    /// One page for two rings.
+    #[error("two rings of the guest's are both {0}")]
     SameRing(u32),
     /// The record makes no sense.
     #[error(transparent)]
@@ -139,6 +151,14 @@ pub fn chosen(
             .collect::<Result<_, _>>()?,
         _ => return Err(BadFront::Queues(count)),
     };
+    let control = match number("ctrl-ring-ref") {
+        None => None,
+        Some(ring) => Some(ControlPage {
+            ring: GrantRef(ring),
+            port: number("event-channel-ctrl")
+                .ok_or_else(|| BadFront::Node("event-channel-ctrl".to_owned()))?,
+        }),
+    };
     let features = FRONT
         .into_iter()
         .filter(|(name, _)| number(name).unwrap_or(0) != 0);
@@ -161,6 +181,7 @@ pub fn chosen(
     let mut rings: Vec<u32> = queues
         .iter()
         .flat_map(|q| q.rings)
+        .chain(control.map(|control| control.ring))
         .map(|ring| ring.0)
         .collect();
     rings.sort_unstable();
@@ -170,7 +191,11 @@ pub fn chosen(
     }
     let record = records.into_iter().next();
     let record = record.ok_or(BadFront::Queues(0))?;
-    Ok(Chosen { record, queues })
+    Ok(Chosen {
+        record,
+        queues,
+        control,
+    })
 }
 
 /// One queue, whose nodes are below `place`.
@@ -358,6 +383,22 @@ mod tests {
         assert_eq!(with("queue-3/tx-ring-ref", ""), Err(nothing));
         let zero = Err(RecordError::Reference.into());
         assert_eq!(with("queue-1/tx-ring-ref", "0"), zero);
+    }
+
+    #[test]
+    fn a_frontend_may_have_a_control_ring() {
+        assert_eq!(of(&stock()).unwrap().control, None);
+        let mut nodes = stock();
+        nodes.insert("ctrl-ring-ref", "11");
+        assert_eq!(of(&nodes), Err(BadFront::Node("event-channel-ctrl".into())));
+        nodes.insert("event-channel-ctrl", "21");
+        let control = ControlPage {
+            ring: GrantRef(11),
+            port: 21,
+        };
+        assert_eq!(of(&nodes).unwrap().control, Some(control));
+        nodes.insert("ctrl-ring-ref", "9");
+        assert_eq!(of(&nodes), Err(BadFront::SameRing(9)));
     }
 
     #[test]

@@ -123,12 +123,13 @@ impl VifPort {
             first,
             others,
             groups,
+            hashing,
             held,
         } = opened;
         let first = netback(terms, front, first)?;
         let others = others.into_iter().map(|queue| netback(terms, front, queue));
         let others = others.collect::<Result<_, _>>()?;
-        let mut queues = GuestQueues::new(first, others);
+        let mut queues = GuestQueues::new(first, others, hashing);
         if let Some(groups) = groups {
             queues
                 .iter_mut()

@@ -6,6 +6,7 @@ use crate::grants::counted::Counted;
 use crate::grants::flip::Flip;
 use crate::grants::map::Map;
 use crate::grants::persistent::Persistent;
+use crate::vifs::hashing::Hashing;
 use abi::classic::{Map as MapOp, Unmap};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
 use config::domain::{DriverConfig, GrantMode, Offloads, RingFormat, VifConfig};
@@ -65,6 +66,8 @@ pub struct Opened {
     pub others: Vec<OpenedQueue>,
     /// What it hears, where it may choose that.
     pub groups: Option<Groups>,
+    /// Which of its queues frames go to, where it may choose that.
+    pub hashing: Option<Hashing>,
     /// Dropping it ends what the pages are mapped by. The mechanisms go first.
     pub held: Box<dyn Debug>,
 }
@@ -94,6 +97,7 @@ impl Opened {
             first,
             others: Vec::new(),
             groups: None,
+            hashing: None,
             held,
         }
     }

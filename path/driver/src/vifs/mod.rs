@@ -1,8 +1,10 @@
 //! Ports that are guests: what one is. Its hand-shake (`handshake`) makes and ends the link, over
-//! which its frames (`data`) go, by one queue or by several (`queues`).
+//! which its frames (`data`) go, by one queue or by several (`queues`); which of them, the guest
+//! may choose ([`hashing`]).
 
 mod data;
 mod handshake;
+pub mod hashing;
 pub mod memory;
 mod queues;
 

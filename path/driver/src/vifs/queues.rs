@@ -2,9 +2,11 @@
 //! (`multi-queue-num-queues`, Xen): then each has a netback of its own.
 //!
 //! Frames from the guest are taken from one queue after the other. Frames to it go to the queue
-//! that their flow's hash says, so that no flow is reordered. The fast path, devices that write to
-//! the guest's pages and dedicated queues are for guests with one queue.
+//! that their flow's hash says, or the guest's own choice, so that no flow is reordered. The fast
+//! path, devices that write to the guest's pages and dedicated queues are for guests with one
+//! queue.
 
+use super::hashing::Hashing;
 use net::packet::flow::flow_hash;
 use nic::Frame;
 use vif::Counters;
@@ -24,10 +26,16 @@ pub(super) struct GuestQueues {
     taken: usize,
     /// Frames for each queue, while a batch is divided.
     shares: Vec<Vec<u32>>,
+    /// What the guest may choose.
+    hashing: Option<Hashing>,
 }
 
 impl GuestQueues {
-    pub(super) fn new(first: GuestNetback, others: Vec<GuestNetback>) -> Self {
+    pub(super) fn new(
+        first: GuestNetback,
+        others: Vec<GuestNetback>,
+        hashing: Option<Hashing>,
+    ) -> Self {
         let count = match others.len() {
             0 => 0,
             others => 1 + others,
@@ -37,6 +45,7 @@ impl GuestQueues {
             others,
             taken: 0,
             shares: vec![Vec::new(); count],
+            hashing,
         }
     }
 
@@ -105,7 +114,8 @@ impl GuestQueues {
         let count = self.shares.len().max(1);
         for &index in pick {
             let header = frames.get(index as usize).map_or(&[][..], Frame::header);
-            let queue = flow_hash(header) as usize % count;
+            let chosen = self.hashing.and_then(|choice| choice.queue(header, count));
+            let queue = chosen.unwrap_or_else(|| flow_hash(header) as usize % count);
             if let Some(own) = self.shares.get_mut(queue) {
                 own.push(index);
             }
@@ -168,7 +178,7 @@ mod tests {
     fn guest() -> (Vec<Rig>, GuestQueues) {
         let rigs: Vec<Rig> = (0..COUNT).map(|_| Rig::new(sizes())).collect();
         let mut ends = rigs.iter().map(end);
-        let queues = GuestQueues::new(ends.next().unwrap(), ends.collect());
+        let queues = GuestQueues::new(ends.next().unwrap(), ends.collect(), None);
         (rigs, queues)
     }
 
@@ -237,6 +247,30 @@ mod tests {
     }
 
     #[test]
+    fn netif_29_a_guest_chooses_the_queue_of_a_flow() {
+        let (_rigs, mut queues) = guest();
+        let memory = shmem::Area::anonymous(abi::PAGE).unwrap().span();
+        let choice = Hashing::over(memory);
+        queues.hashing = Some(choice);
+        let source = Memory::new(1);
+        let frames = [frame_at(&source, 0, &vif::testing::ipv4_tcp(100, 1), 154)];
+        let mut goes_to = |wanted: u32| {
+            choice.set_on(true);
+            choice.set_types(net::packet::toeplitz::HashTypes::ALL);
+            choice.set_entries(1);
+            choice.set_table(0, &[wanted]);
+            queues.divide(&frames, &[0], |queue, own| {
+                assert_eq!(queue.to_guest(&frames, own).delivered, 1);
+            });
+            let given = queues.iter().map(|queue| queue.counters().to_guest);
+            given.collect::<Vec<_>>()
+        };
+        assert_eq!(goes_to(2), [0, 0, 1]);
+        assert_eq!(goes_to(0), [1, 0, 1]);
+        assert_eq!(goes_to(1), [1, 1, 1]);
+    }
+
+    #[test]
     fn only_who_has_something_is_told() {
         let (rigs, mut queues) = guest();
         for rig in &rigs {
@@ -263,7 +297,7 @@ mod tests {
     #[test]
     fn one_queue_is_watched_by_its_word() {
         let rig = Rig::new(sizes());
-        let one = GuestQueues::new(end(&rig), Vec::new());
+        let one = GuestQueues::new(end(&rig), Vec::new(), None);
         assert!(one.only().is_some() && one.watch().is_idle());
         let (_rigs, several) = guest();
         assert!(several.only().is_none() && !several.watch().is_idle());

@@ -11,6 +11,7 @@
 //! | `headers`, `network`, `transport` | where each header is |
 //! | `common` | the same for the most common shapes of TCP packets, by a few comparisons |
 //! | [`flow`] | which packets belong together |
+//! | [`toeplitz`] | a hash with a key that the receiver chooses |
 //! | [`ack`] | pure acknowledgements |
 //! | [`checksum`] | Internet checksums |
 //! | [`segment`] | segmentation in software |
@@ -20,6 +21,7 @@ pub mod ack;
 pub mod checksum;
 pub mod flow;
 pub mod segment;
+pub mod toeplitz;
 
 mod bytes;
 mod common;
