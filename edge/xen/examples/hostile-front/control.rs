@@ -107,8 +107,10 @@ pub(crate) fn control_ring(front: &mut Front) -> Outcome {
     // More than a ring full: the ring ends, and nothing else does.
     control.set_made(control.word(0)?.wrapping_add(SLOTS + 1))?;
     link.post(1);
-    match within(|| Ok(link.rx.rsp_prod() == 1))? {
-        true => Ok(()),
-        false => Err("packets come no more".into()),
+    if !within(|| Ok(link.rx.rsp_prod() == 1))? {
+        return Err("packets come no more".into());
     }
+    // The next connection has none.
+    let none = ["ctrl-ring-ref", "event-channel-ctrl"];
+    front.set(&none.map(|name| (name, String::new())))
 }

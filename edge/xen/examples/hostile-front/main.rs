@@ -27,6 +27,8 @@ const NOT_GRANTED: u32 = 60_000;
 type Attack = (&'static str, fn(&mut Front) -> Outcome);
 
 const ATTACKS: [Attack; 17] = [
+    ("control-ring", control::control_ring),
+    ("groups", groups::groups),
     ("01-producer-index", producer_index),
     ("01-producer-index-of-buffers", producer_index_of_buffers),
     ("03-garbage", garbage),
@@ -42,8 +44,6 @@ const ATTACKS: [Attack; 17] = [
     ("15-grants-end-while-used", grants_end_while_used),
     ("23-closed-under-load", closed_under_load),
     ("24-nonsense-in-the-store", nonsense_in_the_store),
-    ("groups", groups::groups),
-    ("control-ring", control::control_ring),
 ];
 
 fn main() -> ExitCode {
