@@ -5,9 +5,9 @@
 
 use crate::tally::Tally;
 use abi::machine::{Control, ControlError, DomainStatus, Program, Relayed, Status};
+use nix::sys::socket::{getsockopt, sockopt};
 use runtime::mailbox::Asker;
 use runtime::platform::Asked;
-use rustix::net::sockopt::socket_peercred;
 use serde_json::{Value, json};
 use shmem::Span;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -81,8 +81,8 @@ impl Server {
     }
 
     fn serve(&self, mut client: &UnixStream, asker: &mut Asker, begun: Instant) -> io::Result<()> {
-        let uid = socket_peercred(client)?.uid;
-        if uid.as_raw() != self.user && !uid.is_root() {
+        let uid = getsockopt(client, sockopt::PeerCredentials)?.uid();
+        if uid != self.user && uid != 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         client.set_read_timeout(Some(PATIENCE))?;
