@@ -159,9 +159,9 @@ messages! {
             /// The domain.
             domain: DomId,
         }
-        /// Beside the answer: every domain and connection ([`super::status_of`]).
+        /// Beside the answer: every domain and connection ([`super::CoreStatus`]).
         12 Status {}
-        /// Beside the answer: the audit ([`super::audit_of`]).
+        /// Beside the answer: the audit ([`crate::status::Audit`]).
         13 Audit {}
         /// Keep the bytes beside for the next manager.
         14 Keep {}
