@@ -11,6 +11,7 @@
 //! OWNERSHIP. The memory is this domain's own; no peer can touch it. The process that has the back
 //! end of the rings writes it, one process after the other.
 
+use net::packet::Mac;
 use shmem::Span;
 
 /// Groups that are kept for a guest.
@@ -22,8 +23,6 @@ const COUNT: usize = 8;
 const LIST: usize = 16;
 /// Bytes of an address in the list.
 const ENTRY: usize = 8;
-/// Bytes of the station address that everybody hears.
-const BROADCAST: [u8; 6] = [0xff; 6];
 
 /// One guest's groups.
 #[derive(Clone, Copy, Debug)]
@@ -90,10 +89,10 @@ impl Groups {
     /// Whether a frame that begins with this header is to be heard: it is for no group, for all, or
     /// for one of these.
     pub(super) fn hears(self, header: &[u8]) -> bool {
-        let Some(to) = header.first_chunk::<6>() else {
+        let Some(to) = header.first_chunk().copied().map(Mac) else {
             return true;
         };
-        to[0] & 1 == 0 || *to == BROADCAST || self.position(word(to)).is_some()
+        !to.is_group() || to == Mac::BROADCAST || self.position(word(&to.0)).is_some()
     }
 
     fn position(self, group: u64) -> Option<usize> {

@@ -9,12 +9,14 @@ use shmem::{Area, Span};
 const GROUP: [u8; 6] = [1, 0, 0x5e, 4, 5, 6];
 const OTHER: [u8; 6] = [0x33, 0x33, 0, 0, 0, 7];
 
-/// Groups of a connection that has just begun.
-fn groups() -> (Groups, Span) {
+/// A back end whose connection has just begun, its groups, and where they are kept.
+fn choosing() -> (Rig, Groups, Span) {
+    let mut rig = Rig::new(sizes());
     let memory = Area::anonymous(abi::PAGE).unwrap().span();
     let groups = Groups::over(memory);
     groups.begin();
-    (groups, memory)
+    rig.back.offer_groups(groups);
+    (rig, groups, memory)
 }
 
 /// A dummy request, of no page, with this id.
@@ -55,9 +57,7 @@ fn hears(rig: &mut Rig, to: [u8; 6]) -> bool {
 #[test]
 fn netif_28_a_guest_hears_what_it_has_asked_for() {
     over_each_format(|| {
-        let mut rig = Rig::new(sizes());
-        let (groups, _) = groups();
-        rig.back.offer_groups(groups);
+        let (mut rig, groups, _) = choosing();
         let join = [dummy(7, 0), info(extra::TYPE_MCAST_ADD, 0, GROUP)];
         assert!(hears(&mut rig, OTHER), "it has not asked to choose");
         assert_eq!(answers(&mut rig, &join), [rsp::OKAY, rsp::NULL]);
@@ -103,9 +103,7 @@ fn netif_28_what_makes_no_sense_is_refused_and_changes_nothing() {
                 vec![error, null, null],
             ),
         ] {
-            let mut rig = Rig::new(sizes());
-            let (groups, _) = groups();
-            rig.back.offer_groups(groups);
+            let (mut rig, groups, _) = choosing();
             groups.apply(true);
             assert_eq!(answers(&mut rig, &slots), wanted);
             let drops = rig.back.counters().from_guest_drops;
@@ -122,9 +120,7 @@ fn netif_28_what_makes_no_sense_is_refused_and_changes_nothing() {
 #[test]
 fn netif_28_there_is_room_for_so_many() {
     over_each_format(|| {
-        let mut rig = Rig::new(sizes());
-        let (groups, _) = groups();
-        rig.back.offer_groups(groups);
+        let (mut rig, groups, _) = choosing();
         let join = |n: usize| {
             let group = [1, 0, 0x5e, 0, 1, n as u8];
             [dummy(1, 0), info(extra::TYPE_MCAST_ADD, 0, group)]
@@ -142,9 +138,7 @@ fn netif_28_there_is_room_for_so_many() {
 #[test]
 fn netif_28_a_request_waits_for_its_info() {
     over_each_format(|| {
-        let mut rig = Rig::new(sizes());
-        let (groups, _) = groups();
-        rig.back.offer_groups(groups);
+        let (mut rig, groups, _) = choosing();
         groups.apply(true);
         assert!(answers(&mut rig, &[dummy(1, 0)]).is_empty());
         assert!(!hears(&mut rig, GROUP));
@@ -157,9 +151,7 @@ fn netif_28_a_request_waits_for_its_info() {
 #[test]
 fn netif_28_the_next_process_knows_the_list_or_hears_everything() {
     over_each_format(|| {
-        let mut rig = Rig::new(sizes());
-        let (groups, memory) = groups();
-        rig.back.offer_groups(groups);
+        let (mut rig, _, memory) = choosing();
         let join = [dummy(1, 0), info(extra::TYPE_MCAST_ADD, 0, GROUP)];
         assert_eq!(answers(&mut rig, &join), [rsp::OKAY, rsp::NULL]);
         let mut next = Rig::new(sizes());
