@@ -15,11 +15,10 @@ pub struct XenGuests(pub Rc<Xen>);
 
 impl Guests for XenGuests {
     fn changes(&mut self) -> Vec<Change> {
-        let mut interfaces = self.0.interfaces.borrow_mut();
-        if let Err(error) = interfaces.look() {
+        let looked = self.0.interfaces.borrow_mut().look();
+        if let Err(error) = looked {
             eprintln!("{error}");
         }
-        drop(interfaces);
         self.0.apply_groups();
         self.0.control_rings.serve();
         let mut interfaces = self.0.interfaces.borrow_mut();
