@@ -1,5 +1,5 @@
-//! Guests are asked for in ways that nobody should: by several at once for the same one, by half a
-//! request, by thousands of connections, for a namespace that is gone before its guest is there.
+//! A machine outlives attach requests of every kind: several at once for one name, half a request,
+//! thousands of connections, a namespace that goes before its guest has come.
 
 use crate::attach::{Held, address, attach, detach, domains, reaches};
 use crate::machine::Machine;
