@@ -120,7 +120,7 @@ fn netif_28_what_makes_no_sense_is_refused_and_changes_nothing() {
 #[test]
 fn netif_28_there_is_room_for_so_many() {
     over_each_format(|| {
-        let (mut rig, groups, _) = choosing();
+        let (mut rig, _, _) = choosing();
         let join = |n: usize| {
             let group = [1, 0, 0x5e, 0, 1, n as u8];
             [dummy(1, 0), info(extra::TYPE_MCAST_ADD, 0, group)]
