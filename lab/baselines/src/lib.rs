@@ -39,7 +39,7 @@ use monitor::grant::mechanism::{Done, Mechanism, OtherCall, Part};
 use monitor::grant::{Grants, Spaces};
 use monitor::space::{AddressSpace, SpaceError};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 /// Classic grants and exchanges, for a monitor whose domains are reached by these spaces.
 #[must_use]
@@ -47,7 +47,7 @@ pub fn mechanisms(spaces: &Arc<Spaces>) -> Box<dyn Mechanism> {
     Box::new(Baselines {
         books: Books::default(),
         flips: Exchanges::new(Arc::clone(spaces)),
-        callers: Mutex::default(),
+        callers: RwLock::default(),
     })
 }
 
@@ -56,7 +56,7 @@ struct Baselines {
     books: Books,
     flips: Exchanges,
     /// Of every domain that has made a call. One is locked before any address space.
-    callers: Mutex<BTreeMap<DomId, Arc<Mutex<Classic>>>>,
+    callers: RwLock<BTreeMap<DomId, Arc<Mutex<Classic>>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -65,9 +65,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Baselines {
     fn caller(&self, id: DomId) -> Arc<Mutex<Classic>> {
-        let mut callers = lock(&self.callers);
+        // Calls of different domains are not to wait for each other.
+        let made = self.callers.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(caller) = made.get(&id) {
+            return Arc::clone(caller);
+        }
+        drop(made);
+        let mut callers = self.callers_mut();
         let made = callers.entry(id);
         Arc::clone(made.or_insert_with(|| Arc::new(Mutex::new(Classic::new(id)))))
+    }
+
+    fn callers_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<DomId, Arc<Mutex<Classic>>>> {
+        self.callers.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,7 +124,7 @@ impl Mechanism for Baselines {
         let own = self.caller(id);
         lock(&own).tear_down(grants, &self.books);
         let others: Vec<_> = {
-            let mut callers = lock(&self.callers);
+            let mut callers = self.callers_mut();
             callers.remove(&id);
             let all = callers.iter();
             all.map(|(id, caller)| (*id, Arc::clone(caller))).collect()

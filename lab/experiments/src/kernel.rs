@@ -46,6 +46,8 @@ pub fn need(programs: &[&str]) -> Result<(), Failure> {
 fn absent(program: &str) -> Failure {
     let package = match program {
         "ip" | "tc" => "iproute2",
+        "nft" => "nftables",
+        "nsenter" | "setpriv" | "taskset" => "util-linux",
         other => other,
     };
     Failure::CannotRun(format!("`{program}` is not installed: package {package}"))

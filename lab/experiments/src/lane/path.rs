@@ -1,7 +1,7 @@
 //! What lies between the two ends of a lane, and its account of itself.
 
 use super::reading::{Reading, digest};
-use super::running::Running;
+use super::running::{RIVALS, Running};
 use figures::measure::Part;
 
 /// What lies between the two ends of a lane.
@@ -28,7 +28,8 @@ impl Path for Running {
 
     fn reading(&mut self) -> anyhow::Result<Reading> {
         let mut reading = Reading::default();
-        for (part, name) in self.domains() {
+        // What rivals merge and drop is no figure of the guest that is measured.
+        for (part, name) in self.domains().iter().filter(|(part, _)| *part != RIVALS) {
             digest(part, &self.stat(name)?, &mut reading);
         }
         Ok(reading)

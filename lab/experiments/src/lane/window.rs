@@ -235,9 +235,10 @@ impl Window {
 
 impl Window {
     /// What the receiver's TCP was handed, and what it answered: where nothing of ours counts
-    /// acknowledgements, all that it has sent.
+    /// acknowledgements, or counts those of rivals as well, all that it has sent.
     fn acknowledgements(&self, bytes: f64, out: &mut BTreeMap<String, f64>) {
-        let counted = |name: &str| self.path.sums.get(name).copied();
+        let alone = !self.cpu_ns.contains_key(RIVALS);
+        let counted = |name: &str| self.path.sums.get(name).copied().filter(|_| alone);
         let segments = self.mark.segments as f64;
         let acks = counted("acks").unwrap_or(self.mark.sent_segments as f64);
         let each = [("segments", segments), ("acks", acks)];

@@ -11,6 +11,7 @@ use super::workload::Web;
 use crate::load::CHUNK;
 use figures::metric;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 /// Names of columns that were met.
 type Seen<'a> = BTreeSet<&'a str>;
@@ -101,21 +102,24 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         return Err("`gro` in and in-napi belong to bridge");
     }
     column.faults.unwrap_or_default().check()?;
-    let in_range = |counts: &[u32]| counts.iter().all(|count| (1..=64).contains(count));
-    if !column.beside.iter().all(|count| (0..=16).contains(count)) {
+    // With none there would be no machine to measure.
+    let are = |counts: &[u32], range: RangeInclusive<u32>| {
+        !counts.is_empty() && counts.iter().all(|count| range.contains(count))
+    };
+    if !are(&column.beside, 0..=16) {
         return Err("up to 16 guests `beside`");
     }
-    if !column.wires.iter().all(|count| (1..=4).contains(count)) {
+    if !are(&column.wires, 1..=4) {
         return Err("1 to 4 `wires`");
     }
-    if !in_range(&column.flows) {
+    if !are(&column.flows, 1..=64) {
         return Err("1 to 64 `flows`");
     }
     let goes_nowhere = !plan
         .direction
         .iter()
         .any(|&direction| column.goes(direction));
-    if !in_range(&column.guests) || goes_nowhere {
+    if !are(&column.guests, 1..=64) || goes_nowhere {
         return Err("1 to 64 `guests`, a `direction` that the plan has");
     }
     let ours = is_machine || column.path == PathKind::Forwarder;

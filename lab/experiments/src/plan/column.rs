@@ -133,7 +133,7 @@ fn one_flow() -> Vec<u32> {
 }
 
 /// What lies between wire and guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathKind {
     /// Monitor, driver domain, guest domain.

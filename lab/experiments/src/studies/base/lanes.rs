@@ -25,6 +25,7 @@ pub(super) struct Stop {
 /// What makes a machine another one; columns that differ in LRO alone share theirs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
+    path: PathKind,
     place: Place,
     wire: String,
     nic: WireNic,
@@ -112,6 +113,7 @@ fn set_up_column(
     }
     for (place, moderation, topology) in column.variants() {
         let kind = Kind {
+            path: column.path,
             place,
             wire: wire.name.clone(),
             nic: column.nic,
@@ -145,13 +147,12 @@ fn set_up_column(
                     count: topology.wires,
                 };
                 let lane = machine::lane(place, near, topology, cores, loads);
-                let lane = lanes.push(lane.with_context(|| format!("column {name}"))?);
-                if column.lro.is_some() {
-                    lanes.shared.insert(kind, lane);
-                }
-                lane
+                lanes.push(lane.with_context(|| format!("column {name}"))?)
             }
         };
+        if column.lro.is_some() {
+            lanes.shared.insert(kind, lane);
+        }
         let config = plan.stop(column, Some(place), wire, moderation, topology);
         lanes.stop(column, config, lane, topology);
     }
