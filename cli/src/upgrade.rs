@@ -55,13 +55,16 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
         return Err(Failure::Failed(text).into());
     }
     let version = same_version(status.pid)?;
+    let is_driver = |domain: &&DomainStatus| domain.program == Program::Driver;
+    let drivers: Vec<DomainStatus> = status.domains.iter().filter(is_driver).cloned().collect();
+    if let Some(driver) = drivers.iter().find(|driver| driver.restarts.is_none()) {
+        let name = &driver.name;
+        let text = format!("{name} is never started again (`restart`): restart the machine");
+        return Err(Failure::CannotRun(text).into());
+    }
     for helper in HELPERS {
         replace(status.pid, helper)?;
     }
-    // The next manager answers when it knows the machine.
-    let domains = instance.status()?.domains;
-    let is_meant = |d: &&DomainStatus| d.program == Program::Driver && d.restarts.is_some();
-    let drivers = domains.iter().filter(is_meant);
     let mut outages = Vec::new();
     for driver in drivers {
         let restarted = instance.restart(&driver.name)?;

@@ -72,11 +72,13 @@ impl Machine {
     }
 
     fn wait_until_up(&self) {
-        wait_until("the machine does not come up", || {
-            let run = self.grantway(&["status", "--json"]);
-            let status: Option<Value> = serde_json::from_slice(&run.stdout).ok();
-            status.is_some_and(|status| !status["up_took_ns"].is_null())
-        });
+        wait_until("the machine does not come up", || self.is_up());
+    }
+
+    fn is_up(&self) -> bool {
+        let run = self.grantway(&["status", "--json"]);
+        let status: Option<Value> = serde_json::from_slice(&run.stdout).ok();
+        status.is_some_and(|status| !status["up_took_ns"].is_null())
     }
 
     /// Waits for the end of one whose core was killed.
@@ -95,9 +97,7 @@ impl Machine {
             if self.up.try_wait().unwrap().is_some() {
                 self.up = command.spawn().unwrap();
             }
-            let run = self.grantway(&["status", "--json"]);
-            let status: Option<Value> = serde_json::from_slice(&run.stdout).ok();
-            status.is_some_and(|status| !status["up_took_ns"].is_null())
+            self.is_up()
         });
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{child_of, place_program, require, wait_for, wait_until};
+use testing::{PATIENCE, Stops, child_of, place_program, require, wait_for, wait_until};
 
 const GUESTS: usize = 16;
 const PROGRAMS: [&str; 6] = [
@@ -131,6 +131,7 @@ fn version_in(program: &Path) -> u64 {
 /// Sends a pattern until it is told to stop; how much.
 fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
     let pattern: Vec<u8> = (0..64 * PATTERN).map(|n| (n % PATTERN) as u8).collect();
+    to.set_write_timeout(Some(PATIENCE)).unwrap();
     let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
         to.write_all(&pattern).expect("the stream lives");
@@ -143,6 +144,7 @@ fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
 
 /// Takes a pattern until its end; how much.
 fn take(mut from: TcpStream, came: &AtomicU64) -> u64 {
+    from.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut chunk = [0; 16_384];
     let mut got = 0;
     loop {
@@ -155,15 +157,6 @@ fn take(mut from: TcpStream, came: &AtomicU64) -> u64 {
         }
         got += bytes as u64;
         came.store(got, Ordering::Relaxed);
-    }
-}
-
-/// Who sends does so no more when the test is over, however it ends.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
