@@ -56,9 +56,8 @@ impl Waiting for Waiter {
     }
 
     fn has_changed(&self, conn: ConnId) -> bool {
-        let word = self.words.u64(info::CHANGED + (conn.0 / 64 * 8) as usize);
-        let bit = 1 << (conn.0 % 64);
-        word.is_none_or(|word| {
+        let (at, bit) = info::changed(conn.0);
+        self.words.u64(at).is_none_or(|word| {
             word.load(Ordering::Relaxed) & bit != 0
                 && word.fetch_and(!bit, Ordering::Acquire) & bit != 0
         })

@@ -85,6 +85,13 @@ pub mod info {
     /// u64 words, one bit per connection: which ones [`PENDING_CONNECT`] is about. The domain takes
     /// bits by clearing them.
     pub const CHANGED: usize = PAGE + 192;
+    const _: () = assert!(CHANGED + super::fd::CONNECTIONS_MAX as usize / 8 <= 2 * PAGE);
+
+    /// Where a connection's word lies in [`CHANGED`], and its bit there.
+    #[must_use]
+    pub const fn changed(conn: u32) -> (usize, u64) {
+        (CHANGED + (conn / 64 * 8) as usize, 1 << (conn % 64))
+    }
 
     /// Pending bit: a request waits in the mailbox.
     pub const PENDING_MAILBOX: u32 = 1;

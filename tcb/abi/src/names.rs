@@ -1,5 +1,5 @@
-//! Enums whose variants have names: the reason of a drop, the hop of a packet, the status of a
-//! grant operation. [`crate::named_enum!`] declares one from a single list.
+//! Enums whose variants have names: the reason of a drop, the hop of a packet.
+//! [`crate::named_enum!`] declares one from a single list.
 
 /// An enum declared by [`crate::named_enum!`], for generic code. The enum itself has the same
 /// items, as constants and `const fn`s.
@@ -24,9 +24,6 @@ pub trait Named: Copy + 'static {
 /// - `meaning()`: the variant's doc comment, in one line;
 /// - `index()`: the variant's place in `ALL`;
 /// - [`Named`], and the usual derives (`Ord` is by discriminant).
-///
-/// Where the values of the variants are on a wire, a line is `Variant(value) = "name"`: then the
-/// value is the discriminant, and `from_value()` is the way back.
 ///
 /// ```
 /// abi::named_enum! {
@@ -61,36 +58,6 @@ macro_rules! named_enum {
             #[inline]
             $vis const fn index(self) -> usize {
                 self as usize
-            }
-        }
-
-        $crate::named_enum!(@tables [$vis] $enum { $($variant, $name, [$($doc),+];)+ });
-    };
-    (
-        $(#[$meta:meta])*
-        $vis:vis enum $enum:ident: $repr:ident {
-            $($(#[doc = $doc:literal])+ $variant:ident($value:literal) = $name:literal,)+
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr($repr)]
-        $vis enum $enum { $($(#[doc = $doc])+ $variant = $value,)+ }
-
-        #[allow(dead_code, reason = "an enum of one module seldom needs every item")]
-        impl $enum {
-            /// The variant of a value from the wire; none: no variant has this value.
-            #[must_use]
-            $vis const fn from_value(value: $repr) -> Option<Self> {
-                match value { $($value => Some(Self::$variant),)+ _ => None }
-            }
-
-            /// The variant's place in [`Self::ALL`].
-            #[must_use]
-            $vis const fn index(self) -> usize {
-                /// The same variants, counted from 0.
-                enum Ordinal { $($variant,)+ }
-                match self { $(Self::$variant => Ordinal::$variant as usize,)+ }
             }
         }
 
@@ -154,16 +121,6 @@ mod tests {
         }
     }
 
-    named_enum! {
-        /// What came back.
-        enum Answer: i16 {
-            /// Yes.
-            Yes(0) = "yes",
-            /// No.
-            No(-7) = "no",
-        }
-    }
-
     #[test]
     fn tables_and_variants_are_in_the_order_of_declaration() {
         assert_eq!((Limb::COUNT, Limb::ALL), (2, [Limb::Arm, Limb::Leg]));
@@ -173,14 +130,5 @@ mod tests {
             Limb::Leg.meaning(),
             "A leg, which is longer than an arm in most cases."
         );
-    }
-
-    #[test]
-    fn a_value_from_the_wire_is_a_variant_or_none() {
-        assert_eq!(Answer::ALL.map(|answer| answer as i16), [0, -7]);
-        assert_eq!(Answer::ALL.map(Answer::index), [0, 1]);
-        assert_eq!(Answer::from_value(-7), Some(Answer::No));
-        assert_eq!(Answer::from_value(1), None);
-        assert_eq!(Answer::No.name(), "no");
     }
 }

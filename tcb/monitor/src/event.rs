@@ -49,9 +49,9 @@ impl Port {
 
     /// Says that something has changed about one of the domain's connections.
     pub fn tell_of(&self, number: u32) {
-        let at = info::CHANGED + (number / 64 * 8) as usize;
+        let (at, bit) = info::changed(number);
         if let Some(word) = self.memory.info().span().u64(at) {
-            word.fetch_or(1 << (number % 64), Ordering::Release);
+            word.fetch_or(bit, Ordering::Release);
         }
         self.raise(info::PENDING_CONNECT);
     }

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 /// Set in an event's data, beside the domain's id, if it asks for a descriptor.
 const ASKS: u64 = 1 << 16;
-/// Domains that are seen to in one turn, at least.
+/// Events that are taken in one turn, at most; others stay.
 const EVENTS: usize = 64;
 
 /// The descriptors of all domains that are alive.
@@ -33,7 +33,10 @@ impl Watch {
 
     /// From now on it is heard when it asks for a descriptor, or it is not.
     pub(crate) fn hear(&self, id: DomId, process: &Process, hears: bool) {
-        let flags = EventFlags::from_bits_retain(u32::from(hears) * EventFlags::IN.bits());
+        let flags = match hears {
+            true => EventFlags::IN,
+            false => EventFlags::empty(),
+        };
         let data = EventData::new_u64(u64::from(id.0) | ASKS);
         // One that is not watched any more is dead.
         let _ = epoll::modify(&self.0, process.attach.fd(), data, flags);

@@ -42,8 +42,8 @@ impl End {
     /// Which of its first 128 connections it was told of since the last time.
     fn told_of(&self) -> u128 {
         let span = self.memory.info().span();
-        let word = |at| span.u64(info::CHANGED + at).unwrap();
-        let [low, high] = [0, 8].map(|at| word(at).swap(0, Ordering::Relaxed));
+        let word = |conn| span.u64(info::changed(conn).0).unwrap();
+        let [low, high] = [0, 64].map(|conn| word(conn).swap(0, Ordering::Relaxed));
         u128::from(high) << 64 | u128::from(low)
     }
 

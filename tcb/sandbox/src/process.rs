@@ -3,18 +3,20 @@
 /// CPU time that a process has used, nanoseconds.
 #[must_use]
 pub fn cpu_ns(pid: i32) -> Option<u64> {
-    clock_ns((!pid << 3) | 2)
+    clock_ns(pid, 2)
 }
 
 /// CPU time that a thread of our own has used, nanoseconds.
 #[must_use]
 pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
-    clock_ns((!tid << 3) | 6)
+    clock_ns(tid, 6)
 }
 
 /// What one of the kernel's clocks shows whose number is made of a process's or thread's
 /// (include/linux/posix-timers.h).
-fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
+fn clock_ns(id: i32, kind: libc::clockid_t) -> Option<u64> {
+    // 0 would be whoever asks.
+    let clock = (id > 0).then_some((!id << 3) | kind)?;
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -81,7 +81,7 @@ pub(crate) fn of_maps(pages: &[PageMap]) -> Result<Vec<Run>, Slot> {
     merge(pages.iter().map(Run::of).collect(), Run::continues)
 }
 
-/// The runs of `slots`, into `out`; only slot and pages mean something.
+/// The runs of `slots`; only slot and pages mean something.
 ///
 /// # Errors
 /// A slot that occurs twice.

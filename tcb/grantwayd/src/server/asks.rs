@@ -120,9 +120,9 @@ impl Core {
                 Ok((0, vec![sealed::write("audit", &audit)?]))
             }
             Ask::Keep {} => {
-                let kept = fds.into_iter().next().ok_or("nothing is beside it")?;
-                sealed::check(&kept, KEPT_MAX)?;
-                self.kept = Some(kept);
+                let kept = beside(&fds)?;
+                sealed::check(kept, KEPT_MAX)?;
+                self.kept = Some(kept.try_clone()?);
                 done()
             }
             Ask::Forget { domain } => self.forget(domain),

@@ -63,7 +63,10 @@ impl Window {
     /// Frees slots, each range as it was reserved.
     pub fn unreserve(&mut self, ranges: &[Range<u32>]) {
         for range in ranges.iter().filter(|range| !range.is_empty()) {
-            self.held.remove(&range.start);
+            let held = self.held.get(&range.start);
+            if held.is_some_and(|(end, _)| *end == range.end) {
+                self.held.remove(&range.start);
+            }
         }
     }
 }

@@ -1,11 +1,8 @@
 //! The words of an entry, and the revoker's side: the monitor's.
 
 use crate::span::Span;
+use crate::sync::fence;
 use abi::counted::{Translation, announcements_at};
-#[cfg(loom)]
-use loom::sync::atomic::fence;
-#[cfg(not(loom))]
-use std::sync::atomic::fence;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Uses of an entry. One thread counts them.
