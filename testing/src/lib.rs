@@ -6,6 +6,7 @@
 
 mod by_hand;
 mod flood;
+mod groups;
 pub mod needs;
 mod placed;
 mod processes;
@@ -16,7 +17,8 @@ mod waiting;
 
 pub use by_hand::refuses_a_person;
 pub use flood::{Stops, flood};
-pub use placed::{place_program, place_script};
+pub use groups::group_id;
+pub use placed::{place_machine, place_program, place_script};
 pub use processes::{Killed, child_of};
 pub use promtool::promtool;
 pub use skips::{LIST, skip};

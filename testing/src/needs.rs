@@ -138,18 +138,21 @@ pub fn program(name: &str) -> Result<(), Missing> {
     }
 }
 
+/// The programs that a machine consists of; `grantway` starts them from its own folder.
+pub const MACHINE: [&str; 5] = [
+    "grantwayd",
+    "grantway-netd",
+    "grantway-manager",
+    "driver",
+    "guest",
+];
+
 /// A machine with TAPs: the programs that it consists of, and a TAP driver.
 ///
 /// # Errors
 /// As [`program`] and [`tap`].
 pub fn machine() -> Result<(), Missing> {
-    for name in [
-        "grantwayd",
-        "grantway-netd",
-        "grantway-manager",
-        "driver",
-        "guest",
-    ] {
+    for name in MACHINE {
         program(name)?;
     }
     tap()

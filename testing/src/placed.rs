@@ -1,5 +1,6 @@
 //! Programs that a test puts where it wants to run them.
 
+use crate::needs::MACHINE;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -21,6 +22,18 @@ pub fn place_program(from: &Path, to: &Path) {
     }
     let copied = Command::new("cp").arg("--").arg(from).arg(to).status();
     assert!(copied.expect("cp starts").success(), "{}", from.display());
+}
+
+/// Puts `grantway` and the programs that a machine consists of into a folder, from that in which
+/// `grantway` was built.
+///
+/// # Panics
+/// As [`place_program`].
+#[track_caller]
+pub fn place_machine(grantway: &Path, folder: &Path) {
+    for name in MACHINE.iter().chain(&["grantway"]) {
+        place_program(&grantway.with_file_name(name), &folder.join(name));
+    }
 }
 
 /// Puts a shell script at `to`, in the place of what is there.

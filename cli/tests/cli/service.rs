@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use testing::require;
+use testing::{group_id, require};
 
 /// What a service manager has been told so far.
 struct Manager {
@@ -184,14 +184,6 @@ fn a_group_that_is_not_there_is_told_with_its_line() {
     assert!(run.err.contains(told), "{run:?}");
 }
 
-/// The id of a group of this system.
-fn group(name: &str) -> u32 {
-    let groups = std::fs::read_to_string("/etc/group").unwrap();
-    let mut groups = groups.lines().map(|line| line.split(':'));
-    let found = groups.find_map(|mut words| (words.next()? == name).then(|| words.nth(1)));
-    found.flatten().unwrap().parse().unwrap()
-}
-
 #[test]
 fn a_group_may_look_and_another_may_change() {
     require!(root);
@@ -203,7 +195,7 @@ fn a_group_may_look_and_another_may_change() {
     let up = place.run(&["up", &file, "--detach", "--json"]);
     assert!(up.ok(), "{up:?}");
     let up: Value = serde_json::from_str(&up.out).unwrap();
-    let [look, change] = ["games", "adm"].map(group);
+    let [look, change] = ["games", "adm"].map(group_id);
     for args in [&["status"][..], &["stat", "driver"], &["grants"]] {
         let run = place.run_as_group(USER, look, args);
         assert!(run.ok(), "{args:?}: {run:?}");

@@ -7,8 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use testing::{place_program, require, wait_for};
+use testing::{group_id, require, wait_for};
 
 const MACHINE: &str = "[machine]\nname = \"m\"\nchange_group = \"adm\"\n\
                        [[nic]]\nname = \"lan\"\nkind = \"tap\"\nifname = \"gw0\"\n\
@@ -67,35 +66,15 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// The programs where everybody may execute them.
-fn program(world: &World) -> String {
-    let from = Path::new(&grantway()).parent().unwrap().to_owned();
-    for name in crate::unprivileged::PROGRAMS {
-        let (from, to) = (from.join(name), world.folder.path().join(name));
-        if !to.exists() {
-            place_program(&from, &to);
-        }
-    }
-    world.folder.path().join("grantway").display().to_string()
-}
-
 /// Starts `grantway ARGS` as somebody.
 fn spawn_as(world: &World, (user, group): (u32, u32), args: &[&str]) -> Running {
-    let mut command = world.command(&program(world), args);
+    let mut command = world.command(&world.program(), args);
     world.spawn(command.uid(user).gid(group))
 }
 
 /// `grantway run --machine m ARGS` as somebody else.
 fn run_as(world: &World, who: (u32, u32), args: &[&str]) -> Ran {
     spawn_as(world, who, &[&["run", "--machine", "m"], args].concat()).finish()
-}
-
-/// The id of a group of this system.
-fn group(name: &str) -> u32 {
-    let groups = fs::read_to_string("/etc/group").unwrap();
-    let mut groups = groups.lines().map(|line| line.split(':'));
-    let found = groups.find_map(|mut words| (words.next()? == name).then(|| words.nth(1)));
-    found.flatten().unwrap().parse().unwrap()
 }
 
 /// Its address is one of the machine's that nobody has, and its way out the machine's.
@@ -221,7 +200,7 @@ fn who_may_attach_runs_commands_and_nobody_else_does() {
     };
     let machine = Machine::start(&world);
     let args = ["-q", "--", "sh", "-c", SCRIPT];
-    let ran = run_as(&world, (USER, group("adm")), &args);
+    let ran = run_as(&world, (USER, group_id("adm")), &args);
     assert_eq!((ran.code, ran.err.as_str()), (7, ""), "{ran:?}");
     let has = |part: &str| assert!(ran.out.contains(part), "{part}: {ran:?}");
     has("inet 10.9.0.2/24");
@@ -235,7 +214,7 @@ fn who_may_attach_runs_commands_and_nobody_else_does() {
         "-c",
         "ping -c 1 -w 60 10.9.0.1 && cat /etc/resolv.conf",
     ];
-    let ran = run_as(&world, (USER, group("adm")), &dns);
+    let ran = run_as(&world, (USER, group_id("adm")), &dns);
     assert!(ran.code == 0 && ran.out.contains(OUTSIDE), "{ran:?}");
     machine.is_alone();
     let ran = run_as(&world, (USER, USER), &args);

@@ -4,38 +4,20 @@ use crate::world::{OUTSIDE, Ran, SYSTEM, World, grantway, wait_until_none};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use testing::{place_program, require};
+use testing::require;
 
 const NOBODY: u32 = 65_534;
-
-pub(crate) const PROGRAMS: [&str; 6] = [
-    "grantway",
-    "grantwayd",
-    "grantway-netd",
-    "grantway-manager",
-    "driver",
-    "guest",
-];
 
 /// What is the same with and without a way outside.
 const SCRIPT: &str = "ip -o address show dev eth0; id -u; exit 7";
 
 /// As somebody who has a folder and nothing else.
 fn as_nobody(world: &World, args: &[&str], path: Option<&str>) -> Ran {
-    let from = Path::new(&grantway()).parent().unwrap().to_owned();
     let runtime = world.runtime();
     fs::create_dir_all(&runtime).unwrap();
     std::os::unix::fs::chown(&runtime, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
-    for name in PROGRAMS {
-        let (from, to) = (from.join(name), world.folder.path().join(name));
-        if !to.exists() {
-            place_program(&from, &to);
-        }
-    }
-    let program = world.folder.path().join("grantway").display().to_string();
-    let mut command = world.command(&program, &[&["run"], args].concat());
+    let mut command = world.command(&world.program(), &[&["run"], args].concat());
     if let Some(path) = path {
         command.env("PATH", path);
     }

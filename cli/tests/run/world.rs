@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use tempfile::TempDir;
-use testing::{require, wait_until};
+use testing::{place_machine, require, wait_until};
 
 /// One machine at a time: they share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -130,6 +130,15 @@ impl World {
         let left = self.left();
         assert!(left.is_empty(), "{left:?} are left of {args:?}: {ran:?}");
         ran
+    }
+
+    /// `grantway`, with what it starts, where everybody may execute it.
+    pub(crate) fn program(&self) -> String {
+        let program = self.folder.path().join("grantway");
+        if !program.exists() {
+            place_machine(Path::new(&grantway()), self.folder.path());
+        }
+        program.display().to_string()
     }
 
     pub(crate) fn runtime(&self) -> PathBuf {

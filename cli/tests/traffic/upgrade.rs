@@ -13,17 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{PATIENCE, Stops, child_of, place_program, require, wait_for, wait_until};
+use testing::needs::MACHINE;
+use testing::{PATIENCE, Stops, child_of, place_machine, require, wait_for, wait_until};
 
 const GUESTS: usize = 16;
-const PROGRAMS: [&str; 6] = [
-    "grantway",
-    "grantwayd",
-    "grantway-netd",
-    "grantway-manager",
-    "driver",
-    "guest",
-];
 /// A prime, so that a chunk that is lost or comes twice is seen.
 const PATTERN: usize = 251;
 
@@ -36,9 +29,7 @@ struct Installed {
 impl Installed {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
-        for name in PROGRAMS {
-            place_program(&grantway().with_file_name(name), &folder.path().join(name));
-        }
+        place_machine(&grantway(), folder.path());
         let config = "[driver]\nrestart_pause_ms = 20\n";
         fs::write(folder.path().join("m.toml"), config).unwrap();
         let namespaces = (0..GUESTS).map(|_| Namespace::new().unwrap()).collect();
@@ -211,7 +202,7 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
     with_streams(&installed, |came| {
         all_go_on(came);
         let before = installed.processes();
-        for name in PROGRAMS {
+        for name in MACHINE.iter().chain(&["grantway"]) {
             installed.replace(name, None);
         }
         installed.done(&["upgrade"]);
