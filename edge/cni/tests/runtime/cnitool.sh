@@ -1,34 +1,13 @@
 #!/bin/sh
-# cnitool, which is CNI's own library as a program, with a machine: `cnitool.sh GRANTWAY PLUGIN
-# FOLDER`, in mount and network namespaces of its own, so that nothing of the system's is touched.
-# Says what is not as it has to be.
-set -eu
-grantway=$1 plugin=$2 w=$3
-export GRANTWAY_RUNTIME_DIR="$w/run" NETCONFPATH="$w/net.d"
-export CNI_PATH="$w/bin:/usr/lib/cni:/opt/cni/bin:/usr/libexec/cni"
-
-fail() {
-    echo "cnitool.sh: $*" >&2
-    exit 1
-}
-eventually() {
-    for _ in $(seq 600); do
-        if "$@" >/dev/null 2>&1; then return; fi
-        sleep 0.1
-    done
-    fail "not within a minute: $*"
-}
+# cnitool, which is CNI's own library as a program, with a machine.
+. "$(dirname "$0")/common.sh"
+export NETCONFPATH="$w/net.d" CNI_PATH="$w/bin:/usr/lib/cni:/opt/cni/bin:/usr/libexec/cni"
 leave() { "$grantway" down >/dev/null 2>&1 || true; }
 trap leave EXIT
 
 # cnitool keeps what it was answered in /var/lib/cni.
-for folder in /run/netns /var/lib/cni; do
-    mkdir -p "$folder"
-    mount -t tmpfs tmpfs "$folder"
-done
-ip link set lo up
-mkdir "$w/bin" "$w/net.d" "$w/www"
-cp "$plugin" "$w/bin/"
+own /run/netns /var/lib/cni
+mkdir "$w/www"
 echo "this is b" >"$w/www/index.html"
 for name in a b; do ip netns add "$name"; done
 
@@ -78,12 +57,10 @@ refused() {
     said=$(call "$1" "$2" "$3" 2>&1) && fail "cnitool $1 $2 $3: it went well"
     case $said in *"$4"*) ;; *) fail "cnitool $1 $2 $3, without '$4': $said" ;; esac
 }
-guests() { "$grantway" status --json | grep -o '"program": *"guest"' | wc -l; }
 has() {
     found="$(guests) $(ls "$w"/leases/* 2>/dev/null | grep -c '^[0-9f]' || true)"
     [ "$found" = "$1" ] || fail "guests and leases are $found, and not $1"
 }
-page() { [ "$(curl -s --max-time 2 "http://$1/")" = "this is b" ]; }
 
 refused status alone a "no machine answers"
 "$grantway" up "$w/machine.toml" --detach >/dev/null
@@ -103,8 +80,8 @@ for to in 10.99.0.1 10.99.0.100; do eventually ip netns exec a ping -c 1 -W 1 "$
 iptables-save | grep -q 10.99.0.100 || fail "no rule of portmap and firewall"
 ip netns exec b busybox httpd -f -p 80 -h "$w/www" &
 httpd=$!
-eventually page 10.99.0.100
-eventually page 10.99.0.1:8080
+eventually page 10.99.0.100 b
+eventually page 10.99.0.1:8080 b
 kill "$httpd"
 
 # What has changed is told, what is not to be there any more goes, and nothing else.

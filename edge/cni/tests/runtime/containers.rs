@@ -82,9 +82,16 @@ fn containers_come_talk_and_go_and_nothing_is_left() {
     assert_eq!((machine.guests().len(), machine.leases().len()), (1, 2));
     call("GC", "", "", &conf).done();
     assert_eq!(machine.guests().len(), 1);
-    let none = json!([]);
+    // Of two, the one that the runtime still has.
+    a.call("ADD", &conf).done();
     let mut gc = conf.clone();
-    gc["cni.dev/valid-attachments"] = none;
+    gc["cni.dev/valid-attachments"] = json!([{ "containerID": b.0, "ifname": "eth0" }]);
+    call("GC", "", "", &gc).done();
+    assert_eq!(machine.guests().len(), 1);
+    loses_its_interface(&a.1);
+    reaches(&b.1, HOST);
+    a.call("DEL", &conf).done();
+    gc["cni.dev/valid-attachments"] = json!([]);
     call("GC", "", "", &gc).done();
     assert!(machine.guests().is_empty());
     loses_its_interface(&b.1);

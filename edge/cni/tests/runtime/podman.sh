@@ -1,23 +1,7 @@
 #!/bin/sh
-# Containers of podman 4 behind a machine: `podman.sh GRANTWAY PLUGIN FOLDER`, in mount and network
-# namespaces of its own, so that nothing of the system's is touched. Says what is not as it has to
-# be.
-set -eu
-grantway=$1 plugin=$2 w=$3
-export GRANTWAY_RUNTIME_DIR="$w/run" CONTAINERS_CONF="$w/containers.conf"
-export CONTAINERS_STORAGE_CONF="$w/storage.conf"
-
-fail() {
-    echo "podman.sh: $*" >&2
-    exit 1
-}
-eventually() {
-    for _ in $(seq 1200); do
-        if "$@" >/dev/null 2>&1; then return; fi
-        sleep 0.1
-    done
-    fail "not within two minutes: $*"
-}
+# Containers of podman 4 behind a machine.
+. "$(dirname "$0")/common.sh"
+export CONTAINERS_CONF="$w/containers.conf" CONTAINERS_STORAGE_CONF="$w/storage.conf"
 leave() {
     podman rm -fa -t 0 >/dev/null 2>&1 || true
     "$grantway" down >/dev/null 2>&1 || true
@@ -26,13 +10,7 @@ leave() {
 }
 trap leave EXIT
 
-for folder in /run/netns /var/lib/cni /dev/shm; do
-    mkdir -p "$folder"
-    mount -t tmpfs tmpfs "$folder"
-done
-ip link set lo up
-mkdir "$w/bin" "$w/net.d"
-cp "$plugin" "$w/bin/"
+own /run/netns /var/lib/cni /dev/shm
 for name in a b c; do
     for folder in bin etc proc sys dev tmp run root www; do mkdir -p "$w/$name/$folder"; done
     cp "$(command -v busybox)" "$w/$name/bin/busybox"
@@ -99,10 +77,9 @@ start() {
     podman run -d --name "$name" --network gwnet "$@" --rootfs "$w/$name" \
         /bin/busybox httpd -f -p 80 -h /www
 }
-has_guests() { [ "$("$grantway" status --json | grep -o '"program": *"guest"' | wc -l)" = "$1" ]; }
+has_guests() { [ "$(guests)" = "$1" ]; }
 leases() { ls "$w/leases/gwnet" | grep '^[0-9]' || true; }
 has_leases() { [ "$(leases)" = "$1" ]; }
-page() { [ "$(curl -s --max-time 2 "http://$1/")" = "$2" ]; }
 page_from() {
     printf 'GET / HTTP/1.0\r\n\r\n' |
         podman exec -i "$1" /bin/busybox nc -w 2 "$2" 80 | grep -qx "$3"
@@ -116,11 +93,11 @@ start b >/dev/null
 has_guests 2 || fail "two containers, and not two guests"
 podman exec a /bin/busybox ip link show eth0 | grep -q 02:11:22:33:44:55 || fail "another MAC"
 b=$(podman inspect b --format '{{.NetworkSettings.Networks.gwnet.IPAddress}}')
-eventually page 10.99.0.50 "this is a"
+eventually page 10.99.0.50 a
 eventually page_from b 10.99.0.50 "this is a"
 eventually page_from a "$b" "this is b"
 
-eventually page 10.99.0.1:8080 "this is a"
+eventually page 10.99.0.1:8080 a
 
 # 100 MB each way, while the driver domain is killed ten times.
 streams=
@@ -151,6 +128,14 @@ podman stop -t 0 a >/dev/null
 eventually has_guests 1
 podman start a >/dev/null
 has_guests 2 || fail "no guest after a start"
+eventually page_from b 10.99.0.50 "this is a"
+
+# A container whose monitor was killed is one that ended: podman clears up at the next call.
+podman run -d --name d --network gwnet --rootfs "$w/c" /bin/busybox sleep 1000000 >/dev/null
+has_guests 3 || fail "no guest of a third container"
+kill -9 "$(podman inspect d --format '{{.State.ConmonPid}}')"
+podman rm -f -t 0 d >/dev/null
+eventually has_guests 2
 eventually page_from b 10.99.0.50 "this is a"
 
 podman rm -f -t 0 b >/dev/null

@@ -1,0 +1,30 @@
+# What the scripts here begin with: `NAME.sh GRANTWAY PLUGIN FOLDER`, in mount and network namespaces
+# of its own, so that nothing of the system's is touched. Says what is not as it has to be.
+set -eu
+grantway=$1 plugin=$2 w=$3
+export GRANTWAY_RUNTIME_DIR="$w/run"
+
+fail() {
+    echo "${0##*/}: $*" >&2
+    exit 1
+}
+eventually() {
+    for _ in $(seq 1200); do
+        if "$@" >/dev/null 2>&1; then return; fi
+        sleep 0.1
+    done
+    fail "not within two minutes: $*"
+}
+# Folders that are the system's, empty.
+own() {
+    for folder in "$@"; do
+        mkdir -p "$folder"
+        mount -t tmpfs tmpfs "$folder"
+    done
+}
+guests() { "$grantway" status --json | grep -o '"program": *"guest"' | wc -l; }
+page() { [ "$(curl -s --max-time 2 "http://$1/")" = "this is $2" ]; }
+
+ip link set lo up
+mkdir "$w/bin" "$w/net.d"
+cp "$plugin" "$w/bin/"
