@@ -6,6 +6,7 @@ use abi::DomId;
 use abi::core::{Ask, CPU_WORDS, Text, Umem};
 use abi::layout::fd::DEVICES_MAX;
 use abi::machine::{Device, Domain, Opening};
+use shmem::time::monotonic_ns;
 use std::os::fd::OwnedFd;
 
 /// Bytes of what a system cannot provide.
@@ -362,6 +363,8 @@ pub(crate) fn start(core: &mut Core, world: &World, place: usize) -> Result<Owne
         .id(place)
         .ok_or("the domain was not built".to_owned())?;
     let done = core.ask(Ask::Start { domain }, &[])?;
-    let console = done.fds.into_iter().next();
-    console.ok_or_else(|| "a domain without a console".to_owned().into())
+    let fds = <[OwnedFd; 2]>::try_from(done.fds);
+    let [console, mailbox] = fds.map_err(|_| "a domain without console and mailbox".to_owned())?;
+    core.meet(domain, mailbox, monotonic_ns());
+    Ok(console)
 }

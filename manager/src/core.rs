@@ -1,5 +1,7 @@
 //! The manager's end of the link to the core.
 
+use crate::mailbox::{MailTurn, Mailbox, Reply};
+use abi::DomId;
 use abi::core::{Ask, Record, Tell};
 use link::{Link, LinkError, Received, sealed};
 use rustix::event::PollFlags;
@@ -9,6 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes of a refusal's words.
 const WHY_MAX: usize = 1 << 20;
+/// How often a reply is looked for, which makes no descriptor readable.
+const LOOK_NS: u64 = 500_000;
 
 /// Why something that was asked of the core was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +56,10 @@ impl Done {
     }
 }
 
+fn not_running() -> Refusal {
+    Refusal::from("the domain is not running".to_owned())
+}
+
 pub(crate) type Answer = Result<Done, Refusal>;
 
 /// The core.
@@ -63,6 +71,10 @@ pub(crate) struct Core {
     news: VecDeque<(Tell, Vec<OwnedFd>)>,
     /// Answers that nobody has taken yet.
     answers: BTreeMap<u32, Answer>,
+    /// Of the domains that run.
+    mailboxes: BTreeMap<DomId, Mailbox>,
+    /// The same of what domains were asked.
+    replies: BTreeMap<u32, Reply>,
     /// Whether it is gone.
     is_gone: bool,
 }
@@ -74,6 +86,8 @@ impl Core {
             tokens: 0,
             news: VecDeque::new(),
             answers: BTreeMap::new(),
+            mailboxes: BTreeMap::new(),
+            replies: BTreeMap::new(),
             is_gone: false,
         }
     }
@@ -90,8 +104,7 @@ impl Core {
 
     /// Asks for something; its answer comes under the token that this returns.
     pub(crate) fn post(&mut self, message: Ask, fds: &[BorrowedFd<'_>]) -> u32 {
-        self.tokens = self.tokens.wrapping_add(1).max(1);
-        let token = self.tokens;
+        let token = self.token();
         let record = Record { token, message };
         while !self.is_gone {
             match self.link.send(&record, fds) {
@@ -105,6 +118,65 @@ impl Core {
             }
         }
         token
+    }
+
+    fn token(&mut self) -> u32 {
+        self.tokens = self.tokens.wrapping_add(1).max(1);
+        self.tokens
+    }
+
+    /// A domain runs, and this is its mailbox.
+    pub(crate) fn meet(&mut self, domain: DomId, mailbox: OwnedFd, now_ns: u64) {
+        // What an earlier domain of this id was asked.
+        self.part(domain);
+        let mailbox = Mailbox::new(mailbox, now_ns);
+        self.mailboxes.insert(domain, mailbox);
+    }
+
+    /// A domain has ended: it replies nothing any more.
+    pub(crate) fn part(&mut self, domain: DomId) {
+        let mailbox = self.mailboxes.remove(&domain);
+        if let Some(token) = mailbox.and_then(Mailbox::end) {
+            self.replies.insert(token, Err(not_running()));
+        }
+    }
+
+    /// Asks a domain; its reply comes under the token that this returns.
+    pub(crate) fn relay(&mut self, domain: DomId, request: &[u8], now_ns: u64) -> u32 {
+        let token = self.token();
+        let mailbox = self.mailboxes.get_mut(&domain);
+        let put = mailbox.map(|mailbox| mailbox.put(token, request, now_ns));
+        match put.unwrap_or_else(|| Err(not_running())) {
+            Ok(()) => drop(self.post(Ask::Knock { domain }, &[])),
+            Err(refusal) => drop(self.replies.insert(token, Err(refusal))),
+        }
+        token
+    }
+
+    /// Looks for replies.
+    pub(crate) fn look(&mut self, now_ns: u64) {
+        let mut knocks = Vec::new();
+        for (domain, mailbox) in &mut self.mailboxes {
+            match mailbox.turn(now_ns) {
+                MailTurn::Nothing => {}
+                MailTurn::Knock => knocks.push(*domain),
+                MailTurn::Reply(token, reply) => drop(self.replies.insert(token, reply)),
+            }
+        }
+        for domain in knocks {
+            self.post(Ask::Knock { domain }, &[]);
+        }
+    }
+
+    /// When to look for replies next.
+    pub(crate) fn look_ns(&self, now_ns: u64) -> Option<u64> {
+        let waits = self.mailboxes.values().any(Mailbox::waits);
+        waits.then(|| now_ns.saturating_add(LOOK_NS))
+    }
+
+    /// The reply to what a domain was asked, if it is there.
+    pub(crate) fn reply(&mut self, token: u32) -> Option<Reply> {
+        self.replies.remove(&token)
     }
 
     /// Asks for something and waits for the answer. The core answers at once, and what netd has a
@@ -147,7 +219,7 @@ impl Core {
 
     /// Whether the answer to what was asked is there.
     pub(crate) fn has_answer(&self, token: u32) -> bool {
-        self.answers.contains_key(&token)
+        self.answers.contains_key(&token) || self.replies.contains_key(&token)
     }
 
     /// Whether there is something that the core has told of itself.
@@ -158,6 +230,7 @@ impl Core {
     /// Answers that nobody waits for any more are forgotten.
     pub(crate) fn forget_but(&mut self, is_waited_for: impl Fn(u32) -> bool) {
         self.answers.retain(|token, _| is_waited_for(*token));
+        self.replies.retain(|token, _| is_waited_for(*token));
     }
 
     /// Takes everything that is there.

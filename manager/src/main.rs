@@ -18,6 +18,7 @@
 //! | `build` | from a description to running domains |
 //! | `restart` | when a domain is started again |
 //! | `console`, `log` | what domains print |
+//! | `mailbox` | what domains are asked, and what they reply |
 //! | `serve`, `client`, `access` | the main loop; the control socket, and who may ask for what |
 //! | `metrics` | what all of it counts, for who watches many machines |
 
@@ -28,6 +29,7 @@ mod console;
 mod core;
 mod keep;
 mod log;
+mod mailbox;
 mod metrics;
 mod reload;
 mod restart;

@@ -9,7 +9,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use runtime::mailbox::Asker;
 use runtime::platform::Asked;
 use serde_json::{Value, json};
-use shmem::Span;
+use shmem::home::Home;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -53,8 +53,8 @@ pub struct Server {
     pub name: String,
     /// Who may ask: the user that the process was started by, beside root.
     pub user: u32,
-    /// The driver's words.
-    pub info: Span,
+    /// The driver's memory.
+    pub home: Home,
     /// The driver's doorbell.
     pub bell: OwnedFd,
     /// The driver's hypercalls.
@@ -69,7 +69,7 @@ impl Server {
     pub fn start(self, listener: UnixListener) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("control".to_owned());
         let begun = Instant::now();
-        let mut asker = Asker::new(self.info);
+        let mut asker = Asker::new(&self.home);
         thread
             .spawn(move || {
                 for client in listener.incoming() {

@@ -14,7 +14,7 @@ use crate::platform::Xen;
 use crate::store::{Store, XenBus};
 use crate::tally::Tally;
 use crate::waiter::XenWaiter;
-use abi::layout::info;
+use abi::layout::{info, mailbox};
 use abi::machine::{Device, Domain, Program};
 use abi::{DomId, PAGE};
 use config::domain::{DriverConfig, GrantMode};
@@ -118,7 +118,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
     let server = Server {
         name,
         user,
-        info,
+        home,
         bell,
         tally,
     };
@@ -187,6 +187,7 @@ fn devices(domain: &Domain) -> Result<Vec<OwnedFd>, Failed> {
 fn home(domain: &Domain) -> io::Result<Home> {
     Ok(Home {
         info: Area::anonymous(info::bytes(0, domain.config.len()))?,
+        mailbox: Area::anonymous(mailbox::BYTES)?,
         frames: Area::anonymous((domain.frames as usize).max(1) * PAGE)?,
         window: Area::anonymous(PAGE)?,
         domain: DomId(0),

@@ -8,7 +8,7 @@
 
 use crate::grants::{Numbers, Pointers};
 use crate::platform::Threads;
-use abi::layout::{fd, info};
+use abi::layout::{fd, info, mailbox};
 use abi::machine::{Domain, Machine, Program};
 use abi::mailbox::Request;
 use abi::{DomId, PAGE};
@@ -167,6 +167,7 @@ impl Half {
         let pages = |count: u32| Area::anonymous((count as usize).max(1) * PAGE);
         let home = Home {
             info: Area::anonymous(info::bytes(domain.grant_entries, 0))?,
+            mailbox: Area::anonymous(mailbox::BYTES)?,
             frames: pages(domain.frames)?,
             // Nothing is ever mapped there.
             window: pages(0)?,
@@ -196,7 +197,7 @@ impl Half {
     fn asked(&self) -> io::Result<Asked> {
         Ok(Asked {
             name: self.domain.name.clone(),
-            asker: Asker::new(self.home.info.span()),
+            asker: Asker::new(&self.home),
             bell: EventDoorbell::from(self.event.try_clone()?),
         })
     }

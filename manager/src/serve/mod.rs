@@ -302,8 +302,12 @@ impl<'a> Server<'a> {
                         .world
                         .name(domain)
                         .and_then(|name| self.world.place(name));
-                    if let (Some(place), Some(console)) = (place, fds.into_iter().next()) {
+                    let mut fds = fds.into_iter();
+                    if let (Some(place), Some(console)) = (place, fds.next()) {
                         self.watch_console(place, console);
+                    }
+                    if let Some(mailbox) = fds.next() {
+                        self.core.meet(domain, mailbox, monotonic_ns());
                     }
                 }
                 Tell::Life {
@@ -323,6 +327,8 @@ impl<'a> Server<'a> {
         if !stage.is_over() {
             // An id that is given out again is another domain's.
             self.reported.remove(&id);
+        } else {
+            self.core.part(id);
         }
         // What it printed last is worth having before its end is reported.
         if stage.is_over() && !self.reported.contains(&id) {
@@ -397,7 +403,8 @@ impl<'a> Server<'a> {
             deadline = deadline.into_iter().chain([late]).min();
         }
         let again = self.clients.values().filter_map(Client::again_ns);
-        deadline = deadline.into_iter().chain(again).min();
+        let look = self.core.look_ns(now);
+        deadline = deadline.into_iter().chain(again).chain(look).min();
         // What came while something else was asked is there already: nothing wakes us for it.
         if self.is_answered() || self.core.has_news() {
             deadline = Some(now);
@@ -407,6 +414,7 @@ impl<'a> Server<'a> {
         }
         self.hear();
         let now = monotonic_ns();
+        self.core.look(now);
         self.requests(now);
         self.hear();
         self.restart(now);

@@ -5,7 +5,8 @@ use super::changes::AskedBy;
 use crate::access::{self, Right};
 use crate::build;
 use crate::client::{Relay, Waits};
-use crate::core::{Answer, Refusal};
+use crate::core::Refusal;
+use crate::mailbox::Reply;
 use abi::core::{Ask, CoreStatus, Text, report_of};
 use abi::machine::{Audit, Control, ControlError, Relayed, Restarted, Status};
 use rustix::time::{ClockId, clock_gettime};
@@ -16,7 +17,7 @@ const ROOM_NS: u64 = 1_500_000_000;
 const START_NS: u64 = 20_000_000_000;
 /// While it waits, it is tried this often.
 const ROOM_AGAIN_NS: u64 = 1_000_000;
-/// Bytes of a status, an audit or a reply: far above those of the largest machine.
+/// Bytes of a status or an audit: far above those of the largest machine.
 const BYTES_MAX: usize = 256 << 20;
 
 impl Server<'_> {
@@ -148,19 +149,16 @@ impl Server<'_> {
                     }
                 }
                 Waits::Room(relay, at) if now >= *at => {
-                    let ask = Ask::Relay { domain: relay.to };
-                    match self.core.post_with(ask, &relay.request) {
-                        Ok(token) => client.waits = Waits::Reply(relay.clone(), token),
-                        Err(error) => client.answer(&refusal(error.why), now),
-                    }
+                    let token = self.core.relay(relay.to, &relay.request, now);
+                    client.waits = Waits::Reply(relay.clone(), token);
                 }
-                Waits::Reply(relay, token) => match self.core.answer(*token) {
+                Waits::Reply(relay, token) => match self.core.reply(*token) {
                     None => {}
                     Some(Err(Refusal { is_busy: true, .. })) if now < relay.until_ns => {
                         let again = now.saturating_add(ROOM_AGAIN_NS);
                         client.waits = Waits::Room(relay.clone(), again);
                     }
-                    Some(answer) => match reply(answer) {
+                    Some(reply) => match text_of(reply) {
                         Ok(reply) => client.answer(&Relayed { reply }, now),
                         Err(error) => client.answer(&refusal(error), now),
                     },
@@ -204,9 +202,8 @@ impl Server<'_> {
 }
 
 /// What a domain has replied, as text.
-fn reply(answer: Answer) -> Result<String, String> {
-    let bytes = answer.and_then(|done| done.bytes(BYTES_MAX));
-    let bytes = bytes.map_err(|refusal| refusal.why)?;
+fn text_of(reply: Reply) -> Result<String, String> {
+    let bytes = reply.map_err(|refusal| refusal.why)?;
     String::from_utf8(bytes).map_err(|_| "the domain's reply makes no sense".into())
 }
 

@@ -3,8 +3,8 @@
 
 use crate::core::{Core, Refusal};
 use crate::world::World;
-use abi::core::{Ask, Stage};
-use abi::layout::info;
+use abi::core::Stage;
+use abi::layout::mailbox;
 use abi::mailbox::Request;
 
 /// Between two tries.
@@ -37,11 +37,11 @@ impl Telling {
     /// It is longer than a request may be.
     pub(super) fn new(worker: usize, request: &Request) -> Result<Self, String> {
         let request = serde_json::to_vec(request).map_err(|error| error.to_string())?;
-        if request.len() > info::MAILBOX_IN_MAX {
+        if request.len() > mailbox::IN_MAX {
             return Err(format!(
                 "an interface is described by {} bytes, and {} is the most: give it fewer rules",
                 request.len(),
-                info::MAILBOX_IN_MAX
+                mailbox::IN_MAX
             ));
         }
         Ok(Self {
@@ -97,19 +97,15 @@ impl Telling {
                 let id = world.id(self.worker);
                 let runs = |id: &abi::DomId| world.stage(*id) == Some(Stage::Running);
                 self.stands = match id.filter(runs) {
-                    Some(domain) => match core.post_with(Ask::Relay { domain }, &self.request) {
-                        Ok(token) => Stands::Told(token),
-                        Err(_) => Stands::At(now_ns.saturating_add(GONE_NS)),
-                    },
+                    Some(domain) => Stands::Told(core.relay(domain, &self.request, now_ns)),
                     None => Stands::At(now_ns.saturating_add(GONE_NS)),
                 };
             }
-            Stands::Told(token) => match core.answer(token) {
+            Stands::Told(token) => match core.reply(token) {
                 None => {}
-                Some(Ok(done)) => {
+                Some(Ok(reply)) => {
                     self.stands = Stands::Done;
-                    let reply = done.bytes(info::MAILBOX_OUT_MAX);
-                    refused(&reply.map_err(|refusal| refusal.why)?)?;
+                    refused(&reply)?;
                 }
                 Some(Err(Refusal { is_busy, .. })) => {
                     let wait = if is_busy { AGAIN_NS } else { GONE_NS };

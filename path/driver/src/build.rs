@@ -112,7 +112,7 @@ pub(crate) fn build<W: Waiting>(
         }
     }
     let bridge = bridge(&config, &numbered)?;
-    let mailbox = Mailbox::new(home.info.span());
+    let mailbox = Mailbox::new(home.mailbox.span());
     let switch = Switch::new(ports, bridge, firewall, ledger);
     let system = Rc::clone(&platform);
     let guests = guests(shared);

@@ -76,7 +76,7 @@ fn assemble<W>(
         ledger: Ledger::new(config.ledger),
         trace: Trace::default(),
         waiter,
-        mailbox: Mailbox::new(home.info.span()),
+        mailbox: Mailbox::new(home.mailbox.span()),
         idle: Idle::new(config.spin_us)
             .yielding(config.yields)
             .adapting(config.adapts),

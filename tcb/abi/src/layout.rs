@@ -2,20 +2,26 @@
 //! no range is ever used for anything else, so an address inside one never becomes a Rust object.
 //!
 //! ```text
-//! 0x5d00_0000_0000  INFO     start info, shared words, call page, mailbox, grant table, config
+//! 0x5d00_0000_0000  INFO     start info, shared words, call page, grant table, config
+//! 0x5d80_0000_0000  MAILBOX  requests to the domain, and its replies
 //! 0x5e00_0000_0000  FRAMES   the domain's own page frames (what it may grant)
 //! 0x5f00_0000_0000  STUB     the agent's code and its argument pages (sealed, read-only here)
 //! 0x6000_0000_0000  WINDOW   where granted pages of others appear; only the agent maps here
 //! ```
 //!
-//! INFO and FRAMES are shared with the monitor only. The domain may scribble over INFO at any
-//! time: the monitor copies what it reads out of it once and checks the copy.
+//! INFO and FRAMES are shared with the core only. The domain may scribble over INFO at any time: the
+//! core copies what it reads out of it once and checks the copy. MAILBOX is shared with the manager,
+//! and the core does not look into it.
+
+pub mod mailbox;
 
 /// Bytes of a page, and of a page frame.
 pub const PAGE: usize = 4096;
 
 /// Start of the information region.
 pub const INFO: usize = 0x5d00_0000_0000;
+/// Start of the mailbox.
+pub const MAILBOX: usize = 0x5d80_0000_0000;
 /// Start of the domain's own page frames.
 pub const FRAMES: usize = 0x5e00_0000_0000;
 /// Start of the agent's stub (one page) and of its argument pages.
@@ -74,14 +80,6 @@ pub mod info {
     pub const CPU: usize = PAGE + 8;
     /// u64: grows whenever the domain's main loop turns, asleep or not: see [`PENDING_PING`].
     pub const HEARTBEAT: usize = PAGE + 16;
-    /// u32: number of the newest request in the mailbox (monitor writes).
-    pub const MAILBOX_REQUEST: usize = PAGE + 64;
-    /// u32: bytes of that request.
-    pub const MAILBOX_REQUEST_BYTES: usize = PAGE + 68;
-    /// u32: number of the request that the reply in the mailbox answers (domain writes).
-    pub const MAILBOX_REPLY: usize = PAGE + 128;
-    /// u32: bytes of that reply.
-    pub const MAILBOX_REPLY_BYTES: usize = PAGE + 132;
     /// u64 words, one bit per connection: which ones [`PENDING_CONNECT`] is about. The domain takes
     /// bits by clearing them.
     pub const CHANGED: usize = PAGE + 192;
@@ -105,16 +103,8 @@ pub mod info {
     pub const CALL: usize = 2 * PAGE;
     /// Pages of the call page.
     pub const CALL_PAGES: usize = 2;
-    /// A request to the domain.
-    pub const MAILBOX_IN: usize = 4 * PAGE;
-    /// Bytes that a request may have.
-    pub const MAILBOX_IN_MAX: usize = 29 * PAGE;
-    /// A domain's reply.
-    pub const MAILBOX_OUT: usize = 33 * PAGE;
-    /// Bytes that a reply may have.
-    pub const MAILBOX_OUT_MAX: usize = 95 * PAGE;
     /// The grant table: entries of 8 bytes, see [`crate::classic::GrantEntry`].
-    pub const GRANT_TABLE: usize = 128 * PAGE;
+    pub const GRANT_TABLE: usize = 4 * PAGE;
 
     /// Bytes that a configuration may have.
     pub const CONFIG_MAX: usize = 16 << 20;

@@ -3,7 +3,6 @@
 use crate::event::Port;
 use crate::hypercall::{CallCounters, CallPage, Shared};
 use crate::life::Life;
-use crate::mailbox::Mailbox;
 use crate::memory::Memory;
 use crate::post::Post;
 use crate::process::Process;
@@ -39,7 +38,6 @@ pub(crate) struct Parts {
     pub(crate) devices: Vec<Option<OwnedFd>>,
     /// What is to be shown of devices before the first hypercall.
     pub(crate) shows: Vec<Show>,
-    pub(crate) mailbox: Mailbox,
     pub(crate) attaches: TokenBucket,
     /// Numbers in the domain's table that it has got a descriptor at.
     pub(crate) attached: BTreeSet<i32>,
@@ -102,7 +100,6 @@ impl Domain {
                 epoll,
                 devices: Vec::new(),
                 shows: Vec::new(),
-                mailbox: Mailbox::default(),
                 attaches: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
                 attached: BTreeSet::new(),
                 process: None,

@@ -8,7 +8,7 @@ use crate::domain::{Domain, Running};
 use crate::grant::mechanism::Make;
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
-use crate::mailbox::RelayError;
+use crate::memory::Memory;
 use crate::numbers::Numbers;
 use crate::post::Post;
 use crate::spec::{DomainError, DomainSpec, Start};
@@ -16,15 +16,11 @@ use crate::watch::Watch;
 use abi::layout::{fd, info};
 use abi::status::Program;
 use abi::{ConnId, DomId};
-use shmem::Span;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// How often the main thread looks while it waits for something that makes no descriptor readable.
-const LOOK_NS: u64 = 500_000;
 
 /// A descriptor of the hypervisor that became readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,11 +126,18 @@ impl Hypervisor {
         self.domains.iter_mut().find(|domain| domain.id == id)
     }
 
-    /// A domain's page frames: what a device of its own may be set up over.
+    /// A domain's memory: what a device of its own may be set up over, and what others know it by.
     #[must_use]
-    pub fn frames(&self, id: DomId) -> Option<Span> {
-        let domain = self.domain(id)?;
-        Some(domain.parts.as_ref()?.memory.frames().span())
+    pub fn memory(&self, id: DomId) -> Option<&Memory> {
+        Some(&self.domain(id)?.parts.as_ref()?.memory)
+    }
+
+    /// Has a domain look into its mailbox, also one that was on its way to sleep.
+    pub fn knock(&self, id: DomId) {
+        if let Some(parts) = self.domain(id).and_then(|domain| domain.parts.as_ref()) {
+            parts.port.raise(info::PENDING_MAILBOX);
+            parts.port.ring();
+        }
     }
 
     /// Connects two domains; the backend's number of the connection, and the frontend's.
@@ -359,12 +362,7 @@ impl Hypervisor {
                     self.watch.hear(domain.id, process, domain.attach_open);
                 }
             }
-            let relay_ns = domain
-                .parts
-                .as_ref()
-                .filter(|parts| parts.mailbox.waits())
-                .map(|_| now_ns.saturating_add(LOOK_NS));
-            for deadline in [domain.life.deadline_ns(), attach_ns, relay_ns] {
+            for deadline in [domain.life.deadline_ns(), attach_ns] {
                 next = [next, deadline].into_iter().flatten().min();
             }
         }
@@ -417,33 +415,5 @@ impl Hypervisor {
         self.shared.controls.forget(id);
         // Of one that was given up before it ran.
         self.shared.counted.pins.forget(id);
-    }
-
-    /// Passes bytes to a domain's mailbox; [`Hypervisor::relayed`] has the outcome later.
-    ///
-    /// # Errors
-    /// See [`RelayError`].
-    pub fn relay(&mut self, id: DomId, request: &[u8], now_ns: u64) -> Result<(), RelayError> {
-        let domain = self.domain_mut(id).ok_or(RelayError::Unknown)?;
-        if !domain.life.is_alive() {
-            return Err(RelayError::Dead);
-        }
-        let parts = domain.parts.as_mut().ok_or(RelayError::Dead)?;
-        parts
-            .mailbox
-            .send(&parts.memory, &parts.port, request, now_ns)
-    }
-
-    /// The outcome of the request that waits in a domain's mailbox, once there is one.
-    pub fn relayed(&mut self, id: DomId, now_ns: u64) -> Option<Result<Vec<u8>, RelayError>> {
-        let Some(domain) = self.domain_mut(id) else {
-            return Some(Err(RelayError::Unknown));
-        };
-        match domain.parts.as_mut() {
-            Some(parts) if domain.life.is_alive() => {
-                parts.mailbox.poll(&parts.memory, &parts.port, now_ns)
-            }
-            _ => Some(Err(RelayError::Dead)),
-        }
     }
 }

@@ -13,7 +13,6 @@
 //! | `naming`, `numbers` | ids and numbers are given out again once nothing names them |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
 //! | `attach`, [`device`], `give` | descriptors for a domain, and what they can be told |
-//! | [`mailbox`] | bytes to and from a domain |
 //! | [`pins`] | frames that a device has pinned |
 //! | `report` | status and audit |
 //!
@@ -32,7 +31,6 @@ pub mod grant;
 pub mod hypercall;
 pub mod hypervisor;
 pub mod life;
-pub mod mailbox;
 pub mod memory;
 mod naming;
 mod numbers;
@@ -49,6 +47,5 @@ mod worker;
 pub use device::{Device, DeviceControl, DeviceMap, NoRoom};
 pub use hypervisor::{Hypervisor, Source};
 pub use life::Life;
-pub use mailbox::RelayError;
 pub use pins::Pin;
 pub use spec::{DomainError, DomainSpec, Start};

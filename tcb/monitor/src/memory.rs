@@ -1,24 +1,25 @@
-//! The two regions that a domain consists of.
+//! The regions that a domain consists of.
 
 use abi::DomId;
-use abi::layout::{self, info};
+use abi::layout::{self, info, mailbox};
 use shmem::{Region, Span};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A domain's information region and its page frames. Both live as long as anybody has a use for
-/// them: the domain, or a domain that has one of its frames mapped.
+/// A domain's information region, its page frames and its mailbox. They live as long as anybody has
+/// a use for them: the domain, or a domain that has one of its frames mapped.
 #[derive(Debug)]
 pub struct Memory {
     info: Region,
     frames: Region,
     frames_readonly: OwnedFd,
+    mailbox: Region,
     frame_count: u32,
     grant_entries: u32,
 }
 
 impl Memory {
-    /// Makes both regions, all zero but for a configuration, in which the domain finds what it is
+    /// Makes all regions, all zero but for a configuration, in which the domain finds what it is
     /// to do.
     ///
     /// # Errors
@@ -36,10 +37,12 @@ impl Memory {
         written.map_err(|_| io::ErrorKind::OutOfMemory)?;
         let frames = Region::create(&format!("frames-{id}"), frame_count as usize * layout::PAGE)?;
         let frames_readonly = frames.readonly_fd()?;
+        let mailbox = Region::create(&format!("mailbox-{id}"), mailbox::BYTES)?;
         Ok(Self {
             info,
             frames,
             frames_readonly,
+            mailbox,
             frame_count,
             grant_entries,
         })
@@ -55,6 +58,12 @@ impl Memory {
     #[must_use]
     pub fn frames(&self) -> &Region {
         &self.frames
+    }
+
+    /// The mailbox, which is the domain's and the manager's: nobody here looks into it.
+    #[must_use]
+    pub fn mailbox(&self) -> BorrowedFd<'_> {
+        self.mailbox.fd()
     }
 
     /// How many page frames there are.

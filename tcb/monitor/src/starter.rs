@@ -32,6 +32,7 @@ impl Plan {
             profile: self.spec.program.into(),
             info: self.memory.info(),
             frames: self.memory.frames(),
+            mailbox: self.memory.mailbox(),
             window_slots: self.spec.window_slots,
             event: self.port.doorbell(),
             epoll: self.epoll.as_fd(),

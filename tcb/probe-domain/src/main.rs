@@ -7,7 +7,7 @@ use abi::hypercall::{
     ANSWER_WORD, Attach, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT,
     STATUS_WORD,
 };
-use abi::layout::info;
+use abi::layout::{info, mailbox};
 use abi::{ConnId, DomId, PAGE, Slot, XenbusState};
 use rustix::event::epoll;
 use serde_json::{Value, json};
@@ -174,26 +174,20 @@ impl Probe {
     }
 
     fn mailbox(&mut self) {
-        let number = self.word(info::MAILBOX_REQUEST).load(Ordering::Acquire);
-        let bytes = self
-            .word(info::MAILBOX_REQUEST_BYTES)
-            .load(Ordering::Relaxed) as usize;
-        let mut text = vec![0; bytes.min(info::MAILBOX_IN_MAX)];
-        self.info
-            .skip(info::MAILBOX_IN)
-            .read(&mut text)
-            .expect("a request");
+        let span = self.home.mailbox.span();
+        let word = |offset| span.u32(offset).expect("a word of the mailbox");
+        let number = word(mailbox::REQUEST).load(Ordering::Acquire);
+        let bytes = word(mailbox::REQUEST_BYTES).load(Ordering::Relaxed) as usize;
+        let mut text = vec![0; bytes.min(mailbox::IN_MAX)];
+        span.skip(mailbox::IN).read(&mut text).expect("a request");
         let order: Value = serde_json::from_slice(&text).unwrap_or_default();
         let reply = self.obey(&order).to_string();
-        self.info
-            .skip(info::MAILBOX_OUT)
+        span.skip(mailbox::OUT)
             .write(reply.as_bytes())
             .expect("room for a reply");
         let length = order["claim"].as_u64().unwrap_or(reply.len() as u64);
-        self.word(info::MAILBOX_REPLY_BYTES)
-            .store(length as u32, Ordering::Relaxed);
-        self.word(info::MAILBOX_REPLY)
-            .store(number, Ordering::Release);
+        word(mailbox::REPLY_BYTES).store(length as u32, Ordering::Relaxed);
+        word(mailbox::REPLY).store(number, Ordering::Release);
     }
 
     /// Carries out an order: `{"do": …, …}`.

@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 
 /// Descriptors that the program is started with, in the order of their numbers: the five of
 /// [`abi::layout::fd`], then those that are mapped at the start and closed.
-pub(crate) const HANDED: usize = 9;
+pub(crate) const HANDED: usize = 10;
 /// Number of the stub's page.
 pub(crate) const STUB: u64 = 5;
 /// Number of the argument pages (read-only).
@@ -15,6 +15,8 @@ pub(crate) const ARGS: u64 = 6;
 pub(crate) const INFO: u64 = 7;
 /// Number of the domain's own frames.
 pub(crate) const FRAMES: u64 = 8;
+/// Number of the mailbox.
+pub(crate) const MAILBOX: u64 = 9;
 
 /// Descriptors are first moved above this number, so that none lies where another one goes.
 const ASIDE: c_long = 64;

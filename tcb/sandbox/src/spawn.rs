@@ -17,7 +17,7 @@ use crate::sandboxed::Sandboxed;
 use crate::spec::{SpawnError, Spec};
 use crate::start::{CPUS_MAX, Start};
 use abi::PAGE;
-use abi::layout::{FRAMES, FRAMES_MAX, INFO, WINDOW_SLOTS_MAX};
+use abi::layout::{FRAMES_MAX, INFO, MAILBOX, WINDOW_SLOTS_MAX};
 use abi::version::VERSION;
 use std::fs::File;
 use std::path::Path;
@@ -57,7 +57,7 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
         return Err(SpawnError::Spec("a grant window has at most 1048576 slots"));
     }
     if spec.frames.span().len() > FRAMES_MAX as usize * PAGE
-        || spec.info.span().len() > FRAMES - INFO
+        || spec.info.span().len() > MAILBOX - INFO
     {
         return Err(SpawnError::Spec("a domain has at most 1048576 frames"));
     }

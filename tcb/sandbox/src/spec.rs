@@ -23,6 +23,8 @@ pub struct Spec<'a> {
     pub info: &'a Region,
     /// The domain's own page frames, mapped read-write at [`abi::layout::FRAMES`].
     pub frames: &'a Region,
+    /// The mailbox, mapped read-write at [`abi::layout::MAILBOX`].
+    pub mailbox: BorrowedFd<'a>,
     /// Slots of the grant window at [`abi::layout::WINDOW`].
     pub window_slots: u32,
     /// Becomes [`abi::layout::fd::EVENT`].

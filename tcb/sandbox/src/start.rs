@@ -13,7 +13,7 @@ use crate::spec::{During, SpawnError, Spec};
 use crate::stub::{self, ARGS, RECORD_BYTES, Record};
 use crate::tracee::{self, Stop};
 use abi::PAGE;
-use abi::layout::{FRAMES, INFO, STUB, WINDOW};
+use abi::layout::{FRAMES, INFO, MAILBOX, STUB, WINDOW, mailbox};
 use libc::{c_long, sock_filter, user_regs_struct};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_send_signal};
@@ -155,6 +155,7 @@ impl Start {
                 args_readonly.as_raw_fd(),
                 spec.info.fd().as_raw_fd(),
                 spec.frames.fd().as_raw_fd(),
+                spec.mailbox.as_raw_fd(),
             ],
             cpu: rustix::thread::sched_getcpu(),
         };
@@ -259,11 +260,14 @@ impl Start {
         let info = [INFO as u64, info_bytes, BOTH, SHARED, child::INFO, 0];
         let frames = FRAMES as u64;
         let frames = [frames, frames_bytes, BOTH, SHARED, child::FRAMES, 0];
+        let [mail, mail_bytes] = [MAILBOX as u64, mailbox::BYTES as u64];
+        let mailbox = [mail, mail_bytes, BOTH, SHARED, child::MAILBOX, 0];
         // The argument pages come first and alone: the records of all others lie there.
         tracee::call(self.pid, &self.entry, libc::SYS_mmap, &args).during(regions)?;
         let mut calls = vec![
             InjectedCall::new(regions, libc::SYS_mmap, &info),
             InjectedCall::new(regions, libc::SYS_mmap, &frames),
+            InjectedCall::new(regions, libc::SYS_mmap, &mailbox),
         ];
         let reserve = libc::MAP_PRIVATE
             | libc::MAP_ANONYMOUS
@@ -291,6 +295,7 @@ impl Start {
             [STUB as u64, PAGE as u64 + args_bytes, 0],
             [INFO as u64, info_bytes, 0],
             [FRAMES as u64, frames_bytes, 0],
+            [mail, mail_bytes, 0],
         ];
         let seal = seal
             .each_ref()

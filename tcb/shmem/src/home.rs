@@ -2,7 +2,7 @@
 
 use crate::area::Area;
 use crate::span::Span;
-use abi::layout::{self, info};
+use abi::layout::{self, info, mailbox};
 use abi::version::{OWNER, VERSION, VERSION_NOTE};
 use abi::{DomId, PAGE};
 use core::fmt;
@@ -12,9 +12,11 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// What the monitor laid out before the first instruction: see [`abi::layout`].
 #[derive(Clone, Copy, Debug)]
 pub struct Home {
-    /// Start info, shared words, call page, configuration, mailbox and grant table; offsets in
+    /// Start info, shared words, call page, configuration and grant table; offsets in
     /// [`abi::layout::info`].
     pub info: Area,
+    /// Offsets in [`abi::layout::mailbox`].
+    pub mailbox: Area,
     /// The domain's own page frames.
     pub frames: Area,
     /// The grant window: pages of others that were mapped; everything else in it faults.
@@ -141,6 +143,7 @@ pub fn take() -> Result<Home, NotADomain> {
     crate::time::set_tsc_hz(tsc_hz);
     Ok(Home {
         info: Area::at_fixed(layout::INFO, info::bytes(grant_entries, config_bytes)),
+        mailbox: Area::at_fixed(layout::MAILBOX, mailbox::BYTES),
         frames: Area::at_fixed(layout::FRAMES, frames * PAGE),
         window: Area::at_fixed(layout::WINDOW, slots * PAGE),
         domain: DomId(domain),

@@ -117,7 +117,7 @@ fn what_is_kept_is_bounded_and_the_rest_is_counted() {
     let kept = seen(&got).len();
     assert!(kept <= BYTES_MAX / 1500 && kept > 50, "{kept}");
     assert_eq!(got["lost"], 1000 - kept);
-    assert!(got.to_string().len() < abi::layout::info::MAILBOX_OUT_MAX);
+    assert!(got.to_string().len() < abi::layout::mailbox::OUT_MAX);
     // Small ones are bounded by their number.
     for number in 0..1000 {
         machine.send(0, &frame(mac(1), mac(0), 60, number));
@@ -130,7 +130,7 @@ fn what_is_kept_is_bounded_and_the_rest_is_counted() {
         (seen(&got).len(), &got["lost"]),
         (FRAMES_MAX, &(1000 - FRAMES_MAX).into())
     );
-    assert!(got.to_string().len() < abi::layout::info::MAILBOX_OUT_MAX);
+    assert!(got.to_string().len() < abi::layout::mailbox::OUT_MAX);
 }
 
 #[test]

@@ -135,7 +135,8 @@ messages! {
             /// Number of the interface within the frontend.
             handle: u16,
         }
-        /// Start a domain's process. Beside the answer: the reading end of its console.
+        /// Start a domain's process. Beside the answer: the reading end of its console, and its
+        /// mailbox.
         8 Start {
             /// The domain.
             domain: DomId,
@@ -154,8 +155,8 @@ messages! {
             /// Why.
             why: Text,
         }
-        /// Pass the bytes beside to a domain's mailbox. Done when it has replied: beside.
-        11 Relay {
+        /// Have a domain look into its mailbox.
+        11 Knock {
             /// The domain.
             domain: DomId,
         }
@@ -206,7 +207,8 @@ messages! {
             /// Whether they are read by a port.
             has_metrics_port: bool,
         }
-        /// A domain that runs, for a manager that did not start it. Beside: its console.
+        /// A domain that runs, for a manager that did not start it. Beside: its console, and its
+        /// mailbox.
         2 Console {
             /// The domain.
             domain: DomId,

@@ -50,7 +50,7 @@ fn asks() -> Vec<Ask> {
         Ask::Start { domain },
         Ask::GiveUp { domain, why },
         Ask::Kill { domain, why },
-        Ask::Relay { domain },
+        Ask::Knock { domain },
         Ask::Status {},
         Ask::Audit {},
         Ask::Keep {},

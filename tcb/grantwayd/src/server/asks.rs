@@ -1,15 +1,16 @@
 //! What the manager asks of the core, and what it is answered.
 
-use super::Core;
+use super::{Core, copies};
 use abi::DomId;
 use abi::core::{Ask, CPU_WORDS, KEPT_MAX, Tell};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
-use monitor::{DomainSpec, Life, RelayError, Start};
+use monitor::memory::Memory;
+use monitor::{DomainSpec, Life, Start};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// An ask that is answered at once: a number, and what travels beside it.
 pub(super) type Answer = Result<(u64, Vec<OwnedFd>), Refusal>;
@@ -49,7 +50,7 @@ impl Core {
     }
 
     /// Carries out what the manager asks.
-    pub(super) fn ask(&mut self, received: Received<Ask>, now: u64) {
+    pub(super) fn ask(&mut self, received: Received<Ask>) {
         let Received { record, fds } = received;
         let token = record.token;
         let answer = match record.message {
@@ -60,10 +61,6 @@ impl Core {
                 umem,
                 rings_slot,
             } => return self.give_socket(token, (domain, unit), umem, rings_slot, fds),
-            Ask::Relay { domain } => match self.relay(token, domain, fds, now) {
-                Ok(()) => return,
-                Err(refusal) => Err(refusal),
-            },
             Ask::End { failed } => {
                 if failed {
                     self.failure = Some(None);
@@ -130,7 +127,11 @@ impl Core {
                 sandbox::probe()?;
                 done()
             }
-            Ask::Open { .. } | Ask::GiveSocket { .. } | Ask::Relay { .. } | Ask::End { .. } => {
+            Ask::Knock { domain } => {
+                self.hypervisor.knock(domain);
+                done()
+            }
+            Ask::Open { .. } | Ask::GiveSocket { .. } | Ask::End { .. } => {
                 Err("answered later".into())
             }
         }
@@ -187,7 +188,7 @@ impl Core {
             |e: io::Error| format!("domain {}: its console: {e}", self.hypervisor.name(id));
         let (ours, theirs) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| console(e.into()))?;
-        let reader = ours.try_clone().map_err(console)?;
+        let beside = self.ways_to(id, &ours).map_err(console)?;
         let program = match self.hypervisor.program(id) {
             Some(Program::Driver) => "driver",
             Some(Program::Guest) => "guest",
@@ -201,7 +202,13 @@ impl Core {
         self.hypervisor.start(id, start)?;
         self.consoles.insert(id, ours);
         self.unconnected.insert(id);
-        Ok((0, vec![reader]))
+        Ok((0, beside))
+    }
+
+    /// What the manager has of a domain that runs: its console, and its mailbox.
+    pub(super) fn ways_to(&self, id: DomId, console: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
+        let mailbox = self.hypervisor.memory(id).map(Memory::mailbox);
+        copies([console.as_fd()].into_iter().chain(mailbox))
     }
 
     /// Forgets a domain of which nothing is left: not in its process, and in no other's window.
@@ -219,34 +226,6 @@ impl Core {
         self.hypervisor.forget(id)?;
         self.unconnected.remove(&id);
         done()
-    }
-
-    fn relay(&mut self, token: u32, id: DomId, fds: Vec<OwnedFd>, now: u64) -> Result<(), Refusal> {
-        let request =
-            sealed::read(&beside(&fds)?, info::MAILBOX_IN_MAX).map_err(|_| RelayError::TooLong)?;
-        self.hypervisor
-            .relay(id, &request, now)
-            .map_err(|error| Refusal {
-                why: error.to_string(),
-                is_busy: error == RelayError::Busy,
-            })?;
-        self.relays.insert(id, Some(token));
-        Ok(())
-    }
-
-    /// Hands on what domains have replied.
-    pub(super) fn replies(&mut self, now: u64) {
-        let domains: Vec<DomId> = self.relays.keys().copied().collect();
-        for domain in domains {
-            let Some(outcome) = self.hypervisor.relayed(domain, now) else {
-                continue;
-            };
-            let token = self.relays.remove(&domain).flatten();
-            if let Some(token) = token {
-                let reply = || Ok((0, vec![sealed::write("reply", &outcome?)?]));
-                self.answer(token, reply());
-            }
-        }
     }
 }
 

@@ -13,7 +13,7 @@
 
 use super::asks::{Answer, Refusal, beside};
 use super::units::{Bound, Making, SOCKETS, Unit, Waits};
-use super::{Core, Peer, hear};
+use super::{Core, Peer, copies, hear};
 use crate::netd::{Socket, Tap};
 use abi::core::{Outcome, RingPlace, Task, Tell, Umem};
 use abi::layout::ring_slots;
@@ -21,18 +21,13 @@ use abi::{DomId, PAGE, Slot};
 use link::{Link, Received, sealed};
 use monitor::{Device, DeviceMap, Life, Pin};
 use shmem::Span;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Bytes of a refusal's words, or of what a system cannot provide.
 const WORDS_MAX: usize = 64 << 10;
 /// Entries that a socket's ring may have: what the kernel takes at most.
 const ENTRIES_MAX: u32 = 1 << 16;
-
-fn copies<'a>(fds: impl Iterator<Item = &'a OwnedFd>) -> io::Result<Vec<OwnedFd>> {
-    fds.map(OwnedFd::try_clone).collect()
-}
 
 fn netd_is_away() -> Refusal {
     let why = "netd is being started again".into();
@@ -54,12 +49,12 @@ impl Core {
                 .into_iter()
                 .chain(&open.given)
                 .chain(&open.rest);
-            tasks.push((Task::TakeUp { unit, given }, copies(all)));
+            tasks.push((Task::TakeUp { unit, given }, copies(all.map(AsFd::as_fd))));
         }
         for (&unit, socket) in &self.units.bound {
             let &Bound { on, is_queue, .. } = socket;
             let task = Task::TakeUpSocket { on, unit, is_queue };
-            tasks.push((task, copies(socket.kept.iter())));
+            tasks.push((task, copies(socket.kept.iter().map(AsFd::as_fd))));
         }
         for (task, beside) in tasks {
             match beside {
@@ -219,10 +214,13 @@ impl Core {
     fn umem(&self, making: &Making) -> Result<Span, Refusal> {
         let built = matches!(self.hypervisor.life(making.domain), Some(Life::Built));
         let of = making.umem.of.unwrap_or(making.domain);
-        let frames = self.hypervisor.frames(of).filter(|_| built);
-        let frames = frames.ok_or("the domain is not there any more")?;
+        let memory = self.hypervisor.memory(of).filter(|_| built);
+        let memory = memory.ok_or("the domain is not there any more")?;
         let bytes = |pages: u32| pages as usize * PAGE;
-        let umem = frames.sub(bytes(making.umem.first_frame), bytes(making.umem.frames));
+        let umem = memory
+            .frames()
+            .span()
+            .sub(bytes(making.umem.first_frame), bytes(making.umem.frames));
         umem.ok_or_else(|| "an AF_XDP socket over frames that the domain does not have".into())
     }
 

@@ -104,8 +104,6 @@ pub(crate) struct Core {
     log: Option<[OwnedFd; 2]>,
     /// The reading ends of the domains' consoles: theirs never break.
     consoles: BTreeMap<DomId, OwnedFd>,
-    /// Tokens of relays under way; none: their manager is gone.
-    relays: BTreeMap<DomId, Option<u32>>,
     /// What the manager was last told of each domain.
     told: BTreeMap<DomId, (Stage, Text)>,
     /// Domains whose connections were not all up since their start.
@@ -147,7 +145,6 @@ impl Core {
             sockets,
             log,
             consoles: BTreeMap::new(),
-            relays: BTreeMap::new(),
             told: BTreeMap::new(),
             unconnected: BTreeSet::new(),
             signals,
@@ -218,19 +215,15 @@ impl Core {
         let fds = fds.chain(self.kept.as_ref().map(AsFd::as_fd));
         let fds = fds.chain(self.sockets.metrics.as_ref().map(ControlSocket::fd));
         let fds = fds.chain(self.sockets.metrics_port.as_ref().map(AsFd::as_fd));
-        let fds: io::Result<Vec<_>> = fds.map(|fd| fd.try_clone_to_owned()).collect();
-        match fds {
+        match copies(fds) {
             Ok(fds) => self.tell(0, message, fds),
             Err(_) => self.manager.kill(),
         }
-        let consoles: Vec<_> = self
-            .consoles
-            .iter()
-            .map(|(id, fd)| (*id, fd.try_clone()))
-            .collect();
-        for (domain, console) in consoles {
-            if let Ok(console) = console {
-                self.tell(0, Tell::Console { domain }, vec![console]);
+        let consoles = self.consoles.iter();
+        let ways = consoles.map(|(&id, console)| (id, self.ways_to(id, console)));
+        for (domain, ways) in ways.collect::<Vec<_>>() {
+            if let Ok(ways) = ways {
+                self.tell(0, Tell::Console { domain }, ways);
             }
         }
         self.told.clear();
@@ -313,7 +306,6 @@ impl Core {
             self.units.forget(unit);
             self.task(0, Task::Close { unit }, Vec::new());
         }
-        self.replies(now);
         self.tell_lives();
         self.start_helpers(now);
     }
@@ -379,11 +371,10 @@ impl Core {
             Ready::ReaderGone => {
                 self.ending.get_or_insert(None);
             }
-            Ready::Manager => self.hear_manager(now),
+            Ready::Manager => self.hear_manager(),
             Ready::ManagerEnded => {
                 self.to_manager = None;
                 self.manager.ended(now);
-                self.relays.values_mut().for_each(|token| *token = None);
                 if self.kept.is_none() && self.ending.is_none() {
                     // The next manager could not know what is built already.
                     let why = "the manager ended before the machine was ready";
@@ -398,14 +389,18 @@ impl Core {
     }
 
     /// Sees to what the manager asks.
-    fn hear_manager(&mut self, now: u64) {
+    fn hear_manager(&mut self) {
         for _ in 0..ASKS_PER_TURN {
             let Some(received) = hear(&mut self.to_manager, &self.manager) else {
                 return;
             };
-            self.ask(received, now);
+            self.ask(received);
         }
     }
+}
+
+fn copies<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Vec<OwnedFd>> {
+    fds.map(|fd| fd.try_clone_to_owned()).collect()
 }
 
 /// Sends a helper a record, if it is there. Ends one that does not take what is sent.

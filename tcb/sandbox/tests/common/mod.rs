@@ -1,7 +1,7 @@
 //! A domain under test: `hostile`, and the test as its monitor.
 #![allow(dead_code)]
 
-use abi::layout::{FRAMES, PAGE, info};
+use abi::layout::{FRAMES, PAGE, info, mailbox};
 use abi::version::VERSION;
 use abi::{DomId, Slot};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -63,6 +63,7 @@ pub(crate) fn start_by(
 ) -> Result<World, SpawnError> {
     let info = Region::create("info", info::bytes(64, 0)).expect("memory");
     let frames = Region::create("frames", 16 * PAGE).expect("memory");
+    let mailbox = Region::create("mailbox", mailbox::BYTES).expect("memory");
     for (offset, value) in [
         (info::START_MAGIC, info::MAGIC),
         (info::START_VERSION, version),
@@ -84,6 +85,7 @@ pub(crate) fn start_by(
         profile: Profile::Driver,
         info: &info,
         frames: &frames,
+        mailbox: mailbox.fd(),
         window_slots: WINDOW_SLOTS,
         event: event.as_fd(),
         epoll: set.as_fd(),

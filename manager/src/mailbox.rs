@@ -1,0 +1,245 @@
+//! A domain's mailbox: a request in, a reply out, by a memory file that is the domain's and ours
+//! alone. What the domain writes there may be anything, at any time.
+
+use crate::core::Refusal;
+use abi::layout::mailbox;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+/// How long a domain may take for a reply: on virtual machines some were seen to wait for their CPU
+/// for more than a second.
+const PATIENCE_NS: u64 = 3_000_000_000;
+/// How often it is knocked at meanwhile: on virtual machines wake-ups were seen to be late by as
+/// much as that.
+const AGAIN_NS: u64 = 50_000_000;
+
+/// What a domain has replied, or why there is no reply.
+pub(crate) type Reply = Result<Vec<u8>, Refusal>;
+
+/// What there is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum MailTurn {
+    Nothing,
+    /// The domain is to look once more.
+    Knock,
+    /// The reply to the request of this token.
+    Reply(u32, Reply),
+}
+
+/// A mailbox.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    file: File,
+    /// Of the newest request.
+    number: u32,
+    /// The request whose reply is waited for.
+    waits: Option<Request>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    /// None: it is one of the manager before.
+    token: Option<u32>,
+    until_ns: u64,
+    again_ns: u64,
+}
+
+impl Request {
+    fn new(token: Option<u32>, now_ns: u64) -> Self {
+        Self {
+            token,
+            until_ns: now_ns.saturating_add(PATIENCE_NS),
+            again_ns: now_ns.saturating_add(AGAIN_NS),
+        }
+    }
+}
+
+impl Mailbox {
+    /// Takes a mailbox over. If a request of the manager before waits there it keeps its time.
+    pub(crate) fn new(file: OwnedFd, now_ns: u64) -> Self {
+        let file = File::from(file);
+        let number = word(&file, mailbox::REQUEST);
+        let waits = number != word(&file, mailbox::REPLY);
+        Self {
+            file,
+            number: number.unwrap_or_default(),
+            waits: waits.then(|| Request::new(None, now_ns)),
+        }
+    }
+
+    /// Puts a request in: the domain is to look.
+    ///
+    /// # Errors
+    /// Another one waits for its reply, or it does not fit.
+    pub(crate) fn put(&mut self, token: u32, request: &[u8], now_ns: u64) -> Result<(), Refusal> {
+        if self.waits.is_some() {
+            let why = "another request waits for the domain's reply; try again".to_owned();
+            return Err(Refusal { why, is_busy: true });
+        }
+        let max = mailbox::IN_MAX;
+        if request.len() > max {
+            return Err(format!("the request is longer than {max} bytes").into());
+        }
+        self.number = self.number.wrapping_add(1);
+        let number = self.number.to_le_bytes();
+        let bytes = (request.len() as u32).to_le_bytes();
+        // In this order: who sees the number sees the request.
+        self.write(mailbox::IN, request)
+            .and_then(|()| self.write(mailbox::REQUEST_BYTES, &bytes))
+            .and_then(|()| self.write(mailbox::REQUEST, &number))
+            .map_err(|error| format!("the domain's mailbox: {error}"))?;
+        self.waits = Some(Request::new(Some(token), now_ns));
+        Ok(())
+    }
+
+    /// Whether a reply is waited for.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.is_some()
+    }
+
+    /// Looks for the reply. Its bytes are copied once; its length is checked.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> MailTurn {
+        let Some(request) = &mut self.waits else {
+            return MailTurn::Nothing;
+        };
+        let reply = match word(&self.file, mailbox::REPLY) == Some(self.number) {
+            true => read(&self.file).ok_or("the domain's reply makes no sense"),
+            false if now_ns >= request.until_ns => {
+                Err("the domain did not reply within three seconds")
+            }
+            false if now_ns >= request.again_ns => {
+                request.again_ns = now_ns.saturating_add(AGAIN_NS);
+                return MailTurn::Knock;
+            }
+            false => return MailTurn::Nothing,
+        };
+        let token = request.token;
+        self.waits = None;
+        let reply = reply.map_err(|why| why.to_owned().into());
+        token.map_or(MailTurn::Nothing, |token| MailTurn::Reply(token, reply))
+    }
+
+    /// Its domain has ended: the token of the request that waits, if one does.
+    pub(crate) fn end(self) -> Option<u32> {
+        self.waits?.token
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        // By two calls: this program's filter knows no `pwrite`.
+        self.file.seek(SeekFrom::Start(at as u64))?;
+        self.file.write_all(bytes)
+    }
+}
+
+fn word(file: &File, at: usize) -> Option<u32> {
+    let mut bytes = [0; 4];
+    file.read_exact_at(&mut bytes, at as u64).ok()?;
+    Some(u32::from_le_bytes(bytes))
+}
+
+fn read(file: &File) -> Option<Vec<u8>> {
+    let length = word(file, mailbox::REPLY_BYTES)? as usize;
+    let mut reply = vec![0; (length <= mailbox::OUT_MAX).then_some(length)?];
+    file.read_exact_at(&mut reply, mailbox::OUT as u64).ok()?;
+    Some(reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mailbox, and the domain's view of it.
+    fn mailbox() -> (Mailbox, File) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(mailbox::BYTES as u64).unwrap();
+        let ours = file.try_clone().unwrap();
+        (Mailbox::new(ours.into(), 0), file)
+    }
+
+    fn set(domain: &File, at: usize, value: u32) {
+        domain
+            .write_all_at(&value.to_le_bytes(), at as u64)
+            .unwrap();
+    }
+
+    fn reply(domain: &File, number: u32, text: &[u8], claimed: u32) {
+        domain.write_all_at(text, mailbox::OUT as u64).unwrap();
+        set(domain, mailbox::REPLY_BYTES, claimed);
+        set(domain, mailbox::REPLY, number);
+    }
+
+    fn refused(why: &str) -> Reply {
+        Err(why.to_owned().into())
+    }
+
+    #[test]
+    fn a_request_is_seen_and_its_reply_comes_once() {
+        let (mut mailbox, domain) = mailbox();
+        mailbox.put(7, b"{}", 0).unwrap();
+        let mut seen = [0; 2];
+        domain.read_exact_at(&mut seen, mailbox::IN as u64).unwrap();
+        let words = [mailbox::REQUEST, mailbox::REQUEST_BYTES].map(|at| word(&domain, at));
+        assert_eq!((&seen, words), (b"{}", [Some(1), Some(2)]));
+        let busy = mailbox.put(8, b"{}", 1).unwrap_err();
+        assert!(busy.is_busy, "{busy:?}");
+        reply(&domain, 1, b"yes", 3);
+        assert_eq!(mailbox.turn(1), MailTurn::Reply(7, Ok(b"yes".to_vec())));
+        assert_eq!(mailbox.turn(2), MailTurn::Nothing);
+        mailbox.put(9, b"{}", 3).unwrap();
+        assert_eq!(mailbox.end(), Some(9));
+    }
+
+    #[test]
+    fn who_does_not_reply_is_knocked_at_again_and_then_late() {
+        let (mut mailbox, _domain) = mailbox();
+        mailbox.put(7, b"{}", 1000).unwrap();
+        for turn in 1..4 {
+            assert_eq!(mailbox.turn(1000 + turn * AGAIN_NS - 1), MailTurn::Nothing);
+            assert_eq!(mailbox.turn(1000 + turn * AGAIN_NS), MailTurn::Knock);
+        }
+        let late = refused("the domain did not reply within three seconds");
+        assert_eq!(mailbox.turn(1000 + PATIENCE_NS), MailTurn::Reply(7, late));
+        assert!(!mailbox.waits());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_what_makes_no_sense_is_no_reply() {
+        let (mut mailbox, domain) = mailbox();
+        let long = mailbox
+            .put(1, &vec![b' '; mailbox::IN_MAX + 1], 0)
+            .unwrap_err();
+        assert!(long.why.contains("longer than 118784 bytes"), "{long:?}");
+        for (number, claimed) in [(1, u32::MAX), (2, mailbox::OUT_MAX as u32 + 1)] {
+            mailbox
+                .put(number, &vec![b' '; mailbox::IN_MAX], 0)
+                .unwrap();
+            reply(&domain, number, b"", claimed);
+            let nonsense = refused("the domain's reply makes no sense");
+            assert_eq!(mailbox.turn(0), MailTurn::Reply(number, nonsense));
+        }
+        // The last one's room is all there is.
+        mailbox.put(3, b"", 0).unwrap();
+        reply(&domain, 3, b"", mailbox::OUT_MAX as u32);
+        let all = vec![0; mailbox::OUT_MAX];
+        assert_eq!(mailbox.turn(0), MailTurn::Reply(3, Ok(all)));
+    }
+
+    #[test]
+    fn what_the_manager_before_has_asked_keeps_its_time() {
+        let (mut before, domain) = mailbox();
+        before.put(7, b"{}", 0).unwrap();
+        let next = |now| Mailbox::new(domain.try_clone().unwrap().into(), now);
+        let mut mailbox = next(1000);
+        assert!(mailbox.put(1, b"{}", 1000).unwrap_err().is_busy);
+        assert_eq!(mailbox.turn(1000 + PATIENCE_NS), MailTurn::Nothing);
+        mailbox.put(1, b"{}", 1000 + PATIENCE_NS).unwrap();
+        assert_eq!(word(&domain, mailbox::REQUEST), Some(2));
+        let mut mailbox = next(1000);
+        reply(&domain, 2, b"late", 4);
+        assert_eq!(mailbox.turn(1001), MailTurn::Nothing);
+        mailbox.put(1, b"{}", 1002).unwrap();
+        assert_eq!(word(&domain, mailbox::REQUEST), Some(3));
+    }
+}
