@@ -3,7 +3,7 @@
 use crate::core::{Core, Refusal};
 use crate::world::World;
 use abi::DomId;
-use abi::core::{Ask, CPU_WORDS, Text, Umem};
+use abi::core::{Ask, CPU_WORDS, NewSocket, Text};
 use abi::layout::fd::DEVICES_MAX;
 use abi::machine::{Device, Domain, Opening};
 use shmem::time::monotonic_ns;
@@ -237,14 +237,17 @@ impl Gift<'_> {
                 self.descriptor(tap, share, false)
             }
             Device::Xdp(spec) => {
-                let umem = Umem {
+                let socket = NewSocket {
+                    domain: self.id,
+                    on: own,
                     of: None,
                     first_frame: spec.first_frame,
                     frames: spec.frames,
                     chunk_bytes: spec.chunk_bytes,
                     entries: spec.entries,
+                    rings_slot: spec.rings_slot,
                 };
-                self.socket(own, umem, spec.rings_slot, None)
+                self.core.ask(Ask::GiveSocket { socket }, &[]).map(drop)
             }
             Device::XdpQueue(spec) => {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
@@ -256,14 +259,19 @@ impl Gift<'_> {
                     let nothing = Ask::GiveNothing { domain: self.id };
                     return self.core.ask(nothing, &[]).map(drop);
                 };
-                let umem = Umem {
+                let socket = NewSocket {
+                    domain: self.id,
+                    on: wire,
                     of: Some(of),
                     first_frame: spec.first_frame,
                     frames: spec.frames,
                     chunk_bytes: spec.chunk_bytes,
                     entries: spec.entries,
+                    rings_slot: spec.rings_slot,
                 };
-                self.socket(wire, umem, spec.rings_slot, Some(device))
+                let queue = describe(device, self.life)?;
+                let give = Ask::GiveSocket { socket };
+                self.core.ask_with(give, &queue).map(drop)
             }
             Device::Read(_) | Device::Write(_) => self.file(own, device),
         }
@@ -319,26 +327,6 @@ impl Gift<'_> {
             told,
         };
         self.core.ask(give, &[]).map(drop)
-    }
-
-    fn socket(
-        self,
-        unit: u32,
-        umem: Umem,
-        rings_slot: u32,
-        queue: Option<&Device>,
-    ) -> Result<(), Refusal> {
-        let give = Ask::GiveSocket {
-            domain: self.id,
-            unit,
-            umem,
-            rings_slot,
-        };
-        match queue {
-            Some(queue) => self.core.ask_with(give, &describe(queue, self.life)?),
-            None => self.core.ask(give, &[]),
-        }
-        .map(drop)
     }
 
     /// A file is opened anew for each life, and only the domain keeps it.

@@ -73,7 +73,11 @@ impl Server<'_> {
                 Some(Stage::Ending | Stage::Gone) => Ok(()),
                 // Whether it was started nobody may have told yet: one of both does nothing.
                 Some(Stage::Built) | None => {
-                    let _ = self.core.ask(Ask::Kill { domain, why }, &[]);
+                    let kill = Ask::Kill {
+                        domain,
+                        why: why.clone(),
+                    };
+                    let _ = self.core.ask(kill, &[]);
                     self.core.ask(Ask::GiveUp { domain, why }, &[]).map(drop)
                 }
             };

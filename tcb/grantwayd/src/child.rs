@@ -1,12 +1,13 @@
 //! A helper program: started, watched by its pidfd, and started again when it has ended.
 
-use abi::core::JOURNAL_VAR;
-use link::Link;
+use abi::core::{BYTES, JOURNAL_VAR, Message, Record};
+use link::{Link, LinkError, Received};
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Display, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ const PAUSE_MIN_NS: u64 = 10_000_000;
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
 /// A helper that ran for so long has started well.
 const STEADY_NS: u64 = 10_000_000_000;
+/// Records that may wait for a helper to take them. One that leaves more is ended.
+const OUTBOX_MAX: usize = 4096;
 
 /// One of the two helpers.
 #[derive(Debug)]
@@ -35,6 +38,35 @@ struct Running {
     child: Child,
     pidfd: OwnedFd,
     since_ns: u64,
+    /// None: nothing good comes by it any more.
+    link: Option<Link>,
+    /// What it has not taken yet.
+    outbox: VecDeque<([u8; BYTES], Vec<OwnedFd>)>,
+}
+
+impl Running {
+    fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Sends what waits; false: the other end is gone.
+    fn flush(&mut self) -> bool {
+        while let (Some(link), Some((bytes, fds))) = (&self.link, self.outbox.front()) {
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match link.send_bytes(bytes, &fds) {
+                Ok(()) => drop(self.outbox.pop_front()),
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+
+    fn receive<M: Message>(&mut self) -> Result<Option<Received<M>>, LinkError> {
+        match self.flush() {
+            true => self.link.as_ref().map_or(Ok(None), Link::receive),
+            false => Err(LinkError::Closed),
+        }
+    }
 }
 
 impl Helper {
@@ -49,13 +81,8 @@ impl Helper {
         }
     }
 
-    /// Its name.
-    pub(crate) fn name(&self) -> Display<'_> {
-        self.program.display()
-    }
-
-    /// Starts it; our end of the link to it, whose other end is its standard input.
-    pub(crate) fn start(&mut self, now_ns: u64) -> Result<Link, String> {
+    /// Starts it; the other end of the link to it is its standard input.
+    pub(crate) fn start(&mut self, now_ns: u64) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", self.program.display());
         let (ours, theirs) = Link::pair().map_err(failed)?;
         let child = Command::new(&self.program)
@@ -76,13 +103,73 @@ impl Helper {
             child,
             pidfd: pidfd.map_err(|error| failed(error.into()))?,
             since_ns: now_ns,
+            link: Some(ours),
+            outbox: VecDeque::new(),
         });
-        Ok(ours)
+        Ok(())
     }
 
-    /// Readable when it has ended; none while it is not there.
-    pub(crate) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.running.as_ref().map(|running| running.pidfd.as_fd())
+    /// Starts it if that is due; whether it was started.
+    pub(crate) fn start_again(&mut self, now_ns: u64) -> bool {
+        let is_due = self.due_ns().is_some_and(|due| now_ns >= due);
+        let started = is_due && self.start(now_ns).is_ok();
+        if is_due && !started {
+            self.ended(now_ns);
+        }
+        started
+    }
+
+    /// What becomes ready when there is something to hear, and when it has ended.
+    pub(crate) fn sources<T>(&self, heard: T, ended: T) -> Vec<(T, BorrowedFd<'_>, PollFlags)> {
+        let Some(running) = &self.running else {
+            return Vec::new();
+        };
+        let flags = match running.outbox.is_empty() {
+            true => PollFlags::IN,
+            false => PollFlags::IN | PollFlags::OUT,
+        };
+        let link = running.link.as_ref();
+        let link = link.map(|link| (heard, link.as_fd(), flags));
+        let pidfd = (ended, running.pidfd.as_fd(), PollFlags::IN);
+        link.into_iter().chain([pidfd]).collect()
+    }
+
+    /// Whether it runs and is spoken to.
+    pub(crate) fn listens(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.link.is_some())
+    }
+
+    /// Sends it a record now or, if it takes its time, later. One that does not take what is sent
+    /// is ended.
+    pub(crate) fn send<M: Message>(&mut self, record: &Record<M>, fds: Vec<OwnedFd>) {
+        if let Some(running) = &mut self.running {
+            running.outbox.push_back((record.encode(), fds));
+            if !running.flush() || running.outbox.len() > OUTBOX_MAX {
+                running.kill();
+            }
+        }
+    }
+
+    /// What it says next, if anything. One that talks nonsense is ended.
+    pub(crate) fn hear<M: Message>(&mut self) -> Option<Received<M>> {
+        let running = self.running.as_mut()?;
+        running.receive().unwrap_or_else(|error| {
+            if !matches!(error, LinkError::Closed) {
+                let name = self.program.display();
+                eprintln!("grantwayd: {name} is ended: {error}");
+            }
+            running.link = None;
+            running.kill();
+            None
+        })
+    }
+
+    /// Says nothing to it any more: it ends by itself.
+    pub(crate) fn hang_up(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.link = None;
+        }
     }
 
     /// When it is to be started; none while it runs.
@@ -98,7 +185,7 @@ impl Helper {
                 self.in_a_row = 0;
             }
             // A helper whose link is closed ends soon by itself; it is ended at once.
-            let _ = pidfd_send_signal(&running.pidfd, Signal::KILL);
+            running.kill();
             let _ = running.child.wait();
         }
         self.start_ns = now_ns.saturating_add(pause_ns(self.in_a_row));
@@ -107,20 +194,16 @@ impl Helper {
 
     /// Ends it, whatever it does: it is seen by its pidfd.
     pub(crate) fn kill(&self) {
-        if let Some(running) = &self.running {
-            let _ = pidfd_send_signal(&running.pidfd, Signal::KILL);
-        }
+        self.running.iter().for_each(Running::kill);
     }
 
     /// Waits until it has ended by itself, then no longer than `limit`.
     pub(crate) fn end(&mut self, limit: Duration) {
-        let Some(mut running) = self.running.take() else {
-            return;
-        };
-        let end = ((), running.pidfd.as_fd(), PollFlags::IN);
-        let _ended = link::wait_for(&[end], Some(limit.as_nanos() as u64));
-        let _ = pidfd_send_signal(&running.pidfd, Signal::KILL);
-        let _ = running.child.wait();
+        if let Some(running) = &self.running {
+            let end = ((), running.pidfd.as_fd(), PollFlags::IN);
+            let _ended = link::wait_for(&[end], Some(limit.as_nanos() as u64));
+        }
+        self.ended(0);
     }
 
     /// CPU time of its threads, nanoseconds.
@@ -150,10 +233,12 @@ mod tests {
     #[test]
     fn a_helper_that_ends_is_due_after_a_pause() {
         let mut helper = Helper::new(Path::new("/bin"), "true", false);
-        let link = helper.start(0).unwrap();
-        assert_eq!(helper.due_ns(), None);
-        drop(link);
+        assert!(helper.start_again(0));
+        assert_eq!((helper.due_ns(), helper.listens()), (None, true));
+        helper.hang_up();
+        assert!(!helper.listens());
         helper.ended(1);
+        assert!(!helper.start_again(PAUSE_MIN_NS));
         assert_eq!(helper.due_ns(), Some(1 + PAUSE_MIN_NS));
         let mut missing = Helper::new(Path::new("/nowhere"), "x", false);
         let error = missing.start(0).unwrap_err();

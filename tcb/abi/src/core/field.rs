@@ -158,7 +158,11 @@ impl<T: Field> Field for Vec<T> {
 /// How many bytes, and then eight to a word.
 impl Field for String {
     fn put(&self, to: &mut Writer) {
-        put_text(self, to);
+        (self.len() as u64).put(to);
+        let byte = |(at, byte): (usize, &u8)| u64::from(*byte) << (8 * at);
+        let words = self.as_bytes().chunks(8);
+        let words = words.map(|chunk| chunk.iter().enumerate().map(byte).sum::<u64>());
+        to.0.extend(words);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -174,65 +178,32 @@ impl Field for String {
     }
 }
 
-fn put_text(text: &str, to: &mut Writer) {
-    (text.len() as u64).put(to);
-    let byte = |(at, byte): (usize, &u8)| u64::from(*byte) << (8 * at);
-    let words = text.as_bytes().chunks(8);
-    let words = words.map(|chunk| chunk.iter().enumerate().map(byte).sum::<u64>());
-    to.0.extend(words);
-}
-
 /// A short text: a name, or how something ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Text {
-    bytes: [u8; TEXT_MAX],
-    len: usize,
-}
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text(String);
 
 impl Text {
     /// As much of `text` as there is room for.
     #[must_use]
     pub fn cut(text: &str) -> Self {
-        let mut len = text.len().min(TEXT_MAX);
-        while !text.is_char_boundary(len) {
-            len -= 1;
-        }
-        let mut bytes = [0; TEXT_MAX];
-        for (to, from) in bytes.iter_mut().zip(text.bytes().take(len)) {
-            *to = from;
-        }
-        Self { bytes, len }
+        let end = text.floor_char_boundary(TEXT_MAX);
+        Self(text.get(..end).unwrap_or_default().to_owned())
     }
 
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        let bytes = self.bytes.get(..self.len).unwrap_or_default();
-        // It was made of a text, or checked.
-        std::str::from_utf8(bytes).unwrap_or_default()
-    }
-}
-
-impl std::fmt::Debug for Text {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.as_str().fmt(f)
-    }
-}
-
-impl std::fmt::Display for Text {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.as_str().fmt(f)
+        &self.0
     }
 }
 
 impl Field for Text {
     fn put(&self, to: &mut Writer) {
-        put_text(self.as_str(), to);
+        self.0.put(to);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let text = Some(String::take(from)?).filter(|text| text.len() <= TEXT_MAX);
-        text.map(|text| Self::cut(&text))
-            .ok_or_else(|| from.wrong())
+        text.map(Self).ok_or_else(|| from.wrong())
     }
 }

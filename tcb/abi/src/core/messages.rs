@@ -32,7 +32,7 @@ macro_rules! messages {
         }
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum $enum {
             $($(#[doc = $doc])+ $kind { $($(#[doc = $field_doc])+ $field: $type,)* },)+
         }
@@ -111,14 +111,8 @@ messages! {
         /// Give it a socket over page frames, its own or another domain's. For a queue of its own,
         /// a description for netd is beside.
         5 GiveSocket {
-            /// The domain.
-            domain: DomId,
-            /// The device.
-            unit: u32,
-            /// The memory.
-            umem: Umem,
-            /// Slot of the domain's window from which on its rings lie.
-            rings_slot: u32,
+            /// It.
+            socket: NewSocket,
         }
         /// Leave its next device out.
         6 GiveNothing {
@@ -248,6 +242,7 @@ messages! {
 
 messages! {
     /// What the core has netd do.
+    #[derive(Copy)]
     pub enum Task {
         /// Open a device; its description is beside.
         1 Open {
@@ -353,10 +348,15 @@ messages! {
     }
 }
 
-/// Page frames that a socket receives into and sends from.
+/// A socket over page frames, which it receives into and sends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Umem {
-    /// Whose they are.
+pub struct NewSocket {
+    /// The domain that is given it.
+    pub domain: DomId,
+    /// The device that it is on.
+    pub on: u32,
+    /// Whose the page frames are, if they are another domain's: it only receives then, as a queue
+    /// of that domain's own.
     pub of: Option<DomId>,
     /// The first one.
     pub first_frame: u32,
@@ -366,6 +366,8 @@ pub struct Umem {
     pub chunk_bytes: u32,
     /// Entries of each ring.
     pub entries: u32,
+    /// Slot of the domain's window from which on its rings lie.
+    pub rings_slot: u32,
 }
 
 /// Pages of a socket's mappings that show a ring.
@@ -377,5 +379,5 @@ pub struct RingPlace {
     pub pages: u32,
 }
 
-fields! { Umem { of first_frame frames chunk_bytes entries } }
+fields! { NewSocket { domain on of first_frame frames chunk_bytes entries rings_slot } }
 fields! { RingPlace { page pages } }

@@ -7,11 +7,12 @@ use proptest::prelude::*;
 
 /// Every kind of message, with fields that use all their words.
 fn asks() -> Vec<Ask> {
-    let (domain, unit, why) = (DomId(0xfedc), u32::MAX, Text::cut(&"ü".repeat(64)));
+    let (domain, unit) = (DomId(0xfedc), u32::MAX);
+    let why = || Text::cut(&"ü".repeat(64));
     vec![
         Ask::Create {
             replaces: Some(domain),
-            name: why,
+            name: why(),
             program: Program::Driver,
             frames: 1,
             grant_entries: 2,
@@ -30,16 +31,16 @@ fn asks() -> Vec<Ask> {
             told: true,
         },
         Ask::GiveSocket {
-            domain,
-            unit,
-            umem: Umem {
+            socket: NewSocket {
+                domain,
+                on: unit,
                 of: Some(domain),
                 first_frame: 1,
                 frames: 2,
                 chunk_bytes: 3,
                 entries: 4,
+                rings_slot: 5,
             },
-            rings_slot: 5,
         },
         Ask::GiveNothing { domain },
         Ask::Connect {
@@ -48,8 +49,8 @@ fn asks() -> Vec<Ask> {
             handle: u16::MAX,
         },
         Ask::Start { domain },
-        Ask::GiveUp { domain, why },
-        Ask::Kill { domain, why },
+        Ask::GiveUp { domain, why: why() },
+        Ask::Kill { domain, why: why() },
         Ask::Knock { domain },
         Ask::Status {},
         Ask::Audit {},

@@ -12,8 +12,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// An ask that is answered at once: a number, and what travels beside it.
-pub(super) type Answer = Result<(u64, Vec<OwnedFd>), Refusal>;
+/// What an ask is answered: a number, and what travels beside it. None: that comes later.
+pub(super) type Answer = Result<Option<(u64, Vec<OwnedFd>)>, Refusal>;
 
 /// Why something was not done.
 #[derive(Debug)]
@@ -32,15 +32,20 @@ impl<E: ToString> From<E> for Refusal {
     }
 }
 
-fn done() -> Answer {
-    Ok((0, Vec::new()))
+pub(super) fn value(value: u64, fds: Vec<OwnedFd>) -> Answer {
+    Ok(Some((value, fds)))
+}
+
+pub(super) fn done() -> Answer {
+    value(0, Vec::new())
 }
 
 impl Core {
     /// Answers who has asked with `token`.
     pub(super) fn answer(&mut self, token: u32, answer: Answer) {
         match answer {
-            Ok((value, fds)) => self.tell(token, Tell::Done { value }, fds),
+            Ok(None) => {}
+            Ok(Some((value, fds))) => self.tell(token, Tell::Done { value }, fds),
             Err(Refusal { why, is_busy }) => {
                 let why = sealed::write("why", why.as_bytes());
                 let beside = why.into_iter().collect();
@@ -52,89 +57,59 @@ impl Core {
     /// Carries out what the manager asks.
     pub(super) fn ask(&mut self, received: Received<Ask>) {
         let Received { record, fds } = received;
-        let token = record.token;
-        let answer = match record.message {
-            Ask::Open { unit } => return self.open(token, unit, fds),
-            Ask::GiveSocket {
-                domain,
-                unit,
-                umem,
-                rings_slot,
-            } => return self.give_socket(token, (domain, unit), umem, rings_slot, fds),
-            Ask::End { failed } => {
-                if failed {
-                    self.failure = Some(None);
-                }
-                self.ending.get_or_insert(Some(token));
-                return;
-            }
-            ask => self.ask_now(ask, fds),
-        };
-        self.answer(token, answer);
+        let answer = self.carry_out(record.token, record.message, fds);
+        self.answer(record.token, answer);
     }
 
-    /// What can be answered at once.
-    fn ask_now(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
+    fn carry_out(&mut self, token: u32, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
         match ask {
-            Ask::Create { .. } => self.create(ask, fds),
-            Ask::Close { unit } => {
-                self.close(unit);
-                done()
-            }
+            Ask::Open { unit } => return self.open(token, unit, fds),
+            Ask::Close { unit } => return self.close(token, unit),
+            Ask::GiveSocket { socket } => return self.give_socket(token, socket, fds),
+            Ask::Create { .. } => return self.create(ask, fds),
+            Ask::Start { domain } => return self.start_domain(domain),
             Ask::Give {
                 domain,
                 unit,
                 place,
                 told,
-            } => self.give(domain, unit, place, told),
-            Ask::GiveNothing { domain } => {
-                self.hypervisor.give_devices(domain, vec![None])?;
-                done()
-            }
+            } => return self.give(domain, unit, place, told),
             Ask::Connect {
                 backend,
                 frontend,
                 handle,
             } => {
                 let (back, front) = self.hypervisor.connect(backend, frontend, handle)?;
-                Ok((u64::from(back.0) << 32 | u64::from(front.0), Vec::new()))
-            }
-            Ask::Start { domain } => self.start_domain(domain),
-            Ask::GiveUp { domain, why } => {
-                self.hypervisor.give_up(domain, why.as_str());
-                done()
-            }
-            Ask::Kill { domain, why } => {
-                self.hypervisor.kill(domain, why.as_str());
-                done()
+                return value(u64::from(back.0) << 32 | u64::from(front.0), Vec::new());
             }
             Ask::Status {} => {
                 let status = abi::core::report_bytes(&self.status());
-                Ok((0, vec![sealed::write("status", &status)?]))
+                return value(0, vec![sealed::write("status", &status)?]);
             }
             Ask::Audit {} => {
                 let audit = abi::core::report_bytes(&self.hypervisor.audit());
-                Ok((0, vec![sealed::write("audit", &audit)?]))
+                return value(0, vec![sealed::write("audit", &audit)?]);
             }
+            Ask::GiveNothing { domain } => self.hypervisor.give_devices(domain, vec![None])?,
+            Ask::GiveUp { domain, why } => self.hypervisor.give_up(domain, why.as_str()),
+            Ask::Kill { domain, why } => self.hypervisor.kill(domain, why.as_str()),
+            Ask::Knock { domain } => self.hypervisor.knock(domain),
             Ask::Keep {} => {
                 let kept = beside(&fds)?;
                 sealed::check(kept, KEPT_MAX)?;
                 self.kept = Some(kept.try_clone()?);
-                done()
             }
-            Ask::Forget { domain } => self.forget(domain),
-            Ask::Probe {} => {
-                sandbox::probe()?;
-                done()
-            }
-            Ask::Knock { domain } => {
-                self.hypervisor.knock(domain);
-                done()
-            }
-            Ask::Open { .. } | Ask::GiveSocket { .. } | Ask::End { .. } => {
-                Err("answered later".into())
+            Ask::Forget { domain } => self.forget(domain)?,
+            Ask::Probe {} => sandbox::probe()?,
+            Ask::End { failed } => {
+                if failed {
+                    self.failure = Some(None);
+                }
+                self.ending.get_or_insert(Some(token));
+                return Ok(None);
             }
         }
+        done()
     }
 
     fn create(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
@@ -170,11 +145,11 @@ impl Core {
         let id = match replaces {
             Some(dead) => self.hypervisor.replace(dead, domain)?,
             None if self.hypervisor.find(name.as_str()).is_some() => {
-                return Err(format!("there are two domains named {name}").into());
+                return Err(format!("there are two domains named {}", name.as_str()).into());
             }
             None => self.hypervisor.create_domain(domain)?,
         };
-        Ok((u64::from(id.0), Vec::new()))
+        value(id.0.into(), Vec::new())
     }
 
     /// Starts a domain's process. Its console's reading end stays here, so that what it writes
@@ -200,9 +175,9 @@ impl Core {
             uid: Some(crate::users::user_of(Some(id))),
         };
         self.hypervisor.start(id, start)?;
-        self.consoles.insert(id, ours);
-        self.unconnected.insert(id);
-        Ok((0, beside))
+        let known = self.known.entry(id).or_default();
+        (known.console, known.is_unconnected) = (Some(ours), true);
+        value(0, beside)
     }
 
     /// What the manager has of a domain that runs: its console, and its mailbox.
@@ -212,7 +187,7 @@ impl Core {
     }
 
     /// Forgets a domain of which nothing is left: not in its process, and in no other's window.
-    fn forget(&mut self, id: DomId) -> Answer {
+    fn forget(&mut self, id: DomId) -> Result<(), Refusal> {
         let is_gone = matches!(self.hypervisor.life(id), Some(Life::Gone(_)));
         if !is_gone || self.hypervisor.is_used(id) {
             return Err(Refusal {
@@ -223,9 +198,7 @@ impl Core {
                 is_busy: self.hypervisor.life(id).is_some_and(Life::is_over),
             });
         }
-        self.hypervisor.forget(id)?;
-        self.unconnected.remove(&id);
-        done()
+        Ok(self.hypervisor.forget(id)?)
     }
 }
 

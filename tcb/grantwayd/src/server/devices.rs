@@ -11,11 +11,11 @@
 //!   Done ◄──────────── gives the domain the device ◄── Bound
 //! ```
 
-use super::asks::{Answer, Refusal, beside};
-use super::units::{Bound, Making, SOCKETS, Unit, Waits};
-use super::{Core, Peer, copies, hear};
+use super::asks::{Answer, Refusal, beside, done, value};
+use super::units::{SOCKETS, Unit, Waits};
+use super::{Core, copies};
 use crate::netd::{Socket, Tap};
-use abi::core::{Outcome, RingPlace, Task, Tell, Umem};
+use abi::core::{NewSocket, Outcome, RingPlace, Task, Tell};
 use abi::layout::ring_slots;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, Received, sealed};
@@ -36,27 +36,15 @@ fn netd_is_away() -> Refusal {
 
 impl Core {
     /// A netd has started: it takes up what the one before had.
-    pub(super) fn welcome_netd(&mut self, link: Link) {
-        self.to_netd = Some(Peer::new(link));
+    pub(super) fn welcome_netd(&mut self) {
         let beside = Link::pair().and_then(|(ours, theirs)| {
             self.control.replace(Some(ours));
             Ok(vec![theirs.into(), self.machine.try_clone()?])
         });
-        let mut tasks = vec![(Task::Welcome {}, beside)];
-        for (&unit, open) in &self.units.open {
-            let given = open.given.len() as u32;
-            let all = [&open.state]
-                .into_iter()
-                .chain(&open.given)
-                .chain(&open.rest);
-            tasks.push((Task::TakeUp { unit, given }, copies(all.map(AsFd::as_fd))));
-        }
-        for (&unit, socket) in &self.units.bound {
-            let &Bound { on, is_queue, .. } = socket;
-            let task = Task::TakeUpSocket { on, unit, is_queue };
-            tasks.push((task, copies(socket.kept.iter().map(AsFd::as_fd))));
-        }
-        for (task, beside) in tasks {
+        let kept = self.units.kept.values();
+        let kept = kept.map(|unit| (unit.task, copies(unit.fds.iter().map(AsFd::as_fd))));
+        let tasks = [(Task::Welcome {}, beside)].into_iter().chain(kept);
+        for (task, beside) in tasks.collect::<Vec<_>>() {
             match beside {
                 Ok(beside) => self.task(0, task, beside),
                 Err(_) => return self.netd.kill(),
@@ -66,87 +54,78 @@ impl Core {
 
     /// netd has ended: every ask that waits for it is answered so.
     pub(super) fn lose_netd(&mut self, now: u64) {
-        self.to_netd = None;
         self.control.replace(None);
         self.netd.ended(now);
-        for token in self.units.take_all() {
+        for (token, waits) in std::mem::take(&mut self.units.waiting).into_values() {
+            if let Waits::Closed(Some(closed_by)) = waits {
+                self.answer(closed_by, done());
+            }
             self.answer(token, Err(netd_is_away()));
         }
     }
 
     /// Sees to what netd has done. Ends netd if it talks nonsense.
     pub(super) fn hear_netd(&mut self) {
-        while let Some(received) = hear(&mut self.to_netd, &self.netd) {
+        while let Some(received) = self.netd.hear() {
             self.outcome(received);
         }
     }
 
+    /// Has netd begin with something that an ask waits for.
+    fn begin(&mut self, token: u32, waits: Waits, task: Task, fds: Vec<OwnedFd>) -> Answer {
+        if !self.netd.listens() {
+            return Err(netd_is_away());
+        }
+        let begun = self.units.wait(token, waits);
+        self.task(begun, task, fds);
+        Ok(None)
+    }
+
     /// Has netd open a device.
-    pub(super) fn open(&mut self, token: u32, unit: u32, fds: Vec<OwnedFd>) {
-        if unit >= SOCKETS || self.units.open.contains_key(&unit) {
+    pub(super) fn open(&mut self, token: u32, unit: u32, fds: Vec<OwnedFd>) -> Answer {
+        if unit >= SOCKETS || self.units.kept.contains_key(&unit) {
             let why = format!("device {unit} is open already, or has no number of a device's");
-            return self.answer(token, Err(why.into()));
+            return Err(why.into());
         }
-        if self.to_netd.is_none() {
-            return self.answer(token, Err(netd_is_away()));
-        }
-        if let Some((token, unit, fds)) = self.units.hold_back((token, unit, fds)) {
-            let task = self.units.wait(token, Waits::Open { unit });
-            self.task(task, Task::Open { unit }, fds);
-        }
+        self.begin(token, Waits::Open(unit), Task::Open { unit }, fds)
     }
 
     /// Closes a device, also one that netd is still opening: it does so before it closes it.
-    pub(super) fn close(&mut self, unit: u32) {
-        self.units.forget(unit);
+    pub(super) fn close(&mut self, token: u32, unit: u32) -> Answer {
         self.task(0, Task::Close { unit }, Vec::new());
-        for token in self.units.take_opening(unit) {
-            self.answer(token, Err("it was closed meanwhile".into()));
+        match self.units.close(token, unit) {
+            true => Ok(None),
+            false => done(),
         }
     }
 
     /// Gives a domain a descriptor of a device.
     pub(super) fn give(&mut self, domain: DomId, unit: u32, place: u32, told: bool) -> Answer {
-        let given = self.units.open.get(&unit);
-        let fd = given.and_then(|unit| unit.given.get(place as usize));
+        let open = self.units.kept.get(&unit);
+        let fd = open.and_then(|unit| unit.given(place));
         let fd = fd.ok_or_else(|| format!("device {unit} has no descriptor {place}"))?;
         let device = Device {
             control: told.then(|| Tap::control(&self.control, unit)),
             ..fd.try_clone()?.into()
         };
         self.hypervisor.give_devices(domain, vec![Some(device)])?;
-        Ok((0, Vec::new()))
+        done()
     }
 
     /// Begins to give a domain a socket.
     pub(super) fn give_socket(
         &mut self,
         token: u32,
-        (domain, on): (DomId, u32),
-        umem: Umem,
-        rings_slot: u32,
+        socket: NewSocket,
         fds: Vec<OwnedFd>,
-    ) {
-        if self.to_netd.is_none() {
-            return self.answer(token, Err(netd_is_away()));
+    ) -> Answer {
+        if !(1..=ENTRIES_MAX).contains(&socket.entries) {
+            return Err(format!("a ring of {} entries", socket.entries).into());
         }
-        if umem.entries == 0 || umem.entries > ENTRIES_MAX {
-            let why = format!("a ring of {} entries", umem.entries);
-            return self.answer(token, Err(why.into()));
-        }
-        let unit = SOCKETS | self.units.sockets;
-        self.units.sockets = self.units.sockets.wrapping_add(1) & (SOCKETS - 1);
-        let is_queue = umem.of.is_some();
-        let making = Making {
-            domain,
-            on,
-            unit,
-            is_queue,
-            umem,
-            rings_slot,
-        };
-        let task = self.units.wait(token, Waits::Make(making));
-        self.task(task, Task::Socket { on, unit, is_queue }, fds);
+        let unit = self.units.next_socket();
+        let (on, is_queue) = (socket.on, socket.of.is_some());
+        let task = Task::Socket { on, unit, is_queue };
+        self.begin(token, Waits::Make(socket, unit), task, fds)
     }
 
     /// netd has done something, or not.
@@ -154,38 +133,36 @@ impl Core {
         let Received { record, fds } = received;
         if let Outcome::Lost { unit } = record.message {
             // What was closed meanwhile has no owner, and its number may be another one's soon.
-            if self.units.open.contains_key(&unit) && self.units.lost.insert(unit) {
+            if let Some(open) = self.units.kept.get_mut(&unit)
+                && !std::mem::replace(&mut open.is_lost, true)
+            {
                 self.tell(0, Tell::Lost { unit }, Vec::new());
             }
             return;
         }
-        let waiting = self.units.waiting.remove(&record.token);
         // An outcome that no ask waits for is dropped.
-        let Some((token, waits)) = waiting else {
+        let Some((token, waits)) = self.units.waiting.remove(&record.token) else {
             return;
         };
-        if let Waits::Closed = waits {
-            drop(fds);
-            for (token, unit, fds) in self.units.release() {
-                self.open(token, unit, fds);
-            }
-            return;
-        }
         let answer = match (record.message, waits) {
+            (_, Waits::Closed(closed_by)) => {
+                drop(fds);
+                if let Some(closed_by) = closed_by {
+                    self.answer(closed_by, done());
+                }
+                Err("it was closed meanwhile".into())
+            }
             (Outcome::Refused { is_busy }, _) => {
                 let why = beside(&fds).and_then(|fd| Ok(sealed::read(fd, WORDS_MAX)?));
                 let why = why.unwrap_or_else(|refusal| refusal.why.into_bytes());
                 let why = String::from_utf8_lossy(&why).into_owned();
                 Err(Refusal { why, is_busy })
             }
-            (Outcome::Opened { given }, Waits::Open { unit }) => self.opened(unit, given, fds),
-            (Outcome::Made {}, Waits::Make(making)) => match self.made(token, making, fds) {
-                Ok(()) => return,
-                Err(refusal) => Err(refusal),
-            },
-            (Outcome::Bound { rings }, Waits::Bind(making, mut kept)) => {
+            (Outcome::Opened { given }, Waits::Open(unit)) => self.opened(unit, given, fds),
+            (Outcome::Made {}, Waits::Make(socket, unit)) => self.made(token, socket, unit, fds),
+            (Outcome::Bound { rings }, Waits::Bind(socket, unit, mut kept)) => {
                 kept.extend(fds);
-                self.bound(making, rings, kept)
+                self.bound(socket, unit, rings, kept)
             }
             _ => Err("netd has answered something else".into()),
         };
@@ -193,88 +170,81 @@ impl Core {
     }
 
     fn opened(&mut self, unit: u32, given: u32, mut fds: Vec<OwnedFd>) -> Answer {
-        let given = given as usize;
-        if fds.len() < 2 || given > fds.len() - 2 {
+        if fds.len() < 2 || given as usize > fds.len() - 2 {
             return Err("netd has opened a device and not shown it".into());
         }
-        let rest = fds.split_off(2 + given);
-        let of_domains = fds.split_off(2);
-        let [state, lacks] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| "netd has not shown it")?;
-        let lacks = sealed::read(&lacks, WORDS_MAX)?;
-        let open = Unit {
-            given: of_domains,
-            state,
-            rest,
-        };
-        self.units.open.insert(unit, open);
-        Ok((given as u64, vec![sealed::write("lacks", &lacks)?]))
+        let lacks = fds.remove(1);
+        sealed::check(&lacks, WORDS_MAX)?;
+        let open = Unit::new(Task::TakeUp { unit, given }, fds);
+        self.units.kept.insert(unit, open);
+        value(given.into(), vec![lacks])
     }
 
     /// The frames that a socket is over.
-    fn umem(&self, making: &Making) -> Result<Span, Refusal> {
-        let built = matches!(self.hypervisor.life(making.domain), Some(Life::Built));
-        let of = making.umem.of.unwrap_or(making.domain);
+    fn umem(&self, socket: &NewSocket) -> Result<Span, Refusal> {
+        let built = matches!(self.hypervisor.life(socket.domain), Some(Life::Built));
+        let of = socket.of.unwrap_or(socket.domain);
         let memory = self.hypervisor.memory(of).filter(|_| built);
         let memory = memory.ok_or("the domain is not there any more")?;
         let bytes = |pages: u32| pages as usize * PAGE;
-        let umem = memory
-            .frames()
-            .span()
-            .sub(bytes(making.umem.first_frame), bytes(making.umem.frames));
+        let umem = memory.frames().span();
+        let umem = umem.sub(bytes(socket.first_frame), bytes(socket.frames));
         umem.ok_or_else(|| "an AF_XDP socket over frames that the domain does not have".into())
     }
 
     /// A socket is there: its memory is registered, and it is bound next.
-    fn made(&mut self, token: u32, making: Making, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
-        let registered = self.register(&making, &fds);
-        if let Err(refusal) = registered {
-            let unit = making.unit;
+    fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: Vec<OwnedFd>) -> Answer {
+        if let Err(refusal) = self.register(&socket, &fds) {
             self.task(0, Task::Close { unit }, Vec::new());
             return Err(refusal);
         }
-        let unit = making.unit;
-        let task = self.units.wait(token, Waits::Bind(making, fds));
-        self.task(task, Task::Bind { unit }, Vec::new());
-        Ok(())
+        let waits = Waits::Bind(socket, unit, fds);
+        self.begin(token, waits, Task::Bind { unit }, Vec::new())
     }
 
-    fn register(&self, making: &Making, fds: &[OwnedFd]) -> Result<(), Refusal> {
+    fn register(&self, socket: &NewSocket, fds: &[OwnedFd]) -> Result<(), Refusal> {
         let umem = shmem::umem::Umem {
-            span: self.umem(making)?,
-            chunk_bytes: making.umem.chunk_bytes,
-            entries: making.umem.entries,
+            span: self.umem(socket)?,
+            chunk_bytes: socket.chunk_bytes,
+            entries: socket.entries,
             // Of another domain's memory nothing is ever sent.
-            transmits: !making.is_queue,
+            transmits: socket.of.is_none(),
         };
         let registered = shmem::umem::register(beside(fds)?, &umem);
         Ok(registered.map_err(|e| format!("the memory of an AF_XDP socket: {e}"))?)
     }
 
     /// A socket is bound: it is the domain's.
-    fn bound(&mut self, making: Making, rings: [RingPlace; 4], kept: Vec<OwnedFd>) -> Answer {
-        let unit = making.unit;
+    fn bound(
+        &mut self,
+        socket: NewSocket,
+        unit: u32,
+        rings: [RingPlace; 4],
+        kept: Vec<OwnedFd>,
+    ) -> Answer {
+        let (on, is_queue) = (socket.on, socket.of.is_some());
         // From here on netd forgets the socket when nobody has the control any more.
         let control = Arc::new(Socket {
             netd: Arc::clone(&self.control),
             unit,
-            is_queue: making.is_queue,
+            is_queue,
         });
-        self.umem(&making)?;
+        self.umem(&socket)?;
         let device = Device {
             fd: beside(&kept)?.try_clone()?,
             control: Some(control),
-            pages: places(&rings, making.rings_slot, making.umem.entries)?,
-            pin: making.umem.of.map(|of| Pin {
+            pages: places(&rings, socket.rings_slot, socket.entries)?,
+            pin: socket.of.map(|of| Pin {
                 of,
-                first: making.umem.first_frame,
-                frames: making.umem.frames,
+                first: socket.first_frame,
+                frames: socket.frames,
             }),
         };
-        let &Making { on, is_queue, .. } = &making;
-        self.units.bound.insert(unit, Bound { on, is_queue, kept });
+        let bound = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, kept);
+        self.units.kept.insert(unit, bound);
         self.hypervisor
-            .give_devices(making.domain, vec![Some(device)])?;
-        Ok((0, Vec::new()))
+            .give_devices(socket.domain, vec![Some(device)])?;
+        done()
     }
 }
 

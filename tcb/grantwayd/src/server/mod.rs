@@ -10,12 +10,12 @@ use crate::child::Helper;
 use crate::control::{ControlSocket, Sockets};
 use crate::netd::Control;
 use abi::DomId;
-use abi::core::{BYTES, Message, Record, Stage, Task, Tell, Text};
-use link::{Link, LinkError, Received, sealed};
+use abi::core::{Record, Stage, Task, Tell, Text};
+use link::sealed;
 use monitor::{Hypervisor, Life, Source};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -30,8 +30,6 @@ const END_NS: u64 = 5_000_000_000;
 const HELPER_END: Duration = Duration::from_secs(5);
 /// Asks of the manager that are seen to in one turn.
 const ASKS_PER_TURN: usize = 64;
-/// Records that may wait for a helper to take them. A helper that leaves more is ended.
-const OUTBOX_MAX: usize = 4096;
 
 /// What became ready.
 #[derive(Clone, Copy, Debug)]
@@ -45,44 +43,14 @@ enum Ready {
     Hypervisor(Source),
 }
 
-/// A helper that runs, and what it has not taken yet.
-struct Peer {
-    link: Link,
-    outbox: VecDeque<([u8; BYTES], Vec<OwnedFd>)>,
-}
-
-impl Peer {
-    fn new(link: Link) -> Self {
-        let outbox = VecDeque::new();
-        Self { link, outbox }
-    }
-
-    /// Sends a record now or, if the other end takes its time, later; false: it takes too long.
-    fn send(&mut self, bytes: [u8; BYTES], fds: Vec<OwnedFd>) -> bool {
-        self.outbox.push_back((bytes, fds));
-        self.flush() && self.outbox.len() <= OUTBOX_MAX
-    }
-
-    /// Sends what waits; false: the other end is gone.
-    fn flush(&mut self) -> bool {
-        while let Some((bytes, fds)) = self.outbox.front() {
-            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            match self.link.send_bytes(bytes, &fds) {
-                Ok(()) => {
-                    self.outbox.pop_front();
-                }
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
-            }
-        }
-        true
-    }
-
-    fn flags(&self) -> PollFlags {
-        match self.outbox.is_empty() {
-            true => PollFlags::IN,
-            false => PollFlags::IN | PollFlags::OUT,
-        }
-    }
+/// What the manager knows of a domain.
+#[derive(Default)]
+struct Known {
+    life: Option<(Stage, String)>,
+    /// The reading end of its console: its own never breaks.
+    console: Option<OwnedFd>,
+    /// Whether its connections were not all up since its start.
+    is_unconnected: bool,
 }
 
 /// The core: everything that is trusted, and the ways to the two helpers, which are not trusted
@@ -91,9 +59,7 @@ pub(crate) struct Core {
     hypervisor: Hypervisor,
     programs: PathBuf,
     manager: Helper,
-    to_manager: Option<Peer>,
     netd: Helper,
-    to_netd: Option<Peer>,
     control: Arc<Control>,
     units: Units,
     /// The machine's description, as it came: the helpers' to read.
@@ -102,12 +68,8 @@ pub(crate) struct Core {
     kept: Option<OwnedFd>,
     sockets: Sockets,
     log: Option<[OwnedFd; 2]>,
-    /// The reading ends of the domains' consoles: theirs never break.
-    consoles: BTreeMap<DomId, OwnedFd>,
-    /// What the manager was last told of each domain.
-    told: BTreeMap<DomId, (Stage, Text)>,
-    /// Domains whose connections were not all up since their start.
-    unconnected: BTreeSet<DomId>,
+    /// Every domain, and those that the manager has not been told the end of.
+    known: BTreeMap<DomId, Known>,
     signals: UnixStream,
     /// Standard output, if its reader is to be watched.
     reader: Option<Stdout>,
@@ -135,18 +97,14 @@ impl Core {
             hypervisor,
             programs: args.programs.clone(),
             manager: Helper::new(&args.beside, "grantway-manager", true),
-            to_manager: None,
             netd: Helper::new(&args.beside, "grantway-netd", false),
-            to_netd: None,
             control: Arc::default(),
             units: Units::default(),
             machine: empty,
             kept: None,
             sockets,
             log,
-            consoles: BTreeMap::new(),
-            told: BTreeMap::new(),
-            unconnected: BTreeSet::new(),
+            known: BTreeMap::new(),
             signals,
             reader: args.with_reader.then(io::stdout),
             began_ns,
@@ -161,13 +119,13 @@ impl Core {
         machine: impl FnOnce() -> io::Result<Vec<u8>>,
     ) -> Result<(), String> {
         let now = monotonic_ns();
-        let netd = self.netd.start(now)?;
-        let manager = self.manager.start(now)?;
+        self.netd.start(now)?;
+        self.manager.start(now)?;
         let machine =
             machine().map_err(|e| format!("reading the machine from standard input: {e}"))?;
         self.machine = sealed::write("machine", &machine).map_err(|e| e.to_string())?;
-        self.welcome_netd(netd);
-        self.welcome_manager(manager);
+        self.welcome_netd();
+        self.welcome_manager();
         Ok(())
     }
 
@@ -189,16 +147,15 @@ impl Core {
             self.tell(token, Tell::Done { value: 0 }, Vec::new());
         }
         // Their links close: both end by themselves, the manager after its last words.
-        self.to_manager = None;
-        self.to_netd = None;
+        self.manager.hang_up();
+        self.netd.hang_up();
         self.control.replace(None);
         self.manager.end(HELPER_END);
         self.netd.end(HELPER_END);
         self.failure.map_or(Ok(()), Err)
     }
 
-    fn welcome_manager(&mut self, link: Link) {
-        self.to_manager = Some(Peer::new(link));
+    fn welcome_manager(&mut self) {
         let message = Tell::Welcome {
             pid: std::process::id(),
             began_ns: self.began_ns,
@@ -219,71 +176,62 @@ impl Core {
             Ok(fds) => self.tell(0, message, fds),
             Err(_) => self.manager.kill(),
         }
-        let consoles = self.consoles.iter();
-        let ways = consoles.map(|(&id, console)| (id, self.ways_to(id, console)));
+        let ways = self.known.iter().filter_map(|(&id, known)| {
+            let ways = self.ways_to(id, known.console.as_ref()?);
+            Some((id, ways.ok()?))
+        });
         for (domain, ways) in ways.collect::<Vec<_>>() {
-            if let Ok(ways) = ways {
-                self.tell(0, Tell::Console { domain }, ways);
-            }
+            self.tell(0, Tell::Console { domain }, ways);
         }
-        self.told.clear();
+        self.known.values_mut().for_each(|known| known.life = None);
         self.tell_lives();
-        for unit in self.units.lost.clone() {
+        let lost = self.units.kept.iter().filter(|(_, open)| open.is_lost);
+        for unit in lost.map(|(&unit, _)| unit).collect::<Vec<_>>() {
             self.tell(0, Tell::Lost { unit }, Vec::new());
         }
     }
 
     /// Sends the manager a record.
     fn tell(&mut self, token: u32, message: Tell, fds: Vec<OwnedFd>) {
-        send(
-            &mut self.to_manager,
-            &self.manager,
-            Record { token, message },
-            fds,
-        );
+        self.manager.send(&Record { token, message }, fds);
     }
 
     /// Sends netd a record.
     fn task(&mut self, token: u32, message: Task, fds: Vec<OwnedFd>) {
-        send(
-            &mut self.to_netd,
-            &self.netd,
-            Record { token, message },
-            fds,
-        );
+        self.netd.send(&Record { token, message }, fds);
     }
 
     /// Tells the manager which domains have come to another stage.
     fn tell_lives(&mut self) {
         let mut news = Vec::new();
         for (domain, life) in self.hypervisor.lives() {
-            let now = (stage(life), Text::cut(life.text()));
-            if self.told.get(&domain) != Some(&now) {
-                news.push((domain, now));
+            let (stage, text) = (stage(life), life.text());
+            let known = self.known.entry(domain).or_default();
+            let is_new = |(at, why): &(Stage, String)| (*at, why.as_str()) != (stage, text);
+            if known.life.as_ref().is_none_or(is_new) {
+                known.life = Some((stage, text.to_owned()));
+                let text = Text::cut(text);
+                news.push(Tell::Life {
+                    domain,
+                    stage,
+                    text,
+                });
             }
-        }
-        for (domain, (stage, text)) in news {
             if stage == Stage::Gone {
-                self.consoles.remove(&domain);
+                (known.console, known.is_unconnected) = (None, false);
             }
-            let life = Tell::Life {
-                domain,
-                stage,
-                text,
-            };
-            self.told.insert(domain, (stage, text));
-            self.tell(0, life, Vec::new());
+            if known.is_unconnected && self.hypervisor.is_connected(domain) {
+                known.is_unconnected = false;
+                news.push(Tell::Connected { domain });
+            }
         }
-        // Each was told of: one more is one that is no more.
-        if self.told.len() > self.hypervisor.ids().count() {
+        // Each is known: one more is one that is no more.
+        if self.known.len() > self.hypervisor.ids().count() {
             let all: BTreeSet<DomId> = self.hypervisor.ids().collect();
-            self.told.retain(|id, _| all.contains(id));
+            self.known.retain(|id, _| all.contains(id));
         }
-        let up = |id: &DomId| self.hypervisor.is_connected(*id);
-        let connected: Vec<DomId> = self.unconnected.iter().copied().filter(up).collect();
-        for domain in connected {
-            self.unconnected.remove(&domain);
-            self.tell(0, Tell::Connected { domain }, Vec::new());
+        for tell in news {
+            self.tell(0, tell, Vec::new());
         }
     }
 
@@ -303,8 +251,7 @@ impl Core {
         }
         let now = monotonic_ns();
         for unit in self.control.take_closed() {
-            self.units.forget(unit);
-            self.task(0, Task::Close { unit }, Vec::new());
+            let _nobody_waits = self.close(0, unit);
         }
         self.tell_lives();
         self.start_helpers(now);
@@ -315,17 +262,11 @@ impl Core {
         if self.ending.is_some() {
             return;
         }
-        if self.netd.due_ns().is_some_and(|due| now >= due) {
-            match self.netd.start(now) {
-                Ok(link) => self.welcome_netd(link),
-                Err(_) => self.netd.ended(now),
-            }
+        if self.netd.start_again(now) {
+            self.welcome_netd();
         }
-        if self.manager.due_ns().is_some_and(|due| now >= due) {
-            match self.manager.start(now) {
-                Ok(link) => self.welcome_manager(link),
-                Err(_) => self.manager.ended(now),
-            }
+        if self.manager.start_again(now) {
+            self.welcome_manager();
         }
     }
 
@@ -340,23 +281,8 @@ impl Core {
             // Nothing is asked for: a pipe without a reader is reported as an error.
             sources.push((Ready::ReaderGone, reader.as_fd(), PollFlags::empty()));
         }
-        let helpers = [
-            (
-                &self.to_manager,
-                &self.manager,
-                Ready::Manager,
-                Ready::ManagerEnded,
-            ),
-            (&self.to_netd, &self.netd, Ready::Netd, Ready::NetdEnded),
-        ];
-        for (peer, helper, ready, ended) in helpers {
-            if let Some(peer) = peer {
-                sources.push((ready, peer.link.as_fd(), peer.flags()));
-            }
-            if let Some(pidfd) = helper.pidfd() {
-                sources.push((ended, pidfd, PollFlags::IN));
-            }
-        }
+        sources.extend(self.manager.sources(Ready::Manager, Ready::ManagerEnded));
+        sources.extend(self.netd.sources(Ready::Netd, Ready::NetdEnded));
         let timeout_ns = deadline_ns.map(|at| at.saturating_sub(now_ns));
         link::wait_for(&sources, timeout_ns)
     }
@@ -373,7 +299,6 @@ impl Core {
             }
             Ready::Manager => self.hear_manager(),
             Ready::ManagerEnded => {
-                self.to_manager = None;
                 self.manager.ended(now);
                 if self.kept.is_none() && self.ending.is_none() {
                     // The next manager could not know what is built already.
@@ -391,7 +316,7 @@ impl Core {
     /// Sees to what the manager asks.
     fn hear_manager(&mut self) {
         for _ in 0..ASKS_PER_TURN {
-            let Some(received) = hear(&mut self.to_manager, &self.manager) else {
+            let Some(received) = self.manager.hear() else {
                 return;
             };
             self.ask(received);
@@ -401,32 +326,6 @@ impl Core {
 
 fn copies<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Vec<OwnedFd>> {
     fds.map(|fd| fd.try_clone_to_owned()).collect()
-}
-
-/// Sends a helper a record, if it is there. Ends one that does not take what is sent.
-fn send<M: Message>(peer: &mut Option<Peer>, to: &Helper, record: Record<M>, fds: Vec<OwnedFd>) {
-    if let Some(peer) = peer
-        && !peer.send(record.encode(), fds)
-    {
-        to.kill();
-    }
-}
-
-/// The next record of a helper, if one is there. Ends one that talks nonsense.
-fn hear<M: Message>(peer: &mut Option<Peer>, helper: &Helper) -> Option<Received<M>> {
-    let from = peer.as_mut()?;
-    let received = match from.flush() {
-        true => from.link.receive(),
-        false => Err(LinkError::Closed),
-    };
-    received.unwrap_or_else(|error| {
-        if !matches!(error, LinkError::Closed) {
-            eprintln!("grantwayd: {} is ended: {error}", helper.name());
-        }
-        *peer = None;
-        helper.kill();
-        None
-    })
 }
 
 /// The stage of a life.
