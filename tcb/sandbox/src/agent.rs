@@ -86,14 +86,14 @@ enum State {
 
 impl Record {
     fn map(run: &Run, memory: Memory) -> Self {
-        let (number, prot) = if run.writable {
+        let (number, prot) = if run.first.writable {
             (memory.number, libc::PROT_READ | libc::PROT_WRITE)
         } else {
             (memory.number + 1, libc::PROT_READ)
         };
         // Populated: the domain's first touch takes no fault.
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
-        let offset = u64::from(run.frame) * PAGE as u64;
+        let offset = u64::from(run.first.frame) * PAGE as u64;
         Self::mmap(run, prot, flags, u64::from(number), offset)
     }
 
@@ -105,7 +105,7 @@ impl Record {
     }
 
     fn mmap(run: &Run, prot: i32, flags: i32, fd: u64, offset: u64) -> Self {
-        let addr = WINDOW as u64 + u64::from(run.slot) * PAGE as u64;
+        let addr = WINDOW as u64 + u64::from(run.first.slot.0) * PAGE as u64;
         let bytes = u64::from(run.pages) * PAGE as u64;
         Self {
             nr: libc::SYS_mmap,
@@ -278,20 +278,18 @@ impl Agent {
         let runs = runs::of_maps(maps).map_err(AgentError::Slot)?;
         self.check_slots(&runs)?;
         for run in &runs {
-            let memory = self
-                .memories
-                .get(&run.memory)
-                .ok_or(AgentError::Memory(run.memory))?;
-            let end = u64::from(run.frame) + u64::from(run.pages);
-            if end > memory.frames {
-                let first_bad = u64::from(run.frame).max(memory.frames);
+            let PageMap { memory, frame, .. } = run.first;
+            let memory = self.memories.get(&memory);
+            let memory = memory.ok_or(AgentError::Memory(run.first.memory))?;
+            if u64::from(frame) + u64::from(run.pages) > memory.frames {
+                let first_bad = u64::from(frame).max(memory.frames);
                 return Err(AgentError::Frame(first_bad as u32));
             }
         }
         let mut done = 0;
         for batch in runs.chunks(RECORDS) {
             let memories = &self.memories;
-            let record = |run: &Run| Some(Record::map(run, *memories.get(&run.memory)?));
+            let record = |run: &Run| Some(Record::map(run, *memories.get(&run.first.memory)?));
             let records = self.write(batch.iter().filter_map(record));
             if let Err((at, errno)) = self.go(records)? {
                 // The run that failed may have lost its reservation already: it is undone, too.
@@ -329,9 +327,9 @@ impl Agent {
 
     fn check_slots(&self, runs: &[Run]) -> Result<(), AgentError> {
         for run in runs {
-            let end = u64::from(run.slot) + u64::from(run.pages);
-            if end > u64::from(self.window_slots) {
-                return Err(AgentError::Slot(Slot(run.slot.max(self.window_slots))));
+            let slot = run.first.slot.0;
+            if u64::from(slot) + u64::from(run.pages) > u64::from(self.window_slots) {
+                return Err(AgentError::Slot(Slot(slot.max(self.window_slots))));
             }
         }
         Ok(())

@@ -29,47 +29,34 @@ pub struct DeviceMap {
 /// Slots side by side that show frames side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    pub(crate) slot: u32,
+    pub(crate) first: PageMap,
     pub(crate) pages: u32,
-    pub(crate) memory: u32,
-    pub(crate) frame: u32,
-    pub(crate) writable: bool,
 }
 
 impl Run {
-    fn of(page: &PageMap) -> Self {
-        let PageMap {
-            slot,
-            memory,
-            frame,
-            writable,
-        } = *page;
-        Self {
-            slot: slot.0,
-            pages: 1,
-            memory,
-            frame,
-            writable,
-        }
+    fn of(first: PageMap) -> Self {
+        Self { first, pages: 1 }
     }
 
     /// The run of a device's pages, which is mapped apart from all others.
     pub(crate) fn of_device(map: &DeviceMap) -> Self {
-        Self {
-            slot: map.slot.0,
-            pages: map.pages,
+        let first = PageMap {
+            slot: map.slot,
             memory: u32::MAX,
             frame: map.page,
             writable: true,
-        }
+        };
+        let pages = map.pages;
+        Self { first, pages }
     }
 
     /// Whether `next` begins where this one ends, in slots, frames and access.
     fn continues(&self, next: &Self) -> bool {
-        self.memory == next.memory
-            && self.writable == next.writable
-            && self.slot.checked_add(self.pages) == Some(next.slot)
-            && self.frame.checked_add(self.pages) == Some(next.frame)
+        let (first, next) = (&self.first, &next.first);
+        first.memory == next.memory
+            && first.writable == next.writable
+            && first.slot.0.checked_add(self.pages) == Some(next.slot.0)
+            && first.frame.checked_add(self.pages) == Some(next.frame)
     }
 }
 
@@ -78,7 +65,7 @@ impl Run {
 /// # Errors
 /// A slot that occurs twice.
 pub(crate) fn of_maps(pages: &[PageMap]) -> Result<Vec<Run>, Slot> {
-    merge(pages.iter().map(Run::of).collect(), Run::continues)
+    merge(pages.iter().copied().map(Run::of).collect(), Run::continues)
 }
 
 /// The runs of `slots`; only slot and pages mean something.
@@ -86,25 +73,25 @@ pub(crate) fn of_maps(pages: &[PageMap]) -> Result<Vec<Run>, Slot> {
 /// # Errors
 /// A slot that occurs twice.
 pub(crate) fn of_slots(slots: &[Slot]) -> Result<Vec<Run>, Slot> {
-    let runs = slots.iter().map(|slot| Run {
-        slot: slot.0,
-        pages: 1,
+    let pages = slots.iter().map(|&slot| PageMap {
+        slot,
         memory: 0,
         frame: 0,
         writable: false,
     });
-    merge(runs.collect(), |run, next| {
-        run.slot.checked_add(run.pages) == Some(next.slot)
+    merge(pages.map(Run::of).collect(), |run, next| {
+        run.first.slot.0.checked_add(run.pages) == Some(next.first.slot.0)
     })
 }
 
 fn merge(mut runs: Vec<Run>, continues: impl Fn(&Run, &Run) -> bool) -> Result<Vec<Run>, Slot> {
-    runs.sort_unstable_by_key(|run| run.slot);
+    runs.sort_unstable_by_key(|run| run.first.slot);
     let mut twice = None;
     runs.dedup_by(|next, run| {
         // `run` is the last one kept; sorted, so an overlap can only be with its last page.
-        if next.slot < run.slot.saturating_add(run.pages) {
-            twice = Some(Slot(next.slot));
+        let slot = next.first.slot;
+        if slot.0 < run.first.slot.0.saturating_add(run.pages) {
+            twice = Some(slot);
         }
         let goes_on = continues(run, next);
         if goes_on {
@@ -131,7 +118,7 @@ mod tests {
     fn runs(pages: &[PageMap]) -> Result<Vec<(u32, u32, u32)>, Slot> {
         Ok(of_maps(pages)?
             .iter()
-            .map(|run| (run.slot, run.pages, run.frame))
+            .map(|run| (run.first.slot.0, run.pages, run.first.frame))
             .collect())
     }
 
@@ -180,7 +167,10 @@ mod tests {
     #[test]
     fn unmapping_merges_by_slot() {
         let out = of_slots(&[Slot(9), Slot(4), Slot(8), Slot(5)]).unwrap();
-        let pairs: Vec<_> = out.iter().map(|run| (run.slot, run.pages)).collect();
+        let pairs: Vec<_> = out
+            .iter()
+            .map(|run| (run.first.slot.0, run.pages))
+            .collect();
         assert_eq!(pairs, [(4, 2), (8, 2)]);
     }
 
