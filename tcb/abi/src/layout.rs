@@ -91,7 +91,7 @@ pub mod info {
         (CHANGED + (conn / 64 * 8) as usize, 1 << (conn % 64))
     }
 
-    /// Pending bit: a request waits in the mailbox.
+    /// Pending bit: a request waits in the mailbox, unless its number is the reply's.
     pub const PENDING_MAILBOX: u32 = 1;
     /// Pending bit: a connection was made or its other end wrote its record. [`CHANGED`] has had
     /// its bit before.

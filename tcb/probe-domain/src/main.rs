@@ -177,6 +177,10 @@ impl Probe {
         let span = self.home.mailbox.span();
         let word = |offset| span.u32(offset).expect("a word of the mailbox");
         let number = word(mailbox::REQUEST).load(Ordering::Acquire);
+        if number == word(mailbox::REPLY).load(Ordering::Relaxed) {
+            // It was asked to look once more, and had replied meanwhile.
+            return;
+        }
         let bytes = word(mailbox::REQUEST_BYTES).load(Ordering::Relaxed) as usize;
         let mut text = vec![0; bytes.min(mailbox::IN_MAX)];
         span.skip(mailbox::IN).read(&mut text).expect("a request");
