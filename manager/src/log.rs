@@ -5,8 +5,8 @@
 //! which knows the time, it begins with its priority.
 //!
 //! A file is bounded: one that has reached [`FILE_MAX`] is copied to a second one (`FILE.1`), whose
-//! bytes are lost then, and begins anew. The core has opened both, so that rotating takes no right
-//! to a folder.
+//! bytes are lost then, and begins anew. The first manager has opened both, so that rotating takes no
+//! right to a folder.
 
 use abi::core::JOURNAL_VAR;
 use abi::journal::{self, Level};
@@ -168,7 +168,7 @@ pub(crate) mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// As the core opens them.
+    /// As the first manager opens them.
     pub(crate) fn files(path: &Path) -> [File; 2] {
         let mut options = File::options();
         options.create(true).read(true).append(true);

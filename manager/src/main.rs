@@ -3,7 +3,8 @@
 //! Its standard input is the link to the core, its standard output the place of the first line
 //! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`). It reads the machine's
 //! description and what clients and domains say, and has no page of any domain, no right on this
-//! system, and no file but the log: what it wants done the core does, or refuses.
+//! system, and no file but the log: what it wants done the core does, or refuses. Before the first
+//! one gives up its rights it opens what its arguments name.
 //!
 //! When it ends, the core starts another, which goes on: with what this one has had kept
 //! (`keep`), with the clients that wait at the socket, and with every console.
@@ -11,6 +12,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `core` | the link to the core |
+//! | `args`, `opened` | what the command line names: sockets of clients, and the log |
 //! | `world` | the machine, and where its domains stand |
 //! | `shape` | what the machine has become: guests that came and went |
 //! | `windows` | which slots of the driver domain's windows are whose |
@@ -23,6 +25,7 @@
 //! | `metrics` | what all of it counts, for who watches many machines |
 
 mod access;
+mod args;
 mod build;
 mod client;
 mod console;
@@ -31,6 +34,7 @@ mod keep;
 mod log;
 mod mailbox;
 mod metrics;
+mod opened;
 mod reload;
 mod restart;
 mod serve;
@@ -41,15 +45,15 @@ mod world;
 use crate::core::Core;
 use abi::core::{Ask, KEPT_MAX, MACHINE_MAX, Tell};
 use abi::machine::Machine;
+use args::Args;
 use confine::{CapabilitySet, MANAGER, Rights, confine};
 use keep::Keep;
 use link::sealed;
 use log::Log;
+use opened::Opened;
 use serve::Server;
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use world::World;
 
@@ -80,10 +84,8 @@ struct Given {
     user: u32,
     own_user: u32,
     machine: OwnedFd,
-    socket: UnixListener,
-    log: Option<[File; 2]>,
     kept: Option<OwnedFd>,
-    metrics: metrics::Sockets,
+    held: Vec<OwnedFd>,
 }
 
 fn welcome(core: &mut Core) -> Option<Given> {
@@ -92,50 +94,44 @@ fn welcome(core: &mut Core) -> Option<Given> {
         pid,
         began_ns,
         user,
-        has_log,
         has_kept,
         own_user,
-        has_metrics,
-        has_metrics_port,
     } = tell
     else {
         return None;
     };
     let mut fds = fds.into_iter();
-    let (machine, socket) = (fds.next()?, fds.next()?);
-    let log = match has_log {
-        true => Some([fds.next()?.into(), fds.next()?.into()]),
-        false => None,
-    };
+    let machine = fds.next()?;
     let kept = match has_kept {
         true => Some(fds.next()?),
         false => None,
     };
-    let mut metrics = metrics::Sockets::default();
-    if has_metrics {
-        metrics.local = Some(fds.next()?);
-    }
-    if has_metrics_port {
-        metrics.port = Some(fds.next()?);
-    }
     Some(Given {
         core_pid: pid,
         began_ns,
         user,
         own_user,
         machine,
-        socket: socket.into(),
-        log,
         kept,
-        metrics,
+        held: fds.collect(),
     })
 }
 
 fn run(core: &mut Core) -> Result<(), String> {
     let given = welcome(core).ok_or("the core has said nothing")?;
+    let args = Args::parse(std::env::args().skip(1))?;
+    let opened = match given.held.is_empty() {
+        true => {
+            let opened = Opened::new(&args)?;
+            let held = core.ask(Ask::Hold {}, &opened.fds());
+            held.map_err(|refusal| refusal.why)?;
+            opened
+        }
+        false => Opened::held(&args, given.held).ok_or("the core holds no socket")?,
+    };
     let of_metrics = |error: io::Error| format!("metrics: {error}");
     // Before the right to make sockets is given up.
-    let metrics = metrics::prepare(given.metrics, given.user).map_err(of_metrics)?;
+    let metrics = metrics::prepare(opened.metrics, given.user).map_err(of_metrics)?;
     let is_root = rustix::process::geteuid().is_root();
     let rights = Rights {
         name: "manager",
@@ -148,7 +144,7 @@ fn run(core: &mut Core) -> Result<(), String> {
     if !is_root {
         missing.push("an own user for the manager".into());
     }
-    let log = Log::start(given.log).map_err(|e| format!("the log: {e}"))?;
+    let log = Log::start(opened.log).map_err(|e| format!("the log: {e}"))?;
     let text = sealed::read(&given.machine, MACHINE_MAX).map_err(|e| e.to_string())?;
     let machine: Machine =
         serde_json::from_slice(&text).map_err(|e| format!("standard input is no machine: {e}"))?;
@@ -158,7 +154,7 @@ fn run(core: &mut Core) -> Result<(), String> {
     let kept = given.kept.map(|kept| sealed::read(&kept, KEPT_MAX));
     let kept = kept.transpose().map_err(|e| e.to_string())?;
     let who = (given.core_pid, given.user, given.began_ns);
-    let mut server = Server::new(core, world, given.socket, log, who);
+    let mut server = Server::new(core, world, opened.control, log, who);
     if let Some((metrics, asks)) = metrics {
         server.serve_always(asks);
         metrics.start().map_err(of_metrics)?;

@@ -35,7 +35,7 @@ use text::{Format, Text};
 /// For so long an answer is good enough for who asks next.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What the core has made for metrics.
+/// Where metrics are read.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     /// By a path.

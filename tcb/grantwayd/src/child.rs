@@ -24,8 +24,8 @@ const OUTBOX_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Helper {
     program: PathBuf,
-    /// Whether it prints the first line.
-    prints: bool,
+    /// Of the one that prints the first line.
+    args: Option<Vec<String>>,
     running: Option<Running>,
     /// Starts in a row that ended soon.
     in_a_row: u32,
@@ -71,10 +71,10 @@ impl Running {
 
 impl Helper {
     /// The program `name`, beside our own.
-    pub(crate) fn new(beside: &Path, name: &str, prints: bool) -> Self {
+    pub(crate) fn new(beside: &Path, name: &str, args: Option<&[String]>) -> Self {
         Self {
             program: beside.join(name),
-            prints,
+            args: args.map(<[String]>::to_vec),
             running: None,
             in_a_row: 0,
             start_ns: 0,
@@ -86,14 +86,14 @@ impl Helper {
         let failed = |error: io::Error| format!("{}: {error}", self.program.display());
         let (ours, theirs) = Link::pair().map_err(failed)?;
         let child = Command::new(&self.program)
+            .args(self.args.iter().flatten())
             .env_clear()
             // Theirs is our standard error, and what it is.
             .envs(std::env::vars_os().filter(|(name, _)| name == JOURNAL_VAR))
             .stdin(OwnedFd::from(theirs))
-            .stdout(if self.prints {
-                Stdio::inherit()
-            } else {
-                Stdio::null()
+            .stdout(match self.args {
+                Some(_) => Stdio::inherit(),
+                None => Stdio::null(),
             })
             .spawn()
             .map_err(failed)?;
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_helper_that_ends_is_due_after_a_pause() {
-        let mut helper = Helper::new(Path::new("/bin"), "true", false);
+        let mut helper = Helper::new(Path::new("/bin"), "true", None);
         assert!(helper.start_again(0));
         assert_eq!((helper.due_ns(), helper.listens()), (None, true));
         helper.hang_up();
@@ -240,7 +240,7 @@ mod tests {
         helper.ended(1);
         assert!(!helper.start_again(PAUSE_MIN_NS));
         assert_eq!(helper.due_ns(), Some(1 + PAUSE_MIN_NS));
-        let mut missing = Helper::new(Path::new("/nowhere"), "x", false);
+        let mut missing = Helper::new(Path::new("/nowhere"), "x", None);
         let error = missing.start(0).unwrap_err();
         assert!(error.starts_with("/nowhere/x: "), "{error}");
     }

@@ -10,7 +10,8 @@
 //! | `grantway-netd` | opens and configures devices | the host's network |
 //! | `grantway-manager` | control socket, starts, consoles, log | which domains there are |
 //!
-//! The machine's description, on standard input, is the manager's to read; it prints the first line
+//! The machine's description, on standard input, is the manager's to read, as are all arguments but
+//! the last two; it opens what they name, and prints the first line
 //! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`). The machine is served
 //! until it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with `--with-reader` also when the
 //! other end of standard output, a pipe, is closed: the process that holds it takes the machine
@@ -29,15 +30,11 @@ mod users;
 
 use abi::core::MACHINE_MAX;
 use args::Args;
-use control::Sockets;
 use monitor::Hypervisor;
 use monitor::grant::mechanism::Make;
 use server::Core;
 use shmem::time::monotonic_ns;
-use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 
 /// The whole program, with these mechanisms beside counted grants.
@@ -60,28 +57,11 @@ fn serve(mechanism: Make) -> Result<(), Option<String>> {
     let args = Args::parse(std::env::args().skip(1))?;
     shmem::install_fault_handler();
     raise_descriptor_limit();
-    let failed = |what: String| move |e: io::Error| format!("{what}: {e}");
-    let log = args.log.as_deref().map(open_log).transpose();
-    let log = log.map_err(failed(format!(
-        "the log {}",
-        args.log.as_deref().unwrap_or_default()
-    )))?;
-    let signals = signals::pipe().map_err(failed("signals".into()))?;
-    let sockets = Sockets::bind(&args)?;
+    let signals = signals::pipe().map_err(|e| format!("signals: {e}"))?;
     let hypervisor = Hypervisor::new(mechanism).map_err(|e| e.to_string())?;
-    let mut core = Core::new(hypervisor, &args, sockets, log, signals, began_ns)?;
+    let mut core = Core::new(hypervisor, args, signals, began_ns)?;
     core.start(read_machine)?;
     core.run()
-}
-
-/// The two files of the log, which the manager writes: it has no right to open them.
-fn open_log(path: &str) -> io::Result<[OwnedFd; 2]> {
-    let mut options = OpenOptions::new();
-    options.create(true).read(true).append(true).mode(0o600);
-    let before = format!("{path}.1");
-    let [now, before] = [options.open(path)?, options.open(before)?];
-    before.set_len(0)?;
-    Ok([now.into(), before.into()])
 }
 
 /// A domain costs about a dozen descriptors: the customary soft limit is reached with 64 guests.

@@ -173,16 +173,16 @@ messages! {
             /// The domain.
             domain: DomId,
         }
+        /// Hold the descriptors beside for the next manager: clients' sockets, and the log.
+        18 Hold {}
     }
 }
 
 messages! {
     /// What the core tells the manager.
     pub enum Tell {
-        /// First of all. Beside: the machine's description as it came on standard input, the
-        /// listening control socket, the two files of the log if there are (none: standard error),
-        /// what the manager before has kept, the listening sockets for metrics if there are: one of
-        /// a path, one of a port.
+        /// First of all. Beside: the machine's description as it came on standard input, what the
+        /// manager before has kept, and what the first one has had held.
         1 Welcome {
             /// Process id of the core.
             pid: u32,
@@ -190,16 +190,10 @@ messages! {
             began_ns: u64,
             /// Who may speak to the control socket, beside root.
             user: u32,
-            /// Whether there are files of the log.
-            has_log: bool,
             /// Whether a manager before has kept something.
             has_kept: bool,
             /// The user that the manager is to be, if that is possible.
             own_user: u32,
-            /// Whether metrics are read by a path.
-            has_metrics: bool,
-            /// Whether they are read by a port.
-            has_metrics_port: bool,
         }
         /// A domain that runs, for a manager that did not start it. Beside: its console, and its
         /// mailbox.

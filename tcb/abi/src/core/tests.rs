@@ -52,6 +52,7 @@ fn asks() -> Vec<Ask> {
         Ask::GiveUp { domain, why: why() },
         Ask::Kill { domain, why: why() },
         Ask::Knock { domain },
+        Ask::Hold {},
         Ask::Status {},
         Ask::Audit {},
         Ask::Keep {},

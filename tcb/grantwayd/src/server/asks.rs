@@ -1,8 +1,9 @@
 //! What the manager asks of the core, and what it is answered.
 
 use super::{Core, copies};
+use crate::control::named;
 use abi::DomId;
-use abi::core::{Ask, CPU_WORDS, KEPT_MAX, Tell};
+use abi::core::{Ask, CPU_WORDS, CoreStatus, KEPT_MAX, Tell};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
@@ -99,6 +100,10 @@ impl Core {
                 sealed::check(kept, KEPT_MAX)?;
                 self.kept = Some(kept.try_clone()?);
             }
+            Ask::Hold {} => {
+                self.held = fds;
+                self.sockets = self.args.sockets().map(named).collect();
+            }
             Ask::Forget { domain } => self.forget(domain)?,
             Ask::Probe {} => sandbox::probe()?,
             Ask::End { failed } => {
@@ -110,6 +115,17 @@ impl Core {
             }
         }
         done()
+    }
+
+    /// Every domain and connection.
+    fn status(&mut self) -> CoreStatus {
+        CoreStatus {
+            cpu_ns: sandbox::cpu_ns(std::process::id() as i32).unwrap_or(0),
+            netd_cpu_ns: self.netd.cpu_ns(),
+            missing: self.hypervisor.missing(),
+            domains: self.hypervisor.domain_status(),
+            connections: self.hypervisor.connection_status(),
+        }
     }
 
     fn create(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
@@ -170,7 +186,7 @@ impl Core {
             None => return Err("there is no such domain".into()),
         };
         let start = Start {
-            program: self.programs.join(program),
+            program: self.args.programs.join(program),
             console: theirs,
             uid: Some(crate::users::user_of(Some(id))),
         };

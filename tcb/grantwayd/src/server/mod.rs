@@ -1,13 +1,12 @@
 //! The main loop: one poll over everything, nothing that waits.
 
 mod asks;
-mod describe;
 mod devices;
 mod units;
 
 use crate::args::Args;
 use crate::child::Helper;
-use crate::control::{ControlSocket, Sockets};
+use crate::control::{self, Named};
 use crate::netd::Control;
 use abi::DomId;
 use abi::core::{Record, Stage, Task, Tell, Text};
@@ -19,7 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use units::Units;
@@ -57,7 +55,7 @@ struct Known {
 /// with anybody's memory.
 pub(crate) struct Core {
     hypervisor: Hypervisor,
-    programs: PathBuf,
+    args: Args,
     manager: Helper,
     netd: Helper,
     control: Arc<Control>,
@@ -66,8 +64,9 @@ pub(crate) struct Core {
     machine: OwnedFd,
     /// What the manager wants the next one to know; none: the machine was never complete.
     kept: Option<OwnedFd>,
-    sockets: Sockets,
-    log: Option<[OwnedFd; 2]>,
+    /// What the first manager has opened; and the sockets among it, by their names.
+    held: Vec<OwnedFd>,
+    sockets: Vec<Named>,
     /// Every domain, and those that the manager has not been told the end of.
     known: BTreeMap<DomId, Known>,
     signals: UnixStream,
@@ -83,30 +82,28 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(
         mut hypervisor: Hypervisor,
-        args: &Args,
-        sockets: Sockets,
-        log: Option<[OwnedFd; 2]>,
+        args: Args,
         signals: UnixStream,
         began_ns: u64,
     ) -> Result<Self, String> {
-        if !crate::control::is_ours(&args.programs) {
+        if !control::is_ours(&args.programs) {
             hypervisor.lacks("domains' programs that only their user can change");
         }
         let empty = sealed::write("machine", b"").map_err(|e| e.to_string())?;
         Ok(Self {
             hypervisor,
-            programs: args.programs.clone(),
-            manager: Helper::new(&args.beside, "grantway-manager", true),
-            netd: Helper::new(&args.beside, "grantway-netd", false),
+            manager: Helper::new(&args.beside, "grantway-manager", Some(&args.of_manager)),
+            netd: Helper::new(&args.beside, "grantway-netd", None),
             control: Arc::default(),
             units: Units::default(),
             machine: empty,
             kept: None,
-            sockets,
-            log,
+            held: Vec::new(),
+            sockets: Vec::new(),
             known: BTreeMap::new(),
             signals,
             reader: args.with_reader.then(io::stdout),
+            args,
             began_ns,
             ending: None,
             failure: None,
@@ -152,6 +149,7 @@ impl Core {
         self.control.replace(None);
         self.manager.end(HELPER_END);
         self.netd.end(HELPER_END);
+        self.sockets.iter().for_each(control::remove);
         self.failure.map_or(Ok(()), Err)
     }
 
@@ -160,18 +158,11 @@ impl Core {
             pid: std::process::id(),
             began_ns: self.began_ns,
             user: rustix::process::geteuid().as_raw(),
-            has_log: self.log.is_some(),
             has_kept: self.kept.is_some(),
             own_user: crate::users::user_of(None),
-            has_metrics: self.sockets.metrics.is_some(),
-            has_metrics_port: self.sockets.metrics_port.is_some(),
         };
-        let log = self.log.iter().flatten();
-        let fds = [self.machine.as_fd(), self.sockets.control.fd()].into_iter();
-        let fds = fds.chain(log.map(AsFd::as_fd));
-        let fds = fds.chain(self.kept.as_ref().map(AsFd::as_fd));
-        let fds = fds.chain(self.sockets.metrics.as_ref().map(ControlSocket::fd));
-        let fds = fds.chain(self.sockets.metrics_port.as_ref().map(AsFd::as_fd));
+        let fds = [&self.machine].into_iter().chain(&self.kept);
+        let fds = fds.chain(&self.held).map(AsFd::as_fd);
         match copies(fds) {
             Ok(fds) => self.tell(0, message, fds),
             Err(_) => self.manager.kill(),

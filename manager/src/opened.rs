@@ -1,0 +1,159 @@
+//! The sockets that clients come to, and the files of the log: opened by the first manager, before
+//! it has heard anybody and gives up its rights. The core holds them for the next ones, so that
+//! clients find waiting whom the manager before has left.
+
+use crate::args::Args;
+use crate::metrics;
+use rustix::fs::Mode;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// Where requests come.
+    pub(crate) control: UnixListener,
+    /// The log, and what it was before; none: standard error.
+    pub(crate) log: Option<[File; 2]>,
+    /// Where metrics are read.
+    pub(crate) metrics: metrics::Sockets,
+}
+
+impl Opened {
+    /// Opens what the arguments name, for this user alone. The process must have one thread: no
+    /// other thread makes files under this mask.
+    ///
+    /// # Errors
+    /// What cannot be opened, and why; no socket is left then.
+    pub(crate) fn new(args: &Args) -> Result<Self, String> {
+        let log = args.log.as_deref();
+        let log = log.map(|path| open_log(path).map_err(|e| format!("the log {path}: {e}")));
+        let log = log.transpose()?;
+        let port = |port: u16| {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+            let listener = listener.and_then(|l| l.set_nonblocking(true).map(|()| l));
+            listener.map_err(|e| format!("the port for metrics {port}: {e}"))
+        };
+        let port = args.metrics_port.map(port).transpose()?;
+        let control = bind("the control socket", &args.socket)?;
+        let local = args.metrics.as_deref();
+        let local = local.map(|path| bind("the socket for metrics", path));
+        let local = local.transpose().inspect_err(|_| {
+            // The core removes those that it holds alone.
+            let _ = std::fs::remove_file(&args.socket);
+        })?;
+        let metrics = metrics::Sockets {
+            local: local.map(OwnedFd::from),
+            port: port.map(OwnedFd::from),
+        };
+        Ok(Self {
+            control,
+            log,
+            metrics,
+        })
+    }
+
+    /// What an earlier manager has opened by the same arguments.
+    pub(crate) fn held(args: &Args, fds: Vec<OwnedFd>) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        let mut next = |is_there: bool| is_there.then(|| fds.next());
+        Some(Self {
+            control: next(true)??.into(),
+            log: match (next(args.log.is_some()), next(args.log.is_some())) {
+                (Some(now), Some(before)) => Some([now?.into(), before?.into()]),
+                _ => None,
+            },
+            metrics: metrics::Sockets {
+                local: next(args.metrics.is_some()).flatten(),
+                port: next(args.metrics_port.is_some()).flatten(),
+            },
+        })
+    }
+
+    /// All of it, as [`Opened::held`] takes it.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let log = self.log.iter().flatten().map(AsFd::as_fd);
+        let metrics = self.metrics.local.iter().chain(&self.metrics.port);
+        let metrics = metrics.map(AsFd::as_fd);
+        let control = [self.control.as_fd()].into_iter();
+        control.chain(log).chain(metrics).collect()
+    }
+}
+
+fn open_log(path: &str) -> io::Result<[File; 2]> {
+    let mut options = OpenOptions::new();
+    options.create(true).read(true).append(true).mode(0o600);
+    let before = format!("{path}.1");
+    let [now, before] = [options.open(path)?, options.open(before)?];
+    before.set_len(0)?;
+    Ok([now, before])
+}
+
+/// Makes a socket, for this user alone.
+fn bind(what: &str, path: &Path) -> Result<UnixListener, String> {
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = listener.and_then(|l| l.set_nonblocking(true).map(|()| l));
+    listener.map_err(|e| format!("{what} {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn args(folder: &Path) -> Args {
+        Args {
+            socket: folder.join("socket"),
+            log: Some(folder.join("log").display().to_string()),
+            metrics: Some(folder.join("metrics")),
+            metrics_port: None,
+        }
+    }
+
+    #[test]
+    fn what_is_opened_is_this_users_alone_and_the_next_ones_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let args = args(folder.path());
+        let opened = Opened::new(&args).unwrap();
+        for name in ["socket", "metrics", "log", "log.1"] {
+            let mode = fs::metadata(folder.path().join(name))
+                .unwrap()
+                .permissions();
+            assert_eq!(mode.mode() & 0o777, 0o600, "{name}");
+        }
+        let copies = opened.fds().into_iter().map(|fd| fd.try_clone_to_owned());
+        let held = Opened::held(&args, copies.map(Result::unwrap).collect()).unwrap();
+        let path = |socket: &UnixListener| {
+            let address = socket.local_addr().unwrap();
+            address.as_pathname().map(Path::to_owned)
+        };
+        assert_eq!(path(&held.control), Some(args.socket.clone()));
+        assert_eq!(path(&held.metrics.local.unwrap().into()), args.metrics);
+        assert!(held.log.is_some() && held.metrics.port.is_none());
+        assert!(Opened::held(&args, Vec::new()).is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_named_and_leaves_no_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut args = args(folder.path());
+        args.metrics = Some(folder.path().join("none/metrics"));
+        let error = Opened::new(&args).unwrap_err();
+        assert!(error.starts_with("the socket for metrics "), "{error}");
+        assert!(!args.socket.exists());
+        let _other = UnixListener::bind(&args.socket).unwrap();
+        let error = Opened::new(&args).unwrap_err();
+        assert!(error.starts_with("the control socket "), "{error}");
+        assert!(args.socket.exists(), "it is another's");
+        args.log = Some(folder.path().join("none/log").display().to_string());
+        let error = Opened::new(&args).unwrap_err();
+        assert!(error.starts_with("the log "), "{error}");
+    }
+}
