@@ -1,7 +1,8 @@
 //! Connections: two records each, whose states follow xenbus and whose bodies only pass through.
 //!
-//! A connection that is taken away stays as long as one of its ends has not let go of it: to each
-//! the other one is *unknown*, and nobody reaches anybody. Then its numbers are free again.
+//! Each end is a record of its own, which names the other one. Where the other one is not there the
+//! connection was taken away: it is *unknown*, and nobody reaches anybody. This end stays until its
+//! domain has let go of it; then its number is free again.
 
 use crate::event::Port;
 use crate::numbers::Numbers;
@@ -20,15 +21,17 @@ const WRITES_PER_SECOND: u64 = 32;
 /// of those that rest stay open.
 const RESTING: usize = 64;
 
+/// A domain, and its own number of a connection.
+type Key = (DomId, u32);
+
 /// One end of a connection.
 #[derive(Debug)]
 struct End {
-    domain: DomId,
-    /// The domain's own number of the connection.
-    number: u32,
-    /// Whether the domain has this end: not once it has let go of a connection that was taken away.
-    held: bool,
-    /// None once the domain is dead, or the connection taken away.
+    role: Role,
+    handle: u16,
+    /// The other end. Nothing else is ever under its key as long as this one is there.
+    peer: Key,
+    /// None once the domain is dead.
     port: Option<Arc<Port>>,
     state: XenbusState,
     body: [u8; RECORD_BYTES],
@@ -36,21 +39,16 @@ struct End {
 }
 
 impl End {
-    fn new(domain: DomId, number: u32, port: Arc<Port>) -> Self {
+    fn new(role: Role, handle: u16, peer: Key, port: Arc<Port>) -> Self {
         Self {
-            domain,
-            number,
-            held: true,
+            role,
+            handle,
+            peer,
             port: Some(port),
             state: XenbusState::Initialising,
             body: [0; RECORD_BYTES],
-            writes: TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST),
+            writes: writes(),
         }
-    }
-
-    /// Who is to be told when the other end changes, and of which of its connections.
-    fn told(&self) -> Option<(Arc<Port>, u32)> {
-        Some((Arc::clone(self.port.as_ref()?), self.number))
     }
 
     /// Whether its domain uses nothing of the other end's, as far as the state tells.
@@ -63,32 +61,14 @@ impl End {
     }
 }
 
+fn writes() -> TokenBucket {
+    TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST)
+}
+
 /// Tells domains that connections of theirs are others now, under no lock.
 fn tell(ends: impl IntoIterator<Item = (Arc<Port>, u32)>) {
     for (port, number) in ends {
         port.tell_of(number);
-    }
-}
-
-#[derive(Debug)]
-struct Connection {
-    handle: u16,
-    backend: End,
-    frontend: End,
-    /// It was taken away.
-    leaves: bool,
-}
-
-impl Connection {
-    fn ends(&mut self, role: Role) -> (&mut End, &mut End) {
-        match role {
-            Role::Backend => (&mut self.backend, &mut self.frontend),
-            Role::Frontend => (&mut self.frontend, &mut self.backend),
-        }
-    }
-
-    fn both(&mut self) -> [&mut End; 2] {
-        [&mut self.backend, &mut self.frontend]
     }
 }
 
@@ -122,61 +102,40 @@ pub struct Summary {
     pub frontend_state: XenbusState,
 }
 
-/// One domain's connections, by its own numbers.
-#[derive(Debug)]
-struct Own {
-    numbers: Numbers,
-    by_number: BTreeMap<u32, (u64, Role)>,
-}
-
-impl Default for Own {
-    fn default() -> Self {
-        Self {
-            numbers: Numbers::new(fd::CONNECTIONS_MAX, RESTING),
-            by_number: BTreeMap::new(),
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 struct Records {
-    /// In the order of creation.
-    connections: BTreeMap<u64, Connection>,
-    /// Connections that there ever were.
-    made: u64,
-    by_domain: BTreeMap<DomId, Own>,
+    ends: BTreeMap<Key, End>,
+    numbers: BTreeMap<DomId, Numbers>,
 }
 
 impl Records {
-    fn find(&mut self, domain: DomId, conn: ConnId) -> Option<(&mut Connection, Role)> {
-        let &(at, role) = self.by_domain.get(&domain)?.by_number.get(&conn.0)?;
-        Some((self.connections.get_mut(&at)?, role))
+    fn end(&mut self, domain: DomId, conn: ConnId) -> Result<&mut End, Errno> {
+        self.ends.get_mut(&(domain, conn.0)).ok_or(Errno::NOENT)
     }
 
-    /// A domain's connections, and what it is to each.
-    fn of(&self, domain: DomId) -> Vec<(u64, Role)> {
-        let own = self.by_domain.get(&domain);
-        own.map_or_else(Vec::new, |own| own.by_number.values().copied().collect())
+    /// A domain's ends.
+    fn of(&self, domain: DomId) -> Vec<Key> {
+        let own = self.ends.range((domain, 0)..=(domain, u32::MAX));
+        own.map(|(key, _)| *key).collect()
     }
 
-    fn take_number(&mut self, domain: DomId) -> Option<u32> {
-        let own = self.by_domain.entry(domain).or_default();
+    /// Who is to be told when the other end of this one changes, and of which of its connections.
+    fn told(&self, end: Key) -> Option<(Arc<Port>, u32)> {
+        let port = self.ends.get(&end)?.port.as_ref()?;
+        Some((Arc::clone(port), end.1))
+    }
+
+    fn take_number(&mut self, domain: DomId) -> Result<Key, Errno> {
+        let numbers = self.numbers.entry(domain);
+        let numbers = numbers.or_insert_with(|| Numbers::new(fd::CONNECTIONS_MAX, RESTING));
         // What comes back is named by nothing: see [`Connections::release_unused`].
-        own.numbers.take(|_| false)
+        let number = numbers.take(|_| false).ok_or(Errno::NOSPC)?;
+        Ok((domain, number))
     }
 
-    fn give_number_back(&mut self, domain: DomId, number: u32) {
-        if let Some(own) = self.by_domain.get_mut(&domain) {
-            own.by_number.remove(&number);
-            own.numbers.give_back(number);
-        }
-    }
-
-    /// Removes a connection that neither end has any more.
-    fn remove_if_over(&mut self, at: u64) {
-        let over = |c: &Connection| !c.backend.held && !c.frontend.held;
-        if self.connections.get(&at).is_some_and(over) {
-            self.connections.remove(&at);
+    fn give_number_back(&mut self, (domain, number): Key) {
+        if let Some(numbers) = self.numbers.get_mut(&domain) {
+            numbers.give_back(number);
         }
     }
 }
@@ -202,32 +161,20 @@ impl Connections {
         handle: u16,
     ) -> Result<(ConnId, ConnId), Errno> {
         let mut records = self.lock();
-        let back = records.take_number(backend.0).ok_or(Errno::NOSPC)?;
-        let Some(front) = records.take_number(frontend.0) else {
-            records.give_number_back(backend.0, back);
-            return Err(Errno::NOSPC);
-        };
-        let at = records.made;
-        records.made += 1;
-        let told = [
-            (Arc::clone(&backend.1), back),
-            (Arc::clone(&frontend.1), front),
-        ];
-        let mut end = |(domain, port), number, role| {
-            let own = records.by_domain.entry(domain).or_default();
-            own.by_number.insert(number, (at, role));
-            End::new(domain, number, port)
-        };
-        let connection = Connection {
-            handle,
-            backend: end(backend, back, Role::Backend),
-            frontend: end(frontend, front, Role::Frontend),
-            leaves: false,
-        };
-        records.connections.insert(at, connection);
+        let back = records.take_number(backend.0)?;
+        let front = records.take_number(frontend.0);
+        let front = front.inspect_err(|_| records.give_number_back(back))?;
+        for (own, port, role, peer) in [
+            (back, backend.1, Role::Backend, front),
+            (front, frontend.1, Role::Frontend, back),
+        ] {
+            let end = End::new(role, handle, peer, port);
+            records.ends.insert(own, end);
+        }
+        let told = [back, front].map(|end| records.told(end));
         drop(records);
-        tell(told);
-        Ok((ConnId(back), ConnId(front)))
+        tell(told.into_iter().flatten());
+        Ok((ConnId(back.1), ConnId(front.1)))
     }
 
     /// Writes a domain's record of a connection and tells the other end.
@@ -245,9 +192,9 @@ impl Connections {
         now_ns: u64,
     ) -> Result<(), Errno> {
         let mut records = self.lock();
-        let (connection, role) = records.find(domain, conn).ok_or(Errno::NOENT)?;
-        let leaves = connection.leaves;
-        let (own, other) = connection.ends(role);
+        let peer = records.end(domain, conn)?.peer;
+        let leaves = !records.ends.contains_key(&peer);
+        let own = records.end(domain, conn)?;
         let closes = matches!(state, XenbusState::Closing | XenbusState::Closed);
         if !own.state.may_become(state) || leaves && !closes {
             return Err(Errno::INVAL);
@@ -257,7 +204,7 @@ impl Connections {
         }
         own.state = state;
         own.body = *body;
-        let told = other.told();
+        let told = records.told(peer);
         drop(records);
         tell(told);
         Ok(())
@@ -269,18 +216,17 @@ impl Connections {
     /// `ENOENT`: no such connection.
     pub fn get(&self, domain: DomId, conn: ConnId) -> Result<View, Errno> {
         let mut records = self.lock();
-        let (connection, role) = records.find(domain, conn).ok_or(Errno::NOENT)?;
-        let leaves = connection.leaves;
-        let (own, other) = connection.ends(role);
-        let (state, body) = match leaves {
-            true => (XenbusState::Unknown, [0; RECORD_BYTES]),
-            false => (other.state, other.body),
-        };
+        let &mut End {
+            role, peer, state, ..
+        } = records.end(domain, conn)?;
+        let other = records.ends.get(&peer);
+        let unknown = (XenbusState::Unknown, [0; RECORD_BYTES]);
+        let (theirs, body) = other.map_or(unknown, |other| (other.state, other.body));
         Ok(View {
-            peer: other.domain,
+            peer: peer.0,
             role,
-            own: own.state,
-            state,
+            own: state,
+            state: theirs,
             body,
         })
     }
@@ -291,8 +237,9 @@ impl Connections {
     /// `ENOENT`: no such connection. `ENOTCONN`: the other end is dead.
     pub fn other_end(&self, domain: DomId, conn: ConnId) -> Result<Arc<Port>, Errno> {
         let mut records = self.lock();
-        let (connection, role) = records.find(domain, conn).ok_or(Errno::NOENT)?;
-        connection.ends(role).1.port.clone().ok_or(Errno::NOTCONN)
+        let peer = records.end(domain, conn)?.peer;
+        let (port, _) = records.told(peer).ok_or(Errno::NOTCONN)?;
+        Ok(port)
     }
 
     /// A domain takes the place of a dead one: the dead one's ends begin anew, under the same
@@ -301,35 +248,29 @@ impl Connections {
     /// What the other ends have written stays: it is theirs to take back.
     pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<Port>)) -> Vec<(DomId, ConnId)> {
         let mut records = self.lock();
-        let Some(mut own) = records.by_domain.remove(&dead) else {
+        let Some(numbers) = records.numbers.remove(&dead) else {
             return Vec::new();
         };
-        let mut told = Vec::new();
-        let mut others = Vec::new();
-        let mut over = Vec::new();
-        for (&number, &(at, role)) in &own.by_number {
-            let Some(connection) = records.connections.get_mut(&at) else {
+        records.numbers.insert(domain, numbers);
+        let (mut told, mut others) = (Vec::new(), Vec::new());
+        for old in records.of(dead) {
+            let new = (domain, old.1);
+            let Some(end) = records.ends.remove(&old) else {
                 continue;
             };
-            let leaves = connection.leaves;
-            let (end, other) = connection.ends(role);
-            if leaves {
-                end.held = false;
-                over.push((number, at));
+            let Some(other) = records.ends.get_mut(&end.peer) else {
+                records.give_number_back(new);
                 continue;
-            }
-            *end = End::new(domain, number, Arc::clone(&port));
+            };
+            other.peer = new;
             // The other end has to close and come back: it may write as often as that takes.
-            other.writes = TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST);
-            told.extend(end.told().into_iter().chain(other.told()));
-            others.push((other.domain, ConnId(other.number)));
+            other.writes = writes();
+            let end = End::new(end.role, end.handle, end.peer, Arc::clone(&port));
+            others.push((end.peer.0, ConnId(end.peer.1)));
+            told.extend(records.told(end.peer));
+            records.ends.insert(new, end);
+            told.extend(records.told(new));
         }
-        for (number, at) in over {
-            own.by_number.remove(&number);
-            own.numbers.give_back(number);
-            records.remove_if_over(at);
-        }
-        records.by_domain.insert(domain, own);
         drop(records);
         tell(told);
         others
@@ -339,72 +280,50 @@ impl Connections {
     /// each other end it is *unknown*, and cannot be reached.
     pub fn remove_all(&self, dead: DomId) {
         let mut records = self.lock();
-        let own = records.of(dead);
-        records.by_domain.remove(&dead);
-        let mut told = Vec::new();
-        for (at, role) in own {
-            let Some(connection) = records.connections.get_mut(&at) else {
-                continue;
-            };
-            connection.leaves = true;
-            let (end, other) = connection.ends(role);
-            end.held = false;
-            told.extend(other.told());
-            other.port = None;
-            records.remove_if_over(at);
-        }
+        records.numbers.remove(&dead);
+        let own = records.of(dead).into_iter();
+        let gone: Vec<_> = own.filter_map(|key| records.ends.remove(&key)).collect();
+        let told: Vec<_> = gone.iter().map(|end| records.told(end.peer)).collect();
         drop(records);
-        tell(told);
+        tell(told.into_iter().flatten());
     }
 
     /// Gives the numbers of connections that were taken away back, where the domain is idle and
     /// nothing of the connection is in use any more; which these are.
     pub fn release_unused(&self, is_used: impl Fn(DomId, ConnId) -> bool) -> Vec<(DomId, ConnId)> {
-        let mut idle = Vec::new();
-        for (&at, connection) in &mut self.lock().connections {
-            if connection.leaves {
-                let ends = connection.both().into_iter();
-                let ends = ends.filter(|end| end.held && end.is_idle());
-                idle.extend(ends.map(|end| (at, end.domain, end.number)));
-            }
-        }
-        idle.retain(|&(_, domain, number)| !is_used(domain, ConnId(number)));
+        let mut idle: Vec<_> = {
+            let Records { ends, .. } = &*self.lock();
+            let left = ends.iter().filter(|(_, end)| !ends.contains_key(&end.peer));
+            left.filter(|(_, end)| end.is_idle())
+                .map(|(&(domain, number), _)| (domain, ConnId(number)))
+                .collect()
+        };
+        idle.retain(|&(domain, conn)| !is_used(domain, conn));
         let mut records = self.lock();
-        for &(at, domain, number) in &idle {
-            if let Some(connection) = records.connections.get_mut(&at) {
-                let mut ends = connection.both().into_iter();
-                if let Some(end) = ends.find(|end| end.domain == domain) {
-                    end.held = false;
-                }
-            }
-            records.give_number_back(domain, number);
-            records.remove_if_over(at);
+        for (domain, ConnId(number)) in &idle {
+            records.ends.remove(&(*domain, *number));
+            records.give_number_back((*domain, *number));
         }
-        let freed = idle.into_iter();
-        freed
-            .map(|(_, domain, number)| (domain, ConnId(number)))
-            .collect()
+        idle
     }
 
     /// Whether a domain is an end of any connection.
     #[must_use]
     pub fn names(&self, domain: DomId) -> bool {
         let records = self.lock();
-        let mut all = records.connections.values();
-        let is_end = |c: &Connection| c.backend.domain == domain || c.frontend.domain == domain;
-        all.any(is_end) || records.by_domain.contains_key(&domain)
+        let mut others = records.ends.values().map(|end| end.peer.0);
+        records.numbers.contains_key(&domain) || others.any(|other| other == domain)
     }
 
     /// Whether every connection of a domain's is up, but for those whose other end is dead.
     #[must_use]
     pub fn are_up(&self, domain: DomId) -> bool {
-        let mut records = self.lock();
-        records.of(domain).into_iter().all(|(at, role)| {
-            records.connections.get_mut(&at).is_some_and(|connection| {
-                let (own, other) = connection.ends(role);
-                let up = [own.state, other.state] == [XenbusState::Connected; 2];
-                up || other.port.is_none()
-            })
+        let Records { ends, .. } = &*self.lock();
+        let mut own = ends.range((domain, 0)..=(domain, u32::MAX));
+        own.all(|(_, own)| {
+            let other = ends.get(&own.peer);
+            let other = other.filter(|other| other.port.is_some());
+            other.is_none_or(|other| [own.state, other.state] == [XenbusState::Connected; 2])
         })
     }
 
@@ -420,33 +339,34 @@ impl Connections {
 
     fn end_all(&self, domain: DomId, state: XenbusState) {
         let mut records = self.lock();
-        let mut told = Vec::new();
-        for (at, role) in records.of(domain) {
-            let Some(connection) = records.connections.get_mut(&at) else {
-                continue;
-            };
-            let (own, other) = connection.ends(role);
-            own.state = state;
-            own.body = [0; RECORD_BYTES];
-            own.port = None;
-            told.extend(other.told());
-        }
+        let own = records.ends.range_mut((domain, 0)..=(domain, u32::MAX));
+        let others: Vec<Key> = own
+            .map(|(_, own)| {
+                own.state = state;
+                own.body = [0; RECORD_BYTES];
+                own.port = None;
+                own.peer
+            })
+            .collect();
+        let told: Vec<_> = others.iter().map(|&end| records.told(end)).collect();
         drop(records);
-        tell(told);
+        tell(told.into_iter().flatten());
     }
 
-    /// Every connection that was not taken away, in the order of creation.
+    /// Every connection that was not taken away, by its backend and the backend's number.
     #[must_use]
     pub fn list(&self) -> Vec<Summary> {
-        let records = self.lock();
-        let summary = |c: &Connection| Summary {
-            backend: c.backend.domain,
-            frontend: c.frontend.domain,
-            handle: c.handle,
-            backend_state: c.backend.state,
-            frontend_state: c.frontend.state,
+        let Records { ends, .. } = &*self.lock();
+        let served = ends.iter().filter(|(_, end)| end.role == Role::Backend);
+        let summary = |(&(backend, _), end): (&Key, &End)| {
+            Some(Summary {
+                backend,
+                frontend: end.peer.0,
+                handle: end.handle,
+                backend_state: end.state,
+                frontend_state: ends.get(&end.peer)?.state,
+            })
         };
-        let all = records.connections.values();
-        all.filter(|c| !c.leaves).map(summary).collect()
+        served.filter_map(summary).collect()
     }
 }
