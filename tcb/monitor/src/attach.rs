@@ -1,22 +1,21 @@
 //! The attach call: which descriptor a domain gets, if any. Each is handed out once.
 
 use crate::connect::Connections;
-use crate::device::Controls;
+use crate::device::Devices;
 use crate::domain::{Domain, Parts, Running};
 use abi::DomId;
 use abi::hypercall::Attach;
 use abi::layout::fd;
-use rustix::event::epoll;
 use rustix::io::Errno;
 use sandbox::{AttachPort, Call};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 /// Answers the attach calls that wait, within the domain's budget: past it, they wait on.
 /// Never blocks.
 pub(crate) fn serve(
     domain: &mut Domain,
     connections: &Connections,
-    controls: &Controls,
+    devices: &Devices,
     now_ns: u64,
 ) {
     let id = domain.id;
@@ -32,7 +31,7 @@ pub(crate) fn serve(
         && let Ok(Some(call)) = process.attach.receive()
     {
         parts.attaches.take(now_ns, 1);
-        if let Err(errno) = answer(parts, connections, controls, id, &process.attach, call) {
+        if let Err(errno) = answer(parts, connections, devices, id, &process.attach, call) {
             // Every call is answered; who is gone needs no answer.
             let _ = process.attach.answer_errno(call, errno.raw_os_error());
         }
@@ -43,7 +42,7 @@ pub(crate) fn serve(
 fn answer(
     parts: &mut Parts,
     connections: &Connections,
-    controls: &Controls,
+    devices: &Devices,
     id: DomId,
     port: &AttachPort,
     call: Call,
@@ -62,22 +61,11 @@ fn answer(
     };
     let [_, kind, index, ..] = call.args;
     let at = match Attach::decode([kind, index]).ok_or(Errno::INVAL)? {
-        Attach::Device(n) => {
-            let device = parts.devices.get(n as usize).and_then(Option::as_ref);
-            let device = device.ok_or(Errno::NOENT)?;
+        Attach::Device(n) => devices.hand_out(id, n.into(), |device| {
             let at = place(fd::DEVICE, n, fd::DEVICES_MAX)?;
-            // It does not end until the call is answered.
-            let _hand = controls.hand_out(id, n.into())?;
-            let data = epoll::EventData::new_u64(u64::from(n));
-            match epoll::add(&parts.epoll, device, data, epoll::EventFlags::IN) {
-                // A file is always ready, so it cannot be waited for; and a call whose answer
-                // failed may have come this far before.
-                Ok(()) | Err(Errno::PERM | Errno::EXIST) => {}
-                Err(errno) => return Err(errno),
-            }
-            put(device.as_fd(), at)?;
-            at
-        }
+            put(device, at)?;
+            Ok(at)
+        })?,
         Attach::Doorbell(conn) => {
             let at = place(fd::DOORBELL, conn.0, fd::CONNECTIONS_MAX)?;
             put(connections.other_end(id, conn)?.doorbell(), at)?;

@@ -6,13 +6,14 @@
 
 use crate::pins::Pin;
 use abi::DomId;
+use rustix::event::epoll;
 use rustix::io::Errno;
 pub use sandbox::DeviceMap;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a device does when its domain tells it something.
 pub trait DeviceControl: Debug + Send + Sync {
@@ -53,6 +54,15 @@ impl From<OwnedFd> for Device {
     }
 }
 
+impl Device {
+    /// Its domain has done with it: when this returns nothing comes by it any more.
+    pub(crate) fn end(&self) {
+        if let Some(control) = &self.control {
+            control.end();
+        }
+    }
+}
+
 /// A device that is to be seen where its domain's window has no free slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("device {0} has no place in the window")]
@@ -64,138 +74,128 @@ pub(crate) fn slots(pages: &[DeviceMap]) -> Vec<Range<u32>> {
     pages.iter().map(range).collect()
 }
 
-/// A device that can be told something, and where it is seen.
-#[derive(Clone, Debug)]
-struct Told {
-    control: Arc<dyn DeviceControl>,
-    pages: Vec<DeviceMap>,
-}
-
-/// Why a device's descriptor cannot be handed out, or the device not ended, at this moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hand {
-    /// It is being handed out: soon it is in its domain's table, or it is not.
-    Out,
-    /// Its domain has done with it.
-    Ended,
-}
-
-/// The controls of every domain's devices.
-#[derive(Debug, Default)]
-pub struct Controls(Mutex<All>);
-
-#[derive(Debug, Default)]
-struct All {
-    told: BTreeMap<(DomId, u64), Told>,
-    hands: BTreeMap<(DomId, u64), Hand>,
-}
-
-/// A device whose descriptor is being handed out, as long as this lives: it does not end meanwhile.
+/// A device of a domain's, under a number that is never another one's.
 #[derive(Debug)]
-pub struct HandOut<'a> {
-    controls: &'a Controls,
-    device: (DomId, u64),
+struct Owned {
+    device: Arc<Device>,
+    /// The domain's epoll set.
+    epoll: Arc<OwnedFd>,
+    /// Its descriptor is being handed out by the main thread, or its domain has done with it: the
+    /// other does not happen meanwhile.
+    is_taken: bool,
 }
 
-impl Drop for HandOut<'_> {
-    fn drop(&mut self) {
-        self.controls.with(|all| all.hands.remove(&self.device));
+/// Every domain's devices, by number.
+#[derive(Debug, Default)]
+pub struct Devices(Mutex<BTreeMap<(DomId, u64), Owned>>);
+
+impl Devices {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(DomId, u64), Owned>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Controls {
-    /// From now on device `number` of a domain, of which `pages` lie in the domain's window, can be
-    /// told something.
-    pub fn insert(
+    /// A domain has a device now, which is waited for by its epoll set once it is handed out.
+    pub fn insert(&self, domain: DomId, number: u64, device: Device, epoll: &Arc<OwnedFd>) {
+        let owned = Owned {
+            device: Arc::new(device),
+            epoll: Arc::clone(epoll),
+            is_taken: false,
+        };
+        self.lock().insert((domain, number), owned);
+    }
+
+    /// Every device of a domain's.
+    #[must_use]
+    pub fn of(&self, domain: DomId) -> Vec<Arc<Device>> {
+        let all = self.lock();
+        let own = all.range((domain, 0)..=(domain, u64::MAX));
+        own.map(|(_, owned)| Arc::clone(&owned.device)).collect()
+    }
+
+    /// Puts the descriptor of a device into its domain's table, which `give` does, and the device
+    /// into the domain's epoll set: one at a time. It does not end meanwhile.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such device, or its domain has done with it; otherwise `give`'s, or the
+    /// kernel has no room in the set.
+    pub fn hand_out<T>(
         &self,
         domain: DomId,
         number: u64,
-        control: Arc<dyn DeviceControl>,
-        pages: &[DeviceMap],
-    ) {
-        let pages = pages.to_vec();
-        let told = Told { control, pages };
-        self.with(|all| all.told.insert((domain, number), told));
+        give: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let (device, epoll) = {
+            let mut all = self.lock();
+            let owned = all.get_mut(&(domain, number));
+            let owned = owned.filter(|owned| !owned.is_taken).ok_or(Errno::NOENT)?;
+            owned.is_taken = true;
+            (Arc::clone(&owned.device), Arc::clone(&owned.epoll))
+        };
+        let data = epoll::EventData::new_u64(number);
+        let given = match epoll::add(&epoll, &device.fd, data, epoll::EventFlags::IN) {
+            // A file is always ready, so it cannot be waited for; and a call whose answer
+            // failed may have come this far before.
+            Ok(()) | Err(Errno::PERM | Errno::EXIST) => give(device.fd.as_fd()),
+            Err(errno) => Err(errno),
+        };
+        if let Some(owned) = self.lock().get_mut(&(domain, number)) {
+            owned.is_taken = false;
+        }
+        given
     }
 
-    /// The descriptor of a device is about to be put into its domain's table: one at a time.
+    /// A domain has done with a device for good, which is there in its table or not. From now on
+    /// its descriptor is not handed out.
     ///
     /// # Errors
-    /// ENOENT: its domain has done with the device.
-    pub fn hand_out(&self, domain: DomId, number: u64) -> Result<HandOut<'_>, Errno> {
-        let device = (domain, number);
-        self.with(|all| match all.hands.get(&device) {
-            Some(Hand::Ended) => Err(Errno::NOENT),
-            _ => {
-                all.hands.insert(device, Hand::Out);
-                Ok(())
-            }
-        })?;
-        Ok(HandOut {
-            controls: self,
-            device,
-        })
-    }
-
-    /// A domain has done with a device for good, which is there in its table or not: what there is
-    /// to be ended, and where it sees that. From now on its descriptor is not handed out.
-    ///
-    /// # Errors
-    /// ENOENT: it has no such device. EBUSY: its descriptor is there, or about to
-    /// be.
+    /// ENOENT: it has no such device, or one that can be told nothing. EBUSY: its descriptor is
+    /// there, or about to be.
     pub fn begin_end(
         &self,
         domain: DomId,
         number: u64,
         is_there: impl FnOnce() -> bool,
-    ) -> Result<(Arc<dyn DeviceControl>, Vec<DeviceMap>), Errno> {
-        let device = (domain, number);
+    ) -> Result<Arc<Device>, Errno> {
         // The look and the mark are one step: a hand-out is seen by one of them.
-        self.with(|all| {
-            let told = all.told.get(&device).ok_or(Errno::NOENT)?;
-            if all.hands.contains_key(&device) || is_there() {
-                return Err(Errno::BUSY);
-            }
-            all.hands.insert(device, Hand::Ended);
-            Ok((Arc::clone(&told.control), told.pages.clone()))
-        })
+        let mut all = self.lock();
+        let owned = all.get_mut(&(domain, number));
+        let owned = owned.filter(|owned| owned.device.control.is_some());
+        let owned = owned.ok_or(Errno::NOENT)?;
+        if owned.is_taken || is_there() {
+            return Err(Errno::BUSY);
+        }
+        owned.is_taken = true;
+        Ok(Arc::clone(&owned.device))
     }
 
-    /// A device is no more.
+    /// A device is no more: it is closed, and its domain's epoll set knows it no longer.
     pub fn remove(&self, domain: DomId, number: u64) {
-        self.with(|all| all.told.remove(&(domain, number)));
+        let gone = self.lock().remove(&(domain, number));
+        if let Some(Owned { device, epoll, .. }) = gone {
+            // As long as anybody has a descriptor of the same file the set would tell of it.
+            let _ = epoll::delete(&epoll, &device.fd);
+        }
     }
 
     /// A domain's process is gone: nothing comes by its devices any more when this returns.
     pub fn end_all(&self, domain: DomId) {
-        let all: Vec<_> = self.with(|all| {
-            let own = all.told.iter().filter(|((of, _), _)| *of == domain);
-            own.map(|(_, told)| Arc::clone(&told.control)).collect()
-        });
-        for control in all {
-            control.end();
-        }
+        self.of(domain).iter().for_each(|device| device.end());
     }
 
     /// A domain is no more.
     pub fn forget(&self, domain: DomId) {
-        let gone: Vec<_> = self.with(|all| {
-            all.hands.retain(|(of, _), _| *of != domain);
-            all.told
-                .extract_if(.., |(of, _), _| *of == domain)
-                .collect()
-        });
+        let gone: Vec<_> = self
+            .lock()
+            .extract_if((domain, 0)..=(domain, u64::MAX), |_, _| true)
+            .collect();
         // Outside the lock: to close a socket may take long.
         drop(gone);
     }
 
-    /// Whether a domain has a device that can be told something, or one that is being handed out.
+    /// Whether a domain has a device.
     #[must_use]
     pub fn names(&self, domain: DomId) -> bool {
-        self.with(|all| {
-            let mut numbered = all.told.keys().chain(all.hands.keys());
-            numbered.any(|(of, _)| *of == domain)
-        })
+        !self.of(domain).is_empty()
     }
 
     /// Tells a domain's device something.
@@ -203,11 +203,12 @@ impl Controls {
     /// # Errors
     /// ENOENT: it has no such device, or one that can be told nothing; otherwise the device's.
     pub fn tell(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
-        let told = self.with(|all| all.told.get(&(domain, number)).cloned());
-        told.ok_or(Errno::NOENT)?.control.control(words)
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&mut All) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let device = {
+            let all = self.lock();
+            let owned = all.get(&(domain, number)).ok_or(Errno::NOENT)?;
+            Arc::clone(&owned.device)
+        };
+        let control = device.control.as_ref().ok_or(Errno::NOENT)?;
+        control.control(words)
     }
 }

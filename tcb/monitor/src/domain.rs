@@ -8,7 +8,7 @@ use crate::post::Post;
 use crate::process::Process;
 use crate::spec::{DomainError, DomainSpec, Start};
 use crate::starter::Plan;
-use crate::worker::{self, Control, Show, Worker};
+use crate::worker::{self, Control, Worker};
 use abi::DomId;
 use abi::layout::{fd, info};
 use rustix::event::epoll;
@@ -33,11 +33,9 @@ pub(crate) struct Parts {
     pub(crate) memory: Arc<Memory>,
     pub(crate) port: Arc<Port>,
     /// The domain's epoll set: a descriptor of ours of the same set.
-    pub(crate) epoll: OwnedFd,
-    /// By number; none: there is no such device any more.
-    pub(crate) devices: Vec<Option<OwnedFd>>,
-    /// What is to be shown of devices before the first hypercall.
-    pub(crate) shows: Vec<Show>,
+    pub(crate) epoll: Arc<OwnedFd>,
+    /// How many numbers of devices were given out.
+    pub(crate) devices: u64,
     pub(crate) attaches: TokenBucket,
     /// Numbers in the domain's table that it has got a descriptor at.
     pub(crate) attached: BTreeSet<i32>,
@@ -97,9 +95,8 @@ impl Domain {
             parts: Some(Parts {
                 memory,
                 port: Arc::new(port),
-                epoll,
-                devices: Vec::new(),
-                shows: Vec::new(),
+                epoll: Arc::new(epoll),
+                devices: 0,
                 attaches: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
                 attached: BTreeSet::new(),
                 process: None,
@@ -123,13 +120,12 @@ impl Domain {
         sandbox::check(&start.program).map_err(|e| error(e.to_string()))?;
         let page = CallPage::of(&parts.memory);
         let page = page.ok_or_else(|| error("it has no call page".into()))?;
-        let epoll = parts.epoll.try_clone();
         let plan = Plan {
             start,
             spec: Arc::clone(&self.spec),
             memory: Arc::clone(&parts.memory),
             port: Arc::clone(&parts.port),
-            epoll: epoll.map_err(|e| error(format!("keeping its epoll set: {e}")))?,
+            epoll: Arc::clone(&parts.epoll),
         };
         let worker = Worker {
             id: self.id,
@@ -137,7 +133,6 @@ impl Domain {
             page,
             shared,
             counters: Arc::clone(&self.counters),
-            shows: std::mem::take(&mut parts.shows),
             post,
         };
         let started = worker::start(plan, worker);

@@ -1,14 +1,11 @@
-//! Devices enter a domain before its start, and end when it has done with them.
+//! Devices enter a domain before its start.
 
 use crate::device::{Device, NoRoom};
 use crate::domain::Parts;
 use crate::hypercall::Shared;
 use crate::hypervisor::Hypervisor;
-use crate::worker::Show;
 use abi::DomId;
 use abi::layout::fd;
-use rustix::event::epoll;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl Hypervisor {
@@ -25,57 +22,33 @@ impl Hypervisor {
             return Ok(());
         };
         for device in devices {
-            let number = parts.devices.len() as u64;
-            if number >= u64::from(fd::DEVICES_MAX) {
-                return Err(NoRoom(number));
+            if parts.devices >= u64::from(fd::DEVICES_MAX) {
+                return Err(NoRoom(parts.devices));
             }
-            let given = device.map(|device| take_over(&shared, (id, number), parts, device));
-            parts.devices.push(given.transpose()?);
+            if let Some(device) = device {
+                take_over(&shared, id, parts, device)?;
+            }
+            parts.devices += 1;
         }
         Ok(())
     }
-
-    /// A domain has done with a device: its descriptor is closed.
-    pub(crate) fn device_ended(&mut self, id: DomId, number: u64) {
-        let domain = self.domain_mut(id);
-        let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
-            return;
-        };
-        let place = usize::try_from(number).ok();
-        let place = place.and_then(|number| parts.devices.get_mut(number));
-        if let Some(device) = place.and_then(Option::take) {
-            // As long as anybody has a descriptor of the same file the set would tell of it.
-            let _ = epoll::delete(&parts.epoll, &device);
-        }
-    }
 }
 
-/// Notes what a device needs beside its descriptor: slots, control, pins, and what is to be shown
-/// of it. Its descriptor.
-fn take_over(
-    shared: &Shared,
-    (id, number): (DomId, u64),
-    parts: &mut Parts,
-    device: Device,
-) -> Result<OwnedFd, NoRoom> {
-    let full = NoRoom(number);
-    let shown = device.fd.try_clone().map_err(|_| full)?;
-    let mut grants = shared.grants.lock();
-    if !grants.reserve_device(id, number, &device.pages) {
-        return Err(full);
-    }
-    drop(grants);
-    if let Some(control) = device.control {
-        shared.controls.insert(id, number, control, &device.pages);
+/// Notes a device under the next number, and what is its own: slots and pins.
+fn take_over(shared: &Shared, id: DomId, parts: &Parts, device: Device) -> Result<(), NoRoom> {
+    let number = parts.devices;
+    if !shared
+        .grants
+        .lock()
+        .reserve_device(id, number, &device.pages)
+    {
+        return Err(NoRoom(number));
     }
     if let Some(pin) = device.pin {
         shared.counted.pins.insert(id, number, pin);
     }
-    parts.shows.push(Show {
-        fd: shown,
-        pages: device.pages,
-    });
-    Ok(device.fd)
+    shared.devices.insert(id, number, device, &parts.epoll);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -129,13 +102,11 @@ mod tests {
     }
 
     /// What the worker does when the domain has done with a device.
-    fn end(machine: &mut Hypervisor, id: DomId, number: u64) {
+    fn end(machine: &Hypervisor, id: DomId, number: u64) {
         let shared = Arc::clone(&machine.shared);
-        let ended = shared.controls.begin_end(id, number, || false);
-        let (_, pages) = ended.unwrap();
-        shared.grants.lock().unreserve_device(id, &pages);
-        shared.controls.remove(id, number);
-        machine.device_ended(id, number);
+        let ended = shared.devices.begin_end(id, number, || false).unwrap();
+        shared.grants.lock().unreserve_device(id, &ended.pages);
+        shared.devices.remove(id, number);
     }
 
     ///
@@ -144,12 +115,11 @@ mod tests {
         let (mut machine, id) = machine();
         let first = vec![Some(device(0)), None, Some(device(1))];
         machine.give_devices(id, first).unwrap();
-        end(&mut machine, id, 0);
+        end(&machine, id, 0);
         // Its slot is free again, its number is not.
         machine.give_devices(id, vec![Some(device(0))]).unwrap();
-        let parts = machine.domain_mut(id).unwrap().parts.as_ref().unwrap();
-        let there: Vec<_> = parts.devices.iter().map(Option::is_some).collect();
-        assert_eq!(there, [false, false, true, true]);
+        let tell = |number| machine.shared.devices.tell(id, number, [0; 2]).is_ok();
+        assert_eq!([0, 1, 2, 3].map(tell), [false, false, true, true]);
         // A slot that shows another device, and one that is not there.
         for slot in [0, 1, 8] {
             let given = machine.give_devices(id, vec![Some(device(slot))]);
@@ -165,6 +135,6 @@ mod tests {
         }
         machine.give_up(id, "over");
         machine.forget(id).unwrap();
-        assert!(!machine.shared.controls.names(id));
+        assert!(!machine.shared.devices.names(id));
     }
 }

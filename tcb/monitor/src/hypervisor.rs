@@ -270,7 +270,7 @@ impl Hypervisor {
         let shared = Arc::clone(&self.shared);
         match self.domain_mut(id) {
             Some(domain) if asks => {
-                attach::serve(domain, &shared.connections, &shared.controls, now_ns);
+                attach::serve(domain, &shared.connections, &shared.devices, now_ns);
             }
             Some(domain) => {
                 let process = domain.running().and_then(Running::process);
@@ -291,9 +291,6 @@ impl Hypervisor {
                 && domain.counters.ready.load(Ordering::Acquire)
             {
                 domain.life.ready(now_ns);
-            }
-            for number in notice.ended {
-                self.device_ended(id, number);
             }
             if let Some(why) = notice.killed {
                 self.kill(id, &why);
@@ -412,7 +409,7 @@ impl Hypervisor {
         let why = domain.life.text().to_owned();
         domain.life = Life::Gone(why);
         self.shared.connections.forget_all(id);
-        self.shared.controls.forget(id);
+        self.shared.devices.forget(id);
         // Of one that was given up before it ran.
         self.shared.counted.pins.forget(id);
     }

@@ -28,7 +28,7 @@ impl Hypervisor {
             || shared.mechanism.names(id)
             || shared.spaces.names(id)
             || shared.connections.names(id)
-            || shared.controls.names(id)
+            || shared.devices.names(id)
             || self.post.names(id)
             || self.domains.iter().any(|domain| domain.id == id)
     }

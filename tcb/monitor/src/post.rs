@@ -4,19 +4,18 @@
 //! woken once and finds one mark. So no domain can fill memory or keep the main thread busy.
 
 use abi::DomId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the worker of one domain has to tell, all since it was last heard. One without a mark: a
-/// connection of the domain's may be up, and who waits for that looks again.
+/// connection of the domain's may be up, or a device may have ended, and who waits for that looks
+/// again.
 #[derive(Debug, Default)]
 pub(crate) struct Notice {
     /// Its process is there; what this system could not provide.
     pub(crate) started: Option<Vec<&'static str>>,
-    /// Numbers of devices that the domain has done with.
-    pub(crate) ended: BTreeSet<u64>,
     /// The domain had to be killed; why first.
     pub(crate) killed: Option<String>,
     /// Domain and agent are gone and every use that they made has ended.
@@ -69,21 +68,10 @@ impl Post {
         inbox.notices.contains_key(&id)
     }
 
-    /// A domain had to be killed.
-    pub(crate) fn killed(&self, id: DomId, why: &str) {
+    /// A domain had to be killed, or its process could not be made: why, in words.
+    pub(crate) fn killed(&self, id: DomId, why: String) {
         self.tell(id, |notice| {
-            notice
-                .killed
-                .get_or_insert_with(|| format!("killed: {why}"));
-        });
-    }
-
-    /// A domain's process could not be made.
-    pub(crate) fn failed(&self, id: DomId, why: &str) {
-        self.tell(id, |notice| {
-            notice
-                .killed
-                .get_or_insert_with(|| format!("could not be started: {why}"));
+            notice.killed.get_or_insert(why);
         });
     }
 
@@ -113,28 +101,22 @@ mod tests {
     #[test]
     fn however_often_a_domain_says_something_it_is_told_once() {
         let post = Post::create().unwrap();
-        for n in 0..100_000u64 {
-            post.tell(DomId(3), |notice| {
-                notice.ended.insert(7);
-            });
+        for _ in 0..100_000 {
             post.tell(DomId(3), |_| {});
-            post.tell(DomId(4), |notice| {
-                notice.ended.insert(n % 7);
-            });
+            post.tell(DomId(4), |notice| notice.gone = true);
         }
         assert_eq!(wakes(&post), 1);
         let heard = post.hear();
         assert_eq!(heard.len(), 2);
-        assert!(heard[&DomId(3)].ended.iter().eq([&7]));
-        assert_eq!(heard[&DomId(4)].ended.len(), 7);
+        assert!(!heard[&DomId(3)].gone && heard[&DomId(4)].gone);
         assert!(post.hear().is_empty());
     }
 
     #[test]
     fn who_was_heard_wakes_again_and_the_first_reason_stays() {
         let post = Post::create().unwrap();
-        post.killed(DomId(1), "one");
-        post.killed(DomId(1), "two");
+        post.killed(DomId(1), "killed: one".into());
+        post.killed(DomId(1), "killed: two".into());
         let heard = post.hear();
         assert_eq!(heard[&DomId(1)].killed.as_deref(), Some("killed: one"));
         assert_eq!(wakes(&post), 0);

@@ -1,6 +1,6 @@
 //! The process that a domain runs as, shared by the main thread and the domain's worker.
 
-use crate::device::DeviceMap;
+use crate::device::Device;
 use crate::post::Post;
 use crate::space::{AddressSpace, PageMap, SpaceError};
 use abi::{DomId, Slot};
@@ -125,13 +125,12 @@ impl AgentSpace {
         })
     }
 
-    /// Maps pages of a device of the domain's own.
-    pub(crate) fn map_device(
-        &mut self,
-        device: BorrowedFd<'_>,
-        pages: &[DeviceMap],
-    ) -> Result<(), SpaceError> {
-        let mapped = self.ask(|agent| agent.map_device(device, pages));
+    /// Maps what is to be seen of a device of the domain's own.
+    pub(crate) fn map_device(&mut self, device: &Device) -> Result<(), SpaceError> {
+        if device.pages.is_empty() {
+            return Ok(());
+        }
+        let mapped = self.ask(|agent| agent.map_device(device.fd.as_fd(), &device.pages));
         mapped.map_err(|error| SpaceError::Refused(format!("a device's pages: {error}")).fatal())
     }
 }
@@ -169,7 +168,7 @@ impl AddressSpace for AgentSpace {
 
     fn destroy(&mut self, why: &str) {
         // Told first, so that the reason is known before the end is seen.
-        self.post.killed(self.id, why);
+        self.post.killed(self.id, format!("killed: {why}"));
         self.process.strike();
         self.process.end();
     }

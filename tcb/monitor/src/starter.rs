@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     pub(crate) spec: Arc<DomainSpec>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) port: Arc<Port>,
-    pub(crate) epoll: OwnedFd,
+    pub(crate) epoll: Arc<OwnedFd>,
 }
 
 impl Plan {

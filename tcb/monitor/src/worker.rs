@@ -7,7 +7,6 @@
 //! own calls this worker alone maps and unmaps, so no mapping races with an unmapping, nor with the
 //! teardown, which is the worker's last act.
 
-use crate::device::DeviceMap;
 use crate::hypercall::{CallCounters, CallPage, Server, Shared};
 use crate::post::Post;
 use crate::process::{AgentSpace, Process};
@@ -19,7 +18,6 @@ use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use shmem::futex::{self, Wake};
 use shmem::time::monotonic_ns;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
@@ -27,13 +25,6 @@ use std::time::Duration;
 
 /// The longest time that a worker does not look for the end of its domain.
 const NAP: Duration = Duration::from_secs(1);
-
-/// A device of which pages are to be seen in the window.
-#[derive(Debug)]
-pub(crate) struct Show {
-    pub(crate) fd: OwnedFd,
-    pub(crate) pages: Vec<DeviceMap>,
-}
 
 /// How the main thread speaks to a worker.
 #[derive(Debug)]
@@ -105,7 +96,7 @@ fn run(plan: Plan, worker: Worker, control: &Control) {
             worker.run(process, control);
         }
         Err(why) => {
-            post.failed(id, &why);
+            post.killed(id, format!("could not be started: {why}"));
             worker.shared.give_up(id);
         }
     }
@@ -119,8 +110,6 @@ pub(crate) struct Worker {
     pub(crate) page: CallPage,
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<CallCounters>,
-    /// What is to be seen of its devices.
-    pub(crate) shows: Vec<Show>,
     pub(crate) post: Post,
 }
 
@@ -128,11 +117,7 @@ impl Worker {
     /// Serves the domain, and clears it away.
     fn run(self, process: &Arc<Process>, control: &Control) {
         let Self {
-            id,
-            shared,
-            shows,
-            post,
-            ..
+            id, shared, post, ..
         } = self;
         let space = || AgentSpace {
             id,
@@ -144,20 +129,20 @@ impl Worker {
         let mut server = Server::new(id, self.page, Arc::clone(&shared), space(), self.counters);
         // Before the first hypercall, so that a domain that has made one sees them. A device ends
         // with its last descriptor: none stays here.
-        let map = |show: Show| space().map_device(show.fd.as_fd(), &show.pages);
-        let mapped = shows.into_iter().try_for_each(map);
-        let tell = |ended| post.tell(id, |notice| notice.ended.extend::<Vec<u64>>(ended));
+        let mut devices = shared.devices.of(id).into_iter();
+        let mapped = devices.try_for_each(|device| space().map_device(&device));
+        let tell = || post.tell(id, |_| {});
         let served = mapped.and_then(|()| serve(&mut server, control, tell));
         if let Err(why) = served {
             // Told first, so that the reason is known before the end is seen.
-            post.killed(id, &why.to_string());
+            post.killed(id, format!("killed: {why}"));
             process.strike();
         }
         shared.grants.lock().fence(id);
         shared.connections.close_all(id);
         process.end();
         // Before others have their pages back.
-        shared.controls.end_all(id);
+        shared.devices.end_all(id);
         shared.counted.pins.forget(id);
         server.tear_down();
     }
@@ -167,7 +152,7 @@ impl Worker {
 fn serve<S: AddressSpace>(
     server: &mut Server<S>,
     control: &Control,
-    tell: impl Fn(Vec<u64>),
+    tell: impl Fn(),
 ) -> Result<(), SpaceError> {
     let request = server.page().request();
     // The page started as zeroes; the domain may have made its first call already.
@@ -189,7 +174,9 @@ fn serve<S: AddressSpace>(
         if now != seen {
             seen = now;
             server.serve(now)?;
-            server.take_news().into_iter().for_each(&tell);
+            if server.take_news() {
+                tell();
+            }
         } else if futex::wait(request, seen, Some(NAP)) == Wake::Gone {
             return Err(SpaceError::Lost("the call page is gone".into()));
         }
@@ -234,7 +221,7 @@ mod tests {
             thread::scope(|scope| {
                 let worker = scope.spawn(|| {
                     control.thread.get_or_init(thread::current);
-                    serve(&mut server, &control, drop).unwrap();
+                    serve(&mut server, &control, || {}).unwrap();
                 });
                 for call in 0..calls {
                     word(KIND).store(Kind::Ready as u32, Ordering::Relaxed);

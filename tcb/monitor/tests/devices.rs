@@ -2,9 +2,12 @@
 
 use abi::DomId;
 use abi::hypercall::TapControl;
-use monitor::DeviceControl;
-use monitor::device::Controls;
+use monitor::device::Devices;
+use monitor::{Device, DeviceControl};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -22,42 +25,94 @@ impl DeviceControl for Diary {
     }
 }
 
+/// A device without pages, and an epoll set.
+fn device(control: Arc<Diary>) -> (Device, Arc<OwnedFd>) {
+    let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let control: Option<Arc<dyn DeviceControl>> = Some(control);
+    let device = Device {
+        control,
+        ..Device::from(event())
+    };
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    (device, Arc::new(epoll))
+}
+
 #[test]
 fn a_domain_speaks_to_its_own_devices_only() {
-    let controls = Controls::default();
+    let devices = Devices::default();
     let diary = Arc::new(Diary::default());
-    controls.insert(DomId(1), 3, Arc::<Diary>::clone(&diary), &[]);
-    assert_eq!(controls.tell(DomId(1), 3, [40, 2]), Ok(42));
-    assert_eq!(controls.tell(DomId(1), 3, [1, 0]), Err(Errno::PERM));
-    for (domain, device) in [(1, 2), (1, 1 << 32 | 3), (1, u64::MAX), (2, 3), (0, 3)] {
-        let told = controls.tell(DomId(domain), device, [0, 0]);
-        assert_eq!(told, Err(Errno::NOENT), "{domain} {device}");
+    let (told, epoll) = device(Arc::clone(&diary));
+    devices.insert(DomId(1), 3, told, &epoll);
+    assert_eq!(devices.tell(DomId(1), 3, [40, 2]), Ok(42));
+    assert_eq!(devices.tell(DomId(1), 3, [1, 0]), Err(Errno::PERM));
+    for (domain, number) in [(1, 2), (1, 1 << 32 | 3), (1, u64::MAX), (2, 3), (0, 3)] {
+        let told = devices.tell(DomId(domain), number, [0, 0]);
+        assert_eq!(told, Err(Errno::NOENT), "{domain} {number}");
     }
     assert_eq!(*diary.0.lock().unwrap(), [[40, 2], [1, 0]]);
-    controls.forget(DomId(1));
-    assert_eq!(controls.tell(DomId(1), 3, [0, 0]), Err(Errno::NOENT));
+    devices.forget(DomId(1));
+    assert_eq!(devices.tell(DomId(1), 3, [0, 0]), Err(Errno::NOENT));
+}
+
+/// A device that can be told nothing does not end before its domain does.
+#[test]
+fn a_device_without_control_is_handed_out_and_no_more() {
+    let devices = Devices::default();
+    let (told, epoll) = device(Arc::default());
+    let mute = Device {
+        control: None,
+        ..told
+    };
+    devices.insert(DomId(1), 0, mute, &epoll);
+    assert_eq!(devices.tell(DomId(1), 0, [0, 0]), Err(Errno::NOENT));
+    let ended = devices.begin_end(DomId(1), 0, || false);
+    assert_eq!(ended.unwrap_err(), Errno::NOENT);
+    assert_eq!(devices.hand_out(DomId(1), 0, |_| Ok(7)), Ok(7));
+    assert_eq!(devices.hand_out(DomId(1), 1, |_| Ok(7)), Err(Errno::NOENT));
+}
+
+/// Whoever keeps a descriptor of its file: the domain's epoll set tells of no device that ended.
+#[test]
+fn a_device_that_ended_is_in_no_epoll_set() {
+    let devices = Devices::default();
+    let (told, epoll) = device(Arc::default());
+    let kept = told.fd.try_clone().unwrap();
+    rustix::io::write(&kept, &1u64.to_ne_bytes()).unwrap();
+    devices.insert(DomId(1), 3, told, &epoll);
+    let is_told = || {
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 2];
+        let now = Some(&Timespec::default());
+        let (ready, _) = epoll::wait(&epoll, &mut events, now).unwrap();
+        ready.len() == 1
+    };
+    assert!(!is_told());
+    devices.hand_out(DomId(1), 3, |_| Ok(())).unwrap();
+    assert!(is_told());
+    devices.begin_end(DomId(1), 3, || false).unwrap();
+    devices.remove(DomId(1), 3);
+    assert!(!is_told());
 }
 
 /// XDP-18: of a device that ends nobody has the descriptor, whichever of the two threads comes
 /// first.
 #[test]
 fn a_device_is_handed_out_or_ended_and_not_both() {
-    let controls = Controls::default();
+    let devices = Devices::default();
     for round in 0..2000 {
         let domain = DomId(round);
-        let control = Arc::new(Diary::default());
-        controls.insert(domain, 3, control, &[]);
+        let (told, epoll) = device(Arc::default());
+        devices.insert(domain, 3, told, &epoll);
         let there = AtomicBool::new(false);
         let hand_out = || {
-            let hand = controls.hand_out(domain, 3);
-            if hand.is_ok() {
+            let give = |_: BorrowedFd<'_>| {
                 there.store(true, Ordering::Relaxed);
-            }
-            hand.is_ok()
+                Ok(())
+            };
+            devices.hand_out(domain, 3, give).is_ok()
         };
         let end = || {
             let is_there = || there.load(Ordering::Relaxed);
-            controls.begin_end(domain, 3, is_there).map(drop)
+            devices.begin_end(domain, 3, is_there).map(drop)
         };
         let (given, ended) = std::thread::scope(|scope| {
             let given = scope.spawn(hand_out);
@@ -69,8 +124,8 @@ fn a_device_is_handed_out_or_ended_and_not_both() {
             Err(errno) => assert_eq!((errno, given), (Errno::BUSY, true), "round {round}"),
         }
         // Nothing is left of either when the domain is no more.
-        controls.forget(domain);
-        assert!(controls.hand_out(domain, 3).is_ok());
+        devices.forget(domain);
+        assert!(!devices.names(domain));
     }
 }
 

@@ -8,10 +8,12 @@ use abi::layout::info;
 use abi::{ConnId, DomId, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
 use monitor::fake::FakeSpace;
 use monitor::grant::nothing;
-use monitor::{DeviceControl, DeviceMap, Pin};
+use monitor::{Device, DeviceControl, DeviceMap, Pin};
 use proptest::prelude::*;
 use rig::{FRAMES, Rig, SLOTS};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -61,12 +63,25 @@ impl DeviceControl for Ending {
     }
 }
 
+/// The caller has a device of this number.
+fn give(rig: &Rig, number: u64, control: Arc<Ending>, pages: Vec<DeviceMap>) {
+    let control: Arc<dyn DeviceControl> = control;
+    let device = Device {
+        control: Some(control),
+        pages,
+        ..Device::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap())
+    };
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let devices = &rig.shared.devices;
+    devices.insert(DomId(0), number, device, &Arc::new(epoll));
+}
+
 /// What one call asks of devices is answered operation by operation.
 #[test]
 fn devices_are_told_several_things_by_one_call() {
     let mut rig = Rig::new(nothing);
     let device: Arc<Ending> = Arc::default();
-    rig.shared.controls.insert(DomId(0), 2, device, &[]);
+    give(&rig, 2, device, Vec::new());
     let devices = [2, 9, 2];
     for (op, device) in devices.into_iter().enumerate() {
         rig.put_words(op, [device, op as u64 + 40, 1]);
@@ -85,15 +100,12 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     let mut rig = Rig::new(nothing);
     let device = Arc::new(Ending::default());
     let slot = Slot(2);
-    let pages = [DeviceMap {
+    let page = DeviceMap {
         slot,
         page: 0,
         pages: 1,
-    }];
-    let control: Arc<Ending> = Arc::clone(&device);
-    rig.shared
-        .controls
-        .insert(DomId(0), NUMBER, control, &pages);
+    };
+    give(&rig, NUMBER, Arc::clone(&device), vec![page]);
     let pin = Pin {
         of: DomId(1),
         first: 0,
@@ -123,18 +135,17 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     rig.space.lock().unwrap().descriptors.clear();
     // Between the call that hands it out and the moment when it is there.
     let shared = Arc::clone(&rig.shared);
-    let hand = shared.controls.hand_out(DomId(0), NUMBER).unwrap();
-    assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
+    let while_handed_out = |_: BorrowedFd<'_>| Ok(end(&mut rig, NUMBER));
+    let ended = shared.devices.hand_out(DomId(0), NUMBER, while_handed_out);
+    assert_eq!(ended, Ok(-Errno::BUSY.raw_os_error()));
     assert_eq!(device.0.load(Ordering::Relaxed), 0);
-    drop(hand);
     assert_eq!(end(&mut rig, NUMBER), 0);
-    // The thread that would hand it out has not heard of it yet.
-    let again = shared.controls.hand_out(DomId(0), NUMBER);
-    assert_eq!(again.unwrap_err(), Errno::NOENT);
+    let again = shared.devices.hand_out(DomId(0), NUMBER, |_| Ok(()));
+    assert_eq!(again, Err(Errno::NOENT));
     assert_eq!(device.0.load(Ordering::Relaxed), 1);
     assert!(rig.space.lock().unwrap().mapped.is_empty());
     assert!(!rig.shared.counted.pins.names(DomId(1)));
-    assert_eq!(rig.server.take_news(), Some(vec![NUMBER]));
+    assert!(rig.server.take_news() && !rig.server.take_news());
     assert_eq!(end(&mut rig, NUMBER), -Errno::NOENT.raw_os_error());
     assert_eq!(rig.call(Kind::DeviceEnd as u32, 2), Err(Errno::INVAL));
 }

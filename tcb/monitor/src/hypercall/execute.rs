@@ -137,7 +137,7 @@ impl<S: AddressSpace> Server<S> {
 
     fn device_control(&self, ops: &[[u64; 3]]) {
         for (op, &[device, word, other]) in ops.iter().enumerate() {
-            let told = self.shared.controls.tell(self.id, device, [word, other]);
+            let told = self.shared.devices.tell(self.id, device, [word, other]);
             self.page.put(op, ANSWER_WORD, told.unwrap_or(0));
             self.page.put_errno(op, told.map(drop));
         }
@@ -145,30 +145,24 @@ impl<S: AddressSpace> Server<S> {
 
     /// The domain has done with one of its devices for good.
     fn device_end(&mut self, number: u64) -> Result<Result<(), Errno>, SpaceError> {
-        let Shared {
-            controls,
-            grants,
-            counted,
-            ..
-        } = &*self.shared;
+        let shared = &*self.shared;
         let at = i32::try_from(number).ok();
         let at = at.and_then(|number| fd::DEVICE.checked_add(number));
         let is_there = || at.is_none_or(|at| self.space.has_descriptor(at));
-        let (control, pages) = match controls.begin_end(self.id, number, is_there) {
-            Ok(found) => found,
+        let device = match shared.devices.begin_end(self.id, number, is_there) {
+            Ok(device) => device,
             Err(errno) => return Ok(Err(errno)),
         };
-        control.end();
-        let slots: Vec<_> = device::slots(&pages)
-            .into_iter()
-            .flatten()
-            .map(Slot)
-            .collect();
+        device.end();
+        let slots = device::slots(&device.pages).into_iter().flatten();
+        let slots: Vec<_> = slots.map(Slot).collect();
         self.space.unmap(&slots).map_err(SpaceError::fatal)?;
-        grants.lock().unreserve_device(self.id, &pages);
-        controls.remove(self.id, number);
-        counted.pins.remove(self.id, number);
-        self.ended.push(number);
+        shared
+            .grants
+            .lock()
+            .unreserve_device(self.id, &device.pages);
+        shared.counted.pins.remove(self.id, number);
+        shared.devices.remove(self.id, number);
         self.has_news = true;
         Ok(Ok(()))
     }

@@ -33,11 +33,9 @@ pub struct Server<S> {
     pub(super) shared: Arc<Shared>,
     pub(super) space: S,
     pub(super) counters: Arc<CallCounters>,
-    /// Whether the domain has said that it is ready, or has brought up its end of a connection,
-    /// since this was last asked.
+    /// Whether the domain has said that it is ready, has brought up its end of a connection, or has
+    /// done with a device, since this was last asked.
     pub(super) has_news: bool,
-    /// Devices that the domain has done with since then.
-    pub(super) ended: Vec<u64>,
     operations: Operations,
     budget: Budget,
     /// It is in debt: no call is served.
@@ -60,7 +58,6 @@ impl<S: AddressSpace> Server<S> {
             space,
             counters,
             has_news: false,
-            ended: Vec::new(),
             operations: Operations::default(),
             budget: Budget::new(id),
             waits: false,
@@ -118,10 +115,8 @@ impl<S: AddressSpace> Server<S> {
         if waits { due_ns } else { 0 }
     }
 
-    /// Whether there is something to be told since this was last asked, and the devices that the
-    /// domain has done with.
-    pub fn take_news(&mut self) -> Option<Vec<u64>> {
-        let has_news = std::mem::take(&mut self.has_news);
-        has_news.then(|| std::mem::take(&mut self.ended))
+    /// Whether there is something to be told since this was last asked.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
     }
 }

@@ -1,7 +1,7 @@
 //! What the workers of all domains share.
 
 use crate::connect::Connections;
-use crate::device::Controls;
+use crate::device::Devices;
 use crate::grant::mechanism::{Make, Mechanism, nothing};
 use crate::grant::{Churn, CountedGrants, GrantAudit, Grants, Spaces};
 use abi::DomId;
@@ -23,8 +23,8 @@ pub struct Shared {
     pub mechanism: Box<dyn Mechanism>,
     /// Every connection.
     pub connections: Connections,
-    /// What devices can be told.
-    pub controls: Controls,
+    /// Every device.
+    pub devices: Devices,
 }
 
 impl Default for Shared {
@@ -45,7 +45,7 @@ impl Shared {
             mechanism: mechanism(&spaces),
             spaces,
             connections: Connections::default(),
-            controls: Controls::default(),
+            devices: Devices::default(),
         }
     }
 
@@ -53,7 +53,7 @@ impl Shared {
     pub(crate) fn give_up(&self, id: DomId) {
         self.grants.lock().fence(id);
         self.connections.close_all(id);
-        self.controls.end_all(id);
+        self.devices.end_all(id);
         self.counted.pins.forget(id);
         self.mechanism.tear_down(&self.grants, id);
         self.counted.tear_down(&self.grants, id);
