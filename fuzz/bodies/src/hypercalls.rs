@@ -47,8 +47,8 @@ impl World {
     /// As at the start of a run.
     fn reset(&self) {
         for memory in [&self.caller, &self.granter, &self.bystander] {
-            memory.info().span().fill(0).expect("own memory");
-            memory.frames().span().fill(0).expect("own memory");
+            memory.info.span().fill(0).expect("own memory");
+            memory.frames.span().fill(0).expect("own memory");
         }
         for span in self.secrets() {
             span.fill(SECRET).expect("own memory");
@@ -58,8 +58,8 @@ impl World {
     /// What the caller must neither read nor write.
     fn secrets(&self) -> [Span; 2] {
         [
-            self.granter.frames().span().take(PAGE),
-            self.bystander.frames().span(),
+            self.granter.frames.span().take(PAGE),
+            self.bystander.frames.span(),
         ]
     }
 }
@@ -120,7 +120,7 @@ fn serve(input: &mut Input<'_>, world: &World) {
         }
         let call = world
             .caller
-            .info()
+            .info
             .span()
             .skip(info::CALL)
             .take(info::CALL_PAGES * PAGE);
@@ -135,7 +135,7 @@ fn serve(input: &mut Input<'_>, world: &World) {
     }
 
     secrets_are_kept(world);
-    server.tear_down();
+    shared.end(CALLER, || {});
     assert_eq!(leaked(&shared), 0);
     nothing_in_use(world);
 }
@@ -170,7 +170,7 @@ fn secrets_are_kept(world: &World) {
         );
     }
     assert!(
-        all(world.caller.frames().span(), |byte| byte != SECRET),
+        all(world.caller.frames.span(), |byte| byte != SECRET),
         "a secret got out"
     );
 }
@@ -180,7 +180,7 @@ fn nothing_in_use(world: &World) {
     for index in 0..ENTRIES {
         let entry = world
             .granter
-            .info()
+            .info
             .span()
             .load_u64(info::GRANT_TABLE + index as usize * 8);
         assert!(
@@ -207,14 +207,14 @@ fn grant(input: &mut Input<'_>, world: &World, granted: &mut BTreeMap<u32, bool>
     // Frame 0 of the granter is never granted; frames that do not exist are.
     let frame = frame % (FRAMES + 2) + u32::from(granting);
     let at = info::GRANT_TABLE + index as usize * 8;
-    let now = GrantEntry(memory.info().span().load_u64(at).expect("own memory"));
+    let now = GrantEntry(memory.info.span().load_u64(at).expect("own memory"));
     // An honest granter leaves a grant that is in use alone.
     if now.in_use() {
         return;
     }
     let entry = GrantEntry::access(to, frame, readonly);
     memory
-        .info()
+        .info
         .span()
         .store_u64(at, entry.0)
         .expect("own memory");

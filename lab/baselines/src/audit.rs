@@ -5,20 +5,24 @@ use crate::books::{Bookkeeping, Books, Locked};
 use crate::entry::{self, Active};
 use abi::DomId;
 use abi::classic::GrantEntry;
-use monitor::grant::mechanism::Part;
-use monitor::grant::{Grants, InUse, WindowSlot};
+use monitor::grant::{GrantAudit, Grants, InUse, WindowSlot};
 use monitor::memory::Memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Every domain's part, and the number of uses and mappings that have no counterpart.
-pub(crate) fn audit(books: &Books, grants: &Grants, parts: &mut BTreeMap<DomId, Part>) -> u64 {
+/// Adds every domain's part to what others have said; the number of uses and mappings that have no
+/// counterpart.
+pub(crate) fn audit(
+    books: &Books,
+    grants: &Grants,
+    parts: &mut BTreeMap<DomId, GrantAudit>,
+) -> u64 {
     let locked = Bookkeeping { grants, books }.lock();
     let leaked = leaked(&locked);
     let mut memories: Vec<(DomId, Arc<Memory>)> = Vec::new();
     for (id, account) in locked.accounts.all() {
-        let mut audit = Part::default();
+        let audit = parts.entry(id).or_default();
         if let Some(part) = locked.parts.get(id) {
             let pins = part.pages.pins();
             audit
@@ -30,13 +34,12 @@ pub(crate) fn audit(books: &Books, grants: &Grants, parts: &mut BTreeMap<DomId, 
                 .in_use
                 .extend(in_use.map(|(index, active)| in_use_of(index, active)));
         }
-        parts.insert(id, audit);
-        memories.push((id, Arc::clone(account.memory())));
+        memories.push((id, Arc::clone(&account.memory)));
     }
     drop(locked);
     // The tables of the domains are theirs to change at any time; reading them needs no lock.
     for (id, memory) in memories {
-        if let Some(Part {
+        if let Some(GrantAudit {
             granted, in_use, ..
         }) = parts.get_mut(&id)
         {
@@ -49,8 +52,8 @@ pub(crate) fn audit(books: &Books, grants: &Grants, parts: &mut BTreeMap<DomId, 
 
 /// Frames that a domain's table offers to somebody.
 fn offered(memory: &Memory) -> impl Iterator<Item = u32> {
-    let frame_count = memory.frame_count();
-    (0..memory.grant_entries())
+    let frame_count = memory.frame_count;
+    (0..memory.grant_entries)
         .filter_map(|n| Some(GrantEntry(entry::of(memory, n)?.load(Ordering::Relaxed))))
         .filter(move |entry| entry.permits() && entry.frame() < frame_count)
         .map(GrantEntry::frame)
@@ -113,7 +116,7 @@ fn leaked(locked: &Locked<'_>) -> u64 {
     }
     // What the accounts say of the same windows.
     for (user, account) in accounts.all() {
-        let held = account.window().held();
+        let held = account.window.held();
         let shown = held.filter(|(_, holds)| *holds == WindowSlot::Page).count() as u32;
         let taken = parts.get(user).map_or(0, |part| part.pages.taken);
         wrong += u64::from(taken.abs_diff(shown));

@@ -54,9 +54,9 @@ impl Parts {
         }
         let part = self.0.get_mut(at)?;
         Some(part.get_or_insert_with(|| Part {
-            active: vec![Active::default(); account.memory().grant_entries() as usize],
+            active: vec![Active::default(); account.memory.grant_entries as usize],
             pinned: 0,
-            pages: Pages::new(account.window().slot_count()),
+            pages: Pages::new(account.window.slot_count()),
             copying: 0,
             gone: false,
         }))
@@ -121,7 +121,7 @@ impl Locked<'_> {
     ) -> Result<PinnedGrant, GrantStatus> {
         let account = self.accounts.alive(granter);
         let account = account.ok_or(GrantStatus::BadDomain)?;
-        let memory = account.memory();
+        let memory = &account.memory;
         let index = gref.index();
         let entry = entry::of(memory, index).ok_or(GrantStatus::BadRef)?;
         if gref.generation() != 0 {
@@ -140,7 +140,7 @@ impl Locked<'_> {
                 active
             }
             None => {
-                let captured = entry::capture(entry, user, write, memory.frame_count())?;
+                let captured = entry::capture(entry, user, write, memory.frame_count)?;
                 Active {
                     frame: captured.frame(),
                     user: user.0,
@@ -174,7 +174,7 @@ impl Locked<'_> {
     /// a dead granter with it.
     pub(crate) fn unpin(&mut self, pin: PinnedGrant, purpose: Purpose) {
         let account = self.accounts.account(pin.granter);
-        let entry = account.and_then(|account| entry::of(account.memory(), pin.index));
+        let entry = account.and_then(|account| entry::of(&account.memory, pin.index));
         let Some(part) = self.parts.get_mut(pin.granter) else {
             return;
         };
@@ -207,10 +207,7 @@ impl Locked<'_> {
 
     /// The page behind a pin.
     pub(crate) fn page(&self, pin: PinnedGrant) -> Option<Span> {
-        self.accounts
-            .account(pin.granter)?
-            .memory()
-            .frame(pin.frame)
+        self.accounts.account(pin.granter)?.memory.frame(pin.frame)
     }
 
     /// The part of a domain whose account is open.
@@ -219,14 +216,24 @@ impl Locked<'_> {
         self.parts.open(id, account)
     }
 
-    /// Puts a grant that is about to be mapped into a free slot.
-    pub(crate) fn take(&mut self, id: DomId, slot: Slot, pin: PinnedGrant) {
-        if let Some(window) = self.accounts.window(id) {
-            window.reserve(WindowSlot::Page, &[only(slot)]);
+    /// Puts a grant that is about to be mapped into a slot.
+    ///
+    /// # Errors
+    /// `BadSlot`: it is not free, and the use of the grant has ended.
+    pub(crate) fn take(
+        &mut self,
+        id: DomId,
+        slot: Slot,
+        pin: PinnedGrant,
+    ) -> Result<(), GrantStatus> {
+        if !(self.accounts).reserve(id, WindowSlot::Page, &[only(slot)]) {
+            self.unpin(pin, Purpose::Map);
+            return Err(GrantStatus::BadSlot);
         }
         if let Some(part) = self.part(id) {
             part.pages.take(slot, pin);
         }
+        Ok(())
     }
 
     /// Frees a slot that was taken.

@@ -63,13 +63,13 @@ impl Classic {
             }
             Kind::GrantTransfer => {
                 let ops = fill(&mut self.transfers, words.map(Transfer::decode));
-                statuses = flips.transfer(grants, id, ops);
+                statuses = flips.transfer(id, ops);
             }
             Kind::ExchangeCreate => {
                 let &[words] = call.ops else {
                     return Ok(None);
                 };
-                return Ok(Some(Done::Made(Self::create(flips, grants, call, words))));
+                return Ok(Some(Done::Made(Self::create(flips, call, words))));
             }
             _ => return Ok(None),
         }
@@ -96,15 +96,14 @@ impl Classic {
     /// pages of each end, and the caller's first slot.
     fn create(
         flips: &Exchanges,
-        grants: &Grants,
         call: &OtherCall<'_>,
         [conn, pages, first]: [u64; 3],
     ) -> Result<Handle, GrantStatus> {
-        let (own, peer) = (call.ends)(u32::try_from(conn).ok().map(ConnId))?;
+        let (own, peer) = (call.ends)(ConnId(u32::try_from(conn).unwrap_or(u32::MAX)))?;
         // No window has slots beyond.
         let narrow = |word: u64| u32::try_from(word).map_err(|_| GrantStatus::BadSlot);
         let place = (narrow(pages)?, Slot(narrow(first)?));
-        flips.create(grants, own, peer, place)
+        flips.create(own, peer, place)
     }
 }
 

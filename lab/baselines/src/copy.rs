@@ -93,10 +93,7 @@ fn begin_end(
         Place::Own { frame } => {
             let own = locked.accounts.account(caller);
             let own = own.ok_or(GrantStatus::BadDomain)?;
-            let page = own
-                .memory()
-                .frame(frame)
-                .ok_or(GrantStatus::AddressTooBig)?;
+            let page = own.memory.frame(frame).ok_or(GrantStatus::AddressTooBig)?;
             Ok(CopyEnd {
                 at: page.sub(offset, len).ok_or(GrantStatus::BadCopyArg)?,
                 pin: None,

@@ -63,8 +63,8 @@ impl Active {
 
 /// The stored form of an entry of a domain's table, if there is one.
 pub(crate) fn of(memory: &Memory, index: u32) -> Option<&'static AtomicU64> {
-    let at = (index < memory.grant_entries()).then(|| info::GRANT_TABLE + index as usize * 8)?;
-    memory.info().span().u64(at)
+    let at = (index < memory.grant_entries).then(|| info::GRANT_TABLE + index as usize * 8)?;
+    memory.info.span().u64(at)
 }
 
 /// Reads an entry, checks that `user` may use it so, and marks it as in use, all in one step as

@@ -35,24 +35,26 @@ use abi::{ConnId, DomId, GrantStatus, Handle};
 use books::Books;
 use caller::Classic;
 use flip::Exchanges;
-use monitor::grant::mechanism::{Done, Mechanism, OtherCall, Part};
-use monitor::grant::{Grants, Spaces};
+use monitor::grant::mechanism::{Done, Mechanism, OtherCall};
+use monitor::grant::{GrantAudit, Grants};
 use monitor::space::{AddressSpace, SpaceError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
-/// Classic grants and exchanges, for a monitor whose domains are reached by these spaces.
+/// Classic grants and exchanges, for a monitor with these accounts.
 #[must_use]
-pub fn mechanisms(spaces: &Arc<Spaces>) -> Box<dyn Mechanism> {
+pub fn mechanisms(grants: &Arc<Grants>) -> Box<dyn Mechanism> {
     Box::new(Baselines {
+        grants: Arc::clone(grants),
         books: Books::default(),
-        flips: Exchanges::new(Arc::clone(spaces)),
+        flips: Exchanges::new(Arc::clone(grants)),
         callers: RwLock::default(),
     })
 }
 
 #[derive(Debug)]
 struct Baselines {
+    grants: Arc<Grants>,
     books: Books,
     flips: Exchanges,
     /// Of every domain that has made a call. One is locked before any address space.
@@ -84,12 +86,11 @@ impl Baselines {
 impl Mechanism for Baselines {
     fn call(
         &self,
-        grants: &Grants,
         space: &mut dyn AddressSpace,
         call: &OtherCall<'_>,
     ) -> Result<Option<Done>, SpaceError> {
         let caller = self.caller(call.caller);
-        lock(&caller).call((&self.books, &self.flips), grants, space, call)
+        lock(&caller).call((&self.books, &self.flips), &self.grants, space, call)
     }
 
     fn knows(&self, handle: Handle) -> bool {
@@ -104,25 +105,18 @@ impl Mechanism for Baselines {
         self.flips.is_for(granter, conn)
     }
 
-    fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Option<Result<(), GrantStatus>> {
-        self.knows(op.table)
-            .then(|| self.flips.bind(grants, user, op))
+    fn bind(&self, user: DomId, op: &Bind) -> Option<Result<(), GrantStatus>> {
+        self.knows(op.table).then(|| self.flips.bind(user, op))
     }
 
-    fn end(
-        &self,
-        grants: &Grants,
-        caller: DomId,
-        handle: Handle,
-    ) -> Option<Result<(), GrantStatus>> {
-        self.knows(handle)
-            .then(|| self.flips.end(grants, caller, handle))
+    fn end(&self, caller: DomId, handle: Handle) -> Option<Result<(), GrantStatus>> {
+        self.knows(handle).then(|| self.flips.end(caller, handle))
     }
 
-    fn tear_down(&self, grants: &Grants, id: DomId) {
-        self.flips.tear_down(grants, id);
+    fn tear_down(&self, id: DomId) {
+        self.flips.tear_down(id);
         let own = self.caller(id);
-        lock(&own).tear_down(grants, &self.books);
+        lock(&own).tear_down(&self.grants, &self.books);
         let others: Vec<_> = {
             let mut callers = self.callers_mut();
             callers.remove(&id);
@@ -134,18 +128,18 @@ impl Mechanism for Baselines {
         for (user, caller) in others {
             let mut caller = lock(&caller);
             // An address space that is lost with it is ended.
-            let _ = self.flips.spaces.change(user, |space| {
-                let forgot = caller.granter_died(grants, space, id);
+            let _ = self.grants.change(user, |space| {
+                let forgot = caller.granter_died(&self.grants, space, id);
                 forgot.map_err(SpaceError::fatal)
             });
         }
     }
 
-    fn audit(&self, grants: &Grants, parts: &mut BTreeMap<DomId, Part>) -> u64 {
-        let leaked = audit::audit(&self.books, grants, parts);
+    fn audit(&self, parts: &mut BTreeMap<DomId, GrantAudit>) -> u64 {
+        let leaked = audit::audit(&self.books, &self.grants, parts);
         let (owned, strays) = self.flips.audit();
         for (id, pages) in owned {
-            parts.entry(id).or_default().owned = pages;
+            parts.entry(id).or_default().owned += pages;
         }
         leaked + strays
     }

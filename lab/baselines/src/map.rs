@@ -136,11 +136,8 @@ impl Mapper {
             .lock()
             .hold_memory(granter)
             .ok_or_else(|| SpaceError::Refused("the granter has no memory".into()))?;
-        let added = space.add_memory(
-            u32::from(granter.0),
-            memory.frames_fd(),
-            memory.frames_readonly_fd(),
-        );
+        let (rw, ro) = memory.frames_fds();
+        let added = space.add_memory(u32::from(granter.0), rw, ro);
         match added {
             Ok(()) => {
                 self.known.insert(granter, Known::default());
@@ -255,10 +252,10 @@ impl Mapper {
 fn reserve(locked: &mut Locked<'_>, caller: DomId, op: &Map) -> Result<PinnedGrant, GrantStatus> {
     let account = locked.accounts.account(caller);
     let account = account.ok_or(GrantStatus::BadDomain)?;
-    if !account.window().is_free(&only(op.slot)) {
+    if !account.window.is_free(&only(op.slot)) {
         return Err(GrantStatus::BadSlot);
     }
     let pin = locked.pin(caller, op.domain, op.gref, !op.readonly, Purpose::Map)?;
-    locked.take(caller, op.slot, pin);
+    locked.take(caller, op.slot, pin)?;
     Ok(pin)
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 /// The other domain lets the caller use a frame.
 fn grant(rig: &Rig, index: u32, frame: u32, readonly: bool) {
     let at = info::GRANT_TABLE + index as usize * 8;
-    let entry = rig.memories[1].info().span().u64(at).unwrap();
+    let entry = rig.memories[1].info.span().u64(at).unwrap();
     let granted = GrantEntry::access(DomId(0), frame, readonly);
     entry.store(granted.0, Ordering::Relaxed);
 }
@@ -44,9 +44,8 @@ fn an_exchange_is_made_for_a_connection_of_ones_own() {
     const WIDE: u64 = 1 << 32;
     let mut rig = Rig::new(mechanisms);
     let space = std::sync::Mutex::new(monitor::fake::FakeSpace::default());
-    rig.shared
-        .spaces
-        .insert(DomId(0), std::sync::Arc::new(space));
+    let space = std::sync::Arc::new(space);
+    rig.shared.grants.lock().set_space(DomId(0), Some(space));
     for (words, status) in [
         ([1, 2, 0], S::BadDomain),
         ([WIDE, 2, 0], S::BadDomain),
@@ -205,7 +204,7 @@ proptest! {
         ), 1..20),
     ) {
         let rig = Rig::new(mechanisms);
-        let table = rig.memories[1].info().span();
+        let table = rig.memories[1].info.span();
         for (index, &entry) in entries.iter().enumerate() {
             table.u64(info::GRANT_TABLE + index * 8).unwrap().store(entry, Ordering::Relaxed);
         }

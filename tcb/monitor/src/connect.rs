@@ -7,6 +7,7 @@
 use crate::event::Port;
 use crate::numbers::Numbers;
 use abi::layout::fd;
+use abi::status::ConnectionStatus;
 use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
 use rustix::io::Errno;
 use shmem::rate::TokenBucket;
@@ -33,6 +34,8 @@ struct End {
     peer: Key,
     /// None once the domain is dead.
     port: Option<Arc<Port>>,
+    /// The domain has got the other end's doorbell.
+    has_doorbell: bool,
     state: XenbusState,
     body: [u8; RECORD_BYTES],
     writes: TokenBucket,
@@ -45,6 +48,7 @@ impl End {
             handle,
             peer,
             port: Some(port),
+            has_doorbell: false,
             state: XenbusState::Initialising,
             body: [0; RECORD_BYTES],
             writes: writes(),
@@ -85,21 +89,6 @@ pub struct View {
     pub state: XenbusState,
     /// The body of the other end's record.
     pub body: [u8; RECORD_BYTES],
-}
-
-/// One connection, for a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// Who serves.
-    pub backend: DomId,
-    /// Who is served.
-    pub frontend: DomId,
-    /// Number of the interface within the frontend.
-    pub handle: u16,
-    /// State of the end that serves.
-    pub backend_state: XenbusState,
-    /// State of the end that is served.
-    pub frontend_state: XenbusState,
 }
 
 #[derive(Debug, Default)]
@@ -231,28 +220,46 @@ impl Connections {
         })
     }
 
-    /// Where the other end of a connection can be reached.
+    /// Who is at the other end of a connection, and where it can be reached.
     ///
     /// # Errors
     /// `ENOENT`: no such connection. `ENOTCONN`: the other end is dead.
-    pub fn other_end(&self, domain: DomId, conn: ConnId) -> Result<Arc<Port>, Errno> {
+    pub fn other_end(&self, domain: DomId, conn: ConnId) -> Result<(DomId, Arc<Port>), Errno> {
         let mut records = self.lock();
         let peer = records.end(domain, conn)?.peer;
         let (port, _) = records.told(peer).ok_or(Errno::NOTCONN)?;
-        Ok(port)
+        Ok((peer.0, port))
+    }
+
+    /// Puts the doorbell of a connection's other end into a domain's table, once: `give` does.
+    ///
+    /// # Errors
+    /// As [`Connections::other_end`]. `EEXIST`: the domain has got it. Otherwise `give`'s.
+    pub fn hand_out(
+        &self,
+        domain: DomId,
+        conn: ConnId,
+        give: impl FnOnce(&Port) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let (_, port) = self.other_end(domain, conn)?;
+        if self.lock().end(domain, conn)?.has_doorbell {
+            return Err(Errno::EXIST);
+        }
+        give(&port)?;
+        self.lock().end(domain, conn)?.has_doorbell = true;
+        Ok(())
     }
 
     /// A domain takes the place of a dead one: the dead one's ends begin anew, under the same
-    /// numbers, and both domains are told. Who is at the other ends, and their numbers there.
+    /// numbers, and both domains are told. Each other end can be given the new doorbell.
     ///
     /// What the other ends have written stays: it is theirs to take back.
-    pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<Port>)) -> Vec<(DomId, ConnId)> {
+    pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<Port>)) {
         let mut records = self.lock();
-        let Some(numbers) = records.numbers.remove(&dead) else {
-            return Vec::new();
-        };
-        records.numbers.insert(domain, numbers);
-        let (mut told, mut others) = (Vec::new(), Vec::new());
+        if let Some(numbers) = records.numbers.remove(&dead) {
+            records.numbers.insert(domain, numbers);
+        }
+        let mut told = Vec::new();
         for old in records.of(dead) {
             let new = (domain, old.1);
             let Some(end) = records.ends.remove(&old) else {
@@ -262,18 +269,16 @@ impl Connections {
                 records.give_number_back(new);
                 continue;
             };
-            other.peer = new;
+            (other.peer, other.has_doorbell) = (new, false);
             // The other end has to close and come back: it may write as often as that takes.
             other.writes = writes();
             let end = End::new(end.role, end.handle, end.peer, Arc::clone(&port));
-            others.push((end.peer.0, ConnId(end.peer.1)));
             told.extend(records.told(end.peer));
             records.ends.insert(new, end);
             told.extend(records.told(new));
         }
         drop(records);
         tell(told);
-        others
     }
 
     /// Takes away every connection of a domain of which nothing is left, and its ends of them: to
@@ -289,22 +294,21 @@ impl Connections {
     }
 
     /// Gives the numbers of connections that were taken away back, where the domain is idle and
-    /// nothing of the connection is in use any more; which these are.
-    pub fn release_unused(&self, is_used: impl Fn(DomId, ConnId) -> bool) -> Vec<(DomId, ConnId)> {
+    /// nothing of the connection is in use any more.
+    pub fn release_unused(&self, is_used: impl Fn(DomId, ConnId) -> bool) {
         let mut idle: Vec<_> = {
             let Records { ends, .. } = &*self.lock();
             let left = ends.iter().filter(|(_, end)| !ends.contains_key(&end.peer));
             left.filter(|(_, end)| end.is_idle())
-                .map(|(&(domain, number), _)| (domain, ConnId(number)))
+                .map(|(key, _)| *key)
                 .collect()
         };
-        idle.retain(|&(domain, conn)| !is_used(domain, conn));
+        idle.retain(|&(domain, number)| !is_used(domain, ConnId(number)));
         let mut records = self.lock();
-        for (domain, ConnId(number)) in &idle {
-            records.ends.remove(&(*domain, *number));
-            records.give_number_back((*domain, *number));
+        for key in idle {
+            records.ends.remove(&key);
+            records.give_number_back(key);
         }
-        idle
     }
 
     /// Whether a domain is an end of any connection.
@@ -353,20 +357,22 @@ impl Connections {
         tell(told.into_iter().flatten());
     }
 
-    /// Every connection that was not taken away, by its backend and the backend's number.
+    /// Every connection that was not taken away, by its backend and the backend's number; `name`
+    /// says what a domain is called.
     #[must_use]
-    pub fn list(&self) -> Vec<Summary> {
+    pub fn list(&self, name: impl Fn(DomId) -> String) -> Vec<ConnectionStatus> {
         let Records { ends, .. } = &*self.lock();
         let served = ends.iter().filter(|(_, end)| end.role == Role::Backend);
-        let summary = |(&(backend, _), end): (&Key, &End)| {
-            Some(Summary {
-                backend,
-                frontend: end.peer.0,
+        let status = |((backend, _), end): (&Key, &End)| {
+            let other = ends.get(&end.peer)?;
+            Some(ConnectionStatus {
+                backend: name(*backend),
+                frontend: name(end.peer.0),
                 handle: end.handle,
                 backend_state: end.state,
-                frontend_state: ends.get(&end.peer)?.state,
+                frontend_state: other.state,
             })
         };
-        served.filter_map(summary).collect()
+        served.filter_map(status).collect()
     }
 }

@@ -80,6 +80,8 @@ struct Owned {
     device: Arc<Device>,
     /// The domain's epoll set.
     epoll: Arc<OwnedFd>,
+    /// The domain has got its descriptor.
+    is_given: bool,
     /// Its descriptor is being handed out by the main thread, or its domain has done with it: the
     /// other does not happen meanwhile.
     is_taken: bool,
@@ -99,6 +101,7 @@ impl Devices {
         let owned = Owned {
             device: Arc::new(device),
             epoll: Arc::clone(epoll),
+            is_given: false,
             is_taken: false,
         };
         self.lock().insert((domain, number), owned);
@@ -113,21 +116,24 @@ impl Devices {
     }
 
     /// Puts the descriptor of a device into its domain's table, which `give` does, and the device
-    /// into the domain's epoll set: one at a time. It does not end meanwhile.
+    /// into the domain's epoll set: once, and one at a time. It does not end meanwhile.
     ///
     /// # Errors
-    /// ENOENT: there is no such device, or its domain has done with it; otherwise `give`'s, or the
-    /// kernel has no room in the set.
-    pub fn hand_out<T>(
+    /// ENOENT: there is no such device, or its domain has done with it. EEXIST: the domain has got
+    /// it. Otherwise `give`'s, or the kernel has no room in the set.
+    pub fn hand_out(
         &self,
         domain: DomId,
         number: u64,
-        give: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
+        give: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let (device, epoll) = {
             let mut all = self.lock();
             let owned = all.get_mut(&(domain, number));
             let owned = owned.filter(|owned| !owned.is_taken).ok_or(Errno::NOENT)?;
+            if owned.is_given {
+                return Err(Errno::EXIST);
+            }
             owned.is_taken = true;
             (Arc::clone(&owned.device), Arc::clone(&owned.epoll))
         };
@@ -139,7 +145,7 @@ impl Devices {
             Err(errno) => Err(errno),
         };
         if let Some(owned) = self.lock().get_mut(&(domain, number)) {
-            owned.is_taken = false;
+            (owned.is_taken, owned.is_given) = (false, given.is_ok());
         }
         given
     }

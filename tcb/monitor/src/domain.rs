@@ -7,14 +7,12 @@ use crate::memory::Memory;
 use crate::post::Post;
 use crate::process::Process;
 use crate::spec::{DomainError, DomainSpec, Start};
-use crate::starter::Plan;
 use crate::worker::{self, Control, Worker};
 use abi::DomId;
 use abi::layout::{fd, info};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use shmem::rate::TokenBucket;
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -37,8 +35,6 @@ pub(crate) struct Parts {
     /// How many numbers of devices were given out.
     pub(crate) devices: u64,
     pub(crate) attaches: TokenBucket,
-    /// Numbers in the domain's table that it has got a descriptor at.
-    pub(crate) attached: BTreeSet<i32>,
     pub(crate) process: Option<Running>,
 }
 
@@ -47,13 +43,6 @@ pub(crate) struct Parts {
 pub(crate) struct Running {
     pub(crate) worker: Arc<Control>,
     pub(crate) thread: JoinHandle<()>,
-}
-
-impl Running {
-    /// The process, if it is there already.
-    pub(crate) fn process(&self) -> Option<&Arc<Process>> {
-        self.worker.process()
-    }
 }
 
 /// One domain.
@@ -98,7 +87,6 @@ impl Domain {
                 epoll: Arc::new(epoll),
                 devices: 0,
                 attaches: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
-                attached: BTreeSet::new(),
                 process: None,
             }),
             attach_open: true,
@@ -120,22 +108,18 @@ impl Domain {
         sandbox::check(&start.program).map_err(|e| error(e.to_string()))?;
         let page = CallPage::of(&parts.memory);
         let page = page.ok_or_else(|| error("it has no call page".into()))?;
-        let plan = Plan {
-            start,
+        let worker = Worker {
+            id: self.id,
             spec: Arc::clone(&self.spec),
             memory: Arc::clone(&parts.memory),
             port: Arc::clone(&parts.port),
             epoll: Arc::clone(&parts.epoll),
-        };
-        let worker = Worker {
-            id: self.id,
-            spec: Arc::clone(&self.spec),
             page,
             shared,
             counters: Arc::clone(&self.counters),
             post,
         };
-        let started = worker::start(plan, worker);
+        let started = worker::start(worker, start);
         let (worker, thread) = started.map_err(|e| error(format!("starting its worker: {e}")))?;
         parts.process = Some(Running { worker, thread });
         self.life = Life::Starting { since_ns: None };
@@ -144,7 +128,7 @@ impl Domain {
 
     /// Its process is there.
     pub(crate) fn started(&mut self, now_ns: u64) {
-        if let Some(process) = self.running().and_then(Running::process) {
+        if let Some(process) = self.process() {
             self.pids = (process.pid, process.agent_pid);
         }
         self.life.started(now_ns);
@@ -152,8 +136,12 @@ impl Domain {
 
     /// Whether it was killed, and the kernel does not let go of its process.
     pub(crate) fn lingers(&self) -> bool {
-        let process = self.running().and_then(Running::process);
-        process.is_some_and(|process| process.lingers())
+        self.process().is_some_and(|process| process.lingers())
+    }
+
+    /// The domain's process, if it is there.
+    pub(crate) fn process(&self) -> Option<&Arc<Process>> {
+        self.running()?.worker.process()
     }
 
     /// The domain's worker, if it was started and has not gone.
@@ -164,7 +152,7 @@ impl Domain {
     /// Reads the CPU clocks once more; the last reading stays when they are gone.
     pub(crate) fn read_cpu(&mut self) -> [u64; 3] {
         let now = self.running().map(|running| {
-            let process = running.process();
+            let process = running.worker.process();
             let [domain, agent] = process.map_or([0; 2], |process| process.cpu());
             [domain, agent, running.worker.cpu_ns()]
         });
@@ -181,7 +169,7 @@ impl Domain {
         }
         let calls = self.counters.calls.load(Ordering::Relaxed);
         let parts = self.parts.as_ref();
-        let word = parts.and_then(|parts| parts.memory.info().span().u64(info::HEARTBEAT));
+        let word = parts.and_then(|parts| parts.memory.info.span().u64(info::HEARTBEAT));
         let heartbeat = word.map_or(0, |word| word.load(Ordering::Relaxed));
         Some(heartbeat.wrapping_add(calls))
     }
@@ -199,7 +187,7 @@ fn epoll_of(port: &Port) -> Result<OwnedFd, Errno> {
 
 /// Writes what the domain finds at its start.
 fn write_start_info(memory: &Memory, id: DomId, spec: &DomainSpec) -> Option<()> {
-    let span = memory.info().span();
+    let span = memory.info.span();
     let every = (0..64usize).filter(|cpu| spec.cpus.is_empty() || spec.cpus.contains(cpu));
     let cpus = every.fold(0u64, |set, cpu| set | 1 << cpu);
     for (offset, value) in [

@@ -34,7 +34,7 @@ impl Port {
 
     /// Sets pending bits ([`info::PENDING_CONNECT`] …), and wakes the domain if it sleeps.
     pub fn raise(&self, bits: u32) {
-        let span = self.memory.info().span();
+        let span = self.memory.info.span();
         let (Some(pending), Some(armed)) = (span.u32(info::PENDING), span.u32(info::ARMED)) else {
             return;
         };
@@ -50,7 +50,7 @@ impl Port {
     /// Says that something has changed about one of the domain's connections.
     pub fn tell_of(&self, number: u32) {
         let (at, bit) = info::changed(number);
-        if let Some(word) = self.memory.info().span().u64(at) {
+        if let Some(word) = self.memory.info.span().u64(at) {
             word.fetch_or(bit, Ordering::Release);
         }
         self.raise(info::PENDING_CONNECT);

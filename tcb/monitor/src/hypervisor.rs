@@ -4,7 +4,7 @@
 //! passed in, in nanoseconds of the monotonic clock.
 
 use crate::attach;
-use crate::domain::{Domain, Running};
+use crate::domain::Domain;
 use crate::grant::mechanism::Make;
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
@@ -13,7 +13,7 @@ use crate::numbers::Numbers;
 use crate::post::Post;
 use crate::spec::{DomainError, DomainSpec, Start};
 use crate::watch::Watch;
-use abi::layout::{fd, info};
+use abi::layout::info;
 use abi::status::Program;
 use abi::{ConnId, DomId};
 use std::collections::BTreeSet;
@@ -104,12 +104,7 @@ impl Hypervisor {
         let id = domain.id;
         if let Some(parts) = &domain.parts {
             let new = (id, Arc::clone(&parts.port));
-            for (peer, conn) in self.shared.connections.replace(dead, new) {
-                // The doorbell that it has is the dead one's.
-                if let Some(parts) = self.domain_mut(peer).and_then(|d| d.parts.as_mut()) {
-                    parts.attached.remove(&(fd::DOORBELL + conn.0 as i32));
-                }
-            }
+            self.shared.connections.replace(dead, new);
         }
         if let Some(of_old) = self.domains.get_mut(place) {
             *of_old = domain;
@@ -185,7 +180,7 @@ impl Hypervisor {
             && domain.running().is_none()
         {
             domain.life = Life::Ending(why.to_owned());
-            self.shared.give_up(id);
+            self.shared.end(id, || {});
             self.gone(id);
         }
     }
@@ -270,11 +265,10 @@ impl Hypervisor {
         let shared = Arc::clone(&self.shared);
         match self.domain_mut(id) {
             Some(domain) if asks => {
-                attach::serve(domain, &shared.connections, &shared.devices, now_ns);
+                attach::serve(domain, &shared, now_ns);
             }
             Some(domain) => {
-                let process = domain.running().and_then(Running::process);
-                let how = process.and_then(|process| process.how_it_ended());
+                let how = domain.process().and_then(|process| process.how_it_ended());
                 self.kill(id, &how.unwrap_or_else(|| "ended".into()));
             }
             None => {}
@@ -307,7 +301,7 @@ impl Hypervisor {
             return;
         };
         domain.started(now_ns);
-        let process = domain.running().and_then(Running::process).cloned();
+        let process = domain.process().cloned();
         let process = process.filter(|_| domain.life.is_alive());
         if process.is_some_and(|process| self.watch.add(id, &process).is_err()) {
             self.kill(id, "killed: it cannot be watched");
@@ -355,7 +349,7 @@ impl Hypervisor {
             let attach_ns = attach::next_ns(domain, now_ns);
             if domain.attach_open != attach_ns.is_none() {
                 domain.attach_open = attach_ns.is_none();
-                if let Some(process) = domain.running().and_then(Running::process) {
+                if let Some(process) = domain.process() {
                     self.watch.hear(domain.id, process, domain.attach_open);
                 }
             }
@@ -386,8 +380,8 @@ impl Hypervisor {
         domain.life = Life::Ending(why.to_owned());
         domain.read_cpu();
         if let Some(running) = domain.running() {
-            running.worker.stop();
-            if let Some(process) = running.process().cloned() {
+            running.worker.stop(running.thread.thread());
+            if let Some(process) = running.worker.process().cloned() {
                 process.strike();
                 self.watch.remove(&process);
             }

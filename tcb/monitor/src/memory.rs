@@ -10,12 +10,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// a use for them: the domain, or a domain that has one of its frames mapped.
 #[derive(Debug)]
 pub struct Memory {
-    info: Region,
-    frames: Region,
+    /// The information region.
+    pub info: Region,
+    /// The page frames.
+    pub frames: Region,
     frames_readonly: OwnedFd,
-    mailbox: Region,
-    frame_count: u32,
-    grant_entries: u32,
+    /// The mailbox, which is the domain's and the manager's: nobody here looks into it.
+    pub mailbox: Region,
+    /// How many page frames there are.
+    pub frame_count: u32,
+    /// How many entries the grant table has.
+    pub grant_entries: u32,
 }
 
 impl Memory {
@@ -48,36 +53,6 @@ impl Memory {
         })
     }
 
-    /// The information region.
-    #[must_use]
-    pub fn info(&self) -> &Region {
-        &self.info
-    }
-
-    /// The page frames.
-    #[must_use]
-    pub fn frames(&self) -> &Region {
-        &self.frames
-    }
-
-    /// The mailbox, which is the domain's and the manager's: nobody here looks into it.
-    #[must_use]
-    pub fn mailbox(&self) -> BorrowedFd<'_> {
-        self.mailbox.fd()
-    }
-
-    /// How many page frames there are.
-    #[must_use]
-    pub fn frame_count(&self) -> u32 {
-        self.frame_count
-    }
-
-    /// How many entries the grant table has.
-    #[must_use]
-    pub fn grant_entries(&self) -> u32 {
-        self.grant_entries
-    }
-
     /// One page frame, if it exists.
     #[must_use]
     pub fn frame(&self, n: u32) -> Option<Span> {
@@ -98,19 +73,13 @@ impl Memory {
         page.get(&mut bytes).map_err(fault)?;
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let bytes_of = |pages: u32| u64::from(pages) * layout::PAGE as u64;
-        fallocate(self.frames_fd(), hole, bytes_of(n), bytes_of(1))?;
+        fallocate(self.frames.fd(), hole, bytes_of(n), bytes_of(1))?;
         page.put(&bytes).map_err(fault)
     }
 
-    /// The frames' descriptor for reading and writing.
+    /// The frames' descriptors: for reading and writing, and for reading only.
     #[must_use]
-    pub fn frames_fd(&self) -> BorrowedFd<'_> {
-        self.frames.fd()
-    }
-
-    /// The frames' descriptor for reading only.
-    #[must_use]
-    pub fn frames_readonly_fd(&self) -> BorrowedFd<'_> {
-        self.frames_readonly.as_fd()
+    pub fn frames_fds(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
+        (self.frames.fd(), self.frames_readonly.as_fd())
     }
 }

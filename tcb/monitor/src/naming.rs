@@ -5,8 +5,7 @@ use crate::hypervisor::Hypervisor;
 use crate::life::Life;
 use crate::numbers::Numbers;
 use crate::spec::DomainError;
-use abi::layout::fd;
-use abi::{ConnId, DomId};
+use abi::DomId;
 
 impl Hypervisor {
     /// An id that nothing names.
@@ -26,7 +25,6 @@ impl Hypervisor {
         shared.grants.lock().knows(id)
             || shared.counted.names(id)
             || shared.mechanism.names(id)
-            || shared.spaces.names(id)
             || shared.connections.names(id)
             || shared.devices.names(id)
             || self.post.names(id)
@@ -65,17 +63,11 @@ impl Hypervisor {
     }
 
     /// Gives numbers of connections back that were taken away and are not in use any more.
-    pub(crate) fn release_unused(&mut self) {
+    pub(crate) fn release_unused(&self) {
         let shared = &self.shared;
-        let is_used = |domain: DomId, conn: ConnId| {
+        shared.connections.release_unused(|domain, conn| {
             shared.counted.is_for(domain, conn) || shared.mechanism.is_for(domain, conn)
-        };
-        for (domain, conn) in shared.connections.release_unused(is_used) {
-            // What comes next by this number has another doorbell.
-            if let Some(parts) = self.domain_mut(domain).and_then(|d| d.parts.as_mut()) {
-                parts.attached.remove(&(fd::DOORBELL + conn.0 as i32));
-            }
-        }
+        });
     }
 }
 

@@ -20,7 +20,8 @@ pub(crate) struct Process {
     pub(crate) pid: i32,
     pub(crate) agent_pid: i32,
     pidfd: OwnedFd,
-    /// The main thread's alone, so that no call waits for what the worker does with the agent.
+    /// The port in `sandboxed` once more, for the main thread alone: no call waits for what the
+    /// worker does with the agent.
     pub(crate) attach: AttachPort,
     /// CPU time of domain and agent as last read, so that it outlives them.
     cpu_ns: [AtomicU64; 2],

@@ -43,19 +43,7 @@ impl Hypervisor {
     /// Every connection's status.
     #[must_use]
     pub fn connection_status(&self) -> Vec<ConnectionStatus> {
-        let status = |c: crate::connect::Summary| ConnectionStatus {
-            backend: self.name(c.backend),
-            frontend: self.name(c.frontend),
-            handle: c.handle,
-            backend_state: c.backend_state,
-            frontend_state: c.frontend_state,
-        };
-        self.shared
-            .connections
-            .list()
-            .into_iter()
-            .map(status)
-            .collect()
+        self.shared.connections.list(|id| self.name(id))
     }
 
     /// What the starts had to do without, in words.
@@ -82,8 +70,8 @@ impl Hypervisor {
                 alive: domain.life.is_alive(),
                 lingers: domain.lingers(),
                 owned: account.owned,
-                granted: account.granted,
-                mapped: account.mapped,
+                granted: account.granted.len() as u32,
+                mapped: account.mapped.len() as u32,
                 collateral_used: account.collateral_used,
                 in_use: in_use.collect(),
             }

@@ -28,7 +28,7 @@ impl SpaceError {
 }
 
 /// An address space that the monitor can change. No other code maps anything in its window.
-pub trait AddressSpace {
+pub trait AddressSpace: std::fmt::Debug {
     /// Makes a memory known under a number: once for reading and writing, once for reading only,
     /// so that a read-only page cannot become writable by any later call.
     ///

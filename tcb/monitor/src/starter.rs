@@ -1,44 +1,32 @@
 //! The first act of a domain's worker: its process is made. That takes as long as the kernel and
 //! the new agent take to answer, so the main thread only says what is to be started.
 
-use crate::event::Port;
-use crate::memory::Memory;
 use crate::process::Process;
-use crate::spec::{DomainSpec, Start};
+use crate::spec::Start;
+use crate::worker::Worker;
 use sandbox::Spec;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 
-/// What a process is made from.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) start: Start,
-    pub(crate) spec: Arc<DomainSpec>,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) port: Arc<Port>,
-    pub(crate) epoll: Arc<OwnedFd>,
-}
-
-impl Plan {
+impl Worker {
     /// Makes process and agent; also what this system could not provide.
     ///
     /// # Errors
     /// Why not, in words; nothing of it is left.
-    pub(crate) fn spawn(self) -> Result<(Process, Vec<&'static str>), String> {
+    pub(crate) fn spawn(&self, start: Start) -> Result<(Process, Vec<&'static str>), String> {
         let spawned = sandbox::spawn(&Spec {
-            program: &self.start.program,
+            program: &start.program,
             args: &[],
             name: &self.spec.name,
             profile: self.spec.program.into(),
-            info: self.memory.info(),
-            frames: self.memory.frames(),
-            mailbox: self.memory.mailbox(),
+            info: &self.memory.info,
+            frames: &self.memory.frames,
+            mailbox: self.memory.mailbox.fd(),
             window_slots: self.spec.window_slots,
             event: self.port.doorbell(),
             epoll: self.epoll.as_fd(),
-            console: self.start.console.as_fd(),
+            console: start.console.as_fd(),
             cpus: &self.spec.cpus,
-            uid: self.start.uid,
+            uid: start.uid,
         });
         let mut sandboxed = spawned.map_err(|error| match sandbox::probe() {
             Ok(()) => error.to_string(),

@@ -7,17 +7,19 @@
 //! own calls this worker alone maps and unmaps, so no mapping races with an unmapping, nor with the
 //! teardown, which is the worker's last act.
 
+use crate::event::Port;
 use crate::hypercall::{CallCounters, CallPage, Server, Shared};
+use crate::memory::Memory;
 use crate::post::Post;
 use crate::process::{AgentSpace, Process};
 use crate::space::{AddressSpace, SpaceError};
-use crate::spec::DomainSpec;
-use crate::starter::Plan;
+use crate::spec::{DomainSpec, Start};
 use abi::DomId;
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use shmem::futex::{self, Wake};
 use shmem::time::monotonic_ns;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
@@ -32,8 +34,6 @@ pub(crate) struct Control {
     page: CallPage,
     stop: AtomicBool,
     tid: AtomicI32,
-    /// Known as soon as the thread runs.
-    thread: OnceLock<Thread>,
     /// Known as soon as the domain is started.
     process: OnceLock<Arc<Process>>,
 }
@@ -44,7 +44,6 @@ impl Control {
             page,
             stop: AtomicBool::new(false),
             tid: AtomicI32::new(0),
-            thread: OnceLock::new(),
             process: OnceLock::new(),
         }
     }
@@ -54,15 +53,14 @@ impl Control {
         self.process.get()
     }
 
-    /// The domain has been struck: clear it away. Ends the worker's sleep, whichever it is.
-    pub(crate) fn stop(&self) {
+    /// The domain has been struck: clear it away. Ends the sleep of the worker, which is this
+    /// thread, whichever it is.
+    pub(crate) fn stop(&self, thread: &Thread) {
         self.stop.store(true, Ordering::Release);
         // A change of the word, so that a worker that is about to sleep does not.
         self.page.request().fetch_add(1, Ordering::AcqRel);
         futex::wake(self.page.request(), u32::MAX);
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
-        }
+        thread.unpark();
     }
 
     /// CPU time of the worker's thread so far, nanoseconds; 0 after its end.
@@ -73,22 +71,21 @@ impl Control {
 }
 
 /// Starts the worker of a domain, which starts the domain.
-pub(crate) fn start(plan: Plan, worker: Worker) -> io::Result<(Arc<Control>, JoinHandle<()>)> {
+pub(crate) fn start(worker: Worker, start: Start) -> io::Result<(Arc<Control>, JoinHandle<()>)> {
     let control = Arc::new(Control::new(worker.page));
     let for_thread = Arc::clone(&control);
     let thread = thread::Builder::new()
         .name(format!("w:{}", worker.spec.name))
         .stack_size(256 * 1024)
-        .spawn(move || run(plan, worker, &for_thread))?;
+        .spawn(move || run(worker, start, &for_thread))?;
     Ok((control, thread))
 }
 
-fn run(plan: Plan, worker: Worker, control: &Control) {
+fn run(worker: Worker, start: Start, control: &Control) {
     let tid = gettid().as_raw_nonzero().get();
     control.tid.store(tid, Ordering::Relaxed);
-    control.thread.get_or_init(thread::current);
     let (id, post) = (worker.id, worker.post.clone());
-    match plan.spawn() {
+    match worker.spawn(start) {
         Ok((process, missing)) => {
             let process = control.process.get_or_init(|| Arc::new(process));
             post.tell(id, |notice| notice.started = Some(missing));
@@ -97,7 +94,7 @@ fn run(plan: Plan, worker: Worker, control: &Control) {
         }
         Err(why) => {
             post.killed(id, format!("could not be started: {why}"));
-            worker.shared.give_up(id);
+            worker.shared.end(id, || {});
         }
     }
     post.tell(id, |notice| notice.gone = true);
@@ -107,6 +104,9 @@ fn run(plan: Plan, worker: Worker, control: &Control) {
 pub(crate) struct Worker {
     pub(crate) id: DomId,
     pub(crate) spec: Arc<DomainSpec>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) port: Arc<Port>,
+    pub(crate) epoll: Arc<OwnedFd>,
     pub(crate) page: CallPage,
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<CallCounters>,
@@ -124,7 +124,8 @@ impl Worker {
             process: Arc::clone(process),
             post: post.clone(),
         };
-        shared.spaces.insert(id, Arc::new(Mutex::new(space())));
+        let reached = Arc::new(Mutex::new(space()));
+        shared.grants.lock().set_space(id, Some(reached));
         shared.counted.insert(id, self.spec.collateral);
         let mut server = Server::new(id, self.page, Arc::clone(&shared), space(), self.counters);
         // Before the first hypercall, so that a domain that has made one sees them. A device ends
@@ -138,13 +139,7 @@ impl Worker {
             post.killed(id, format!("killed: {why}"));
             process.strike();
         }
-        shared.grants.lock().fence(id);
-        shared.connections.close_all(id);
-        process.end();
-        // Before others have their pages back.
-        shared.devices.end_all(id);
-        shared.counted.pins.forget(id);
-        server.tear_down();
+        shared.end(id, || process.end());
     }
 }
 
@@ -199,7 +194,6 @@ fn pin(cpus: &[usize]) {
 mod tests {
     use super::*;
     use crate::fake::FakeSpace;
-    use crate::memory::Memory;
     use abi::hypercall::{COUNT, DONE, KIND, Kind, REQUEST};
     use abi::layout::info;
 
@@ -216,11 +210,10 @@ mod tests {
             let space = FakeSpace::default();
             let mut server = Server::new(DomId(0), page, shared, space, Arc::default());
             let control = Control::new(page);
-            let span = memory.info().span();
+            let span = memory.info.span();
             let word = |offset| span.u32(info::CALL + offset).unwrap();
             thread::scope(|scope| {
                 let worker = scope.spawn(|| {
-                    control.thread.get_or_init(thread::current);
                     serve(&mut server, &control, || {}).unwrap();
                 });
                 for call in 0..calls {
@@ -232,7 +225,7 @@ mod tests {
                         thread::yield_now();
                     }
                 }
-                control.stop();
+                control.stop(worker.thread());
                 worker.join().unwrap();
             });
         }

@@ -45,9 +45,8 @@ fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
             memory
         })
         .collect();
-    shared
-        .spaces
-        .insert(USER, Arc::new(Mutex::new(Spy::default())));
+    let space = Arc::new(Mutex::new(Spy::default()));
+    shared.grants.lock().set_space(USER, Some(space));
     shared.counted.insert(USER, 8);
     let port = |id: u16| {
         let memory = Arc::clone(&memories[usize::from(id)]);
@@ -56,9 +55,7 @@ fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
     let granter = |id: u16| {
         shared.connections.add(port(0), port(id), 0).unwrap();
         let own = (DomId(id), ConnId(0));
-        let made = shared
-            .counted
-            .create_table(&shared.grants, own, USER, ENTRIES);
+        let made = shared.counted.create_table(own, USER, ENTRIES);
         let first = slots * u32::from(id - 1);
         let bind = Bind {
             granter: DomId(id),
@@ -67,7 +64,7 @@ fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
             tables: Slot(first + ENTRIES),
             entries: ENTRIES,
         };
-        shared.counted.bind(&shared.grants, USER, &bind).unwrap();
+        shared.counted.bind(USER, &bind).unwrap();
         let memory = Arc::clone(&memories[usize::from(id)]);
         Granter {
             server: Server::new(
@@ -88,7 +85,7 @@ fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
 
 impl Granter {
     fn call(&mut self, kind: Kind, ops: &[[u64; 3]]) -> Vec<GrantStatus> {
-        let span = self.memory.info().span();
+        let span = self.memory.info.span();
         let word = |op: usize, word: usize| {
             let at = info::CALL + OPS + (op * OP_WORDS + word) * 8;
             span.u64(at).unwrap()
@@ -197,7 +194,7 @@ fn what_is_taken_from_the_living_counts_by_its_mappings() {
     let (shared, mut granters) = machine(2);
     let granter = &mut granters[0];
     let id = DomId(1);
-    let end = |table| shared.counted.cost_of_end(&shared.grants, id, table);
+    let end = |table| shared.counted.cost_of_end(id, table);
     assert_eq!(end(granter.table), 0, "nothing is granted");
     for index in (0..ENTRIES).step_by(2) {
         assert_eq!(granter.create(index), GrantStatus::Okay);
@@ -210,7 +207,7 @@ fn what_is_taken_from_the_living_counts_by_its_mappings() {
     };
     let tables = [granter.table, granter.table, granters[1].table];
     let ops = tables.map(revoke);
-    let revoked = || shared.counted.cost_of_revocations(&shared.grants, id, &ops);
+    let revoked = || shared.counted.cost_of_revocations(id, &ops);
     assert_eq!(revoked(), 2, "not another's");
     shared.grants.lock().fence(USER);
     assert_eq!((end(tables[0]), revoked()), (0, 0), "the dead");

@@ -35,20 +35,20 @@ impl End {
 
     /// What it was told since the last time.
     fn told(&self) -> u32 {
-        let word = self.memory.info().span().u32(info::PENDING).unwrap();
+        let word = self.memory.info.span().u32(info::PENDING).unwrap();
         word.swap(0, Ordering::Relaxed)
     }
 
     /// Which of its first 128 connections it was told of since the last time.
     fn told_of(&self) -> u128 {
-        let span = self.memory.info().span();
+        let span = self.memory.info.span();
         let word = |conn| span.u64(info::changed(conn).0).unwrap();
         let [low, high] = [0, 64].map(|conn| word(conn).swap(0, Ordering::Relaxed));
         u128::from(high) << 64 | u128::from(low)
     }
 
     fn arm(&self) {
-        let word = self.memory.info().span().u32(info::ARMED).unwrap();
+        let word = self.memory.info.span().u32(info::ARMED).unwrap();
         word.store(1, Ordering::Relaxed);
     }
 
@@ -222,8 +222,15 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     front.told();
     let left = connections.get(FRONT, ConnId(0)).unwrap().own;
     let new = End::new(NEW);
-    let others = connections.replace(BACK, (NEW, Arc::clone(&new.port)));
-    assert_eq!(others, [(FRONT, ConnId(0))]);
+    // What an end has is the dead one's doorbell.
+    let rings = || {
+        let given = connections.hand_out(FRONT, ConnId(0), ring);
+        given.map(|()| (back.was_rung(), new.was_rung()))
+    };
+    assert_eq!(rings(), Err(Errno::NOTCONN));
+    connections.replace(BACK, (NEW, Arc::clone(&new.port)));
+    assert_eq!(rings(), Ok((false, true)));
+    assert_eq!(rings(), Err(Errno::EXIST));
     assert_eq!(
         (back.told(), front.told(), new.told()),
         (0, info::PENDING_CONNECT, info::PENDING_CONNECT)
@@ -244,15 +251,19 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     assert!(!connections.are_up(NEW));
     // The end that had used up its writes has new ones: it has to come back.
     assert!(spent() > 60);
-    let port = connections.other_end(FRONT, ConnId(0)).unwrap();
-    assert!(Arc::ptr_eq(&port, &new.port));
+    let (peer, port) = connections.other_end(FRONT, ConnId(0)).unwrap();
+    assert!(peer == NEW && Arc::ptr_eq(&port, &new.port));
     // Where the other end is dead there is nobody to wait for.
     connections.close_all(FRONT);
     assert!(connections.are_up(NEW));
-    assert_eq!(
-        connections.replace(DomId(7), (DomId(8), Arc::clone(&new.port))),
-        []
-    );
+    connections.replace(DomId(7), (DomId(8), Arc::clone(&new.port)));
+    assert!(!connections.names(DomId(8)));
+}
+
+/// Takes a doorbell, and rings it.
+fn ring(port: &Port) -> Result<(), Errno> {
+    port.ring();
+    Ok(())
 }
 
 /// Lets the frontend close, or come back.
@@ -263,6 +274,20 @@ fn closes(connections: &Connections) -> bool {
         _ => XenbusState::Closed,
     };
     connections.set(FRONT, ConnId(0), state, &BODY, 0).is_ok()
+}
+
+/// Each doorbell is handed out once, however often the table did not take it before.
+#[test]
+fn a_doorbell_is_handed_out_once() {
+    let (connections, back, front) = pair();
+    let give = |who, conn, given| connections.hand_out(who, ConnId(conn), |_| given);
+    assert_eq!(give(BACK, 1, Ok(())), Err(Errno::NOENT));
+    assert_eq!(give(BACK, 0, Err(Errno::BADF)), Err(Errno::BADF));
+    assert_eq!(give(BACK, 0, Ok(())), Ok(()));
+    assert_eq!(give(BACK, 0, Ok(())), Err(Errno::EXIST));
+    // The other end's is another one.
+    assert_eq!(connections.hand_out(FRONT, ConnId(0), ring), Ok(()));
+    assert!(back.was_rung() && !front.was_rung());
 }
 
 #[test]
@@ -291,7 +316,7 @@ fn a_connection_that_is_taken_away_gives_its_numbers_back() {
     front.told();
     connections.remove_all(FRONT);
     assert_eq!((back.told(), front.told()), (info::PENDING_CONNECT, 0));
-    assert_eq!(connections.list(), []);
+    assert_eq!(connections.list(|id| id.to_string()), []);
     assert_eq!(
         connections.get(FRONT, ConnId(0)).unwrap_err(),
         Errno::NOENT,
@@ -304,17 +329,16 @@ fn a_connection_that_is_taken_away_gives_its_numbers_back() {
     let reached = connections.other_end(BACK, ConnId(0));
     assert!(matches!(reached, Err(Errno::NOTCONN)));
     // It is connected still, as far as it knows.
-    assert_eq!(connections.release_unused(|_, _| false), []);
+    let is_there = || connections.get(BACK, ConnId(0)).is_ok();
+    connections.release_unused(|_, _| false);
+    assert!(is_there());
     set(BACK, XenbusState::Closed).unwrap();
     assert_eq!(set(BACK, XenbusState::Initialising), Err(Errno::INVAL));
     // What is in use keeps its number, and who is gone is named as long.
-    assert_eq!(connections.release_unused(|_, _| true), []);
-    assert!(connections.names(FRONT));
-    assert_eq!(
-        connections.release_unused(|_, _| false),
-        [(BACK, ConnId(0))]
-    );
-    assert!(!connections.names(FRONT));
+    connections.release_unused(|_, _| true);
+    assert!(is_there() && connections.names(FRONT));
+    connections.release_unused(|domain, conn| (domain, conn) != (BACK, ConnId(0)));
+    assert!(!is_there() && !connections.names(FRONT));
     let ends = [(BACK, &back), (FRONT, &front)].map(|(id, end)| (id, Arc::clone(&end.port)));
     let [one, other] = ends;
     connections.add(one, other, 9).unwrap();
@@ -339,10 +363,12 @@ fn a_domain_has_so_many_connections_at_a_time_and_not_in_all() {
             made += 1;
             continue;
         }
-        assert_eq!(connections.list().len() as u32, max);
-        let oldest = connections.list()[0];
-        connections.remove_all(oldest.frontend);
-        assert_eq!(connections.release_unused(|_, _| false).len(), 1);
+        assert_eq!(connections.list(|id| id.to_string()).len() as u32, max);
+        let mut all = (0..max).filter_map(|n| connections.get(BACK, ConnId(n)).ok());
+        let first = all.next().unwrap();
+        connections.remove_all(first.peer);
+        connections.release_unused(|_, _| false);
+        assert!(!connections.names(first.peer));
     }
     assert!(made > max);
 }

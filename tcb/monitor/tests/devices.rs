@@ -67,11 +67,14 @@ fn a_device_without_control_is_handed_out_and_no_more() {
     assert_eq!(devices.tell(DomId(1), 0, [0, 0]), Err(Errno::NOENT));
     let ended = devices.begin_end(DomId(1), 0, || false);
     assert_eq!(ended.unwrap_err(), Errno::NOENT);
-    assert_eq!(devices.hand_out(DomId(1), 0, |_| Ok(7)), Ok(7));
-    assert_eq!(devices.hand_out(DomId(1), 1, |_| Ok(7)), Err(Errno::NOENT));
+    let give = |number, given| devices.hand_out(DomId(1), number, |_| given);
+    assert_eq!(give(1, Ok(())), Err(Errno::NOENT));
+    assert_eq!(give(0, Err(Errno::BADF)), Err(Errno::BADF));
+    assert_eq!(give(0, Ok(())), Ok(()));
+    assert_eq!(give(0, Ok(())), Err(Errno::EXIST), "once");
 }
 
-/// Whoever keeps a descriptor of its file: the domain's epoll set tells of no device that ended.
+/// Also while somebody keeps a descriptor of its file.
 #[test]
 fn a_device_that_ended_is_in_no_epoll_set() {
     let devices = Devices::default();

@@ -135,9 +135,12 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     rig.space.lock().unwrap().descriptors.clear();
     // Between the call that hands it out and the moment when it is there.
     let shared = Arc::clone(&rig.shared);
-    let while_handed_out = |_: BorrowedFd<'_>| Ok(end(&mut rig, NUMBER));
-    let ended = shared.devices.hand_out(DomId(0), NUMBER, while_handed_out);
-    assert_eq!(ended, Ok(-Errno::BUSY.raw_os_error()));
+    let while_handed_out = |_: BorrowedFd<'_>| {
+        assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
+        Ok(())
+    };
+    let given = shared.devices.hand_out(DomId(0), NUMBER, while_handed_out);
+    assert_eq!(given, Ok(()));
     assert_eq!(device.0.load(Ordering::Relaxed), 0);
     assert_eq!(end(&mut rig, NUMBER), 0);
     let again = shared.devices.hand_out(DomId(0), NUMBER, |_| Ok(()));
@@ -202,7 +205,7 @@ fn what_shows_a_device_is_no_table_s() {
     const NUMBER: u64 = 5;
     let mut rig = Rig::new(nothing);
     let space = Arc::new(Mutex::new(FakeSpace::default()));
-    rig.shared.spaces.insert(DomId(0), space);
+    rig.shared.grants.lock().set_space(DomId(0), Some(space));
     let part = |slot, pages| DeviceMap {
         slot: Slot(slot),
         page: 0,
@@ -225,7 +228,7 @@ fn what_shows_a_device_is_no_table_s() {
     assert!(!reserve(&rig, NUMBER + 1, &[part(0, 2)]));
     let own = (DomId(1), ConnId(0));
     let counted = &rig.shared.counted;
-    let table = counted.create_table(&rig.shared.grants, own, DomId(0), 1);
+    let table = counted.create_table(own, DomId(0), 1);
     let bind = |rig: &mut Rig, first, tables| {
         let bind = Bind {
             granter: DomId(1),

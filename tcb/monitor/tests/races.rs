@@ -69,17 +69,13 @@ fn attack_16_maps_unmaps_and_ends_at_the_same_time() {
                     thread::yield_now();
                 }
                 rig.grants.lock().fence(DomId(2));
-                rig.counted.tear_down(&rig.grants, DomId(2));
+                rig.counted.tear_down(DomId(2));
             });
             // The user says that it uses pages, and that it does not.
             scope.spawn(|| {
                 for n in 0..100 {
                     rig.set_uses(&rig.space(), 1, n % ENTRIES, 1);
-                    let part = rig
-                        .counted
-                        .audit(Default::default())
-                        .remove(&USER)
-                        .unwrap_or_default();
+                    let part = rig.audit().remove(&USER).unwrap_or_default();
                     assert!(part.collateral_used <= COLLATERAL);
                     rig.set_uses(&rig.space(), 1, n % ENTRIES, 0);
                 }
@@ -88,8 +84,7 @@ fn attack_16_maps_unmaps_and_ends_at_the_same_time() {
         assert_eq!(rig.destroyed(), None);
         assert_eq!(rig.leaked(), 0);
         assert!(
-            rig.counted
-                .audit(Default::default())
+            rig.audit()
                 .values()
                 .all(|part| { part.mapped.is_empty() && part.granted.is_empty() })
         );
@@ -113,10 +108,7 @@ fn attack_16_one_table_is_bound_once_whoever_is_first() {
         let rig = rig();
         assert_eq!(rig.end_table(USER, 1), Ok(()));
         let own = (DomId(1), abi::ConnId(1));
-        let table = rig
-            .counted
-            .create_table(&rig.grants, own, USER, ENTRIES)
-            .unwrap();
+        let table = rig.counted.create_table(own, USER, ENTRIES).unwrap();
         let bind = abi::hypercall::Bind {
             granter: DomId(1),
             table,
@@ -125,9 +117,8 @@ fn attack_16_one_table_is_bound_once_whoever_is_first() {
             entries: ENTRIES,
         };
         let bound: u32 = thread::scope(|scope| {
-            let tries = [(); 3].map(|()| {
-                scope.spawn(|| u32::from(rig.counted.bind(&rig.grants, USER, &bind).is_ok()))
-            });
+            let tries =
+                [(); 3].map(|()| scope.spawn(|| u32::from(rig.counted.bind(USER, &bind).is_ok())));
             tries.into_iter().map(|one| one.join().unwrap()).sum()
         });
         assert_eq!(bound, 1);
@@ -140,10 +131,7 @@ fn attack_16_one_table_is_bound_once_whoever_is_first() {
 fn attack_27_a_table_is_bound_in_the_size_that_it_was_made_in() {
     let rig = rig();
     let own = (DomId(1), abi::ConnId(1));
-    let table = rig
-        .counted
-        .create_table(&rig.grants, own, USER, ENTRIES / 2)
-        .unwrap();
+    let table = rig.counted.create_table(own, USER, ENTRIES / 2).unwrap();
     assert_eq!(rig.end_table(USER, 1), Ok(()));
     let bind = |entries| abi::hypercall::Bind {
         granter: DomId(1),
@@ -153,13 +141,10 @@ fn attack_27_a_table_is_bound_in_the_size_that_it_was_made_in() {
         entries,
     };
     for entries in [0, 1, ENTRIES / 2 - 1, ENTRIES / 2 + 1, ENTRIES, u32::MAX] {
-        let bound = rig.counted.bind(&rig.grants, USER, &bind(entries));
+        let bound = rig.counted.bind(USER, &bind(entries));
         assert_eq!(bound, Err(S::BadHandle), "{entries}");
     }
-    assert_eq!(
-        rig.counted.bind(&rig.grants, USER, &bind(ENTRIES / 2)),
-        Ok(())
-    );
+    assert_eq!(rig.counted.bind(USER, &bind(ENTRIES / 2)), Ok(()));
     let create = |index| abi::hypercall::Create {
         table,
         index,

@@ -8,6 +8,7 @@
 use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::io::{Cursor, Write};
 
 /// Exit code of a process that touched memory which it had no business with.
 pub(crate) const EXIT_CODE: i32 = 77;
@@ -141,30 +142,15 @@ extern "C" fn handler(_signal: i32, info: *mut libc::siginfo_t, context: *mut c_
 
 /// Says where it happened and ends the process, without allocating.
 fn die(rip: u64, address: u64) -> ! {
-    const TEXT: [&[u8]; 3] = [
-        b"grantway: bad access to 0x",
-        b" by the instruction at 0x",
-        b"\n",
-    ];
-    let mut line = [0_u8; 96];
-    let mut used = 0;
-    let mut put = |bytes: &[u8]| {
-        line[used..used + bytes.len()].copy_from_slice(bytes);
-        used += bytes.len();
-    };
-    put(TEXT[0]);
-    put(&hex(address));
-    put(TEXT[1]);
-    put(&hex(rip));
-    put(TEXT[2]);
+    // Longer than the line can be.
+    let mut line = Cursor::new([0_u8; 96]);
+    let _ = writeln!(
+        line,
+        "grantway: bad access to 0x{address:016x} by the instruction at 0x{rip:016x}"
+    );
     // SAFETY: plain system calls on our own buffer; `_exit` runs no destructor.
     unsafe {
-        libc::write(2, line.as_ptr().cast(), used);
+        libc::write(2, line.get_ref().as_ptr().cast(), line.position() as usize);
         libc::_exit(EXIT_CODE)
     }
-}
-
-/// Sixteen hexadecimal digits.
-fn hex(value: u64) -> [u8; 16] {
-    core::array::from_fn(|i| b"0123456789abcdef"[(value >> (60 - 4 * i) & 15) as usize])
 }

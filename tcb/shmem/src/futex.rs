@@ -1,7 +1,8 @@
 //! Sleeping on a word that processes share.
 
 use core::sync::atomic::AtomicU32;
-use std::io;
+use rustix::io::Errno;
+use rustix::thread::futex::{self, Flags};
 use std::time::Duration;
 
 /// Why [`wait`] returned.
@@ -23,43 +24,22 @@ pub enum Wake {
 ///
 /// The word may lie in memory shared with other processes; who changes it calls [`wake`].
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wake {
-    let timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    let timeout = timeout
-        .as_ref()
-        .map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: the kernel reads the word (and survives its absence) and the timespec, which lives
-    // until the call returns.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT,
-            expected,
-            timeout,
-        )
-    };
-    if result == 0 {
-        return Wake::Woken;
-    }
-    match io::Error::last_os_error().raw_os_error() {
-        Some(libc::EAGAIN) => Wake::Changed,
-        Some(libc::ETIMEDOUT) => Wake::TimedOut,
-        Some(libc::EINTR) => Wake::Interrupted,
-        _ => Wake::Gone,
+    // What is too long for the kernel is for ever.
+    let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
+    // The kernel reads the word, and survives its absence.
+    match futex::wait(word, Flags::empty(), expected, timeout.as_ref()) {
+        Ok(()) => Wake::Woken,
+        Err(Errno::AGAIN) => Wake::Changed,
+        Err(Errno::TIMEDOUT) => Wake::TimedOut,
+        Err(Errno::INTR) => Wake::Interrupted,
+        Err(_) => Wake::Gone,
     }
 }
 
 /// Wakes at most `n` of those who sleep on `word`.
 pub fn wake(word: &AtomicU32, n: u32) {
-    let n = i32::try_from(n).unwrap_or(i32::MAX);
-    // SAFETY: the kernel uses the word's address only to find who sleeps on it. Nothing can be
-    // done about a failure: the page is gone, and so is every sleeper.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, n);
-    }
+    // Nothing can be done about a failure: the page is gone, and so is every sleeper.
+    let _ = futex::wake(word, Flags::empty(), n.min(i32::MAX as u32));
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use crate::reserve;
 use crate::span::Span;
-use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Shared memory with a descriptor: a sealed memfd (it can neither shrink nor grow, and no seal
 /// can be added), mapped here read-write and not inherited by a fork.
@@ -86,26 +86,11 @@ impl Drop for Region {
 
 /// A memfd of `bytes` bytes that can neither be resized nor sealed any further.
 fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
-    let name = CString::new(name)?;
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string that outlives the call; a result that is not negative is a
-    // new descriptor of this process alone. Linux before 6.3 does not know MFD_NOEXEC_SEAL.
-    let fd = unsafe {
-        let mut fd = libc::memfd_create(name.as_ptr(), flags | libc::MFD_NOEXEC_SEAL);
-        if fd < 0 {
-            fd = libc::memfd_create(name.as_ptr(), flags);
-        }
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        OwnedFd::from_raw_fd(fd)
-    };
-    let file = File::from(fd);
-    file.set_len(bytes as u64)?;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: a system call on our own descriptor.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(file.into())
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Linux before 6.3 does not know NOEXEC_SEAL.
+    let made = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
+    let fd = made.or_else(|_| memfd_create(name, flags))?;
+    ftruncate(&fd, bytes as u64)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
 }

@@ -96,22 +96,19 @@ pub(crate) fn for_region(bytes: usize) -> io::Result<usize> {
 
 /// Takes back the addresses of a region; nothing is mapped there any more.
 pub(crate) fn give_back(start: usize, bytes: usize) {
-    let mut free = FREE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Some(free) = &mut *free else { return };
-    let at = free.returned.partition_point(|range| range.start < start);
-    free.returned.insert(at, start..start + bytes);
-    if free
-        .returned
-        .get(at + 1)
-        .is_some_and(|next| next.start == start + bytes)
-    {
-        free.returned[at].end = free.returned.remove(at + 1).end;
-    }
-    if at > 0 && free.returned[at - 1].end == start {
-        free.returned[at - 1].end = free.returned.remove(at).end;
-    }
+    let given = with_free(|Free { returned, .. }| {
+        let at = returned.partition_point(|range| range.start < start);
+        returned.insert(at, start..start + bytes);
+        let next = returned.get(at + 1);
+        if next.is_some_and(|next| next.start == start + bytes) {
+            returned[at].end = returned.remove(at + 1).end;
+        }
+        if at > 0 && returned[at - 1].end == start {
+            returned[at - 1].end = returned.remove(at).end;
+        }
+        Ok(())
+    });
+    debug_assert!(given.is_ok(), "what comes back was reserved");
 }
 
 /// Maps over addresses from [`for_area`] or [`for_region`].

@@ -20,10 +20,7 @@
 mod revoker;
 mod user;
 
-pub use revoker::{
-    Announcements, EntryWords, StatusWord, Words, announce, announcements, full_fence, idle,
-    publish,
-};
+pub use revoker::{Word, Words, announce, announcements, full_fence, idle, publish};
 pub use user::{Entries, announced, claim, holds, release, undisturbed};
 
 #[cfg(all(test, not(loom)))]

@@ -449,17 +449,17 @@ fn words_are_written_whole_or_not_at_all() {
 fn entries_are_those_that_both_tables_have() {
     use abi::GrantRef;
     use abi::counted::Translation;
-    use shmem::uses::{Entries, StatusWord, claim, release};
+    use shmem::uses::{Entries, claim, release};
     let pages = Area::anonymous(2 * PAGE).unwrap();
     let (translation, status) = (pages.page(0).unwrap(), pages.page(1).unwrap());
     let entries = Entries::of(translation, status.take(64), 16).unwrap();
     let valid = Translation::valid(7, 0, false);
     translation.store_u64(15 * 8, valid.0).unwrap();
     let words = entries.words(15).unwrap();
-    assert!(claim(&words, GrantRef(15), true));
+    assert!(claim(words.translation, words.status, GrantRef(15), true));
     assert_eq!(status.load_u32(15 * 4), Ok(1));
-    release(&words);
-    assert_eq!(words.status(Ordering::Relaxed), 0);
+    release(words.status);
+    assert_eq!(words.status.load(Ordering::Relaxed), 0);
     assert!(entries.words(16).is_none());
     assert!(Entries::of(translation, status.take(63), 16).is_none());
     assert!(Entries::of(translation.take(PAGE - 8), status, 16).is_none());

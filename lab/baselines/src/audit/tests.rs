@@ -6,7 +6,7 @@ use crate::books::Part as Own;
 use crate::entry::{PinnedGrant, Purpose};
 use crate::pages::Shown;
 use abi::layout::info;
-use abi::{GrantRef, Slot};
+use abi::{GrantRef, GrantStatus, Slot};
 use monitor::grant::CountedGrants;
 
 const USER: DomId = DomId(0);
@@ -20,7 +20,7 @@ const SLOTS: u32 = 8;
 /// entry 1 for reading (slot 2); a copy out of entry 1 is under way. A third domain does nothing.
 #[derive(Default)]
 struct World {
-    grants: Grants,
+    grants: Arc<Grants>,
     books: Books,
 }
 
@@ -42,8 +42,8 @@ fn books() -> World {
         world.grants.lock().insert(id, memory, SLOTS);
     }
     let mut books = world.lock();
-    let memory = books.accounts.account(GRANTER).unwrap().memory();
-    let table = memory.info().span();
+    let memory = &books.accounts.account(GRANTER).unwrap().memory;
+    let table = memory.info.span();
     for (index, frame) in [(0, 2), (1, 3)] {
         let entry = table.u64(info::GRANT_TABLE + index * 8).unwrap();
         entry.store(GrantEntry::access(USER, frame, false).0, Ordering::Relaxed);
@@ -69,7 +69,7 @@ fn active<'a>(books: &'a mut Locked<'_>, index: usize) -> &'a mut Active {
 
 /// Maps something at a slot of the user's window, and counts it.
 fn put(books: &mut Locked<'_>, slot: u32, pin: PinnedGrant) {
-    books.take(USER, Slot(slot), pin);
+    books.take(USER, Slot(slot), pin).unwrap();
     part(books, USER).pages.map(Slot(slot), pin);
 }
 
@@ -235,6 +235,35 @@ fn an_account_that_is_needed_stays_open() {
     };
     world.lock().unpin(pin, Purpose::Copy);
     assert!(!audit().0.contains_key(&GRANTER));
+}
+
+/// A slot that holds something already shows that still, and the grant is not in use by it.
+#[test]
+fn a_slot_that_is_not_free_takes_no_page() {
+    let world = books();
+    let mut books = world.lock();
+    let pin = books.pin(USER, GRANTER, GrantRef(1), false, Purpose::Map);
+    let taken = books.take(USER, Slot(0), pin.unwrap());
+    assert_eq!(taken, Err(GrantStatus::BadSlot));
+    assert_eq!(pin_in(&mut books, 0).index, 0);
+    assert_eq!(leaked(&books), 0);
+}
+
+/// What others have said of a domain stays.
+#[test]
+fn an_audit_adds_to_what_is_there() {
+    let world = books();
+    let other = GrantAudit {
+        granted: [0].into(),
+        mapped: [(IDLE, 1)].into(),
+        collateral_used: 5,
+        ..GrantAudit::default()
+    };
+    let mut parts = BTreeMap::from([USER, GRANTER].map(|id| (id, other.clone())));
+    audit(&world.books, &world.grants, &mut parts);
+    let told = [USER, GRANTER].map(|id| (parts[&id].granted.len(), parts[&id].mapped.len()));
+    assert_eq!(told, [(1, 3), (3, 1)]);
+    assert!(parts.values().take(2).all(|part| part.collateral_used == 5));
 }
 
 /// What the books say of each domain.

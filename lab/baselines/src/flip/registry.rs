@@ -4,7 +4,7 @@
 use super::exchange::{Exchange, ExchangeState};
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
-use monitor::grant::{Grants, Spaces, WindowSlot};
+use monitor::grant::{Grants, WindowSlot};
 use monitor::space::{SpaceError, enter};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -18,15 +18,15 @@ const EXCHANGES_PER_CONNECTION: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Exchanges {
     by_handle: Mutex<BTreeMap<Handle, Arc<Exchange>>>,
-    pub(crate) spaces: Arc<Spaces>,
+    pub(crate) grants: Arc<Grants>,
 }
 
 impl Exchanges {
-    /// No exchanges, between domains that are reached by `spaces`.
-    pub(crate) fn new(spaces: Arc<Spaces>) -> Self {
+    /// No exchanges, between domains with these accounts.
+    pub(crate) fn new(grants: Arc<Grants>) -> Self {
         Self {
             by_handle: Mutex::default(),
-            spaces,
+            grants,
         }
     }
 
@@ -70,16 +70,15 @@ impl Exchanges {
     /// exchanges for this connection, no memory, or the address space refuses.
     pub(crate) fn create(
         &self,
-        grants: &Grants,
         (granter, conn): (DomId, ConnId),
         user: DomId,
         (count, first): (u32, Slot),
     ) -> Result<Handle, GrantStatus> {
         {
-            let accounts = grants.lock();
+            let accounts = self.grants.lock();
             accounts.alive(user).ok_or(GrantStatus::BadDomain)?;
             let own = accounts.alive(granter).ok_or(GrantStatus::BadDomain)?;
-            if count == 0 || count > own.window().slot_count() {
+            if count == 0 || count > own.window.slot_count() {
                 return Err(GrantStatus::BadSlot);
             }
         }
@@ -89,16 +88,16 @@ impl Exchanges {
             if exchanges.values().filter(same).count() >= EXCHANGES_PER_CONNECTION {
                 return Err(GrantStatus::NoSpace);
             }
-            let handle = self.spaces.next_handle()?;
+            let handle = self.grants.next_handle()?;
             let made = Exchange::create(handle, (granter, conn), user, count);
             let exchange = Arc::new(made.map_err(|_| GrantStatus::NoSpace)?);
             exchanges.insert(handle, Arc::clone(&exchange));
             exchange
         };
         let _op = exchange.op();
-        let shown = self.show(grants, &exchange, granter, first);
+        let shown = self.show(&exchange, granter, first);
         if shown.is_err() {
-            self.end_is_gone(grants, &exchange, granter);
+            self.end_is_gone(&exchange, granter);
         }
         shown.map(|()| exchange.handle)
     }
@@ -108,7 +107,7 @@ impl Exchanges {
     /// # Errors
     /// `BadHandle`: no such exchange for this domain, or it has been bound. `BadSlot`: a slot is
     /// not there or not free. `NoSpace`: the address space refuses.
-    pub(crate) fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
+    pub(crate) fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         let exchange = self.exchange(op.table).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();
         {
@@ -119,21 +118,15 @@ impl Exchanges {
                 return Err(GrantStatus::BadHandle);
             }
         }
-        self.show(grants, &exchange, user, op.first)
+        self.show(&exchange, user, op.first)
     }
 
     /// Lets an end have its pages, from slot `first` on.
-    fn show(
-        &self,
-        grants: &Grants,
-        exchange: &Exchange,
-        of: DomId,
-        first: Slot,
-    ) -> Result<(), GrantStatus> {
+    fn show(&self, exchange: &Exchange, of: DomId, first: Slot) -> Result<(), GrantStatus> {
         let last = first.0.checked_add(exchange.count);
         let slots = first.0..last.ok_or(GrantStatus::BadSlot)?;
         let holds = WindowSlot::Table(exchange.handle);
-        if !grants.lock().reserve(of, holds, from_ref(&slots)) {
+        if !self.grants.lock().reserve(of, holds, from_ref(&slots)) {
             return Err(GrantStatus::BadSlot);
         }
         let maps = match exchange.state().end(of) {
@@ -144,14 +137,14 @@ impl Exchanges {
             None => Vec::new(),
         };
         let fds = (exchange.region.fd(), exchange.region_readonly.as_fd());
-        let done = self.spaces.change(of, |space| {
+        let done = self.grants.change(of, |space| {
             enter(space, exchange.handle.memory(), fds, &maps)
         });
         if done.is_err() {
             if let Some(end) = exchange.state().end(of) {
                 end.slots = 0..0;
             }
-            grants.lock().unreserve(of, from_ref(&slots));
+            self.grants.lock().unreserve(of, from_ref(&slots));
         }
         done.map_err(|_| GrantStatus::NoSpace)
     }
@@ -160,39 +153,34 @@ impl Exchanges {
     ///
     /// # Errors
     /// `BadHandle`: no such exchange of this domain.
-    pub(crate) fn end(
-        &self,
-        grants: &Grants,
-        caller: DomId,
-        handle: Handle,
-    ) -> Result<(), GrantStatus> {
+    pub(crate) fn end(&self, caller: DomId, handle: Handle) -> Result<(), GrantStatus> {
         let exchange = self.exchange(handle).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();
         let slots = exchange.state().end(caller).map(|end| end.slots.clone());
         let slots: Vec<_> = slots.ok_or(GrantStatus::BadHandle)?.map(Slot).collect();
         if !slots.is_empty() {
             // A domain whose pages cannot be taken away is dead afterwards.
-            let _ = self.spaces.change(caller, |space| {
+            let _ = self.grants.change(caller, |space| {
                 let unmapped = space.unmap(&slots);
                 let gone = unmapped.and_then(|()| space.remove_memory(exchange.handle.memory()));
                 gone.map_err(SpaceError::fatal)
             });
         }
-        self.end_is_gone(grants, &exchange, caller);
+        self.end_is_gone(&exchange, caller);
         Ok(())
     }
 
     /// A domain is dead and its process is gone: its part in every exchange ends.
-    pub(crate) fn tear_down(&self, grants: &Grants, id: DomId) {
+    pub(crate) fn tear_down(&self, id: DomId) {
         let all: Vec<_> = self.lock().values().cloned().collect();
         for exchange in all {
             let _op = exchange.op();
-            self.end_is_gone(grants, &exchange, id);
+            self.end_is_gone(&exchange, id);
         }
     }
 
     /// Nothing of the exchange is in this end's address space any more; `op` is held.
-    fn end_is_gone(&self, grants: &Grants, exchange: &Exchange, of: DomId) {
+    fn end_is_gone(&self, exchange: &Exchange, of: DomId) {
         let (slots, over) = {
             let mut state = exchange.state();
             let Some(end) = state.end(of) else { return };
@@ -200,7 +188,7 @@ impl Exchanges {
             let slots = std::mem::take(&mut end.slots);
             (slots, state.granter.done && state.user.slots.is_empty())
         };
-        grants.lock().unreserve(of, from_ref(&slots));
+        self.grants.lock().unreserve(of, from_ref(&slots));
         if over {
             self.lock().remove(&exchange.handle);
         }

@@ -5,7 +5,7 @@ use super::registry::Exchanges;
 use crate::entry;
 use abi::classic::{GrantEntry, Transfer};
 use abi::{DomId, GrantStatus, Slot};
-use monitor::grant::{Accounts, Grants};
+use monitor::grant::Accounts;
 use monitor::space::{PageMap, SpaceError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,18 +28,13 @@ impl Exchanges {
     /// such slot of either end's, or one that is in this batch already. `BadRef`: the entry accepts
     /// no page of the caller's. If it is the caller's agent that does not answer, the caller is
     /// dead, and nothing more of the batch is done.
-    pub(crate) fn transfer(
-        &self,
-        grants: &Grants,
-        caller: DomId,
-        ops: &[Transfer],
-    ) -> Vec<GrantStatus> {
+    pub(crate) fn transfer(&self, caller: DomId, ops: &[Transfer]) -> Vec<GrantStatus> {
         let runs = ops.chunk_by(|a, b| a.exchange == b.exchange);
         let mut lives = true;
         let statuses = runs.flat_map(|run| {
             let exchange = run.first().and_then(|op| self.exchange(op.exchange));
             let exchange = exchange.filter(|_| lives);
-            let done = exchange.and_then(|e| self.transfer_in(grants, &e, caller, run));
+            let done = exchange.and_then(|e| self.transfer_in(&e, caller, run));
             done.map_or_else(
                 || vec![GrantStatus::BadHandle; run.len()],
                 |(statuses, caller_lives)| {
@@ -55,7 +50,6 @@ impl Exchanges {
     /// is no such exchange.
     fn transfer_in(
         &self,
-        grants: &Grants,
         exchange: &Exchange,
         caller: DomId,
         ops: &[Transfer],
@@ -64,7 +58,7 @@ impl Exchanges {
         let mut statuses = vec![GrantStatus::BadDomain; ops.len()];
         let mut moving = Vec::with_capacity(ops.len());
         let (maps, _memory) = {
-            let accounts = grants.lock();
+            let accounts = self.grants.lock();
             let state = &mut *exchange.state();
             if state.user.domain != caller || state.user.done || state.granter.done {
                 return None;
@@ -81,7 +75,7 @@ impl Exchanges {
             // Kept until its entries are written: the granter may die meanwhile.
             let memory = accounts
                 .alive(exchange.granter)
-                .map(|a| Arc::clone(a.memory()));
+                .map(|a| Arc::clone(&a.memory));
             ((to_granter, to_user), memory)
         };
         let mut lives = true;
@@ -115,7 +109,7 @@ impl Exchanges {
         exchange: &Exchange,
         (to_granter, to_user): (Vec<PageMap>, Vec<PageMap>),
     ) -> Result<bool, SpaceError> {
-        self.spaces
+        self.grants
             .change(granter, |space| space.replace(&to_granter))?;
         let zero = |map: &PageMap| {
             exchange
@@ -125,7 +119,7 @@ impl Exchanges {
                 .map(|page| page.fill(0))
         };
         let clean = to_user.iter().all(|map| zero(map) == Some(Ok(())));
-        let changed = self.spaces.change(user, |space| match clean {
+        let changed = self.grants.change(user, |space| match clean {
             true => space.replace(&to_user),
             false => Err(SpaceError::Lost("a page could not be zeroed".into())),
         });
@@ -145,7 +139,7 @@ fn begin(
     let account = accounts
         .alive(granter.domain)
         .ok_or(GrantStatus::BadDomain)?;
-    let entry = entry::of(account.memory(), op.gref.index());
+    let entry = entry::of(&account.memory, op.gref.index());
     let entry = entry.filter(|_| op.gref.generation() == 0);
     let entry = entry.ok_or(GrantStatus::BadRef)?;
     // A batch is small enough to be looked through for each of its operations.

@@ -6,7 +6,7 @@ use abi::hypercall::{Bind, Kind};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
 use monitor::grant::mechanism::{Done, OtherCall};
-use monitor::grant::{CountedGrants, Grants, Mechanism, Spaces};
+use monitor::grant::{CountedGrants, Grants, Mechanism};
 use monitor::memory::Memory;
 use monitor::space::AddressSpace;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,9 +60,8 @@ struct Model {
 
 /// The monitor's code, beside the model.
 pub(crate) struct Rig {
-    grants: Grants,
+    grants: Arc<Grants>,
     flips: Box<dyn Mechanism>,
-    spaces: Arc<Spaces>,
     /// What the last call said.
     pub(crate) statuses: Vec<S>,
     memories: Vec<Arc<Memory>>,
@@ -84,11 +83,10 @@ fn first_of_user(guest: u16) -> u32 {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let spaces = Arc::new(Spaces::default());
+        let grants = Arc::new(Grants::default());
         let mut rig = Self {
-            grants: Grants::default(),
-            flips: baselines::mechanisms(&spaces),
-            spaces,
+            flips: baselines::mechanisms(&grants),
+            grants,
             statuses: Vec::new(),
             memories: Vec::new(),
             spies: Vec::new(),
@@ -99,7 +97,8 @@ impl Rig {
             let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[]).unwrap());
             rig.grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             let spy = Arc::new(Mutex::new(Spy::default()));
-            rig.spaces.insert(id, Arc::clone(&spy) as _);
+            let reached = Arc::clone(&spy) as _;
+            rig.grants.lock().set_space(id, Some(reached));
             rig.memories.push(memory);
             rig.spies.push(spy);
         }
@@ -107,7 +106,7 @@ impl Rig {
     }
 
     fn word(&self, guest: u16, index: u32) -> &'static AtomicU64 {
-        let table = self.memories[usize::from(guest)].info().span();
+        let table = self.memories[usize::from(guest)].info.span();
         table.u64(info::GRANT_TABLE + index as usize * 8).unwrap()
     }
 
@@ -147,7 +146,7 @@ impl Rig {
 
     /// A call as it comes from the page. Every guest has one connection, with domain 0.
     fn call(&self, of: u16, kind: Kind, ops: &[[u64; 3]]) -> Done {
-        let ends = &|conn: Option<ConnId>| Ok(((DomId(of), conn.unwrap()), DomId(0)));
+        let ends = &|conn: ConnId| Ok(((DomId(of), conn), DomId(0)));
         let call = OtherCall {
             caller: DomId(of),
             kind,
@@ -155,7 +154,7 @@ impl Rig {
             ends,
         };
         let mut space = Spy::default();
-        let done = self.flips.call(&self.grants, &mut space, &call);
+        let done = self.flips.call(&mut space, &call);
         done.unwrap().unwrap()
     }
 
@@ -268,7 +267,7 @@ impl Rig {
             ..op
         };
         let bind = |id, op: &Bind| {
-            let bound = self.flips.bind(&self.grants, DomId(id), op);
+            let bound = self.flips.bind(DomId(id), op);
             bound.unwrap_or(Err(S::BadHandle))
         };
         assert_eq!(bind(guest, &op), Err(S::BadHandle), "not the user");
@@ -418,7 +417,7 @@ impl Rig {
             of == guest && !model.guest_done
         };
         if self.alive[usize::from(of)] {
-            let ended = self.flips.end(&self.grants, DomId(of), model.handle);
+            let ended = self.flips.end(DomId(of), model.handle);
             assert_eq!(ended.is_some_and(|ended| ended.is_ok()), part);
             if part && of == 0 {
                 (model.user, model.user_done) = (None, true);
@@ -448,8 +447,8 @@ impl Rig {
             .lock()
             .unwrap()
             .destroy("killed");
-        self.flips.tear_down(&self.grants, DomId(of));
-        self.spaces.remove(DomId(of));
+        self.flips.tear_down(DomId(of));
+        self.grants.lock().set_space(DomId(of), None);
         self.grants.lock().fence(DomId(of));
         for guest in [1, 2] {
             if let Some(mut model) = self.exchanges.remove(&guest) {

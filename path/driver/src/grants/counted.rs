@@ -10,7 +10,7 @@ use nic::frame::HOT;
 use nic::{Frame, SmallFrame};
 use runtime::ledger::Hop;
 use shmem::Span;
-use shmem::uses::{self, Entries, EntryWords, Words};
+use shmem::uses::{self, Entries, Words};
 use std::sync::atomic::{AtomicU32, Ordering};
 use vif::grants::{Access, CopyOut, Grants};
 
@@ -34,14 +34,14 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
     #[inline]
     fn claim(&self, gref: GrantRef, write: bool) -> Option<Use> {
         let words = self.words(gref)?;
-        uses::claim(&words, gref, write).then_some(words.status)
+        uses::claim(words.translation, words.status, gref, write).then_some(words.status)
     }
 
     /// Whether a use that was claimed may go on.
     #[inline]
     fn holds(&self, gref: GrantRef, write: bool) -> bool {
         self.words(gref)
-            .is_some_and(|words| uses::holds(&words, gref, write))
+            .is_some_and(|words| uses::holds(words.translation, gref, write))
     }
 
     /// A batch begins: [`GrantTable::undisturbed`] takes this.
@@ -268,7 +268,7 @@ impl<const COUNTED: bool> Counted<COUNTED> {
         }
         for access in accesses {
             let words = self.table.words(access.gref);
-            let entry = words.map_or(0, |words| words.translation(Ordering::Acquire));
+            let entry = words.map_or(0, |words| words.translation.load(Ordering::Acquire));
             let entry = Translation(entry);
             frames.push(entry.frame());
             if COUNTED && access.result.is_ok() && !entry.permits(access.gref, true) {

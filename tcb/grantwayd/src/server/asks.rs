@@ -7,7 +7,6 @@ use abi::core::{Ask, CPU_WORDS, CoreStatus, KEPT_MAX, Tell};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
-use monitor::memory::Memory;
 use monitor::{DomainSpec, Life, Start};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
@@ -198,7 +197,7 @@ impl Core {
 
     /// What the manager has of a domain that runs: its console, and its mailbox.
     pub(super) fn ways_to(&self, id: DomId, console: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
-        let mailbox = self.hypervisor.memory(id).map(Memory::mailbox);
+        let mailbox = self.hypervisor.memory(id).map(|memory| memory.mailbox.fd());
         copies([console.as_fd()].into_iter().chain(mailbox))
     }
 

@@ -187,7 +187,7 @@ impl Core {
         let memory = self.hypervisor.memory(of).filter(|_| built);
         let memory = memory.ok_or("the domain is not there any more")?;
         let bytes = |pages: u32| pages as usize * PAGE;
-        let umem = memory.frames().span();
+        let umem = memory.frames.span();
         let umem = umem.sub(bytes(socket.first_frame), bytes(socket.frames));
         umem.ok_or_else(|| "an AF_XDP socket over frames that the domain does not have".into())
     }

@@ -1,54 +1,99 @@
-//! Every domain's account: its memory, who holds it, its window.
+//! Every domain's account: its memory, who holds it, its window, and its address space as the
+//! workers of other domains reach it.
 //!
-//! This is what all mechanisms share: they ask for a domain's memory and for slots of its window.
+//! This is what all mechanisms share: they ask for a domain's memory and for slots of its window,
+//! change its address space, and make tables and exchanges under numbers of their own.
 
 use super::window::{Window, WindowSlot};
 use crate::device::{self, DeviceMap};
 use crate::memory::Memory;
-use abi::DomId;
+use crate::space::{AddressSpace, SpaceError};
+use abi::{DomId, GrantStatus, Handle};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An address space that is changed by the workers of several domains.
+pub type SharedSpace = Arc<Mutex<dyn AddressSpace + Send>>;
 
 /// All accounts behind their lock.
 #[derive(Debug, Default)]
-pub struct Grants(Mutex<Accounts>);
+pub struct Grants {
+    accounts: Mutex<Accounts>,
+    /// The last handle that was given out.
+    last: AtomicU32,
+}
 
 impl Grants {
     /// Locks the accounts. Only bookkeeping happens under this lock.
     pub fn lock(&self) -> MutexGuard<'_, Accounts> {
         // A panic in here ends the process (`panic = abort`); in tests the state is still sound,
         // for every step leaves it so.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handle that was never given out: tables and exchanges count together, since an address
+    /// space knows their memory by it ([`Handle::memory`]).
+    ///
+    /// # Errors
+    /// `NoSpace`: all of them were given out.
+    pub fn next_handle(&self) -> Result<Handle, GrantStatus> {
+        let next = |last: u32| last.checked_add(1);
+        let last = self
+            .last
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        last.map(|last| Handle(last + 1))
+            .map_err(|_| GrantStatus::NoSpace)
+    }
+
+    /// Changes a domain's address space, which is locked for as long as the agent behind it works.
+    /// A domain whose space does not let itself be changed is killed, and its end waited for.
+    ///
+    /// # Errors
+    /// What `change` says; the domain is gone.
+    pub fn change<T>(
+        &self,
+        id: DomId,
+        change: impl FnOnce(&mut dyn AddressSpace) -> Result<T, SpaceError>,
+    ) -> Result<T, SpaceError> {
+        let space = self
+            .lock()
+            .account(id)
+            .and_then(|account| account.space.clone());
+        let space = space.ok_or_else(|| SpaceError::Lost("the domain is gone".into()))?;
+        let mut space = space.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = change(&mut *space);
+        if let Err(SpaceError::Lost(why)) = &done {
+            space.destroy(why);
+        }
+        done
+    }
+
+    /// Kills a domain, and waits for its end.
+    pub(super) fn destroy(&self, id: DomId, why: &str) {
+        let _ = self.change(id, |_| Err::<(), _>(SpaceError::Lost(why.into())));
     }
 }
 
 /// One domain's account.
 #[derive(Debug)]
 pub struct Account {
-    pub(crate) memory: Arc<Memory>,
+    /// The domain's memory.
+    pub memory: Arc<Memory>,
     /// No new use of its grants once it is dead.
     pub(crate) alive: bool,
     /// Its own uses of others' grants have all ended; set once, after its death.
     pub(crate) cleared: bool,
     /// Who has a descriptor of its frames, or a use for one of them.
     pub(crate) holders: u32,
-    pub(crate) window: Window,
+    /// The domain's window.
+    pub window: Window,
+    /// None before its process is there, and afterwards.
+    space: Option<SharedSpace>,
 }
 
 impl Account {
-    /// The domain's memory.
-    #[must_use]
-    pub fn memory(&self) -> &Arc<Memory> {
-        &self.memory
-    }
-
-    /// The domain's window.
-    #[must_use]
-    pub fn window(&self) -> &Window {
-        &self.window
-    }
-
     /// Whether nobody has a use for it any more.
     pub(crate) fn is_over(&self) -> bool {
         self.cleared && self.holders == 0
@@ -68,6 +113,7 @@ impl Accounts {
             cleared: false,
             holders: 0,
             window: Window::new(window_slots),
+            space: None,
         };
         self.0.insert(id, account);
     }
@@ -104,10 +150,12 @@ impl Accounts {
         self.account(id).is_some()
     }
 
-    /// Whether a domain's account is open, and its death not known.
-    #[must_use]
-    pub fn is_alive(&self, id: DomId) -> bool {
-        self.alive(id).is_some()
+    /// A domain has started, and the workers of others reach its address space by this one; none:
+    /// its process is gone.
+    pub fn set_space(&mut self, id: DomId, space: Option<SharedSpace>) {
+        if let Some(account) = self.account_mut(id) {
+            account.space = space;
+        }
     }
 
     /// Hands out a granter's memory to somebody who has a use for it.

@@ -3,7 +3,6 @@
 //! the traits say by themselves.
 
 use super::accounts::Grants;
-use super::spaces::Spaces;
 use crate::space::{AddressSpace, SpaceError};
 use abi::hypercall::{Bind, Kind};
 use abi::{ConnId, DomId, GrantStatus, Handle};
@@ -11,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Makes the mechanisms of a monitor whose domains are reached by these spaces.
-pub type Make = fn(&Arc<Spaces>) -> Box<dyn Mechanism>;
+/// Makes the mechanisms of a monitor with these accounts.
+pub type Make = fn(&Arc<Grants>) -> Box<dyn Mechanism>;
 
 /// Mechanisms beside counted grants, of all domains.
 pub trait Mechanism: Debug + Send + Sync {
@@ -37,7 +36,6 @@ pub trait Mechanism: Debug + Send + Sync {
     /// The caller must be killed and then torn down.
     fn call(
         &self,
-        _: &Grants,
         _caller: &mut dyn AddressSpace,
         _: &OtherCall<'_>,
     ) -> Result<Option<Done>, SpaceError> {
@@ -46,20 +44,20 @@ pub trait Mechanism: Debug + Send + Sync {
 
     /// Binds something that it has made to the caller's window: the status of the call; none: it
     /// has not made it.
-    fn bind(&self, _: &Grants, _user: DomId, _: &Bind) -> Option<Result<(), GrantStatus>> {
+    fn bind(&self, _user: DomId, _: &Bind) -> Option<Result<(), GrantStatus>> {
         None
     }
 
     /// The same of the end of the caller's half of something.
-    fn end(&self, _: &Grants, _caller: DomId, _: Handle) -> Option<Result<(), GrantStatus>> {
+    fn end(&self, _caller: DomId, _: Handle) -> Option<Result<(), GrantStatus>> {
         None
     }
 
     /// A domain is dead, and its process and its agent are gone: its part in everything ends.
-    fn tear_down(&self, _: &Grants, _: DomId) {}
+    fn tear_down(&self, _: DomId) {}
 
     /// Adds every domain's part; how much in the books of these mechanisms has no counterpart.
-    fn audit(&self, _: &Grants, _: &mut BTreeMap<DomId, Part>) -> u64 {
+    fn audit(&self, _: &mut BTreeMap<DomId, GrantAudit>) -> u64 {
         0
     }
 }
@@ -76,7 +74,7 @@ pub struct OtherCall<'a> {
     /// The words of its operations, read once.
     pub ops: &'a [[u64; 3]],
     /// The caller's end of a connection, by its number.
-    pub ends: &'a dyn Fn(Option<ConnId>) -> Result<Ends, GrantStatus>,
+    pub ends: &'a dyn Fn(ConnId) -> Result<Ends, GrantStatus>,
 }
 
 /// What a call has come to.
@@ -90,10 +88,12 @@ pub enum Done {
 
 /// What the books of all mechanisms say about one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
-    /// Pages that are its own beside its frames.
+pub struct GrantAudit {
+    /// Whether others may still begin to use its grants.
+    pub alive: bool,
+    /// Pages that it owns: frames, and those of exchanges that are its own now.
     pub owned: u32,
-    /// Frames of its own that it grants.
+    /// Frames of its own that it grants to somebody, in use or not.
     pub granted: BTreeSet<u32>,
     /// Frames of others in its window.
     pub mapped: BTreeSet<(DomId, u32)>,
@@ -120,7 +120,7 @@ pub struct InUse {
 
 /// No mechanism beside counted grants.
 #[must_use]
-pub fn nothing(_: &Arc<Spaces>) -> Box<dyn Mechanism> {
+pub fn nothing(_: &Arc<Grants>) -> Box<dyn Mechanism> {
     Box::new(Nothing)
 }
 

@@ -2,10 +2,9 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `accounts` | every domain's memory, its holders and window, behind one lock |
+//! | `accounts` | every domain's memory, holders, window and address space, behind one lock |
 //! | `window` | slots of a window |
 //! | `churn` | how fast pages may be taken away from users, in the whole machine |
-//! | `spaces` | address spaces that the workers of other domains change |
 //! | [`counted`] | tables that lie with the user of the grants, and count its uses |
 //! | [`mechanism`] | what a monitor for comparisons has beside them |
 //! | `audit` | whether the books of all of them agree |
@@ -20,13 +19,10 @@ mod audit;
 mod churn;
 pub mod counted;
 pub mod mechanism;
-mod spaces;
 mod window;
 
-pub use accounts::{Account, Accounts, Grants};
-pub use audit::GrantAudit;
+pub use accounts::{Account, Accounts, Grants, SharedSpace};
 pub use churn::Churn;
 pub use counted::CountedGrants;
-pub use mechanism::{InUse, Mechanism, nothing};
-pub use spaces::{SharedSpace, Spaces};
+pub use mechanism::{GrantAudit, InUse, Mechanism, nothing};
 pub use window::{Window, WindowSlot};

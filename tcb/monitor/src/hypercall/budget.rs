@@ -52,12 +52,10 @@ impl Cost {
     /// The cost of a call of `id`'s, as it was decoded; before it is carried out, since what it
     /// revokes is not there any more afterwards.
     pub(super) fn of(call: &Call<'_>, id: DomId, shared: &Shared) -> Self {
-        let Shared {
-            grants, counted, ..
-        } = shared;
+        let counted = &shared.counted;
         let revocations = match call {
-            Call::GrantRevoke(ops) => counted.cost_of_revocations(grants, id, ops),
-            Call::TableEnd(handle) => counted.cost_of_end(grants, id, *handle),
+            Call::GrantRevoke(ops) => counted.cost_of_revocations(id, ops),
+            Call::TableEnd(handle) => counted.cost_of_end(id, *handle),
             _ => 0,
         };
         Self {
@@ -69,7 +67,7 @@ impl Cost {
     fn of_work(call: &Call<'_>) -> Self {
         let control = |operations: usize| CONTROL_CALL + operations as u32 * CONTROL_OPERATION;
         let (units, churn) = match call {
-            Call::Other(Kind::ExchangeCreate, _) | Call::TableCreate(_) => {
+            Call::Other(Kind::ExchangeCreate, _) | Call::TableCreate(..) => {
                 (MAKING_CALL, CHURN_TABLE)
             }
             Call::Other(_, ops) => (DATA_CALL + ops.len() as u32, 0),
@@ -77,7 +75,7 @@ impl Cost {
             Call::DeviceControl(ops) => (control(ops.len()), 0),
             Call::GrantCreate(ops) => (control(ops.len()), ops.len() as u32),
             Call::GrantRevoke(ops) => (control(ops.len()), ops.len() as u32),
-            Call::ConnectSet(_)
+            Call::ConnectSet(..)
             | Call::Ready
             | Call::TableBind(_)
             | Call::TableEnd(_)

@@ -9,17 +9,19 @@ use rustix::io::Errno;
 
 /// A call, in the words of the monitor.
 ///
-/// An error inside a variant is the status of its one operation; the call as a whole is sound.
+/// A connection's number or a count of entries that is too large for its type is its largest value,
+/// which is none's: that is the status of the operation; the call as a whole is sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call<'a> {
-    /// Writes the caller's record of a connection. The record's body is still in the page.
-    ConnectSet(Result<ConnectSet, Errno>),
+    /// Writes the caller's record of a connection: its new state; none: there is no such state. The
+    /// record's body is still in the page.
+    ConnectSet(ConnId, Option<XenbusState>),
     /// Reads the other end's record.
-    ConnectGet(Result<ConnId, Errno>),
+    ConnectGet(ConnId),
     /// The domain has started.
     Ready,
-    /// Makes the granter's half of a table.
-    TableCreate(TableCreate),
+    /// Makes the granter's half of a table, for this connection and with so many entries.
+    TableCreate(ConnId, u32),
     /// Binds a table or an exchange.
     TableBind(Bind),
     /// Ends the caller's half of a table or an exchange.
@@ -34,24 +36,6 @@ pub enum Call<'a> {
     DeviceEnd(u64),
     /// A call of [`crate::grant::mechanism`]: the words of its operations, as they are.
     Other(Kind, &'a [[u64; 3]]),
-}
-
-/// A record to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectSet {
-    /// Whose record: no connection has a number above 32 bits.
-    pub conn: Option<ConnId>,
-    /// The caller's new state.
-    pub state: XenbusState,
-}
-
-/// A table to make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableCreate {
-    /// For which connection of the caller's.
-    pub conn: Option<ConnId>,
-    /// How many entries; none: more than any table has.
-    pub entries: Option<u32>,
 }
 
 /// The operations of a batch. The buffers are reused: decoding allocates nothing once each has
@@ -92,9 +76,15 @@ impl Operations {
             other if other.is_other() => Call::Other(other, fill(&mut self.words, all)),
             Kind::Ready if count == 0 => Call::Ready,
             _ if count != 1 => return Err(Errno::INVAL),
-            Kind::ConnectSet => Call::ConnectSet(connect_set(words(0))),
-            Kind::ConnectGet => Call::ConnectGet(connection(words(0)[0]).ok_or(Errno::NOENT)),
-            Kind::TableCreate => Call::TableCreate(table_create(words(0))),
+            Kind::ConnectSet => {
+                let [conn, state, _] = words(0);
+                Call::ConnectSet(ConnId(narrow(conn)), XenbusState::from_wire(state))
+            }
+            Kind::ConnectGet => Call::ConnectGet(ConnId(narrow(words(0)[0]))),
+            Kind::TableCreate => {
+                let [conn, entries, _] = words(0);
+                Call::TableCreate(ConnId(narrow(conn)), narrow(entries))
+            }
             Kind::TableBind => Call::TableBind(Bind::decode(words(0))),
             Kind::TableEnd => Call::TableEnd(Handle(words(0)[0] as u32)),
             Kind::DeviceEnd => Call::DeviceEnd(words(0)[0]),
@@ -109,21 +99,8 @@ fn fill<T>(buffer: &mut Vec<T>, operations: impl Iterator<Item = T>) -> &[T] {
     buffer
 }
 
-fn connect_set([conn, state, _]: [u64; 3]) -> Result<ConnectSet, Errno> {
-    let state = XenbusState::from_wire(state).ok_or(Errno::INVAL)?;
-    let conn = connection(conn);
-    Ok(ConnectSet { conn, state })
-}
-
-fn table_create([conn, entries, _]: [u64; 3]) -> TableCreate {
-    TableCreate {
-        conn: connection(conn),
-        entries: u32::try_from(entries).ok(),
-    }
-}
-
-fn connection(word: u64) -> Option<ConnId> {
-    u32::try_from(word).map(ConnId).ok()
+fn narrow(word: u64) -> u32 {
+    u32::try_from(word).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

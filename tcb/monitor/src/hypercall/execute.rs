@@ -1,6 +1,6 @@
 //! Does what a decoded call asks for, and writes the answers of its operations.
 
-use super::call::{Call, ConnectSet, TableCreate};
+use super::call::Call;
 use super::server::Server;
 use super::shared::Shared;
 use crate::device;
@@ -21,28 +21,20 @@ impl<S: AddressSpace> Server<S> {
     pub(super) fn run(&mut self, call: Call<'_>) -> Result<bool, SpaceError> {
         let page = self.page;
         match call {
-            Call::ConnectSet(record) => {
-                let is_up = |record: &ConnectSet| record.state == XenbusState::Connected;
-                let rises = record.as_ref().is_ok_and(is_up);
-                let status = record.and_then(|record| self.connect_set(record));
-                self.has_news |= rises && status.is_ok();
+            Call::ConnectSet(conn, state) => {
+                let status = self.connect_set(conn, state);
+                self.has_news |= status.is_ok() && state == Some(XenbusState::Connected);
                 page.put_errno(0, status);
             }
-            Call::ConnectGet(conn) => {
-                let status = conn.and_then(|conn| self.connect_get(conn));
-                page.put_errno(0, status);
-            }
+            Call::ConnectGet(conn) => page.put_errno(0, self.connect_get(conn)),
             // Told once.
             Call::Ready => self.has_news |= !self.counters.ready.swap(true, Ordering::Release),
-            Call::TableCreate(table) => self.made(self.table_create(table)),
+            Call::TableCreate(conn, entries) => self.made(self.table_create(conn, entries)),
             Call::TableBind(op) => self.answer(self.bind(&op).map(|()| 0), ANSWER_WORD),
             Call::TableEnd(handle) => self.answer(self.end(handle).map(|()| 0), ANSWER_WORD),
             Call::GrantCreate(ops) => self.grant_create(ops),
             Call::GrantRevoke(ops) => {
-                let Shared {
-                    grants, counted, ..
-                } = &*self.shared;
-                page.put_statuses(&counted.revoke(grants, self.id, ops));
+                page.put_statuses(&self.shared.counted.revoke(self.id, ops));
             }
             Call::DeviceControl(ops) => self.device_control(ops),
             Call::DeviceEnd(number) => {
@@ -64,10 +56,7 @@ impl<S: AddressSpace> Server<S> {
             ops,
             ends,
         };
-        match shared
-            .mechanism
-            .call(&shared.grants, &mut self.space, &call)?
-        {
+        match shared.mechanism.call(&mut self.space, &call)? {
             Some(Done::Batch(statuses)) => self.page.put_statuses(&statuses),
             Some(Done::Made(made)) => self.made(made),
             None => return Ok(false),
@@ -75,14 +64,12 @@ impl<S: AddressSpace> Server<S> {
         Ok(true)
     }
 
-    fn connect_set(&self, record: ConnectSet) -> Result<(), Errno> {
+    fn connect_set(&self, conn: ConnId, state: Option<XenbusState>) -> Result<(), Errno> {
+        let state = state.ok_or(Errno::INVAL)?;
         let mut body = [0; RECORD_BYTES];
         self.page.body().get(&mut body).map_err(|_| Errno::FAULT)?;
-        let conn = record.conn.ok_or(Errno::NOENT)?;
-        let now = time::monotonic_ns();
-        self.shared
-            .connections
-            .set(self.id, conn, record.state, &body, now)
+        let (connections, now) = (&self.shared.connections, time::monotonic_ns());
+        connections.set(self.id, conn, state, &body, now)
     }
 
     fn connect_get(&self, conn: ConnId) -> Result<(), Errno> {
@@ -94,37 +81,21 @@ impl<S: AddressSpace> Server<S> {
         self.page.body().put(&view.body).map_err(|_| Errno::FAULT)
     }
 
-    fn table_create(&self, table: TableCreate) -> Result<Handle, GrantStatus> {
-        let (own, peer) = ends(&self.shared, self.id, table.conn)?;
-        let entries = table.entries.ok_or(GrantStatus::NoSpace)?;
-        let Shared {
-            grants, counted, ..
-        } = &*self.shared;
-        counted.create_table(grants, own, peer, entries)
+    fn table_create(&self, conn: ConnId, entries: u32) -> Result<Handle, GrantStatus> {
+        let (own, peer) = ends(&self.shared, self.id, conn)?;
+        self.shared.counted.create_table(own, peer, entries)
     }
 
     /// Binds what has this handle.
     fn bind(&self, op: &Bind) -> Result<(), GrantStatus> {
-        let Shared {
-            grants,
-            counted,
-            mechanism,
-            ..
-        } = &*self.shared;
-        let other = mechanism.bind(grants, self.id, op);
-        other.unwrap_or_else(|| counted.bind(grants, self.id, op))
+        let other = self.shared.mechanism.bind(self.id, op);
+        other.unwrap_or_else(|| self.shared.counted.bind(self.id, op))
     }
 
     /// Ends the caller's half of what has this handle.
     fn end(&self, handle: Handle) -> Result<(), GrantStatus> {
-        let Shared {
-            grants,
-            counted,
-            mechanism,
-            ..
-        } = &*self.shared;
-        let other = mechanism.end(grants, self.id, handle);
-        other.unwrap_or_else(|| counted.end_table(grants, self.id, handle))
+        let other = self.shared.mechanism.end(self.id, handle);
+        other.unwrap_or_else(|| self.shared.counted.end_table(self.id, handle))
     }
 
     fn grant_create(&mut self, ops: &[Create]) {
@@ -180,32 +151,11 @@ impl<S: AddressSpace> Server<S> {
         let status = outcome.err().unwrap_or(GrantStatus::Okay);
         self.page.put_status(0, status);
     }
-
-    /// Ends everything that the domain used. Its process and its agent are gone.
-    pub fn tear_down(self) {
-        let Shared {
-            grants,
-            spaces,
-            counted,
-            mechanism,
-            churn,
-            ..
-        } = &*self.shared;
-        churn.forget(self.id);
-        mechanism.tear_down(grants, self.id);
-        spaces.remove(self.id);
-        counted.tear_down(grants, self.id);
-        grants.lock().clear(self.id);
-    }
 }
 
 /// A domain's end of a connection, and who is at the other.
-fn ends(shared: &Shared, id: DomId, conn: Option<ConnId>) -> Result<Ends, GrantStatus> {
-    let conn = conn.ok_or(GrantStatus::BadDomain)?;
-    let view = shared.connections.get(id, conn);
-    let peer = view.map_err(|_| GrantStatus::BadDomain)?.peer;
-    // A connection that was taken away still has a peer, and no other end.
+fn ends(shared: &Shared, id: DomId, conn: ConnId) -> Result<Ends, GrantStatus> {
     let reached = shared.connections.other_end(id, conn);
-    reached.map_err(|_| GrantStatus::BadDomain)?;
+    let (peer, _) = reached.map_err(|_| GrantStatus::BadDomain)?;
     Ok(((id, conn), peer))
 }

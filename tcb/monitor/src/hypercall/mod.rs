@@ -20,7 +20,7 @@ mod page;
 mod server;
 mod shared;
 
-pub use call::{Call, ConnectSet, Operations, TableCreate};
+pub use call::{Call, Operations};
 pub use page::CallPage;
 pub use server::{CallCounters, Server};
 pub use shared::Shared;

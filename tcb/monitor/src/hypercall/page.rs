@@ -22,7 +22,7 @@ impl CallPage {
     #[must_use]
     pub fn of(memory: &Memory) -> Option<Self> {
         let page = memory
-            .info()
+            .info
             .span()
             .sub(info::CALL, info::CALL_PAGES * abi::PAGE)?;
         Some(Self {

@@ -3,7 +3,7 @@
 use crate::connect::Connections;
 use crate::device::Devices;
 use crate::grant::mechanism::{Make, Mechanism, nothing};
-use crate::grant::{Churn, CountedGrants, GrantAudit, Grants, Spaces};
+use crate::grant::{Churn, CountedGrants, GrantAudit, Grants};
 use abi::DomId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Shared {
     /// Every domain's account.
-    pub grants: Grants,
-    /// The address spaces that workers of other domains change.
-    pub spaces: Arc<Spaces>,
+    pub grants: Arc<Grants>,
     /// Every counted grant.
     pub counted: CountedGrants,
     /// How fast pages may be taken away from users.
@@ -37,27 +35,30 @@ impl Shared {
     /// Nothing yet, of a monitor with these mechanisms beside counted grants.
     #[must_use]
     pub fn new(mechanism: Make) -> Self {
-        let spaces = Arc::new(Spaces::default());
+        let grants = Arc::new(Grants::default());
         Self {
-            grants: Grants::default(),
-            counted: CountedGrants::new(Arc::clone(&spaces)),
+            counted: CountedGrants::new(Arc::clone(&grants)),
             churn: Churn::default(),
-            mechanism: mechanism(&spaces),
-            spaces,
+            mechanism: mechanism(&grants),
+            grants,
             connections: Connections::default(),
             devices: Devices::default(),
         }
     }
 
-    /// Ends whatever there is of a domain that has no process, and never had one.
-    pub(crate) fn give_up(&self, id: DomId) {
+    /// Ends whatever there is of a domain. `end` ends its process and its agent, if it has any:
+    /// afterwards nothing can touch a page any more.
+    pub fn end(&self, id: DomId, end: impl FnOnce()) {
         self.grants.lock().fence(id);
         self.connections.close_all(id);
+        end();
+        // Before others have their pages back.
         self.devices.end_all(id);
         self.counted.pins.forget(id);
-        self.mechanism.tear_down(&self.grants, id);
-        self.counted.tear_down(&self.grants, id);
         self.churn.forget(id);
+        self.mechanism.tear_down(id);
+        self.grants.lock().set_space(id, None);
+        self.counted.tear_down(id);
         self.grants.lock().clear(id);
     }
 

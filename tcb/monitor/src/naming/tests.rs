@@ -7,7 +7,7 @@ use crate::pins::Pin;
 use crate::spec::DomainSpec;
 use abi::hypercall::Bind;
 use abi::status::Program;
-use abi::{Handle, RECORD_BYTES, Slot, XenbusState};
+use abi::{ConnId, Handle, RECORD_BYTES, Slot, XenbusState};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -187,7 +187,7 @@ impl Rig {
         let shared = &self.machine.shared;
         shared.counted.insert(id, 1);
         let space = Arc::new(Mutex::new(FakeSpace::default()));
-        shared.spaces.insert(id, space);
+        shared.grants.lock().set_space(id, Some(space));
         self.living.insert(id);
     }
 
@@ -198,10 +198,10 @@ impl Rig {
         }
         let shared = Arc::clone(&self.machine.shared);
         shared.grants.lock().fence(id);
-        shared.spaces.remove(id);
+        shared.grants.lock().set_space(id, None);
         shared.counted.pins.forget(id);
         self.pins.retain(|&(user, ..)| user != id);
-        shared.counted.tear_down(&shared.grants, id);
+        shared.counted.tear_down(id);
         self.machine.give_up(id, "over");
     }
 
@@ -264,7 +264,7 @@ impl Rig {
                         table.user
                     };
                     if self.living.contains(&by) {
-                        let _ = shared.counted.end_table(&shared.grants, by, table.handle);
+                        let _ = shared.counted.end_table(by, table.handle);
                     }
                 }
             }
@@ -309,9 +309,7 @@ impl Rig {
             return;
         }
         let user = shared.connections.get(granter, conn).unwrap().peer;
-        let made = shared
-            .counted
-            .create_table(&shared.grants, (granter, conn), user, 1);
+        let made = shared.counted.create_table((granter, conn), user, 1);
         self.tables.extend(made.map(|handle| TableOf {
             handle,
             granter,
@@ -333,7 +331,7 @@ impl Rig {
         };
         let shared = &self.machine.shared;
         if self.living.contains(&table.user) {
-            let _ = shared.counted.bind(&shared.grants, table.user, &bind);
+            let _ = shared.counted.bind(table.user, &bind);
         }
     }
 

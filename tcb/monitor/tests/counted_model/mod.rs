@@ -5,7 +5,7 @@ use abi::counted::{GENERATION_MAX, Revocation, Translation, table_slots};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::layout::PAGE;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
-use monitor::grant::{CountedGrants, Grants, Spaces, nothing};
+use monitor::grant::{CountedGrants, Grants, nothing};
 use monitor::memory::Memory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
@@ -81,9 +81,8 @@ struct Table {
 
 /// The monitor's code, beside the model.
 pub(crate) struct Rig {
-    pub(crate) grants: Grants,
+    pub(crate) grants: Arc<Grants>,
     pub(crate) counted: CountedGrants,
-    spaces: Arc<Spaces>,
     /// What the last call said.
     pub(crate) statuses: Vec<S>,
     /// Whether the last use held.
@@ -110,9 +109,8 @@ impl Rig {
     }
 
     pub(crate) fn with_patience(patience: Duration) -> Self {
-        let grants = Grants::default();
-        let spaces = Arc::new(Spaces::default());
-        let counted = CountedGrants::with_limits(Arc::clone(&spaces), patience, 1 << 20);
+        let grants = Arc::new(Grants::default());
+        let counted = CountedGrants::with_limits(Arc::clone(&grants), patience, 1 << 20);
         let memories: Vec<_> = (0..3)
             .map(|id| {
                 let memory = Arc::new(Memory::create(DomId(id), FRAMES, ENTRIES, &[]).unwrap());
@@ -128,12 +126,11 @@ impl Rig {
         }
         let spy = Arc::new(Mutex::new(Spy::default()));
         let space: Arc<Mutex<Spy>> = Arc::clone(&spy);
-        spaces.insert(USER, space);
+        grants.lock().set_space(USER, Some(space));
         counted.insert(USER, COLLATERAL);
         Self {
             grants,
             counted,
-            spaces,
             statuses: Vec::new(),
             used: false,
             quiet: false,
@@ -221,7 +218,7 @@ impl Rig {
             return;
         }
         let own = (DomId(guest), ConnId(0));
-        let made = self.counted.create_table(&self.grants, own, USER, ENTRIES);
+        let made = self.counted.create_table(own, USER, ENTRIES);
         if !self.alive[0] {
             assert_eq!(made, Err(S::BadDomain));
             return;
@@ -275,9 +272,7 @@ impl Rig {
         };
         if ok {
             // Not where it does not fit, nor by others or as another's.
-            let over = self
-                .counted
-                .bind(&self.grants, USER, &bind(SLOTS - ENTRIES));
+            let over = self.counted.bind(USER, &bind(SLOTS - ENTRIES));
             assert_eq!(over, Err(S::BadSlot));
             // Nor as an exchange, whose user names no place for sub-tables (F-12).
             let tables = Slot(first(guest));
@@ -285,16 +280,16 @@ impl Rig {
                 tables,
                 ..bind(first(guest))
             };
-            let exchange = self.counted.bind(&self.grants, USER, &exchange);
+            let exchange = self.counted.bind(USER, &exchange);
             assert_eq!(exchange, Err(S::BadSlot));
-            let other = self.counted.bind(&self.grants, DomId(guest), &bind(0));
+            let other = self.counted.bind(DomId(guest), &bind(0));
             assert_eq!(other, Err(S::BadHandle));
             let granter = DomId(3 - guest);
             let wrong = Bind { granter, ..bind(0) };
-            let wrong = self.counted.bind(&self.grants, USER, &wrong);
+            let wrong = self.counted.bind(USER, &wrong);
             assert_eq!(wrong, Err(S::BadHandle));
         }
-        let done = self.counted.bind(&self.grants, USER, &bind(first(guest)));
+        let done = self.counted.bind(USER, &bind(first(guest)));
         if !ok {
             assert_eq!(done, Err(S::BadHandle));
         } else if self.survives() {
@@ -457,7 +452,7 @@ impl Rig {
             })
             .collect();
         let before = self.announcements(guest);
-        self.statuses = self.counted.revoke(&self.grants, DomId(guest), &ops);
+        self.statuses = self.counted.revoke(DomId(guest), &ops);
         // N-8: told once if anything was announced.
         let announced = |status: &S| matches!(status, S::Okay | S::Again);
         let told = u64::from(self.statuses.iter().any(announced));
@@ -569,7 +564,7 @@ impl Rig {
             return;
         };
         let (handle, done) = (table.handle, table.granter_done);
-        let ended = self.counted.end_table(&self.grants, DomId(guest), handle);
+        let ended = self.counted.end_table(DomId(guest), handle);
         if done {
             assert_eq!(ended, Err(S::BadHandle));
         } else {
@@ -583,7 +578,7 @@ impl Rig {
             return;
         };
         let (handle, done, bound) = (table.handle, table.user_done, table.bound);
-        let ended = self.counted.end_table(&self.grants, USER, handle);
+        let ended = self.counted.end_table(USER, handle);
         if done {
             assert_eq!(ended, Err(S::BadHandle));
             return;
@@ -605,8 +600,8 @@ impl Rig {
             // Its process is gone.
             self.spy.lock().unwrap().fake.mapped.clear();
         }
-        self.spaces.remove(DomId(id));
-        self.counted.tear_down(&self.grants, DomId(id));
+        self.grants.lock().set_space(DomId(id), None);
+        self.counted.tear_down(DomId(id));
         if id == USER.0 {
             self.dead = true;
             for guest in 1..3 {

@@ -63,27 +63,27 @@ impl Rig {
     }
 
     pub(crate) fn put_u32(&self, offset: usize, value: u32) {
-        let span = self.memories[0].info().span();
+        let span = self.memories[0].info.span();
         span.u32(info::CALL + offset)
             .unwrap()
             .store(value, Ordering::Relaxed);
     }
 
     pub(crate) fn get_u32(&self, offset: usize) -> u32 {
-        let span = self.memories[0].info().span();
+        let span = self.memories[0].info.span();
         span.u32(info::CALL + offset)
             .unwrap()
             .load(Ordering::Relaxed)
     }
 
     pub(crate) fn put(&self, op: usize, word: usize, value: u64) {
-        let span = self.memories[0].info().span();
+        let span = self.memories[0].info.span();
         let at = info::CALL + OPS + (op * OP_WORDS + word) * 8;
         span.u64(at).unwrap().store(value, Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self, op: usize, word: usize) -> u64 {
-        let span = self.memories[0].info().span();
+        let span = self.memories[0].info.span();
         let at = info::CALL + OPS + (op * OP_WORDS + word) * 8;
         span.u64(at).unwrap().load(Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ impl Rig {
             assert_eq!(self.shared.audit().1, 0);
         }
         self.shared.grants.lock().fence(DomId(0));
-        self.server.tear_down();
+        self.shared.end(DomId(0), || {});
         let (accounts, leaked) = self.shared.audit();
         assert_eq!(leaked, 0);
         assert!(!accounts.contains_key(&DomId(0)));

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 
 /// An address space: a fake that keeps the descriptors, so that bytes can be seen through it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Spy {
     pub(crate) fake: FakeSpace,
     pub(crate) files: BTreeMap<u32, File>,

@@ -5,8 +5,9 @@ use crate::spy::Spy;
 use abi::counted::{Revocation, table_slots, translation_bytes};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
-use monitor::grant::{CountedGrants, Grants, Spaces, nothing};
+use monitor::grant::{CountedGrants, GrantAudit, Grants, nothing};
 use monitor::memory::Memory;
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -29,20 +30,27 @@ pub(crate) struct Sizes {
 
 pub(crate) struct Rig {
     sizes: Sizes,
-    pub(crate) grants: Grants,
+    pub(crate) grants: Arc<Grants>,
     pub(crate) counted: CountedGrants,
     spy: Arc<Mutex<Spy>>,
     handles: Vec<Handle>,
 }
 
 impl Rig {
+    /// What the tables say of each domain.
+    pub(crate) fn audit(&self) -> BTreeMap<DomId, GrantAudit> {
+        let mut audits = BTreeMap::new();
+        self.counted.audit(&mut audits);
+        audits
+    }
+
     pub(crate) fn new(sizes: Sizes) -> Self {
         let Sizes {
             granters, entries, ..
         } = sizes;
-        let (grants, spaces) = (Grants::default(), Arc::new(Spaces::default()));
+        let grants = Arc::new(Grants::default());
         let (patience, mappings) = (sizes.patience, sizes.mappings);
-        let counted = CountedGrants::with_limits(Arc::clone(&spaces), patience, mappings);
+        let counted = CountedGrants::with_limits(Arc::clone(&grants), patience, mappings);
         let slots = entries + table_slots(entries);
         for id in 0..=granters {
             let memory = Arc::new(Memory::create(DomId(id), entries, entries, &[]).unwrap());
@@ -51,7 +59,7 @@ impl Rig {
         }
         let spy = Arc::new(Mutex::new(Spy::default()));
         let space: Arc<Mutex<Spy>> = Arc::clone(&spy);
-        spaces.insert(USER, space);
+        grants.lock().set_space(USER, Some(space));
         counted.insert(USER, COLLATERAL);
         let mut rig = Self {
             sizes,
@@ -62,7 +70,7 @@ impl Rig {
         };
         for granter in 1..=granters {
             let own = (DomId(granter), ConnId(0));
-            let made = rig.counted.create_table(&rig.grants, own, USER, entries);
+            let made = rig.counted.create_table(own, USER, entries);
             rig.handles.push(made.unwrap());
             assert_eq!(rig.bind(granter), Ok(()));
         }
@@ -88,7 +96,7 @@ impl Rig {
             tables: self.slot(granter, entries),
             entries,
         };
-        self.counted.bind(&self.grants, USER, &op)
+        self.counted.bind(USER, &op)
     }
 
     /// Grants frames by entries, for writing.
@@ -130,12 +138,12 @@ impl Rig {
             how,
         };
         let ops: Vec<_> = grefs.iter().map(revoke).collect();
-        self.counted.revoke(&self.grants, DomId(granter), &ops)
+        self.counted.revoke(DomId(granter), &ops)
     }
 
     pub(crate) fn end_table(&self, caller: DomId, granter: u16) -> Result<(), GrantStatus> {
         let handle = self.handle(granter);
-        self.counted.end_table(&self.grants, caller, handle)
+        self.counted.end_table(caller, handle)
     }
 
     /// The user's address space.

@@ -94,29 +94,11 @@ struct ModelWords {
     status: Cell<u32>,
 }
 
-impl EntryWords for ModelWords {
-    fn translation(&self, _: Ordering) -> u64 {
-        self.translation.get()
-    }
-    fn set_translation(&self, value: u64, _: Ordering) {
-        self.translation.set(value);
-    }
-}
-
-impl StatusWord for ModelWords {
-    fn status(&self, _: Ordering) -> u32 {
-        self.status.get()
-    }
-    fn set_status(&self, value: u32, _: Ordering) {
-        self.status.set(value);
-    }
-}
-
-impl Announcements for Cell<u64> {
-    fn announcements(&self, _: Ordering) -> u64 {
+impl<T: Copy> Word<T> for Cell<T> {
+    fn load(&self, _: Ordering) -> T {
         self.get()
     }
-    fn set_announcements(&self, value: u64, _: Ordering) {
+    fn store(&self, value: T, _: Ordering) {
         self.set(value);
     }
 }
@@ -175,7 +157,7 @@ impl World {
                     translation: Cell::new(next.seen[n]),
                     status: Cell::new(next.status[n]),
                 };
-                next.claimed[n] = claim(&words, gref(n), true);
+                next.claimed[n] = claim(&words.translation, &words.status, gref(n), true);
                 next.status[n] = words.status.get();
                 after(n, User::Read, User::Compare)
             }
@@ -185,7 +167,8 @@ impl World {
             }
             User::Compare => User::Recheck(0),
             User::Recheck(n) => {
-                next.held[n] = next.claimed[n] && next.with(n, |w| holds(w, gref(n), true));
+                next.held[n] =
+                    next.claimed[n] && next.with(n, |w| holds(&w.translation, gref(n), true));
                 after(n, User::Recheck, User::Use(0))
             }
             User::Use(n) => {
@@ -200,7 +183,7 @@ impl World {
             }
             User::Release(n) => {
                 if next.claimed[n] {
-                    next.with(n, release);
+                    next.with(n, |w| release(&w.status));
                 }
                 let end = if self.batch + 1 < BATCHES {
                     User::Begin
@@ -222,7 +205,7 @@ impl World {
             Monitor::Announce(n) => {
                 if next.fate[n] != Fate::Decided {
                     let entry = Translation(next.translation[n]);
-                    next.with(n, |w| announce(w, entry));
+                    next.with(n, |w| announce(&w.translation, entry));
                     next.fate[n] = Fate::Open;
                 }
                 after(n, Monitor::Announce, Monitor::Tell)
@@ -235,7 +218,7 @@ impl World {
             }
             Monitor::Look(n) => {
                 if next.fate[n] == Fate::Open {
-                    next.fate[n] = match (next.with(n, idle), next.how[n]) {
+                    next.fate[n] = match (next.with(n, |w| idle(&w.status)), next.how[n]) {
                         (true, _) => Fate::Leaves(false),
                         (false, How::Force) => Fate::Leaves(true),
                         (false, How::Drain) => Fate::Drains,

@@ -22,29 +22,20 @@ struct Entry {
     bytes: AtomicU32,
 }
 
-impl EntryWords for Entry {
-    fn translation(&self, order: Ordering) -> u64 {
-        self.translation.load(order)
-    }
-    fn set_translation(&self, value: u64, order: Ordering) {
-        self.translation.store(value, order);
-    }
-}
-
-impl StatusWord for Entry {
-    fn status(&self, order: Ordering) -> u32 {
-        self.status.load(order)
-    }
-    fn set_status(&self, value: u32, order: Ordering) {
-        self.status.store(value, order);
-    }
-}
-
-impl Announcements for AtomicU64 {
-    fn announcements(&self, order: Ordering) -> u64 {
+impl Word<u32> for AtomicU32 {
+    fn load(&self, order: Ordering) -> u32 {
         self.load(order)
     }
-    fn set_announcements(&self, value: u64, order: Ordering) {
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
+}
+
+impl Word<u64> for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
         self.store(value, order);
     }
 }
@@ -76,11 +67,11 @@ fn gref(generation: u32) -> GrantRef {
 
 impl Entry {
     fn claim(&self, generation: u32) -> bool {
-        claim(self, gref(generation), true)
+        claim(&self.translation, &self.status, gref(generation), true)
     }
 
     fn holds(&self, generation: u32) -> bool {
-        holds(self, gref(generation), true)
+        holds(&self.translation, gref(generation), true)
     }
 
     /// A use that holds.
@@ -101,7 +92,7 @@ impl Entry {
     }
 
     fn is_idle(&self) -> bool {
-        self.status(Ordering::Relaxed) == 0
+        self.status.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -117,29 +108,31 @@ fn batch(table: &Table<1>, generation: u32) -> bool {
     if held {
         entry.touch(generation);
     }
-    release(entry);
+    release(&entry.status);
     held
 }
 
 /// The monitor's ordinary revocation of everything: which pages are gone.
 fn revoke<const ENTRIES: usize>(table: &Table<ENTRIES>) -> [bool; ENTRIES] {
     let words = table.entries.each_ref();
-    let valid = words.map(|entry| Translation(entry.translation(Ordering::Relaxed)));
+    let valid = words.map(|entry| Translation(entry.translation.load(Ordering::Relaxed)));
     for (entry, valid) in words.iter().zip(valid) {
-        announce(*entry, valid);
+        announce(&entry.translation, valid);
     }
     publish(&table.announcements);
     let gone = words.map(|entry| {
-        let gone = idle(entry);
+        let gone = idle(&entry.status);
         if gone {
-            entry.set_translation(Translation::INVALID.0, Ordering::Relaxed);
+            entry
+                .translation
+                .store(Translation::INVALID.0, Ordering::Relaxed);
         }
         gone
     });
     for ((entry, valid), gone) in words.iter().zip(valid).zip(gone) {
         if !gone {
             // N-9: refused, the entry is valid again.
-            entry.set_translation(valid.0, Ordering::Release);
+            entry.translation.store(valid.0, Ordering::Release);
         }
     }
     for (entry, gone) in words.iter().zip(gone) {
@@ -175,11 +168,11 @@ fn what_drains_ends() {
         let [entry] = &table.entries;
         let other = Arc::clone(&table);
         let user = thread::spawn(move || batch(&other, FIRST));
-        announce(entry, granted(FIRST));
+        announce(&entry.translation, granted(FIRST));
         publish(&table.announcements);
-        let at_once = idle(entry);
+        let at_once = idle(&entry.status);
         let used = user.join().unwrap();
-        assert!(idle(entry));
+        assert!(idle(&entry.status));
         entry.show(false);
         assert!(!(at_once && used) || !batch(&table, FIRST));
         assert!(!batch(&table, FIRST));
@@ -195,10 +188,12 @@ fn a_stale_reference_uses_nothing() {
         let other = Arc::clone(&table);
         let user = thread::spawn(move || batch(&other, FIRST));
         if revoke(&table) == [true] {
-            entry.set_translation(granted(FIRST + 1).0, Ordering::Release);
+            entry
+                .translation
+                .store(granted(FIRST + 1).0, Ordering::Release);
         }
         user.join().unwrap();
-        let now = Translation(entry.translation(Ordering::Relaxed));
+        let now = Translation(entry.translation.load(Ordering::Relaxed));
         assert_eq!(batch(&table, FIRST), now.permits(gref(FIRST), true));
     });
 }
@@ -209,11 +204,13 @@ fn a_new_grant_shows_its_page() {
     loom::model(|| {
         let table = table();
         let [entry] = &table.entries;
-        entry.set_translation(Translation::INVALID.0, Ordering::Relaxed);
+        entry
+            .translation
+            .store(Translation::INVALID.0, Ordering::Relaxed);
         let other = Arc::clone(&table);
         let user = thread::spawn(move || batch(&other, FIRST));
         entry.show(true);
-        entry.set_translation(granted(FIRST).0, Ordering::Release);
+        entry.translation.store(granted(FIRST).0, Ordering::Release);
         user.join().unwrap();
         assert!(batch(&table, FIRST));
     });
@@ -241,13 +238,13 @@ fn a_batch_within_another_ends_its_own_uses_alone() {
             }
         }
         for (entry, _) in entries.iter().zip(writes).filter(|(_, claimed)| *claimed) {
-            release(entry);
+            release(&entry.status);
         }
         if held {
             read.touch(FIRST);
         }
         if claimed {
-            release(read);
+            release(&read.status);
         }
     }
     bounded(4).check(|| {
@@ -274,7 +271,9 @@ fn what_is_granted_anew_is_used_and_revoked_as_ever() {
             let [entry] = &table.entries;
             entry.show(true);
             entry.bytes.store(FIRST + 1, Ordering::Relaxed);
-            entry.set_translation(granted(FIRST + 1).0, Ordering::Release);
+            entry
+                .translation
+                .store(granted(FIRST + 1).0, Ordering::Release);
             revoke(&table);
         }
         user.join().unwrap();

@@ -1,6 +1,6 @@
 //! The user's side: a domain's.
 
-use super::revoker::{Announcements, EntryWords, StatusWord, Words, announcements};
+use super::revoker::{Word, Words, announcements};
 use crate::span::Span;
 use crate::sync::Ordering;
 use abi::GrantRef;
@@ -42,19 +42,24 @@ impl Entries {
 
 /// The user begins a batch: what has been announced so far. [`undisturbed`] wants it.
 #[inline]
-pub fn announced(table: &impl Announcements) -> u64 {
+pub fn announced(announcements: &impl Word<u64>) -> u64 {
     // Acquire: entries announced by then are seen to be so.
-    table.announcements(Ordering::Acquire)
+    announcements.load(Ordering::Acquire)
 }
 
 /// The user begins a use; whether the entry permits it. Counts only if so. [`super::full_fence`]
 /// must lie between the claims of a batch and [`undisturbed`].
 #[inline]
-pub fn claim(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
-    let permits = Translation(words.translation(Ordering::Relaxed)).permits(gref, write);
+pub fn claim(
+    translation: &impl Word<u64>,
+    status: &impl Word<u32>,
+    gref: GrantRef,
+    write: bool,
+) -> bool {
+    let permits = Translation(translation.load(Ordering::Relaxed)).permits(gref, write);
     if permits {
-        let uses = words.status(Ordering::Relaxed);
-        words.set_status(uses.wrapping_add(1), Ordering::Relaxed);
+        let uses = status.load(Ordering::Relaxed);
+        status.store(uses.wrapping_add(1), Ordering::Relaxed);
     }
     permits
 }
@@ -62,20 +67,20 @@ pub fn claim(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
 /// Whether every use may go on that was claimed since [`announced`] said `before`: the pages stay
 /// until [`release`]. Otherwise [`holds`] tells for each.
 #[inline]
-pub fn undisturbed(table: &impl Announcements, before: u64) -> bool {
-    table.announcements(Ordering::Relaxed) == before
+pub fn undisturbed(announcements: &impl Word<u64>, before: u64) -> bool {
+    announcements.load(Ordering::Relaxed) == before
 }
 
 /// Whether a use that was claimed may go on: the page stays until [`release`].
 #[inline]
-pub fn holds(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
-    Translation(words.translation(Ordering::Acquire)).permits(gref, write)
+pub fn holds(translation: &impl Word<u64>, gref: GrantRef, write: bool) -> bool {
+    Translation(translation.load(Ordering::Acquire)).permits(gref, write)
 }
 
 /// The user ends a use that was claimed, whether it held or not.
 #[inline]
-pub fn release(status: &impl StatusWord) {
-    let uses = status.status(Ordering::Relaxed);
+pub fn release(status: &impl Word<u32>) {
+    let uses = status.load(Ordering::Relaxed);
     // Release: who sees the count has all accesses to the page behind it.
-    status.set_status(uses.wrapping_sub(1), Ordering::Release);
+    status.store(uses.wrapping_sub(1), Ordering::Release);
 }

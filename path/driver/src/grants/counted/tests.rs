@@ -23,8 +23,8 @@ impl Granter {
     /// The monitor announces a revocation.
     fn announce(self, gref: u32) {
         let words = self.entries.words(gref).unwrap();
-        let entry = Translation(words.translation(Ordering::Relaxed));
-        uses::announce(&words, entry);
+        let entry = Translation(words.translation.load(Ordering::Relaxed));
+        uses::announce(words.translation, entry);
         uses::publish(self.entries.announcements);
     }
 

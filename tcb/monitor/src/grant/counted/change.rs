@@ -1,17 +1,15 @@
 //! Creation and revocation of grants, in batches, by their granter.
 
 use super::entries::{Entry, Granted};
-use super::lifecycle::is_mapped;
 use super::quarantine::is_idle;
 use super::registry::{CountedGrants, Registry};
 use super::table::{Table, TableState};
-use crate::grant::accounts::Grants;
 use crate::space::SpaceError;
 use abi::counted::{Revocation, Translation};
 use abi::hypercall::{Create, Revoke};
 use abi::{DomId, GrantRef, GrantStatus, Slot};
 use shmem::time;
-use shmem::uses::{self, EntryWords};
+use shmem::uses;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -70,7 +68,7 @@ impl CountedGrants {
                 };
                 *status = if !state.entries.get(op.index).is_some_and(free) {
                     GrantStatus::BadRef
-                } else if op.frame >= table.memory.frame_count() {
+                } else if op.frame >= table.memory.frame_count {
                     GrantStatus::AddressTooBig
                 } else if !self.leaves_quarantine(table, op.index) {
                     GrantStatus::Again
@@ -86,7 +84,7 @@ impl CountedGrants {
         // The pages are there before the entries say so (N-5).
         let mapped = maps.is_empty()
             || self
-                .spaces
+                .grants
                 .change(table.user, |space| space.map(&maps))
                 .is_ok();
         let mut state = table.state();
@@ -100,7 +98,9 @@ impl CountedGrants {
             } else if let Some(entry) = state.entries.get(op.index) {
                 *gref = Table::reference(op.index, entry);
                 if let Some(words) = table.words(op.index) {
-                    words.set_translation(entry.translation().0, Ordering::Release);
+                    words
+                        .translation
+                        .store(entry.translation().0, Ordering::Release);
                 }
             }
         }
@@ -116,7 +116,7 @@ impl CountedGrants {
     ///
     /// A table that takes more mappings without these grants than its share is ended: everything
     /// in it is revoked by force.
-    pub fn revoke(&self, grants: &Grants, granter: DomId, ops: &[Revoke]) -> Vec<GrantStatus> {
+    pub fn revoke(&self, granter: DomId, ops: &[Revoke]) -> Vec<GrantStatus> {
         let mut statuses = vec![GrantStatus::BadHandle; ops.len()];
         let mut from = 0;
         for run in ops.chunk_by(|a, b| a.table == b.table) {
@@ -126,7 +126,7 @@ impl CountedGrants {
             {
                 let _op = table.op();
                 let wanted: Vec<_> = run.iter().map(|op| (op.gref, op.how)).collect();
-                self.revoke_in(grants, &table, &wanted, statuses);
+                self.revoke_in(&table, &wanted, statuses);
             }
             from = to;
         }
@@ -135,27 +135,26 @@ impl CountedGrants {
 
     /// How often these revocations interrupt their users: those of living ones alone.
     #[must_use]
-    pub fn cost_of_revocations(&self, grants: &Grants, granter: DomId, ops: &[Revoke]) -> u32 {
+    pub fn cost_of_revocations(&self, granter: DomId, ops: &[Revoke]) -> u32 {
         let runs = ops.chunk_by(|a, b| a.table == b.table);
         let costs = runs.map(|run| {
             let table = run.first().and_then(|op| self.table(op.table));
-            let costs = table.is_some_and(|t| t.granter == granter && is_mapped(grants, &t));
+            let costs = table.is_some_and(|t| t.granter == granter && self.is_mapped(&t));
             if costs { run.len() as u32 } else { 0 }
         });
         costs.sum()
     }
 
     /// Revokes whatever a table grants, by force.
-    pub(super) fn revoke_all(&self, grants: &Grants, table: &Arc<Table>) {
+    pub(super) fn revoke_all(&self, table: &Arc<Table>) {
         let all = everything_but(table, &[]);
         let mut statuses = vec![GrantStatus::GeneralError; all.len()];
-        self.revoke_in(grants, table, &all, &mut statuses);
+        self.revoke_in(table, &all, &mut statuses);
     }
 
     /// `op` is held.
     fn revoke_in(
         &self,
-        grants: &Grants,
         table: &Arc<Table>,
         wanted: &[(GrantRef, Revocation)],
         statuses: &mut [GrantStatus],
@@ -188,7 +187,7 @@ impl CountedGrants {
         });
         if !alive {
             // Nothing can be reached any more, and nothing is pinned: it is dead.
-            self.user_is_gone(grants, table);
+            self.user_is_gone(table);
         }
         let mut state = table.state();
         for leaving in &leaving {
@@ -204,7 +203,7 @@ impl CountedGrants {
         let revoked = leaving.len() as u64;
         self.counters.revoked.fetch_add(revoked, Ordering::Relaxed);
         if ends {
-            self.granter_is_done(grants, table);
+            self.granter_is_done(table);
         }
     }
 
@@ -217,7 +216,7 @@ impl CountedGrants {
             .iter()
             .map(|leaving| Slot(bound.first + leaving.index))
             .collect();
-        self.spaces
+        self.grants
             .change(table.user, |space| {
                 space.unmap(&slots).map_err(SpaceError::fatal)
             })
@@ -230,7 +229,7 @@ impl CountedGrants {
         let exchanged = table.memory.exchange(frame);
         if let Err(error) = &exchanged {
             let why = format!("a frame cannot be exchanged: {error}");
-            self.spaces.destroy(table.user, &why);
+            self.grants.destroy(table.user, &why);
         }
         exchanged.is_ok()
     }
@@ -260,7 +259,7 @@ impl CountedGrants {
                 entering.is_empty() || patient
             };
             if !patient {
-                self.spaces
+                self.grants
                     .destroy(table.user, "it does not let go of grants that were revoked");
                 return false;
             }
@@ -309,7 +308,7 @@ fn announce(
             && let Some(words) = table.words(gref.index())
         {
             *status = GrantStatus::Again;
-            uses::announce(&words, entry.translation());
+            uses::announce(words.translation, entry.translation());
             announced = true;
         }
     }
@@ -325,12 +324,12 @@ fn announce(
         else {
             continue;
         };
-        if words.translation(Ordering::Relaxed) == Translation::INVALID.0 {
+        if words.translation.load(Ordering::Relaxed) == Translation::INVALID.0 {
             // Named twice in one batch.
             *status = GrantStatus::BadRef;
             continue;
         }
-        let idle = uses::idle(&words);
+        let idle = uses::idle(words.status);
         match how {
             _ if idle => {}
             Revocation::Force => {}
@@ -343,7 +342,9 @@ fn announce(
                 continue;
             }
         }
-        words.set_translation(Translation::INVALID.0, Ordering::Release);
+        words
+            .translation
+            .store(Translation::INVALID.0, Ordering::Release);
         leaving.push(Leaving {
             op: Some(op),
             index: gref.index(),
@@ -357,9 +358,11 @@ fn announce(
         if let Some(entry) = state.entries.get(index)
             && let Some(words) = table.words(index)
             && !entry.draining
-            && words.translation(Ordering::Relaxed) != Translation::INVALID.0
+            && words.translation.load(Ordering::Relaxed) != Translation::INVALID.0
         {
-            words.set_translation(entry.translation().0, Ordering::Release);
+            words
+                .translation
+                .store(entry.translation().0, Ordering::Release);
         }
     }
     leaving

@@ -4,13 +4,11 @@
 use super::entries::{Granted, pieces_max};
 use super::registry::CountedGrants;
 use super::table::{Bound, Table};
-use crate::grant::accounts::Grants;
 use crate::grant::window::WindowSlot;
 use crate::space::{AddressSpace, SpaceError, enter};
 use abi::counted::{ENTRIES_MAX, table_slots};
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
-use shmem::uses::EntryWords;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,18 +24,17 @@ impl CountedGrants {
     /// too many tables for this connection.
     pub fn create_table(
         &self,
-        grants: &Grants,
         (granter, conn): (DomId, ConnId),
         user: DomId,
         entries: u32,
     ) -> Result<Handle, GrantStatus> {
         let (memory, window_slots) = {
-            let accounts = grants.lock();
+            let accounts = self.grants.lock();
             let user = accounts.alive(user).ok_or(GrantStatus::BadDomain)?;
             let granter = accounts.alive(granter).ok_or(GrantStatus::BadDomain)?;
             (Arc::clone(&granter.memory), user.window.slot_count())
         };
-        if entries == 0 || entries > memory.grant_entries().min(ENTRIES_MAX) {
+        if entries == 0 || entries > memory.grant_entries.min(ENTRIES_MAX) {
             return Err(GrantStatus::NoSpace);
         }
         let handle = {
@@ -46,7 +43,7 @@ impl CountedGrants {
             if registry.tables.values().filter(same).count() >= TABLES_PER_CONNECTION {
                 return Err(GrantStatus::NoSpace);
             }
-            self.spaces.next_handle()?
+            self.grants.next_handle()?
         };
         let slots = entries + table_slots(entries);
         let pieces_max = pieces_max(slots, window_slots, self.mappings);
@@ -62,7 +59,7 @@ impl CountedGrants {
     /// # Errors
     /// `BadHandle`: no such table for this domain, or it has been bound. `BadSlot`: a slot is not
     /// there or not free. `NoSpace`: the address space refuses.
-    pub fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
+    pub fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         let table = self
             .table(op.table)
             .filter(|t| t.user == user && t.granter == op.granter && t.entries == op.entries)
@@ -78,24 +75,23 @@ impl CountedGrants {
             first: op.first.0,
             tables: op.tables.0,
         };
-        self.reserve(grants, &table, bound)?;
+        self.reserve(&table, bound)?;
         let mut maps: Vec<_> = table.own_pages(bound).collect();
         for (index, _, granted) in table.state().entries.granted() {
             maps.push(table.page(bound, index, granted));
         }
         let (own, frames) = (table.own_memory(), table.frames_memory());
         let (rw, ro) = (table.region.fd(), table.region_readonly.as_fd());
-        let done = self.spaces.change(user, |space| {
+        let done = self.grants.change(user, |space| {
             space.add_memory(own, rw, ro)?;
-            let (rw, ro) = (table.memory.frames_fd(), table.memory.frames_readonly_fd());
-            let mapped = enter(space, frames, (rw, ro), &maps);
+            let mapped = enter(space, frames, table.memory.frames_fds(), &maps);
             if let Err(SpaceError::Refused(_)) = mapped {
                 space.remove_memory(own)?;
             }
             mapped
         });
         if done.is_err() {
-            Self::unreserve(grants, &table, bound, true);
+            self.unreserve(&table, bound, true);
             return Err(GrantStatus::NoSpace);
         }
         table.state().bound = Some(bound);
@@ -107,18 +103,13 @@ impl CountedGrants {
     ///
     /// # Errors
     /// `BadHandle`: no such table of this domain.
-    pub fn end_table(
-        &self,
-        grants: &Grants,
-        caller: DomId,
-        handle: Handle,
-    ) -> Result<(), GrantStatus> {
+    pub fn end_table(&self, caller: DomId, handle: Handle) -> Result<(), GrantStatus> {
         let table = self.table(handle).ok_or(GrantStatus::BadHandle)?;
         let _op = table.op();
         if table.granter == caller && !table.state().granter_done {
-            self.granter_ends(grants, &table);
+            self.granter_ends(&table);
         } else if table.user == caller && !table.state().user_done {
-            self.user_ends(grants, &table);
+            self.user_ends(&table);
         } else {
             return Err(GrantStatus::BadHandle);
         }
@@ -127,9 +118,9 @@ impl CountedGrants {
 
     /// How often the end of a table interrupts its user, if its granter ends it and the user lives.
     #[must_use]
-    pub fn cost_of_end(&self, grants: &Grants, granter: DomId, handle: Handle) -> u32 {
+    pub fn cost_of_end(&self, granter: DomId, handle: Handle) -> u32 {
         let table = self.table(handle);
-        let table = table.filter(|t| t.granter == granter && is_mapped(grants, t));
+        let table = table.filter(|t| t.granter == granter && self.is_mapped(t));
         table.map_or(0, |table| {
             let state = table.state();
             // A table that grants nothing is one piece, too.
@@ -139,7 +130,7 @@ impl CountedGrants {
     }
 
     /// A domain is dead and its process is gone: its part in every table ends.
-    pub fn tear_down(&self, grants: &Grants, id: DomId) {
+    pub fn tear_down(&self, id: DomId) {
         let tables: Vec<_> = {
             let mut registry = self.registry();
             registry.quarantines.remove(&id);
@@ -149,31 +140,31 @@ impl CountedGrants {
         for table in tables {
             let _op = table.op();
             if table.granter == id && !table.state().granter_done {
-                self.granter_ends(grants, &table);
+                self.granter_ends(&table);
             } else if table.user == id {
-                self.user_is_gone(grants, &table);
+                self.user_is_gone(&table);
             }
         }
     }
 
     /// Nothing is granted by it any more; `op` is held.
-    fn granter_ends(&self, grants: &Grants, table: &Arc<Table>) {
-        self.revoke_all(grants, table);
-        self.granter_is_done(grants, table);
+    fn granter_ends(&self, table: &Arc<Table>) {
+        self.revoke_all(table);
+        self.granter_is_done(table);
     }
 
     /// Everything that it granted has been revoked, and it grants nothing more; `op` is held.
-    pub(super) fn granter_is_done(&self, grants: &Grants, table: &Arc<Table>) {
+    pub(super) fn granter_is_done(&self, table: &Arc<Table>) {
         if table.state().bound.is_some() {
             // Its memory goes with the last page, even if the user keeps the table.
             let frames = table.frames_memory();
-            let closed = self.spaces.change(table.user, |space| {
+            let closed = self.grants.change(table.user, |space| {
                 space.remove_memory(frames).map_err(SpaceError::fatal)
             });
             if closed.is_ok() {
-                grants.lock().release_memory(table.granter);
+                self.grants.lock().release_memory(table.granter);
             } else {
-                self.user_is_gone(grants, table);
+                self.user_is_gone(table);
             }
         }
         let over = {
@@ -187,16 +178,16 @@ impl CountedGrants {
     }
 
     /// The user gives up its pages; `op` is held.
-    fn user_ends(&self, grants: &Grants, table: &Arc<Table>) {
+    fn user_ends(&self, table: &Arc<Table>) {
         let Some(bound) = table.state().bound else {
-            self.user_is_gone(grants, table);
+            self.user_is_gone(table);
             return;
         };
         let mut slots: Vec<Slot> = table.own_pages(bound).map(|page| page.slot).collect();
         for (index, ..) in table.state().entries.granted() {
             slots.push(Slot(bound.first + index));
             if let Some(words) = table.words(index) {
-                words.set_translation(0, Ordering::Release);
+                words.translation.store(0, Ordering::Release);
             }
         }
         // A user whose pages cannot be taken away is dead afterwards.
@@ -208,15 +199,15 @@ impl CountedGrants {
             }
             space.remove_memory(table.own_memory())
         };
-        let _ = self.spaces.change(table.user, |space| {
+        let _ = self.grants.change(table.user, |space| {
             give_up(space).map_err(SpaceError::fatal)
         });
-        self.user_is_gone(grants, table);
+        self.user_is_gone(table);
     }
 
     /// Nothing of the table is in the user's address space any more, or there is none; `op` is
     /// held.
-    pub(super) fn user_is_gone(&self, grants: &Grants, table: &Arc<Table>) {
+    pub(super) fn user_is_gone(&self, table: &Arc<Table>) {
         let (left, bound, over) = {
             let mut state = table.state();
             let left = state.entries.revoke_all();
@@ -237,17 +228,22 @@ impl CountedGrants {
         }
         if let Some(bound) = bound {
             // A granter that has done with it has its memory back already.
-            Self::unreserve(grants, table, bound, !over);
+            self.unreserve(table, bound, !over);
         }
         if over {
             self.forget(table);
         }
     }
 
+    /// Whether a table's pages are in a process that is not known to be dead.
+    pub(super) fn is_mapped(&self, table: &Table) -> bool {
+        self.grants.lock().alive(table.user).is_some() && table.state().bound.is_some()
+    }
+
     /// Takes the slots that a table needs out of the user's window, and a hold of the granter's
     /// memory.
-    fn reserve(&self, grants: &Grants, table: &Table, bound: Bound) -> Result<(), GrantStatus> {
-        let mut accounts = grants.lock();
+    fn reserve(&self, table: &Table, bound: Bound) -> Result<(), GrantStatus> {
+        let mut accounts = self.grants.lock();
         let ranges = ranges(table, bound).ok_or(GrantStatus::BadSlot)?;
         if accounts.alive(table.user).is_none() || accounts.alive(table.granter).is_none() {
             return Err(GrantStatus::BadDomain);
@@ -261,18 +257,13 @@ impl CountedGrants {
         Ok(())
     }
 
-    fn unreserve(grants: &Grants, table: &Table, bound: Bound, release: bool) {
-        let mut accounts = grants.lock();
+    fn unreserve(&self, table: &Table, bound: Bound, release: bool) {
+        let mut accounts = self.grants.lock();
         accounts.unreserve(table.user, &ranges(table, bound).unwrap_or_default());
         if release {
             accounts.release_memory(table.granter);
         }
     }
-}
-
-/// Whether a table's pages are in a process that is not known to be dead.
-pub(super) fn is_mapped(grants: &Grants, table: &Table) -> bool {
-    grants.lock().is_alive(table.user) && table.state().bound.is_some()
 }
 
 /// The slots of a table's pages and of its sub-tables.

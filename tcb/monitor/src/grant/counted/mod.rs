@@ -14,7 +14,7 @@
 //!
 //! Locks, in the order in which one thread may take them: a table's `op`; then, each for
 //! bookkeeping alone, its `state`; the registry; the pins. The accounts ([`crate::grant::Grants`])
-//! and a space ([`crate::grant::Spaces`]) are taken under `op` only.
+//! and an address space are taken under `op` only.
 //!
 //! A revocation that is forced upon a grant in use puts the entry into *quarantine*: it is not
 //! granted again before its count is 0. The quarantine of a user is its *collateral*, and bounded:

@@ -100,7 +100,9 @@ impl Quarantine {
 }
 
 pub(super) fn is_idle(table: &Table, index: u32) -> bool {
-    table.words(index).is_none_or(|words| uses::idle(&words))
+    table
+        .words(index)
+        .is_none_or(|words| uses::idle(words.status))
 }
 
 #[cfg(test)]

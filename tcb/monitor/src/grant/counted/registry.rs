@@ -2,8 +2,8 @@
 
 use super::quarantine::Quarantine;
 use super::table::Table;
-use crate::grant::mechanism::Part;
-use crate::grant::spaces::Spaces;
+use crate::grant::accounts::Grants;
+use crate::grant::mechanism::GrantAudit;
 use crate::pins::Pins;
 use abi::{ConnId, DomId, Handle};
 use sandbox::mappings_max;
@@ -39,7 +39,7 @@ pub struct CountedCounters {
 #[derive(Debug)]
 pub struct CountedGrants {
     registry: Mutex<Registry>,
-    pub(super) spaces: Arc<Spaces>,
+    pub(super) grants: Arc<Grants>,
     patience: Duration,
     /// Mappings that a process may have.
     pub(super) mappings: u32,
@@ -52,17 +52,17 @@ pub struct CountedGrants {
 impl CountedGrants {
     /// No tables.
     #[must_use]
-    pub fn new(spaces: Arc<Spaces>) -> Self {
-        Self::with_limits(spaces, PATIENCE, mappings_max())
+    pub fn new(grants: Arc<Grants>) -> Self {
+        Self::with_limits(grants, PATIENCE, mappings_max())
     }
 
     /// No tables. `patience`: how long a user whose collateral is used up gets to end uses, however
     /// many revocations that holds up. `mappings`: how many a process may have.
     #[must_use]
-    pub fn with_limits(spaces: Arc<Spaces>, patience: Duration, mappings: u32) -> Self {
+    pub fn with_limits(grants: Arc<Grants>, patience: Duration, mappings: u32) -> Self {
         Self {
             registry: Mutex::default(),
-            spaces,
+            grants,
             patience,
             mappings,
             pins: Pins::default(),
@@ -112,9 +112,8 @@ impl CountedGrants {
         tables.any(|table| table.granter == granter && table.conn == conn)
     }
 
-    /// Adds every domain's part, for the audit.
-    #[must_use]
-    pub fn audit(&self, mut all: BTreeMap<DomId, Part>) -> BTreeMap<DomId, Part> {
+    /// Adds every domain's part to the audit.
+    pub fn audit(&self, all: &mut BTreeMap<DomId, GrantAudit>) {
         let tables: Vec<_> = {
             let registry = self.registry();
             for (&id, quarantine) in &registry.quarantines {
@@ -133,6 +132,5 @@ impl CountedGrants {
                 }
             }
         }
-        all
     }
 }

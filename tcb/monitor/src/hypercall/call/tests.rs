@@ -19,46 +19,34 @@ const SINGLE: &[(Kind, [u64; 3], Call<'static>)] = &[
     (
         Kind::ConnectSet,
         [3, XenbusState::Connected as u64, 9],
-        Call::ConnectSet(Ok(ConnectSet {
-            conn: Some(ConnId(3)),
-            state: XenbusState::Connected,
-        })),
+        Call::ConnectSet(ConnId(3), Some(XenbusState::Connected)),
     ),
-    // A state that there is not comes before a connection that there is not.
+    // Neither the connection nor the state is there.
     (
         Kind::ConnectSet,
         [WIDE, 7, 0],
-        Call::ConnectSet(Err(Errno::INVAL)),
+        Call::ConnectSet(ConnId(u32::MAX), None),
     ),
     (
         Kind::ConnectSet,
         [WIDE, XenbusState::Closed as u64, 0],
-        Call::ConnectSet(Ok(ConnectSet {
-            conn: None,
-            state: XenbusState::Closed,
-        })),
+        Call::ConnectSet(ConnId(u32::MAX), Some(XenbusState::Closed)),
     ),
-    (Kind::ConnectGet, [7, 8, 9], Call::ConnectGet(Ok(ConnId(7)))),
+    (Kind::ConnectGet, [7, 8, 9], Call::ConnectGet(ConnId(7))),
     (
         Kind::ConnectGet,
         [WIDE, 0, 0],
-        Call::ConnectGet(Err(Errno::NOENT)),
+        Call::ConnectGet(ConnId(u32::MAX)),
     ),
     (
         Kind::TableCreate,
         [1, 256, 0],
-        Call::TableCreate(TableCreate {
-            conn: Some(ConnId(1)),
-            entries: Some(256),
-        }),
+        Call::TableCreate(ConnId(1), 256),
     ),
     (
         Kind::TableCreate,
         [WIDE, u64::MAX, 0],
-        Call::TableCreate(TableCreate {
-            conn: None,
-            entries: None,
-        }),
+        Call::TableCreate(ConnId(u32::MAX), u32::MAX),
     ),
     (
         Kind::TableBind,
