@@ -76,19 +76,6 @@ pub(crate) fn lasting_units(world: &World, place: usize) -> Vec<u32> {
     lasting.map(|(number, _)| unit(place, number)).collect()
 }
 
-/// The devices of all domains that would stay, if the machine ended without a word.
-pub(crate) fn persistent_units(world: &World) -> Vec<u32> {
-    let domains = world.shape().domains.iter();
-    let devices = domains.flat_map(|(&place, domain)| {
-        let stays = |(_, device): &(usize, &Device)| {
-            matches!(device, Device::Tap(tap) if tap.persistent.is_some())
-        };
-        let all = domain.devices.iter().enumerate().filter(stays);
-        all.map(move |(number, _)| unit(place, number))
-    });
-    devices.collect()
-}
-
 /// The place of the domain that a device was opened for first.
 pub(crate) fn place_of(unit: u32) -> usize {
     (unit / DEVICES_MAX) as usize

@@ -24,7 +24,7 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 
 /// A running machine, and the namespaces that its TAPs are in.
 pub(crate) struct Machine {
-    up: Child,
+    pub(crate) up: Child,
     pub(crate) folder: TempDir,
     /// In each is one TAP, of the name beside it.
     pub(crate) places: Vec<(Namespace, String)>,

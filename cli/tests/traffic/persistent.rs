@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 /// The first two stay, the third does not.
@@ -94,6 +95,33 @@ fn what_a_namespace_has_outlives_the_machine() {
     machine.ask(&["detach", "a0"]);
     loses_interface(&machine, 0);
     // The other one goes with the machine that ends in order.
+    machine.end();
+}
+
+/// `kill` of a process, with what it says of the signal.
+fn signal(pid: u64, signal: &str) {
+    let ran = Command::new("kill").args([signal, &pid.to_string()]).status();
+    assert!(ran.unwrap().success());
+}
+
+#[test]
+fn a_machine_that_is_told_to_end_by_a_signal_leaves_nothing() {
+    let Some(mut machine) = start() else { return };
+    for how in ["-TERM", "-INT", "-HUP"] {
+        let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+        signal(core, how);
+        assert!(machine.up.wait().unwrap().success());
+        (0..3).for_each(|place| loses_interface(&machine, place));
+        machine.start_again();
+    }
+    // Who has started it dies without a word: that is no end in order.
+    let before = link(&machine, 0);
+    signal(machine.up.id().into(), "-KILL");
+    machine.has_died();
+    loses_interface(&machine, 2);
+    assert_eq!(link(&machine, 0), before);
+    machine.start_again();
+    assert_eq!(link(&machine, 0), before);
     machine.end();
 }
 

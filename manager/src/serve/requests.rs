@@ -3,7 +3,6 @@
 use super::Server;
 use super::changes::AskedBy;
 use crate::access::{self, Right};
-use crate::build;
 use crate::client::{Relay, Waits};
 use crate::core::Refusal;
 use crate::mailbox::Reply;
@@ -81,10 +80,6 @@ impl Server<'_> {
             Ok(Control::Down) => {
                 self.wait_for(id, Waits::End);
                 if self.ending.is_none() {
-                    // Only an end that nobody has asked for leaves something.
-                    for unit in build::persistent_units(&self.world) {
-                        self.core.post(Ask::Close { unit }, &[]);
-                    }
                     let end = Ask::End { failed: false };
                     self.ending = Some(self.core.post(end, &[]));
                 }

@@ -77,6 +77,8 @@ pub(crate) struct Core {
     ending: Option<Option<u32>>,
     /// Set if the end is a failure: why, if that has not been told yet.
     failure: Option<Option<String>>,
+    /// Whether who has started this is gone: what is persistent stays then, as after a failure.
+    is_left: bool,
 }
 
 impl Core {
@@ -107,6 +109,7 @@ impl Core {
             began_ns,
             ending: None,
             failure: None,
+            is_left: false,
         })
     }
 
@@ -139,6 +142,10 @@ impl Core {
         let deadline = monotonic_ns().saturating_add(END_NS);
         while !self.hypervisor.is_over() && monotonic_ns() < deadline {
             self.turn();
+        }
+        if self.failure.is_none() && !self.is_left {
+            let open: Vec<u32> = self.units.open.keys().copied().collect();
+            open.into_iter().for_each(|unit| self.close(unit));
         }
         if let Some(Some(token)) = self.ending {
             self.tell(token, Tell::Done { value: 0 }, Vec::new());
@@ -286,6 +293,7 @@ impl Core {
                 self.ending.get_or_insert(None);
             }
             Ready::ReaderGone => {
+                self.is_left = self.ending.is_none();
                 self.ending.get_or_insert(None);
             }
             Ready::Manager => self.hear_manager(),
