@@ -56,7 +56,7 @@ pub(crate) fn reaches(machine: &Machine, from: usize, to: usize) {
 }
 
 /// Whether a namespace has an interface of this name.
-fn has_interface(machine: &Machine, place: usize) -> bool {
+pub(crate) fn has_interface(machine: &Machine, place: usize) -> bool {
     let (namespace, name) = &machine.places[place];
     let read = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     namespace.enter(read).unwrap().contains(name)

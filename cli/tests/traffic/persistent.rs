@@ -1,6 +1,6 @@
 //! Interfaces that outlive the machine.
 
-use crate::attach::{loses_interface, reaches};
+use crate::attach::{has_interface, loses_interface, reaches};
 use crate::machine::{Machine, text};
 use crate::processes::kill;
 use serde_json::Value;
@@ -8,7 +8,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
+use testing::{child_of, wait_for};
 
 /// The first two stay, the third does not.
 const NAMES: [&str; 3] = ["a0", "b0", "c0"];
@@ -100,7 +102,9 @@ fn what_a_namespace_has_outlives_the_machine() {
 
 /// `kill` of a process, with what it says of the signal.
 fn signal(pid: u64, signal: &str) {
-    let ran = Command::new("kill").args([signal, &pid.to_string()]).status();
+    let ran = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status();
     assert!(ran.unwrap().success());
 }
 
@@ -123,6 +127,30 @@ fn a_machine_that_is_told_to_end_by_a_signal_leaves_nothing() {
     machine.start_again();
     assert_eq!(link(&machine, 0), before);
     machine.end();
+}
+
+#[test]
+fn what_a_dead_netd_was_to_close_goes_with_the_next_one() {
+    let Some(mut machine) = start() else { return };
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    let netd = || wait_for("no netd", || child_of(core, "grantway-netd"));
+    let stop = || {
+        let netd = netd();
+        signal(netd, "-STOP");
+        netd
+    };
+    let stopped = stop();
+    machine.ask(&["detach", "a0"]);
+    assert!(has_interface(&machine, 0), "it cannot have been closed");
+    signal(stopped, "-KILL");
+    loses_interface(&machine, 0);
+    // The same at the machine's end.
+    let stopped = stop();
+    signal(core, "-TERM");
+    thread::sleep(Duration::from_millis(200));
+    signal(stopped, "-KILL");
+    assert!(machine.up.wait().unwrap().success());
+    (0..3).for_each(|place| loses_interface(&machine, place));
 }
 
 #[test]

@@ -116,6 +116,9 @@ impl Serve {
             Task::Close { unit } => {
                 self.places.remove(unit);
                 let closed = self.units.lock().remove(&unit);
+                if let (None, Some(description)) = (&closed, fds.first()) {
+                    unit::remove(&opening(description)?);
+                }
                 closed.iter().for_each(|unit| unit.release());
                 // Outside the lock: to close a socket or an interface may take long.
                 self.closing.retain(|thread| !thread.is_finished());

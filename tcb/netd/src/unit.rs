@@ -195,6 +195,15 @@ pub(crate) fn take_up(
     })
 }
 
+/// Removes what has stayed of a device that a netd before was to close.
+pub(crate) fn remove(opening: &Opening) {
+    if let Device::Tap(tap) = &opening.device
+        && let Err(error) = netdev::remove(tap)
+    {
+        eprintln!("grantway-netd: an interface stays: {error}");
+    }
+}
+
 impl Unit {
     /// What the next netd needs to take it up, beside its description.
     pub(crate) fn kept(&self) -> Vec<BorrowedFd<'_>> {

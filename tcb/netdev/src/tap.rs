@@ -53,6 +53,24 @@ pub fn release(fd: &OwnedFd) -> io::Result<()> {
     tun::persist(fd, false)
 }
 
+/// Removes a persistent interface of which nobody has a descriptor, if it is there.
+///
+/// # Errors
+/// It cannot be removed, or its namespace is not there.
+pub fn remove(spec: &TapSpec) -> Result<(), SetupError> {
+    let remove = || -> io::Result<()> {
+        let owner = spec.persistent.as_deref();
+        if owner.map(|owner| is_there(spec, owner)).transpose()? == Some(true) {
+            let mut netlink = Netlink::open()?;
+            let index = netlink.index(&spec.ifname)?;
+            netlink.delete_link(index)?;
+        }
+        Ok(())
+    };
+    let hint = "it goes with its namespace, or by `ip link del`";
+    in_place(spec.netns.as_deref(), remove)?.map_err(failed(spec, "removed", hint))
+}
+
 /// The alias that says whose a persistent interface is.
 fn alias(owner: &str) -> String {
     format!("grantway {owner}")

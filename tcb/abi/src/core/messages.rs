@@ -250,7 +250,8 @@ messages! {
             /// How many of its descriptors are domains'.
             given: u32,
         }
-        /// Forget a device, or a socket.
+        /// Forget a device, or a socket. Beside, if a netd before was to do so: what
+        /// [`Outcome::Opened`] had said to take it up, of which no descriptor is left.
         3 Close {
             /// Its number.
             unit: u32,

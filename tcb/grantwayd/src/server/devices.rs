@@ -41,12 +41,24 @@ impl Core {
             self.control.replace(Some(ours));
             Ok(vec![theirs.into(), self.machine.try_clone()?])
         });
+        // What the one before did not come to: nothing of it is in the way of what comes next.
+        let closing = self
+            .units
+            .waiting
+            .iter()
+            .filter_map(|(&token, (_, waits))| {
+                let Waits::Close(unit, state) = waits else {
+                    return None;
+                };
+                let state = copies(state.iter().map(AsFd::as_fd));
+                Some((token, Task::Close { unit: *unit }, state))
+            });
         let kept = self.units.kept.values();
-        let kept = kept.map(|unit| (unit.task, copies(unit.fds.iter().map(AsFd::as_fd))));
-        let tasks = [(Task::Welcome {}, beside)].into_iter().chain(kept);
-        for (task, beside) in tasks.collect::<Vec<_>>() {
+        let kept = kept.map(|unit| (0, unit.task, copies(unit.fds.iter().map(AsFd::as_fd))));
+        let tasks = [(0, Task::Welcome {}, beside)].into_iter().chain(closing);
+        for (token, task, beside) in tasks.chain(kept).collect::<Vec<_>>() {
             match beside {
-                Ok(beside) => self.task(0, task, beside),
+                Ok(beside) => self.task(token, task, beside),
                 Err(_) => return self.netd.kill(),
             }
         }
@@ -56,7 +68,9 @@ impl Core {
     pub(super) fn lose_netd(&mut self, now: u64) {
         self.control.replace(None);
         self.netd.ended(now);
-        for (token, waits) in std::mem::take(&mut self.units.waiting).into_values() {
+        let over = |_: &u32, (_, waits): &mut (u32, Waits)| !matches!(waits, Waits::Close(..));
+        let over: Vec<_> = self.units.waiting.extract_if(.., over).collect();
+        for (_, (token, waits)) in over {
             if let Waits::Closed(Some(closed_by)) = waits {
                 self.answer(closed_by, done());
             }
@@ -90,9 +104,12 @@ impl Core {
         self.begin(token, Waits::Open(unit), Task::Open { unit }, fds)
     }
 
-    /// Closes a device, also one that netd is still opening: it does so before it closes it.
+    /// Closes a device, also one that netd is still opening: it does so before it closes it. A netd
+    /// that ends before it has done so leaves it to the next one.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> Answer {
-        self.task(0, Task::Close { unit }, Vec::new());
+        let state = self.units.forget(unit);
+        let task = self.units.wait(0, Waits::Close(unit, state));
+        self.task(task, Task::Close { unit }, Vec::new());
         match self.units.close(token, unit) {
             true => Ok(None),
             false => done(),
@@ -145,6 +162,7 @@ impl Core {
             return;
         };
         let answer = match (record.message, waits) {
+            (_, Waits::Close(..)) => return,
             (_, Waits::Closed(closed_by)) => {
                 drop(fds);
                 if let Some(closed_by) = closed_by {

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
-use units::Units;
+use units::{SOCKETS, Units};
 
 /// How long the end may take; what is left then ends with this process.
 const END_NS: u64 = 5_000_000_000;
@@ -144,8 +144,19 @@ impl Core {
             self.turn();
         }
         if self.failure.is_none() && !self.is_left {
-            let open: Vec<u32> = self.units.open.keys().copied().collect();
-            open.into_iter().for_each(|unit| self.close(unit));
+            let open: Vec<u32> = self
+                .units
+                .kept
+                .range(..SOCKETS)
+                .map(|(&unit, _)| unit)
+                .collect();
+            for unit in open {
+                let _nobody_waits = self.close(0, unit);
+            }
+        }
+        let deadline = monotonic_ns().saturating_add(END_NS);
+        while self.units.is_any_closing() && monotonic_ns() < deadline {
+            self.turn();
         }
         if let Some(Some(token)) = self.ending {
             self.tell(token, Tell::Done { value: 0 }, Vec::new());
@@ -255,9 +266,10 @@ impl Core {
         self.start_helpers(now);
     }
 
-    /// Starts helpers again that have ended.
+    /// Starts helpers again that have ended; at the end netd alone, if it has something to close.
     fn start_helpers(&mut self, now: u64) {
-        if self.ending.is_some() {
+        let ends = self.ending.is_some();
+        if ends && !self.units.is_any_closing() {
             return;
         }
         if self.netd.start_again(now) {

@@ -42,6 +42,8 @@ pub(super) enum Waits {
     /// One is opened that was closed meanwhile. The token of the ask for that, which waits, too:
     /// until netd has answered, the device may be about to be there, and has its name.
     Closed(Option<u32>),
+    /// Nothing: a device or socket is closed. Of a device, what netd has to know: all that is left.
+    Close(u32, Option<OwnedFd>),
     /// A socket is made, with this number.
     Make(NewSocket, u32),
     /// It is bound.
@@ -66,10 +68,22 @@ impl Units {
         SOCKETS | self.sockets
     }
 
+    /// A device or socket is no more: what netd has to know of a device.
+    pub(super) fn forget(&mut self, unit: u32) -> Option<OwnedFd> {
+        let Unit { task, fds, .. } = self.kept.remove(&unit)?;
+        let is_device = matches!(task, Task::TakeUp { .. });
+        fds.into_iter().next().filter(|_| is_device)
+    }
+
+    /// Whether netd has something to close.
+    pub(super) fn is_any_closing(&self) -> bool {
+        let mut waiting = self.waiting.values();
+        waiting.any(|(_, waits)| matches!(waits, Waits::Close(..)))
+    }
+
     /// A device is no more, also one that netd is still opening: whether `token`, which has asked
     /// for that, is to be answered when it has.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> bool {
-        self.kept.remove(&unit);
         let mut closed_by = Some(token);
         // netd answers in the order of its tasks.
         for (_, waits) in self.waiting.values_mut().rev() {
@@ -118,5 +132,21 @@ mod tests {
         let (on, unit, is_queue) = (1, SOCKETS, false);
         let socket = Task::TakeUpSocket { on, unit, is_queue };
         assert!(Unit::new(socket, vec![file()]).given(0).is_none());
+    }
+
+    #[test]
+    fn of_what_is_closed_a_devices_state_alone_is_left() {
+        let mut units = Units::default();
+        let file = || std::fs::File::open("/dev/null").unwrap().into();
+        let device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![file(), file()]);
+        let (on, unit, is_queue) = (1, SOCKETS, false);
+        let socket = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, vec![file()]);
+        units.kept.extend([(1, device), (unit, socket)]);
+        let states = [1, unit, 2].map(|unit| units.forget(unit));
+        assert_eq!(states.each_ref().map(Option::is_some), [true, false, false]);
+        assert!(!units.is_any_closing() && units.kept.is_empty());
+        let [state, ..] = states;
+        units.wait(0, Waits::Close(1, state));
+        assert!(units.is_any_closing());
     }
 }
