@@ -4,6 +4,7 @@ use super::drops::DropReason;
 use super::ethernet::{Ethernet, GROUP_BIT, RESERVED, RESERVED_MASK};
 use super::guard::{Guard, is_harmless, wanted};
 use super::members::{Bridge, PortState};
+use super::membership::{self, Membership};
 use super::rules::{Filtered, Firewall, Way};
 use super::table::{ForwardingTable, Learned};
 use super::verdict::Verdict;
@@ -23,7 +24,11 @@ impl Bridge {
             self.past.count(DropReason::UnknownPort);
             return Verdict::Drop(DropReason::UnknownPort);
         };
-        arrivals.forward(state, header, len)
+        let verdict = arrivals.forward(state, header, len);
+        if arrivals.is_router {
+            self.becomes_router(in_port);
+        }
+        verdict
     }
 
     /// [`Bridge::forward`] for a batch that came in by one port: one verdict per frame is appended
@@ -50,6 +55,9 @@ impl Bridge {
             }
             arrivals.forward(state, frame.header(), frame.len())
         }));
+        if arrivals.is_router {
+            self.becomes_router(in_port);
+        }
     }
 
     /// Whether [`Bridge::routes`] can answer for a port at all.
@@ -122,6 +130,7 @@ impl Bridge {
             owners: &self.owners,
             in_port,
             now_ns,
+            is_router: false,
         };
         Some((state, arrivals))
     }
@@ -143,6 +152,8 @@ struct Arrivals<'a> {
     owners: &'a BTreeMap<IpAddr, usize>,
     in_port: usize,
     now_ns: u64,
+    /// Whether one of them says that who has sent it routes multicast.
+    is_router: bool,
 }
 
 impl Arrivals<'_> {
@@ -191,7 +202,7 @@ impl Arrivals<'_> {
         }
         let verdict = if destination & GROUP_BIT != 0 {
             match state.group.take(self.now_ns, 1) {
-                true => state.flood.clone(),
+                true => self.group(state, header),
                 false => Err(DropReason::GroupBudget),
             }
         } else {
@@ -205,6 +216,17 @@ impl Arrivals<'_> {
             return verdict;
         }
         self.filter_out(verdict?, &mut filtered)
+    }
+
+    /// Where a group's frame goes.
+    #[inline]
+    fn group(&mut self, state: &PortState, header: &[u8]) -> Result<Verdict, DropReason> {
+        match membership::of(header) {
+            None => {}
+            Some(Membership::Report) => return state.report.clone(),
+            Some(Membership::Router) => self.is_router = true,
+        }
+        state.flood.clone()
     }
 
     /// Whether a frame with this source may come in by this port at all.

@@ -3,6 +3,7 @@
 use super::drops::{DropReason, Drops};
 use super::ethernet::{GROUP_BIT, destination_of, word_of};
 use super::guard::Guard;
+use super::membership::{self, Membership};
 use super::port::{AddError, BridgeSettings, Kind, Port};
 use super::ports::{MAX_PORTS, PortSet};
 use super::rules::{Count, Firewall, Inspected, Rule, Way};
@@ -25,6 +26,10 @@ pub(super) struct PortState {
     pub(super) unknown: Result<Verdict, DropReason>,
     /// Where a group's frame from here goes.
     pub(super) flood: Result<Verdict, DropReason>,
+    /// Where a report of members of a multicast group goes from here.
+    pub(super) report: Result<Verdict, DropReason>,
+    /// Whether it is told what hosts report: a NIC's, or of a guest that routes multicast.
+    pub(super) is_router: bool,
     pub(super) drops: Drops,
 }
 
@@ -65,8 +70,8 @@ impl Bridge {
     /// Nothing has changed: see [`AddError`].
     pub fn add(&mut self, number: usize, port: &Port) -> Result<(), AddError> {
         self.check(number, port)?;
-        let (bound, guard) = match &port.kind {
-            Kind::Nic => (0, None),
+        let (bound, guard, is_router) = match &port.kind {
+            Kind::Nic => (0, None, true),
             Kind::Guest {
                 macs,
                 router,
@@ -76,7 +81,8 @@ impl Bridge {
                     self.table.bind(word_of(*mac), number);
                 }
                 let guard = Guard::new(number, macs, *router, *confined);
-                (macs.first().map_or(0, |mac| word_of(*mac)), Some(guard))
+                let bound = macs.first().map_or(0, |mac| word_of(*mac));
+                (bound, Some(guard), *router)
             }
         };
         self.owners
@@ -95,6 +101,8 @@ impl Bridge {
             group: TokenBucket::new(group_pps.into(), group_burst),
             unknown: Err(DropReason::NoPort),
             flood: Err(DropReason::NoPort),
+            report: Err(DropReason::NoPort),
+            is_router,
             drops: Drops::default(),
         };
         if self.ports.len() <= number {
@@ -177,11 +185,22 @@ impl Bridge {
         };
         let all = members(|_| true);
         let nics = members(|state| state.guard.is_none());
+        let routers = members(|state| state.is_router);
         for (number, state) in self.ports.iter_mut().enumerate() {
             if let Some(state) = state {
                 state.unknown = Verdict::to(nics.without(number));
                 state.flood = Verdict::to(all.without(number));
+                state.report = Verdict::to(routers.without(number));
             }
+        }
+    }
+
+    /// The guest of a port routes multicast: from now on it is told what hosts report.
+    pub(super) fn becomes_router(&mut self, number: usize) {
+        if let Some(Some(state)) = self.ports.get_mut(number)
+            && !std::mem::replace(&mut state.is_router, true)
+        {
+            self.update_floods();
         }
     }
 
@@ -225,7 +244,10 @@ impl Bridge {
         let destination = destination_of(header.first_chunk()?);
         let (found, flood) = match destination & GROUP_BIT {
             0 => (self.table.find(destination, now_ns), &state.unknown),
-            _ => (None, &state.flood),
+            _ => match membership::of(header) {
+                Some(Membership::Report) => (None, &state.report),
+                _ => (None, &state.flood),
+            },
         };
         match (found, flood) {
             (Some(port), _) => denies(port, Way::Out),

@@ -7,6 +7,7 @@
 //! | `members` | the bridge and its ports |
 //! | `forward` | where one frame goes, or a batch |
 //! | `table` | which port a station is behind: bound for good, or learned for a while |
+//! | `membership` | who wants which multicast group |
 //! | `guard` | what a guest may claim about itself in ARP and neighbour discovery |
 //! | `rules` | what may pass a port: a firewall |
 //! | `ports`, `verdict` | sets of ports; where a frame goes |
@@ -21,6 +22,7 @@ mod ethernet;
 mod forward;
 mod guard;
 mod members;
+mod membership;
 mod port;
 mod ports;
 mod rules;

@@ -6,6 +6,7 @@ mod common;
 mod addresses;
 mod forwarding;
 mod learning;
+mod membership;
 mod neighbours;
 mod ports;
 
