@@ -21,7 +21,7 @@ fn unit(place: usize, device: usize) -> u32 {
 pub(crate) fn build(core: &mut Core, world: &mut World) -> Result<Vec<OwnedFd>, Refusal> {
     let opened = open_all(core, world)?;
     // A device may be over another domain's memory: all memory first.
-    let places: Vec<usize> = world.shape().domains.keys().copied().collect();
+    let places: Vec<usize> = world.shape().domains().keys().copied().collect();
     for place in &places {
         create(core, world, *place, None)?;
     }
@@ -91,7 +91,7 @@ fn lasting(domain: &Domain) -> impl Iterator<Item = (usize, &Device)> {
 /// its domain's name and the token of the answer.
 fn open_all(core: &mut Core, world: &World) -> Result<Vec<(String, u32)>, Refusal> {
     let mut opened = Vec::new();
-    for place in world.shape().domains.keys() {
+    for place in world.shape().domains().keys() {
         opened.extend(open(core, world, *place)?);
     }
     Ok(opened)
@@ -150,7 +150,7 @@ pub(crate) fn create(
         devices: domain.devices.len() as u32,
         cpus: cpus(&domain)?,
     };
-    let done = core.ask_with(ask, domain.config.as_bytes())?;
+    let done = core.ask_with(ask, world.shape().told(place).as_bytes())?;
     let id = DomId(u16::try_from(done.value).map_err(|e| e.to_string())?);
     world.set(place, id);
     Ok(id)
@@ -281,7 +281,7 @@ impl Gift<'_> {
         let Device::TapShare { ifname, netns } = wanted else {
             return Err("this is no shared queue".to_owned().into());
         };
-        let domains = self.world.shape().domains.iter();
+        let domains = self.world.shape().domains().iter();
         let all = domains.flat_map(|(&place, domain)| {
             let devices = domain.devices.iter().enumerate();
             devices.map(move |(number, device)| (place, number, device))

@@ -47,12 +47,14 @@ impl Console {
         }
     }
 
+    /// Its pipe; none: it is over.
+    pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(AsFd::as_fd)
+    }
+
     /// What to wait for now, if anything.
     pub(crate) fn watch(&self, now_ns: u64) -> Option<BorrowedFd<'_>> {
-        self.pipe
-            .as_ref()
-            .filter(|_| self.pause_until_ns <= now_ns)
-            .map(AsFd::as_fd)
+        self.pipe().filter(|_| self.pause_until_ns <= now_ns)
     }
 
     /// When to look again although nothing is waited for.

@@ -19,8 +19,9 @@
 //! | `reload` | what it takes to make the machine what files say |
 //! | `build` | from a description to running domains |
 //! | `restart` | when a domain is started again |
-//! | `console`, `log` | what domains print |
+//! | `console`, `consoles`, `log` | what domains print |
 //! | `mailbox` | what domains are asked, and what they reply |
+//! | `keep` | what the next manager has to know |
 //! | `serve`, `client`, `access` | the main loop; the control socket, and who may ask for what |
 //! | `metrics` | what all of it counts, for who watches many machines |
 
@@ -29,6 +30,7 @@ mod args;
 mod build;
 mod client;
 mod console;
+mod consoles;
 mod core;
 mod keep;
 mod log;
@@ -43,7 +45,7 @@ mod windows;
 mod world;
 
 use crate::core::Core;
-use abi::core::{Ask, KEPT_MAX, MACHINE_MAX, Tell};
+use abi::core::{Ask, MACHINE_MAX, Tell};
 use abi::machine::Machine;
 use args::Args;
 use confine::{CapabilitySet, MANAGER, Rights, confine};
@@ -151,17 +153,15 @@ fn run(core: &mut Core) -> Result<(), String> {
     check(&machine)?;
     let mut world = World::new(machine);
     world.missing.extend(missing);
-    let kept = given.kept.map(|kept| sealed::read(&kept, KEPT_MAX));
-    let kept = kept.transpose().map_err(|e| e.to_string())?;
     let who = (given.core_pid, given.user, given.began_ns);
-    let mut server = Server::new(core, world, opened.control, log, who);
+    let mut server = Server::new(core, world, opened.control, log, who)?;
     if let Some((metrics, asks)) = metrics {
         server.serve_always(asks);
         metrics.start().map_err(of_metrics)?;
     }
-    match kept {
+    match given.kept {
         // What another manager has written: believed as far as it goes.
-        Some(kept) => server.go_on(serde_json::from_slice::<Keep<'_>>(&kept).ok()),
+        Some(kept) => server.go_on(Keep::read(&kept)),
         None => {
             let up_ns = server.begin()?;
             print(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));

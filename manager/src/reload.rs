@@ -110,14 +110,14 @@ pub(crate) fn steps(
 }
 
 /// The machine as it would become.
-struct Trial {
+struct Trial<'a> {
     config: LiveConfig,
-    windows: Windows,
+    windows: Windows<'a>,
     steps: Vec<Step>,
     wrong: Vec<String>,
 }
 
-impl Trial {
+impl Trial<'_> {
     /// A guest stays, and is described otherwise.
     fn change(&mut self, coming: Coming) {
         // One that has a queue of a NIC stays as it is.
@@ -159,7 +159,7 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::machine::Live;
+    use abi::machine::{Live, Machine};
     use config::live::{self, reload};
     use config::{File, parse};
 
@@ -178,20 +178,26 @@ mod tests {
         [File { name, text }]
     }
 
-    fn shape(text: &str) -> Shape {
+    fn machine(text: &str) -> Machine {
         let config = parse("f", text).unwrap();
-        let machine = live::machine(&config, &file(text)).unwrap();
-        Shape {
-            domains: machine.domains.into_iter().enumerate().collect(),
-            live: machine.live,
-            ..Shape::default()
-        }
+        live::machine(&config, &file(text)).unwrap()
+    }
+
+    fn shape(text: &str) -> Shape {
+        shape_of(machine(text))
+    }
+
+    fn shape_of(machine: Machine) -> Shape {
+        Shape::new(
+            machine.domains.into_iter().enumerate().collect(),
+            machine.live,
+        )
     }
 
     /// `-NAME` and `+NAME`, step by step.
     fn planned(shape: &Shape, text: &str) -> Result<String, String> {
         let config = shape.config()?;
-        let live: &Live = shape.live.as_ref().unwrap();
+        let live: &Live = shape.live().unwrap();
         let steps = steps(
             shape,
             &config,
@@ -239,11 +245,12 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_known_before_anything_is_done() {
-        let mut before = shape(&guest("a", ""));
+        let mut before = machine(&guest("a", ""));
         let first = before.live.as_ref().unwrap().first_slot;
-        let driver = before.domains.get_mut(&0).unwrap();
+        let driver = before.domains.first_mut().unwrap();
         let taken = end_of(driver);
         driver.window_slots = first + 2 * (taken - first);
+        let before = shape_of(before);
         let [a, b, c] = ["a", "b", "c"].map(|name| guest(name, ""));
         assert_eq!(planned(&before, &format!("{a}{b}")).unwrap(), "+b");
         // One that goes makes room.

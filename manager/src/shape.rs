@@ -1,24 +1,95 @@
 //! The machine as it has become: what it began with, and the guests that came and went since.
+//!
+//! What changes it is a [`ShapeChange`], which says as much as changes, however large the machine
+//! is: the next manager hears of the changes, and makes them again.
 
 use crate::windows::{self, Windows};
 use abi::machine::{Domain, Live, Program, Setting};
 use config::domain::{DriverConfig, VifConfig};
 use config::live::LiveConfig;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the next manager has to know of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "WrittenShape", into = "WrittenShape")]
 pub(crate) struct Shape {
     /// By place, which a domain keeps as long as it is there.
-    pub(crate) domains: BTreeMap<usize, Domain>,
+    domains: BTreeMap<usize, Domain>,
     /// None: no guest comes or goes.
-    pub(crate) live: Option<Live>,
+    live: Option<Live>,
     /// Guests that are not up yet. Who finds them without having begun with them takes them away.
-    pub(crate) coming: BTreeSet<String>,
+    coming: BTreeSet<String>,
     /// Guests that are being taken away.
-    pub(crate) leaving: BTreeSet<String>,
+    leaving: BTreeSet<String>,
+    /// What the workers of the driver domain are told at their start, by their places: in place of
+    /// their domains' texts, which are empty.
+    drivers: BTreeMap<usize, DriverConfig>,
+}
+
+/// The same as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenShape {
+    domains: BTreeMap<usize, Domain>,
+    live: Option<Live>,
+    coming: BTreeSet<String>,
+    leaving: BTreeSet<String>,
+}
+
+impl From<WrittenShape> for Shape {
+    fn from(written: WrittenShape) -> Self {
+        Self {
+            coming: written.coming,
+            leaving: written.leaving,
+            ..Self::new(written.domains, written.live)
+        }
+    }
+}
+
+impl From<Shape> for WrittenShape {
+    fn from(mut shape: Shape) -> Self {
+        for (place, driver) in &shape.drivers {
+            if let Some(domain) = shape.domains.get_mut(place) {
+                domain.config = text_of(driver);
+            }
+        }
+        Self {
+            domains: shape.domains,
+            live: shape.live,
+            coming: shape.coming,
+            leaving: shape.leaving,
+        }
+    }
+}
+
+/// What becomes of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum ShapeChange {
+    /// A guest comes, and is described so.
+    Comes {
+        place: usize,
+        domain: Box<Domain>,
+        guest: Setting,
+    },
+    /// A worker serves these interfaces, too, also when it is started again.
+    Serves { worker: usize, vifs: Vec<VifConfig> },
+    /// A guest is there.
+    Up { name: String },
+    /// A guest is being taken away.
+    Leaves { name: String },
+    /// A worker does not serve the interface of a connection any more.
+    Unserves { worker: usize, conn: u32 },
+    /// Nothing is left of a guest.
+    Gone { name: String },
+    /// Interfaces that are served have the rules and the limits of these from now on.
+    Changes { vifs: Vec<VifConfig> },
+    /// A guest is described so from now on.
+    Described { name: String, guest: Setting },
+    /// Files that were read after the start name these guests: they are these files' from now on,
+    /// however they came.
+    Adopted { names: Vec<String> },
 }
 
 /// A guest on its way in.
@@ -33,7 +104,49 @@ pub(crate) struct Admitted {
     pub(crate) vifs: BTreeMap<usize, Vec<VifConfig>>,
 }
 
+fn text_of(driver: &DriverConfig) -> String {
+    serde_json::to_string(driver).unwrap_or_default()
+}
+
 impl Shape {
+    /// Of a machine with these domains.
+    pub(crate) fn new(mut domains: BTreeMap<usize, Domain>, live: Option<Live>) -> Self {
+        let mut drivers = BTreeMap::new();
+        let all = domains.iter_mut();
+        for (place, domain) in all.filter(|(_, domain)| domain.program == Program::Driver) {
+            // A text that cannot be read stays: who is told it says so.
+            if let Ok(driver) = serde_json::from_str(&domain.config) {
+                drivers.insert(*place, driver);
+                domain.config.clear();
+            }
+        }
+        Self {
+            domains,
+            live,
+            drivers,
+            ..Self::default()
+        }
+    }
+
+    /// By place, every domain; of what it is told [`Shape::told`] knows.
+    pub(crate) fn domains(&self) -> &BTreeMap<usize, Domain> {
+        &self.domains
+    }
+
+    /// What the domain at a place is told at its start.
+    pub(crate) fn told(&self, place: usize) -> Cow<'_, str> {
+        match (self.drivers.get(&place), self.domains.get(&place)) {
+            (Some(driver), _) => text_of(driver).into(),
+            (None, Some(domain)) => domain.config.as_str().into(),
+            (None, None) => "".into(),
+        }
+    }
+
+    /// What it takes for guests to come and go.
+    pub(crate) fn live(&self) -> Option<&Live> {
+        self.live.as_ref()
+    }
+
     /// The place of a name.
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         let mut domains = self.domains.iter();
@@ -44,6 +157,11 @@ impl Shape {
     /// Whether a domain of this name comes or goes just now.
     pub(crate) fn is_changing(&self, name: &str) -> bool {
         self.coming.contains(name) || self.leaving.contains(name)
+    }
+
+    /// The guests that come or go just now.
+    pub(crate) fn changing(&self) -> impl Iterator<Item = &String> {
+        self.coming.union(&self.leaving)
     }
 
     /// The configuration as it has become.
@@ -57,10 +175,10 @@ impl Shape {
 
     /// Finds a place for a guest that is to come, and room in the windows of all workers.
     pub(crate) fn admit(
-        &mut self,
+        &self,
         config: &mut LiveConfig,
         guest: &Setting,
-    ) -> Result<Admitted, String> {
+    ) -> Result<(Admitted, ShapeChange), String> {
         let came = config.add(guest)?;
         let name = came.domain.name.clone();
         let room = self.windows().and_then(|windows| windows.place(&came.vifs));
@@ -73,107 +191,121 @@ impl Shape {
         };
         let place = (0..).find(|place| !self.domains.contains_key(place));
         let place = place.unwrap_or(usize::MAX);
-        self.domains.insert(place, came.domain);
-        self.coming.insert(name.clone());
-        if let Some(live) = &mut self.live {
-            live.attached.insert(name.clone(), came.guest);
-        }
-        Ok(Admitted {
+        let comes = ShapeChange::Comes {
+            place,
+            domain: Box::new(came.domain),
+            guest: came.guest,
+        };
+        let admitted = Admitted {
             place,
             name,
             macs: came.macs.iter().map(ToString::to_string).collect(),
             vifs,
-        })
+        };
+        Ok((admitted, comes))
     }
 
     /// Places of the workers of the driver domain.
     pub(crate) fn workers(&self) -> Vec<usize> {
-        let drivers = self.domains.iter();
-        let drivers = drivers.filter(|(_, domain)| domain.program == Program::Driver);
-        drivers.map(|(place, _)| *place).collect()
+        self.drivers.keys().copied().collect()
     }
 
     /// The windows of all workers, and who has what of them.
-    pub(crate) fn windows(&self) -> Result<Windows, String> {
+    pub(crate) fn windows(&self) -> Result<Windows<'_>, String> {
         let first = self.live.as_ref().map_or(0, |live| live.first_slot);
         let mut of = BTreeMap::new();
-        for worker in self.workers() {
-            let domain = self.domains.get(&worker);
-            let end = domain.map_or(0, |domain| domain.window_slots);
-            of.insert(worker, (self.driver(worker)?, end));
+        for (worker, domain) in &self.domains {
+            if domain.program == Program::Driver {
+                let driver = self.drivers.get(worker).ok_or_else(|| {
+                    format!("domain {}: its configuration makes no sense", domain.name)
+                })?;
+                of.insert(*worker, (Cow::Borrowed(driver), domain.window_slots));
+            }
         }
         Ok(Windows::new(first, of))
     }
 
-    /// What a worker is told at its start.
-    fn driver(&self, worker: usize) -> Result<DriverConfig, String> {
-        let domain = self
-            .domains
-            .get(&worker)
-            .ok_or("there is no driver domain")?;
-        let wrong = |error| format!("domain {}: its configuration: {error}", domain.name);
-        serde_json::from_str(&domain.config).map_err(wrong)
-    }
-
-    fn edit(&mut self, worker: usize, edit: impl FnOnce(&mut DriverConfig)) -> Result<(), String> {
-        let mut driver = self.driver(worker)?;
-        edit(&mut driver);
-        let text = serde_json::to_string(&driver).map_err(|error| error.to_string())?;
-        if let Some(domain) = self.domains.get_mut(&worker) {
-            domain.config = text;
-        }
-        Ok(())
-    }
-
-    /// A worker serves these interfaces, too, also when it is started again.
-    pub(crate) fn serve(&mut self, worker: usize, vifs: &[VifConfig]) -> Result<(), String> {
-        self.edit(worker, |driver| driver.vifs.extend_from_slice(vifs))
-    }
-
-    /// Interfaces that are served have the rules and the limits of these from now on. What is
-    /// to be told, and the worker that it is told.
-    pub(crate) fn change(&mut self, vifs: &[VifConfig]) -> Result<Vec<(usize, VifConfig)>, String> {
-        let mut told = Vec::new();
-        for worker in self.workers() {
-            self.edit(worker, |driver| {
-                for vif in &mut driver.vifs {
-                    if let Some(now) = vifs.iter().find(|now| now.name == vif.name) {
-                        vif.change_to(now);
-                        told.push((worker, vif.clone()));
-                    }
-                }
-            })?;
-        }
-        Ok(told)
-    }
-
-    /// A guest is described so from now on.
-    pub(crate) fn describe(&mut self, name: String, guest: Setting) {
-        if let Some(live) = &mut self.live {
-            let of = match live.attached.contains_key(&name) {
-                true => &mut live.attached,
-                false => &mut live.changed,
-            };
-            of.insert(name, guest);
-        }
+    /// What the workers are to be told of these interfaces, which they serve.
+    pub(crate) fn told_of(&self, vifs: &[VifConfig]) -> Vec<(usize, VifConfig)> {
+        let drivers = self.drivers.iter();
+        let served = drivers.flat_map(|(worker, driver)| {
+            let served = driver.vifs.iter();
+            served.map(|vif| (*worker, vif))
+        });
+        let among = |vif: &VifConfig| vifs.iter().any(|one| one.name == vif.name);
+        let told = served.filter(|(_, vif)| among(vif));
+        told.map(|(worker, vif)| (worker, vif.clone())).collect()
     }
 
     /// The worker's connections of a guest's interfaces.
     pub(crate) fn served(&self, worker: usize, name: &str) -> Vec<u32> {
-        let Ok(driver) = self.driver(worker) else {
-            return Vec::new();
-        };
-        let vifs = driver.vifs.iter().filter(|vif| windows::is_of(vif, name));
+        let driver = self.drivers.get(&worker).into_iter();
+        let vifs = driver.flat_map(|driver| &driver.vifs);
+        let vifs = vifs.filter(|vif| windows::is_of(vif, name));
         vifs.map(|vif| vif.conn).collect()
     }
 
-    /// A worker does not serve the interface of a connection any more.
-    pub(crate) fn unserve(&mut self, worker: usize, conn: u32) -> Result<(), String> {
-        self.edit(worker, |driver| driver.vifs.retain(|vif| vif.conn != conn))
+    /// It becomes so.
+    pub(crate) fn apply(&mut self, change: ShapeChange) {
+        match change {
+            ShapeChange::Comes {
+                place,
+                domain,
+                guest,
+            } => {
+                let name = domain.name.clone();
+                self.domains.insert(place, *domain);
+                self.coming.insert(name.clone());
+                if let Some(live) = &mut self.live {
+                    live.attached.insert(name, guest);
+                }
+            }
+            ShapeChange::Serves { worker, mut vifs } => {
+                if let Some(driver) = self.drivers.get_mut(&worker) {
+                    driver.vifs.append(&mut vifs);
+                }
+            }
+            ShapeChange::Up { name } => {
+                self.coming.remove(&name);
+            }
+            ShapeChange::Leaves { name } => {
+                self.leaving.insert(name);
+            }
+            ShapeChange::Unserves { worker, conn } => {
+                if let Some(driver) = self.drivers.get_mut(&worker) {
+                    driver.vifs.retain(|vif| vif.conn != conn);
+                }
+            }
+            ShapeChange::Gone { name } => self.release(&name),
+            ShapeChange::Changes { vifs } => {
+                for vif in self
+                    .drivers
+                    .values_mut()
+                    .flat_map(|driver| &mut driver.vifs)
+                {
+                    if let Some(now) = vifs.iter().find(|now| now.name == vif.name) {
+                        vif.change_to(now);
+                    }
+                }
+            }
+            ShapeChange::Described { name, guest } => {
+                if let Some(live) = &mut self.live {
+                    let of = match live.attached.contains_key(&name) {
+                        true => &mut live.attached,
+                        false => &mut live.changed,
+                    };
+                    of.insert(name, guest);
+                }
+            }
+            ShapeChange::Adopted { names } => {
+                if let Some(live) = &mut self.live {
+                    live.of_files.extend(names);
+                }
+            }
+        }
     }
 
-    /// Nothing is left of a guest.
-    pub(crate) fn release(&mut self, name: &str) {
+    fn release(&mut self, name: &str) {
         if let Some(place) = self.place(name) {
             self.domains.remove(&place);
         }
@@ -185,14 +317,6 @@ impl Shape {
             if live.attached.remove(name).is_none() {
                 live.detached.insert(name.to_owned());
             }
-        }
-    }
-
-    /// Files that were read after the start name these guests: they are these files' from now on,
-    /// however they came.
-    pub(crate) fn adopt(&mut self, guests: impl IntoIterator<Item = String>) {
-        if let Some(live) = &mut self.live {
-            live.of_files.extend(guests);
         }
     }
 }
@@ -213,11 +337,8 @@ mod tests {
         };
         let config = config::parse("f", FILE).unwrap();
         let machine = live::machine(&config, &[file]).unwrap();
-        let shape = Shape {
-            domains: machine.domains.into_iter().enumerate().collect(),
-            live: machine.live,
-            ..Shape::default()
-        };
+        let domains = machine.domains.into_iter().enumerate().collect();
+        let shape = Shape::new(domains, machine.live);
         let config = shape.config().unwrap();
         (shape, config)
     }
@@ -227,58 +348,95 @@ mod tests {
         serde_json::from_str(&json).unwrap()
     }
 
+    fn written(shape: &Shape) -> String {
+        serde_json::to_string(shape).unwrap()
+    }
+
+    /// Makes a change, and the same as the next manager would, who reads of it.
+    fn become_so(both: &mut [Shape; 2], change: ShapeChange) {
+        let text = serde_json::to_string(&change).unwrap();
+        let [shape, next] = both;
+        shape.apply(change);
+        next.apply(serde_json::from_str(&text).unwrap());
+        assert_eq!(shape, next);
+    }
+
     #[test]
     fn who_came_and_went_leaves_the_machine_as_it_was() {
-        let (mut shape, mut config) = shape();
-        let before = shape.clone();
-        assert_eq!(shape.workers(), [0, 1]);
+        let (before, mut config) = shape();
+        assert_eq!(before.workers(), [0, 1]);
+        let mut both = [before.clone(), before.clone()];
         for name in ["a", "b"] {
-            let came = shape.admit(&mut config, &guest(name)).unwrap();
-            assert!(shape.is_changing(name));
+            let (came, comes) = both[0].admit(&mut config, &guest(name)).unwrap();
+            become_so(&mut both, comes);
+            assert!(both[0].is_changing(name));
             for (worker, mut vifs) in came.vifs {
                 vifs[0].conn = came.place as u32;
-                shape.serve(worker, &vifs).unwrap();
+                become_so(&mut both, ShapeChange::Serves { worker, vifs });
             }
+            let name = name.to_owned();
+            become_so(&mut both, ShapeChange::Up { name });
         }
-        assert_eq!((shape.place("a"), shape.place("b")), (Some(3), Some(4)));
+        let there = &both[0];
+        assert_eq!((there.place("a"), there.place("b")), (Some(3), Some(4)));
+        assert!(!there.is_changing("a"));
         // Another manager reads the same, and goes on alike.
-        let text = serde_json::to_vec(&shape).unwrap();
-        assert_eq!(serde_json::from_slice::<Shape>(&text).unwrap(), shape);
-        assert_eq!(shape.config().unwrap(), config);
+        assert_eq!(
+            &serde_json::from_str::<Shape>(&written(there)).unwrap(),
+            there
+        );
+        assert_eq!(there.config().unwrap(), config);
+        let told: DriverConfig = serde_json::from_str(&there.told(1)).unwrap();
+        assert_eq!(told.vifs.len(), 3);
         // `a-1-0` is no interface of `a`'s.
-        assert_eq!(shape.served(0, "a"), [3]);
+        assert_eq!(there.served(0, "a"), [3]);
         for name in ["a", "b"] {
-            for worker in shape.workers() {
-                let [conn] = shape.served(worker, name)[..] else {
+            let leaves = name.to_owned();
+            become_so(&mut both, ShapeChange::Leaves { name: leaves });
+            assert!(both[0].is_changing(name));
+            for worker in both[0].workers() {
+                let [conn] = both[0].served(worker, name)[..] else {
                     panic!("one interface");
                 };
-                shape.unserve(worker, conn).unwrap();
-                assert!(shape.served(worker, name).is_empty());
+                become_so(&mut both, ShapeChange::Unserves { worker, conn });
+                assert!(both[0].served(worker, name).is_empty());
             }
-            shape.release(name);
+            let gone = name.to_owned();
+            become_so(&mut both, ShapeChange::Gone { name: gone });
             config.remove(name);
         }
-        assert_eq!(shape, before);
+        assert_eq!(both[0], before);
         // A place that is free is taken again.
-        let came = shape.admit(&mut config, &guest("c")).unwrap();
+        let (came, _) = both[0].admit(&mut config, &guest("c")).unwrap();
         assert_eq!(came.place, 3);
     }
 
     #[test]
     fn a_full_machine_says_so_and_stays_as_it_is() {
         let (mut shape, mut config) = shape();
-        let driver = shape.domains.get_mut(&1).unwrap();
         let one = shape.live.as_ref().unwrap().first_slot;
-        driver.window_slots = one + 10;
-        let (before, as_read) = (shape.clone(), config.clone());
+        shape.domains.get_mut(&1).unwrap().window_slots = one + 10;
+        let as_read = config.clone();
         let full = shape.admit(&mut config, &guest("c")).unwrap_err();
         assert!(full.contains("the machine is full"), "{full}");
-        assert_eq!((shape, config), (before, as_read));
+        assert_eq!(config, as_read);
     }
 
     #[test]
     fn a_machine_without_a_file_stays_as_it_is() {
         let why = Shape::default().config().unwrap_err();
         assert_eq!(why, "its guests are those that it was started with");
+    }
+
+    #[test]
+    fn a_driver_that_cannot_be_read_is_told_what_it_was_to_be_told() {
+        let (shape, mut config) = shape();
+        let mut written: serde_json::Value = serde_json::to_value(&shape).unwrap();
+        written["domains"]["1"]["config"] = "{}".into();
+        let shape: Shape = serde_json::from_value(written).unwrap();
+        assert_eq!(shape.told(1), "{}");
+        assert_eq!(shape.workers(), [0]);
+        let why = shape.admit(&mut config, &guest("c")).unwrap_err();
+        assert_eq!(why, "domain driver-1: its configuration makes no sense");
     }
 }

@@ -2,19 +2,20 @@
 
 use config::domain::{DriverConfig, VifConfig};
 use config::live;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// They, by the worker's place in the machine.
 #[derive(Debug)]
-pub(crate) struct Windows {
+pub(crate) struct Windows<'a> {
     /// From this slot on they are guests'.
     first: u32,
     /// What a worker serves, and where its window ends.
-    of: BTreeMap<usize, (DriverConfig, u32)>,
+    of: BTreeMap<usize, (Cow<'a, DriverConfig>, u32)>,
 }
 
-impl Windows {
-    pub(crate) fn new(first: u32, of: BTreeMap<usize, (DriverConfig, u32)>) -> Self {
+impl<'a> Windows<'a> {
+    pub(crate) fn new(first: u32, of: BTreeMap<usize, (Cow<'a, DriverConfig>, u32)>) -> Self {
         Self { first, of }
     }
 
@@ -41,7 +42,7 @@ impl Windows {
     pub(crate) fn take(&mut self, placed: BTreeMap<usize, Vec<VifConfig>>) {
         for (worker, mut vifs) in placed {
             if let Some((driver, _)) = self.of.get_mut(&worker) {
-                driver.vifs.append(&mut vifs);
+                driver.to_mut().vifs.append(&mut vifs);
             }
         }
     }
@@ -49,7 +50,8 @@ impl Windows {
     /// A guest's slots are free again.
     pub(crate) fn free(&mut self, guest: &str) {
         for (driver, _) in self.of.values_mut() {
-            driver.vifs.retain(|vif| !is_of(vif, guest));
+            let vifs = &mut driver.to_mut().vifs;
+            vifs.retain(|vif| !is_of(vif, guest));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the manager knows of the domains: as the core has told it.
 
-use crate::shape::{Admitted, Shape};
+use crate::shape::{Admitted, Shape, ShapeChange};
 use abi::DomId;
 use abi::core::Stage;
 use abi::machine::{Access, Connection, Domain, Machine, Setting};
@@ -13,8 +13,8 @@ pub(crate) struct World {
     /// The instance's name.
     pub(crate) name: String,
     shape: Shape,
-    /// How often that has changed since the start.
-    changes: u64,
+    /// What has become of it since somebody has taken that.
+    changes: Vec<ShapeChange>,
     /// Who may speak to us beside root and the user who has started it.
     pub(crate) access: Access,
     /// Connections that it begins with.
@@ -31,12 +31,11 @@ impl World {
     pub(crate) fn new(machine: Machine) -> Self {
         Self {
             name: machine.name,
-            shape: Shape {
-                domains: machine.domains.into_iter().enumerate().collect(),
-                live: machine.live,
-                ..Shape::default()
-            },
-            changes: 0,
+            shape: Shape::new(
+                machine.domains.into_iter().enumerate().collect(),
+                machine.live,
+            ),
+            changes: Vec::new(),
             access: machine.access,
             connections: machine.connections,
             ids: BTreeMap::new(),
@@ -51,10 +50,10 @@ impl World {
         &self.shape
     }
 
-    /// The same, to be changed.
-    pub(crate) fn shape_mut(&mut self) -> &mut Shape {
-        self.changes += 1;
-        &mut self.shape
+    /// It becomes so.
+    pub(crate) fn change(&mut self, change: ShapeChange) {
+        self.shape.apply(change.clone());
+        self.changes.push(change);
     }
 
     /// A guest is to come: see [`Shape::admit`]. Nothing has changed if it is refused.
@@ -63,30 +62,34 @@ impl World {
         config: &mut LiveConfig,
         guest: &Setting,
     ) -> Result<Admitted, String> {
-        let admitted = self.shape.admit(config, guest)?;
-        self.changes += 1;
+        let (admitted, comes) = self.shape.admit(config, guest)?;
+        self.change(comes);
         Ok(admitted)
-    }
-
-    /// The same, where the next manager would find out: it is kept with the next change.
-    pub(crate) fn shape_unkept(&mut self) -> &mut Shape {
-        &mut self.shape
     }
 
     /// It has become so before this manager began.
     pub(crate) fn take_up(&mut self, shape: Shape) {
         self.shape = shape;
-        self.changes += 1;
     }
 
-    /// How often it was changed.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
+    /// The same, of what has become of it since.
+    pub(crate) fn take_up_change(&mut self, change: ShapeChange) {
+        self.shape.apply(change);
+    }
+
+    /// What has become of it since this was last asked for.
+    pub(crate) fn take_changes(&mut self) -> Vec<ShapeChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Whether anything has.
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.changes.is_empty()
     }
 
     /// The description of the domain at a place.
     pub(crate) fn domain(&self, place: usize) -> Option<&Domain> {
-        self.shape.domains.get(&place)
+        self.shape.domains().get(&place)
     }
 
     /// The domain at a place of the machine is this one from now on.
@@ -167,6 +170,6 @@ impl World {
     /// Whether every domain runs and every connection is up.
     pub(crate) fn is_complete(&self) -> bool {
         let up = |id: DomId| self.stage(id) == Some(Stage::Running) && self.is_connected(id);
-        self.ids.len() == self.shape.domains.len() && self.all().all(up)
+        self.ids.len() == self.shape.domains().len() && self.all().all(up)
     }
 }

@@ -19,7 +19,7 @@ use crate::client::Waits;
 use crate::console::Console;
 use crate::core::Refusal;
 use crate::restart::Restart;
-use crate::shape::{Admitted, Shape};
+use crate::shape::{Admitted, Shape, ShapeChange};
 use abi::core::{Ask, Stage};
 use abi::journal::Level;
 use abi::machine::{Attached, Restarts, Setting};
@@ -31,7 +31,7 @@ use serde::Serialize;
 impl Server<'_> {
     /// Whether a domain is a guest that was attached.
     pub(super) fn is_attached(&self, name: &str) -> bool {
-        let live = self.world.shape().live.as_ref();
+        let live = self.world.shape().live();
         live.is_some_and(|live| live.attached.contains_key(name))
     }
 
@@ -48,7 +48,8 @@ impl Server<'_> {
         let config = live_config(&mut self.config, self.world.shape())?;
         let admitted = self.world.admit(config, guest)?;
         if asker == AskedBy::Reload {
-            self.world.shape_mut().adopt([admitted.name.clone()]);
+            let names = vec![admitted.name.clone()];
+            self.world.change(ShapeChange::Adopted { names });
         }
         if let Err(Refusal { why, .. }) = self.keep() {
             self.forget(&admitted.name);
@@ -77,7 +78,9 @@ impl Server<'_> {
 
     /// Nothing is left of a guest.
     pub(super) fn forget(&mut self, name: &str) {
-        self.world.shape_mut().release(name);
+        self.world.change(ShapeChange::Gone {
+            name: name.to_owned(),
+        });
         if let Some(config) = &mut self.config {
             config.remove(name);
         }
@@ -120,10 +123,10 @@ impl Server<'_> {
         }
         let mut tellings = Vec::new();
         for (worker, vifs) in vifs {
-            self.world.shape_mut().serve(worker, &vifs)?;
             for vif in &vifs {
                 tellings.push(telling(worker, vif)?);
             }
+            self.world.change(ShapeChange::Serves { worker, vifs });
         }
         Ok(tellings)
     }
@@ -154,7 +157,7 @@ impl Server<'_> {
         let id = self.world.id(attach.place);
         let id = id.ok_or("it was not built")?;
         if self.world.stage(id).is_some_and(Stage::is_over) {
-            let console = self.consoles.get(&attach.place);
+            let console = self.consoles.get(attach.place);
             let said = match console.map_or("", Console::last_line) {
                 "" => String::new(),
                 line => format!("; it said: {line}"),
@@ -173,11 +176,14 @@ impl Server<'_> {
 
     /// A guest is there from now on, also for the next manager.
     fn is_up(&mut self, attach: &Attach, now: u64) {
-        self.world.shape_mut().coming.remove(&attach.name);
+        self.world.change(ShapeChange::Up {
+            name: attach.name.clone(),
+        });
         let domain = self.world.domain(attach.place);
         if let Some(pause) = domain.and_then(|domain| domain.restart_pause_ms) {
             let known = Restarts::default();
             self.restarts.push(Restart::new(attach.place, pause, known));
+            self.kept.look_again();
         }
         if let Err(Refusal { why, .. }) = self.keep() {
             return self.fail(attach, format!("the core cannot keep what there is: {why}"));

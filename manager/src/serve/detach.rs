@@ -6,6 +6,7 @@ use super::attach::live_config;
 use super::changes::{AskedBy, Detach, GONE_NS};
 use super::tell::Telling;
 use crate::build;
+use crate::shape::ShapeChange;
 use abi::core::{Ask, Stage, Text};
 use abi::journal::Level;
 use abi::machine::Detached;
@@ -34,7 +35,7 @@ impl Server<'_> {
     /// Takes away what another manager has left half done.
     pub(super) fn take_back(&mut self) {
         let shape = self.world.shape();
-        let names: Vec<String> = shape.coming.union(&shape.leaving).cloned().collect();
+        let names: Vec<String> = shape.changing().cloned().collect();
         for name in names {
             self.begin_detach(&name, "its manager has ended");
         }
@@ -60,8 +61,11 @@ impl Server<'_> {
         if let Some(attach) = self.take_coming(name) {
             return self.fail(&attach, why.to_owned());
         }
-        self.world.shape_mut().leaving.insert(name.to_owned());
+        self.world.change(ShapeChange::Leaves {
+            name: name.to_owned(),
+        });
         self.restarts.retain(|restart| restart.place() != place);
+        self.kept.look_again();
         self.note(now);
         if let Some(domain) = self.world.id(place) {
             let why = Text::cut(why);
@@ -125,9 +129,11 @@ impl Server<'_> {
                 telling.put_off(now);
             }
             if telling.is_done() {
-                // When it is started again it does not hear of it; what cannot be read was never
-                // written. The next manager tells it once more.
-                let _ = self.world.shape_unkept().unserve(telling.worker, *conn);
+                // When it is started again it does not hear of it.
+                self.world.change(ShapeChange::Unserves {
+                    worker: telling.worker,
+                    conn: *conn,
+                });
             }
         }
         if now >= detach.began_ns.saturating_add(GONE_NS) {
@@ -173,7 +179,7 @@ impl Server<'_> {
             let _ = self.core.ask(Ask::Close { unit }, &[]);
         }
         self.world.unset(detach.place);
-        if let Some(mut console) = self.consoles.remove(&detach.place) {
+        if let Some(mut console) = self.consoles.remove(detach.place) {
             console.drain(&mut self.log, now);
         }
         self.forget(&detach.name);

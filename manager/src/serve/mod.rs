@@ -12,8 +12,9 @@ use crate::access::{self, Peer, Right};
 use crate::build;
 use crate::client::{Client, Waits};
 use crate::console::Console;
+use crate::consoles::Consoles;
 use crate::core::{Core, Refusal};
-use crate::keep::Keep;
+use crate::keep::{Keep, Keeper};
 use crate::log::Log;
 use crate::restart::{Restart, RestartEvent};
 use crate::world::World;
@@ -25,7 +26,6 @@ use changes::{Attach, Detach, Reload};
 use config::live::LiveConfig;
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -43,15 +43,14 @@ enum Ready {
     Core,
     Listener,
     Client(u64),
-    Console(usize),
+    Consoles,
 }
 
 /// The running machine.
 pub(crate) struct Server<'a> {
     core: &'a mut Core,
     world: World,
-    /// By place in the machine.
-    consoles: BTreeMap<usize, Console>,
+    consoles: Consoles,
     restarts: Vec<Restart>,
     socket: UnixListener,
     clients: BTreeMap<u64, Client>,
@@ -62,13 +61,15 @@ pub(crate) struct Server<'a> {
     user: u32,
     began_ns: u64,
     complete_ns: Option<u64>,
-    /// What the core keeps of us, but for the machine; and how often that had changed then.
-    kept: Option<(Keep<'static>, u64)>,
+    /// What the core keeps of us.
+    kept: Keeper,
     /// The configuration as it has become, once somebody has asked for it.
     config: Option<LiveConfig>,
     attaches: Vec<Attach>,
     detaches: Vec<Detach>,
     reload: Option<Reload>,
+    /// Places of domains that have ended since the last look at those that are started again.
+    ended: BTreeSet<usize>,
     /// Domains whose end was written to the log.
     reported: BTreeSet<DomId>,
     /// Set once the end was asked for: the token of our ask to the core.
@@ -85,12 +86,13 @@ impl<'a> Server<'a> {
         socket: UnixListener,
         log: Log,
         who: (u32, u32, u64),
-    ) -> Self {
+    ) -> Result<Self, String> {
         let (core_pid, user, began_ns) = who;
-        Self {
+        let consoles = Consoles::create().map_err(|error| format!("consoles: {error}"))?;
+        Ok(Self {
             core,
             world,
-            consoles: BTreeMap::new(),
+            consoles,
             restarts: Vec::new(),
             socket,
             clients: BTreeMap::new(),
@@ -100,15 +102,16 @@ impl<'a> Server<'a> {
             user,
             began_ns,
             complete_ns: None,
-            kept: None,
+            kept: Keeper::default(),
             config: None,
             attaches: Vec::new(),
             detaches: Vec::new(),
             reload: None,
+            ended: BTreeSet::new(),
             reported: BTreeSet::new(),
             ending: None,
             trouble_ns: None,
-        }
+        })
     }
 
     /// Serves a part of this program as a client, for good.
@@ -146,14 +149,17 @@ impl<'a> Server<'a> {
         let now = monotonic_ns();
         let kept = kept.unwrap_or(Keep {
             complete_ns: now,
-            missing: BTreeSet::new(),
-            restarts: BTreeMap::new(),
-            shape: None,
+            ..Keep::default()
         });
         self.complete_ns = Some(kept.complete_ns);
-        self.world.missing.extend(kept.missing);
+        self.world.missing.extend(kept.missing.into_owned());
+        self.kept
+            .took_up(kept.shape.is_some() || !kept.changes.is_empty());
         if let Some(shape) = kept.shape {
             self.world.take_up(shape.into_owned());
+        }
+        for change in kept.changes {
+            self.world.take_up_change(change);
         }
         let status = self.core_status();
         for domain in status.iter().flat_map(|status| &status.domains) {
@@ -184,7 +190,7 @@ impl<'a> Server<'a> {
     fn restartable(&self, known: &BTreeMap<usize, Restarts>) -> Vec<Restart> {
         let shape = self.world.shape();
         // Who comes or goes is nobody that comes back.
-        let domains = shape.domains.iter();
+        let domains = shape.domains().iter();
         let domains = domains.filter(|(_, domain)| !shape.is_changing(&domain.name));
         let restart = |(&place, domain): (&usize, &Domain)| {
             let known = known.get(&place).cloned().unwrap_or_default();
@@ -196,48 +202,19 @@ impl<'a> Server<'a> {
     fn watch_console(&mut self, place: usize, console: OwnedFd) {
         if let Some(domain) = self.world.domain(place) {
             let console = Console::new(&domain.name, console);
-            self.consoles.insert(place, console);
+            self.consoles.insert(place, console, monotonic_ns());
         }
     }
 
     /// Has the core keep what the next manager has to know, if that has changed.
     fn keep(&mut self) -> Result<(), Refusal> {
-        let Some(complete_ns) = self.complete_ns.filter(|_| !self.is_kept()) else {
-            return Ok(());
-        };
-        let restarts = self.restarts.iter();
-        let keep = Keep {
-            complete_ns,
-            missing: self.world.missing.clone(),
-            restarts: restarts
-                .map(|restart| (restart.place(), restart.known().clone()))
-                .collect(),
-            shape: None,
-        };
-        let changes = self.world.changes();
-        let whole = Keep {
-            shape: (changes > 0).then_some(Cow::Borrowed(self.world.shape())),
-            ..keep.clone()
-        };
-        let text = serde_json::to_vec(&whole).map_err(|error| error.to_string())?;
-        self.core.ask_with(Ask::Keep {}, &text)?;
-        self.kept = Some((keep, changes));
-        Ok(())
-    }
-
-    /// Whether the core keeps all that the next manager has to know. Asked in every turn.
-    fn is_kept(&self) -> bool {
-        let Some((kept, changes)) = &self.kept else {
-            return false;
-        };
-        let is_known = |restart: &Restart| {
-            let known = kept.restarts.get(&restart.place());
-            known == Some(restart.known())
-        };
-        *changes == self.world.changes()
-            && kept.missing == self.world.missing
-            && kept.restarts.len() == self.restarts.len()
-            && self.restarts.iter().all(is_known)
+        match self.complete_ns {
+            Some(complete_ns) if !self.kept.has(&self.world) => {
+                let Self { kept, world, .. } = self;
+                kept.keep(self.core, complete_ns, world, &self.restarts)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// As [`Server::keep`], where nothing hangs on it: it is tried again in the next turn.
@@ -263,7 +240,7 @@ impl<'a> Server<'a> {
         if let Some(id) = self.world.all().find(over) {
             let name = self.world.name(id).unwrap_or_default();
             let place = self.world.place(name);
-            let console = place.and_then(|place| self.consoles.get(&place));
+            let console = place.and_then(|place| self.consoles.get(place));
             let said = match console.map_or("", Console::last_line) {
                 "" => String::new(),
                 line => format!("; it said: {line}"),
@@ -324,19 +301,21 @@ impl<'a> Server<'a> {
 
     fn live(&mut self, id: DomId, stage: Stage, text: &str) {
         self.world.live(id, stage, text);
-        if !stage.is_over() {
+        if stage.is_over() {
+            let name = self.world.name(id).unwrap_or_default();
+            self.ended.extend(self.world.place(name));
+            self.core.part(id);
+        } else {
             // An id that is given out again is another domain's.
             self.reported.remove(&id);
-        } else {
-            self.core.part(id);
         }
         // What it printed last is worth having before its end is reported.
         if stage.is_over() && !self.reported.contains(&id) {
             let now = monotonic_ns();
             let name = self.world.name(id).unwrap_or_default().to_owned();
             let place = self.world.place(&name);
-            if let Some(console) = place.and_then(|place| self.consoles.get_mut(&place)) {
-                console.drain(&mut self.log, now);
+            if let Some(place) = place {
+                self.consoles.drain(place, &mut self.log, now);
             }
             let stillborn = self
                 .restarts
@@ -389,8 +368,8 @@ impl<'a> Server<'a> {
     fn turn(&mut self) {
         let now = monotonic_ns();
         let clients = self.clients.values().filter_map(Client::deadline_ns);
-        let consoles = self.consoles.values();
-        let consoles = consoles.filter_map(|console| console.deadline_ns(now));
+        self.consoles.resume(now);
+        let consoles = self.consoles.deadline_ns(now);
         let mut deadline = clients.chain(consoles).min();
         if self.restarts_now() {
             let due = self.restarts.iter().filter_map(|r| r.due_ns(&self.world));
@@ -452,7 +431,14 @@ impl<'a> Server<'a> {
             return;
         }
         let mut replaced = Vec::new();
-        for restart in &mut self.restarts {
+        let ended = std::mem::take(&mut self.ended);
+        // To one that is up nothing happens but its end.
+        let concerns = |restart: &&mut Restart| {
+            let is_up = restart.is_up();
+            !is_up || ended.contains(&restart.place())
+        };
+        for restart in self.restarts.iter_mut().filter(concerns) {
+            self.kept.look_again();
             for event in restart.turn(self.core, &mut self.world, now) {
                 match event {
                     RestartEvent::Line(line) => self.log.line(Warning, "grantwayd", &line),
@@ -461,13 +447,13 @@ impl<'a> Server<'a> {
             }
         }
         for (place, console) in replaced {
-            if let Some(before) = self.consoles.get_mut(&place) {
-                before.drain(&mut self.log, now);
-            }
+            self.consoles.drain(place, &mut self.log, now);
             self.watch_console(place, console);
         }
-        let all: BTreeSet<DomId> = self.world.all().collect();
-        self.reported.retain(|id| all.contains(id));
+        if !self.reported.is_empty() {
+            let all: BTreeSet<DomId> = self.world.all().collect();
+            self.reported.retain(|id| all.contains(id));
+        }
     }
 
     fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
@@ -484,11 +470,7 @@ impl<'a> Server<'a> {
             };
             sources.push((Ready::Client(*id), client.fd(), flags));
         }
-        for (place, console) in &self.consoles {
-            if let Some(fd) = console.watch(now_ns) {
-                sources.push((Ready::Console(*place), fd, PollFlags::IN));
-            }
-        }
+        sources.push((Ready::Consoles, self.consoles.fd(), PollFlags::IN));
         let timeout_ns = deadline_ns.map(|at| at.saturating_sub(now_ns));
         link::wait_for(&sources, timeout_ns)
     }
@@ -514,11 +496,7 @@ impl<'a> Server<'a> {
                     client.receive(now)
                 }
             }
-            Ready::Console(place) => {
-                if let Some(console) = self.consoles.get_mut(&place) {
-                    console.take(&mut self.log, now);
-                }
-            }
+            Ready::Consoles => self.consoles.take(&mut self.log, now),
         }
     }
 

@@ -7,6 +7,7 @@ use super::changes::{AskedBy, Change, Progress, Reload, UP_NS};
 use super::tell::Telling;
 use crate::client::Waits;
 use crate::reload::{self, Step};
+use crate::shape::ShapeChange;
 use abi::journal::Level;
 use abi::machine::Setting;
 use abi::mailbox::Request;
@@ -45,7 +46,9 @@ impl Server<'_> {
         let mut named = difference.named;
         let stay = |name: &String| difference.coming.iter().all(|coming| coming.name != *name);
         named.retain(stay);
-        self.world.shape_mut().adopt(named);
+        self.world.change(ShapeChange::Adopted {
+            names: named.into_iter().collect(),
+        });
         self.reload = Some(Reload {
             client,
             began_ns: now,
@@ -63,7 +66,7 @@ impl Server<'_> {
         let files: Vec<File> = files.into_iter().map(file).collect();
         let config = live_config(&mut self.config, self.world.shape())?.clone();
         let shape = self.world.shape();
-        let live = shape.live.as_ref();
+        let live = shape.live();
         let live = live.ok_or("its guests are those that it was started with")?;
         let difference = difference(live, &config, &files)?;
         let mut concerned = difference.gone.iter().chain(&difference.named);
@@ -125,7 +128,10 @@ impl Server<'_> {
         let changed = live_config(&mut self.config, self.world.shape())?
             .clone()
             .change(guest)?;
-        let told = self.world.shape_mut().change(&changed.vifs)?;
+        let vifs = changed.vifs;
+        self.world
+            .change(ShapeChange::Changes { vifs: vifs.clone() });
+        let told = self.world.shape().told_of(&vifs);
         let telling = |(worker, vif): &(usize, VifConfig)| {
             let vif = serde_json::to_string(vif).map_err(|error| error.to_string())?;
             Telling::new(*worker, &Request::Change { vif })
@@ -166,7 +172,7 @@ impl Server<'_> {
         let name = changed.domain.name;
         let line = format!("{name}: its rules and rate limits are others");
         self.log.line(Level::Info, "grantwayd", &line);
-        self.world.shape_mut().describe(name, guest);
+        self.world.change(ShapeChange::Described { name, guest });
         Ok(())
     }
 

@@ -110,6 +110,7 @@ impl Server<'_> {
         })?;
         let domain = self.world.id(place).ok_or("it was not built")?;
         restart.ask();
+        self.kept.look_again();
         let before = restart.known().count;
         let why = Text::cut("killed: it was to be started again");
         let killed = self.core.ask(Ask::Kill { domain, why }, &[]);

@@ -201,6 +201,7 @@ mod tests {
                 info: area(256),
                 frames: area(machine.domains[0].frames as usize),
                 window: area(1),
+                mailbox: Area::anonymous(abi::layout::mailbox::BYTES).unwrap(),
                 domain: DomId(0),
                 grant_entries: 0,
                 config_bytes: 0,

@@ -104,7 +104,14 @@ pub const COMMON: &[Call] = &calls! {
 };
 
 /// What the manager may call.
-pub const MANAGER: &[&[Call]] = &[COMMON];
+pub const MANAGER: &[&[Call]] = &[COMMON, CONSOLES];
+
+/// Waiting for the consoles of all domains at once.
+const CONSOLES: &[Call] = &calls! {
+    SYS_epoll_create1 When::Always;
+    SYS_epoll_ctl When::Always;
+    SYS_epoll_pwait When::Always;
+};
 
 /// What netd may call.
 pub const NETD: &[&[Call]] = &[COMMON, DEVICES];

@@ -158,7 +158,7 @@ messages! {
         12 Status {}
         /// Beside the answer: the audit ([`crate::status::Audit`]).
         13 Audit {}
-        /// Keep the bytes beside for the next manager.
+        /// Keep the file beside for the next manager, who reads what this one has written to it.
         14 Keep {}
         /// Whether domains can run here at all; refused: why not.
         15 Probe {}

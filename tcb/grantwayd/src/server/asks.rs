@@ -3,7 +3,7 @@
 use super::{Core, copies};
 use crate::control::named;
 use abi::DomId;
-use abi::core::{Ask, CPU_WORDS, CoreStatus, KEPT_MAX, Tell};
+use abi::core::{Ask, CPU_WORDS, CoreStatus, Tell};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
@@ -95,9 +95,8 @@ impl Core {
             Ask::Kill { domain, why } => self.hypervisor.kill(domain, why.as_str()),
             Ask::Knock { domain } => self.hypervisor.knock(domain),
             Ask::Keep {} => {
-                let kept = beside(&fds)?;
-                sealed::check(kept, KEPT_MAX)?;
-                self.kept = Some(kept.try_clone()?);
+                // The manager goes on writing it: only the next one reads it.
+                self.kept = Some(beside(&fds)?.try_clone()?);
             }
             Ask::Hold {} => {
                 self.held = fds;
