@@ -5,7 +5,10 @@
 //! against all that are there by the same rules as the file was.
 
 mod network;
+mod nics;
 pub mod reload;
+
+pub use nics::{NicsStep, Refitted};
 
 use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::machine;
@@ -91,6 +94,10 @@ impl LiveConfig {
     pub fn of(live: &Live) -> Result<Self, Problems> {
         let (mut config, _) = parse_located(&files_of(live))?;
         name_macs(&mut config);
+        nics::name_macs(&mut config);
+        if let Some(described) = &live.nics {
+            config.nics = nics::read(described)?;
+        }
         config
             .guests
             .retain(|guest| !live.detached.contains(&guest.name));

@@ -1,6 +1,7 @@
 //! From a description to running domains: the core builds them, netd opens their devices.
 
 use crate::core::{Core, Refusal};
+use crate::shape::lasts;
 use crate::world::World;
 use abi::DomId;
 use abi::core::{Ask, CPU_WORDS, NewSocket, Text};
@@ -84,7 +85,7 @@ pub(crate) fn place_of(unit: u32) -> usize {
 /// A domain's devices that outlive it, with their numbers.
 fn lasting(domain: &Domain) -> impl Iterator<Item = (usize, &Device)> {
     let numbered = domain.devices.iter().enumerate();
-    numbered.filter(|(_, device)| matches!(device, Device::Tap(_) | Device::Xdp(_)))
+    numbered.filter(|(_, device)| lasts(device))
 }
 
 /// Asks netd to open every device that outlives its domains, and does not wait. Returns for each
@@ -103,9 +104,28 @@ pub(crate) fn open(
     world: &World,
     place: usize,
 ) -> Result<Vec<(String, u32)>, Refusal> {
-    let domain = domain(world, place)?;
+    let numbers = lasting(domain(world, place)?).map(|(number, _)| (place, number));
+    open_some(core, world, numbers)
+}
+
+/// Closes a device, by its domain's place and its number there.
+pub(crate) fn close(core: &mut Core, (place, number): (usize, usize)) {
+    let unit = unit(place, number);
+    let _ = core.ask(Ask::Close { unit }, &[]);
+}
+
+/// As [`open`], of devices by their domains' places and their numbers there.
+pub(crate) fn open_some(
+    core: &mut Core,
+    world: &World,
+    devices: impl IntoIterator<Item = (usize, usize)>,
+) -> Result<Vec<(String, u32)>, Refusal> {
     let mut opened = Vec::new();
-    for (number, device) in lasting(domain) {
+    for (place, number) in devices {
+        let domain = domain(world, place)?;
+        let Some(device) = domain.devices.get(number) else {
+            continue;
+        };
         let unit = unit(place, number);
         let mut device = device.clone();
         if let Device::Tap(tap) = &mut device
@@ -243,8 +263,7 @@ impl Gift<'_> {
                 let gone = |id: &DomId| self.world.stage(*id) == Some(abi::core::Stage::Gone);
                 // The socket would lie over the memory of a guest that is gone: there is none.
                 let Some(of) = of.filter(|id| !gone(id)) else {
-                    let nothing = Ask::GiveNothing { domain: self.id };
-                    return self.core.ask(nothing, &[]).map(drop);
+                    return self.nothing();
                 };
                 let socket = NewSocket {
                     domain: self.id,
@@ -261,6 +280,7 @@ impl Gift<'_> {
                 self.core.ask_with(give, &queue).map(drop)
             }
             Device::Read(_) | Device::Write(_) => self.file(own, device),
+            Device::Nothing => self.nothing(),
         }
     }
 
@@ -304,6 +324,11 @@ impl Gift<'_> {
             }
         }
         found.ok_or_else(|| format!("the TAP {ifname} has no queue left").into())
+    }
+
+    fn nothing(self) -> Result<(), Refusal> {
+        let nothing = Ask::GiveNothing { domain: self.id };
+        self.core.ask(nothing, &[]).map(drop)
     }
 
     fn descriptor(self, unit: u32, place: u32, told: bool) -> Result<(), Refusal> {

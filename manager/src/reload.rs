@@ -9,8 +9,8 @@ use crate::shape::Shape;
 use crate::windows::Windows;
 use abi::machine::Setting;
 use abi::reload::{ReloadStep, StepKind, StepReason};
-use config::live::LiveConfig;
 use config::live::reload::{Coming, Difference};
+use config::live::{LiveConfig, NicsStep};
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +19,8 @@ pub(crate) struct Step {
     pub(crate) told: ReloadStep,
     /// Who is attached, or what a guest becomes, if so.
     pub(crate) guest: Option<Setting>,
+    /// Which NICs there are from then on, if that is what it is about.
+    pub(crate) nics: Option<NicsStep>,
 }
 
 impl Step {
@@ -29,7 +31,11 @@ impl Step {
             why,
             changes,
         };
-        Self { told, guest: None }
+        Self {
+            told,
+            guest: None,
+            nics: None,
+        }
     }
 
     fn change(coming: Coming) -> Self {
@@ -39,8 +45,25 @@ impl Step {
             why: StepReason::Changed,
             changes: coming.changes.unwrap_or_default(),
         };
-        let guest = Some(coming.guest);
-        Self { told, guest }
+        Self {
+            told,
+            guest: Some(coming.guest),
+            nics: None,
+        }
+    }
+
+    fn nics(nics: NicsStep) -> Self {
+        let told = ReloadStep {
+            step: StepKind::Nics,
+            domain: "driver".to_owned(),
+            why: StepReason::Changed,
+            changes: nics.changes.clone(),
+        };
+        Self {
+            told,
+            guest: None,
+            nics: Some(nics),
+        }
     }
 
     fn attach(coming: Coming) -> Self {
@@ -53,8 +76,11 @@ impl Step {
             },
             changes: Vec::new(),
         };
-        let guest = Some(coming.guest);
-        Self { told, guest }
+        Self {
+            told,
+            guest: Some(coming.guest),
+            nics: None,
+        }
     }
 }
 
@@ -75,6 +101,12 @@ pub(crate) fn steps(
     };
     for name in difference.gone {
         trial.leave(&name, StepReason::Gone, Vec::new());
+    }
+    for step in difference.nics {
+        match trial.config.set_nics(&step.nics) {
+            Ok(()) => trial.steps.push(Step::nics(step)),
+            Err(wrong) => trial.wrong.push(wrong),
+        }
     }
     let mut late = Vec::new();
     for coming in difference.coming {
@@ -207,6 +239,7 @@ mod tests {
             StepKind::Detach => format!("-{}", step.told.domain),
             StepKind::Attach => format!("+{}", step.told.domain),
             StepKind::Change => format!("={}", step.told.domain),
+            StepKind::Nics => format!("nics {}", step.told.changes.join("; ")),
         };
         Ok(steps.iter().map(sign).collect::<Vec<_>>().join(" "))
     }

@@ -4,9 +4,9 @@
 //! is: the next manager hears of the changes, and makes them again.
 
 use crate::windows::{self, Windows};
-use abi::machine::{Domain, Live, Program, Setting};
+use abi::machine::{Device, Domain, Live, Program, Setting};
 use config::domain::{DriverConfig, VifConfig};
-use config::live::LiveConfig;
+use config::live::{LiveConfig, NicsStep, Refitted};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,8 @@ pub(crate) struct Shape {
     coming: BTreeSet<String>,
     /// Guests that are being taken away.
     leaving: BTreeSet<String>,
+    /// Devices that come and go with NICs, until the workers are there with them.
+    refitting: Option<Refitting>,
     /// What the workers of the driver domain are told at their start, by their places: in place of
     /// their domains' texts, which are empty.
     drivers: BTreeMap<usize, DriverConfig>,
@@ -36,6 +38,17 @@ struct WrittenShape {
     live: Option<Live>,
     coming: BTreeSet<String>,
     leaving: BTreeSet<String>,
+    #[serde(default)]
+    refitting: Option<Refitting>,
+}
+
+/// Devices of workers, each by its worker's place and its number there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Refitting {
+    /// To be opened before the workers are started again.
+    pub(crate) opens: Vec<(usize, usize)>,
+    /// To be closed when they are.
+    pub(crate) closes: Vec<(usize, usize)>,
 }
 
 impl From<WrittenShape> for Shape {
@@ -43,6 +56,7 @@ impl From<WrittenShape> for Shape {
         Self {
             coming: written.coming,
             leaving: written.leaving,
+            refitting: written.refitting,
             ..Self::new(written.domains, written.live)
         }
     }
@@ -60,6 +74,7 @@ impl From<Shape> for WrittenShape {
             live: shape.live,
             coming: shape.coming,
             leaving: shape.leaving,
+            refitting: shape.refitting,
         }
     }
 }
@@ -90,6 +105,13 @@ pub(crate) enum ShapeChange {
     /// Files that were read after the start name these guests: they are these files' from now on,
     /// however they came.
     Adopted { names: Vec<String> },
+    /// The machine has these NICs, and each worker, by its place, what belongs to them.
+    Refits {
+        nics: Option<Vec<Setting>>,
+        workers: Vec<(usize, Refitted)>,
+    },
+    /// The workers are there with them.
+    HasRefitted,
 }
 
 /// A guest on its way in.
@@ -102,6 +124,11 @@ pub(crate) struct Admitted {
     /// By the worker's place, what it is to be told of each interface; connections are not known
     /// yet.
     pub(crate) vifs: BTreeMap<usize, Vec<VifConfig>>,
+}
+
+/// Whether a device outlives its domain.
+pub(crate) fn lasts(device: &Device) -> bool {
+    matches!(device, Device::Tap(_) | Device::Xdp(_))
 }
 
 fn text_of(driver: &DriverConfig) -> String {
@@ -225,6 +252,27 @@ impl Shape {
         Ok(Windows::new(first, of))
     }
 
+    /// What becomes of it with the NICs of a step, and the way back. `config` has them already.
+    pub(crate) fn refits(&self, config: &LiveConfig, step: &NicsStep) -> [ShapeChange; 2] {
+        let (mut after, mut before) = (Vec::new(), Vec::new());
+        for (worker, (&place, told)) in (0..).zip(&self.drivers) {
+            if let Some(domain) = self.domains.get(&place) {
+                let refitted = config.refit(worker, domain, &told.nics, &step.come);
+                after.push((place, refitted));
+                let (domain, nics) = (domain.clone(), told.nics.clone());
+                before.push((place, Refitted { domain, nics }));
+            }
+        }
+        let nics = self.live.as_ref().and_then(|live| live.nics.clone());
+        let refits = |nics, workers| ShapeChange::Refits { nics, workers };
+        [refits(Some(step.nics.clone()), after), refits(nics, before)]
+    }
+
+    /// Devices that come and go with NICs just now.
+    pub(crate) fn refitting(&self) -> Option<&Refitting> {
+        self.refitting.as_ref()
+    }
+
     /// What the workers are to be told of these interfaces, which they serve.
     pub(crate) fn told_of(&self, vifs: &[VifConfig]) -> Vec<(usize, VifConfig)> {
         let drivers = self.drivers.iter();
@@ -302,6 +350,34 @@ impl Shape {
                     live.of_files.extend(names);
                 }
             }
+            ShapeChange::Refits { nics, workers } => self.refit(nics, workers),
+            ShapeChange::HasRefitted => self.refitting = None,
+        }
+    }
+
+    fn refit(&mut self, nics: Option<Vec<Setting>>, workers: Vec<(usize, Refitted)>) {
+        let mut refitting = self.refitting.take().unwrap_or_default();
+        for (place, refitted) in workers {
+            let Some(domain) = self.domains.get_mut(&place) else {
+                continue;
+            };
+            let (before, after) = (&domain.devices, &refitted.domain.devices);
+            for number in 0..before.len().max(after.len()) {
+                let lasts = |devices: &[Device]| devices.get(number).is_some_and(lasts);
+                match (lasts(before), lasts(after)) {
+                    (false, true) => refitting.opens.push((place, number)),
+                    (true, false) => refitting.closes.push((place, number)),
+                    _ => {}
+                }
+            }
+            *domain = refitted.domain;
+            if let Some(driver) = self.drivers.get_mut(&place) {
+                driver.nics = refitted.nics;
+            }
+        }
+        self.refitting = Some(refitting);
+        if let Some(live) = &mut self.live {
+            live.nics = nics;
         }
     }
 

@@ -11,6 +11,7 @@ mod limits;
 mod lro;
 mod machine;
 mod newcomers;
+mod nics;
 mod pages;
 mod pairs;
 mod persistent;

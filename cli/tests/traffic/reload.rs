@@ -26,7 +26,7 @@ fn guest(place: usize, netns: &str, more: &str) -> String {
 }
 
 /// A machine with guests in the first of three namespaces.
-fn start(guests: usize) -> Option<Machine> {
+pub(crate) fn start(guests: usize) -> Option<Machine> {
     Machine::start(&["ping", "ip"], &NAMES, |paths| {
         let guests = paths.iter().take(guests).enumerate();
         let guests = guests.map(|(place, path)| guest(place, path, ""));
@@ -35,7 +35,7 @@ fn start(guests: usize) -> Option<Machine> {
 }
 
 /// What its file would have of these guests.
-fn file_of(machine: &Machine, guests: &[(usize, &str)]) -> String {
+pub(crate) fn file_of(machine: &Machine, guests: &[(usize, &str)]) -> String {
     let section = |(place, more): &(usize, &str)| {
         let netns = machine.places[*place].0.path();
         guest(*place, &netns.display().to_string(), more)
@@ -44,7 +44,7 @@ fn file_of(machine: &Machine, guests: &[(usize, &str)]) -> String {
 }
 
 /// Its file, with another text.
-fn write(machine: &Machine, text: &str) -> String {
+pub(crate) fn write(machine: &Machine, text: &str) -> String {
     let file = machine.folder.path().join("machine.toml");
     fs::write(&file, text).unwrap();
     file.display().to_string()
@@ -74,7 +74,7 @@ fn short(steps: &[Value]) -> String {
 }
 
 /// A request on the control socket, as it is documented.
-fn ask(socket: &Path, request: &Value) -> Value {
+pub(crate) fn ask(socket: &Path, request: &Value) -> Value {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.write_all(format!("{request}\n").as_bytes()).unwrap();
     let mut answer = String::new();
@@ -82,11 +82,11 @@ fn ask(socket: &Path, request: &Value) -> Value {
     serde_json::from_str(&answer).unwrap()
 }
 
-fn socket(machine: &Machine) -> PathBuf {
+pub(crate) fn socket(machine: &Machine) -> PathBuf {
     machine.folder.path().join("run").join("grantway.sock")
 }
 
-fn request(text: &str) -> Value {
+pub(crate) fn request(text: &str) -> Value {
     json!({ "op": "reload", "files": [{ "name": "f", "text": text }] })
 }
 

@@ -53,6 +53,11 @@ impl Config {
         found.0
     }
 
+    /// What is wrong with it, but for sizes.
+    pub(crate) fn findings_of_parts(&self) -> Vec<Finding> {
+        self.parts().0
+    }
+
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut found = self.parts();
         if found.0.is_empty() {

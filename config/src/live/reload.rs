@@ -4,7 +4,7 @@
 //! Meanings are compared, so that a default that is written out changes nothing. Words tell people
 //! of a difference: what was written, and what is written now.
 
-use super::{LiveConfig, files_of, with_macs, write};
+use super::{LiveConfig, NicsStep, files_of, nics, with_macs, write};
 use crate::files::settings;
 use crate::model::{Config, Guest};
 use crate::parse::parse_located;
@@ -14,7 +14,7 @@ use abi::machine::{Live, Setting};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sections by their names, as they are written.
-type Sections = BTreeMap<String, Setting>;
+pub(super) type Sections = BTreeMap<String, Setting>;
 
 /// What it takes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,6 +25,8 @@ pub struct Difference {
     pub coming: Vec<Coming>,
     /// Guests that were attached one by one and that the files do not name: they stay.
     pub stays: Vec<String>,
+    /// What becomes of NICs, step by step.
+    pub nics: Vec<NicsStep>,
     /// All guests that the files name.
     pub named: BTreeSet<String>,
 }
@@ -48,9 +50,18 @@ pub struct Coming {
 /// # Errors
 /// Everything that is wrong with the files, or cannot change while the machine runs, a line each.
 pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<Difference, String> {
-    let (config, located) = parse_located(files).map_err(|wrong| wrong.to_string())?;
+    let (mut config, located) = parse_located(files).map_err(|wrong| wrong.to_string())?;
     let (before, now) = (settings(&files_of(live))?, settings(files)?);
-    let fixed = fixed(&running.config, &before, &config, (&now, &located));
+    let nics = nics::steps(live, &running.config, &before, &mut config, &now);
+    let mut fixed = fixed(&running.config, &before, &config, (&now, &located));
+    if nics.is_none() {
+        fixed.extend(fixed_nics(
+            &running.config,
+            &before,
+            &config,
+            (&now, &located),
+        ));
+    }
     located.check(fixed).map_err(|wrong| wrong.to_string())?;
     let named: BTreeSet<String> = config.guests.iter().map(|of| of.name.clone()).collect();
     let mut coming = Vec::new();
@@ -91,6 +102,7 @@ pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<D
         gone,
         coming,
         stays,
+        nics: nics.unwrap_or_default(),
         named,
     })
 }
@@ -150,6 +162,17 @@ fn fixed(
         let (before, now) = (section(before, name), section(now, name));
         compare((place, located), &before, &now, &mut found);
     }
+    found
+}
+
+/// The same of NICs that cannot change while a machine runs.
+fn fixed_nics(
+    running: &Config,
+    before: &Sections,
+    config: &Config,
+    (now, located): (&Sections, &Located),
+) -> Vec<Finding> {
+    let mut found = Vec::new();
     for (n, nic) in config.nics.iter().enumerate() {
         match running.nics.iter().find(|there| there.name == nic.name) {
             None => found.push(finding(
@@ -239,7 +262,7 @@ fn empty() -> Setting {
 }
 
 /// A list of sections.
-fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
+pub(super) fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
     match all.get(name) {
         Some(Setting::List(list)) => list,
         _ => &[],
@@ -247,7 +270,7 @@ fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
 }
 
 /// The one of them that has this name.
-fn find(all: &Sections, list_name: &str, name: &str) -> Setting {
+pub(super) fn find(all: &Sections, list_name: &str, name: &str) -> Setting {
     let is_it = |section: &&Setting| {
         let Setting::Section(keys) = section else {
             return false;
@@ -259,7 +282,7 @@ fn find(all: &Sections, list_name: &str, name: &str) -> Setting {
 }
 
 /// What is written otherwise in a section, key by key; `path` says in which.
-fn differences(path: &str, before: &Setting, now: &Setting, found: &mut Vec<String>) {
+pub(super) fn differences(path: &str, before: &Setting, now: &Setting, found: &mut Vec<String>) {
     for key in keys_of(before, now) {
         match (value(before, key), value(now, key)) {
             (before, now) if before == now => {}

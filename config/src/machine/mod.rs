@@ -9,10 +9,10 @@ mod nic;
 mod told;
 mod waiting;
 
-use crate::domain::VifConfig;
+use crate::domain::{NicConfig, VifConfig};
 use crate::model::Config;
 use crate::sizes::worker_name;
-use abi::machine::{Access, Connection, Domain, Machine};
+use abi::machine::{Access, Connection, Device, Domain, Machine};
 
 /// The machine of a configuration, whether that is valid or not: no size overflows, too large ones
 /// are as large as their types.
@@ -51,6 +51,12 @@ pub(crate) fn guest_of(config: &Config, g: usize) -> (Domain, Vec<VifConfig>) {
     let vifs = vifs.map(|(v, vif)| driver::told_of(config, (g, v), vif));
     let vifs = vifs.collect();
     (guest::domain(config, g, &guest), vifs)
+}
+
+/// What a worker is told of its NICs, and their devices.
+pub(crate) fn nics_of(config: &Config, worker: u32) -> (Vec<NicConfig>, Vec<Device>) {
+    let nics = nic::Nics::build(config, worker);
+    (nics.nics, nics.devices.0)
 }
 
 /// Slots of each worker's window that its NICs take, from the first one on.

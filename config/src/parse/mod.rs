@@ -8,7 +8,7 @@ mod rule;
 mod station;
 
 use crate::files::{File, merge};
-use crate::model::{Config, DEFAULT_NAME, Guest};
+use crate::model::{Config, DEFAULT_NAME, Guest, Nic};
 use crate::problem::{Located, Place, Problem, Problems};
 use crate::table::{Reader, Reading, Table};
 use toml::de::DeTable;
@@ -77,28 +77,50 @@ pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
     (Problems::or(problems, config.unwrap_or_default()), reading)
 }
 
+/// The NICs of a text that has nothing else.
+pub(crate) fn read_nics(text: &str) -> Result<Vec<Nic>, Problems> {
+    let read = |root: &Table<'_, '_>| {
+        let tables = root.tables("nic", "nic", Place::Nic).into_iter();
+        let nics = tables.enumerate().map(|(n, table)| nic::read(n, table));
+        nics.collect()
+    };
+    read_alone(text, "write what a section [[nic]] would have", read)
+}
+
 /// The one guest of a text that has nothing else; it is to be guest number `g`.
 pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
+    let read = |root: &Table<'_, '_>| {
+        let tables = root.tables("guest", "guest", |_| Place::Guest(g));
+        let guests = tables.into_iter().map(|table| guest::read(g, table));
+        guests.last().unwrap_or_default()
+    };
+    read_alone(text, "write what a section [[guest]] would have", read)
+}
+
+/// What `read` makes of a text that nobody has written into a file.
+fn read_alone<T: Default>(
+    text: &str,
+    remedy: &str,
+    read: impl FnOnce(&Table<'_, '_>) -> T,
+) -> Result<T, Problems> {
     let reader = Reader::new(&one("", text));
     let (root, errors) = DeTable::parse_recoverable(text);
     let root = root.into_inner();
     for error in &errors {
-        let remedy = "write what a section [[guest]] would have";
         reader.problem(error.span(), error.message(), remedy);
     }
-    let mut guests = Vec::new();
+    let mut found = T::default();
     if errors.is_empty() {
         let root = Table::new(&reader, &root, 0..0, "", Place::Machine);
-        let tables = root.tables("guest", "guest", |_| Place::Guest(g));
-        guests.extend(tables.into_iter().map(|table| guest::read(g, table)));
+        found = read(&root);
         root.finish();
     }
     let mut problems = reader.finish().problems;
     for problem in &mut problems {
-        // Nobody has written these lines.
+        // There is no file to look into.
         (problem.file, problem.line) = (None, None);
     }
-    Problems::or(problems, guests.pop().unwrap_or_default())
+    Problems::or(problems, found)
 }
 
 fn machine(root: &Table<'_, '_>) -> Config {

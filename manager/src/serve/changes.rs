@@ -100,6 +100,8 @@ pub(super) enum Progress {
     UnderWay,
     /// The driver domain is told.
     Telling(Change),
+    /// The driver domain is started again with other NICs.
+    Refitting(Refit),
     /// It is done, or why not.
     Over(Result<(), String>),
 }
@@ -112,6 +114,14 @@ pub(super) struct Change {
     pub(super) tellings: Vec<Telling>,
 }
 
+/// The driver domain gets other NICs.
+#[derive(Debug)]
+pub(super) struct Refit {
+    /// By the worker's place, how often it had been started again before.
+    pub(super) starts: Vec<(usize, u64)>,
+    pub(super) began_ns: u64,
+}
+
 impl Reload {
     /// When it wants to be looked at, if nothing tells before.
     pub(super) fn due_ns(&self) -> Option<u64> {
@@ -122,6 +132,7 @@ impl Reload {
                 let due = change.tellings.iter().filter_map(Telling::due_ns);
                 due.chain([late]).min()
             }
+            Progress::Refitting(refit) => Some(refit.began_ns.saturating_add(UP_NS)),
             Progress::Between | Progress::Over(_) => Some(0),
         }
     }

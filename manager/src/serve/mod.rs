@@ -4,6 +4,7 @@
 mod attach;
 mod changes;
 mod detach;
+mod nics;
 mod reload;
 mod requests;
 mod tell;
@@ -183,6 +184,7 @@ impl<'a> Server<'a> {
         let text = "the manager was started again";
         self.log.line(Warning, "grantwayd", text);
         self.take_back();
+        self.finish_nics();
         self.note(now);
     }
 

@@ -97,6 +97,10 @@ impl Server<'_> {
                     None => return,
                     told => told,
                 },
+                Progress::Refitting(refit) => match self.refit_turn(refit, now) {
+                    None => return,
+                    done => done,
+                },
             };
             if let Some(Err(why)) = outcome {
                 return self.end_reload(Some(why), now);
@@ -115,6 +119,9 @@ impl Server<'_> {
     }
 
     fn begin_step(&mut self, step: &Step, now: u64) -> Result<(), String> {
+        if let Some(nics) = &step.nics {
+            return self.begin_nics(nics, now);
+        }
         match &step.guest {
             None => self.detach_for(AskedBy::Reload, &step.told.domain),
             Some(guest) if step.told.step == StepKind::Change => self.begin_change(guest, now),
@@ -189,6 +196,7 @@ impl Server<'_> {
                 StepKind::Detach => "detach",
                 StepKind::Attach => "attach",
                 StepKind::Change => "change",
+                StepKind::Nics => "NICs of",
             };
             format!("{what} {}: {why}", step.domain)
         });

@@ -65,6 +65,10 @@ pub struct Live {
     /// Guests of the file that were described otherwise since.
     #[serde(default)]
     pub changed: BTreeMap<String, Setting>,
+    /// All NICs, if they are not those of the files any more: sections `[[nic]]`, with the MACs
+    /// that they were given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nics: Option<Vec<Setting>>,
     /// Guests among those that were attached that the files of a later reload name: they are no
     /// more than others of a file's.
     #[serde(default)]
@@ -149,6 +153,8 @@ pub enum Device {
     Read(String),
     /// A file that is only written; it must not exist.
     Write(String),
+    /// None any more: a number that no other device has.
+    Nothing,
 }
 
 /// What netd is asked to open.

@@ -26,6 +26,8 @@ pub enum StepKind {
     Attach,
     /// Firewall rules and rate limits of a guest's interfaces are others.
     Change,
+    /// The driver domain is started again with other NICs.
+    Nics,
 }
 
 /// Why it does so.
@@ -46,7 +48,7 @@ pub enum StepReason {
 pub struct ReloadStep {
     /// What it does.
     pub step: StepKind,
-    /// The guest.
+    /// The guest, or the driver domain.
     pub domain: String,
     /// Why.
     pub why: StepReason,

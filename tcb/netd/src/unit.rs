@@ -153,7 +153,7 @@ pub(crate) fn open(opening: &Opening, files: &Files) -> Result<Opened, Refusal> 
                 life => open_next(path, life)?,
             })
         }
-        Device::TapQueue | Device::TapShare { .. } | Device::XdpQueue(_) => {
+        Device::TapQueue | Device::TapShare { .. } | Device::XdpQueue(_) | Device::Nothing => {
             Err("this is part of another device".to_owned().into())
         }
     }

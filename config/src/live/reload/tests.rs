@@ -1,6 +1,8 @@
 use super::*;
+use crate::domain::{DriverConfig, NicKind};
 use crate::live::machine;
 use crate::parse::{one, parse};
+use abi::machine::Device;
 
 const FILE: &str = r#"
 [machine]
@@ -273,4 +275,111 @@ fn who_was_detached_comes_back_and_who_comes_again_keeps_its_mac() {
     attach(&mut live, second.guest.clone());
     attach(&mut live, first.guest.clone());
     assert_eq!(short(&against(&live, &slower).unwrap()), "");
+}
+
+const TAP: &str = "[[nic]]\nname = \"tap\"\nkind = \"tap\"\naddresses = [\"10.0.0.9/24\"]\n";
+
+/// The words of each step that is about NICs, and the names of the NICs from then on.
+fn nic_steps(live: &Live, file: &str) -> Vec<(String, Vec<String>)> {
+    let difference = against(live, file).unwrap();
+    assert_eq!(short(&difference), "");
+    let steps = difference.nics.iter().map(|step| {
+        let nics = crate::live::nics::read(&step.nics).unwrap();
+        let names = nics.into_iter().map(|nic| nic.name).collect();
+        (step.changes.join("; "), names)
+    });
+    steps.collect()
+}
+
+#[test]
+fn taps_come_and_go_and_change_by_going_and_coming_again() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let plain = live(FILE);
+    assert_eq!(nic_steps(&plain, FILE), []);
+    let with = format!("{TAP}{FILE}");
+    let comes = ("NIC tap is new".to_owned(), names(&["wire", "tap"]));
+    assert_eq!(nic_steps(&plain, &with), [comes]);
+
+    // As the manager keeps it.
+    let mut there = plain.clone();
+    let step = against(&plain, &with).unwrap().nics.remove(0);
+    assert_eq!(step.come, ["tap".to_owned()].into());
+    let mut config = LiveConfig::of(&plain).unwrap();
+    config.set_nics(&step.nics).unwrap();
+    there.nics = Some(step.nics.clone());
+    assert_eq!(LiveConfig::of(&there).unwrap(), config);
+    assert_eq!(nic_steps(&there, &with), []);
+    let gone = "NIC tap is not in the file any more".to_owned();
+    assert_eq!(nic_steps(&there, FILE), [(gone, names(&["wire"]))]);
+    let slow = format!("{}{FILE}", TAP.replacen("kind", "mtu = 1400\nkind", 1));
+    assert_eq!(
+        nic_steps(&there, &slow),
+        [
+            (
+                "NIC tap: `mtu` is 1400 and was left out".to_owned(),
+                names(&["wire"])
+            ),
+            ("NIC tap is there again".to_owned(), names(&["wire", "tap"])),
+        ]
+    );
+}
+
+#[test]
+fn nics_that_share_what_is_given_out_at_the_start_stay() {
+    let queues = "queues = \"vmq\"\n";
+    let xdp = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nifname = \"x0\"\n";
+    let fixed = FILE.replacen("[driver]", "[driver]\nrestart = false", 1);
+    for (before, now) in [
+        (FILE.to_owned(), format!("{TAP}{queues}{FILE}")),
+        (format!("{TAP}{queues}{FILE}"), FILE.to_owned()),
+        (format!("{xdp}{FILE}"), format!("{xdp}{TAP}{FILE}")),
+        (fixed.clone(), format!("{TAP}{fixed}")),
+    ] {
+        let why = against(&live(&before), &now).unwrap_err();
+        assert!(why.contains("that cannot change while"), "{why}");
+    }
+}
+
+#[test]
+fn a_worker_with_other_nics_keeps_the_numbers_of_its_other_devices() {
+    let local = TAP
+        .replace("\"tap\"", "\"local\"")
+        .replace("10.0.0.9", "10.0.0.8");
+    let two = format!("{TAP}{local}{FILE}");
+    let config = parse("f", &two).unwrap();
+    let file = File {
+        name: "f".into(),
+        text: two.clone(),
+    };
+    let machine = crate::live::machine(&config, &[file]).unwrap();
+    let before = &machine.domains[0];
+    let told: DriverConfig = serde_json::from_str(&before.config).unwrap();
+    let live = machine.live.unwrap();
+    let mut running = LiveConfig::of(&live).unwrap();
+    let step = against(&live, &format!("{local}{FILE}"))
+        .unwrap()
+        .nics
+        .remove(0);
+    running.set_nics(&step.nics).unwrap();
+    let without = running.refit(0, before, &told.nics, &step.come);
+    assert_eq!(without.domain.devices[0], Device::Nothing);
+    assert_eq!(without.domain.devices[1], before.devices[1]);
+    assert!(without.domain.frames < before.frames);
+    let local_kind = told.nics[1].kind.clone();
+    assert!(matches!(local_kind, NicKind::Local { device: 1, .. }));
+    assert_eq!(without.nics[0].kind, local_kind);
+
+    // What comes takes the number that is free, and the machine is as large as before.
+    let live = Live {
+        nics: Some(step.nics),
+        ..live
+    };
+    let back = against(&live, &two).unwrap().nics.remove(0);
+    running.set_nics(&back.nics).unwrap();
+    let with = running.refit(0, &without.domain, &without.nics, &back.come);
+    assert_eq!(with.domain.frames, before.frames);
+    assert_eq!(with.domain.devices, before.devices);
+    assert_eq!(with.nics.len(), told.nics.len());
+    let tap = with.nics.iter().find(|nic| nic.name == "tap").unwrap();
+    assert!(matches!(tap.kind, NicKind::Tap { device: 0, .. }));
 }

@@ -1,0 +1,271 @@
+//! NICs that come and go while a machine runs: ends of the driver domain's in the kernel, with an
+//! uplink or without. Its workers are started again with them, as when one has died: frames and
+//! devices are given out at a start. All other devices keep their numbers.
+
+use super::reload::{Sections, differences, find, list};
+use super::{LiveConfig, write};
+use crate::Mac;
+use crate::domain::{NicConfig, NicKind};
+use crate::machine;
+use crate::model::{Config, Kind, Nic, Queues};
+use crate::parse::read_nics;
+use crate::problem::{Lines, Problem, Problems};
+use crate::sizes::nic_pages;
+use abi::machine::{Device, Domain, Live, Setting};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// All NICs of a machine, from a step of a reload on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NicsStep {
+    /// As sections `[[nic]]`, with the MACs that they have been given.
+    pub nics: Vec<Setting>,
+    /// The names of those that come.
+    pub come: BTreeSet<String>,
+    /// What is different, in words.
+    pub changes: Vec<String>,
+}
+
+/// A worker of the driver domain with other NICs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Refitted {
+    /// The domain; what it is told is not in it.
+    pub domain: Domain,
+    /// What it is told of its NICs.
+    pub nics: Vec<NicConfig>,
+}
+
+/// What it takes until the NICs are those of files: first without those that go or are described
+/// otherwise, then with those that come. None: something cannot change while the machine runs.
+pub(super) fn steps(
+    live: &Live,
+    running: &Config,
+    before: &Sections,
+    config: &mut Config,
+    now: &Sections,
+) -> Option<Vec<NicsStep>> {
+    keep_macs(running, config);
+    let there = |name: &str| running.nics.iter().find(|nic| nic.name == name);
+    let stays = |nic: &Nic| config.nics.iter().any(|now| now == nic);
+    let comes = |nic: &Nic| there(&nic.name) != Some(nic);
+    let coming = || config.nics.iter().filter(|nic| comes(nic));
+    let going = || running.nics.iter().filter(|nic| !stays(nic));
+    if coming().chain(going()).next().is_none() {
+        return Some(Vec::new());
+    }
+    let may = coming().chain(going()).all(may_come_and_go)
+        && running.nics.iter().all(may_stay)
+        && running.driver.restart;
+    if !may {
+        return None;
+    }
+    let written = |nic: &Nic| match &live.nics {
+        Some(nics) => named(nics, &nic.name),
+        None => find(before, "nic", &nic.name),
+    };
+    let mut left: Vec<Setting> = Vec::new();
+    let mut changes = Vec::new();
+    for nic in &running.nics {
+        let setting = with_mac(&written(nic), mac_of(nic));
+        if stays(nic) {
+            left.push(setting);
+        } else if let Some(becomes) = config.nics.iter().find(|now| now.name == nic.name) {
+            let becoming = with_mac(&named(list(now, "nic"), &nic.name), mac_of(becomes));
+            let mut words = Vec::new();
+            differences(
+                &format!("NIC {}: ", nic.name),
+                &setting,
+                &becoming,
+                &mut words,
+            );
+            changes.append(&mut words);
+        } else {
+            changes.push(format!("NIC {} is not in the file any more", nic.name));
+        }
+    }
+    let mut steps = Vec::new();
+    if going().next().is_some() {
+        steps.push(NicsStep {
+            nics: left.clone(),
+            come: BTreeSet::new(),
+            changes,
+        });
+    }
+    if coming().next().is_some() {
+        let (mut nics, mut changes) = (left, Vec::new());
+        for nic in coming() {
+            nics.push(with_mac(&named(list(now, "nic"), &nic.name), mac_of(nic)));
+            changes.push(match there(&nic.name) {
+                Some(_) => format!("NIC {} is there again", nic.name),
+                None => format!("NIC {} is new", nic.name),
+            });
+        }
+        steps.push(NicsStep {
+            nics,
+            come: coming().map(|nic| nic.name.clone()).collect(),
+            changes,
+        });
+    }
+    Some(steps)
+}
+
+/// Whether it can come or go: it takes nothing that guests, files or queues share with it.
+fn may_come_and_go(nic: &Nic) -> bool {
+    matches!(nic.kind, Kind::Tap { .. } | Kind::Local { .. }) && nic.queues == Queues::Shared
+}
+
+/// Whether it can stay when the workers are started again with other NICs before it.
+fn may_stay(nic: &Nic) -> bool {
+    !matches!(nic.kind, Kind::Xdp { .. } | Kind::Pcap(_)) && nic.queues == Queues::Shared
+}
+
+/// NICs whose MACs are not written keep those that they have, and new ones get some that no other
+/// has.
+fn keep_macs(running: &Config, config: &mut Config) {
+    let there = |name: &str| running.nics.iter().find(|nic| nic.name == name);
+    let mut taken: BTreeSet<Mac> = running.nics.iter().filter_map(mac_of).collect();
+    taken.extend(config.nics.iter().filter_map(mac_of));
+    for nic in &mut config.nics {
+        let name = nic.name.clone();
+        let Some(mac) = mac_mut(nic) else { continue };
+        if mac.is_none() {
+            *mac = there(&name).and_then(mac_of);
+        }
+        if mac.is_none() {
+            let mut free = (0..u16::MAX).map(|number| Mac::derived(0, number, 0));
+            *mac = free.find(|mac| !taken.contains(mac));
+            taken.extend(*mac);
+        }
+    }
+}
+
+/// Every NIC keeps the MAC that it has when NICs before it come or go.
+pub(super) fn name_macs(config: &mut Config) {
+    for n in 0..config.nics.len() {
+        let given = config.nic_mac(n);
+        if let Some(mac) = config.nics.get_mut(n).and_then(mac_mut) {
+            *mac = given;
+        }
+    }
+}
+
+fn mac_mut(nic: &mut Nic) -> Option<&mut Option<Mac>> {
+    match &mut nic.kind {
+        Kind::Tap { port, .. } | Kind::Local { port } => Some(&mut port.mac),
+        Kind::Sim { mac, .. } => Some(mac),
+        Kind::Xdp { .. } | Kind::Pcap(_) => None,
+    }
+}
+
+fn mac_of(nic: &Nic) -> Option<Mac> {
+    match &nic.kind {
+        Kind::Sim { mac, .. } => *mac,
+        kind => kind.port()?.mac,
+    }
+}
+
+/// The same description with this MAC.
+fn with_mac(nic: &Setting, mac: Option<Mac>) -> Setting {
+    let mut nic = nic.clone();
+    if let (Setting::Section(keys), Some(mac)) = (&mut nic, mac) {
+        keys.insert("mac".into(), Setting::Text(mac.to_string()));
+    }
+    nic
+}
+
+/// The one of these sections that has this name.
+fn named(nics: &[Setting], name: &str) -> Setting {
+    let is_it = |section: &&Setting| match section {
+        Setting::Section(keys) => keys.get("name") == Some(&Setting::Text(name.to_owned())),
+        _ => false,
+    };
+    let none = || Setting::Section(std::collections::BTreeMap::new());
+    nics.iter().find(is_it).cloned().unwrap_or_else(none)
+}
+
+/// NICs as they are described.
+pub(super) fn read(nics: &[Setting]) -> Result<Vec<Nic>, Problems> {
+    let mut text = "nic = ".to_owned();
+    write(&Setting::List(nics.to_vec()), &mut text);
+    read_nics(&text)
+}
+
+impl LiveConfig {
+    /// The machine has these NICs from now on.
+    ///
+    /// # Errors
+    /// Everything that is wrong with that, a line for each thing; nothing has changed then.
+    pub fn set_nics(&mut self, nics: &[Setting]) -> Result<(), String> {
+        let nics = read(nics).map_err(|wrong| wrong.to_string())?;
+        let before = std::mem::replace(&mut self.config.nics, nics);
+        let lines = Lines::default();
+        let found = self.config.findings_of_parts().into_iter();
+        let found = found.map(|finding| Problem::new(finding, &lines)).collect();
+        Problems::or(found, ()).map_err(|wrong| {
+            self.config.nics = before;
+            wrong.to_string()
+        })
+    }
+
+    /// A worker with the NICs that the machine has now; before it was this domain, and was told
+    /// `told` of its NICs. Those of `come` have come since.
+    #[must_use]
+    pub fn refit(
+        &self,
+        worker: u32,
+        before: &Domain,
+        told: &[NicConfig],
+        come: &BTreeSet<String>,
+    ) -> Refitted {
+        let (mut nics, devices) = machine::nics_of(&self.config, worker);
+        let mut domain = before.clone();
+        let stays = |name: &String| {
+            let is_there = self.config.nics.iter().any(|nic| nic.name == *name);
+            is_there && !come.contains(name)
+        };
+        for nic in told.iter().filter(|nic| !stays(&nic.name)) {
+            for number in numbers(&nic.kind) {
+                if let Some(device) = domain.devices.get_mut(number as usize) {
+                    *device = Device::Nothing;
+                }
+            }
+        }
+        for nic in &mut nics {
+            match told.iter().find(|before| before.name == nic.name) {
+                Some(before) if stays(&nic.name) => nic.kind.clone_from(&before.kind),
+                _ => take_over(nic, &devices, &mut domain.devices),
+            }
+        }
+        let pages = |nics: &[NicConfig]| -> u32 {
+            let each = nics.iter().map(|nic| nic_pages(nic.buffers));
+            each.fold(0, u32::saturating_add)
+        };
+        let other = domain.frames.saturating_sub(pages(told));
+        domain.frames = other.saturating_add(pages(&nics));
+        Refitted { domain, nics }
+    }
+}
+
+/// Numbers of a NIC's devices.
+fn numbers(kind: &NicKind) -> Vec<u32> {
+    match kind {
+        NicKind::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
+        NicKind::Local { device, .. } => vec![*device],
+        NicKind::Xdp { .. } | NicKind::Sim { .. } | NicKind::Pcap(_) => Vec::new(),
+    }
+}
+
+/// Puts a NIC's device among a domain's, where one has gone or behind all.
+fn take_over(nic: &mut NicConfig, from: &[Device], to: &mut Vec<Device>) {
+    if let NicKind::Tap { device, .. } | NicKind::Local { device, .. } = &mut nic.kind
+        && let Some(own) = from.get(*device as usize)
+    {
+        let free = to.iter().position(|device| *device == Device::Nothing);
+        let place = free.unwrap_or(to.len());
+        match to.get_mut(place) {
+            Some(free) => free.clone_from(own),
+            None => to.push(own.clone()),
+        }
+        *device = place as u32;
+    }
+}
