@@ -1,6 +1,7 @@
 //! The manager's end of the link to the core.
 
 use crate::mailbox::{MailTurn, Mailbox, Reply};
+pub(crate) use crate::refusal::Refusal;
 use abi::DomId;
 use abi::core::{Ask, Record, Tell};
 use link::{Link, LinkError, Received, sealed};
@@ -13,30 +14,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const WHY_MAX: usize = 1 << 20;
 /// How often a reply is looked for, which makes no descriptor readable.
 const LOOK_NS: u64 = 500_000;
-
-/// Why something that was asked of the core was not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// Why.
-    pub(crate) why: String,
-    /// Whether it may go later.
-    pub(crate) is_busy: bool,
-}
-
-impl Refusal {
-    /// The same, of something that is named.
-    pub(crate) fn of(self, what: &str) -> Self {
-        let why = format!("{what}: {}", self.why);
-        Self { why, ..self }
-    }
-}
-
-impl From<String> for Refusal {
-    fn from(why: String) -> Self {
-        let is_busy = false;
-        Self { why, is_busy }
-    }
-}
 
 /// What was asked for: a number, and what travelled beside it.
 #[derive(Debug)]

@@ -5,8 +5,8 @@
 //! which knows the time, it begins with its priority.
 //!
 //! A file is bounded: one that has reached [`FILE_MAX`] is copied to a second one (`FILE.1`), whose
-//! bytes are lost then, and begins anew. The first manager has opened both, so that rotating takes no
-//! right to a folder.
+//! bytes are lost then, and begins anew. The first manager has opened both, so that rotating takes
+//! no right to a folder.
 
 use abi::core::JOURNAL_VAR;
 use abi::journal::{self, Level};

@@ -1,7 +1,7 @@
 //! A domain's mailbox: a request in, a reply out, by a memory file that is the domain's and ours
 //! alone. What the domain writes there may be anything, at any time.
 
-use crate::core::Refusal;
+use crate::refusal::Refusal;
 use abi::layout::mailbox;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};

@@ -37,6 +37,7 @@ mod log;
 mod mailbox;
 mod metrics;
 mod opened;
+mod refusal;
 mod reload;
 mod restart;
 mod serve;

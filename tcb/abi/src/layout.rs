@@ -9,9 +9,9 @@
 //! 0x6000_0000_0000  WINDOW   where granted pages of others appear; only the agent maps here
 //! ```
 //!
-//! INFO and FRAMES are shared with the core only. The domain may scribble over INFO at any time: the
-//! core copies what it reads out of it once and checks the copy. MAILBOX is shared with the manager,
-//! and the core does not look into it.
+//! INFO and FRAMES are shared with the core only. The domain may scribble over INFO at any time:
+//! the core copies what it reads out of it once and checks the copy. MAILBOX is shared with the
+//! manager, and the core does not look into it.
 
 pub mod mailbox;
 

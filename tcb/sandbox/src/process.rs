@@ -15,7 +15,7 @@ pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
 /// What one of the kernel's clocks shows whose number is made of a process's or thread's
 /// (include/linux/posix-timers.h).
 fn clock_ns(id: i32, kind: libc::clockid_t) -> Option<u64> {
-    // 0 would be whoever asks.
+    // 0 would be who asks.
     let clock = (id > 0).then_some((!id << 3) | kind)?;
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,5 +1,5 @@
-//! Offsets within the mailbox, in bytes. Its words and bytes are the manager's and the domain's; the
-//! manager has a descriptor of it, and only the domain's mapping shows it.
+//! Offsets within the mailbox, in bytes. Its words and bytes are the manager's and the domain's:
+//! the manager has a descriptor of it, and only the domain has it mapped for use.
 
 use crate::layout::PAGE;
 
