@@ -6,7 +6,10 @@
 
 mod network;
 mod nics;
+mod refit;
 pub mod reload;
+mod sections;
+mod written;
 
 pub use nics::{NicsStep, Refitted};
 
@@ -19,7 +22,8 @@ use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, table_slots};
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
 use abi::machine::{Domain, Live, Machine, Program, Setting};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use written::written;
 
 /// Guests of one interface each that there is room for in the driver domain's window, beside those
 /// of the file. The mappings that a process may have are shared by slots of the window.
@@ -334,60 +338,6 @@ fn with_macs(guest: &Setting, macs: &[Mac]) -> Setting {
 /// It is no TOML, or has a date.
 pub fn setting(text: &str) -> Result<Setting, String> {
     toml::from_str(text).map_err(|error| error.to_string())
-}
-
-/// A guest's description as a file would have it.
-fn written(guest: &Setting) -> String {
-    let mut text = "guest = [".to_owned();
-    write(guest, &mut text);
-    text + "]\n"
-}
-
-fn write(value: &Setting, to: &mut String) {
-    match value {
-        Setting::Flag(flag) => to.push_str(&flag.to_string()),
-        Setting::Number(number) => to.push_str(&number.to_string()),
-        Setting::Real(number) => to.push_str(&format!("{number:?}")),
-        Setting::Text(text) => to.push_str(&quoted(text)),
-        Setting::List(list) => {
-            to.push('[');
-            for (n, value) in list.iter().enumerate() {
-                if n > 0 {
-                    to.push_str(", ");
-                }
-                write(value, to);
-            }
-            to.push(']');
-        }
-        Setting::Section(keys) => write_section(keys, to),
-    }
-}
-
-fn write_section(keys: &BTreeMap<String, Setting>, to: &mut String) {
-    to.push('{');
-    for (n, (key, value)) in keys.iter().enumerate() {
-        if n > 0 {
-            to.push_str(", ");
-        }
-        to.push_str(&quoted(key));
-        to.push_str(" = ");
-        write(value, to);
-    }
-    to.push('}');
-}
-
-/// A text between quotes: every character that is not plain by its number.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", c as u32)),
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub(crate) struct Keep<'a> {
 
 /// What has become otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Line {
+enum KeptLine {
     /// The machine.
     Shape(ShapeChange),
     /// What the system could not provide.
@@ -65,9 +65,9 @@ impl Keep<'_> {
         let mut keep: Self = serde_json::from_slice(lines.next()?).ok()?;
         for line in lines.take_while(|line| line.ends_with(b"\n")) {
             match serde_json::from_slice(line) {
-                Ok(Line::Shape(change)) => keep.changes.push(change),
-                Ok(Line::Missing(missing)) => keep.missing = Cow::Owned(missing),
-                Ok(Line::Restarts(place, known)) => {
+                Ok(KeptLine::Shape(change)) => keep.changes.push(change),
+                Ok(KeptLine::Missing(missing)) => keep.missing = Cow::Owned(missing),
+                Ok(KeptLine::Restarts(place, known)) => {
                     let restarts = keep.restarts.to_mut();
                     match known {
                         Some(known) => restarts.insert(place, known),
@@ -166,18 +166,18 @@ impl Keeper {
         changes: Vec<ShapeChange>,
         world: &World,
         restarts: &[Restart],
-    ) -> Vec<Line> {
+    ) -> Vec<KeptLine> {
         self.looks_again = false;
-        let mut lines: Vec<Line> = changes.into_iter().map(Line::Shape).collect();
+        let mut lines: Vec<KeptLine> = changes.into_iter().map(KeptLine::Shape).collect();
         if self.missing != world.missing {
             self.missing.clone_from(&world.missing);
-            lines.push(Line::Missing(self.missing.clone()));
+            lines.push(KeptLine::Missing(self.missing.clone()));
         }
         for restart in restarts {
             let (place, known) = (restart.place(), restart.known());
             if self.restarts.get(&place) != Some(known) {
                 self.restarts.insert(place, known.clone());
-                lines.push(Line::Restarts(place, Some(known.clone())));
+                lines.push(KeptLine::Restarts(place, Some(known.clone())));
             }
         }
         if self.restarts.len() != restarts.len() {
@@ -185,7 +185,7 @@ impl Keeper {
             let gone = self
                 .restarts
                 .extract_if(.., |place, _| !left.contains(place));
-            lines.extend(gone.map(|(place, _)| Line::Restarts(place, None)));
+            lines.extend(gone.map(|(place, _)| KeptLine::Restarts(place, None)));
         }
         lines
     }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     /// A file with these lines, the last of them cut.
-    fn written(lines: &[Line]) -> Vec<u8> {
+    fn written(lines: &[KeptLine]) -> Vec<u8> {
         let first = Keep {
             complete_ns: 7,
             restarts: Cow::Owned([(0, known(1)), (2, known(2))].into()),
@@ -254,14 +254,14 @@ mod tests {
     fn what_has_become_otherwise_is_read_behind_what_was() {
         let missing = BTreeSet::from(["seals".to_owned()]);
         let text = written(&[
-            Line::Shape(gone("a")),
-            Line::Restarts(2, None),
-            Line::Restarts(0, Some(known(5))),
-            Line::Missing(missing.clone()),
-            Line::Restarts(3, Some(known(9))),
-            Line::Shape(gone("b")),
+            KeptLine::Shape(gone("a")),
+            KeptLine::Restarts(2, None),
+            KeptLine::Restarts(0, Some(known(5))),
+            KeptLine::Missing(missing.clone()),
+            KeptLine::Restarts(3, Some(known(9))),
+            KeptLine::Shape(gone("b")),
         ]);
-        // The last line has no end: whoever wrote it may have been killed over it.
+        // The last line has no end: a manager may have been killed over it.
         let keep = Keep::of(&text).unwrap();
         assert_eq!(keep.complete_ns, 7);
         assert_eq!(*keep.missing, missing);
@@ -273,9 +273,9 @@ mod tests {
 
     #[test]
     fn nonsense_ends_what_is_believed() {
-        let text = written(&[Line::Shape(gone("a"))]);
+        let text = written(&[KeptLine::Shape(gone("a"))]);
         let nonsense = [text, b"\nnonsense\n".to_vec()].concat();
-        let more = serde_json::to_vec(&Line::Shape(gone("b"))).unwrap();
+        let more = serde_json::to_vec(&KeptLine::Shape(gone("b"))).unwrap();
         let keep = Keep::of(&[nonsense, more, b"\n".to_vec()].concat()).unwrap();
         assert_eq!(keep.changes, [gone("a")]);
         for nothing in [&b""[..], b"\n", b"nonsense", b"{}\n"] {

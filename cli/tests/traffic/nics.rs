@@ -191,7 +191,8 @@ fn a_nic_that_cannot_come_leaves_the_machine_as_it_was() {
     machine.end();
 }
 
-/// Whoever dies while NICs come or go: the same files again make the machine what they say.
+/// Manager, netd or driver die while NICs come or go: the same files again make the machine what
+/// they say.
 #[test]
 fn who_dies_while_nics_come_or_go_leaves_no_half() {
     let Some(machine) = start(2) else { return };

@@ -2,16 +2,14 @@
 //! uplink or without. Its workers are started again with them, as when one has died: frames and
 //! devices are given out at a start. All other devices keep their numbers.
 
-use super::reload::{Sections, differences, find, list};
-use super::{LiveConfig, write};
+use super::sections::{Sections, differences, find, list};
+use super::written::write;
 use crate::Mac;
-use crate::domain::{NicConfig, NicKind};
-use crate::machine;
+use crate::domain::NicConfig;
 use crate::model::{Config, Kind, Nic, Queues};
 use crate::parse::read_nics;
-use crate::problem::{Lines, Problem, Problems};
-use crate::sizes::nic_pages;
-use abi::machine::{Device, Domain, Live, Setting};
+use crate::problem::Problems;
+use abi::machine::{Domain, Live, Setting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -188,84 +186,4 @@ pub(super) fn read(nics: &[Setting]) -> Result<Vec<Nic>, Problems> {
     let mut text = "nic = ".to_owned();
     write(&Setting::List(nics.to_vec()), &mut text);
     read_nics(&text)
-}
-
-impl LiveConfig {
-    /// The machine has these NICs from now on.
-    ///
-    /// # Errors
-    /// Everything that is wrong with that, a line for each thing; nothing has changed then.
-    pub fn set_nics(&mut self, nics: &[Setting]) -> Result<(), String> {
-        let nics = read(nics).map_err(|wrong| wrong.to_string())?;
-        let before = std::mem::replace(&mut self.config.nics, nics);
-        let lines = Lines::default();
-        let found = self.config.findings_of_parts().into_iter();
-        let found = found.map(|finding| Problem::new(finding, &lines)).collect();
-        Problems::or(found, ()).map_err(|wrong| {
-            self.config.nics = before;
-            wrong.to_string()
-        })
-    }
-
-    /// A worker with the NICs that the machine has now; before it was this domain, and was told
-    /// `told` of its NICs. Those of `come` have come since.
-    #[must_use]
-    pub fn refit(
-        &self,
-        worker: u32,
-        before: &Domain,
-        told: &[NicConfig],
-        come: &BTreeSet<String>,
-    ) -> Refitted {
-        let (mut nics, devices) = machine::nics_of(&self.config, worker);
-        let mut domain = before.clone();
-        let stays = |name: &String| {
-            let is_there = self.config.nics.iter().any(|nic| nic.name == *name);
-            is_there && !come.contains(name)
-        };
-        for nic in told.iter().filter(|nic| !stays(&nic.name)) {
-            for number in numbers(&nic.kind) {
-                if let Some(device) = domain.devices.get_mut(number as usize) {
-                    *device = Device::Nothing;
-                }
-            }
-        }
-        for nic in &mut nics {
-            match told.iter().find(|before| before.name == nic.name) {
-                Some(before) if stays(&nic.name) => nic.kind.clone_from(&before.kind),
-                _ => take_over(nic, &devices, &mut domain.devices),
-            }
-        }
-        let pages = |nics: &[NicConfig]| -> u32 {
-            let each = nics.iter().map(|nic| nic_pages(nic.buffers));
-            each.fold(0, u32::saturating_add)
-        };
-        let other = domain.frames.saturating_sub(pages(told));
-        domain.frames = other.saturating_add(pages(&nics));
-        Refitted { domain, nics }
-    }
-}
-
-/// Numbers of a NIC's devices.
-fn numbers(kind: &NicKind) -> Vec<u32> {
-    match kind {
-        NicKind::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
-        NicKind::Local { device, .. } => vec![*device],
-        NicKind::Xdp { .. } | NicKind::Sim { .. } | NicKind::Pcap(_) => Vec::new(),
-    }
-}
-
-/// Puts a NIC's device among a domain's, where one has gone or behind all.
-fn take_over(nic: &mut NicConfig, from: &[Device], to: &mut Vec<Device>) {
-    if let NicKind::Tap { device, .. } | NicKind::Local { device, .. } = &mut nic.kind
-        && let Some(own) = from.get(*device as usize)
-    {
-        let free = to.iter().position(|device| *device == Device::Nothing);
-        let place = free.unwrap_or(to.len());
-        match to.get_mut(place) {
-            Some(free) => free.clone_from(own),
-            None => to.push(own.clone()),
-        }
-        *device = place as u32;
-    }
 }

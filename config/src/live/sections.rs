@@ -1,0 +1,96 @@
+//! Sections of files as they are written, and what is written otherwise in two of them.
+
+use super::written::write;
+use abi::machine::Setting;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sections by their names, as they are written.
+pub(super) type Sections = BTreeMap<String, Setting>;
+
+/// The keys of two sections.
+pub(super) fn keys_of<'a>(one: &'a Setting, other: &'a Setting) -> BTreeSet<&'a String> {
+    let keys = |section: &'a Setting| match section {
+        Setting::Section(keys) => Some(keys.keys()),
+        _ => None,
+    };
+    let all = keys(one).into_iter().chain(keys(other));
+    all.flatten().collect()
+}
+
+pub(super) fn value<'a>(section: &'a Setting, key: &str) -> Option<&'a Setting> {
+    match section {
+        Setting::Section(keys) => keys.get(key),
+        _ => None,
+    }
+}
+
+pub(super) fn empty() -> Setting {
+    Setting::Section(BTreeMap::new())
+}
+
+/// A list of sections.
+pub(super) fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
+    match all.get(name) {
+        Some(Setting::List(list)) => list,
+        _ => &[],
+    }
+}
+
+/// The one of them that has this name.
+pub(super) fn find(all: &Sections, list_name: &str, name: &str) -> Setting {
+    let is_it = |section: &&Setting| {
+        let Setting::Section(keys) = section else {
+            return false;
+        };
+        matches!(keys.get("name"), Some(Setting::Text(text)) if text == name)
+    };
+    let found = list(all, list_name).iter().find(is_it);
+    found.cloned().unwrap_or_else(empty)
+}
+
+/// What is written otherwise in a section, key by key; `path` says in which.
+pub(super) fn differences(path: &str, before: &Setting, now: &Setting, found: &mut Vec<String>) {
+    for key in keys_of(before, now) {
+        match (value(before, key), value(now, key)) {
+            (before, now) if before == now => {}
+            (Some(Setting::List(before)), Some(Setting::List(now)))
+                if has_sections(before) && has_sections(now) =>
+            {
+                for n in 0..before.len().max(now.len()) {
+                    let path = format!("{path}{key} {}", n + 1);
+                    match (before.get(n), now.get(n)) {
+                        (Some(before), Some(now)) => {
+                            differences(&format!("{path}: "), before, now, found);
+                        }
+                        (None, _) => found.push(format!("{path} is new")),
+                        (_, None) => found.push(format!("{path} is not there any more")),
+                    }
+                }
+            }
+            (Some(before), Some(now)) => {
+                let (before, now) = (shown(before), shown(now));
+                found.push(format!("{path}`{key}` is {now} instead of {before}"));
+            }
+            (None, now) => {
+                let now = now.map(shown).unwrap_or_default();
+                found.push(format!("{path}`{key}` is {now} and was left out"));
+            }
+            (Some(before), None) => {
+                let before = shown(before);
+                found.push(format!("{path}`{key}` is left out and was {before}"));
+            }
+        }
+    }
+}
+
+fn has_sections(list: &[Setting]) -> bool {
+    list.iter()
+        .any(|value| matches!(value, Setting::Section(_)))
+}
+
+/// A value as a file has it.
+fn shown(value: &Setting) -> String {
+    let mut text = String::new();
+    write(value, &mut text);
+    text
+}

@@ -1,0 +1,58 @@
+//! Settings as a file would have them.
+
+use abi::machine::Setting;
+use std::collections::BTreeMap;
+
+/// A guest's description as a file would have it.
+pub(super) fn written(guest: &Setting) -> String {
+    let mut text = "guest = [".to_owned();
+    write(guest, &mut text);
+    text + "]\n"
+}
+
+pub(super) fn write(value: &Setting, to: &mut String) {
+    match value {
+        Setting::Flag(flag) => to.push_str(&flag.to_string()),
+        Setting::Number(number) => to.push_str(&number.to_string()),
+        Setting::Real(number) => to.push_str(&format!("{number:?}")),
+        Setting::Text(text) => to.push_str(&quoted(text)),
+        Setting::List(list) => {
+            to.push('[');
+            for (n, value) in list.iter().enumerate() {
+                if n > 0 {
+                    to.push_str(", ");
+                }
+                write(value, to);
+            }
+            to.push(']');
+        }
+        Setting::Section(keys) => write_section(keys, to),
+    }
+}
+
+fn write_section(keys: &BTreeMap<String, Setting>, to: &mut String) {
+    to.push('{');
+    for (n, (key, value)) in keys.iter().enumerate() {
+        if n > 0 {
+            to.push_str(", ");
+        }
+        to.push_str(&quoted(key));
+        to.push_str(" = ");
+        write(value, to);
+    }
+    to.push('}');
+}
+
+/// A text between quotes: every character that is not plain by its number.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", c as u32)),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
