@@ -1,8 +1,9 @@
 //! How large the parts of a machine are, in pages, slots and table entries: what is built has
 //! these sizes, and what is checked is checked against them.
 
+use crate::domain::StackApp;
 use crate::domain::{self, GrantMode, Offloads};
-use crate::model::{Config, Guest};
+use crate::model::{Config, Endpoint, Guest, Vif};
 
 /// Grant references below this are never given out, as in Xen.
 pub(crate) const RESERVED_GRANTS: u32 = 8;
@@ -107,6 +108,19 @@ pub(crate) fn rx_pool(config: &Config, vif: usize) -> u32 {
     pages.saturating_mul(vif as u32).saturating_add(before)
 }
 
+/// Pages of a file that the programs behind a vif send from where it lies; 0: none do.
+pub(crate) fn file_pages(vif: &Vif) -> u32 {
+    let Endpoint::Stack { station } = &vif.endpoint else {
+        return 0;
+    };
+    let kb = |app: &StackApp| match app {
+        StackApp::TcpSource { file_kb, .. } => *file_kb,
+        _ => None,
+    };
+    let most = station.apps.iter().filter_map(kb).max().unwrap_or(0);
+    most.div_ceil(abi::PAGE as u32 / 1024)
+}
+
 /// Page frames of a guest.
 pub(crate) fn guest_frames(config: &Config, guest: &Guest) -> u32 {
     let pages = pool_pages(config)
@@ -114,6 +128,13 @@ pub(crate) fn guest_frames(config: &Config, guest: &Guest) -> u32 {
         .saturating_add(ring_pages(config));
     pages
         .saturating_mul(queues(config, guest))
+        .saturating_add(
+            guest
+                .vifs
+                .iter()
+                .map(file_pages)
+                .fold(0, u32::saturating_add),
+        )
         .saturating_add(SPARE_FRAMES)
 }
 
@@ -124,8 +145,10 @@ pub(crate) fn grant_entries(config: &Config, guest: &Guest) -> u32 {
         .saturating_add(spare_pages(config))
         .saturating_mul(2)
         .saturating_add(ring_pages(config));
+    let files = guest.vifs.iter().filter(|vif| file_pages(vif) > 0).count() as u32;
     let wanted = pages
         .saturating_mul(queues(config, guest))
+        .saturating_add(files.saturating_mul(domain::FILE_GRANTS))
         .saturating_add(RESERVED_GRANTS);
     wanted.checked_next_power_of_two().unwrap_or(u32::MAX)
 }

@@ -81,7 +81,10 @@ fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
     match &vif.endpoint {
         Endpoint::Tap { port } => self::port(found, place, port, config.vif_ifname(g, v)),
         Endpoint::Stack { station } => {
-            self::station(found, place, station, |app| Place::VifApp(g, v, app));
+            let workers = Some(config.driver.workers);
+            self::station(found, place, station, workers, |app| {
+                Place::VifApp(g, v, app)
+            });
         }
         Endpoint::Source {
             size,

@@ -68,7 +68,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
                 let remedy = "write a share from 0.0 to 1.0";
                 found.add(place, "loss", format!("`loss` is {loss}"), remedy);
             }
-            station(found, place, far, |app| Place::NicApp(n, app));
+            station(found, place, far, None, |app| Place::NicApp(n, app));
         }
         Kind::Pcap(files) => found.files(place, files),
     }

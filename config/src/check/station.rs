@@ -13,6 +13,10 @@ use std::net::IpAddr;
 const IFNAME_MAX: usize = 15;
 /// Longest name of a file, bytes.
 const FILE_NAME_MAX: usize = 255;
+/// KB of a page.
+const PAGE_KB: u32 = (abi::PAGE / 1024) as u32;
+/// The largest file in a guest's frames.
+const FILE_KB_MAX: u32 = 256 << 10;
 /// Longest path, bytes.
 const PATH_MAX: usize = 4095;
 
@@ -62,10 +66,12 @@ fn gateway(found: &mut Findings, place: Place, addresses: &[Cidr], gateway: Opti
     }
 }
 
+/// A station; of a guest, with the number of workers that its interface has queues to.
 pub(super) fn station(
     found: &mut Findings,
     place: Place,
     station: &Station,
+    workers: Option<u32>,
     app_place: impl Fn(usize) -> Place,
 ) {
     if station.addresses.is_empty() || station.addresses.len() > 4 {
@@ -88,8 +94,16 @@ pub(super) fn station(
                     found.add(place, "port", what, "give each its own");
                 }
             }
-            StackApp::TcpSource { to, seconds, .. } => {
+            StackApp::TcpSource {
+                to,
+                seconds,
+                file_kb,
+                ..
+            } => {
                 found.range(place, "seconds", seconds, 1..=1_000_000);
+                if let Some(kb) = file_kb {
+                    file(found, place, kb, workers);
+                }
                 target(found, place, to.ip(), Some(to.port()));
             }
             StackApp::TcpClient {
@@ -105,6 +119,22 @@ pub(super) fn station(
             }
         }
     }
+}
+
+/// A file of so many KB that lies in a guest's frames.
+fn file(found: &mut Findings, place: Place, kb: u32, workers: Option<u32>) {
+    const KEY: &str = "file_kb";
+    found.range(place, KEY, kb, PAGE_KB..=FILE_KB_MAX);
+    if !kb.is_multiple_of(PAGE_KB) {
+        let remedy = format!("write a multiple of {PAGE_KB}: it is of whole pages");
+        found.add(place, KEY, format!("`{KEY}` is {kb}"), remedy);
+    }
+    let remedy = match workers {
+        None => "leave it out: such a file lies in a guest's frames, and this is none",
+        Some(0 | 1) => return,
+        Some(_) => "leave it out, or `workers`: with several queues frames are copied",
+    };
+    found.add(place, KEY, format!("`{KEY}` is {kb}"), remedy);
 }
 
 fn target(found: &mut Findings, place: Place, to: IpAddr, port: Option<u16>) {

@@ -62,6 +62,17 @@ pub struct GuestVif {
     /// The frame from which on a device receives into its pool, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_pool: Option<u32>,
+    /// Pages of a file that what stands behind it sends from where it lies; 0: there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub file_pages: u32,
+}
+
+/// Pages of a file that an interface grants at once, at the most. Each may be a mapping of the
+/// driver domain's, of which a connection has so many even with hundreds of others.
+pub const FILE_GRANTS: u32 = 512;
+
+fn is_zero(pages: &u32) -> bool {
+    *pages == 0
 }
 
 /// What stands behind a netfront.

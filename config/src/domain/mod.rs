@@ -18,6 +18,6 @@ pub use driver::{
     BURST_BYTES, DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES, LINEAR_BUFFERS,
     LINEAR_BYTES, Limit, Moderation, NicConfig, NicKind, VifConfig, Vmq, XDP_MTU_MAX,
 };
-pub use guest::{EndpointConfig, GuestConfig, GuestVif};
+pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif};
 pub use link::{BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};
 pub use station::{Stack, StackApp};

@@ -43,6 +43,10 @@ pub enum StackApp {
         /// Seconds until it begins.
         #[serde(default)]
         after_s: u32,
+        /// KB of a file in the guest's frames that it sends over and over from where it lies; none:
+        /// what it sends is written for every frame.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file_kb: Option<u32>,
     },
     /// Sends requests to an echo, the next when the last has come back whole, and keeps the times.
     TcpClient {

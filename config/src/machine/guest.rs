@@ -5,7 +5,9 @@ use super::told::{json, stack};
 use super::waiting::Spin;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
 use crate::model::{Config, Endpoint, Guest, Vif};
-use crate::sizes::{flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool};
+use crate::sizes::{
+    file_pages, flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool,
+};
 use abi::machine::{Domain, Program, Tap};
 
 /// The domain of guest number `g`.
@@ -62,6 +64,7 @@ fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif, devices: &mut Dev
         offloads: vif.offloads.min(config.driver.offloads),
         forwards: vif.forwards,
         rx_pool: vif.pdev.as_ref().map(|_| rx_pool(config, v)),
+        file_pages: file_pages(vif),
     }
 }
 

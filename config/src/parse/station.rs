@@ -68,10 +68,12 @@ fn app(t: Table<'_, '_>) -> Option<StackApp> {
         AppWord::TcpEcho => port().map(|port| StackApp::TcpEcho { port }),
         AppWord::TcpSource => {
             let (to, seconds, after_s) = (to(), seconds(), after_s());
+            let file_kb = t.number("file_kb");
             to.map(|to| StackApp::TcpSource {
                 to,
                 seconds,
                 after_s,
+                file_kb,
             })
         }
         AppWord::TcpClient => {

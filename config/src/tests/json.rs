@@ -19,6 +19,7 @@ fn every_kind_survives_json() {
                 to: "10.0.0.1:5001".parse().unwrap(),
                 seconds: 2,
                 after_s: 1,
+                file_kb: Some(64),
             },
             StackApp::TcpClient {
                 to: "[fd00::1]:7".parse().unwrap(),
@@ -76,6 +77,7 @@ fn every_kind_survives_json() {
                 offloads: Offloads::Tso,
                 forwards: true,
                 rx_pool: (conn > 0).then_some(11),
+                file_pages: 3,
             })
             .collect(),
         spin_us: 0,

@@ -8,6 +8,7 @@ mod mistakes;
 mod pdev;
 mod properties;
 mod routes;
+mod sendfile;
 
 use crate::domain::GrantMode;
 use crate::parse::{one, read};

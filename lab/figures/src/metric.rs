@@ -44,9 +44,10 @@ pub fn unit(metric: &str) -> &'static str {
         "grants" => "pages",
         "pages_reused" => "packets/page",
         "granted_anew" => "pages/packet",
+        "file_copied" => "frames",
         "system_calls" => "calls",
         "steal" | "share" | "difference" | "overhead" | "loss" | "corrected_share"
-        | "sack_share" | "unanswered" => "share",
+        | "sack_share" | "unanswered" | "hit_rate" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",
         "samples" => "samples",
         "cost_ns" => "ns",
@@ -60,9 +61,8 @@ pub fn unit(metric: &str) -> &'static str {
 #[must_use]
 pub fn better(metric: &str) -> Side {
     match metric.split('.').next().unwrap_or_default() {
-        "throughput" | "packets" | "transactions" | "replies" | "peak_replies" | "lro_rate" => {
-            Side::Above
-        }
+        "throughput" | "packets" | "transactions" | "replies" | "peak_replies" | "lro_rate"
+        | "pages_reused" | "hit_rate" => Side::Above,
         _ => Side::Below,
     }
 }

@@ -29,6 +29,10 @@ impl Granter for Numbers {
         left.extend(grefs.iter().map(|_| false));
     }
 
+    fn leave_idle(&mut self, _: GrantRef) -> bool {
+        false
+    }
+
     fn end(&mut self, grefs: &mut Vec<GrantRef>) {
         grefs.clear();
     }
@@ -123,6 +127,7 @@ mod tests {
                 frame,
                 readonly: false,
                 exchanged: false,
+                entry: None,
             })
             .collect();
         let mut grefs = Vec::new();

@@ -7,9 +7,11 @@ use nic_linux::TapNic;
 use runtime::device::{attach, pcap};
 use runtime::platform::Platform;
 use runtime::start::StartError;
+use shmem::Area;
 use stack::StackEndpoint;
 
-/// The endpoint that `config` describes, once for each queue of its interface.
+/// The endpoint that `config` describes, whose file lies in `file` if it has one, once for each
+/// queue of its interface.
 ///
 /// A TAP has a queue for each, and the kernel chooses by flow. A sink and an echo are there once
 /// for each. A station's frames go by the queue of their flow. A source and a capture file yield
@@ -20,6 +22,7 @@ use stack::StackEndpoint;
 pub fn endpoints(
     platform: &dyn Platform,
     config: &GuestVif,
+    file: Option<Area>,
 ) -> Result<Vec<Box<dyn Nic>>, StartError> {
     let mtu = config.mtu as usize;
     let checksum = config.offloads >= Offloads::Checksum;
@@ -38,7 +41,12 @@ pub fn endpoints(
             })
             .collect::<Result<_, StartError>>()?,
         EndpointConfig::Stack { stack } => {
-            let station = StackEndpoint::with_offloads(config.mac, mtu, stack, checksum, tso);
+            let mut station = StackEndpoint::with_offloads(config.mac, mtu, stack, checksum, tso);
+            if let Some(file) = file {
+                station = station
+                    .with_file(file)
+                    .map_err(|_| StartError::Damaged("a file's pages are not there"))?;
+            }
             match queues {
                 1 => vec![Box::new(station)],
                 _ => boxed(station.spread(queues)),

@@ -173,7 +173,8 @@ impl Interface {
         let Some(netfront) = self.link.open(self.connection.is_connected()) else {
             return false;
         };
-        let outcome = self.from_guest.run(netfront, &mut self.device, pass);
+        let behind = (&mut self.device, &mut self.memory);
+        let outcome = self.from_guest.run(netfront, behind, pass);
         self.touched |= outcome.touched;
         if let Some(fatal) = outcome.fatal {
             self.close(&fatal.to_string());

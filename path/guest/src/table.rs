@@ -51,7 +51,9 @@ impl Granter for CountedTable {
             .iter()
             .map(|page| Create {
                 table: self.handle,
-                index: page.frame.wrapping_sub(self.first_frame),
+                index: page
+                    .entry
+                    .unwrap_or_else(|| page.frame.wrapping_sub(self.first_frame)),
                 frame: page.frame,
                 readonly: page.readonly,
             })
@@ -82,6 +84,17 @@ impl Granter for CountedTable {
                 .into_iter()
                 .map(|status| status == GrantStatus::Okay),
         );
+    }
+
+    fn leave_idle(&mut self, gref: GrantRef) -> bool {
+        let op = Revoke {
+            table: self.handle,
+            gref,
+            how: Revocation::Refuse,
+        };
+        let mut statuses = Vec::with_capacity(1);
+        self.calls.borrow_mut().revoke_grants(&[op], &mut statuses);
+        statuses.first() == Some(&GrantStatus::Okay)
     }
 
     /// All of them, also those that the other end uses just now.

@@ -1,6 +1,7 @@
 //! Programs that make TCP connections: `tcp-source`, `tcp-client`.
 
 use crate::app::{App, Context, endpoint};
+use crate::file::FileStream;
 use crate::latency::Latency;
 use crate::server::socket;
 use smoltcp::iface::{SocketHandle, SocketSet};
@@ -23,6 +24,8 @@ struct Connection {
     connected: bool,
     connects: u64,
     failures: u64,
+    /// What is sent over it, if it is a file.
+    file: Option<FileStream>,
 }
 
 impl Connection {
@@ -34,6 +37,7 @@ impl Connection {
             connected: false,
             connects: 0,
             failures: 0,
+            file: None,
         }
     }
 
@@ -52,11 +56,14 @@ impl Connection {
             }
             if since_start_ns >= self.next_try_ns {
                 self.next_try_ns = since_start_ns + RETRY_NS;
-                if socket
-                    .connect(context.interface.context(), endpoint(self.to), port)
-                    .is_err()
-                {
-                    self.failures += 1;
+                let to = endpoint(self.to);
+                match socket.connect(context.interface.context(), to, port) {
+                    Ok(()) => {
+                        if let Some(file) = &self.file {
+                            file.connect(port);
+                        }
+                    }
+                    Err(_) => self.failures += 1,
                 }
             }
             return None;
@@ -84,6 +91,8 @@ pub(crate) struct Stream {
     /// From the moment that the connection was first there.
     end_ns: Option<u64>,
     last_ns: u64,
+    /// What is sent, if it is a file; else the stream fills it in.
+    file: Option<FileStream>,
     queued: u64,
     acknowledged: u64,
     done: bool,
@@ -94,11 +103,16 @@ impl Stream {
         to: SocketAddr,
         after_ns: u64,
         length_ns: u64,
+        file: Option<FileStream>,
         sockets: &mut SocketSet<'static>,
     ) -> Self {
         let handle = sockets.add(socket(4096, STREAM_BYTES));
         Self {
-            connection: Connection::new(to, after_ns, handle),
+            connection: Connection {
+                file: file.clone(),
+                ..Connection::new(to, after_ns, handle)
+            },
+            file,
             begin_ns: after_ns,
             length_ns,
             end_ns: None,
@@ -126,10 +140,13 @@ impl App for Stream {
         let end_ns = *self.end_ns.get_or_insert(now_ns + self.length_ns);
         if now_ns < end_ns {
             while socket.can_send() {
-                let from = self.queued;
+                let (from, file) = (self.queued, &self.file);
                 let wrote = socket.send(|room| {
                     let value = (from >> 16) as u8;
-                    room.fill(value);
+                    // The bytes of a file lie where they lie.
+                    if file.is_none() {
+                        room.fill(value);
+                    }
                     (room.len(), room.len())
                 });
                 match wrote {

@@ -15,12 +15,14 @@
 //! | `lanes`, `spread` | from a station to several queues |
 //! | `app` | what every program is, and what it works with |
 //! | `server` | programs that take connections |
+//! | `file` | a file that is sent from where it lies |
 //! | `client` | programs that make connections |
 //! | `ping` | the program `ping` |
 //! | `latency` | round-trip times |
 
 mod app;
 mod client;
+mod file;
 mod inbox;
 mod lanes;
 mod latency;

@@ -1,13 +1,16 @@
 //! Between smoltcp and frames.
 
+use crate::file::Files;
 use crate::inbox::Inbox;
 use crate::lanes::Lanes;
 use crate::supply::Supply;
 use crate::tcp;
-use nic::{Buffers, Frame};
+use nic::{Buffers, CopyError, Frame};
 use smoltcp::phy::{self, Device, DeviceCapabilities, Medium, PacketMeta};
 use smoltcp::time::Instant;
+use std::cell::RefCell;
 use std::num::NonZeroUsize;
+use std::rc::Rc;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
@@ -25,6 +28,8 @@ pub(crate) struct Outgoing {
     /// Where smoltcp writes a frame.
     scratch: Vec<u8>,
     no_buffer: u64,
+    /// The file that streams send from where it lies.
+    pub(crate) files: Rc<RefCell<Files>>,
     /// Whether the last turn could have sent more with more buffers.
     starved: bool,
 }
@@ -37,6 +42,7 @@ impl Outgoing {
             tso,
             scratch: Vec::new(),
             no_buffer: 0,
+            files: Rc::default(),
             starved: false,
         }
     }
@@ -103,6 +109,36 @@ impl<'a> Exit<'a> {
     }
 }
 
+impl Frames<'_> {
+    /// The frame of a segment that a file's bytes stand behind; none, if none do. Its checksum is
+    /// left undone: the bytes are looked at by nobody here.
+    fn of_file(
+        &mut self,
+        bytes: &mut [u8],
+        segment: Option<u16>,
+        files: &mut Files,
+    ) -> Option<Result<Frame, CopyError>> {
+        if files.is_empty() {
+            return None;
+        }
+        let tcp = tcp::segment(bytes)?;
+        let pieces = files.pieces(&tcp)?;
+        let offload = tcp::finish(bytes, segment, true);
+        let header = bytes.get(..tcp.header)?;
+        let mut frame = match Frame::from_bytes(header, &mut self.supply) {
+            Ok(frame) => frame,
+            Err(error) => return Some(Err(error)),
+        };
+        pieces.for_each(|piece| frame.push(piece));
+        frame.offload = offload;
+        if let Err(fault) = frame.snapshot() {
+            frame.recycle(&mut self.supply);
+            return Some(Err(fault.into()));
+        }
+        Some(Ok(frame))
+    }
+}
+
 impl<'a> Link<'a> {
     /// Frames will go to `exit`.
     pub(crate) fn new(inbox: &'a mut Inbox, outgoing: &'a mut Outgoing, exit: Exit<'a>) -> Self {
@@ -151,16 +187,26 @@ impl Output<'_> {
         let Some(bytes) = self.outgoing.scratch.get_mut(..len) else {
             return;
         };
-        let offload = tcp::finish(bytes, segment, self.outgoing.checksum);
         let frames = match &mut self.exit {
             Exit::Frames(frames) => frames,
-            Exit::Lanes(lanes) => return lanes.put(bytes, offload),
-        };
-        match Frame::from_bytes(bytes, &mut frames.supply) {
-            Ok(mut frame) => {
-                frame.offload = offload;
-                frames.out.push(frame);
+            Exit::Lanes(lanes) => {
+                let offload = tcp::finish(bytes, segment, self.outgoing.checksum);
+                return lanes.put(bytes, offload);
             }
+        };
+        let files = &mut *self.outgoing.files.borrow_mut();
+        let made = match frames.of_file(bytes, segment, files) {
+            Some(made) => made,
+            None => {
+                let offload = tcp::finish(bytes, segment, self.outgoing.checksum);
+                Frame::from_bytes(bytes, &mut frames.supply).map(|mut frame| {
+                    frame.offload = offload;
+                    frame
+                })
+            }
+        };
+        match made {
+            Ok(frame) => frames.out.push(frame),
             Err(_) => self.outgoing.no_buffer += 1,
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::FRAME_MAX;
 use crate::app::{App, Context, FIRST_PORT};
+use crate::file::{FileStream, Files};
 use crate::inbox::Inbox;
 use crate::link::{Exit, Link, Outgoing};
 use crate::ping::Ping;
@@ -10,10 +11,13 @@ use crate::{client, server};
 use config::domain::{Stack, StackApp};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use serde_json::{Map, Value, json};
+use shmem::{Area, Fault};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketSet};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv6Address};
+use std::cell::RefCell;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 /// Frames that are worked on before the programs have their turn.
 const INGRESS_BATCH: usize = 64;
@@ -81,7 +85,7 @@ impl StackEndpoint {
             .apps
             .iter()
             .enumerate()
-            .map(|(number, app)| Running::new(number, app, &mut sockets))
+            .map(|(number, app)| Running::new(number, app, &mut sockets, &outgoing.files))
             .collect();
         Self {
             mtu,
@@ -94,6 +98,16 @@ impl StackEndpoint {
             start_ns: None,
             due_ns: Some(0),
         }
+    }
+
+    /// The same with a file in `memory`, which programs send that have been told to. Until there
+    /// is one they send zeros.
+    ///
+    /// # Errors
+    /// The memory is not there.
+    pub fn with_file(self, memory: Area) -> Result<Self, Fault> {
+        self.outgoing.files.borrow_mut().lie_in(memory)?;
+        Ok(self)
     }
 
     /// What the programs have done: per program its kind and counters.
@@ -229,7 +243,12 @@ fn link_local(mac: EthernetAddress) -> Ipv6Address {
 }
 
 impl Running {
-    fn new(number: usize, app: &StackApp, sockets: &mut SocketSet<'static>) -> Self {
+    fn new(
+        number: usize,
+        app: &StackApp,
+        sockets: &mut SocketSet<'static>,
+        files: &Rc<RefCell<Files>>,
+    ) -> Self {
         let seconds = |s: u32| u64::from(s) * 1_000_000_000;
         let (kind, app): (_, Box<dyn App>) = match *app {
             StackApp::TcpSink { port } => (
@@ -244,12 +263,14 @@ impl Running {
                 to,
                 seconds: length,
                 after_s,
+                file_kb,
             } => (
                 "tcp-source",
                 Box::new(client::Stream::new(
                     to,
                     seconds(after_s),
                     seconds(length),
+                    file_kb.map(|kb| FileStream::new(files, kb as usize * 1024)),
                     sockets,
                 )),
             ),

@@ -1,5 +1,6 @@
 //! TCP in a frame: where it lies, and its checksum.
 
+use crate::file::Segment;
 use net::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
 use net::packet::{Network, Packet, Transport};
 use nic::{Checksum, Gso, GsoKind, Offload};
@@ -42,6 +43,26 @@ fn find(bytes: &[u8]) -> Option<TcpAt> {
         end,
         pseudo,
         kind,
+    })
+}
+
+/// The TCP segment in a frame that smoltcp made.
+pub(crate) fn segment(bytes: &[u8]) -> Option<Segment> {
+    let at = find(bytes)?;
+    let header = *bytes.get(at.start..)?.first_chunk::<14>()?;
+    let [source, _, sequence @ ..] = [0, 2, 4, 6].map(|n| [header[n], header[n + 1]]);
+    let start = at.start + usize::from(header[12] >> 4) * 4;
+    Some(Segment {
+        port: u16::from_be_bytes(source),
+        sequence: u32::from_be_bytes([
+            sequence[0][0],
+            sequence[0][1],
+            sequence[1][0],
+            sequence[1][1],
+        ]),
+        flags: header[13],
+        header: start,
+        payload: at.end.checked_sub(start)?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! Stations joined by hand in one thread, under a virtual clock.
 
+use crate::file::WORD;
 use crate::station::*;
 use config::domain::{Stack, StackApp};
 use nic::{BufferId, Checksum, Piece, Pool};
@@ -18,6 +19,8 @@ struct Cable {
     largest: usize,
     /// Every n-th frame is lost.
     lose: Option<u64>,
+    /// What left the left end, if that is kept.
+    left: Option<Vec<Vec<u8>>>,
     slot_ns: u64,
 }
 
@@ -75,6 +78,7 @@ fn cable(left: Vec<StackApp>, right: Vec<StackApp>, tso: bool) -> Cable {
         frames: 0,
         largest: 0,
         lose: None,
+        left: None,
         slot_ns: if tso { 2_000_000 } else { 100_000 },
     }
 }
@@ -93,13 +97,19 @@ impl Cable {
                             .is_none_or(|every| (self.frames + u64::from(*n)) % every != 7)
                     })
                     .collect();
-                let small = |frame: &Frame| frame.pieces.iter().all(|p| p.buffer.0 >> 31 == 0);
+                let small = |frame: &Frame| {
+                    let mut own = frame.pieces.iter().map(|piece| piece.buffer);
+                    own.all(|id| id == BufferId::NONE || id.0 >> 31 == 0)
+                };
                 assert!(
                     frames
                         .iter()
                         .all(|frame| frame.len() > 2048 || small(frame))
                 );
                 self.frames += frames.len() as u64;
+                if let Some(left) = self.left.as_mut().filter(|_| from == 0) {
+                    left.extend(frames.iter().map(|frame| frame.to_vec().unwrap()));
+                }
                 self.largest = frames.iter().map(Frame::len).fold(self.largest, usize::max);
                 let report = self.ends[1 - from].tx(self.now_ns, &frames, &pick);
                 assert_eq!(report.sent as usize, pick.len());
@@ -138,6 +148,7 @@ fn a_stream_arrives_whole() {
             to: at(to),
             seconds: 1,
             after_s: 0,
+            file_kb: None,
         };
         let mut cable = cable(vec![source], vec![StackApp::TcpSink { port: 5001 }], false);
         cable.run(3.0);
@@ -153,6 +164,69 @@ fn a_stream_arrives_whole() {
     }
 }
 
+/// A file of 40 KB in 64: what is sent is its bytes over and over, whatever is lost, and from where
+/// they lie: each frame takes one buffer.
+#[test]
+fn a_file_is_sent_from_where_it_lies() {
+    const BYTES: usize = 40 << 10;
+    for (tso, lose) in [
+        (false, None),
+        (true, None),
+        (false, Some(300)),
+        (true, Some(50)),
+    ] {
+        let mut cable = cable(vec![], vec![StackApp::TcpSink { port: 5001 }], tso);
+        let memory = Area::anonymous(64 << 10).unwrap();
+        let sources = vec![StackApp::TcpSource {
+            to: at("10.0.0.2:5001"),
+            seconds: 1,
+            after_s: 0,
+            file_kb: Some(40),
+        }];
+        let station = StackEndpoint::with_offloads(
+            MACS[0],
+            1500,
+            &stack(&["10.0.0.1/24", "fd00::1/64"], sources),
+            tso,
+            tso,
+        );
+        cable.ends[0] = station.with_file(memory).unwrap();
+        cable.left = Some(Vec::new());
+        cable.lose = lose;
+        cable.run(if lose.is_some() { 60.0 } else { 3.0 });
+        assert_eq!(cable.counter(0, "app.0.done"), 1);
+        let sent = cable.counter(0, "app.0.bytes");
+        assert!(sent > 10 * BYTES as u64, "{sent}");
+        assert_eq!(sent, cable.counter(1, "app.0.bytes"));
+        assert_eq!(cable.counter(1, "stack_bad_checksum"), 0);
+        let word = |n: u64| n.wrapping_mul(WORD).to_le_bytes();
+        let file: Vec<u8> = (0..BYTES as u64 / 8).flat_map(word).collect();
+        let mut first = None;
+        let mut seen = 0;
+        for frame in cable.left.unwrap() {
+            if frame[12..14] != [8, 0] || frame[23] != 6 {
+                continue;
+            }
+            let sequence = u32::from_be_bytes(frame[38..42].try_into().unwrap());
+            let start = 34 + usize::from(frame[46] >> 4) * 4;
+            let ip = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+            let payload = &frame[start..14 + ip];
+            if frame[47] & 2 != 0 {
+                first = Some(sequence.wrapping_add(1));
+                continue;
+            }
+            let place = sequence.wrapping_sub(first.unwrap()) as usize;
+            for (n, byte) in payload.iter().enumerate() {
+                assert_eq!(*byte, file[(place + n) % BYTES], "{place} + {n}");
+            }
+            seen += payload.len() as u64;
+        }
+        assert!(seen >= sent, "{seen} {sent}");
+        let all_back = [&cable.supplies[0], &cable.supplies[1]].map(|s| s.0.available());
+        assert_eq!(all_back, [256, 256]);
+    }
+}
+
 #[test]
 fn large_segments_cross_when_they_may() {
     for to in ["10.0.0.2:5001", "[fd00::2]:5001"] {
@@ -160,6 +234,7 @@ fn large_segments_cross_when_they_may() {
             to: at(to),
             seconds: 1,
             after_s: 0,
+            file_kb: None,
         };
         let mut cable = cable(vec![source], vec![StackApp::TcpSink { port: 5001 }], true);
         cable.run(3.0);
@@ -247,6 +322,7 @@ fn more_connections_than_a_server_takes_at_once_take_turns() {
         to: at("10.0.0.2:9"),
         seconds: 1,
         after_s: n / 6,
+        file_kb: None,
     };
     let mut cable = cable(
         (0..12u32).map(source).collect(),

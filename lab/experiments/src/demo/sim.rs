@@ -218,6 +218,7 @@ fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> St
                 to: SocketAddr::new(other, SINK_PORT),
                 seconds,
                 after_s,
+                file_kb: None,
             },
             Workload::Requests(_) => StackApp::TcpClient {
                 to: SocketAddr::new(other, ECHO_PORT),

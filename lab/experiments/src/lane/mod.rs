@@ -12,10 +12,12 @@
 //! | [`machine`], [`running`], [`build`] | the path through Grantway: set up, running, configured |
 //! | [`forward`], [`kernel_path`] | the baselines |
 //! | [`frame_run`], [`one_process`] | raw frames between guests, without a wire |
+//! | [`file_run`] | a file between guests, sent from where it lies |
 
 pub mod build;
 pub mod cores;
 pub mod ends;
+pub mod file_run;
 pub mod forward;
 pub mod frame_run;
 pub mod kernel_path;

@@ -53,6 +53,14 @@ pub(super) fn check(plan: &Plan) -> Result<(), String> {
             first.name
         ));
     }
+    for file in &plan.file {
+        once(&mut seen, &file.name)?;
+        let sizes = 4..=1 << 18;
+        if file.kb.is_empty() || !file.kb.iter().all(|kb| sizes.contains(kb) && kb % 4 == 0) {
+            let why = "`kb` of whole pages, from 4 to 262144";
+            return Err(format!("`{}`: {why}", file.name));
+        }
+    }
     for peer in &plan.peer {
         once(&mut seen, &peer.name)?;
         check_peer(peer).map_err(|why| format!("`{}`: {why}", peer.name))?;

@@ -2,7 +2,7 @@
 
 use super::column::Column;
 use super::config::Config;
-use super::frames::{Frames, Peer};
+use super::frames::{FileColumn, Frames, Peer};
 use super::rounds::Rounds;
 use super::threshold::{Ratio, Threshold};
 use super::topology::{Place, Topology};
@@ -53,6 +53,9 @@ pub struct Plan {
     /// The same through switches that are not of this project.
     #[serde(default)]
     pub peer: Vec<Peer>,
+    /// Files that guests send from where they lie.
+    #[serde(default)]
+    pub file: Vec<FileColumn>,
     /// A web server.
     pub web: Option<Web>,
     /// How long machines take to come up.
@@ -148,12 +151,14 @@ impl Plan {
         column.variants().map(stop).collect()
     }
 
-    /// How long its streams and requests take, about, without setting up and without windows that
-    /// are opened again.
+    /// How long its streams, requests and files take, about, without setting up and without windows
+    /// that are opened again.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         /// To read everything at a window's ends.
         const READING_S: f64 = 0.03;
+        /// A machine of two guests comes up and goes down.
+        const MACHINE_S: f64 = 0.6;
         let windows = |column: &Column| {
             let wires = self.wire.iter().filter(|wire| column.is_at(wire));
             let stops: usize = wires.map(|wire| self.stops(column, wire).len()).sum();
@@ -170,7 +175,9 @@ impl Plan {
             .count();
         let rates = self.web.as_ref().map_or(0, |web| web.offered.len());
         let streams = (stops * beats * times.rounds) as f64 * each;
-        streams + (asked * rates * times.rounds) as f64 * (times.window_s + READING_S)
+        let sizes: usize = self.file.iter().map(|file| file.kb.len()).sum();
+        let files = (sizes * times.rounds) as f64 * (each + MACHINE_S);
+        streams + files + (asked * rates * times.rounds) as f64 * (times.window_s + READING_S)
     }
 
     /// The configuration of a web server under a load.

@@ -1,7 +1,8 @@
-//! Columns of raw frames: through the driver domain, and through switches that are not ours.
+//! Columns without a wire: raw frames through the driver domain and through switches that are not
+//! ours, and files.
 
 use super::config::Config;
-use ::config::domain::RingFormat;
+use ::config::domain::{GrantMode, RingFormat};
 use serde::Deserialize;
 
 /// Raw frames from a guest through the driver to another.
@@ -72,6 +73,28 @@ impl Peer {
     #[must_use]
     pub fn config(&self, size: u32) -> Config {
         of_size(&self.name, &self.size, size)
+    }
+}
+
+/// A file in a guest's frames, which is sent to another guest from where it lies.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileColumn {
+    /// The column's name.
+    pub name: String,
+    /// The configuration of the paper that it stands for, if it does.
+    pub paper: Option<String>,
+    /// How the driver gets at granted pages, as a configuration file has it.
+    pub grants: GrantMode,
+    /// KB of the file.
+    pub kb: Vec<u32>,
+}
+
+impl FileColumn {
+    /// The configuration of one size.
+    #[must_use]
+    pub fn config(&self, kb: u32) -> Config {
+        Config::new(&self.name, &[("kb", &kb.to_string())])
     }
 }
 

@@ -9,7 +9,7 @@
 //! | [`wire`], [`lro`] | the wire; LRO's switches |
 //! | [`workload`] | what runs, which way, and whether cores may halt |
 //! | [`rounds`] | how often and how long |
-//! | [`frames`] | columns of raw frames |
+//! | [`frames`] | columns of raw frames, and of files |
 //! | [`threshold`] | divisions of columns, and what figures have to reach |
 //! | [`config`] | a column and its keys, the name of a figure |
 //! | [`adjustment`] | how a command line changes a plan |
@@ -33,7 +33,7 @@ pub use adjustment::Adjustment;
 pub use column::{Column, Gro, PathKind};
 pub use config::Config;
 pub use file::{Plan, Up};
-pub use frames::{Frames, Peer, PeerKind};
+pub use frames::{FileColumn, Frames, Peer, PeerKind};
 pub use lro::{Lro, LroRules};
 pub use rounds::{Rounds, Times};
 pub use threshold::{Ratio, Threshold, names_column};

@@ -39,10 +39,12 @@ impl Plan {
     fn keep_wanted(&mut self, by: &Adjustment) -> Result<(), Failure> {
         self.column.retain(|column| by.wants(&column.name));
         self.frames.retain(|frames| by.wants(&frames.name));
+        self.file.retain(|file| by.wants(&file.name));
         self.peer.retain(|peer| by.wants(&peer.name));
         let columns = self.column.iter().map(|c| c.name.as_str());
         let left: BTreeSet<&str> = columns
             .chain(self.frames.iter().map(|frames| frames.name.as_str()))
+            .chain(self.file.iter().map(|file| file.name.as_str()))
             .chain(self.peer.iter().map(|peer| peer.name.as_str()))
             .collect();
         self.up = self

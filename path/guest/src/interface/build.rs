@@ -9,12 +9,13 @@ use super::memory::{Common, Memory, Shape};
 use super::to_guest::ToGuest;
 use crate::devices;
 use abi::layout::info;
-use abi::{ConnId, Slot};
+use abi::{ConnId, PAGE, Slot};
 use config::domain::{GuestConfig, GuestVif, Lro, Offloads, RingFormat};
 use nic::Nic;
 use runtime::call::Calls;
 use runtime::platform::Platform;
 use runtime::start::StartError;
+use shmem::Area;
 use shmem::home::Home;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -45,6 +46,9 @@ pub fn interfaces(
     };
     // Of frames, and of slots for pages that change hands: one queue's behind the other's.
     let (mut first_frame, mut flip_slot) = (0, 0);
+    // Files lie behind the pages of all interfaces.
+    let pages = |vif: &GuestVif| Layout::new(sizes(vif)).frames() * vif.conns.len() as u32;
+    let mut first_of_file: u32 = config.vifs.iter().map(pages).sum();
     let mut all = Vec::new();
     for (number, vif) in config.vifs.iter().enumerate() {
         let layout = Layout::new(sizes(vif));
@@ -56,7 +60,10 @@ pub fn interfaces(
                 "a device receives elsewhere than into an interface's pool",
             ));
         }
-        let endpoints = devices::endpoints(&**platform, vif)?;
+        let file = file(common.frames, first_of_file, vif.file_pages)?;
+        first_of_file += vif.file_pages;
+        let memory = file.map(|(memory, _)| memory);
+        let endpoints = devices::endpoints(&**platform, vif, memory)?;
         for (queue, (endpoint, &conn)) in endpoints.into_iter().zip(&vif.conns).enumerate() {
             let name = match vif.conns.len() {
                 1 => number.to_string(),
@@ -70,6 +77,7 @@ pub fn interfaces(
                 prefetch: vif.prefetch,
                 release_threshold: vif.release_threshold,
                 mac: vif.mac,
+                file,
             };
             let memory = Memory::new(common.clone(), shape);
             let connection = Connection::new(ConnId(conn), Rc::clone(platform));
@@ -88,6 +96,17 @@ pub fn interfaces(
         }
     }
     Ok(all)
+}
+
+/// Where a file of `pages` pages lies, and which of the guest's frames is its first; none, if it
+/// has no pages.
+fn file(frames: Area, first: u32, pages: u32) -> Result<Option<(Area, u32)>, StartError> {
+    if pages == 0 {
+        return Ok(None);
+    }
+    let memory = frames.part(first as usize * PAGE, pages as usize * PAGE);
+    let memory = memory.ok_or(StartError::Damaged("a file has too few page frames"))?;
+    Ok(Some((memory, first)))
 }
 
 fn interface(

@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::fast_path;
+use super::memory::Memory;
 use super::pass::{Outcome, Pass};
 use nic::{Buffers, Frame, Piece};
 use runtime::ledger::Hop;
@@ -23,7 +24,7 @@ impl FromGuest {
     pub(super) fn run(
         &mut self,
         netfront: &mut Netfront,
-        device: &mut Device,
+        (device, memory): (&mut Device, &mut Memory),
         pass: &mut Pass<'_>,
     ) -> Outcome {
         let mut outcome = Outcome::default();
@@ -36,7 +37,7 @@ impl FromGuest {
         let hop = pass.ledger.enter(Hop::Endpoint);
         let yielded = match self.is_fast(device, pass) {
             true => fast_path::from_guest(netfront, device, &mut self.small, pass, &mut outcome),
-            false => self.send(netfront, device, pass, &mut outcome),
+            false => self.send(netfront, (device, memory), pass, &mut outcome),
         };
         pass.ledger.enter(hop);
         let empty = netfront.buffers().available() == 0 || device.endpoint.starved();
@@ -61,7 +62,7 @@ impl FromGuest {
     fn send(
         &mut self,
         netfront: &mut Netfront,
-        device: &mut Device,
+        (device, memory): (&mut Device, &mut Memory),
         pass: &mut Pass<'_>,
         outcome: &mut Outcome,
     ) -> usize {
@@ -83,7 +84,7 @@ impl FromGuest {
         if trace.is_running() {
             let rest = frames.split_off(frames.len().min(1));
             let before = Fate::of_driver(netfront.counters());
-            outcome.fatal = netfront.transmit(frames).err();
+            outcome.fatal = memory.transmit(netfront, pass.ledger, frames).err();
             trace.step(Hop::Netfront, || {
                 Fate::of_driver(netfront.counters()).since(&before, "the ring")
             });
@@ -91,7 +92,7 @@ impl FromGuest {
             frames.extend(rest);
         }
         if outcome.fatal.is_none() && !frames.is_empty() {
-            outcome.fatal = netfront.transmit(frames).err();
+            outcome.fatal = memory.transmit(netfront, pass.ledger, frames).err();
         }
         outcome.moved = frames.len() < before;
         yielded

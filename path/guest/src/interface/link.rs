@@ -2,7 +2,7 @@
 
 use super::memory::Memory;
 use vif::Counters;
-use vif::netfront::{Netfront, Turnover};
+use vif::netfront::{Netfront, Tracking, Turnover};
 
 /// What exists while an interface is connected, and until its grants have ended.
 #[derive(Default)]
@@ -14,6 +14,8 @@ pub(super) struct Link {
     past: Counters,
     /// What their pools have done.
     past_turnover: Turnover,
+    /// What was granted outside of them.
+    past_tracking: Tracking,
 }
 
 impl Link {
@@ -47,6 +49,7 @@ impl Link {
         {
             self.past += *netfront.counters();
             self.past_turnover += *netfront.turnover();
+            self.past_tracking += netfront.tracking();
             self.netfront = None;
             self.closing = false;
             memory.end();
@@ -70,6 +73,21 @@ impl Link {
             turnover += *netfront.turnover();
         }
         turnover
+    }
+
+    /// What was granted outside the pools, on all connections.
+    pub(super) fn tracking(&self) -> Tracking {
+        let mut tracking = self.past_tracking;
+        if let Some(netfront) = &self.netfront {
+            tracking += netfront.tracking();
+        }
+        tracking
+    }
+
+    /// Pages outside the pool that are granted now, and entries for them.
+    pub(super) fn tracked_pages(&self) -> (usize, usize) {
+        let netfront = self.netfront.as_ref();
+        netfront.map_or((0, 0), Netfront::tracked_pages)
     }
 
     /// Pages of receive buffers: those that are granted now, and all.

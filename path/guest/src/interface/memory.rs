@@ -1,14 +1,19 @@
 //! The memory of one interface: where it lies, and how its pages are granted.
 
 use crate::table::{CountedTable, FlipPages};
-use abi::{ConnId, DomId, Slot};
+use abi::{ConnId, DomId, GrantRef, Handle, Slot};
+use config::domain::FILE_GRANTS;
+use nic::Frame;
 use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
 use runtime::platform::{Platform, Record};
 use shmem::Area;
 use std::cell::RefCell;
 use std::rc::Rc;
-use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup};
+use vif::Fatal;
+use vif::netfront::{
+    GrantError, GrantTable, GrantedPage, Granter, Layout, Netfront, Outside, Setup,
+};
 use vif::netif::{BackRecord, Features};
 
 /// What all interfaces of a guest have in common.
@@ -35,6 +40,8 @@ pub(super) struct Shape {
     pub prefetch: u32,
     pub release_threshold: Option<u32>,
     pub mac: [u8; 6],
+    /// Where a file lies that is sent from there, and which frame is its first.
+    pub file: Option<(Area, u32)>,
 }
 
 /// The memory of one interface.
@@ -99,6 +106,7 @@ impl Memory {
     ) -> Result<(Netfront, Record), String> {
         let setup = Setup {
             release_threshold: None,
+            outside: None,
             ..self.setup(DomId(0))
         };
         let (netfront, record) =
@@ -115,6 +123,7 @@ impl Memory {
             prefetch,
             release_threshold,
             mac,
+            file,
         } = self.shape;
         Setup {
             frames: self.common.frames,
@@ -126,6 +135,12 @@ impl Memory {
             prefetch,
             release_threshold,
             exchange: None,
+            outside: file.map(|(memory, first_frame)| Outside {
+                memory,
+                first_frame,
+                first_entry: layout.frames(),
+                entries: Outside::entries(FILE_GRANTS),
+            }),
         }
     }
 
@@ -135,6 +150,28 @@ impl Memory {
             Some(table) => act(table),
             None => act(&mut *self.common.table.borrow_mut()),
         }
+    }
+
+    /// Whether frames may lie in a file.
+    pub(super) fn has_file(&self) -> bool {
+        self.shape.file.is_some()
+    }
+
+    /// Sends frames, which may lie in pages outside the pool.
+    #[inline]
+    pub(super) fn transmit(
+        &mut self,
+        netfront: &mut Netfront,
+        ledger: &Ledger,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), Fatal> {
+        let sent = match netfront.tracks() {
+            true => self.granted(|granter| {
+                netfront.transmit_tracked(frames, &mut Charged { granter, ledger })
+            }),
+            false => netfront.transmit(frames),
+        };
+        sent.map(drop)
     }
 
     /// Lets pages enter or leave the pool of receive buffers, if they can.
@@ -155,5 +192,43 @@ impl Memory {
     pub(super) fn end(&mut self) {
         self.counted_table = None;
         self.flips = None;
+    }
+}
+
+/// What grants pages, and is charged to that hop.
+struct Charged<'a> {
+    granter: &'a mut dyn Granter,
+    ledger: &'a Ledger,
+}
+
+impl Granter for Charged<'_> {
+    fn enter(
+        &mut self,
+        to: DomId,
+        pages: &[GrantedPage],
+        made: &mut Vec<Result<GrantRef, GrantError>>,
+    ) {
+        let granter = &mut self.granter;
+        self.ledger
+            .at(Hop::Grant, || granter.enter(to, pages, made));
+    }
+
+    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+        let granter = &mut self.granter;
+        self.ledger.at(Hop::Grant, || granter.leave(grefs, left));
+    }
+
+    fn leave_idle(&mut self, gref: GrantRef) -> bool {
+        let granter = &mut self.granter;
+        self.ledger.at(Hop::Grant, || granter.leave_idle(gref))
+    }
+
+    fn end(&mut self, grefs: &mut Vec<GrantRef>) {
+        let granter = &mut self.granter;
+        self.ledger.at(Hop::Grant, || granter.end(grefs));
+    }
+
+    fn table(&self) -> Handle {
+        self.granter.table()
     }
 }

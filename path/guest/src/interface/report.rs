@@ -5,7 +5,7 @@ use runtime::lro::Sums;
 use runtime::report::{self, Given};
 use serde_json::{Value, json};
 use vif::Counters;
-use vif::netfront::Turnover;
+use vif::netfront::{Tracking, Turnover};
 
 impl Interface {
     /// Its number; with several queues, those of interface and queue with a dot between.
@@ -32,6 +32,12 @@ impl Interface {
         self.link.turnover()
     }
 
+    /// What was granted of pages outside the pool, on all connections.
+    #[must_use]
+    pub fn tracking(&self) -> Tracking {
+        self.link.tracking()
+    }
+
     /// Adds what large receive offload has counted.
     pub fn add_lro(&self, sums: &mut Sums) {
         self.to_guest.lro.add_to(sums);
@@ -47,6 +53,26 @@ impl Interface {
             "endpoint": report::device(&self.given(), self.device.endpoint.counters()),
             "lro": self.to_guest.lro.stat(),
             "pool": self.pool_stat(),
+            "file": self.file_stat(),
+        })
+    }
+
+    /// The pages of a file that frames lie in; null: there is none.
+    fn file_stat(&self) -> Value {
+        if !self.memory.has_file() {
+            return Value::Null;
+        }
+        let (granted, entries) = self.link.tracked_pages();
+        let tracking = self.tracking();
+        json!({
+            "entries": entries,
+            "granted": granted,
+            "granted_anew": tracking.entered,
+            "reused": tracking.reused,
+            "revoked": tracking.left,
+            "held_back": tracking.held_back,
+            "refused": tracking.refused,
+            "copied": tracking.copied,
         })
     }
 

@@ -38,6 +38,7 @@ fn joined() -> Joined {
         to: "10.0.0.2:9".parse().unwrap(),
         seconds: 1,
         after_s: 0,
+        file_kb: None,
     };
     let sources = (0..STREAMS).map(source).collect();
     let sink = StackApp::TcpSink { port: 9 };

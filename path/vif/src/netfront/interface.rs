@@ -5,6 +5,7 @@ use super::pool::{Stack, TxPool};
 use super::rx_pages::RxPages;
 use super::setup::{Laid, Setup, SetupError};
 use super::table::{GrantError, Granter};
+use super::tracked::Tracked;
 use crate::counters::Counters;
 use crate::events::{EventPage, Events};
 use crate::fatal::Fatal;
@@ -30,6 +31,8 @@ pub struct Netfront {
     pub(super) tx_pool: TxPool,
     /// Extra infos that were sent and not yet answered.
     pub(super) tx_extras: u32,
+    /// Pages outside the pool that frames may lie in.
+    pub(super) tracked: Option<Tracked>,
     pub(super) rx_pool: Stack,
     pub(super) rx_pages: RxPages,
     /// What receive buffers accept, if their pages change hands.
@@ -90,6 +93,7 @@ impl Netfront {
             grants: laid.fixed_grants(),
             tx_pool: laid.tx_pool()?,
             tx_extras: 0,
+            tracked: None,
             rx_pool: laid.rx_pool(&terms)?,
             rx_pages: laid.rx_pages(setup, &terms),
             offers: setup.exchange.map(|own| Offers::new(own, setup.backend)),
@@ -97,6 +101,10 @@ impl Netfront {
             prefetch: setup.prefetch,
             fetched: 0,
         };
+        front.tracked = setup.outside.map(|outside| {
+            let (base, most) = (front.tx_pool.len(), front.tx.slots());
+            Tracked::new(outside, setup.backend, base, most)
+        });
         front.post();
         front.rx.publish();
         Ok((front, record))
@@ -111,6 +119,9 @@ impl Netfront {
         self.fatal.get_or_insert(Fatal::Closed);
         let in_pool = self.take_rx_grants();
         self.grants.extend(in_pool);
+        if let Some(tracked) = &mut self.tracked {
+            self.grants.extend(tracked.take_grants());
+        }
         table.end(&mut self.grants);
         if self.grants.is_empty() {
             Ok(())

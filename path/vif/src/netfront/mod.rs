@@ -3,6 +3,8 @@
 //! All its memory is laid out once ([`Layout`]) and granted page by page: the rings and the event
 //! page and the receive buffers to be written, the transmit buffers to be read only. Spare pages of
 //! receive buffers are granted when they are needed, and revoked when they are not (`turnover.rs`).
+//! Frames may also be sent from pages outside of it ([`Outside`]): those are granted when a frame
+//! lies in them, and stay granted while there is room for them (`track.rs`).
 //!
 //! A turn of the guest is: [`Netfront::receive`] (responses → frames), [`Netfront::refill`], the
 //! endpoint takes the frames, [`Netfront::receive_done`] (their buffers are free or posted again),
@@ -23,9 +25,12 @@ mod packet;
 mod pool;
 mod receive;
 mod rx_pages;
+mod sendfile;
 mod setup;
 mod small_frames;
 mod table;
+mod track;
+mod tracked;
 mod transmit;
 mod turnover;
 
@@ -36,4 +41,6 @@ pub use pool::{TX_SMALL_BYTES, TxPool};
 pub use rx_pages::Turnover;
 pub use setup::{Setup, SetupError};
 pub use table::{GrantError, GrantTable, GrantedPage, Granter};
+pub use track::Tracking;
+pub use tracked::Outside;
 pub use transmit::Transmitted;

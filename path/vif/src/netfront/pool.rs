@@ -73,6 +73,13 @@ impl Slot {
     }
 }
 
+/// What a request says of where its bytes lie, and its number.
+pub(super) struct Located {
+    pub(super) gref: GrantRef,
+    pub(super) offset: u16,
+    pub(super) id: u16,
+}
+
 /// Buffers and which of them are free.
 #[derive(Debug)]
 pub(super) struct Stack {
@@ -229,6 +236,11 @@ impl TxPool {
             small: Stack::all(small),
             large: Stack::all(large),
         }
+    }
+
+    /// Buffers, and so the first number that means none.
+    pub(super) fn len(&self) -> usize {
+        self.small.len() + self.large.len()
     }
 
     /// Small buffers that can be taken now.

@@ -5,6 +5,7 @@ use super::offers::Exchange;
 use super::pool::{Slot, Stack, TxPool, small_slots};
 use super::rx_pages::RxPages;
 use super::table::{GrantError, GrantedPage, Granter};
+use super::tracked::Outside;
 use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, RecordError, Terms};
 use crate::ring::{BadPages, ORDER_MAX};
 use abi::{DomId, GrantRef, Handle, PAGE};
@@ -33,6 +34,8 @@ pub struct Setup {
     /// Where receive buffers lie, if their pages change hands; the layout's frames for them are
     /// left alone then.
     pub exchange: Option<Exchange>,
+    /// Pages outside the pool that frames from the guest may lie in.
+    pub outside: Option<Outside>,
 }
 
 /// Why a netfront could not be set up.
@@ -97,6 +100,7 @@ impl Laid {
                 frame: first + at,
                 readonly: n >= layout.tx_small().start,
                 exchanged: exchange.is_some(),
+                entry: None,
             });
         }
         let spare = layout

@@ -32,6 +32,9 @@ pub struct GrantedPage {
     /// It changes hands: `frame` is its slot of the domain's window, and the reference accepts
     /// nothing before it is offered.
     pub exchanged: bool,
+    /// The entry that it takes, of a table whose entries the granter chooses; none: the one that
+    /// its frame has.
+    pub entry: Option<u32>,
 }
 
 /// One grant mechanism, from the granter's side, for one netfront.
@@ -47,6 +50,10 @@ pub trait Granter {
     /// Takes single pages back; whether it could is appended to `left`, one for each, in order.
     /// From then on the other domain cannot reach the page.
     fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>);
+
+    /// Takes a page back if the other domain does not use it now; whether it could. If not, the
+    /// grant goes on.
+    fn leave_idle(&mut self, gref: GrantRef) -> bool;
 
     /// Ends the netfront's grants and takes them out of `grefs`; those that are in use and cannot
     /// be ended now stay in it.
@@ -183,6 +190,10 @@ impl Granter for GrantTable {
 
     fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
         left.extend(grefs.iter().map(|&gref| Self::end(self, gref).is_ok()));
+    }
+
+    fn leave_idle(&mut self, gref: GrantRef) -> bool {
+        Self::end(self, gref).is_ok()
     }
 
     fn end(&mut self, grefs: &mut Vec<GrantRef>) {

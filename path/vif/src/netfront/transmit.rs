@@ -1,7 +1,7 @@
 //! Packets from the guest: frames → requests, and what the driver domain says to them.
 
 use super::interface::Netfront;
-use super::pool::{TX_SMALL_BYTES, rx_index};
+use super::pool::{Located, TX_SMALL_BYTES, rx_index};
 use crate::counters::Drop;
 use crate::fatal::Fatal;
 use crate::netif::{ExtraInfo, TxRequest, TxResponse, rsp, transport, txf};
@@ -21,7 +21,7 @@ pub struct Transmitted {
 }
 
 /// Why a frame was not sent.
-enum Held {
+pub(super) enum Held {
     /// No room: it can be sent later.
     Later,
     /// It never can be.
@@ -39,11 +39,21 @@ impl Netfront {
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
     pub fn transmit(&mut self, frames: &mut Vec<Frame>) -> Result<Transmitted, Fatal> {
+        self.transmit_by(frames, Self::send)
+    }
+
+    /// [`Netfront::transmit`], of which `send` sends a frame.
+    #[inline]
+    pub(super) fn transmit_by(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        mut send: impl FnMut(&mut Self, &mut Frame) -> Result<(), Held>,
+    ) -> Result<Transmitted, Fatal> {
         self.reap()?;
         let mut report = Transmitted::default();
         let mut done = 0;
         for frame in frames.iter_mut() {
-            match self.send(frame) {
+            match send(self, frame) {
                 Ok(()) => {
                     report.sent += 1;
                     report.bytes += frame.len() as u64;
@@ -87,7 +97,7 @@ impl Netfront {
                 if response.status < rsp::OKAY {
                     self.counters.from_guest_drops.count(Drop::PeerError);
                 }
-                self.tx_pool.land(response.id)
+                self.land(response.id)
             };
             if !known {
                 return self.fail(Fatal::ResponseId);
@@ -97,8 +107,14 @@ impl Netfront {
         Ok(ready)
     }
 
+    /// The driver domain has answered a request; whether there was one of this number.
     #[inline]
-    fn send(&mut self, frame: &mut Frame) -> Result<(), Held> {
+    pub(super) fn land(&mut self, id: u16) -> bool {
+        self.tx_pool.land(id) || self.tracked.as_mut().is_some_and(|own| own.land(id))
+    }
+
+    #[inline]
+    pub(super) fn send(&mut self, frame: &mut Frame) -> Result<(), Held> {
         match *frame.pieces.as_slice() {
             [piece] if frame.offload == Offload::default() && !frame.is_header_changed() => {
                 match self.tx_pool.request(&piece, frame.len()) {
@@ -134,12 +150,12 @@ impl Netfront {
                 write_header(frame).map_err(|()| Held::Never(Drop::Fault))?;
             }
         }
-        self.request(frame);
+        self.request(frame, Self::launch);
         Ok(())
     }
 
     /// What keeps a frame from ever being sent. Fills in a checksum that the other end would not.
-    fn check(&self, frame: &mut Frame) -> Result<(), Drop> {
+    pub(super) fn check(&self, frame: &mut Frame) -> Result<(), Drop> {
         transport::check_len(frame.len())?;
         let Err(reason) = transport::check(frame, self.peer()) else {
             return Ok(());
@@ -170,7 +186,7 @@ impl Netfront {
     }
 
     /// Copies a frame into transmit buffers and puts those in place of its pieces.
-    fn copy_in(&mut self, frame: &mut Frame, extra: u32) -> Result<(), Held> {
+    pub(super) fn copy_in(&mut self, frame: &mut Frame, extra: u32) -> Result<(), Held> {
         let mut copy = Frame::empty();
         let mut left = frame.len();
         while left > 0 {
@@ -213,17 +229,33 @@ impl Netfront {
         Ok(())
     }
 
-    /// Writes the requests of a frame that lies in transmit buffers; there is room for them.
-    fn request(&mut self, frame: &Frame) {
+    /// A piece's transmit buffer is in flight from now on.
+    #[inline]
+    pub(super) fn launch(&mut self, piece: &Piece) -> Option<Located> {
+        let slot = self.tx_pool.get(piece.buffer)?;
+        let place = Located {
+            gref: slot.gref,
+            offset: slot.offset + slot.find(piece).unwrap_or(0),
+            id: piece.buffer.0 as u16,
+        };
+        self.tx_pool.launch(piece.buffer);
+        Some(place)
+    }
+
+    /// Writes the requests of a frame, of which `launch` says where each piece lies; there is room
+    /// for them.
+    #[inline]
+    pub(super) fn request(
+        &mut self,
+        frame: &Frame,
+        mut launch: impl FnMut(&mut Self, &Piece) -> Option<Located>,
+    ) {
         let extra = frame.offload.gso.map(ExtraInfo::of);
         let last = frame.pieces.len().saturating_sub(1);
         for (n, piece) in frame.pieces.iter().enumerate() {
-            let Some(slot) = self.tx_pool.get(piece.buffer) else {
+            let Some(place) = launch(self, piece) else {
                 continue;
             };
-            let (gref, offset) = (slot.gref, slot.offset);
-            let within = slot.find(piece).unwrap_or(0);
-            self.tx_pool.launch(piece.buffer);
             let mut flags = if n < last { txf::MORE_DATA } else { 0 };
             let mut size = piece.span.len();
             if n == 0 {
@@ -239,10 +271,10 @@ impl Netfront {
             }
             self.tx.request(
                 TxRequest {
-                    gref: gref.0,
-                    offset: offset + within,
+                    gref: place.gref.0,
+                    offset: place.offset,
                     flags,
-                    id: piece.buffer.0 as u16,
+                    id: place.id,
                     size: size as u16,
                 }
                 .encode(),

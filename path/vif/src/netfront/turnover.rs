@@ -68,6 +68,7 @@ impl Netfront {
                 frame,
                 readonly: false,
                 exchanged: false,
+                entry: None,
             })
             .collect();
         let mut made = Vec::with_capacity(granted.len());

@@ -5,15 +5,15 @@ use super::grants::FakeGrants;
 use super::memory::Memory;
 use super::raw::{RawBack, RawFront};
 use crate::netback::Netback;
-use crate::netfront::{Exchange, GrantTable, Layout, Netfront, Setup, Sizes};
+use crate::netfront::{Exchange, GrantTable, Layout, Netfront, Outside, Setup, Sizes};
 use crate::netif::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE, rings};
 use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
 use crate::ring::{Format, Pages};
 use abi::classic::GrantEntry;
 use abi::{DomId, Handle, PAGE, Slot};
 use nic::Frame;
-use shmem::Span;
 use shmem::sync::fence;
+use shmem::{Area, Span};
 use std::sync::atomic::Ordering;
 
 /// The driver domain, as rigs number it.
@@ -37,6 +37,8 @@ pub struct Rig {
     pub layout: Layout,
     memory: Memory,
     table_span: Span,
+    /// Pages outside the pool, if frames may lie in some.
+    outside: Option<Area>,
     /// The ring from the guest, the one to it, and the page of the event channel, as the grants
     /// named them before a hostile guest could rewrite its table.
     pages: (Pages, Pages, Span),
@@ -106,6 +108,25 @@ impl Rig {
         back: BackRecord,
         release_threshold: Option<u32>,
     ) -> Self {
+        Self::build((sizes, front, back), release_threshold, None)
+    }
+
+    /// Two ends, the driver domain's with these features, of which the guest's may send from so
+    /// many pages outside the pool and grants so many of them at once.
+    ///
+    /// # Panics
+    /// They do not agree.
+    #[must_use]
+    pub fn with_outside(sizes: Sizes, back: Features, pages: u32, entries: u32) -> Self {
+        let back = back_record(back);
+        Self::build((sizes, Features::ALL, back), None, Some((pages, entries)))
+    }
+
+    fn build(
+        (sizes, front, back): (Sizes, Features, BackRecord),
+        release_threshold: Option<u32>,
+        outside: Option<(u32, u32)>,
+    ) -> Self {
         let rings_feature = match format() {
             Format::Xen => Features::default(),
             Format::Native => Features::NATIVE_RINGS,
@@ -118,19 +139,22 @@ impl Rig {
             },
         );
         let layout = Layout::new(sizes);
-        let table_pages = (layout.grants() as usize * 8 + 8).div_ceil(PAGE);
+        let (outside_pages, entries) = outside.unwrap_or_default();
+        let table_pages = ((layout.grants() + entries) as usize * 8 + 8).div_ceil(PAGE);
         // Pages that change hands lie behind all others; the first is at a slot that is not 0.
         let flips = back.features.has(Features::RX_FLIP);
         let exchanged = layout.frames() + table_pages as u32;
-        let memory = Memory::new(exchanged + if flips { layout.sizes().rx_pages } else { 0 });
+        let flipped = if flips { layout.sizes().rx_pages } else { 0 };
+        let memory = Memory::new(exchanged + flipped + outside_pages);
         let area = memory.area();
         let table_span = area
             .at(layout.frames() as usize * PAGE, table_pages * PAGE)
             .expect("room for the table");
         let mut table = GrantTable::new(table_span);
-        let pages = area.part(
-            exchanged as usize * PAGE,
-            area.len() - exchanged as usize * PAGE,
+        let pages = area.part(exchanged as usize * PAGE, flipped as usize * PAGE);
+        let own = area.part(
+            (exchanged + flipped) as usize * PAGE,
+            outside_pages as usize * PAGE,
         );
         let exchange = pages.filter(|_| flips).map(|pages| Exchange {
             pages,
@@ -148,6 +172,12 @@ impl Rig {
             prefetch: 2,
             release_threshold,
             exchange,
+            outside: own.filter(|_| outside.is_some()).map(|memory| Outside {
+                memory,
+                first_frame: exchanged + flipped,
+                first_entry: layout.frames(),
+                entries,
+            }),
         };
         let (front, record) = Netfront::new(&setup, &mut table, &back).expect("a front");
         let record = FrontRecord::decode(&record.encode()).expect("a record");
@@ -166,6 +196,7 @@ impl Rig {
             layout,
             memory,
             table_span,
+            outside: setup.outside.map(|outside| outside.memory),
             pages: (shared.0, shared.1, pages.2),
         }
     }
@@ -191,6 +222,15 @@ impl Rig {
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// The guest's pages outside the pool that frames may lie in.
+    ///
+    /// # Panics
+    /// There are none.
+    #[must_use]
+    pub fn outside(&self) -> Area {
+        self.outside.expect("a rig with pages outside the pool")
     }
 
     /// The guest's grant table, as bytes.

@@ -21,7 +21,7 @@ use crate::html;
 use crate::lane::cores::Cores;
 use crate::papers::Paper;
 use crate::peers;
-use crate::plan::{Adjustment, Column, PeerKind, Plan, Wake};
+use crate::plan::{Adjustment, PeerKind, Plan, Wake};
 use crate::runner::Stands;
 use figures::Failure;
 use figures::provenance::Provenance;
@@ -116,7 +116,9 @@ impl Base {
         let rounds = |figure: &Figure| figure.n == 0 || figure.n == plan.full.rounds;
         let column = |figure: &Figure| figure.config.split('@').next().map(str::to_owned);
         let found: BTreeSet<String> = figures.iter().filter_map(column).collect();
-        let wanted: BTreeSet<String> = plan.column.iter().map(|c| c.name.clone()).collect();
+        let columns = plan.column.iter().map(|column| column.name.clone());
+        let files = plan.file.iter().map(|file| file.name.clone());
+        let wanted: BTreeSet<String> = columns.chain(files).collect();
         let of_streams = |figure: &&Figure| figure.metric == "throughput";
         let whole = found == wanted && figures.iter().filter(of_streams).all(rounds);
         (here && whole).then_some(Outcome {
@@ -143,10 +145,14 @@ fn check_paper(plan: &Plan) -> Result<(), Failure> {
 
 /// Which of the paper's configurations each column of a plan stands for.
 fn stands(plan: &Plan) -> Stands<'_> {
-    fn stands(column: &Column) -> Option<(&str, &str)> {
-        Some((&column.name, column.paper.as_deref()?))
+    fn stands<'a>(name: &'a str, paper: Option<&'a String>) -> Option<(&'a str, &'a str)> {
+        Some((name, paper?))
     }
-    plan.column.iter().filter_map(stands).collect()
+    let columns = plan.column.iter();
+    let columns = columns.filter_map(|column| stands(&column.name, column.paper.as_ref()));
+    let files = plan.file.iter();
+    let files = files.filter_map(|file| stands(&file.name, file.paper.as_ref()));
+    columns.chain(files).collect()
 }
 
 impl Study for Base {

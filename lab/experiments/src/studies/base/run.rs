@@ -4,11 +4,14 @@ use super::lanes::{self, Lanes, Stop};
 use super::thesis;
 use crate::awake;
 use crate::lane::cores::Cores;
+use crate::lane::file_run::FileRun;
 use crate::lane::frame_run::FrameRun;
 use crate::lane::{Lane, Loads, machine};
 use crate::load::CHUNK;
 use crate::peers::PeerRun;
-use crate::plan::{Config, Direction, Frames, Peer, Plan, Times, Up, Wake, Web, Workload};
+use crate::plan::{
+    Config, Direction, FileColumn, Frames, Peer, Plan, Times, Up, Wake, Web, Workload,
+};
 use crate::progress;
 use crate::runner::Samples;
 use crate::web::{self, WebServer, WebServers};
@@ -67,6 +70,7 @@ impl<'a> Run<'a> {
     pub(super) fn measure(mut self) -> anyhow::Result<Samples> {
         self.streams_and_requests()?;
         self.frames()?;
+        self.files()?;
         if let Some(up) = &self.plan.up {
             self.up(up)?;
         }
@@ -375,6 +379,38 @@ impl<'a> Run<'a> {
                 if let Some(mpps) = window.figures.get("packets") {
                     most.entry(size).or_insert(mpps * 1e6);
                 }
+                self.samples.add(&config, round, &window.figures);
+                self.samples.note(&config, &window.conditions);
+                self.bar.inc(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every file's sizes, round by round.
+    fn files(&mut self) -> anyhow::Result<()> {
+        let plan = self.plan;
+        let sizes = |file| move |&kb: &u32| (file, kb);
+        let stops = plan
+            .file
+            .iter()
+            .flat_map(|file| file.kb.iter().map(sizes(file)));
+        let stops: Vec<(&FileColumn, u32)> = stops.collect();
+        let planned = stops.len() * plan.full.rounds;
+        self.allow_redo(planned);
+        self.bar.set_length(planned as u64);
+        self.bar.set_position(0);
+        for round in 0..plan.full.rounds {
+            for &(file, kb) in &stops {
+                let run = FileRun {
+                    grants: file.grants,
+                    kb,
+                    cores: self.cores,
+                };
+                let (config, times, tsc_hz) = (file.config(kb), self.times(), self.tsc_hz);
+                self.bar.set_message(config.name());
+                let measure = || run.measure(times, tsc_hz);
+                let window = self.undisturbed(&config, measure, |window| window.disturbed)?;
                 self.samples.add(&config, round, &window.figures);
                 self.samples.note(&config, &window.conditions);
                 self.bar.inc(1);

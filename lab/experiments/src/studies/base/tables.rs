@@ -2,7 +2,7 @@
 
 use super::frontier;
 use crate::papers::Paper;
-use crate::plan::{Column, Direction, Plan, Wake, Wire, Workload};
+use crate::plan::{Column, Direction, FileColumn, Plan, Wake, Wire, Workload};
 use crate::runner::words;
 use figures::report::{Figure, Index, cell, number, table};
 
@@ -25,6 +25,7 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
     }
     out.push_str(&web_table(plan, figures, &index));
     out.push_str(&frame_table(plan, &index));
+    out.push_str(&file_table(plan, &index));
     out.push_str(&frontier::tables(plan, &index));
     out.push_str(&paper_table(plan, figures, &index));
     out.push_str(&ratio_table(figures));
@@ -252,6 +253,33 @@ fn pages_table(plan: &Plan, index: &Index<'_>) -> String {
     }
     let header = ["pages", "guests", "packets/page", "granted anew/packet"];
     format!("{}\n\n", table(&header, &rows))
+}
+
+/// Files that are sent from where they lie, by their size: how often their pages are used again.
+fn file_table(plan: &Plan, index: &Index<'_>) -> String {
+    let metrics = [
+        ("granted_anew", "granted anew/packet"),
+        ("hit_rate", "hit rate"),
+        ("pages_reused", "packets/page"),
+        ("file_copied", "frames copied"),
+        ("throughput", "Gb/s"),
+        ("cycles_per_packet.driver", "driver cyc"),
+    ];
+    let mut header = vec!["file", "KB"];
+    header.extend(metrics.map(|(_, title)| title));
+    let sizes = plan.file.iter();
+    let sizes = sizes.flat_map(|file| file.kb.iter().map(move |&kb| (file, kb)));
+    let row = |(file, kb): (&FileColumn, u32)| {
+        let name = file.config(kb).name();
+        let mut row = vec![file.name.clone(), kb.to_string()];
+        row.extend(metrics.map(|(metric, _)| short(index.get(&name, metric))));
+        row
+    };
+    let rows: Vec<_> = sizes.map(row).collect();
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("{}\n\n", table(&header, &rows)),
+    }
 }
 
 /// Acknowledgements, where a plan spoils the wire or changes them.

@@ -203,6 +203,10 @@ impl Granter for Refusing<'_> {
         self.table.leave(grefs, left);
     }
 
+    fn leave_idle(&mut self, gref: GrantRef) -> bool {
+        self.table.leave_idle(gref)
+    }
+
     fn end(&mut self, grefs: &mut Vec<GrantRef>) {
         Granter::end(self.table, grefs);
     }

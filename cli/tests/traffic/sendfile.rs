@@ -1,0 +1,118 @@
+//! A file that lies in a guest's frames is sent from there, over the true path: the guest grants
+//! its pages as frames lie in them, and the driver domain reads them where they are.
+
+use crate::machine::Machine;
+use crate::processes::{kill, pid};
+use serde_json::Value;
+use std::io::Read;
+use std::net::TcpListener;
+use testing::wait_until;
+
+/// KB of the file: four times as many pages as may be granted at once.
+const FILE_KB: usize = 8192;
+/// How often it is looked at from its beginning to its end.
+const ROUNDS: usize = 2;
+/// Its n-th word is n times this.
+const WORD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn start(grants: &str) -> Option<Machine> {
+    Machine::start(&[], &["wire"], |namespaces| {
+        let netns = &namespaces[0];
+        format!(
+            "[driver]\ngrants = \"{grants}\"\nrestart_pause_ms = 10\n\
+             [[nic]]\nname = \"wire\"\nkind = \"tap\"\nnetns = \"{netns}\"\n\
+             addresses = [\"10.0.0.1/24\"]\n\
+             [[guest]]\nname = \"g\"\n[[guest.vif]]\nendpoint = \"stack\"\n\
+             addresses = [\"10.0.0.2/24\"]\n[[guest.vif.app]]\nkind = \"tcp-source\"\n\
+             to = \"10.0.0.1:5001\"\nseconds = 100000\nfile_kb = {FILE_KB}\n"
+        )
+    })
+}
+
+/// Somebody who listens on the wire.
+fn listener(machine: &Machine) -> TcpListener {
+    let (wire, _) = &machine.places[0];
+    let listen = || TcpListener::bind("10.0.0.1:5001").unwrap();
+    wire.enter(listen).unwrap()
+}
+
+/// Takes a connection and looks at every byte of so many rounds of the file.
+fn look(listener: &TcpListener, rounds: usize) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut room = vec![0; 64 << 10];
+    for _ in 0..rounds {
+        let mut at = 0;
+        while at < FILE_KB << 10 {
+            stream.read_exact(&mut room).unwrap();
+            for word in room.chunks(8) {
+                let wanted = (at as u64 / 8).wrapping_mul(WORD);
+                assert_eq!(word, wanted.to_le_bytes(), "byte {at}");
+                at += 8;
+            }
+        }
+    }
+}
+
+/// What the guest says of its file's pages, and how many of its frames the monitor knows as
+/// granted, once nothing moves any more.
+fn pages(machine: &Machine) -> (Value, u64) {
+    let file = || machine.ask(&["stat", "g"])["g"]["vifs"]["0"]["file"].clone();
+    let mut seen = (Value::Null, 0);
+    wait_until("pages come and go", || {
+        let before = file();
+        let audit = machine.ask(&["grants"]);
+        assert_eq!(audit["leaked"], 0, "{audit}");
+        let mut domains = audit["domains"].as_array().unwrap().iter();
+        let guest = domains.find(|domain| domain["name"] == "g").unwrap();
+        seen = (before, guest["granted"].as_u64().unwrap());
+        file() == seen.0
+    });
+    seen
+}
+
+fn arrives_under(grants: &str) {
+    let Some(machine) = start(grants) else {
+        return;
+    };
+    let connected = || machine.ask(&["stat", "g"])["g"]["vifs"]["0"]["state"] == "connected";
+    wait_until("the guest does not connect", connected);
+    let (none, of_pool) = pages(&machine);
+    assert_eq!(
+        (&none["granted"], &none["entries"]),
+        (&0.into(), &512.into())
+    );
+    look(&listener(&machine), ROUNDS);
+    let (file, granted) = pages(&machine);
+    let count = |name: &str| file[name].as_u64().unwrap();
+    assert_eq!(granted - of_pool, count("granted"), "{file}");
+    assert!(count("granted") <= 512, "{file}");
+    // Of 2048 pages a quarter may be granted: the others have made room.
+    assert!(count("granted_anew") >= 2048, "{file}");
+    assert_eq!(count("revoked"), count("granted_anew") - count("granted"));
+    assert_eq!((count("copied"), count("refused")), (0, 0), "{file}");
+    // The next driver domain has none of them, and gets them when it needs them.
+    let driver = pid(&machine, "driver");
+    assert!(kill(driver));
+    wait_until("no driver comes", || {
+        let status = machine.ask(&["status"]);
+        let mut domains = status["domains"].as_array().unwrap().iter();
+        domains.any(|d| d["name"] == "driver" && d["alive"] == true && d["pid"] != driver)
+    });
+    wait_until("the guest does not connect again", || {
+        connected() && pages(&machine).0["granted"] == 0
+    });
+    let (file, granted) = pages(&machine);
+    assert_eq!((&file["granted"], granted), (&0.into(), of_pool));
+    look(&listener(&machine), 1);
+    machine.end();
+}
+
+#[test]
+fn a_file_is_sent_from_where_it_lies_by_grants_that_stay() {
+    arrives_under("counted");
+}
+
+#[test]
+fn a_file_is_sent_from_where_it_lies_by_grants_that_are_mapped() {
+    arrives_under("map");
+}

@@ -1,0 +1,46 @@
+//! A file in a guest's frames, which its station sends from there.
+
+use super::errors;
+use crate::domain::{FILE_GRANTS, GuestConfig};
+use crate::parse::parse;
+
+/// A machine of one guest that sends, with these keys of its program.
+fn text(driver: &str, keys: &str) -> String {
+    format!(
+        "[driver]\n{driver}\n[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"stack\"\n\
+         addresses = [\"10.0.0.2/24\"]\n[[guest.vif.app]]\nkind = \"tcp-source\"\n\
+         to = \"10.0.0.1:9\"\n{keys}"
+    )
+}
+
+#[test]
+fn a_file_has_frames_and_grants_of_its_own() {
+    let guest = |keys: &str| {
+        let machine = parse("f", &text("", keys)).unwrap().machine().unwrap();
+        let domain = machine.domains.last().unwrap().clone();
+        let told: GuestConfig = serde_json::from_str(&domain.config).unwrap();
+        (domain.frames, domain.grant_entries, told.vifs[0].file_pages)
+    };
+    let (none, file) = (guest(""), guest("file_kb = 64"));
+    assert_eq!((none.2, file.2, file.0 - none.0), (0, 16, 16));
+    assert!(file.1 >= none.1 + FILE_GRANTS, "{} {}", file.1, none.1);
+    // However large it is: no more are granted at once.
+    assert_eq!(guest("file_kb = 65536").1, file.1);
+}
+
+#[test]
+fn a_file_that_cannot_be_sent_from_where_it_lies_is_refused() {
+    for (driver, keys, wanted) in [
+        ("", "file_kb = 6", "`file_kb` is 6; write a multiple of 4"),
+        ("", "file_kb = 0", "`file_kb` is 0"),
+        ("", "file_kb = 1000000", "`file_kb` is 1000000"),
+        ("workers = 2", "file_kb = 8", "`file_kb` is 8; leave it out"),
+    ] {
+        let found = errors(&text(driver, keys));
+        assert!(found.contains(wanted), "{keys}: {found}");
+    }
+    let far = "[[nic]]\nname = \"w\"\nkind = \"sim\"\naddresses = [\"10.0.0.1/24\"]\n\
+               [[nic.app]]\nkind = \"tcp-source\"\nto = \"10.0.0.2:9\"\nfile_kb = 8\n";
+    let found = errors(far);
+    assert!(found.contains("and this is none"), "{found}");
+}

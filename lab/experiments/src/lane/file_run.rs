@@ -1,0 +1,217 @@
+//! Machines without a wire, for a file that one guest sends to another from where it lies.
+
+use super::cores::Cores;
+use super::frame_run::FrameWindow;
+use super::path::Path as _;
+use super::running::{Running, fresh_name};
+use super::window::{account, per_packet};
+use crate::plan::Times;
+use anyhow::{Context as _, bail};
+use config::domain::{GrantMode, StackApp};
+use config::{Config, Endpoint, Guest, Station, Vif};
+use figures::measure::{CpuTimes, Machine as Cpus};
+use figures::metric::SEGMENT_BYTES;
+use figures::{Failure, interrupt};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 5201;
+const SENDER: &str = "from";
+
+/// A file in a guest's frames, which the guest's station sends over and over to another guest's:
+/// its pages are outside the pool, and granted as Ram's thesis grants them (4.4.1).
+#[derive(Clone, Copy, Debug)]
+pub struct FileRun {
+    /// How the driver gets at granted pages.
+    pub grants: GrantMode,
+    /// KB of the file.
+    pub kb: u32,
+    /// The driver has the guest's core, the guests have the wire's.
+    pub cores: Cores,
+}
+
+/// What the sender has counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    /// Bytes that were acknowledged.
+    bytes: f64,
+    /// Uses of pages that were granted already.
+    reused: f64,
+    /// Pages that were granted anew.
+    anew: f64,
+    /// Frames that were copied.
+    copied: f64,
+    /// Pages of the file that are granted now.
+    granted: f64,
+}
+
+impl FileRun {
+    /// Starts a machine, lets it warm up, opens a window, ends it.
+    ///
+    /// # Errors
+    /// If it does not start, or nothing is sent.
+    pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
+        let mut running = Running::start(&self.config()?)?;
+        let end = Instant::now() + Duration::from_secs(30);
+        while sent(&running)?.bytes == 0.0 {
+            if Instant::now() > end {
+                bail!(Failure::Failed("nothing of the file arrives".to_owned()));
+            }
+            interrupt::sleep(Duration::from_millis(20))?;
+        }
+        let window = self.open(&mut running, times, tsc_hz)?;
+        running.down()?;
+        Ok(window)
+    }
+
+    fn open(
+        &self,
+        running: &mut Running,
+        times: Times,
+        tsc_hz: u64,
+    ) -> anyhow::Result<FrameWindow> {
+        interrupt::sleep(times.warm_up)?;
+        let cpus = Cpus::read();
+        let cpu = CpuTimes::read(running.processes());
+        let path = running.reading()?;
+        let (before, start) = (sent(running)?, Instant::now());
+        interrupt::sleep(times.window)?;
+        let (after, seconds) = (sent(running)?, start.elapsed().as_secs_f64());
+        let path = running.reading()?.since(&path);
+        let used = CpuTimes::read(running.processes()).since(&cpu);
+        let disturbed = Cpus::read().disturbed_since(cpus);
+        let mut figures = pages(before, after);
+        let bytes = after.bytes - before.bytes;
+        figures.insert("throughput".to_owned(), bytes * 8.0 / seconds / 1e9);
+        let cycles = |(part, ns): (&_, &u64)| (*part, *ns as f64 * tsc_hz as f64 / 1e9);
+        let cycles = used.iter().map(cycles).collect();
+        per_packet(&cycles, bytes / SEGMENT_BYTES, &mut figures);
+        account(&path, bytes / SEGMENT_BYTES, &mut figures);
+        Ok(FrameWindow {
+            figures,
+            conditions: format!(
+                "a file of {} KB in the guest's frames, sent to another guest; up to {} pages \
+                 granted at once; its stack moves as many bytes of no meaning",
+                self.kb,
+                config::domain::FILE_GRANTS
+            ),
+            disturbed,
+        })
+    }
+
+    fn config(&self) -> anyhow::Result<Config> {
+        let guest = |name: &str, address: &str, app| -> anyhow::Result<Guest> {
+            let station = Station {
+                addresses: vec![address.parse().map_err(anyhow::Error::msg)?],
+                gateway: None,
+                apps: vec![app],
+            };
+            Ok(Guest {
+                name: name.to_owned(),
+                cpus: vec![self.cores.wire],
+                vifs: vec![Vif::new(Endpoint::Stack { station })],
+                ..Guest::default()
+            })
+        };
+        let source = StackApp::TcpSource {
+            to: ([10, 0, 0, 2], PORT).into(),
+            seconds: 1_000_000,
+            after_s: 0,
+            file_kb: Some(self.kb),
+        };
+        let mut config = Config {
+            name: fresh_name("file"),
+            guests: vec![
+                guest(SENDER, "10.0.0.1/24", source)?,
+                guest("to", "10.0.0.2/24", StackApp::TcpSink { port: PORT })?,
+            ],
+            ..Config::default()
+        };
+        config.driver.cpus = vec![self.cores.guest];
+        config.driver.grants = self.grants;
+        config.driver.restart = false;
+        Ok(config)
+    }
+}
+
+/// What the sender has counted by now.
+fn sent(running: &Running) -> anyhow::Result<Sent> {
+    let stat = running.stat(SENDER)?;
+    let vif = &stat["vifs"]["0"];
+    let number = |value: &Value, name: &str| {
+        let found = value[name].as_f64();
+        found.with_context(|| format!("a guest without `{name}`"))
+    };
+    let file = &vif["file"];
+    Ok(Sent {
+        bytes: number(&vif["endpoint"], "app.0.bytes")?,
+        reused: number(file, "reused")?,
+        anew: number(file, "granted_anew")?,
+        copied: number(file, "copied")?,
+        granted: number(file, "granted")?,
+    })
+}
+
+/// What became of the file's pages, for each packet of a full segment. Reuse is counted as in the
+/// thesis, packets by pages; a page that was granted anew counts as one more.
+fn pages(before: Sent, after: Sent) -> BTreeMap<String, f64> {
+    let packets = (after.bytes - before.bytes) / SEGMENT_BYTES;
+    let (anew, reused) = (after.anew - before.anew, after.reused - before.reused);
+    let mut figures = BTreeMap::from([
+        ("file_copied".to_owned(), after.copied - before.copied),
+        (
+            "pages_reused".to_owned(),
+            packets / (before.granted + anew).max(1.0),
+        ),
+    ]);
+    if packets > 0.0 {
+        figures.insert("granted_anew".to_owned(), anew / packets);
+    }
+    if anew + reused > 0.0 {
+        figures.insert("hit_rate".to_owned(), reused / (anew + reused));
+    }
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_of_files_are_valid() {
+        for grants in [GrantMode::Counted, GrantMode::Map] {
+            for kb in [4, 64, 16_384] {
+                let run = FileRun {
+                    grants,
+                    kb,
+                    cores: Cores { wire: 0, guest: 1 },
+                };
+                run.config().unwrap().machine().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn pages_are_counted_by_packets() {
+        let before = Sent {
+            bytes: 1448.0,
+            granted: 16.0,
+            anew: 16.0,
+            ..Sent::default()
+        };
+        let after = Sent {
+            bytes: 1448.0 * 1001.0,
+            reused: 300.0,
+            anew: 116.0,
+            ..before
+        };
+        let seen = pages(before, after);
+        assert_eq!(seen["granted_anew"], 0.1);
+        assert_eq!(seen["hit_rate"], 0.75);
+        assert_eq!(seen["pages_reused"], 1000.0 / 116.0);
+        assert_eq!(seen["file_copied"], 0.0);
+        let nothing = pages(before, before);
+        assert!(!nothing.contains_key("hit_rate") && nothing["pages_reused"] == 0.0);
+    }
+}
