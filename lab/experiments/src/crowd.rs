@@ -34,17 +34,6 @@ fn guest_cidr(number: usize) -> String {
     format!("10.79.{}.{}/16", number / 250, number % 250 + 1)
 }
 
-/// The times at these ranks, as shares of all of them; 0 of none.
-pub(crate) fn ranks<const N: usize>(times: &[f64], shares: [f64; N]) -> [f64; N] {
-    let mut times = times.to_vec();
-    times.sort_by(f64::total_cmp);
-    let last = times.len().saturating_sub(1) as f64;
-    shares.map(|share| {
-        let time = times.get((last * share).round() as usize);
-        time.copied().unwrap_or_default()
-    })
-}
-
 /// Milliseconds since then.
 pub(crate) fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
@@ -210,15 +199,6 @@ impl Crowd {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-
-    #[test]
-    fn ranks_of_few_and_many() {
-        assert_eq!(ranks(&[3.0, 1.0, 2.0], [0.5, 1.0]), [2.0, 3.0]);
-        assert_eq!(ranks(&[1.0], [0.5, 1.0]), [1.0, 1.0]);
-        assert_eq!(ranks(&[], [0.5, 1.0]), [0.0, 0.0]);
-        let times: Vec<f64> = (1..=201).map(f64::from).collect();
-        assert_eq!(ranks(&times, [0.5, 0.99]), [101.0, 199.0]);
-    }
 
     #[test]
     fn guests_have_addresses_of_their_own() {

@@ -63,6 +63,18 @@ pub fn median(samples: &[f64]) -> f64 {
     quantile_of_sorted(&sorted, 0.5)
 }
 
+/// The samples at these ranks, as shares of all of them: each is one that there was. NaN of none.
+#[must_use]
+pub fn ranks<const N: usize>(samples: &[f64], shares: [f64; N]) -> [f64; N] {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let last = sorted.len().saturating_sub(1) as f64;
+    shares.map(|share| {
+        let at = (last * share).round() as usize;
+        sorted.get(at).copied().unwrap_or(f64::NAN)
+    })
+}
+
 /// Linear interpolation between the order statistics (type 7 of Hyndman and Fan).
 fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
@@ -202,6 +214,15 @@ pub fn ratios(own: &[Option<f64>], other: &[Option<f64>]) -> Vec<f64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn ranks_of_few_and_many() {
+        assert_eq!(ranks(&[3.0, 1.0, 2.0], [0.5, 1.0]), [2.0, 3.0]);
+        assert_eq!(ranks(&[1.0], [0.5, 1.0]), [1.0, 1.0]);
+        assert!(ranks(&[], [0.5, 1.0]).iter().all(|rank| rank.is_nan()));
+        let times: Vec<f64> = (1..=201).map(f64::from).collect();
+        assert_eq!(ranks(&times, [0.5, 0.99]), [101.0, 199.0]);
+    }
 
     #[test]
     fn medians_of_known_samples() {

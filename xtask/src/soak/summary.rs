@@ -2,23 +2,16 @@
 
 use anyhow::{Result, bail, ensure};
 use figures::report::{number, table};
+use figures::stats::ranks;
 use serde_json::Value;
 
 /// What a kill may cost the probe, milliseconds: usually, and at most.
 const OUTAGE_MS: [f64; 2] = [12.0, 250.0];
 
-/// All values at a place of a record (a JSON pointer), in their order.
+/// All values at a place of a record (a JSON pointer).
 fn all(records: &[Value], at: &str) -> Vec<f64> {
     let value = |record: &Value| record.pointer(at)?.as_f64();
-    let mut all: Vec<f64> = records.iter().filter_map(value).collect();
-    all.sort_by(f64::total_cmp);
-    all
-}
-
-/// The one below which this share of them lies.
-fn at(all: &[f64], share: f64) -> f64 {
-    let place = (all.len().saturating_sub(1) as f64 * share).round() as usize;
-    all.get(place).copied().unwrap_or(f64::NAN)
+    records.iter().filter_map(value).collect()
 }
 
 /// Prints what all kills came to; fails if something is leaked or an outage is too long.
@@ -34,7 +27,7 @@ pub(super) fn of_kills(records: &[Value]) -> Result<()> {
         ("datagrams twice", "duplicates"),
     ] {
         let values = all(records, &format!("/{key}"));
-        let cells = [0.5, 0.99, 1.0].map(|share| number(at(&values, share)));
+        let cells = ranks(&values, [0.5, 0.99, 1.0]).map(number);
         rows.push([vec![title.to_owned()], cells.to_vec()].concat());
     }
     println!("{} kills", records.len());
@@ -42,7 +35,7 @@ pub(super) fn of_kills(records: &[Value]) -> Result<()> {
     none_has_any(records, "leaked")?;
     let outages = all(records, "/outage_ms");
     let [usual, most] = OUTAGE_MS;
-    let (p50, max) = (at(&outages, 0.5), at(&outages, 1.0));
+    let [p50, max] = ranks(&outages, [0.5, 1.0]);
     ensure!(
         p50 <= usual && max <= most,
         "outages: p50 {p50:.1} ms (at most {usual}), max {max:.1} ms (at most {most})"
@@ -65,7 +58,7 @@ pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
     );
     let rows = ["attach_ms", "detach_ms"].map(|key| {
         let part = |place: usize| all(records, &format!("/{key}/{place}"));
-        let (usual, most) = (at(&part(0), 0.5), at(&part(1), 1.0));
+        let ([usual], [most]) = (ranks(&part(0), [0.5]), ranks(&part(1), [1.0]));
         vec![key.to_owned(), number(usual), number(most)]
     });
     println!("{}", table(&["under load", "p50", "max"], &rows));

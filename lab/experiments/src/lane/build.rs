@@ -22,8 +22,6 @@ pub struct OnWire<'a> {
     pub moderation: Moderation,
     /// Whether the wire's own TCP runs on the wire's core, as on another machine.
     pub apart: bool,
-    /// How many of them there are.
-    pub count: u32,
 }
 
 impl<'a> OnWire<'a> {
@@ -35,7 +33,6 @@ impl<'a> OnWire<'a> {
             speed,
             moderation: Moderation::Event,
             apart: false,
-            count: 1,
         }
     }
 }

@@ -20,7 +20,7 @@ pub fn lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = Ends::of(wire.count, topology.guests + topology.beside)?;
+    let ends = Ends::of(topology.wires, topology.guests + topology.beside)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);
@@ -50,18 +50,18 @@ fn between(
     Ok(lane.remarked(remark))
 }
 
-/// The lane to the driver domain itself: the receiver is a socket behind a TAP on the driver's own
-/// bridge, without ring and grants.
+/// The lane to the driver domain itself over so many wires: the receiver is a socket behind a TAP
+/// on the driver's own bridge, without ring and grants.
 ///
 /// # Errors
 /// As [`lane`].
 pub fn local_lane(
     place: Place,
-    wire: OnWire<'_>,
+    (wire, wires): (OnWire<'_>, u32),
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = Ends::of(wire.count, 1)?;
+    let ends = Ends::of(wires, 1)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);

@@ -3,7 +3,7 @@
 use super::reading::Reading;
 use super::running::RIVALS;
 use super::{Lane, Pair};
-use crate::load::Mark;
+use crate::load::{Load, Mark};
 use crate::plan::{Direction, Times, Workload};
 use figures::interrupt;
 use figures::measure::{Machine, Part};
@@ -46,13 +46,7 @@ impl Lane {
         let Some(mut pairs) = self.pairs.remove(&(workload, direction)) else {
             anyhow::bail!("no load for {workload:?} {}", direction.name());
         };
-        for rival in self.rivals.get_mut(&direction).into_iter().flatten() {
-            rival.active.go()?;
-        }
-        let seen = self.observe(&mut pairs, workload, times);
-        for rival in self.rivals.get_mut(&direction).into_iter().flatten() {
-            rival.active.stop()?;
-        }
+        let seen = self.observe(&mut pairs, workload, direction, times);
         self.pairs.insert((workload, direction), pairs);
         seen
     }
@@ -61,18 +55,30 @@ impl Lane {
         &mut self,
         pairs: &mut [Pair],
         workload: Workload,
+        direction: Direction,
         times: Times,
     ) -> anyhow::Result<Window> {
-        for pair in &mut *pairs {
-            pair.active.go()?;
-        }
-        let seen = self.open(pairs, workload, times);
-        for pair in pairs {
-            pair.active.stop()?;
-        }
+        let seen = match each(self.active(pairs, direction), Load::go) {
+            Ok(()) => self.open(pairs, workload, times),
+            Err(error) => Err(error),
+        };
+        // Also after an error: nothing is to run on beside another lane.
+        let stopped = each(self.active(pairs, direction), Load::stop);
         // What is under way arrives before another lane has its turn.
         interrupt::sleep(Duration::from_millis(10))?;
-        seen
+        let seen = seen?;
+        stopped?;
+        Ok(seen)
+    }
+
+    /// Who sends or asks: rivals first.
+    fn active<'a>(
+        &'a mut self,
+        pairs: &'a mut [Pair],
+        direction: Direction,
+    ) -> impl Iterator<Item = &'a mut Load> {
+        let rivals = self.rivals.get_mut(&direction).into_iter().flatten();
+        rivals.chain(pairs).map(|pair| &mut pair.active)
     }
 
     fn open(
@@ -109,6 +115,14 @@ impl Lane {
             disturbed,
         })
     }
+}
+
+/// Does something with each, also behind one with which it failed; the first error.
+fn each<T>(
+    all: impl Iterator<Item = T>,
+    act: impl Fn(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    all.map(act).fold(Ok(()), |outcome, done| outcome.and(done))
 }
 
 /// What all pairs did since the last mark. Latencies are those of the slowest.
@@ -390,6 +404,51 @@ mod tests {
         assert_eq!(figures["drops.no_buffer"], 3.0);
         assert_eq!(figures["lro_rate"], 1.0);
         assert!(!figures.contains_key("transactions"));
+    }
+
+    #[test]
+    fn where_one_fails_the_others_are_stopped_all_the_same() {
+        let done = std::cell::RefCell::new(Vec::new());
+        let act = |n: u32| {
+            done.borrow_mut().push(n);
+            anyhow::ensure!(n % 2 == 1, "{n} has gone");
+            Ok(())
+        };
+        let error = each(1..=5, act).unwrap_err();
+        assert_eq!(
+            (error.to_string().as_str(), done.take()),
+            ("2 has gone", vec![1, 2, 3, 4, 5])
+        );
+        assert!(each([1, 3].into_iter(), act).is_ok());
+    }
+
+    /// What the driver domain counts is of rivals as well: then it is the receiver's TCP that says
+    /// what it has sent.
+    #[test]
+    fn beside_rivals_the_receiver_counts_its_acknowledgements() {
+        let window = |rivals: bool| Window {
+            workload: Workload::Stream,
+            mark: Mark {
+                ns: 1_000_000_000,
+                bytes: 1_000_000_000,
+                segments: 300,
+                sent_segments: 100,
+                ..Mark::default()
+            },
+            beside_bytes: 7,
+            cpu_ns: rivals.then_some((RIVALS, 5)).into_iter().collect(),
+            path: sums(&[("acks", 900.0), ("sacks", 90.0)]),
+            busy_ns: 0,
+            disturbed: false,
+        };
+        let (alone, beside) = (window(false).figures(1), window(true).figures(1));
+        assert_eq!(
+            (alone["acks"], alone["segments_per_ack"]),
+            (900.0, 300.0 / 900.0)
+        );
+        assert_eq!((alone["sacks"], alone["sack_share"]), (90.0, 0.1));
+        assert_eq!((beside["acks"], beside["segments_per_ack"]), (100.0, 3.0));
+        assert!(!beside.contains_key("sacks") && !beside.contains_key("sack_share"));
     }
 
     #[test]

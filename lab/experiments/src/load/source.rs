@@ -17,8 +17,8 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
         let stream = socket::connect(spec.address)?;
         let mut give = match spec.role {
             Role::File => Give::file(&chunk, stream)?,
-            Role::Pushed => Give::Pushed(chunk.clone(), stream),
-            _ => Give::Chunk(chunk.clone(), stream),
+            Role::Pushed => Give::Chunk(chunk.clone(), stream, SendFlags::EOR),
+            _ => Give::Chunk(chunk.clone(), stream, SendFlags::empty()),
         };
         let state = Arc::clone(state);
         std::thread::Builder::new().spawn(move || {
@@ -39,10 +39,9 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
 
 /// How bytes get into a stream.
 enum Give {
-    /// From the source's own memory, copied.
-    Chunk(Vec<u8>, TcpStream),
-    /// The same, and nothing that follows goes into the same packet.
-    Pushed(Vec<u8>, TcpStream),
+    /// From the source's own memory, copied. With `EOR` nothing that follows goes into the same
+    /// packet.
+    Chunk(Vec<u8>, TcpStream, SendFlags),
     /// From a file whose pages the kernel hands to the socket.
     File(File, TcpStream),
 }
@@ -57,10 +56,10 @@ impl Give {
     /// Gives at most so many bytes, all of which there are; how many were taken.
     fn some(&mut self, most: usize) -> std::io::Result<usize> {
         match self {
-            Self::Chunk(bytes, stream) => stream.write(bytes.get(..most).unwrap_or(bytes)),
-            Self::Pushed(bytes, stream) => {
+            Self::Chunk(bytes, stream, flags) => {
                 let message = bytes.get(..most).unwrap_or(bytes);
-                Ok(send(&*stream, message, SendFlags::EOR)?)
+                // Rust's own writes ask for this as well: a peer that has gone is an error.
+                Ok(send(&*stream, message, *flags | SendFlags::NOSIGNAL)?)
             }
             Self::File(file, stream) => Ok(sendfile(&*stream, &*file, Some(&mut 0), most)?),
         }

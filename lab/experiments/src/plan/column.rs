@@ -38,16 +38,16 @@ pub struct Column {
     #[serde(default)]
     pub machine: Mechanisms,
     /// Guests that have the same load at once.
-    #[serde(default = "one_guest")]
+    #[serde(default = "just_one")]
     pub guests: Vec<u32>,
     /// Further guests, each of which has a stream while those are measured, for its CPU and link.
     #[serde(default = "none_beside")]
     pub beside: Vec<u32>,
     /// NICs of the machine, each with a wire, a neighbour and a stream of its own.
-    #[serde(default = "one_wire")]
+    #[serde(default = "just_one")]
     pub wires: Vec<u32>,
     /// Streams of each guest's load.
-    #[serde(default = "one_flow")]
+    #[serde(default = "just_one")]
     pub flows: Vec<u32>,
     /// The only direction that it is measured in; none: all of the plan's.
     pub direction: Option<Direction>,
@@ -116,20 +116,12 @@ fn at_events() -> Vec<Moderation> {
     vec![Moderation::Event]
 }
 
-fn one_guest() -> Vec<u32> {
+fn just_one() -> Vec<u32> {
     vec![1]
 }
 
 fn none_beside() -> Vec<u32> {
     vec![0]
-}
-
-fn one_wire() -> Vec<u32> {
-    vec![1]
-}
-
-fn one_flow() -> Vec<u32> {
-    vec![1]
 }
 
 /// What lies between wire and guest.

@@ -168,11 +168,7 @@ impl Plan {
         let beats = (self.message.len() + self.requests.len()) * self.wake.len();
         let times = self.full;
         let each = times.warm_up_s + times.window_s + READING_S;
-        let asked = self
-            .column
-            .iter()
-            .filter(|column| column.goes(Direction::ToGuest))
-            .count();
+        let asked: usize = self.column.iter().map(|column| self.serving(column)).sum();
         let rates = self.web.as_ref().map_or(0, |web| web.offered.len());
         let streams = (stops * beats * times.rounds) as f64 * each;
         let sizes: usize = self.file.iter().map(|file| file.kb.len()).sum();
@@ -180,10 +176,19 @@ impl Plan {
         streams + files + (asked * rates * times.rounds) as f64 * (times.window_s + READING_S)
     }
 
-    /// The configuration of a web server under a load.
-    #[must_use]
-    pub fn asked(&self, stop: &Config, offered: u32) -> Config {
-        stop.clone().with("offered", &offered.to_string())
+    /// Where a column's web server is asked: wherever it receives, and one guest is alone.
+    fn serving(&self, column: &Column) -> usize {
+        if !column.goes(Direction::ToGuest) {
+            return 0;
+        }
+        let alone = column
+            .variants()
+            .filter(|(_, _, topology)| topology.is_alone());
+        let each = match column.place.is_empty() {
+            true => 1,
+            false => alone.count(),
+        };
+        each * self.wire.iter().filter(|wire| column.is_at(wire)).count()
     }
 
     /// The same with a message of a stream's sender.

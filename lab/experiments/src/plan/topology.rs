@@ -63,6 +63,14 @@ impl Default for Topology {
     }
 }
 
+impl Topology {
+    /// Whether one wire and one guest are all that there is.
+    #[must_use]
+    pub const fn is_alone(&self) -> bool {
+        self.guests == 1 && self.beside == 0 && self.wires == 1
+    }
+}
+
 /// Where what stands between the ends runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -1,5 +1,6 @@
 //! What runs, which way payload goes, and what idle cores do.
 
+use super::config::Config;
 use serde::{Deserialize, Serialize};
 
 /// What runs in a window.
@@ -27,6 +28,12 @@ pub struct Web {
 }
 
 impl Web {
+    /// The configuration of a web server under a load.
+    #[must_use]
+    pub fn asked(stop: &Config, offered: u32) -> Config {
+        stop.clone().with("offered", &offered.to_string())
+    }
+
     /// Says what is wrong.
     pub(super) fn check(&self) -> Result<(), String> {
         let rates = 1..=100_000;

@@ -6,10 +6,11 @@
 
 use super::holdings::Holdings;
 use super::wait;
-use crate::crowd::{Crowd, GuestPlace, ranks};
+use crate::crowd::{Crowd, GuestPlace};
 use crate::load::{Load, LoadSpec, Role};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
+use figures::stats::ranks;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use rustix::process::{Pid, Signal, kill_process};
@@ -261,7 +262,8 @@ impl Attaches<'_> {
             wait("a guest that has stayed is not heard", began)?;
         }
         let times = self.times.each_mut().map(std::mem::take);
-        let [attach_ms, detach_ms] = times.map(|ms| ranks(&ms, [0.5, 1.0]));
+        // A number that is none is no JSON: of none it is 0.
+        let [attach_ms, detach_ms] = times.map(|ms| ranks(&ms, [0.5, 1.0]).map(|ms| ms.max(0.0)));
         Ok(AttachesRecord {
             attaches,
             attach_ms,

@@ -76,7 +76,10 @@ impl LaneColumn for Receiver {
         let (wire, loads) = (Wire::unbounded(), &Loads::of_stream(&[Direction::ToGuest]));
         match self {
             Self::Native => kernel_path::lane(false, Gro::On, cores, loads),
-            Self::Local => machine::local_lane(Place::OneCore, OnWire::tap(&wire), cores, loads),
+            Self::Local => {
+                let near = (OnWire::tap(&wire), 1);
+                machine::local_lane(Place::OneCore, near, cores, loads)
+            }
             Self::Guest => {
                 let (near, topology) = (OnWire::tap(&wire), Topology::default());
                 machine::lane(Place::OneCore, near, topology, cores, loads)

@@ -8,7 +8,7 @@ mod scene;
 
 use super::own::{self, OwnPlan};
 use super::{Outcome, Study};
-use crate::crowd::{GuestPlace, ranks};
+use crate::crowd::GuestPlace;
 use crate::kernel::need;
 use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold};
 use crate::runner::Samples;
@@ -16,6 +16,7 @@ use anyhow::Context as _;
 use figures::measure::Machine;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, table};
+use figures::stats::ranks;
 use figures::{Failure, interrupt};
 use scene::{Comings, Neighbour, Scene};
 use serde::Deserialize;

@@ -52,17 +52,11 @@ impl Lanes {
     }
 
     fn stop(&mut self, column: &Column, config: Config, lane: usize, topology: Topology) {
-        let Topology {
-            guests,
-            beside,
-            wires,
-            ..
-        } = topology;
         self.stops.push(Stop {
             lane,
             lro: column.lro.clone().map(|lro| (lro, column.rules)),
             direction: column.direction,
-            alone: (guests, beside, wires) == (1, 0, 1),
+            alone: topology.is_alone(),
             config,
         });
     }
@@ -132,10 +126,9 @@ fn set_up_column(
                 let near = OnWire {
                     moderation,
                     apart: kind.apart,
-                    count: topology.wires,
                     ..OnWire::tap(wire)
                 };
-                let lane = machine::local_lane(place, near, cores, loads);
+                let lane = machine::local_lane(place, (near, topology.wires), cores, loads);
                 lanes.push(lane.with_context(|| format!("column {name}"))?)
             }
             _ => {
@@ -144,7 +137,6 @@ fn set_up_column(
                     speed: wire,
                     moderation,
                     apart: kind.apart,
-                    count: topology.wires,
                 };
                 let lane = machine::lane(place, near, topology, cores, loads);
                 lanes.push(lane.with_context(|| format!("column {name}"))?)

@@ -138,6 +138,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let planned = stops.clone().count() * asked.offered.len() * self.plan.full.rounds;
+        self.allow_redo(planned);
         self.bar.set_length(planned as u64);
         self.bar.set_position(0);
         let mut servers = WebServers::default();
@@ -168,7 +169,7 @@ impl<'a> Run<'a> {
         let (cores, length, tsc_hz) = (self.cores, self.times().window, self.tsc_hz);
         let mut most = 0.0_f64;
         for &offered in &web.offered {
-            let config = self.plan.asked(&stop.config, offered);
+            let config = Web::asked(&stop.config, offered);
             self.bar.set_message(config.name());
             let window = self.undisturbed(
                 &config,

@@ -294,16 +294,20 @@ fn acks_table(plan: &Plan, index: &Index<'_>) -> String {
         ("segments", "segments/GB"),
         ("acks", "ACKs/GB"),
         ("segments_per_ack", "segments/ACK"),
-        ("sack_share", "selective"),
+        ("sack_share", "SACK share"),
     ];
     let mut header = vec!["acknowledgements"];
     header.extend(metrics.map(|(_, title)| title));
-    let row = |(column, _, name): (&Column, u32, String)| {
-        let mut row = vec![column.name.clone()];
-        row.extend(metrics.map(|(metric, _)| short(index.get(&name, metric))));
+    let all = thesis_rows(plan);
+    let row = |(column, _, name): &(&Column, u32, String)| {
+        // What a column is measured with is said where that is more than one thing.
+        let same = all.iter().filter(|(other, _, _)| other.name == column.name);
+        let title = if same.count() > 1 { name } else { &column.name };
+        let mut row = vec![title.clone()];
+        row.extend(metrics.map(|(metric, _)| short(index.get(name, metric))));
         row
     };
-    let rows: Vec<_> = thesis_rows(plan).into_iter().map(row).collect();
+    let rows: Vec<_> = all.iter().map(row).collect();
     format!("{}\n\n", table(&header, &rows))
 }
 
