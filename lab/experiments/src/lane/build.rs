@@ -122,6 +122,7 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
         vmq: _,
         buffers,
         to_guest,
+        wire_queue,
         prefetch,
         spare,
         release_threshold,
@@ -148,6 +149,14 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
     config.buffers.release_threshold = release_threshold;
     config.lro.meta = meta.unwrap_or(config.lro.meta);
     config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
+    if let Some(packets) = wire_queue {
+        for nic in &mut config.nics {
+            nic.buffers = packets;
+            if let Kind::Tap { port, .. } = &mut nic.kind {
+                port.tx_queue = packets;
+            }
+        }
+    }
     for vif in config.guests.iter_mut().flat_map(|guest| &mut guest.vifs) {
         vif.rules = (1..=rules).map(unfit_rule).collect();
         vif.offloads = offloads;

@@ -16,6 +16,8 @@ pub struct Mechanisms {
     pub buffers: BufferSize,
     /// Buffers that wait for frames to a guest; none: as many as usual.
     pub to_guest: Option<u32>,
+    /// Packets that the wire's queue holds, and as many buffers of the NIC; none: as usual.
+    pub wire_queue: Option<u32>,
     /// Received frames ahead whose headers a guest fetches; none: as usual.
     pub prefetch: Option<u32>,
     /// Buffers that replace those whose frames the guest still has.
