@@ -43,6 +43,7 @@ usage: cargo xtask <task>
   mutants [MODULE…]  mutate ring, grants, counted-grants, …: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
   xen [TEST…]        the driver domain on the real Xen, in an emulated machine (--help says more)
+  xen exp [ARGS…]    there beside the kernel's xen-netback: work a packet; resumable
   compare COMMIT     is the tree as fast as that commit? (--help says more)
   defences [--kept] [NAME…]  take each defence away: does its test fail? resumable
   soak --kills N [--minutes M] [--fresh]  kill the driver domain under load; resumable

@@ -18,11 +18,14 @@ pub(crate) struct Programs {
     pub(crate) cli: PathBuf,
     /// `hostile-front`: in a hostile guest.
     pub(crate) hostile: PathBuf,
+    /// `xen-window`: in dom0.
+    pub(crate) window: PathBuf,
 }
 
 /// Xen's programs in dom0.
-const TOOLS: [&str; 5] = [
+const TOOLS: [&str; 6] = [
     "xl",
+    "xentrace",
     "xenstored",
     "xenconsoled",
     "xen-init-dom0",
@@ -32,7 +35,7 @@ const TOOLS: [&str; 5] = [
 const STORE_TOOLS: [&str; 6] = ["ls", "read", "write", "list", "rm", "exists"];
 
 /// Modules of dom0, and of guests.
-const DOM0_MODULES: [&str; 9] = [
+const DOM0_MODULES: [&str; 11] = [
     "drivers/xen/xen-privcmd",
     "drivers/xen/xenfs/xenfs",
     "drivers/xen/xen-gntdev",
@@ -42,6 +45,8 @@ const DOM0_MODULES: [&str; 9] = [
     "net/802/stp",
     "net/bridge/bridge",
     "drivers/net/tun",
+    "drivers/net/veth",
+    "drivers/net/xen-netback/xen-netback",
 ];
 const GUEST_MODULES: [&str; 5] = [
     "drivers/net/xen-netfront",
@@ -59,7 +64,8 @@ pub(crate) fn dom0(
     programs: &Programs,
 ) -> Result<PathBuf> {
     let mut image = Archive::default();
-    common(&mut image, packages, &[&programs.driver, &programs.cli])?;
+    let own = [&programs.driver, &programs.cli, &programs.window];
+    common(&mut image, packages, &own)?;
     modules(&mut image, packages, &DOM0_MODULES)?;
     let xen = packages.root.join("usr/lib/xen-4.17/bin");
     let tools = TOOLS.map(|tool| xen.join(tool));
@@ -71,7 +77,12 @@ pub(crate) fn dom0(
     for (name, tool) in STORE_TOOLS.iter().zip(&store_tools) {
         image.copy(&format!("bin/xenstore-{name}"), tool)?;
     }
-    for library in libraries(packages, tools.iter().chain(&store_tools))? {
+    let ethtool = ["sbin", "usr/sbin"].map(|folder| packages.root.join(folder).join("ethtool"));
+    let ethtool = ethtool.into_iter().find(|place| place.exists());
+    let ethtool = ethtool.context("ethtool was not unpacked")?;
+    image.copy("sbin/ethtool", &ethtool)?;
+    let linked = tools.iter().chain(&store_tools).chain([&ethtool]);
+    for library in libraries(packages, linked)? {
         let name = library.file_name().unwrap_or_default().to_string_lossy();
         image.copy(&format!("lib/x86_64-linux-gnu/{name}"), &library)?;
     }
@@ -95,7 +106,9 @@ pub(crate) fn dom0(
     for (name, at) in [
         ("dom0-init", "init"),
         ("tests.sh", "opt/tests.sh"),
+        ("exp.sh", "opt/exp.sh"),
         ("vif-none", "etc/xen/scripts/vif-none"),
+        ("vif-exp", "etc/xen/scripts/vif-exp"),
         ("xen.toml", "etc/grantway.toml"),
     ] {
         image.copy(at, &ours(name))?;

@@ -7,6 +7,7 @@
 //! | `XTEST run NAME` | a test begins |
 //! | `XTEST ok NAME …` | it has passed |
 //! | `XTEST fail NAME …` | it has not, and why |
+//! | `XTEST window JSON` | what a window of `xen exp` came to |
 //! | `XTEST done` | the machine is about to power off |
 
 use super::images::library_path;
@@ -36,6 +37,19 @@ pub(crate) struct Machine<'a> {
     /// By how much deadlines inside are multiplied.
     pub(crate) slow: u32,
     pub(crate) deadline: Duration,
+    /// One instruction takes one nanosecond of the machine's clock, and idle time takes none of
+    /// ours: the clock counts work, however busy this system is.
+    pub(crate) counts_instructions: bool,
+}
+
+/// What a run is told to do.
+pub(crate) struct Task<'a> {
+    /// By an argument of the kernel's.
+    pub(crate) argument: &'a str,
+    /// What has to pass.
+    pub(crate) wanted: &'a [&'a str],
+    /// Takes what each window came to.
+    pub(crate) on_window: &'a mut dyn FnMut(&str) -> Result<()>,
 }
 
 /// How the tests of a run ended.
@@ -67,12 +81,13 @@ impl TestOutcome {
 }
 
 impl Machine<'_> {
-    /// Runs tests; says how each ended.
+    /// Runs a task to its end; says how each test ended.
     ///
     /// # Errors
     /// One failed, or the machine did.
-    pub(crate) fn run(&self, tests: &[&str]) -> Result<()> {
-        let mut child = self.start(tests)?;
+    pub(crate) fn run(&self, task: Task<'_>) -> Result<()> {
+        let tests = task.wanted;
+        let mut child = self.start(task.argument)?;
         let console = child.stdout.take().context("the emulator has no output")?;
         let (lines, read) = channel();
         std::thread::spawn(move || {
@@ -92,7 +107,7 @@ impl Machine<'_> {
                 line.clear();
             }
         });
-        let told = self.follow(&read);
+        let told = self.follow(&read, task.on_window);
         let _ = child.kill();
         child.wait()?;
         let (outcome, tail, late) = told?;
@@ -119,7 +134,11 @@ impl Machine<'_> {
     }
 
     /// Reads the console to its end, or until it is too late.
-    fn follow(&self, read: &Receiver<String>) -> Result<(TestOutcome, Vec<String>, bool)> {
+    fn follow(
+        &self,
+        read: &Receiver<String>,
+        on_window: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<(TestOutcome, Vec<String>, bool)> {
         let mut log = File::create(&self.log)
             .with_context(|| format!("cannot write {}", self.log.display()))?;
         let start = Instant::now();
@@ -130,6 +149,9 @@ impl Machine<'_> {
             match read.recv_timeout(left) {
                 Ok(line) => {
                     writeln!(log, "{:8.2} {line}", start.elapsed().as_secs_f64())?;
+                    if let Some((_, window)) = line.split_once("XTEST window ") {
+                        on_window(window)?;
+                    }
                     if let Some(shown) = outcome.take(&line) {
                         println!("{shown}");
                     }
@@ -144,15 +166,17 @@ impl Machine<'_> {
         }
     }
 
-    fn start(&self, tests: &[&str]) -> Result<Child> {
+    fn start(&self, argument: &str) -> Result<Child> {
         let mut command = self.emulator()?;
         let initrd = format!(
-            "{} console=hvc0 earlyprintk=xen panic=5 xslow={} xtest={},{}",
+            "{} console=hvc0 earlyprintk=xen panic=5 xslow={} {argument},{}",
             self.kernels.linux.display(),
             self.slow,
-            tests.join("+"),
             self.image.display()
         );
+        if self.counts_instructions {
+            command.args(["-icount", "shift=0,sleep=off"]);
+        }
         command
             .args(["-accel", "tcg,thread=single", "-cpu", "max,-smap,-rdtscp"])
             .args([

@@ -1,0 +1,130 @@
+//! A window of `cargo xtask xen exp`, run in dom0: for so many milliseconds the hypervisor's trace
+//! is taken beside the counters of the wire, and what both come to is printed as one line of JSON.
+//!
+//! The emulator counts one instruction of the machine as one tick of the time-stamp counter, and
+//! its idle time as ticks too: instructions are the ticks in which Xen did not run its idle domain.
+
+mod trace;
+
+use serde_json::json;
+use shmem::time::tsc;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "\
+usage: xen-window NAME INTERFACE tx|rx MILLISECONDS
+
+NAME is repeated in what is printed; frames of INTERFACE are counted in that direction.";
+
+/// Subclasses of events: entries of hypercalls (`TRC_PV_ENTRY`), those within multicalls
+/// (`TRC_PV_SUBCALL`), and switches between domains (`TRC_SCHED_VERBOSE`).
+const EVENTS: &str = "0x0022b000";
+/// Pages of Xen's trace buffer: a window fits, so nothing is written while it lasts.
+const BUFFER_PAGES: &str = "4096";
+/// What Xen has traced.
+const FILE: &str = "/tmp/trace";
+/// How long the tracer may take to begin, and to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Counters of the wire at a moment.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    at: u64,
+    frames: u64,
+    bytes: u64,
+}
+
+impl Moment {
+    fn now(interface: &str, direction: &str) -> io::Result<Self> {
+        let read = |what: &str| {
+            let file = format!("/sys/class/net/{interface}/statistics/{direction}_{what}");
+            let text = std::fs::read_to_string(&file);
+            let text = text.map_err(|why| io::Error::other(format!("{file}: {why}")))?;
+            text.trim().parse().map_err(io::Error::other)
+        };
+        Ok(Self {
+            at: tsc(),
+            frames: read("packets")?,
+            bytes: read("bytes")?,
+        })
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [name, interface, direction, milliseconds] = arguments.as_slice() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match window(name, interface, direction, milliseconds) {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("xen-window: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn window(name: &str, interface: &str, direction: &str, milliseconds: &str) -> io::Result<String> {
+    let length = Duration::from_millis(milliseconds.parse().map_err(io::Error::other)?);
+    let tracer = start()?;
+    let begin = Moment::now(interface, direction)?;
+    sleep(length);
+    let end = Moment::now(interface, direction)?;
+    stop(tracer)?;
+    let sums = trace::sums(&std::fs::read(FILE)?, begin.at..end.at).map_err(io::Error::other)?;
+    let line = json!({
+        "cell": name,
+        "ticks": end.at - begin.at,
+        "frames": end.frames - begin.frames,
+        "bytes": end.bytes - begin.bytes,
+        "ran": sums.ran,
+        "calls": sums.calls,
+        "operations": sums.operations,
+    });
+    Ok(line.to_string())
+}
+
+/// Starts the tracer; it traces when this returns.
+fn start() -> io::Result<Child> {
+    if Path::new(FILE).exists() {
+        std::fs::remove_file(FILE)?;
+    }
+    let tracer = Command::new("xentrace")
+        .args(["-D", "-S", BUFFER_PAGES, "-e", EVENTS, FILE])
+        .stdout(Stdio::null())
+        .spawn()?;
+    let since = Instant::now();
+    // It makes the file before it switches tracing on, which takes it no time worth speaking of.
+    while !Path::new(FILE).exists() {
+        if since.elapsed() > PATIENCE {
+            return Err(io::Error::other("xentrace does not begin"));
+        }
+        sleep(Duration::from_millis(10));
+    }
+    sleep(Duration::from_millis(50));
+    Ok(tracer)
+}
+
+fn stop(mut tracer: Child) -> io::Result<()> {
+    let pid = rustix::process::Pid::from_child(&tracer);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
+    let since = Instant::now();
+    loop {
+        match tracer.try_wait()? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(io::Error::other(format!("xentrace: {status}"))),
+            None if since.elapsed() > PATIENCE => {
+                tracer.kill()?;
+                return Err(io::Error::other("xentrace does not end"));
+            }
+            None => sleep(Duration::from_millis(20)),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Windows, kept over runs: a line of JSON each, appended when it was measured.
+
+use anyhow::{Context, Result, ensure};
+use figures::metric::SEGMENT_BYTES;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a frame of a TCP stream with timestamps that are no payload.
+const HEADER_BYTES: u64 = 66;
+
+/// Sums by name.
+pub(super) type ByName = BTreeMap<String, u64>;
+
+/// What a window came to, as `xen-window` prints it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Window {
+    #[serde(default)]
+    pub(super) round: u32,
+    /// Column, wire, direction and guests.
+    pub(super) cell: String,
+    /// How long it was: instructions of the machine, and what it would have done while it idled.
+    ticks: u64,
+    /// Frames of the wire, segments counted as one.
+    frames: u64,
+    bytes: u64,
+    /// Ticks by domain, `idle` among them.
+    ran: ByName,
+    /// Hypercalls, by domain and kind.
+    calls: BTreeMap<String, ByName>,
+    /// What the grant hypercalls asked for.
+    operations: BTreeMap<String, ByName>,
+}
+
+impl Window {
+    /// Reads what the machine has printed.
+    ///
+    /// # Errors
+    /// It is no window, or nothing went over the wire.
+    pub(super) fn read(round: u32, json: &str) -> Result<Self> {
+        let window: Self = serde_json::from_str(json).with_context(|| json.to_owned())?;
+        ensure!(window.packets() > 0.0, "nothing went over the wire: {json}");
+        Ok(Self { round, ..window })
+    }
+
+    /// Packets of 1514 bytes that would have carried what went over the wire.
+    pub(super) fn packets(&self) -> f64 {
+        let payload = self.bytes.saturating_sub(self.frames * HEADER_BYTES);
+        payload as f64 / SEGMENT_BYTES
+    }
+
+    /// Gigabits a second of the emulated machine's, which executes 10⁹ instructions in it.
+    pub(super) fn throughput(&self) -> f64 {
+        self.packets() * SEGMENT_BYTES * 8.0 / self.ticks as f64
+    }
+
+    /// Instructions a packet, of all domains and Xen.
+    pub(super) fn instructions(&self) -> f64 {
+        let idle = self.ran.get("idle").copied().unwrap_or(0);
+        self.ticks.saturating_sub(idle) as f64 / self.packets()
+    }
+
+    /// Hypercalls a packet of all domains, of the kinds that `counts` says.
+    pub(super) fn calls(&self, counts: impl Fn(&str) -> bool) -> f64 {
+        self.of(&self.calls, counts)
+    }
+
+    /// Grant operations a packet, carried by fewer hypercalls.
+    pub(super) fn operations(&self) -> f64 {
+        self.of(&self.operations, |_| true)
+    }
+
+    fn of(&self, sums: &BTreeMap<String, ByName>, counts: impl Fn(&str) -> bool) -> f64 {
+        let all = sums.values().flatten();
+        let counted = all.filter(|(name, _)| counts(name)).map(|(_, sum)| *sum);
+        counted.sum::<u64>() as f64 / self.packets()
+    }
+}
+
+/// The windows of one program.
+#[derive(Debug)]
+pub(super) struct KeptWindows {
+    file: PathBuf,
+    pub(super) windows: Vec<Window>,
+}
+
+impl KeptWindows {
+    /// Reads the windows in which `program` was tried. `fresh`: begins anew.
+    pub(super) fn open(home: &Path, program: &Path, fresh: bool) -> Result<Self> {
+        let bytes = fs::read(program).with_context(|| program.display().to_string())?;
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let file = home.join(format!("exp-{:016x}.jsonl", hasher.finish()));
+        if fresh && file.exists() {
+            fs::remove_file(&file)?;
+        }
+        Ok(Self::of(file))
+    }
+
+    /// Reads those of the program that was tried last.
+    pub(super) fn newest(home: &Path) -> Result<Self> {
+        let entries = fs::read_dir(home).with_context(|| home.display().to_string())?;
+        let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let changed = |path: &PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
+        let newest = files.filter(|path| is_of_windows(path)).max_by_key(changed);
+        Ok(Self::of(newest.context("nothing was measured yet")?))
+    }
+
+    fn of(file: PathBuf) -> Self {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        // A line that was broken off while it was written is left out.
+        let windows = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        Self { file, windows }
+    }
+
+    /// Adds a window, and a line to the file.
+    pub(super) fn add(&mut self, window: Window) -> Result<()> {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.file)?;
+        // A line of its own, also after one that was broken off.
+        write!(file, "\n{}\n", serde_json::to_string(&window)?)?;
+        self.windows.push(window);
+        Ok(())
+    }
+
+    pub(super) fn has(&self, round: u32, cell: &str) -> bool {
+        let mut windows = self.windows.iter();
+        windows.any(|window| window.round == round && window.cell == cell)
+    }
+
+    /// Forgets, until the next run, what other columns have shown.
+    pub(super) fn only(&mut self, columns: &[&str]) {
+        let of = |window: &Window| window.cell.split('.').next().map(str::to_owned);
+        self.windows
+            .retain(|window| of(window).is_some_and(|column| columns.contains(&column.as_str())));
+    }
+}
+
+/// Whether a file is one of windows.
+fn is_of_windows(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("exp-") && name.ends_with(".jsonl")
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A window of a thousand packets of 1514 bytes, with so many hypercalls a packet.
+    pub(in super::super) fn line(cell: &str, calls: u64) -> String {
+        format!(
+            "{{\"cell\":\"{cell}\",\"ticks\":5000000,\"frames\":1000,\"bytes\":1514000,\
+             \"ran\":{{\"0\":3000000,\"1\":1000000,\"idle\":1000000}},\
+             \"calls\":{{\"0\":{{\"grant_copy\":{},\"iret\":500}},\
+             \"1\":{{\"event_channel_op\":250}}}},\
+             \"operations\":{{\"0\":{{\"grant_copy\":3000}}}}}}",
+            1000 * calls
+        )
+    }
+
+    #[test]
+    fn a_window_is_work_a_packet() {
+        let window = Window::read(2, &line("netback.large.r1", 2)).unwrap();
+        assert_eq!(window.round, 2);
+        assert_eq!(window.packets(), 1000.0);
+        assert_eq!(window.instructions(), 4000.0);
+        assert_eq!(window.throughput(), 1448.0 * 8000.0 / 5e6);
+        assert_eq!(window.calls(|_| true), 2.75);
+        assert_eq!(window.calls(|name| name == "event_channel_op"), 0.25);
+        assert_eq!(window.operations(), 3.0);
+    }
+
+    #[test]
+    fn a_window_without_packets_is_refused() {
+        let silent = line("netback.large.r1", 2).replace("1514000", "42");
+        let why = Window::read(0, &silent).unwrap_err().to_string();
+        assert!(why.starts_with("nothing went over the wire"), "{why}");
+        assert!(Window::read(0, "{\"cell\":3}").is_err());
+    }
+
+    #[test]
+    fn lines_that_were_broken_off_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        fs::write(&program, "x").unwrap();
+        let mut kept = KeptWindows::open(folder.path(), &program, false).unwrap();
+        let of = |cell: &str| Window::read(0, &line(cell, 1)).unwrap();
+        kept.add(of("netback.large.r1")).unwrap();
+        fs::write(
+            &kept.file,
+            fs::read_to_string(&kept.file).unwrap() + "{\"cell\":\"net",
+        )
+        .unwrap();
+        kept.add(of("grantway-copy.large.r1")).unwrap();
+        let mut again = KeptWindows::newest(folder.path()).unwrap();
+        assert_eq!(again.windows, kept.windows);
+        again.only(&["netback"]);
+        assert_eq!(again.windows, [of("netback.large.r1")]);
+        let fresh = KeptWindows::open(folder.path(), &program, true).unwrap();
+        assert!(fresh.windows.is_empty());
+    }
+}

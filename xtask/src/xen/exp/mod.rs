@@ -1,0 +1,207 @@
+//! `cargo xtask xen exp`: ours beside the kernel's netback, in one emulated machine.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `cells` | what is measured |
+//! | `kept` | windows, kept over runs |
+//! | `summary` | what they come to: figures, table, verdict |
+//!
+//! A task of this crate's, for its machine is: packages, images and the emulator are `xen`'s.
+//!
+//! Resumable: each window is a line of JSON, in a file that is named by the program that was
+//! tried. A machine is one round; it measures what its round lacks.
+
+mod cells;
+mod kept;
+mod summary;
+
+use super::laboratory::{Laboratory, home, slowness};
+use super::machine::{Machine, Task};
+use anyhow::{Context, Result, bail, ensure};
+use cells::{COLUMNS, WIRES};
+use figures::provenance::Provenance;
+use figures::report;
+use kept::{KeptWindows, Window};
+use std::time::Duration;
+
+const USAGE: &str = "\
+usage: cargo xtask xen exp [--rounds N] [--json] [--kept] [--fresh] [COLUMN…]
+
+Compares the driver domain with the kernel's xen-netback in one emulated machine: work a packet,
+not speed. Columns: netback, grantway-copy; left out: all. One machine is a round (of 3); what was
+measured before is not measured again (--fresh: it is), --kept prints it without running anything.";
+
+/// Seconds that a round may take whose machine has a processor for itself.
+const DEADLINE_S: u64 = 1200;
+/// Rounds if none are asked for.
+const ROUNDS: u32 = 3;
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Comparison {
+    rounds: u32,
+    json: bool,
+    kept: bool,
+    fresh: bool,
+    columns: Vec<&'static str>,
+}
+
+pub(super) fn run(args: &[String]) -> Result<()> {
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    let wanted = read(args)?;
+    let mut kept = if wanted.kept {
+        KeptWindows::newest(&home()?)?
+    } else {
+        let Some(laboratory) = Laboratory::ready(true)? else {
+            return Ok(());
+        };
+        let mut kept =
+            KeptWindows::open(&laboratory.home, &laboratory.programs.driver, wanted.fresh)?;
+        measure(&laboratory, &wanted, &mut kept)?;
+        kept
+    };
+    kept.only(&wanted.columns);
+    let figures = summary::figures(&kept.windows, &wanted.columns);
+    ensure!(!figures.is_empty(), "nothing was measured yet");
+    if wanted.json {
+        let placement = "one emulated machine with one processor".to_owned();
+        let provenance = Provenance::collect(placement, false);
+        return report::print_json(&provenance, &figures);
+    }
+    println!("{}", summary::text(&figures, &wanted.columns));
+    Ok(())
+}
+
+fn read(args: &[String]) -> Result<Comparison> {
+    let mut wanted = Comparison {
+        rounds: ROUNDS,
+        json: false,
+        kept: false,
+        fresh: false,
+        columns: Vec::new(),
+    };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--rounds" => {
+                let rounds = args.next().context("--rounds needs a value")?;
+                wanted.rounds = rounds.parse().context("--rounds")?;
+            }
+            "--json" => wanted.json = true,
+            "--kept" => wanted.kept = true,
+            "--fresh" => wanted.fresh = true,
+            name => match COLUMNS.iter().find(|column| **column == name) {
+                Some(column) => wanted.columns.push(column),
+                None => bail!("xen exp has neither an option nor a column {name}\n\n{USAGE}"),
+            },
+        }
+    }
+    ensure!(wanted.rounds > 0, "--rounds: at least one");
+    if wanted.columns.is_empty() {
+        wanted.columns = COLUMNS.to_vec();
+    }
+    Ok(wanted)
+}
+
+/// Runs a machine for each round that lacks something.
+fn measure(laboratory: &Laboratory, wanted: &Comparison, kept: &mut KeptWindows) -> Result<()> {
+    for round in 0..wanted.rounds {
+        let groups = missing(round, &wanted.columns, kept);
+        if groups.is_empty() {
+            continue;
+        }
+        eprintln!("round {} of {}", round + 1, wanted.rounds);
+        let slow = slowness()?;
+        let machine = Machine {
+            kernels: &laboratory.kernels,
+            image: &laboratory.image,
+            packages: &laboratory.packages,
+            log: laboratory.home.join("exp.log"),
+            // Time inside does not pass by itself.
+            slow: 1,
+            deadline: Duration::from_secs(DEADLINE_S * u64::from(slow)),
+            counts_instructions: true,
+        };
+        let mut on_window = |json: &str| {
+            let window = Window::read(round, json)?;
+            eprintln!("{}", window.cell);
+            kept.add(window)
+        };
+        machine.run(Task {
+            argument: &format!("xexp={}", groups.join("+")),
+            wanted: &["exp"],
+            on_window: &mut on_window,
+        })?;
+    }
+    Ok(())
+}
+
+/// What a round lacks, as `exp.sh` reads it. Each round begins with another column.
+fn missing(round: u32, columns: &[&str], kept: &KeptWindows) -> Vec<String> {
+    let mut columns = columns.to_vec();
+    let first = round as usize % columns.len().max(1);
+    columns.rotate_left(first);
+    let mut groups = Vec::new();
+    for column in columns {
+        for (wire, cells) in WIRES {
+            let lacks = |cell: &&&str| !kept.has(round, &format!("{column}.{wire}.{cell}"));
+            let cells: Vec<_> = cells.iter().filter(lacks).copied().collect();
+            if !cells.is_empty() {
+                groups.push(format!("{column}.{wire}.{}", cells.join(".")));
+            }
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn options_and_columns_are_read() {
+        let all = read(&[]).unwrap();
+        assert_eq!((all.rounds, all.columns), (ROUNDS, COLUMNS.to_vec()));
+        let some = read(&words("--rounds 5 --json netback")).unwrap();
+        assert_eq!((some.rounds, some.json), (5, true));
+        assert_eq!(some.columns, ["netback"]);
+        for bad in ["--rounds", "--rounds 0", "--rounds x", "bridge"] {
+            assert!(read(&words(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_round_measures_what_it_lacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        std::fs::write(&program, "x").unwrap();
+        let mut kept = KeptWindows::open(folder.path(), &program, false).unwrap();
+        let all = missing(0, &COLUMNS, &kept);
+        assert_eq!(all.first().unwrap(), "netback.large.r1.r2.t1.t2");
+        assert_eq!(all.len(), COLUMNS.len() * WIRES.len());
+        let other_order = missing(1, &COLUMNS, &kept);
+        assert_eq!(
+            other_order.first().unwrap(),
+            "grantway-copy.large.r1.r2.t1.t2"
+        );
+        for (_, cells) in WIRES.iter().take(1) {
+            for cell in cells.iter().skip(1) {
+                let json = kept::tests::line(&format!("netback.large.{cell}"), 1);
+                kept.add(Window::read(0, &json).unwrap()).unwrap();
+            }
+        }
+        let again = KeptWindows::open(folder.path(), &program, false).unwrap();
+        assert_eq!(
+            missing(0, &COLUMNS, &again).first().unwrap(),
+            "netback.large.r1"
+        );
+        assert_eq!(missing(1, &COLUMNS, &again).len(), all.len());
+    }
+}

@@ -1,0 +1,102 @@
+//! What a machine is made of: packages, kernels, programs of this tree, images.
+
+use super::images::{self, Programs};
+use super::kernels::{self, Kernels};
+use super::packages::{self, Packages};
+use crate::workspace;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What a machine is made of.
+pub(super) struct Laboratory {
+    pub(super) home: PathBuf,
+    pub(super) packages: Packages,
+    pub(super) kernels: Kernels,
+    pub(super) programs: Programs,
+    pub(super) image: PathBuf,
+}
+
+impl Laboratory {
+    /// Makes what is missing; none where this system cannot. `release`: with the driver domain as
+    /// it is given to users.
+    pub(super) fn ready(release: bool) -> Result<Option<Self>> {
+        let home = home()?;
+        let packages = match packages::ready(&home) {
+            Ok(packages) => packages,
+            Err(why) => {
+                skip(&format!("{why:#}"))?;
+                return Ok(None);
+            }
+        };
+        let programs = build(release)?;
+        let kernels = kernels::ready(&home, &packages)?;
+        let image = images::dom0(&home, &packages, &kernels, &programs)?;
+        Ok(Some(Self {
+            home,
+            packages,
+            kernels,
+            programs,
+            image,
+        }))
+    }
+}
+
+/// Where all of it lies.
+pub(super) fn home() -> Result<PathBuf> {
+    let home = workspace::target_directory()?.join("xen");
+    fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+    Ok(home)
+}
+
+/// What cannot run here is no failure, unless everything has to run.
+fn skip(why: &str) -> Result<()> {
+    if std::env::var("GRANTWAY_REQUIRE").is_ok_and(|value| value == "all") {
+        bail!("{why}");
+    }
+    println!("skipped: {why}");
+    Ok(())
+}
+
+/// By how much longer than usual everything may take.
+pub(super) fn slowness() -> Result<u32> {
+    if let Ok(given) = std::env::var("GRANTWAY_XEN_SLOW") {
+        let slow: u32 = given.parse().context("GRANTWAY_XEN_SLOW")?;
+        ensure!((1..=100).contains(&slow), "GRANTWAY_XEN_SLOW is 1 to 100");
+        return Ok(slow);
+    }
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: f64 = load
+        .split_whitespace()
+        .next()
+        .and_then(|load| load.parse().ok())
+        .unwrap_or(0.0);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok((1.0 + load / cpus as f64).round().clamp(1.0, 10.0) as u32)
+}
+
+/// Builds the programs that run inside, the driver domain in the release's profile if asked for.
+/// Examples by a run of their own: they need what no program is linked with.
+fn build(release: bool) -> Result<Programs> {
+    let driver = ["-p", "xen", "--bin", "grantway-xen"];
+    let cli = ["-p", "cli", "--bin", "grantway"];
+    let examples = ["-p", "xen", "--examples"];
+    let profile: &[&str] = if release { &["--release"] } else { &[] };
+    let driver = [&driver, profile].concat();
+    for chosen in [driver.as_slice(), &cli, &examples] {
+        let mut command: Command = workspace::cargo();
+        command.args(["build", "--quiet"]).args(chosen);
+        let status = command.status().context("cannot run cargo")?;
+        ensure!(status.success(), "the build failed");
+    }
+    let folder = workspace::target_directory()?.join("x86_64-unknown-linux-gnu");
+    let debug = folder.join("debug");
+    let of_driver = if release { "release" } else { "debug" };
+    Ok(Programs {
+        driver: folder.join(of_driver).join("grantway-xen"),
+        cli: debug.join("grantway"),
+        hostile: debug.join("examples/hostile-front"),
+        window: debug.join("examples/xen-window"),
+    })
+}
