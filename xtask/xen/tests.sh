@@ -249,6 +249,36 @@ t_hostile() {
   xl destroy bad && within 20 clean 0 $id
 }
 
+# reached MECHANISM: how pages of guests are reached by the next process.
+reached() {
+  sed -i "s/^grants = .*/grants = \"$1\"/" /etc/grantway.toml
+  pid=$(cat /run/serve.pid)
+  kill -9 $pid
+  within 20 followed $pid
+}
+
+# operations KIND: how many of them this process has asked Xen for.
+operations() {
+  grantway stat driver | sed -n "s/.*hypercalls\.$1\.operations[^0-9]*\([0-9]*\).*/\1/p"
+}
+
+# What guests send is mapped: two guests, attacks, kills. No page stays mapped beyond its answer:
+# then a netfront says so and disables itself.
+t_maps() {
+  pv && pvh && reached map || return 1
+  reaches 2 && on 3 'wget -q -O /tmp/pair http://192.168.77.2/rnd'
+  rc=$?
+  # Rings alone are a few pages.
+  mapped=$(operations map)
+  [ $rc = 0 ] && [ "$mapped" -gt 100 ] && [ "$(operations unmap)" -gt 100 ] || {
+    echo "mapped: $mapped"
+    rc=1
+  }
+  [ $rc = 0 ] && t_hostile && kill_under pv1 2 5 || rc=1
+  if grep -iE "still in use|disabled for further use" /var/log/xen/guest-p*.log; then rc=1; fi
+  reached copy && [ $rc = 0 ]
+}
+
 t_destroy() {
   pv && pvh || return 1
   for guest in pv1 pvh1; do

@@ -1,6 +1,6 @@
 //! Control rings of guests that have one: mapped, bound, answered between the driver's turns.
 
-use crate::dev::{CopySegment, Evtchn, Gntdev, Mapped, Port, Remote, Window};
+use crate::dev::{CopySegment, Evtchn, Gntdev, Mapped, PageRights, Port, Remote, Window};
 use crate::netif::control::{ControlRing, Fetch, TakenRequest};
 use crate::netif::features::ControlPage;
 use abi::{ConnId, GrantStatus};
@@ -52,7 +52,8 @@ impl ControlRings {
         evtchn: &Rc<Evtchn>,
     ) -> Result<(), String> {
         let domain = of.domain;
-        let map = gntdev.map(domain, page.ring.0, room.window);
+        let grefs = std::iter::once(page.ring);
+        let map = gntdev.map(domain, grefs, room.window, PageRights::ReadWrite);
         let map = map.map_err(|why| {
             format!("the control ring of domain {domain} cannot be mapped: {why}")
         })?;

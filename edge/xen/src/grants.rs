@@ -1,7 +1,10 @@
 //! A guest's pages by Xen's grant copy: one request of the kernel's for a whole batch, nothing is
 //! ever mapped. Xen checks every grant; a reference that is none costs its packet and no more.
+//!
+//! What a guest sends may be mapped instead, for the time of a batch: then nothing is copied on its
+//! way to a NIC, but for each batch the kernel makes four hypercalls and is asked four times.
 
-use crate::dev::{CopySegment, Gntdev, Remote};
+use crate::dev::{CopySegment, Gntdev, MAPPED_MAX, Mapped, PageRights, Remote, Window};
 use abi::{GrantRef, GrantStatus, PAGE};
 use nic::Frame;
 use nic::frame::SNAPSHOT;
@@ -22,6 +25,8 @@ pub struct Staging {
     reads: Span,
     /// A cell for each header.
     headers: Span,
+    /// A page for each copy of what another guest has sent and what is mapped.
+    bounced: Span,
 }
 
 impl Staging {
@@ -33,6 +38,7 @@ impl Staging {
         Ok(Self {
             reads: Area::anonymous(ACCESSES_MAX * PAGE)?.span(),
             headers: Area::anonymous(HEADERS * SNAPSHOT)?.span(),
+            bounced: Area::anonymous(HEADERS * PAGE)?.span(),
         })
     }
 }
@@ -43,6 +49,8 @@ pub struct GrantCopy {
     device: Rc<Gntdev>,
     domain: u16,
     staging: Staging,
+    /// Where pages of guests are mapped, if they are.
+    mapped: Span,
     ledger: Rc<Ledger>,
     segments: Vec<CopySegment>,
     /// Which operation of the caller's each segment is.
@@ -50,13 +58,21 @@ pub struct GrantCopy {
 }
 
 impl GrantCopy {
-    /// For the pages of `domain`, through `staging`, which nobody else uses.
+    /// For the pages of `domain`, through `staging`, which nobody else uses. Pages of guests are
+    /// mapped within `mapped`.
     #[must_use]
-    pub fn new(device: Rc<Gntdev>, domain: u16, staging: Staging, ledger: Rc<Ledger>) -> Self {
+    pub fn new(
+        device: Rc<Gntdev>,
+        domain: u16,
+        staging: Staging,
+        mapped: Span,
+        ledger: Rc<Ledger>,
+    ) -> Self {
         Self {
             device,
             domain,
             staging,
+            mapped,
             ledger,
             segments: Vec::new(),
             of: Vec::new(),
@@ -74,11 +90,24 @@ impl GrantCopy {
     /// The segment of a copy to the guest; `n` is its place among those that go together.
     fn out(&self, n: usize, op: &CopyOut, frames: &[Frame]) -> Option<CopySegment> {
         let source = match op.source {
+            Source::Span(span) if self.is_mapped(span) => self.bounce(n, span)?,
             Source::Span(span) => span,
             Source::Header { frame, from } => self.header(n, frames, frame, from, op.len)?,
         };
         let fits = source.len() == usize::from(op.len);
         fits.then(|| CopySegment::from_us(source, self.remote(op.gref, op.offset)))?
+    }
+
+    /// Whether memory is another guest's page, which Xen would not copy for this domain.
+    fn is_mapped(&self, span: Span) -> bool {
+        span.addr().wrapping_sub(self.mapped.addr()) < self.mapped.len()
+    }
+
+    /// Copies what another guest sends to where the kernel can copy it from.
+    fn bounce(&self, n: usize, span: Span) -> Option<Span> {
+        let cell = self.staging.bounced.sub(n.checked_mul(PAGE)?, span.len())?;
+        shmem::copy(cell, span).ok()?;
+        Some(cell)
     }
 
     /// Puts header bytes where the kernel can copy them from.
@@ -156,3 +185,64 @@ impl Grants for GrantCopy {
         self.ledger.enter(before);
     }
 }
+
+/// The mechanism that maps what a guest sends, for the time of a batch. What it is sent is copied.
+#[derive(Debug)]
+pub struct GrantMap {
+    copy: GrantCopy,
+    /// As many pages as a batch has accesses.
+    window: Window,
+    /// The batch's.
+    mapped: Option<Mapped>,
+}
+
+impl GrantMap {
+    /// For the guest of `copy`, whose pages are mapped in `window`.
+    #[must_use]
+    pub fn new(copy: GrantCopy, window: Window) -> Self {
+        Self {
+            copy,
+            window,
+            mapped: None,
+        }
+    }
+}
+
+impl Grants for GrantMap {
+    fn read_begin(&mut self, accesses: &mut [Access]) {
+        // What a window holds is one batch's.
+        self.read_end();
+        let GrantCopy { device, domain, .. } = &self.copy;
+        let ledger = &self.copy.ledger;
+        let before = ledger.enter(Hop::Grant);
+        let grefs = accesses.iter().map(|access| access.gref);
+        let mapped = ledger.call(|| device.map(*domain, grefs, self.window, PageRights::Read));
+        ledger.enter(before);
+        let Ok(mapped) = mapped else {
+            // One of them is not granted: a copy tells which. All others are read.
+            return self.copy.read_begin(accesses);
+        };
+        for (n, access) in accesses.iter_mut().enumerate() {
+            let at = n * PAGE + usize::from(access.offset);
+            let bytes = mapped.span().sub(at, access.len.into());
+            access.result = bytes.ok_or(GrantStatus::BadCopyArg);
+            access.prefetch();
+        }
+        self.mapped = Some(mapped);
+    }
+
+    fn read_end(&mut self) {
+        if let Some(mapped) = self.mapped.take() {
+            let ledger = &self.copy.ledger;
+            let before = ledger.enter(Hop::Grant);
+            ledger.call(|| drop(mapped));
+            ledger.enter(before);
+        }
+    }
+
+    fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
+        self.copy.write(copies, frames);
+    }
+}
+
+const _: () = assert!(ACCESSES_MAX <= MAPPED_MAX);

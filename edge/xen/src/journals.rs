@@ -13,7 +13,7 @@
 //! A cell names the connection that it is of. A process that takes an interface over uses the cell
 //! of the same connection. A new connection begins with an empty one.
 
-use crate::dev::Window;
+use crate::dev::{PageRights, Window};
 use crate::interfaces::{INTERFACES_MAX, Key};
 use crate::netif::control::TakenRequest;
 use crate::netif::features::{Ports, QUEUES_MAX};
@@ -112,7 +112,7 @@ impl Journals {
             .mode(0o600)
             .open(path)?;
         file.set_len(bytes as u64)?;
-        let memory = Window::new(bytes / PAGE)?.show(file.as_fd(), 0)?;
+        let memory = Window::new(bytes / PAGE)?.show(file.as_fd(), 0, PageRights::ReadWrite)?;
         Ok(Self::over(memory))
     }
 

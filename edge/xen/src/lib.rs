@@ -14,14 +14,15 @@
 //! | [`waiter`] | how the driver sleeps |
 //! | [`interfaces`] | this domain's interfaces in the xenstore |
 //! | [`netif`] | what both ends of an interface write there: features, states, settings |
-//! | [`grants`] | guests' pages by grant copy |
+//! | [`grants`] | guests' pages by grant copy, or mapped |
 //! | [`journals`] | what lets the next process take over from a killed one |
 //! | [`tally`] | hypercalls, counted by kind |
 //! | [`store`] | the xenstore's protocol |
 //! | [`dev`] | Xen's devices: `unsafe` |
 //!
 //! Who may touch what: this process its own memory, both rings of each guest (mapped), and exactly
-//! the pages that guests grant, byte ranges at a time, by Xen's copy.
+//! the pages that guests grant: byte ranges at a time, by Xen's copy. If it is to map, those that
+//! guests send are mapped, to be read, for the time of a batch.
 
 pub mod bells;
 pub mod calls;

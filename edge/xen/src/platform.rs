@@ -10,7 +10,7 @@ use crate::netif::features::QUEUES_MAX;
 use crate::store::XenBus;
 use crate::tally::Tally;
 use abi::{ConnId, DomId, PAGE, XenbusState};
-use config::domain::Offloads;
+use config::domain::{DriverConfig, GrantMode, Offloads};
 use runtime::platform::{Asked, Doorbell, NO_RECORD, Peer, Platform, Record};
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use vif::events::Rings;
-use vif::netback::Groups;
+use vif::netback::{ACCESSES_MAX, Groups};
 use vif::netif::BackRecord;
 
 /// Rings of a queue, of a page each.
@@ -35,6 +35,8 @@ pub struct Xen {
     tally: Arc<Tally>,
     /// Where rings appear: two pages a queue, [`QUEUES_MAX`] queues a connection.
     pub(crate) window: Window,
+    /// Where pages that guests send appear, if they are mapped: [`ACCESSES_MAX`] a queue, as above.
+    pub(crate) mapped_pages: Option<Window>,
     /// Of those guests that have one; behind the other rings' pages each connection has one more.
     pub(crate) control_rings: ControlRings,
     /// By connection.
@@ -77,7 +79,7 @@ impl Doorbell for XenDoorbell {
 }
 
 impl Xen {
-    /// The domain that this process runs in, whose guests are offered at most `offloads`.
+    /// The domain that this process runs in, whose guests are served as `config` says.
     /// `devices` are what it attaches; `tally` is what both of Xen's devices count in.
     ///
     /// # Errors
@@ -89,8 +91,11 @@ impl Xen {
         evtchn: Rc<Evtchn>,
         tally: Arc<Tally>,
         devices: Vec<OwnedFd>,
-        offloads: Offloads,
+        config: &DriverConfig,
     ) -> io::Result<Self> {
+        let maps = config.grants == GrantMode::Map;
+        let queues = INTERFACES_MAX * QUEUES_MAX;
+        let mapped_pages = maps.then(|| Window::new(queues * ACCESSES_MAX));
         Ok(Self {
             interfaces: RefCell::new(interfaces),
             journals: RefCell::new(journals),
@@ -98,11 +103,12 @@ impl Xen {
             evtchn,
             tally,
             window: Window::new(INTERFACES_MAX * (QUEUES_MAX * RINGS + 1))?,
+            mapped_pages: mapped_pages.transpose()?,
             control_rings: ControlRings::default(),
             places: RefCell::default(),
             devices: RefCell::new(devices.into_iter().map(Some).collect()),
             nowhere: Area::anonymous(PAGE)?,
-            offloads,
+            offloads: config.offloads,
         })
     }
 

@@ -108,7 +108,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
         Rc::clone(&evtchn),
         Arc::clone(&tally),
         devices,
-        driver.offloads,
+        &driver,
     )?;
     let xen = Rc::new(xen);
     let home = home(&domain)?;
@@ -147,8 +147,9 @@ fn configured(path: &Path) -> Result<(String, Domain), Failed> {
     if config.driver.workers > 1 {
         return refuse("[driver] workers: on Xen there is one");
     }
-    if !matches!(config.driver.grants, GrantMode::Copy | GrantMode::Counted) {
-        return refuse("[driver] grants: on Xen it is \"copy\"");
+    let served = [GrantMode::Copy, GrantMode::Map, GrantMode::Counted];
+    if !served.contains(&config.driver.grants) {
+        return refuse("[driver] grants: on Xen it is \"copy\" or \"map\"");
     }
     let machine = config.machine().map_err(wrong)?;
     let mut domains = machine.domains.into_iter();

@@ -2,8 +2,8 @@
 //! journals are found, all of it for each queue.
 
 use crate::control_rings::Owner;
-use crate::dev::{Mapped, Window};
-use crate::grants::GrantCopy;
+use crate::dev::{Mapped, PageRights, Window};
+use crate::grants::{GrantCopy, GrantMap};
 use crate::interfaces::Key;
 use crate::journals::Connection;
 use crate::netif::control::TakenRequest;
@@ -14,9 +14,12 @@ use driver::vifs::hashing::Hashing;
 use driver::vifs::memory::{Mechanism, Opened, OpenedQueue, Reach};
 use runtime::ledger::Ledger;
 use runtime::platform::Peer;
+use shmem::Span;
 use std::io;
 use std::rc::Rc;
 use vif::events::Rings;
+use vif::grants::Grants;
+use vif::netback::ACCESSES_MAX;
 use vif::netif::{BackRecord, FrontRecord};
 
 /// How one guest's memory is reached.
@@ -36,7 +39,10 @@ impl XenReach {
         let rings = queue.rings.iter().zip(places);
         let map = |(gref, place): (&GrantRef, Option<Window>)| {
             let place = place.ok_or(io::ErrorKind::OutOfMemory)?;
-            self.xen.gntdev.map(domain, gref.0, place)
+            let grefs = std::iter::once(*gref);
+            self.xen
+                .gntdev
+                .map(domain, grefs, place, PageRights::ReadWrite)
         };
         rings.map(map).collect()
     }
@@ -73,13 +79,20 @@ impl XenReach {
         // The end of the one before may have been between showing responses and telling of them.
         place.bell.ring(Rings::BOTH);
         let rings = maps.iter().map(Mapped::span);
-        let pages = rings.chain([words]).collect();
+        let ring_pages = rings.chain([words]).collect();
         held.maps.extend(maps);
         let gntdev = Rc::clone(&xen.gntdev);
-        let mechanism = GrantCopy::new(gntdev, domain, place.staging, Rc::clone(ledger));
+        let mapped = xen.mapped_pages.map_or(Span::EMPTY, Window::span);
+        let copy = GrantCopy::new(gntdev, domain, place.staging, mapped, Rc::clone(ledger));
+        let pages = (self.conn.0 as usize * QUEUES_MAX + number) * ACCESSES_MAX;
+        let window = xen.mapped_pages.map(|all| all.part(pages, ACCESSES_MAX));
+        let mechanism: Box<dyn Grants> = match window {
+            None => Box::new(copy),
+            Some(window) => Box::new(GrantMap::new(copy, window.ok_or("out of queues")?)),
+        };
         Ok(OpenedQueue {
-            mechanism: Mechanism(Box::new(mechanism)),
-            pages,
+            mechanism: Mechanism(mechanism),
+            pages: ring_pages,
             journals: Some(kept.journals),
         })
     }

@@ -36,7 +36,7 @@ deadlines (left out: by how busy this system is). `exp --help`: the comparison w
 const DEADLINE_S: u64 = 240;
 
 /// The tests, whether they run if none is named, and what they show.
-const TESTS: [(&str, bool, &str); 13] = [
+const TESTS: [(&str, bool, &str); 14] = [
     ("boot", true, "Xen, dom0 and the toolstack are up"),
     (
         "pv",
@@ -70,6 +70,11 @@ const TESTS: [(&str, bool, &str); 13] = [
         "hostile",
         false,
         "a guest attacks: nobody else notices, and it is served again",
+    ),
+    (
+        "maps",
+        false,
+        "what guests send is mapped: two guests, attacks, kills; no page stays mapped",
     ),
     (
         "destroy",

@@ -7,7 +7,7 @@ use shmem::Span;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use xen::dev::{Window, open};
+use xen::dev::{PageRights, Window, open};
 
 /// Pages of a connection: both rings, and buffers.
 pub(crate) const PAGES: usize = 10;
@@ -54,7 +54,7 @@ impl Granted {
         if refused {
             return Err(io::Error::last_os_error());
         }
-        window.show(device.as_fd(), alloc.index)?;
+        window.show(device.as_fd(), alloc.index, PageRights::ReadWrite)?;
         Ok(Self {
             window,
             grefs: alloc.grefs,

@@ -1,9 +1,9 @@
 //! Pages that other domains grant: `/dev/xen/gntdev`.
 
-use super::window::Window;
+use super::window::{PageRights, Window};
 use super::{ioctl, open, request};
 use crate::tally::{Hypercall, Tally};
-use abi::{GrantStatus, PAGE};
+use abi::{GrantRef, GrantStatus, PAGE};
 use shmem::Span;
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// `IOCTL_GNTDEV_MAP_GRANT_REF`.
-const MAP: libc::Ioctl = request(b'G', 0, size_of::<MapGrantRef>());
+const MAP: libc::Ioctl = request(b'G', 0, size_of::<MapGrantRef<1>>());
 /// `IOCTL_GNTDEV_UNMAP_GRANT_REF`.
 const UNMAP: libc::Ioctl = request(b'G', 1, size_of::<UnmapGrantRef>());
 /// `IOCTL_GNTDEV_GRANT_COPY`.
@@ -24,17 +24,26 @@ pub const GNTDEV_REQUESTS: [u64; 3] = [MAP, UNMAP, COPY];
 /// Operations that Linux puts into one hypercall (`GNTDEV_COPY_BATCH`).
 const COPY_BATCH: u64 = 16;
 
+/// Pages that are mapped by one request at the most.
+pub const MAPPED_MAX: usize = 256;
+
 /// `GNTCOPY_source_gref`.
 const SOURCE_GREF: u16 = 1;
 /// `GNTCOPY_dest_gref`.
 const DEST_GREF: u16 = 2;
 
-/// The structure of [`MAP`], for one page.
+/// The structure of [`MAP`]: `count` pages, which is at most `N`.
 #[repr(C)]
-struct MapGrantRef {
+struct MapGrantRef<const N: usize> {
     count: u32,
     padding: u32,
     index: u64,
+    pages: [GrantedPage; N],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GrantedPage {
     domain: u32,
     gref: u32,
 }
@@ -184,43 +193,64 @@ impl Gntdev {
         }
     }
 
-    /// Maps a granted page at the start of `window`, to be read and written.
+    /// Maps pages that domain `domain` grants, one behind the other, from the start of `window` on:
+    /// all of them or none. They stay in the window's first pages until they are unmapped.
     ///
     /// # Errors
-    /// The domain does not grant it so.
-    pub fn map(self: &Rc<Self>, domain: u16, gref: u32, window: Window) -> io::Result<Mapped> {
+    /// One of them is not granted so, there are more than [`MAPPED_MAX`], or more than fit.
+    pub fn map(
+        self: &Rc<Self>,
+        domain: u16,
+        grefs: impl ExactSizeIterator<Item = GrantRef>,
+        window: Window,
+        rights: PageRights,
+    ) -> io::Result<Mapped> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+        let count = grefs.len();
+        if count == 0 || count > MAPPED_MAX {
+            return Err(invalid());
+        }
+        let window = window.part(0, count).ok_or_else(invalid)?;
         let mut argument = MapGrantRef {
-            count: 1,
+            count: count as u32,
             padding: 0,
             index: 0,
-            domain: domain.into(),
-            gref,
+            pages: [GrantedPage { domain: 0, gref: 0 }; MAPPED_MAX],
         };
-        // SAFETY: the structure of this request, for one page; it points at nothing.
+        for (page, gref) in argument.pages.iter_mut().zip(grefs) {
+            *page = GrantedPage {
+                domain: domain.into(),
+                gref: gref.0,
+            };
+        }
+        // SAFETY: the structure of this request, with room for as many pages as it says or more; it
+        // points at nothing.
         unsafe { ioctl(&self.device, MAP, &mut argument)? };
-        self.tally.count(Hypercall::Map, 1, 1);
+        self.tally.count(Hypercall::Map, 1, count as u64);
         let mut mapped = Mapped {
             device: Rc::clone(self),
             window,
             index: argument.index,
+            count: count as u32,
             span: Span::EMPTY,
         };
-        mapped.span = window.show(self.device.as_fd(), argument.index)?;
+        mapped.span = window.show(self.device.as_fd(), argument.index, rights)?;
         Ok(mapped)
     }
 }
 
-/// A granted page that is mapped; unmapped when it is dropped.
+/// Granted pages that are mapped; unmapped when this is dropped.
 #[derive(Debug)]
 pub struct Mapped {
     device: Rc<Gntdev>,
     window: Window,
     index: u64,
+    count: u32,
     span: Span,
 }
 
 impl Mapped {
-    /// Its bytes.
+    /// Their bytes.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
@@ -230,10 +260,11 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.window.hide();
-        self.device.tally.count(Hypercall::Unmap, 1, 1);
+        let count = self.count;
+        self.device.tally.count(Hypercall::Unmap, 1, count.into());
         let mut argument = UnmapGrantRef {
             index: self.index,
-            count: 1,
+            count,
             padding: 0,
         };
         // SAFETY: the structure of this request; it points at nothing.
@@ -243,7 +274,8 @@ impl Drop for Mapped {
 
 const _: () = {
     // As <xen/gntdev.h> has them.
-    assert!(size_of::<MapGrantRef>() == 24);
+    assert!(size_of::<MapGrantRef<1>>() == 24);
+    assert!(size_of::<MapGrantRef<3>>() == 40);
     assert!(size_of::<UnmapGrantRef>() == 16);
     assert!(size_of::<CopyArgument>() == 16);
     assert!(size_of::<CopySegment>() == 24);

@@ -10,8 +10,8 @@ mod gntdev;
 mod window;
 
 pub use evtchn::{EVTCHN_REQUESTS, Evtchn, Port};
-pub use gntdev::{Copied, CopySegment, GNTDEV_REQUESTS, Gntdev, Mapped, Remote};
-pub use window::Window;
+pub use gntdev::{Copied, CopySegment, GNTDEV_REQUESTS, Gntdev, MAPPED_MAX, Mapped, Remote};
+pub use window::{PageRights, Window};
 
 use std::fs::{File, OpenOptions};
 use std::io;

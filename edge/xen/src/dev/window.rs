@@ -36,13 +36,16 @@ impl Window {
         self.0.span()
     }
 
-    /// Lets pages of a descriptor appear in the window, to be read and written: as many as there is
-    /// room for.
+    /// Lets pages of a descriptor appear in the window: as many as there is room for.
     ///
     /// # Errors
-    /// The descriptor cannot be mapped. Nothing appears then.
-    pub fn show(self, fd: BorrowedFd<'_>, offset: u64) -> io::Result<Span> {
-        let shared = self.over(libc::MAP_SHARED, Access::ReadWrite, fd.as_raw_fd(), offset);
+    /// The descriptor cannot be mapped so. Nothing appears then.
+    pub fn show(self, fd: BorrowedFd<'_>, offset: u64, rights: PageRights) -> io::Result<Span> {
+        let rights = match rights {
+            PageRights::Read => libc::PROT_READ,
+            PageRights::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        let shared = self.over(libc::MAP_SHARED, rights, fd.as_raw_fd(), offset);
         if let Err(error) = shared {
             self.hide();
             return Err(error);
@@ -59,14 +62,10 @@ impl Window {
 
     fn blank(self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        self.over(flags, Access::None, -1, 0)
+        self.over(flags, libc::PROT_NONE, -1, 0)
     }
 
-    fn over(self, flags: i32, access: Access, fd: i32, offset: u64) -> io::Result<()> {
-        let protection = match access {
-            Access::None => libc::PROT_NONE,
-            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
-        };
+    fn over(self, flags: i32, rights: i32, fd: i32, offset: u64) -> io::Result<()> {
         let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         let span = self.span();
         // SAFETY: the addresses are an area of our own, which holds no Rust object and is only ever
@@ -75,7 +74,7 @@ impl Window {
             libc::mmap(
                 span.as_ptr().cast(),
                 span.len(),
-                protection,
+                rights,
                 flags | libc::MAP_FIXED,
                 fd,
                 offset,
@@ -88,9 +87,11 @@ impl Window {
     }
 }
 
-/// What may be done with pages.
-#[derive(Clone, Copy, Debug)]
-enum Access {
-    None,
+/// What may be done with pages that appear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageRights {
+    /// They may be read: the other end has granted no more, or no more is needed.
+    Read,
+    /// They may be read and written.
     ReadWrite,
 }

@@ -1,7 +1,7 @@
 //! What is measured.
 
 /// What is compared; the first is what the others are compared with.
-pub(super) const COLUMNS: [&str; 2] = ["netback", "grantway-copy"];
+pub(super) const COLUMNS: [&str; 3] = ["netback", "grantway-copy", "grantway-map"];
 /// The wires, and what is measured on each: direction (receive or transmit, as the guests see it)
 /// and guests. `xtask/xen/exp.sh` has what they are.
 pub(super) const WIRES: [(&str, &[&str]); 3] = [

@@ -28,8 +28,9 @@ const USAGE: &str = "\
 usage: cargo xtask xen exp [--rounds N] [--json] [--kept] [--fresh] [COLUMN…]
 
 Compares the driver domain with the kernel's xen-netback in one emulated machine: work a packet,
-not speed. Columns: netback, grantway-copy; left out: all. One machine is a round (of 3); what was
-measured before is not measured again (--fresh: it is), --kept prints it without running anything.";
+not speed. Columns: netback, grantway-copy, grantway-map; left out: all. One machine is a round (of
+3); what was measured before is not measured again (--fresh: it is), --kept prints it without
+running anything.";
 
 /// Seconds that a round may take whose machine has a processor for itself.
 const DEADLINE_S: u64 = 1200;
