@@ -2,7 +2,7 @@
 
 use super::gather::Snapshot;
 use super::names::Names;
-use super::text::{Family, Kind, LE, Number, Sample};
+use super::text::{Family, Kind, LE, Number, Part, Sample};
 use abi::XenbusState;
 use abi::machine::{DomainStatus, Program};
 use config::domain::VifConfig;
@@ -73,12 +73,12 @@ const fn histogram(name: &'static str, help: &'static str) -> Family {
 
 fn sample<const N: usize>(labels: [(&'static str, &str); N], value: u64) -> Sample {
     let labels = labels.map(|(name, value)| (name, value.to_owned()));
-    Sample(labels.into(), Number::Whole(value))
+    Sample(labels.into(), Number::Whole(value), Part::Whole)
 }
 
 fn seconds<const N: usize>(labels: [(&'static str, &str); N], ns: u64) -> Sample {
     let labels = labels.map(|(name, value)| (name, value.to_owned()));
-    Sample(labels.into(), Number::Real(ns as f64 / 1e9))
+    Sample(labels.into(), Number::Real(ns as f64 / 1e9), Part::Whole)
 }
 
 fn machine(snapshot: &Snapshot) -> Families {
@@ -237,10 +237,14 @@ fn outages_of(domain: &DomainStatus) -> Vec<Sample> {
 /// it, and the sum of all values.
 fn samples_of(domain: &str, buckets: Vec<(String, u64)>, sum_ns: u64) -> Vec<Sample> {
     let all = buckets.last().map_or(0, |(_, count)| *count);
-    let bucket = |(le, count): (String, u64)| sample([("domain", domain), (LE, &le)], count);
+    let bucket = |(le, count): (String, u64)| {
+        let Sample(labels, value, _) = sample([("domain", domain), (LE, &le)], count);
+        Sample(labels, value, Part::Bucket)
+    };
     let mut samples: Vec<Sample> = buckets.into_iter().map(bucket).collect();
-    samples.push(seconds([("domain", domain)], sum_ns));
-    samples.push(sample([("domain", domain)], all));
+    let Sample(labels, sum, _) = seconds([("domain", domain)], sum_ns);
+    samples.push(Sample(labels.clone(), sum, Part::Sum));
+    samples.push(Sample(labels, Number::Whole(all), Part::Count));
     samples
 }
 

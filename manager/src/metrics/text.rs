@@ -76,12 +76,26 @@ impl Display for Number {
     }
 }
 
-/// One value of a family: names and values of its labels, and the value.
-///
-/// A histogram has one for each bucket, whose last label is the bound [`LE`], then the sum, which
-/// is real, and the count of values, which is whole.
+/// One value of a family: names and values of its labels, the value, and what it is of.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sample(pub(crate) Vec<(&'static str, String)>, pub(crate) Number);
+pub(crate) struct Sample(
+    pub(crate) Vec<(&'static str, String)>,
+    pub(crate) Number,
+    pub(crate) Part,
+);
+
+/// What a value is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A counter, or a gauge.
+    Whole,
+    /// A bucket of a histogram, whose last label is the bound [`LE`].
+    Bucket,
+    /// All values of a histogram together.
+    Sum,
+    /// How many these are.
+    Count,
+}
 
 /// The label of a bucket's bound.
 pub(crate) const LE: &str = "le";
@@ -103,14 +117,12 @@ impl Text {
     pub(crate) fn family(&mut self, family: &Family, samples: &[Sample]) {
         self.head(family);
         for sample in samples {
-            let Sample(labels, value) = sample;
-            let is_bucket = labels.last().is_some_and(|(label, _)| *label == LE);
-            let suffix = match (family.kind, value) {
-                (Kind::Counter, _) => "_total",
-                (Kind::Gauge, _) => "",
-                (Kind::Histogram, _) if is_bucket => "_bucket",
-                (Kind::Histogram, Number::Real(_)) => "_sum",
-                (Kind::Histogram, Number::Whole(_)) => "_count",
+            let suffix = match (sample.2, family.kind) {
+                (Part::Whole, Kind::Counter) => "_total",
+                (Part::Whole, _) => "",
+                (Part::Bucket, _) => "_bucket",
+                (Part::Sum, _) => "_sum",
+                (Part::Count, _) => "_count",
             };
             self.sample(family.name, suffix, sample);
         }
@@ -134,7 +146,7 @@ impl Text {
         }
     }
 
-    fn sample(&mut self, name: &str, suffix: &str, Sample(labels, value): &Sample) {
+    fn sample(&mut self, name: &str, suffix: &str, Sample(labels, value, _): &Sample) {
         self.text.push_str(name);
         self.text.push_str(suffix);
         for (at, (label, value)) in labels.iter().enumerate() {
@@ -190,23 +202,24 @@ mod tests {
         let bytes = vec![label("domain", "a\"b\\c\nd"), label("port", "p")];
         text.family(
             &family(Kind::Counter, "x_bytes", Some("bytes"), "Bytes."),
-            &[Sample(bytes, Number::Whole(7))],
+            &[Sample(bytes, Number::Whole(7), Part::Whole)],
         );
         text.family(
             &family(Kind::Gauge, "x_up", None, "Up."),
-            &[Sample(Vec::new(), Number::Real(0.5))],
+            &[Sample(Vec::new(), Number::Real(0.5), Part::Whole)],
         );
         let bucket = |le, count| {
             let labels = vec![label("domain", "d"), label("le", le)];
-            Sample(labels, Number::Whole(count))
+            Sample(labels, Number::Whole(count), Part::Bucket)
         };
         text.family(
             &family(Kind::Histogram, "x_wait_seconds", Some("seconds"), "Waits."),
             &[
                 bucket("0.1", 2),
                 bucket("+Inf", 5),
-                Sample(vec![label("domain", "d")], Number::Real(1.5)),
-                Sample(vec![label("domain", "d")], Number::Whole(5)),
+                // Whole seconds are no count.
+                Sample(vec![label("domain", "d")], Number::Whole(2), Part::Sum),
+                Sample(vec![label("domain", "d")], Number::Whole(5), Part::Count),
             ],
         );
         text.finish()
@@ -226,7 +239,7 @@ x_up 0.5
 # UNIT x_wait_seconds seconds
 x_wait_seconds_bucket{domain="d",le="0.1"} 2
 x_wait_seconds_bucket{domain="d",le="+Inf"} 5
-x_wait_seconds_sum{domain="d"} 1.5
+x_wait_seconds_sum{domain="d"} 2
 x_wait_seconds_count{domain="d"} 5
 # EOF
 "#;
@@ -245,7 +258,7 @@ x_up 0.5
 # TYPE x_wait_seconds histogram
 x_wait_seconds_bucket{domain="d",le="0.1"} 2
 x_wait_seconds_bucket{domain="d",le="+Inf"} 5
-x_wait_seconds_sum{domain="d"} 1.5
+x_wait_seconds_sum{domain="d"} 2
 x_wait_seconds_count{domain="d"} 5
 "#;
         assert_eq!(text(Format::Text), expected);
