@@ -34,7 +34,7 @@ mod note;
 pub(crate) mod pasta;
 mod report;
 mod resolver;
-mod signals;
+pub(crate) mod signals;
 
 pub(crate) use args::{AFTER_HELP, RunArgs};
 
@@ -64,7 +64,14 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
         let machine = Behind::attach(instance, args, &netns)?;
         let families = netns.enter(Families::reached)?;
         let resolver = resolver(args, families, &note);
-        return run_in(args, json, (home, signals, netns, machine, resolver));
+        let ready = Ready {
+            home,
+            signals,
+            netns,
+            machine,
+            resolver,
+        };
+        return ready.run(args, json);
     }
     host::tun().map_err(|e| Failure::CannotRun(format!("/dev/net/tun cannot be opened ({e})")))?;
     let home = home::find(args)?;
@@ -76,7 +83,14 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
     let resolver = resolver(args, network.families(), &note);
     let netns = namespace()?;
     let machine = Behind::start(args.name.as_deref(), &network, &netns)?;
-    run_in(args, json, (home, signals, netns, machine, resolver))
+    let ready = Ready {
+        home,
+        signals,
+        netns,
+        machine,
+        resolver,
+    };
+    ready.run(args, json)
 }
 
 fn namespace() -> anyhow::Result<Namespace> {
@@ -86,43 +100,58 @@ fn namespace() -> anyhow::Result<Namespace> {
     })?)
 }
 
-/// What is there when the command can begin: the last is its resolv.conf, if it needs its own.
-type Ready = (Home, Signals, Namespace, Behind, Option<String>);
+/// What is there when the command can begin.
+struct Ready {
+    home: Home,
+    signals: Signals,
+    netns: Namespace,
+    machine: Behind,
+    /// The command's resolv.conf, if it needs its own.
+    resolver: Option<String>,
+}
 
-/// Runs the command, and ends what was begun for it.
-fn run_in(args: &RunArgs, json: bool, ready: Ready) -> anyhow::Result<u8> {
-    let (home, mut signals, netns, mut machine, resolver) = ready;
-    if let Some(signal) = signals::asked_to_end(&mut signals) {
-        machine.end();
-        return Ok(exit::by_signal(signal));
-    }
-    let first = first::Spec {
-        parent: std::process::id(),
-        resolver,
-        scratch: machine.folder().context("the machine has ended")?,
-        wait: args.wait,
-        quiet: args.quiet,
-    };
-    let ended = command::run(&netns, &first, &args.command, signals, &mut machine, &home);
-    // What it could touch, it could until now.
-    if args.report && ended.is_ok() {
-        let shown = machine
-            .findings()
-            .and_then(|found| report::show(&found, json));
-        if let Err(error) = shown {
-            Note { quiet: args.quiet }.write(&format!("no report: {error:#}"));
+impl Ready {
+    /// Runs the command, and ends what was begun for it.
+    fn run(self, args: &RunArgs, json: bool) -> anyhow::Result<u8> {
+        let Self {
+            home,
+            mut signals,
+            netns,
+            mut machine,
+            resolver,
+        } = self;
+        if let Some(signal) = signals::asked_to_end(&mut signals) {
+            machine.end();
+            return Ok(exit::by_signal(signal));
         }
+        let first = first::Spec {
+            parent: std::process::id(),
+            resolver,
+            scratch: machine.folder().context("the machine has ended")?,
+            wait: args.wait,
+            quiet: args.quiet,
+        };
+        let ended = command::run(&netns, &first, &args.command, signals, &mut machine, &home);
+        // What it could touch, it could until now.
+        if args.report && ended.is_ok() {
+            let shown = machine
+                .findings()
+                .and_then(|found| report::show(&found, json));
+            if let Err(error) = shown {
+                Note { quiet: args.quiet }.write(&format!("no report: {error:#}"));
+            }
+        }
+        machine.end();
+        drop(home);
+        ended
     }
-    machine.end();
-    drop(home);
-    ended
 }
 
 /// The resolv.conf that the command gets instead of the system's, if it needs one.
 fn resolver(args: &RunArgs, reached: Families, note: &Note) -> Option<String> {
     let system = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let upstream = fs::read_to_string("/run/systemd/resolve/resolv.conf").ok();
-    let found = match (args.dns.is_empty(), reached.ipv4 || reached.ipv6) {
+    let found = match (args.dns.is_empty(), reached.is_any()) {
         (false, _) => resolver::with(&args.dns, &system),
         (true, true) => resolver::find(&system, upstream.as_deref(), reached),
         // There is nobody to ask.

@@ -134,7 +134,12 @@ impl Families {
         Self::in_tables(&read("route"), &read("ipv6_route"))
     }
 
-    /// The same in the text of its tables.
+    /// Whether any has.
+    pub(super) fn is_any(self) -> bool {
+        self.ipv4 || self.ipv6
+    }
+
+    /// The same of the text of both tables.
     fn in_tables(ipv4: &str, ipv6: &str) -> Self {
         let has = |table: &str, is_default: &dyn Fn(&[&str]) -> bool| {
             let mut lines = table.lines().map(|line| line.split_whitespace().collect());

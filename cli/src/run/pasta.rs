@@ -5,6 +5,7 @@
 //! one it serves is gone. So a process between the two, the keeper, ends it with `grantway run`,
 //! however that ends.
 
+use super::network::Families;
 use abi::machine::{Forward, Transport};
 use anyhow::Context;
 use figures::helper;
@@ -12,7 +13,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGTERM;
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -72,7 +72,7 @@ impl Keeper {
             let _ = stdin.write_all(b"\n");
         }
         let start = Instant::now();
-        while !has_default_route() {
+        while !Families::reached().is_any() {
             if let Ok(Some(status)) = child.try_wait() {
                 self.0 = None;
                 return Err(format!("pasta cannot be used ({status})"));
@@ -103,17 +103,6 @@ fn find() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let programs = std::env::split_paths(&folders).map(|folder| folder.join("pasta"));
     programs.into_iter().find(|program| program.is_file())
-}
-
-/// Whether the network namespace of this process has one, of either family.
-fn has_default_route() -> bool {
-    let has = |file, is_default: fn(&str) -> bool| {
-        let text = fs::read_to_string(file).unwrap_or_default();
-        text.lines().any(is_default)
-    };
-    let ipv4 = |line: &str| line.split_whitespace().nth(1) == Some("00000000");
-    let ipv6 = |line: &str| line.starts_with(&format!("{:032} 00 ", 0)) && !line.ends_with(" lo");
-    has("/proc/self/net/route", ipv4) || has("/proc/self/net/ipv6_route", ipv6)
 }
 
 /// The keeper.
