@@ -175,7 +175,11 @@ fn devices(domain: &Domain) -> Result<Vec<OwnedFd>, Failed> {
         }
         Device::Read(path) => Ok(std::fs::File::open(path)?.into()),
         Device::Write(path) => Ok(std::fs::File::create_new(path)?.into()),
-        Device::TapQueue | Device::TapShare { .. } | Device::Xdp(_) | Device::XdpQueue(_) => {
+        Device::TapQueue
+        | Device::TapShare { .. }
+        | Device::Xdp(_)
+        | Device::XdpQueue(_)
+        | Device::Nothing => {
             let why =
                 "on Xen NICs are of kind \"tap\", \"local\", \"sim\" or \"pcap\", with one queue";
             Err(Failed::Text(why.to_owned()))

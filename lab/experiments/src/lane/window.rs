@@ -122,7 +122,11 @@ fn each<T>(
     all: impl Iterator<Item = T>,
     act: impl Fn(T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    all.map(act).fold(Ok(()), |outcome, done| outcome.and(done))
+    let mut outcome = Ok(());
+    for one in all {
+        outcome = outcome.and(act(one));
+    }
+    outcome
 }
 
 /// What all pairs did since the last mark. Latencies are those of the slowest.
