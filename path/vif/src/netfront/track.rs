@@ -3,10 +3,11 @@
 //!
 //! A set-associative table: a page's number chooses a set of [`SET`] entries, which are one cache
 //! line. Neighbouring pages have neighbouring entries where they can, because those are one mapping
-//! of the driver domain's, and mappings are few. An entry is a page's number and a count. A page that is there is used again, and costs
-//! nothing; one that is not takes the first free entry of its set, or that of the first page whose
-//! count is 0, whose grant is revoked for it. The entry's place is what its grant is made by, so
-//! the driver domain has one place for each entry, whatever page is there.
+//! of the driver domain's, and mappings are few. An entry is a page's number and a count. A page
+//! that is there is used again, and costs nothing; one that is not takes the first free entry of
+//! its set, or that of the first page whose count is 0, whose grant is revoked for it. The entry's
+//! place is what its grant is made by, so the driver domain has one place for each entry, whatever
+//! page is there.
 
 use super::table::GrantError;
 use abi::GrantRef;
