@@ -1,5 +1,6 @@
-# What the scripts here begin with: `NAME.sh GRANTWAY PLUGIN FOLDER`, in mount and network namespaces
-# of its own, so that nothing of the system's is touched. Says what is not as it has to be.
+# What the scripts here begin with: `NAME.sh GRANTWAY PLUGIN FOLDER`, in mount and network
+# namespaces of its own, so that nothing of the system's is touched. Says what is not as it has to
+# be.
 set -eu
 grantway=$1 plugin=$2 w=$3
 export GRANTWAY_RUNTIME_DIR="$w/run"
