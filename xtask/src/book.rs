@@ -3,7 +3,8 @@
 //!
 //! mdBook wants all pages below one folder, and those of this repository lie beside what they are
 //! about. So they are copied to `target/book/src`, each to its place, with what they link to; the
-//! table of contents follows from where they lie.
+//! table of contents follows from where they lie. A folder's page is its `index.md` there: mdBook
+//! makes `index.html` of a `README.md`, and leaves links to it as they are.
 
 use crate::links::{links, place, target_of, title};
 use crate::{source, workspace};
@@ -82,7 +83,7 @@ fn prepare(root: &Path, src: &Path) -> Result<usize> {
                 copy(&there, root, src)?;
             }
         }
-        write(&page, root, src, &with_pages_for_folders(&page, &text)?)?;
+        write(&page, root, src, &with_book_links(&page, &text)?)?;
     }
     for folder in folders {
         let page = folder.join("README.md");
@@ -107,17 +108,31 @@ fn write(file: &Path, root: &Path, src: &Path, text: &str) -> Result<()> {
 }
 
 fn write_bytes(file: &Path, root: &Path, src: &Path, bytes: &[u8]) -> Result<()> {
-    let to = src.join(file.strip_prefix(root)?);
+    let to = src.join(in_book(file.strip_prefix(root)?));
     fs::create_dir_all(to.with_file_name(""))?;
     fs::write(&to, bytes).with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// A page's text in which a link to a folder leads to its page.
-fn with_pages_for_folders(page: &Path, text: &str) -> Result<String> {
-    let link = Regex::new(r"\]\(([^)\s#]+)\)")?;
-    let to_page = |hit: &regex::Captures<'_>| match place(page, &hit[1]).is_dir() {
-        true => format!("]({}/README.md)", hit[1].trim_end_matches('/')),
-        false => hit[0].to_owned(),
+/// The place of a file in the book.
+fn in_book(file: &Path) -> PathBuf {
+    match file.ends_with("README.md") {
+        true => file.with_file_name("index.md"),
+        false => file.to_owned(),
+    }
+}
+
+/// A page's text in which links lead to places in the book, those to a folder to its page.
+fn with_book_links(page: &Path, text: &str) -> Result<String> {
+    let link = Regex::new(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")?;
+    let to_page = |hit: &regex::Captures<'_>| {
+        let (target, anchor) = (&hit[1], hit.get(2).map_or("", |anchor| anchor.as_str()));
+        let there = place(page, target);
+        let target = match (there.is_dir(), target.strip_suffix("README.md")) {
+            (true, _) => format!("{}/index.md", target.trim_end_matches('/')),
+            (false, Some(folder)) if there.is_file() => format!("{folder}index.md"),
+            _ => target.to_owned(),
+        };
+        format!("]({target}{anchor})")
     };
     Ok(link.replace_all(text, to_page).into_owned())
 }
@@ -129,7 +144,8 @@ fn listing(folder: &Path, root: &Path, src: &Path) -> Result<String> {
     let all = source::listed(&["toml", "jsonl", "md", "txt", "rs"])?;
     for file in all.iter().filter(|file| file.parent() == Some(folder)) {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        writeln!(text, "- [{name}]({name})")?;
+        let place = in_book(Path::new(&*name));
+        writeln!(text, "- [{name}]({})", place.display())?;
         if file.extension().is_none_or(|end| end != "md") {
             copy(file, root, src)?;
         }
@@ -154,12 +170,14 @@ fn summary(src: &Path, pages: &[&str]) -> Result<String> {
                 .collect();
             for page in fits {
                 left.remove(page);
-                let words = fs::read_to_string(src.join(page))?;
+                let place = in_book(Path::new(page));
+                let words = fs::read_to_string(src.join(&place))?;
+                let place = place.display();
                 let title = title(&words).with_context(|| format!("{page} has no title"))?;
                 let title = title.replace(['[', ']', '`'], "");
                 match part.is_empty() {
-                    true => writeln!(text, "[{title}]({page})")?,
-                    false => writeln!(text, "- [{title}]({page})")?,
+                    true => writeln!(text, "[{title}]({place})")?,
+                    false => writeln!(text, "- [{title}]({place})")?,
                 }
             }
         }
@@ -224,7 +242,7 @@ mod tests {
             }
         }
         let first = summary.lines().find(|line| line.starts_with('[')).unwrap();
-        assert_eq!(first, "[Grantway](README.md)");
+        assert_eq!(first, "[Grantway](index.md)");
         for part in ["# Use", "# Decisions", "# Crates"] {
             assert!(summary.contains(part), "{summary}");
         }
