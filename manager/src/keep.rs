@@ -201,6 +201,11 @@ impl Keeper {
         };
         let mut text = serde_json::to_vec(&whole).map_err(|error| error.to_string())?;
         text.push(b'\n');
+        if text.len() > KEPT_MAX {
+            let why =
+                format!("it is longer than {KEPT_MAX} bytes, and the next manager reads no more");
+            return Err(why.into());
+        }
         let begin = || -> io::Result<File> {
             let mut file = File::from(memfd_create("kept", MemfdFlags::CLOEXEC)?);
             file.write_all(&text)?;
@@ -209,7 +214,8 @@ impl Keeper {
         let file = begin().map_err(|error| error.to_string())?;
         core.ask(Ask::Keep {}, &[file.as_fd()])?;
         self.bytes = text.len();
-        self.bytes_max = text.len().saturating_mul(2).saturating_add(ROOM);
+        let room = text.len().saturating_mul(2).saturating_add(ROOM);
+        self.bytes_max = room.min(KEPT_MAX);
         self.file = Some(file);
         Ok(())
     }

@@ -127,7 +127,11 @@ fn run(core: &mut Core) -> Result<(), String> {
         true => {
             let opened = Opened::new(&args)?;
             let held = core.ask(Ask::Hold {}, &opened.fds());
-            held.map_err(|refusal| refusal.why)?;
+            held.map_err(|refusal| {
+                // A core that ends before it has heard of them leaves them.
+                opened::remove(&args);
+                refusal.why
+            })?;
             opened
         }
         false => Opened::held(&args, given.held).ok_or("the core holds no socket")?,

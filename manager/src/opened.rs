@@ -84,6 +84,16 @@ impl Opened {
     }
 }
 
+/// Removes the sockets that [`Opened::new`] has made.
+pub(crate) fn remove(args: &Args) {
+    for path in [Some(&args.socket), args.metrics.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 fn open_log(path: &str) -> io::Result<[File; 2]> {
     let mut options = OpenOptions::new();
     options.create(true).read(true).append(true).mode(0o600);

@@ -26,6 +26,10 @@ pub struct DriverConfig {
     pub ring_format: RingFormat,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,
+    /// Whether reports of members of multicast groups go to all guests: what a guest asks that
+    /// routes multicast comes to one worker of several.
+    #[serde(default)]
+    pub reports_to_all: bool,
     /// Seconds after which a silent station behind a NIC is forgotten.
     pub mac_ageing_s: u32,
     /// Microseconds that it looks for work before it sleeps; 0 when it shares a CPU with a peer.

@@ -26,6 +26,7 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
         ring_order: config.ring_order(),
         ring_format: config.ring.format,
         broadcast_pps: driver.broadcast_pps.div_ceil(driver.workers.max(1)),
+        reports_to_all: driver.workers > 1,
         mac_ageing_s: driver.mac_ageing_s,
         spin_us: spin.us,
         yields: spin.yields,

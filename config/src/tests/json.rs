@@ -181,6 +181,7 @@ fn every_kind_survives_json() {
         ring_order: 0,
         ring_format: RingFormat::Xen,
         broadcast_pps: 1000,
+        reports_to_all: true,
         mac_ageing_s: 300,
         spin_us: 50,
         yields: true,

@@ -65,7 +65,7 @@ fn workers_share_taps_and_nothing_else() {
     // What is limited is limited for all of them together.
     for worker in &machine.domains[..3] {
         let text: DriverConfig = serde_json::from_str(&worker.config).unwrap();
-        assert_eq!(text.broadcast_pps, 34);
+        assert_eq!((text.broadcast_pps, text.reports_to_all), (34, true));
         assert_eq!(text.nics[0].rate_mbps, Some(300.0));
         assert_eq!(text.vifs[0].rate_mbps, Some(10.0));
         let conns: Vec<_> = text.vifs.iter().map(|vif| vif.conn).collect();

@@ -211,6 +211,7 @@ fn bridge(config: &DriverConfig, numbered: &Numbered<'_>) -> Result<Bridge, Star
         group_pps: config.broadcast_pps,
         // A fifth of a second's worth, so that a neighbourhood that wakes up at once is heard.
         group_burst: (config.broadcast_pps / 5).max(1),
+        reports_to_all: config.reports_to_all,
         hash_seed: shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns(),
         ..BridgeSettings::default()
     });

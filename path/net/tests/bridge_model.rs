@@ -136,6 +136,7 @@ fn agree(ops: &[Op], hash_seed: u64) {
         group_pps: u32::MAX,
         group_burst: u32::MAX,
         hash_seed,
+        reports_to_all: false,
     };
     let (mut bridge, mut model, mut now) = (Bridge::new(settings), Model::default(), 0u64);
     for op in ops {

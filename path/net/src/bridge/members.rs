@@ -190,7 +190,10 @@ impl Bridge {
             if let Some(state) = state {
                 state.unknown = Verdict::to(nics.without(number));
                 state.flood = Verdict::to(all.without(number));
-                state.report = Verdict::to(routers.without(number));
+                state.report = match self.settings.reports_to_all {
+                    true => state.flood.clone(),
+                    false => Verdict::to(routers.without(number)),
+                };
             }
         }
     }

@@ -18,6 +18,9 @@ pub struct BridgeSettings {
     pub group_burst: u32,
     /// Secret of the table's hash: without it no peer can choose MACs that collide.
     pub hash_seed: u64,
+    /// Whether what members of multicast groups report goes to all ports: this bridge does not see
+    /// all that multicast routers ask.
+    pub reports_to_all: bool,
 }
 
 impl Default for BridgeSettings {
@@ -28,6 +31,7 @@ impl Default for BridgeSettings {
             group_pps: 1000,
             group_burst: 200,
             hash_seed: 0,
+            reports_to_all: false,
         }
     }
 }

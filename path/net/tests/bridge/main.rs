@@ -51,6 +51,7 @@ fn settings() -> BridgeSettings {
         group_burst: 5,
         hash_seed: 7,
         learned_max: 64,
+        reports_to_all: false,
     }
 }
 

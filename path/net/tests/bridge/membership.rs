@@ -75,6 +75,20 @@ fn reports_go_to_routers_alone() {
     }
 }
 
+/// BR-22: one of several workers does not see all that is asked.
+#[test]
+fn reports_of_several_workers_go_to_all() {
+    let mut bridge = Bridge::new(BridgeSettings {
+        reports_to_all: true,
+        ..settings()
+    });
+    bridge.add(WIRE, &Port::nic()).unwrap();
+    bridge.add(A, &Port::guest(MAC_A)).unwrap();
+    bridge.add(B, &Port::guest(MAC_B)).unwrap();
+    let report = mld(143, MAC_A).bytes();
+    assert_eq!(go(&mut bridge, &report, A, 0), set(&[WIRE, B]));
+}
+
 /// BR-22: a guest that routes multicast is known by what it asks.
 #[test]
 fn who_asks_is_told_until_its_port_is_removed() {

@@ -8,9 +8,13 @@ use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
 use monitor::{DomainSpec, Life, Start};
+use rustix::fs::fcntl_get_seals;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+
+/// Descriptors that a manager may have held: sockets for requests and metrics, the log.
+const HELD_MAX: usize = 5;
 
 /// What an ask is answered: a number, and what travels beside it. None: that comes later.
 pub(super) type Answer = Result<Option<(u64, Vec<OwnedFd>)>, Refusal>;
@@ -63,8 +67,13 @@ impl Core {
 
     fn carry_out(&mut self, token: u32, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
         match ask {
+            Ask::Open { .. } | Ask::GiveSocket { .. } if self.ending.is_some() => {
+                return Err("the machine ends".into());
+            }
             Ask::Open { unit } => return self.open(token, unit, fds),
-            Ask::Close { unit } => return self.close(token, unit),
+            Ask::Close { unit } if self.units.knows(unit) => return self.close(token, unit),
+            // There is nothing to close.
+            Ask::Close { .. } => {}
             Ask::GiveSocket { socket } => return self.give_socket(token, socket, fds),
             Ask::Create { .. } => return self.create(ask, fds),
             Ask::Start { domain } => return self.start_domain(domain),
@@ -95,10 +104,16 @@ impl Core {
             Ask::Kill { domain, why } => self.hypervisor.kill(domain, why.as_str()),
             Ask::Knock { domain } => self.hypervisor.knock(domain),
             Ask::Keep {} => {
-                // The manager goes on writing it: only the next one reads it.
-                self.kept = Some(beside(&fds)?.try_clone()?);
+                // The manager goes on writing it: only the next one reads it, and waits for nobody.
+                let kept = beside(&fds)?;
+                fcntl_get_seals(kept).map_err(|_| "what is to be kept is no file of memory")?;
+                self.kept = Some(kept.try_clone()?);
             }
             Ask::Hold {} => {
+                // The first manager's alone: what another one gives the next would trust.
+                if !self.held.is_empty() || !(1..=HELD_MAX).contains(&fds.len()) {
+                    return Err("sockets and log are held already, or are too many".into());
+                }
                 self.held = fds;
                 self.sockets = self.args.sockets().map(named).collect();
             }

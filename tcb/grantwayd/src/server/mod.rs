@@ -144,13 +144,8 @@ impl Core {
             self.turn();
         }
         if self.failure.is_none() && !self.is_left {
-            let open: Vec<u32> = self
-                .units
-                .kept
-                .range(..SOCKETS)
-                .map(|(&unit, _)| unit)
-                .collect();
-            for unit in open {
+            let open = self.units.kept.range(..SOCKETS).map(|(&unit, _)| unit);
+            for unit in open.chain(self.units.opening()).collect::<Vec<_>>() {
                 let _nobody_waits = self.close(0, unit);
             }
         }
@@ -275,7 +270,7 @@ impl Core {
         if self.netd.start_again(now) {
             self.welcome_netd();
         }
-        if self.manager.start_again(now) {
+        if !ends && self.manager.start_again(now) {
             self.welcome_manager();
         }
     }

@@ -75,6 +75,20 @@ impl Units {
         fds.into_iter().next().filter(|_| is_device)
     }
 
+    /// Whether a device or socket is there, or a device is being opened.
+    pub(super) fn knows(&self, unit: u32) -> bool {
+        self.kept.contains_key(&unit) || self.opening().any(|opening| opening == unit)
+    }
+
+    /// Devices that netd is opening.
+    pub(super) fn opening(&self) -> impl Iterator<Item = u32> {
+        let waiting = self.waiting.values();
+        waiting.filter_map(|(_, waits)| match waits {
+            Waits::Open(unit) => Some(*unit),
+            _ => None,
+        })
+    }
+
     /// Whether netd has something to close.
     pub(super) fn is_any_closing(&self) -> bool {
         let mut waiting = self.waiting.values();
@@ -120,6 +134,8 @@ mod tests {
         assert_eq!(waits(&units, 1), (108, Some(0)), "it is another one");
         assert_eq!(waits(&units, 2), (107, Some(200)));
         assert!(!units.close(202, 9));
+        let known = [7, 8, 9].map(|unit| units.knows(unit));
+        assert_eq!(known, [false, true, false]);
     }
 
     #[test]
