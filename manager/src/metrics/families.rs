@@ -238,13 +238,11 @@ fn outages_of(domain: &DomainStatus) -> Vec<Sample> {
 fn samples_of(domain: &str, buckets: Vec<(String, u64)>, sum_ns: u64) -> Vec<Sample> {
     let all = buckets.last().map_or(0, |(_, count)| *count);
     let bucket = |(le, count): (String, u64)| {
-        let Sample(labels, value, _) = sample([("domain", domain), (LE, &le)], count);
-        Sample(labels, value, Part::Bucket)
+        sample([("domain", domain), (LE, &le)], count).of(Part::Bucket)
     };
     let mut samples: Vec<Sample> = buckets.into_iter().map(bucket).collect();
-    let Sample(labels, sum, _) = seconds([("domain", domain)], sum_ns);
-    samples.push(Sample(labels.clone(), sum, Part::Sum));
-    samples.push(Sample(labels, Number::Whole(all), Part::Count));
+    samples.push(seconds([("domain", domain)], sum_ns).of(Part::Sum));
+    samples.push(sample([("domain", domain)], all).of(Part::Count));
     samples
 }
 

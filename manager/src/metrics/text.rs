@@ -84,6 +84,13 @@ pub(crate) struct Sample(
     pub(crate) Part,
 );
 
+impl Sample {
+    /// The same value, of another part.
+    pub(super) fn of(self, part: Part) -> Self {
+        Self(self.0, self.1, part)
+    }
+}
+
 /// What a value is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
