@@ -8,7 +8,7 @@ use super::changes::{Progress, Refit, UP_NS};
 use crate::build;
 use crate::core::Refusal;
 use crate::restart::Restart;
-use crate::shape::ShapeChange;
+use crate::shape::{Refitting, ShapeChange};
 use abi::core::{Ask, Stage, Text};
 use abi::journal::Level;
 use config::live::NicsStep;
@@ -39,9 +39,15 @@ impl Server<'_> {
         Ok(())
     }
 
+    /// Devices that come and go.
+    fn refitting(&self) -> Refitting {
+        let refitting = self.world.shape().refitting();
+        refitting.cloned().unwrap_or_default()
+    }
+
     /// Opens what comes.
     fn open_refitted(&mut self) -> Result<(), String> {
-        let refitting = self.world.shape().refitting().cloned().unwrap_or_default();
+        let refitting = self.refitting();
         let opened = build::open_some(self.core, &self.world, refitting.opens);
         let done = opened.and_then(|all| build::await_opened(self.core, &mut self.world, all));
         done.map_err(|refusal| refusal.why)
@@ -49,7 +55,7 @@ impl Server<'_> {
 
     /// Nothing comes of it: what was opened is closed. No worker has been told.
     fn take_back_nics(&mut self, back: ShapeChange) {
-        let refitting = self.world.shape().refitting().cloned().unwrap_or_default();
+        let refitting = self.refitting();
         for device in refitting.opens {
             build::close(self.core, device);
         }
@@ -117,7 +123,7 @@ impl Server<'_> {
 
     /// Closes what goes: no worker has it any more.
     fn close_refitted(&mut self) {
-        let refitting = self.world.shape().refitting().cloned().unwrap_or_default();
+        let refitting = self.refitting();
         for device in refitting.closes {
             build::close(self.core, device);
         }
