@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::upgrade::Machines;
 use crate::which::Which;
 use clap::{Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
@@ -189,17 +190,15 @@ pub(crate) enum Command {
     /// Have a running machine go on with the programs that are installed now
     ///
     /// Manager, netd and the driver domains are started again, one after another: connections of
-    /// guests outlive it. The core and guests stay what they are. Programs of another version than
-    /// the core are refused (exit status 3) before anything is done: only a restart of the machine
-    /// helps then.
+    /// guests outlive it. The core and guests stay what they are. Where the programs are of another
+    /// version than the core, `grantway up` in the foreground starts the machine anew, and what was
+    /// attached is attached again; a machine that was started with `--detach` is refused then (exit
+    /// status 3).
     #[command(after_help = "Examples:\n  grantway upgrade\n  \
         grantway upgrade --all --json | jq .drivers")]
     Upgrade {
-        /// Every machine of this user
-        #[arg(long, conflicts_with = "name")]
-        all: bool,
         #[command(flatten)]
-        which: Which,
+        machines: Machines,
     },
     /// Attach a network namespace to a running machine
     ///

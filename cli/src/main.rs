@@ -130,7 +130,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             which,
         } => show::set(&which.name, &domain, &key, &value, json),
         Command::Restart { domains, which } => show::restart(&which.name, &domains, json),
-        Command::Upgrade { all, which } => upgrade::upgrade(&which.name, all, json),
+        Command::Upgrade { machines } => upgrade::upgrade(&machines, json),
         Command::Attach { newcomer, which } => live::attach(&which.name, &newcomer, json),
         Command::Detach { guests, which } => live::detach(&which.name, &guests, json),
         Command::Reload(args) => reload::reload(&args, json),

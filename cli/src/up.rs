@@ -10,6 +10,8 @@ use config::{Config, Finding, Place};
 use figures::{Failure, interrupt};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::iterator::Signals;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,6 +43,15 @@ pub(crate) fn xen(config: &Path) -> anyhow::Result<()> {
     Err(error).with_context(|| format!("run {}", program.display()))
 }
 
+/// Signals that end the machine.
+const ASKED: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, REPLACE];
+/// The one that has another take its place: the programs that are installed now.
+pub(crate) const REPLACE: i32 = SIGUSR2;
+/// How often it is looked whether the machine is there, and a signal.
+const LOOK: Duration = Duration::from_millis(50);
+/// What the kernel adds to the name of a program's file that is not there any more.
+pub(crate) const DELETED: &str = " (deleted)";
+
 /// Set in the process inside the user namespace.
 const INSIDE: &str = "GRANTWAY_UP_INSIDE";
 
@@ -68,7 +79,10 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
         set_parent_process_death_signal(Some(Signal::TERM)).context("follow the parent")?;
     }
     // Before the monitor starts, so that a signal cannot leave it behind.
-    interrupt::watch();
+    let signals = Signals::new(ASKED).context("signals")?;
+    if let Some(live) = &mut machine.live {
+        live.left = left_by(&machine.name);
+    }
     let spinner = output::spinner(&format!("{}: starting", machine.name));
     let start = client::Options {
         program: match options.lab {
@@ -82,11 +96,12 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
         },
         metrics_port: options.metrics_port.or(config.metrics_port),
         detach: options.detach,
+        leaves: true,
         ..client::Options::default()
     };
     let started = Instance::start(&machine, &start);
     spinner.finish_and_clear();
-    let mut instance = started?;
+    let instance = started?;
     if options.json {
         output::json(&json!({
             "name": instance.name(),
@@ -102,11 +117,20 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
             inside,
         ))?;
     }
-    if options.detach {
-        return Ok(());
+    match options.detach {
+        true => Ok(()),
+        false => serve(instance, signals),
     }
+}
+
+/// Stays until the machine ends, or somebody asks for that.
+fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
     let mut service = Service::ready(&instance);
-    while interrupt::sleep(Duration::from_millis(200)).is_ok() {
+    let asked = loop {
+        if let Some(asked) = signals.pending().next() {
+            break asked;
+        }
+        std::thread::sleep(LOOK);
         service.turn(&instance, Instant::now());
         match instance.ended() {
             None => {}
@@ -118,12 +142,50 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
                 instance.log().display()
             ),
         }
+    };
+    if asked == REPLACE {
+        return Err(become_the_next(instance));
     }
     service.stopping();
     let spinner = output::spinner(&format!("{}: going down", instance.name()));
-    let ended = instance.down();
+    let ended = match asked {
+        // A service that is stopped may be started again.
+        SIGTERM => instance.stop(),
+        _ => instance.down(),
+    };
     spinner.finish_and_clear();
     ended.context("going down")
+}
+
+/// What the machine before has left. It is no reason to start none.
+fn left_by(name: &str) -> String {
+    client::left_by(name)
+        .unwrap_or_else(|error| {
+            output::warn(&format!(
+                "what was attached before is not attached again: {error}"
+            ));
+            None
+        })
+        .unwrap_or_default()
+}
+
+/// Lets the machine go without a word, so that what is persistent stays, and becomes the program
+/// that is installed now, as the same process, with the same words. Returns only if that fails.
+fn become_the_next(instance: Instance) -> anyhow::Error {
+    let begun = || {
+        let own = std::env::current_exe().context("find the own program")?;
+        let own = own.to_string_lossy();
+        let own = own.strip_suffix(DELETED).unwrap_or(&own).to_owned();
+        instance.abandon().context("end the machine")?;
+        Ok(own)
+    };
+    match begun() {
+        Err(error) => error,
+        Ok(own) => {
+            let error = Command::new(&own).args(std::env::args_os().skip(1)).exec();
+            anyhow::Error::new(error).context(format!("run {own}"))
+        }
+    }
 }
 
 /// Read and check the file: as far as it can be told without starting anything, it is right.
@@ -189,14 +251,22 @@ fn again_as_root_of_a_namespace(config: &Config) -> anyhow::Result<()> {
 
 /// `grantway down`.
 pub(crate) fn down(name: &str, as_json: bool) -> anyhow::Result<()> {
-    let instance = Instance::connect(name)?;
+    let said = |text: String| match as_json {
+        true => output::json(&json!({ "name": name, "down": true })),
+        false => output::print(&text),
+    };
+    let instance = match Instance::connect(name) {
+        // One that has died has left what was attached to it.
+        Err(client::Error::NoInstance { .. }) if client::forget_left(name)? => {
+            return said(format!(
+                "{name} was not up; what was attached is forgotten.\n"
+            ));
+        }
+        found => found?,
+    };
     let spinner = output::spinner(&format!("{name}: going down"));
     let ended = instance.down();
     spinner.finish_and_clear();
     ended?;
-    if as_json {
-        output::json(&json!({ "name": name, "down": true }))
-    } else {
-        output::print(&format!("{name} is down.\n"))
-    }
+    said(format!("{name} is down.\n"))
 }

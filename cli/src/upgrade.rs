@@ -3,17 +3,23 @@
 //! The helpers end and are started again by the core, driver domains by the manager: no
 //! connection ends. The core stays what it is, and so do guests. So the programs must be such as
 //! this core starts: its own file and the one that lies in its place now have to tell the same
-//! version.
+//! version. Where they do not, another machine takes the place of this one: `grantway up` in the
+//! foreground does so when it is told, and what was attached is attached again.
 
-use crate::output;
-use abi::machine::{DomainStatus, Program};
+use crate::run::signals::catches;
+use crate::up::{DELETED, REPLACE};
+use crate::which::Which;
+use crate::{files, output};
+use abi::machine::{DomainStatus, Program, Status};
 use abi::version::{OWNER, VERSION_NOTE, version_in};
 use anyhow::{Context, anyhow};
 use client::Instance;
 use figures::{Failure, interrupt};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,12 +29,30 @@ const HELPERS: [&str; 2] = ["grantway-manager", "grantway-netd"];
 const BACK: Duration = Duration::from_secs(10);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(5);
-/// What the kernel adds to the name of a program's file that is not there any more.
-const DELETED: &str = " (deleted)";
+/// How long a machine may take to be there again with all that was attached to it.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Which machines.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Machines {
+    /// Every machine of this user
+    #[arg(long, conflicts_with_all = ["name", "file"])]
+    all: bool,
+    /// The machine of this configuration file
+    #[arg(long, value_name = "FILE", conflicts_with = "name")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    which: Which,
+}
 
 /// `grantway upgrade`, of one machine or of all.
-pub(crate) fn upgrade(name: &str, all: bool, as_json: bool) -> anyhow::Result<()> {
+pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
     interrupt::watch();
+    let name = match &which.file {
+        Some(file) => &config::parse_located(&files::read(file)?)?.0.name,
+        None => &which.which.name,
+    };
+    let all = which.all;
     if !all {
         return one(name, as_json);
     }
@@ -54,7 +78,14 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
         let text = format!("{name} is not up yet: try again when it is");
         return Err(Failure::Failed(text).into());
     }
-    let version = same_version(status.pid)?;
+    let core = instance.core_seen()?.ok_or_else(|| {
+        let text = format!("{name} runs in a PID namespace that is not to be seen from here");
+        Failure::CannotRun(text)
+    })?;
+    let (version, installed) = versions(core)?;
+    if version != installed {
+        return another(&instance, (core, version, installed), &status, as_json);
+    }
     let is_driver = |domain: &&DomainStatus| domain.program == Program::Driver;
     let drivers: Vec<DomainStatus> = status.domains.iter().filter(is_driver).cloned().collect();
     if let Some(driver) = drivers.iter().find(|driver| driver.restarts.is_none()) {
@@ -63,7 +94,7 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
         return Err(Failure::CannotRun(text).into());
     }
     for helper in HELPERS {
-        replace(status.pid, helper)?;
+        replace(core, helper)?;
     }
     let mut outages = Vec::new();
     for driver in drivers {
@@ -87,13 +118,84 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
     ))
 }
 
-/// The version of a machine's core, if programs that are installed now are of it as well.
-fn same_version(core: u32) -> anyhow::Result<u32> {
+/// Has another machine take the place of one whose core is of another version.
+fn another(
+    instance: &Instance,
+    (core, version, installed): (u32, u32, u32),
+    before: &Status,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    let name = instance.name();
+    let Some(up) = foreground(core) else {
+        let text = format!(
+            "the core that runs is of version {version}, what is installed of version {installed}, \
+             and no `grantway up` in the foreground could start another: end it by SIGTERM \
+             (process {core}) and start it again, then what was attached is attached again"
+        );
+        return Err(Failure::CannotRun(text).into());
+    };
+    let began = Instant::now();
+    let up = pidfd_open(up, PidfdFlags::empty()).context("find `grantway up`")?;
+    pidfd_send_signal(&up, Signal::USR2).context("tell `grantway up`")?;
+    let missing = || {
+        let status = instance.status().ok();
+        let status = status.filter(|status| status.pid != before.pid);
+        let runs = |name: &String| {
+            let mut domains = status.iter().flat_map(|status| &status.domains);
+            domains.any(|domain| domain.name == *name && domain.state == "running")
+        };
+        let names = before.domains.iter().map(|domain| domain.name.clone());
+        let names: Vec<String> = names.filter(|name| !runs(name)).collect();
+        (status.is_some(), names)
+    };
+    let (mut is_there, mut left) = missing();
+    while !left.is_empty() {
+        if began.elapsed() > AGAIN || has_ended(&up) {
+            let what = match is_there {
+                true => format!("{} did not come back", left.join(", ")),
+                false => "the machine did not come back".to_owned(),
+            };
+            return Err(Failure::Failed(format!("{name}: {what}: see its log")).into());
+        }
+        interrupt::sleep(LOOK)?;
+        (is_there, left) = missing();
+    }
+    let took_ms = began.elapsed().as_secs_f64() * 1e3;
+    let domains = before.domains.len();
+    if as_json {
+        return output::json(&json!({
+            "name": name, "version": installed, "domains": domains, "again_ms": took_ms,
+        }));
+    }
+    output::print(&format!(
+        "{name} was started again with the programs that are installed now: {domains} domains \
+         after {took_ms:.0} ms\n"
+    ))
+}
+
+/// The `grantway up` that has started a core and waits for it, if it can be told to start another.
+fn foreground(core: u32) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{core}/stat")).ok()?;
+    let parent: u32 = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+    let program = fs::read_link(format!("/proc/{parent}/exe")).ok()?;
+    let name = program.file_name()?.to_string_lossy();
+    let is_ours = name.strip_suffix(DELETED).unwrap_or(&name) == "grantway";
+    (is_ours && catches(parent, REPLACE)).then(|| Pid::from_raw(parent.cast_signed()))?
+}
+
+/// Whether a process has ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+/// The versions of a machine's core, and of the programs that are installed now.
+fn versions(core: u32) -> anyhow::Result<(u32, u32)> {
     let file = PathBuf::from(format!("/proc/{core}/exe"));
     let place = fs::read_link(&file).map_err(|error| {
         let text = format!(
             "which program the core (process {core}) is cannot be seen: {error}; it takes the user \
-             who started the machine, in its own PID namespace"
+             who started the machine"
         );
         Failure::CannotRun(text)
     })?;
@@ -111,15 +213,7 @@ fn same_version(core: u32) -> anyhow::Result<u32> {
         let version = version_of(path)?;
         version.ok_or_else(|| anyhow!("the core that {what} ({}) tells no version", path.display()))
     });
-    let (running, installed) = (running?, installed?);
-    if running == installed {
-        return Ok(running);
-    }
-    let text = format!(
-        "the core that runs is of version {running}, what is installed of version {installed}: \
-         restart the machine"
-    );
-    Err(Failure::CannotRun(text).into())
+    Ok((running?, installed?))
 }
 
 /// The version that a program's file tells, in a note of ours.

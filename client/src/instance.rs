@@ -2,8 +2,10 @@
 
 use crate::Error;
 use crate::control::ask;
+use crate::left;
 use crate::log::{last_words_at, open_log};
 use crate::metrics::{self, MetricsFormat};
+use crate::process::wait_child;
 use crate::runtime::{
     MONITOR, check_name, clear_stale, find, lock, names, program_path, runtime_dir,
 };
@@ -18,9 +20,9 @@ use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Where the monitor writes its log.
@@ -46,6 +48,8 @@ pub struct Options {
     pub metrics_port: Option<u16>,
     /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
     pub detach: bool,
+    /// Whether what is attached to it is left for the next one of its name: [`crate::left_by`].
+    pub leaves: bool,
     /// How long it may take until every domain is ready.
     pub limit: Duration,
 }
@@ -57,6 +61,7 @@ impl Default for Options {
             log: Log::Usual,
             metrics_port: None,
             detach: false,
+            leaves: false,
             limit: Duration::from_secs(30),
         }
     }
@@ -72,20 +77,18 @@ const RESTART: Duration = Duration::from_secs(45);
 const CHANGE: Duration = Duration::from_secs(45);
 /// How long a reload may take: hundreds of guests, one after another.
 const RELOAD: Duration = Duration::from_secs(600);
-/// How long an orderly end may take.
-const DOWN: Duration = Duration::from_secs(30);
-/// The same when nobody waits for the outcome.
+/// How long an end may take when nobody waits for the outcome.
 const DROP: Duration = Duration::from_secs(10);
 
 /// A running machine: its monitor and domains.
 #[derive(Debug)]
 pub struct Instance {
     name: String,
-    socket: PathBuf,
+    pub(crate) socket: PathBuf,
     /// The monitor, if it is to end with this value.
-    child: Option<Child>,
+    pub(crate) child: Option<Child>,
     /// The monitor's process, if this value has started it.
-    pid: Option<u32>,
+    pub(crate) pid: Option<u32>,
     up_ms: Option<f64>,
     log: PathBuf,
 }
@@ -140,6 +143,11 @@ impl Instance {
             .stdout(Stdio::piped())
             // Ctrl-C in the terminal is not for it: its end is ordered.
             .process_group(0);
+        if options.leaves {
+            command
+                .arg("--state")
+                .arg(left::path_of(&dir, &machine.name));
+        }
         if let Some(port) = options.metrics_port {
             command.arg("--metrics-port").arg(port.to_string());
         }
@@ -323,70 +331,6 @@ impl Instance {
     pub fn reload(&self, files: Vec<SourceFile>, dry_run: bool) -> Result<Reloaded, Error> {
         ask(&self.socket, &Control::Reload { files, dry_run }, RELOAD)
     }
-
-    /// End every domain and the monitor, and wait until they are gone.
-    ///
-    /// # Errors
-    /// The monitor does not answer: one that this value started is killed all the same.
-    pub fn down(mut self) -> Result<(), Error> {
-        self.end(DOWN)
-    }
-
-    /// How the monitor has ended, if it has; only of one that ends with this value.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child
-            .as_mut()
-            .and_then(|child| child.try_wait().ok().flatten())
-    }
-
-    fn end(&mut self, limit: Duration) -> Result<(), Error> {
-        let start = Instant::now();
-        let pid = match self.pid {
-            Some(pid) => pid,
-            None => self.status()?.pid,
-        };
-        let is_seen = stat(pid).contains(" (grantway");
-        let asked = ask::<serde_json::Value>(&self.socket, &Control::Down, limit);
-        let left = limit.saturating_sub(start.elapsed());
-        let ended = match &mut self.child {
-            Some(child) => {
-                let wait = if asked.is_ok() {
-                    left
-                } else {
-                    Duration::from_millis(100)
-                };
-                let ended = wait_child(child, wait);
-                if !ended {
-                    // Everything dies with the monitor.
-                    let _ = child.kill();
-                }
-                let is_killed = |status: ExitStatus| status.signal().is_some();
-                // A core that was killed has left them.
-                if child.wait().is_ok_and(is_killed) {
-                    let _ = fs::remove_file(&self.socket);
-                    let _ = fs::remove_file(metrics::path_of(&self.socket));
-                }
-                ended
-            }
-            None if is_seen => asked.is_ok() && wait_until(left, || is_over(pid)),
-            // In a PID namespace that is not ours, where its id is another process's, or none.
-            None => {
-                asked.is_ok() && wait_until(left, || UnixStream::connect(&self.socket).is_err())
-            }
-        };
-        self.child = None;
-        match asked {
-            // It was on its way out by itself: the end that we wanted.
-            Err(Error::Io { .. }) if ended => Ok(()),
-            Err(e) => Err(e),
-            Ok(_) if ended => Ok(()),
-            Ok(_) => Err(Error::Late {
-                what: "the end of the monitor".to_owned(),
-                limit,
-                hint: String::new(),
-            }),
-        }
-    }
 }
 
 /// Let others find and call the socket. Who is heard is the manager's to say, by what the kernel
@@ -405,44 +349,6 @@ impl Drop for Instance {
             let _ = self.end(DROP);
         }
     }
-}
-
-/// Wait until a child has ended; false: not in time.
-fn wait_child(child: &mut Child, limit: Duration) -> bool {
-    let start = Instant::now();
-    loop {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return true;
-        }
-        if start.elapsed() > limit {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Wait until something is so; false: not in time.
-fn wait_until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
-    let start = Instant::now();
-    while !is_so() {
-        if start.elapsed() > limit {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
-}
-
-/// Whether a process, anybody's, has ended; its parent may not have noticed.
-fn is_over(pid: u32) -> bool {
-    stat(pid)
-        .rsplit_once(") ")
-        .is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
-}
-
-/// `PID (NAME) STATE …` of a process; empty: there is none.
-fn stat(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default()
 }
 
 /// A monitor that is not ready yet: killed if nothing comes of it.

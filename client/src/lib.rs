@@ -5,16 +5,20 @@
 //! Knows processes and JSON only, no type of the data path.
 
 mod control;
+mod end;
 mod error;
 mod instance;
+mod left;
 mod log;
 mod metrics;
+mod process;
 mod reach;
 mod runtime;
 
 pub use control::ask;
 pub use error::Error;
 pub use instance::{Instance, Log, Options};
+pub use left::{forget_left, left_by};
 pub use log::last_words;
 pub use metrics::MetricsFormat;
 pub use reach::Reach;

@@ -9,6 +9,7 @@ mod nics;
 mod refit;
 pub mod reload;
 mod sections;
+pub mod state;
 mod written;
 
 pub use nics::{NicsStep, Refitted};

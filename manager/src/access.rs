@@ -23,6 +23,11 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// Its user.
+    pub(crate) fn user(self) -> u32 {
+        self.uid
+    }
+
     /// Of the other end of a socket; none: the kernel does not say. A client in a PID namespace
     /// that we do not see into has a user and a group all the same, and the process id 0, which
     /// `rustix` takes for a mistake.

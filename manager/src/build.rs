@@ -1,17 +1,28 @@
 //! From a description to running domains: the core builds them, netd opens their devices.
 
-use crate::core::{Core, Refusal};
+use crate::core::{Core, Done, Refusal};
 use crate::shape::lasts;
 use crate::world::World;
 use abi::DomId;
 use abi::core::{Ask, CPU_WORDS, NewSocket, Text};
 use abi::layout::fd::DEVICES_MAX;
-use abi::machine::{Device, Domain, Opening};
+use abi::machine::{Device, Domain, NetnsPlace, OpenedNotes, Opening};
 use shmem::time::monotonic_ns;
 use std::os::fd::OwnedFd;
 
-/// Bytes of what a system cannot provide.
-const LACKS_MAX: usize = 64 << 10;
+/// Bytes of what netd says of a device.
+const NOTES_MAX: usize = 64 << 10;
+
+/// A device that netd was asked to open.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    /// The domain that it is for.
+    name: String,
+    /// The network namespace that it names.
+    netns: Option<String>,
+    /// Of the answer.
+    token: u32,
+}
 
 /// The number of a domain's device, which is the same for every manager.
 fn unit(place: usize, device: usize) -> u32 {
@@ -53,22 +64,28 @@ pub(crate) fn build(core: &mut Core, world: &mut World) -> Result<Vec<OwnedFd>, 
 pub(crate) fn await_opened(
     core: &mut Core,
     world: &mut World,
-    opened: Vec<(String, u32)>,
+    opened: Vec<UnderWay>,
 ) -> Result<(), Refusal> {
     let mut refused = Ok(());
-    for (name, token) in opened {
+    for UnderWay { name, netns, token } in opened {
         let done = core.await_answer(token);
-        let lacks = done.and_then(|done| done.bytes(LACKS_MAX));
-        match lacks {
-            Ok(text) => {
-                let text = String::from_utf8_lossy(&text).into_owned();
-                world.missing.extend(text.lines().map(str::to_owned));
+        match done.and_then(|done| notes(&done)) {
+            Ok(notes) => {
+                world.missing.extend(notes.lacks);
+                if let (Some(netns), Some(place)) = (netns, notes.place) {
+                    world.note_place(&name, netns, place);
+                }
             }
             // The first one says why; none of the others is left under way.
             Err(refusal) => refused = refused.and(Err(refusal.of(&format!("domain {name}")))),
         }
     }
     refused
+}
+
+fn notes(done: &Done) -> Result<OpenedNotes, Refusal> {
+    let notes = serde_json::from_slice(&done.bytes(NOTES_MAX)?);
+    Ok(notes.map_err(|error| format!("what netd says of it makes no sense: {error}"))?)
 }
 
 /// The devices of the domain at a place of the machine that outlive it.
@@ -88,9 +105,8 @@ fn lasting(domain: &Domain) -> impl Iterator<Item = (usize, &Device)> {
     numbered.filter(|(_, device)| lasts(device))
 }
 
-/// Asks netd to open every device that outlives its domains, and does not wait. Returns for each
-/// its domain's name and the token of the answer.
-fn open_all(core: &mut Core, world: &World) -> Result<Vec<(String, u32)>, Refusal> {
+/// Asks netd to open every device that outlives its domains, and does not wait.
+fn open_all(core: &mut Core, world: &World) -> Result<Vec<UnderWay>, Refusal> {
     let mut opened = Vec::new();
     for place in world.shape().domains().keys() {
         opened.extend(open(core, world, *place)?);
@@ -99,11 +115,7 @@ fn open_all(core: &mut Core, world: &World) -> Result<Vec<(String, u32)>, Refusa
 }
 
 /// The same for the domain at a place.
-pub(crate) fn open(
-    core: &mut Core,
-    world: &World,
-    place: usize,
-) -> Result<Vec<(String, u32)>, Refusal> {
+pub(crate) fn open(core: &mut Core, world: &World, place: usize) -> Result<Vec<UnderWay>, Refusal> {
     let numbers = lasting(domain(world, place)?).map(|(number, _)| (place, number));
     open_some(core, world, numbers)
 }
@@ -119,7 +131,7 @@ pub(crate) fn open_some(
     core: &mut Core,
     world: &World,
     devices: impl IntoIterator<Item = (usize, usize)>,
-) -> Result<Vec<(String, u32)>, Refusal> {
+) -> Result<Vec<UnderWay>, Refusal> {
     let mut opened = Vec::new();
     for (place, number) in devices {
         let domain = domain(world, place)?;
@@ -134,18 +146,27 @@ pub(crate) fn open_some(
             // A file that a guest is described by does not know under which name the machine runs.
             owner.clone_from(&world.name);
         }
-        let token = core.post_with(Ask::Open { unit }, &describe(&device, 0)?)?;
-        opened.push((domain.name.clone(), token));
+        let netns = match &device {
+            Device::Tap(tap) => tap.netns.clone(),
+            _ => None,
+        };
+        let name = domain.name.clone();
+        let expected = netns.as_ref();
+        let expected = expected.and_then(|netns| world.shape().expected(&name, netns));
+        let description = describe(&device, 0, expected)?;
+        let token = core.post_with(Ask::Open { unit }, &description)?;
+        opened.push(UnderWay { name, netns, token });
     }
     Ok(opened)
 }
 
-fn describe(device: &Device, life: u64) -> Result<Vec<u8>, Refusal> {
+fn describe(device: &Device, life: u64, expected: Option<NetnsPlace>) -> Result<Vec<u8>, Refusal> {
     let opening = Opening {
         device: device.clone(),
         life,
         switched_on: Vec::new(),
         namespace: None,
+        expected,
     };
     Ok(serde_json::to_vec(&opening).map_err(|e| e.to_string())?)
 }
@@ -275,7 +296,7 @@ impl Gift<'_> {
                     entries: spec.entries,
                     rings_slot: spec.rings_slot,
                 };
-                let queue = describe(device, self.life)?;
+                let queue = describe(device, self.life, None)?;
                 let give = Ask::GiveSocket { socket };
                 self.core.ask_with(give, &queue).map(drop)
             }
@@ -343,7 +364,7 @@ impl Gift<'_> {
 
     /// A file is opened anew for each life, and only the domain keeps it.
     fn file(self, unit: u32, device: &Device) -> Result<(), Refusal> {
-        let description = describe(device, self.life)?;
+        let description = describe(device, self.life, None)?;
         self.core.ask_with(Ask::Open { unit }, &description)?;
         let give = Ask::Give {
             domain: self.id,

@@ -45,6 +45,8 @@ pub(crate) enum Waits {
 pub(crate) struct Client {
     stream: UnixStream,
     pub(crate) right: Right,
+    /// The user that it is; none: a part of this program.
+    pub(crate) user: Option<u32>,
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
@@ -57,10 +59,15 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(stream: UnixStream, right: Right, now_ns: u64) -> Self {
+    pub(crate) fn new(
+        stream: UnixStream,
+        (right, user): (Right, Option<u32>),
+        now_ns: u64,
+    ) -> Self {
         Self {
             stream,
             right,
+            user,
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
@@ -75,7 +82,7 @@ impl Client {
     pub(crate) fn staying(stream: UnixStream) -> Self {
         Self {
             stays: true,
-            ..Self::new(stream, Right::Look, 0)
+            ..Self::new(stream, (Right::Look, None), 0)
         }
     }
 

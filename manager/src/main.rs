@@ -15,6 +15,7 @@
 //! | `args`, `opened` | what the command line names: sockets of clients, and the log |
 //! | `world` | the machine, and where its domains stand |
 //! | `shape` | what the machine has become: guests that came and went |
+//! | `state` | what the next core's manager is to know of it |
 //! | `windows` | which slots of the driver domain's windows are whose |
 //! | `reload` | what it takes to make the machine what files say |
 //! | `build` | from a description to running domains |
@@ -42,6 +43,7 @@ mod reload;
 mod restart;
 mod serve;
 mod shape;
+mod state;
 mod windows;
 mod world;
 

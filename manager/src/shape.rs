@@ -4,8 +4,9 @@
 //! is: the next manager hears of the changes, and makes them again.
 
 use crate::windows::{self, Windows};
-use abi::machine::{Device, Domain, Live, Program, Setting};
+use abi::machine::{Device, Domain, Live, NetnsPlace, Program, Setting};
 use config::domain::{DriverConfig, VifConfig};
+use config::live::state::{Origin, Returning};
 use config::live::{LiveConfig, NicsStep, Refitted};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -28,6 +29,10 @@ pub(crate) struct Shape {
     /// What the workers of the driver domain are told at their start, by their places: in place of
     /// their domains' texts, which are empty.
     drivers: BTreeMap<usize, DriverConfig>,
+    /// Where guests that were attached have come from.
+    origins: BTreeMap<String, Origin>,
+    /// Guests of the machine before that are not there again.
+    returning: Vec<Returning>,
 }
 
 /// The same as it is written.
@@ -40,6 +45,10 @@ struct WrittenShape {
     leaving: BTreeSet<String>,
     #[serde(default)]
     refitting: Option<Refitting>,
+    #[serde(default)]
+    origins: BTreeMap<String, Origin>,
+    #[serde(default)]
+    returning: Vec<Returning>,
 }
 
 /// Devices of workers, each by its worker's place and its number there.
@@ -57,6 +66,8 @@ impl From<WrittenShape> for Shape {
             coming: written.coming,
             leaving: written.leaving,
             refitting: written.refitting,
+            origins: written.origins,
+            returning: written.returning,
             ..Self::new(written.domains, written.live)
         }
     }
@@ -75,6 +86,8 @@ impl From<Shape> for WrittenShape {
             coming: shape.coming,
             leaving: shape.leaving,
             refitting: shape.refitting,
+            origins: shape.origins,
+            returning: shape.returning,
         }
     }
 }
@@ -112,6 +125,18 @@ pub(crate) enum ShapeChange {
     },
     /// The workers are there with them.
     HasRefitted,
+    /// Guests of the machine before are to come back.
+    Return { guests: Vec<Returning> },
+    /// One of them is there again, or does not come back.
+    Returned { name: String },
+    /// A guest that comes was asked for by a user; none: by files.
+    Asked { name: String, user: Option<u32> },
+    /// What a guest's name of a network namespace stands for.
+    Found {
+        guest: String,
+        netns: String,
+        place: NetnsPlace,
+    },
 }
 
 /// A guest on its way in.
@@ -293,6 +318,27 @@ impl Shape {
         vifs.map(|vif| vif.conn).collect()
     }
 
+    /// Guests of the machine before that are not there again.
+    pub(crate) fn all_returning(&self) -> &[Returning] {
+        &self.returning
+    }
+
+    /// One of them.
+    pub(crate) fn returning(&self, name: &str) -> Option<&Returning> {
+        let mut all = self.returning.iter();
+        all.find(|returning| returning.name() == Some(name))
+    }
+
+    /// Where a guest that was attached has come from.
+    pub(crate) fn origin(&self, name: &str) -> Option<&Origin> {
+        self.origins.get(name)
+    }
+
+    /// The only network namespace that a guest's interface may be made in which names this one.
+    pub(crate) fn expected(&self, guest: &str, netns: &str) -> Option<NetnsPlace> {
+        self.returning(guest)?.origin.places.get(netns).copied()
+    }
+
     /// It becomes so.
     pub(crate) fn apply(&mut self, change: ShapeChange) {
         match change {
@@ -352,6 +398,26 @@ impl Shape {
             }
             ShapeChange::Refits { nics, workers } => self.refit(nics, workers),
             ShapeChange::HasRefitted => self.refitting = None,
+            ShapeChange::Return { guests } => {
+                self.returning = guests;
+                if let Some(live) = &mut self.live {
+                    live.left.clear();
+                }
+            }
+            ShapeChange::Returned { name } => {
+                self.returning.retain(|one| one.name() != Some(&name));
+            }
+            ShapeChange::Asked { name, user } => {
+                self.origins.entry(name).or_default().user = user;
+            }
+            ShapeChange::Found {
+                guest,
+                netns,
+                place,
+            } => {
+                let origin = self.origins.entry(guest).or_default();
+                origin.places.insert(netns, place);
+            }
         }
     }
 
@@ -387,6 +453,7 @@ impl Shape {
         }
         self.coming.remove(name);
         self.leaving.remove(name);
+        self.origins.remove(name);
         if let Some(live) = &mut self.live {
             live.of_files.remove(name);
             live.changed.remove(name);
@@ -435,6 +502,43 @@ mod tests {
         shape.apply(change);
         next.apply(serde_json::from_str(&text).unwrap());
         assert_eq!(shape, next);
+    }
+
+    #[test]
+    fn the_next_manager_knows_who_is_to_come_back_and_from_where() {
+        let (shape, mut config) = shape();
+        let mut both = [shape.clone(), shape];
+        let returning = |name| Returning {
+            guest: guest(name),
+            origin: Origin {
+                user: Some(7),
+                places: [("/n".to_owned(), [1, 2, 3])].into(),
+            },
+        };
+        let guests = ["a", "a", "b"].map(returning).into();
+        become_so(&mut both, ShapeChange::Return { guests });
+        assert_eq!(both[0].expected("b", "/n"), Some([1, 2, 3]));
+        assert_eq!(both[0].expected("b", "/m"), None);
+        let (_, comes) = both[0].admit(&mut config, &guest("a")).unwrap();
+        become_so(&mut both, comes);
+        let (name, user) = ("a".to_owned(), Some(9));
+        become_so(&mut both, ShapeChange::Asked { name, user });
+        let found = ShapeChange::Found {
+            guest: "a".into(),
+            netns: "/n".into(),
+            place: [4, 5, 6],
+        };
+        become_so(&mut both, found);
+        let name = "a".to_owned();
+        become_so(&mut both, ShapeChange::Returned { name });
+        assert_eq!(both[0].all_returning(), [returning("b")], "both of them");
+        // A file that is begun anew says the same.
+        let again: Shape = serde_json::from_str(&written(&both[0])).unwrap();
+        assert_eq!(again, both[0]);
+        let origin = again.origin("a").unwrap();
+        assert_eq!((origin.user, origin.places["/n"]), (Some(9), [4, 5, 6]));
+        become_so(&mut both, ShapeChange::Gone { name: "a".into() });
+        assert_eq!(both[0].origin("a"), None);
     }
 
     #[test]

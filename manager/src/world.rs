@@ -3,7 +3,7 @@
 use crate::shape::{Admitted, Shape, ShapeChange};
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Access, Connection, Domain, Machine, Setting};
+use abi::machine::{Access, Connection, Domain, Machine, NetnsPlace, Setting};
 use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,6 +67,18 @@ impl World {
         Ok(admitted)
     }
 
+    /// What the name of a network namespace stands for, where a guest that was attached names it.
+    pub(crate) fn note_place(&mut self, guest: &str, netns: String, place: NetnsPlace) {
+        if self.shape.origin(guest).is_some() {
+            let guest = guest.to_owned();
+            self.change(ShapeChange::Found {
+                guest,
+                netns,
+                place,
+            });
+        }
+    }
+
     /// It has become so before this manager began.
     pub(crate) fn take_up(&mut self, shape: Shape) {
         self.shape = shape;
@@ -80,6 +92,11 @@ impl World {
     /// What has become of it since this was last asked for.
     pub(crate) fn take_changes(&mut self) -> Vec<ShapeChange> {
         std::mem::take(&mut self.changes)
+    }
+
+    /// The same, to be looked at.
+    pub(crate) fn changes(&self) -> &[ShapeChange] {
+        &self.changes
     }
 
     /// Whether anything has.

@@ -142,7 +142,9 @@ pub(super) fn beside(name: &str) -> anyhow::Result<(Home, Instance)> {
         return Ok((home, Instance::connect_at(name, socket)?));
     }
     let instance = Instance::connect(name)?;
-    let theirs = format!("/proc/{}/ns/user", instance.status()?.pid);
+    let core = instance.core_seen()?;
+    let theirs = core.map(|core| format!("/proc/{core}/ns/user"));
+    let theirs = theirs.unwrap_or_default();
     let ours = identity("/proc/self/ns/user");
     let again = match (identity(&theirs), is_administrator(true)) {
         // A machine that this user has started without privileges.

@@ -13,6 +13,7 @@ use abi::machine::Program;
 use abi::mailbox::Request;
 use anyhow::Context;
 use client::{Instance, Options, Reach};
+use figures::Failure;
 use netdev::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -77,8 +78,16 @@ impl Behind {
         args: &RunArgs,
         netns: &Namespace,
     ) -> anyhow::Result<Self> {
-        let core = i32::try_from(instance.status()?.pid).ok();
-        let core = core.and_then(Pid::from_raw).context("the core's number")?;
+        let core = instance.core_seen()?.ok_or_else(|| {
+            let text = format!(
+                "the machine {} runs in a PID namespace that is not to be seen from here: run the \
+                 command there",
+                instance.name()
+            );
+            Failure::CannotRun(text)
+        })?;
+        let core = i32::try_from(core).ok().and_then(Pid::from_raw);
+        let core = core.context("the core's number")?;
         let core = pidfd_open(core, PidfdFlags::empty()).context("watch the machine")?;
         let guest = match &args.guest {
             Some(name) => name.clone(),

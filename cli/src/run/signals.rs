@@ -36,6 +36,12 @@ fn set(status: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
+/// Whether a process catches this signal.
+pub(crate) fn catches(pid: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    set(&status, "SigCgt") >> (signal - 1) & 1 == 1
+}
+
 /// Waits until a process catches this signal, or has ended. The first one of a namespace loses what
 /// comes before that.
 pub(super) fn wait_until_caught(pid: u32, signal: Signal) {

@@ -3,6 +3,7 @@
 mod capture;
 mod commands;
 mod exp;
+mod left;
 mod machine;
 mod metrics;
 mod pcapng;

@@ -287,10 +287,20 @@ impl Place {
 
     /// Starts it as the first process of a PID namespace of its own.
     pub(crate) fn start_apart(&self, args: &[&str]) -> Running {
+        self.started(self.command_apart(args))
+    }
+
+    /// Runs it so to its end.
+    pub(crate) fn run_apart(&self, args: &[&str]) -> Run {
+        let child = self.command_apart(args).spawn().unwrap();
+        Run::new(child.wait_with_output().unwrap())
+    }
+
+    fn command_apart(&self, args: &[&str]) -> Command {
         let mut unshare = Command::new("unshare");
         unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
         unshare.arg(self.path("grantway"));
-        self.started(self.command_by(unshare, args))
+        self.command_by(unshare, args)
     }
 
     /// The same with another standard error.
@@ -378,6 +388,11 @@ impl Running {
     /// Sends SIGTERM and waits for the end.
     pub(crate) fn terminate(self) -> Run {
         self.signal(rustix::process::Signal::TERM)
+    }
+
+    /// Sends SIGINT and waits for the end.
+    pub(crate) fn interrupt(self) -> Run {
+        self.signal(rustix::process::Signal::INT)
     }
 
     /// Sends SIGKILL and waits for the end.

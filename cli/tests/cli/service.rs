@@ -226,6 +226,15 @@ fn a_client_that_the_machine_cannot_see_is_heard() {
     let file = place.file("m.toml", SIM);
     let running = place.start_apart(&["up", &file]);
     place.wait_for_output(&running, "is up");
+    // The numbers of its processes are others' here, or free: none is taken for the machine's.
+    let upgrade = place.run_apart(&["upgrade"]);
+    assert_eq!(upgrade.code, 3, "{upgrade:?}");
+    assert!(
+        upgrade
+            .err
+            .contains("a PID namespace that is not to be seen from here"),
+        "{upgrade:?}"
+    );
     for args in [
         &["status"][..],
         &["metrics"],
@@ -240,6 +249,45 @@ fn a_client_that_the_machine_cannot_see_is_heard() {
         );
     }
     assert_eq!(running.finish().code, 0);
+}
+
+/// What the package does when it is upgraded, with programs that do nothing but say how they were
+/// called and whether they can.
+#[test]
+fn only_the_services_own_machine_has_the_service_restarted() {
+    let place = Place::new();
+    let script = include_str!("../../../contrib/debian/scripts/postinst");
+    let script = script.replace("/usr/bin/grantway", "upgrading");
+    assert!(script.contains("upgrading\" upgrade --all ||"), "{script}");
+    let script = script.replace("\"${DPKG_ROOT:-}upgrading\"", "upgrading");
+    let file = place.file("postinst", &script);
+    for name in ["systemctl", "deb-systemd-invoke", "upgrading"] {
+        let said = format!(
+            "#!/bin/sh\necho {name} \"$@\" >> called\n{}",
+            match name {
+                "upgrading" => "case $2 in --all) exit $OF_ALL;; *) exit $OF_OWN;; esac\n",
+                _ => "",
+            }
+        );
+        testing::place_script(&place.folder().join(name), &said);
+    }
+    let restart = "deb-systemd-invoke restart grantway.service";
+    for (of_all, of_own, is_restarted) in [(0, 1, false), (1, 0, false), (3, 3, true)] {
+        let _ = std::fs::remove_file(place.folder().join("called"));
+        let path = std::env::var("PATH").unwrap();
+        let run = Command::new("sh")
+            .args([&file, "configure", "0.1"])
+            .current_dir(place.folder())
+            .env("PATH", format!("{}:{path}", place.folder().display()))
+            .env("OF_ALL", of_all.to_string())
+            .env("OF_OWN", of_own.to_string())
+            .env_remove("DPKG_ROOT")
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{run:?}");
+        let called = place.read("called");
+        assert_eq!(called.contains(restart), is_restarted, "{called}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use testing::{PATIENCE, Stops, child_of, wait_for, wait_until};
 pub(crate) const NAMES: [&str; 3] = ["c0", "c1", "c2"];
 
 /// A machine without a guest or a NIC, and three namespaces.
-fn empty(needed: &[&str]) -> Option<Machine> {
+pub(crate) fn empty(needed: &[&str]) -> Option<Machine> {
     Machine::start(needed, &NAMES, |_| {
         "[driver]\nrestart_pause_ms = 20\n".to_owned()
     })

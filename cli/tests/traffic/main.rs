@@ -20,6 +20,7 @@ mod programs;
 mod queues;
 mod reload;
 mod restart;
+mod returning;
 mod sendfile;
 mod soak;
 mod upgrade;

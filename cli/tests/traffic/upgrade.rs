@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -24,31 +24,58 @@ const PATTERN: usize = 251;
 struct Installed {
     folder: TempDir,
     namespaces: Vec<Namespace>,
+    /// `grantway up`, where that stays.
+    up: Option<Child>,
 }
 
 impl Installed {
-    fn new() -> Self {
+    /// A machine in the foreground, or not.
+    fn new(foreground: bool) -> Self {
         let folder = TempDir::new().unwrap();
         place_machine(&grantway(), folder.path());
         let config = "[driver]\nrestart_pause_ms = 20\n";
         fs::write(folder.path().join("m.toml"), config).unwrap();
         let namespaces = (0..GUESTS).map(|_| Namespace::new().unwrap()).collect();
-        let installed = Self { folder, namespaces };
-        installed.done(&["up", "m.toml", "--detach"]);
+        let mut installed = Self {
+            folder,
+            namespaces,
+            up: None,
+        };
+        match foreground {
+            true => {
+                let mut up = installed.command(&["up", "m.toml"]);
+                installed.up = Some(up.stdout(Stdio::null()).spawn().unwrap());
+                let is_up = || {
+                    let status = installed.run(&["status", "--json"]);
+                    let status = serde_json::from_slice::<Value>(&status.stdout);
+                    status.is_ok_and(|status| status["up_took_ns"].is_u64())
+                };
+                wait_until("the machine does not come up", is_up);
+            }
+            false => drop(installed.done(&["up", "m.toml", "--detach"])),
+        }
         for (n, namespace) in installed.namespaces.iter().enumerate() {
             let path = namespace.path().display().to_string();
             let cidr = format!("{}/24", address(n));
             let name = format!("c{n}");
-            installed.done(&["attach", &name, "--netns", &path, "--ip", &cidr]);
+            let guest = format!(
+                "[[vif]]\nendpoint = \"tap\"\nnetns = \"{path}\"\naddresses = [\"{cidr}\"]\n\
+                 persistent = true\n"
+            );
+            fs::write(installed.folder.path().join("guest.toml"), guest).unwrap();
+            installed.done(&["attach", &name, "--file", "guest.toml"]);
         }
         installed
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.folder.path().join("grantway"));
-        in_folder(command.args(args), self.folder.path())
-            .output()
-            .unwrap()
+        in_folder(command.args(args), self.folder.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
     }
 
     fn done(&self, args: &[&str]) -> String {
@@ -104,6 +131,10 @@ impl Installed {
 impl Drop for Installed {
     fn drop(&mut self) {
         let _ = self.run(&["down"]);
+        if let Some(up) = &mut self.up {
+            let _ = up.kill();
+            let _ = up.wait();
+        }
     }
 }
 
@@ -198,7 +229,7 @@ fn all_go_on(came: &[AtomicU64]) {
 fn streams_of_attached_guests_outlive_an_upgrade() {
     require!(machine);
     let _one = alone();
-    let installed = Installed::new();
+    let installed = Installed::new(false);
     with_streams(&installed, |came| {
         all_go_on(came);
         let before = installed.processes();
@@ -227,7 +258,7 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
         assert_eq!(refused.status.code(), Some(3), "{refused:?}");
         let said = text(&refused.stderr);
         assert!(
-            said.contains("installed of version 77: restart the machine"),
+            said.contains("installed of version 77, and no `grantway up` in the foreground"),
             "{said}"
         );
         assert_eq!(installed.processes(), after);
@@ -237,4 +268,40 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
     // Nobody to be upgraded is nothing to be done; one that is named has to be there.
     installed.done(&["upgrade", "--all"]);
     assert_eq!(installed.run(&["upgrade"]).status.code(), Some(1));
+}
+
+#[test]
+fn streams_of_attached_guests_outlive_another_core() {
+    require!(machine);
+    let _one = alone();
+    let installed = Installed::new(true);
+    with_streams(&installed, |came| {
+        all_go_on(came);
+        let before = installed.processes();
+        for name in MACHINE.iter().chain(&["grantway"]) {
+            installed.replace(name, None);
+        }
+        let core = installed.folder.path().join("grantwayd");
+        installed.replace("grantwayd", Some((version_in(&core), 77)));
+        let said = installed.done(&["upgrade", "--file", "m.toml"]);
+        assert!(said.contains("was started again"), "{said}");
+        eprint!("{said}");
+        all_go_on(came);
+        let after = installed.processes();
+        assert_eq!(before.len(), after.len());
+        for (name, pid, file) in &after {
+            assert!(before.iter().all(|(_, old, _)| old != pid), "{name}");
+            let program = match name.as_str() {
+                "core" => "grantwayd",
+                "grantway-manager" | "grantway-netd" | "driver" => name,
+                _ => "guest",
+            };
+            assert_eq!(*file, installed.file_of(program), "{name}");
+        }
+        // Once more: they are of one version now.
+        let said = installed.done(&["upgrade"]);
+        assert!(said.contains("goes on with the programs"), "{said}");
+        all_go_on(came);
+    });
+    installed.done(&["down"]);
 }

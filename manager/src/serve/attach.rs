@@ -47,10 +47,17 @@ impl Server<'_> {
         }
         let config = live_config(&mut self.config, self.world.shape())?;
         let admitted = self.world.admit(config, guest)?;
-        if asker == AskedBy::Reload {
-            let names = vec![admitted.name.clone()];
+        let name = admitted.name.clone();
+        let user = self.user_of(asker, &name);
+        if user.is_none() {
+            let names = vec![name.clone()];
             self.world.change(ShapeChange::Adopted { names });
         }
+        if asker != AskedBy::Before {
+            // It is this one from now on.
+            self.returns_no_more(&name);
+        }
+        self.world.change(ShapeChange::Asked { name, user });
         if let Err(Refusal { why, .. }) = self.keep() {
             self.forget(&admitted.name);
             return Err(format!("the core cannot keep what there is: {why}"));
@@ -74,6 +81,15 @@ impl Server<'_> {
             Some(why) => self.fail(&attach, why),
         }
         Ok(())
+    }
+
+    /// The user who has asked for a guest; none: files.
+    fn user_of(&self, asker: AskedBy, name: &str) -> Option<u32> {
+        match asker {
+            AskedBy::Client(id) => self.clients.get(&id)?.user,
+            AskedBy::Reload => None,
+            AskedBy::Before => self.world.shape().returning(name)?.origin.user,
+        }
     }
 
     /// Nothing is left of a guest.
@@ -136,6 +152,7 @@ impl Server<'_> {
         if !self.restarts_now() {
             return;
         }
+        self.come_back(now);
         // First: a step ends in the turn before, and what was told until then has been heard.
         self.reload_turn(now);
         for mut attach in std::mem::take(&mut self.attaches) {
@@ -179,6 +196,9 @@ impl Server<'_> {
         self.world.change(ShapeChange::Up {
             name: attach.name.clone(),
         });
+        if attach.asker == AskedBy::Before {
+            self.returns_no_more(&attach.name);
+        }
         let domain = self.world.domain(attach.place);
         if let Some(pause) = domain.and_then(|domain| domain.restart_pause_ms) {
             let known = Restarts::default();
@@ -226,6 +246,7 @@ impl Server<'_> {
         match asker {
             AskedBy::Client(client) => self.answer(client, answer, now),
             AskedBy::Reload => self.reload_step_over(Ok(())),
+            AskedBy::Before => {}
         }
     }
 
@@ -234,6 +255,7 @@ impl Server<'_> {
         match asker {
             AskedBy::Client(client) => self.answer(client, &refusal(why), now),
             AskedBy::Reload => self.reload_step_over(Err(why)),
+            AskedBy::Before => {}
         }
     }
 }

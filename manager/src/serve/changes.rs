@@ -18,6 +18,16 @@ pub(super) enum AskedBy {
     Client(u64),
     /// The reload that is under way.
     Reload,
+    /// Nobody now: it was there before the core has ended.
+    Before,
+}
+
+/// How far a guest of the machine before is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tried {
+    pub(super) times: u32,
+    /// When it is tried again, if it is to be.
+    pub(super) again_ns: Option<u64>,
 }
 
 /// A guest on its way in.

@@ -22,6 +22,8 @@ impl Server<'_> {
         if !self.restarts_now() {
             return Err("the machine is on its way up or down".into());
         }
+        // It may have been about to come back.
+        self.returns_no_more(name);
         live_config(&mut self.config, self.world.shape())?.may_leave(name)?;
         if let Some(attach) = self.take_coming(name) {
             self.fail(&attach, "it was detached before it was up".into());
@@ -188,6 +190,7 @@ impl Server<'_> {
         self.log.line(Level::Info, "grantwayd", &line);
         for (asker, what) in detach.askers {
             match what {
+                Some(why) if asker == AskedBy::Before => self.has_failed(&detach.name, &why, now),
                 Some(why) => self.refuse(asker, why, now),
                 None => {
                     let detached = Detached {

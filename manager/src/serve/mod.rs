@@ -3,6 +3,7 @@
 
 mod attach;
 mod changes;
+mod come_back;
 mod detach;
 mod nics;
 mod reload;
@@ -18,12 +19,13 @@ use crate::core::{Core, Refusal};
 use crate::keep::{Keep, Keeper};
 use crate::log::Log;
 use crate::restart::{Restart, RestartEvent};
+use crate::state::{LACK, LeftState};
 use crate::world::World;
 use abi::DomId;
 use abi::core::{Ask, Stage, Tell};
 use abi::journal::Level::Warning;
 use abi::machine::{Domain, Restarts};
-use changes::{Attach, Detach, Reload};
+use changes::{Attach, Detach, Reload, Tried};
 use config::live::LiveConfig;
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
@@ -71,6 +73,10 @@ pub(crate) struct Server<'a> {
     reload: Option<Reload>,
     /// Places of domains that have ended since the last look at those that are started again.
     ended: BTreeSet<usize>,
+    /// Guests of the machine before whose attach was begun.
+    begun: BTreeMap<String, Tried>,
+    /// What the next core's manager is to know.
+    state: LeftState,
     /// Domains whose end was written to the log.
     reported: BTreeSet<DomId>,
     /// Set once the end was asked for: the token of our ask to the core.
@@ -109,6 +115,8 @@ impl<'a> Server<'a> {
             detaches: Vec::new(),
             reload: None,
             ended: BTreeSet::new(),
+            begun: BTreeMap::new(),
+            state: LeftState::default(),
             reported: BTreeSet::new(),
             ending: None,
             trouble_ns: None,
@@ -135,6 +143,7 @@ impl<'a> Server<'a> {
             let now = monotonic_ns();
             if self.world.is_complete() {
                 self.complete_ns = Some(now);
+                self.inherit();
                 self.keep().map_err(|refusal| refusal.why)?;
                 return Ok(now.saturating_sub(self.began_ns));
             }
@@ -210,12 +219,43 @@ impl<'a> Server<'a> {
 
     /// Has the core keep what the next manager has to know, if that has changed.
     fn keep(&mut self) -> Result<(), Refusal> {
-        match self.complete_ns {
-            Some(complete_ns) if !self.kept.has(&self.world) => {
-                let Self { kept, world, .. } = self;
-                kept.keep(self.core, complete_ns, world, &self.restarts)
-            }
-            _ => Ok(()),
+        let Some(complete_ns) = self.complete_ns else {
+            return Ok(());
+        };
+        self.state.look_at(self.world.changes());
+        if !self.kept.has(&self.world) {
+            let Self { kept, world, .. } = self;
+            kept.keep(self.core, complete_ns, world, &self.restarts)?;
+        }
+        self.leave(monotonic_ns());
+        Ok(())
+    }
+
+    /// Has the core write what is to outlive it, if that has changed. Nothing hangs on it: what
+    /// cannot be written is said, and tried again.
+    fn leave(&mut self, now: u64) {
+        let Self { state, world, .. } = self;
+        let due = state.due(&world.name, world.shape(), now);
+        // What is to end leaves what it was told to leave.
+        let Some(text) = due.filter(|_| self.ending.is_none()) else {
+            return;
+        };
+        let written = self.core.ask_with(Ask::Leave {}, &text).map(drop);
+        if let Some(line) = state.wrote(text, written, now) {
+            self.log.line(Warning, "grantwayd", &line);
+        }
+        match state.again_ns() {
+            Some(_) => world.missing.insert(LACK.to_owned()),
+            None => world.missing.remove(LACK),
+        };
+    }
+
+    /// The machine ends as it is meant to: nothing is to outlive it.
+    fn leave_nothing(&mut self) {
+        // What cannot be removed is found by the next start.
+        if let Err(Refusal { why, .. }) = self.core.ask_with(Ask::Leave {}, &[]) {
+            let line = format!("what was attached will be attached again: {why}");
+            self.log.line(Warning, "grantwayd", &line);
         }
     }
 
@@ -384,10 +424,16 @@ impl<'a> Server<'a> {
             deadline = deadline.into_iter().chain([late]).min();
         }
         let again = self.clients.values().filter_map(Client::again_ns);
-        let look = self.core.look_ns(now);
+        // One that is due and cannot be begun waits for others, which tell when they are done.
+        let tried = self.begun.values().filter_map(|tried| tried.again_ns);
+        let tried = tried.filter(|at| *at > now);
+        let look = self.core.look_ns(now).into_iter();
+        // What ends writes nothing any more.
+        let left = self.state.again_ns().filter(|_| self.restarts_now());
+        let look = look.chain(left).chain(tried);
         deadline = deadline.into_iter().chain(again).chain(look).min();
         // What came while something else was asked is there already: nothing wakes us for it.
-        if self.is_answered() || self.core.has_news() {
+        if self.is_answered() || self.core.has_news() || self.next_to_come_back(now).is_some() {
             deadline = Some(now);
         }
         for ready in self.wait(deadline, now) {
@@ -482,9 +528,9 @@ impl<'a> Server<'a> {
         match ready {
             Ready::Core => {}
             Ready::Listener => {
-                if let Some((stream, right)) = self.accept() {
+                if let Some((stream, who)) = self.accept() {
                     self.clients
-                        .insert(self.next_client, Client::new(stream, right, now));
+                        .insert(self.next_client, Client::new(stream, who, now));
                     self.next_client += 1;
                 }
             }
@@ -503,14 +549,15 @@ impl<'a> Server<'a> {
     }
 
     /// The next client that may speak to us, if one waits, and what it may ask for.
-    fn accept(&self) -> Option<(UnixStream, Right)> {
+    fn accept(&self) -> Option<(UnixStream, (Right, Option<u32>))> {
         loop {
             let (stream, _) = self.socket.accept().ok()?;
             let right = |peer| access::of_client(&self.world.access, self.user, peer);
-            if let Some(right) = Peer::of(&stream).and_then(right)
+            if let Some(peer) = Peer::of(&stream)
+                && let Some(right) = right(peer)
                 && stream.set_nonblocking(true).is_ok()
             {
-                return Some((stream, right));
+                return Some((stream, (right, Some(peer.user()))));
             }
         }
     }

@@ -80,6 +80,7 @@ impl Server<'_> {
             Ok(Control::Down) => {
                 self.wait_for(id, Waits::End);
                 if self.ending.is_none() {
+                    self.leave_nothing();
                     let end = Ask::End { failed: false };
                     self.ending = Some(self.core.post(end, &[]));
                 }

@@ -73,6 +73,9 @@ pub struct Live {
     /// more than others of a file's.
     #[serde(default)]
     pub of_files: BTreeSet<String>,
+    /// What the machine before has left of guests that were attached to it, as it was written.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub left: String,
 }
 
 /// A value of a configuration, as it is written in TOML or in JSON.
@@ -171,6 +174,23 @@ pub struct Opening {
     /// The same: which network namespace a TAP was made in, by the device and inode of its file.
     #[serde(default)]
     pub namespace: Option<[u64; 2]>,
+    /// The only namespace that it may be made in; none: whichever has the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<NetnsPlace>,
+}
+
+/// What the name of a network namespace stands for: device and inode of its file, and since when:
+/// where the name is that of a process's, when that began (`/proc/PID/stat`).
+pub type NetnsPlace = [u64; 3];
+
+/// What netd has to say of a device that it has opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenedNotes {
+    /// What the system could not provide, in words.
+    pub lacks: Vec<String>,
+    /// The network namespace of a TAP.
+    pub place: Option<NetnsPlace>,
 }
 
 /// A TAP interface: created, configured, brought up, and handed over as a descriptor.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 /// What `grantwayd` was told.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Args {
+    /// The file of what outlives this process, if anything is to.
+    pub(crate) state: Option<PathBuf>,
     /// Where this program lies, and its helpers with it.
     pub(crate) beside: PathBuf,
     /// Where the domains' programs lie.
@@ -18,10 +20,12 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut with_reader, mut programs, mut of_manager) = (false, None, Vec::new());
+        let mut state = None;
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--with-reader" => with_reader = true,
                 "--programs" => programs = Some(args.next().ok_or("--programs needs a value")?),
+                "--state" => state = Some(args.next().ok_or("--state needs a value")?),
                 _ => of_manager.push(arg),
             }
         }
@@ -29,6 +33,7 @@ impl Args {
         let beside = own.parent().map(PathBuf::from).unwrap_or_default();
         Ok(Self {
             programs: programs.map_or_else(|| beside.clone(), PathBuf::from),
+            state: state.map(PathBuf::from),
             beside,
             with_reader,
             of_manager,
@@ -55,8 +60,11 @@ mod tests {
 
     #[test]
     fn arguments() {
-        let args = parse(&["--socket", "/s", "--programs", "/p", "--log", "/l"]).unwrap();
+        let given = "--socket /s --programs /p --state /x --log /l";
+        let given: Vec<&str> = given.split(' ').collect();
+        let args = parse(&given).unwrap();
         let expected = Args {
+            state: Some("/x".into()),
             beside: args.beside.clone(),
             programs: "/p".into(),
             with_reader: false,

@@ -1,5 +1,5 @@
 //! `grantwayd --socket PATH [--log FILE] [--metrics PATH] [--metrics-port PORT] [--programs DIR]
-//! [--with-reader]`: the core.
+//! [--with-reader] [--state FILE]`: the core.
 //!
 //! It owns every page frame and knows nothing of what passes through them: no Ethernet, no JSON, no
 //! configuration. Two helpers, which it starts and starts again, know the rest:
@@ -26,6 +26,7 @@ mod control;
 mod netd;
 mod server;
 mod signals;
+mod state;
 mod users;
 
 use abi::core::MACHINE_MAX;

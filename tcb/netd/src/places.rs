@@ -1,8 +1,10 @@
 //! Where devices were made: a namespace that is not found any more under its name, or another one
 //! there, is noticed. The descriptors of a TAP would keep it for ever, unseen by anybody.
 
+use abi::machine::NetnsPlace;
 use netdev::netns;
 use std::collections::BTreeMap;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,6 +15,26 @@ const LOOK: Duration = Duration::from_millis(500);
 /// What a name stands for now: device and inode of the namespace's file.
 pub(crate) fn identity(name: &str) -> Option<[u64; 2]> {
     of(&netns::path(name))
+}
+
+/// The same, told from what has its numbers later.
+pub(crate) fn place(name: &str) -> Option<NetnsPlace> {
+    let [device, inode] = identity(name)?;
+    let path = netns::path(name);
+    // The number of one that is gone is given out again at once. A file that is mounted is as old
+    // as its mount.
+    let mounted = |file: Metadata| file.ctime() as u64 * 1_000_000_000 + file.ctime_nsec() as u64;
+    let since = began(&path).or_else(|| std::fs::metadata(&path).ok().map(mounted));
+    Some([device, inode, since?])
+}
+
+/// When the process began that a path is about, in ticks of the system's clock.
+fn began(path: &Path) -> Option<u64> {
+    let pid = path.strip_prefix("/proc").ok()?.iter().next()?;
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).ok()?;
+    // The name before it may be anything. The 22nd field is the 20th behind it.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(19)?.parse().ok()
 }
 
 fn of(path: &Path) -> Option<[u64; 2]> {
@@ -74,6 +96,20 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_told_from_the_next_one_of_its_number() {
+        let of = |path: &str| began(Path::new(path));
+        let own = of("/proc/self/ns/net").unwrap();
+        assert_eq!(
+            of(&format!("/proc/{}/ns/net", std::process::id())),
+            Some(own)
+        );
+        assert!(own > 0 && of("/proc/1/ns/net").unwrap() < own);
+        assert_eq!(of("/run/netns/x"), None);
+        assert_eq!(place("/proc/self/ns/net").unwrap()[2], own);
+        assert_eq!(place("/no/such/namespace"), None);
+    }
 
     #[test]
     fn a_namespace_that_goes_or_is_another_is_told_once() {

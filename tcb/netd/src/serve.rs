@@ -4,7 +4,7 @@ use crate::places::{self, Places};
 use crate::told::{self, Units};
 use crate::unit::{self, Files, Opened, Refusal, Unit};
 use abi::core::{MACHINE_MAX, Outcome, Record, Task};
-use abi::machine::{Device, Opening, XdpQueue};
+use abi::machine::{Device, OpenedNotes, Opening, XdpQueue};
 use link::{Link, LinkError, Received, sealed};
 use rustix::event::PollFlags;
 use std::io;
@@ -171,7 +171,12 @@ impl Serve {
     fn open(&mut self, number: u32, fds: Vec<OwnedFd>) -> Answer {
         let [description] = parts(fds)?;
         let mut opening = opening(&description)?;
-        opening.namespace = namespace(&opening.device).and_then(places::identity);
+        let place = namespace(&opening.device).and_then(places::place);
+        if opening.expected.is_some() && opening.expected != place {
+            let why = "its network namespace is not there any more";
+            return Err(why.to_owned().into());
+        }
+        opening.namespace = place.map(|[device, inode, _]| [device, inode]);
         let mut opened = unit::open(&opening, &self.files);
         if opened.is_err() && !self.closing.is_empty() {
             // What is in its way may be about to go.
@@ -185,12 +190,11 @@ impl Serve {
         self.note_place(number, &opening);
         let description = serde_json::to_vec(&opening).map_err(|e| e.to_string())?;
         let description = sealed::write("device", &description)?;
-        let mut lines: Vec<&str> = self.missing.iter().map(String::as_str).collect();
-        lines.extend(lacks);
-        let mut beside = vec![
-            description,
-            sealed::write("lacks", lines.join("\n").as_bytes())?,
-        ];
+        let lacks = lacks.iter().map(|lack| (*lack).to_owned());
+        let lacks = self.missing.iter().cloned().chain(lacks).collect();
+        let notes = OpenedNotes { lacks, place };
+        let notes = serde_json::to_vec(&notes).map_err(|e| e.to_string())?;
+        let mut beside = vec![description, sealed::write("notes", &notes)?];
         let count = given.len() as u32;
         beside.extend(given);
         for fd in unit.kept() {

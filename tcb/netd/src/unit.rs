@@ -436,6 +436,7 @@ mod tests {
             life,
             switched_on: Vec::new(),
             namespace: None,
+            expected: None,
         }
     }
 

@@ -86,8 +86,8 @@ messages! {
             cpus: [u64; CPU_WORDS],
         }
         /// Have netd open a device; its description, which is netd's to read, is beside. Done: how
-        /// many descriptors it has for domains; beside, a line for each thing that the system could
-        /// not provide.
+        /// many descriptors it has for domains; beside, what netd says of it
+        /// ([`crate::machine::OpenedNotes`]).
         2 Open {
             /// The number that the manager gives it.
             unit: u32,
@@ -175,6 +175,8 @@ messages! {
         }
         /// Hold the descriptors beside for the next manager: clients' sockets, and the log.
         18 Hold {}
+        /// Leave the bytes beside for the next core's manager: written as a whole, or refused.
+        19 Leave {}
     }
 }
 

@@ -31,6 +31,9 @@ pub use wire::{BYTES, DESCRIPTORS_MAX, Malformed, VERSION, WORDS};
 pub const MACHINE_MAX: usize = 64 << 20;
 /// Bytes of what a manager wants the next one to know: the machine as it has become is part of it.
 pub const KEPT_MAX: usize = 64 << 20;
+/// Bytes of what is left for the next core's manager: as text within text less than
+/// [`MACHINE_MAX`].
+pub const LEFT_MAX: usize = 8 << 20;
 /// The variable of the environment that names the file which is the system's journal.
 pub const JOURNAL_VAR: &str = "JOURNAL_STREAM";
 

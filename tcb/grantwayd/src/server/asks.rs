@@ -3,7 +3,7 @@
 use super::{Core, copies};
 use crate::control::named;
 use abi::DomId;
-use abi::core::{Ask, CPU_WORDS, CoreStatus, Tell};
+use abi::core::{Ask, CPU_WORDS, CoreStatus, LEFT_MAX, Tell};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
@@ -114,8 +114,16 @@ impl Core {
                 if !self.held.is_empty() || !(1..=HELD_MAX).contains(&fds.len()) {
                     return Err("sockets and log are held already, or are too many".into());
                 }
+                // The kernel tells clients who has said this last: us, and not a manager, which
+                // may go.
+                rustix::net::listen(beside(&fds)?, -1)?;
                 self.held = fds;
                 self.sockets = self.args.sockets().map(named).collect();
+            }
+            Ask::Leave {} => {
+                let bytes = sealed::read(beside(&fds)?, LEFT_MAX)?;
+                let path = self.args.state.as_ref();
+                path.map_or(Ok(()), |path| crate::state::write(path, &bytes))?;
             }
             Ask::Forget { domain } => self.forget(domain)?,
             Ask::Probe {} => sandbox::probe()?,

@@ -1,0 +1,221 @@
+//! What a machine leaves for the next one of its name: guests that were attached to it.
+
+use crate::place::{Place, Running, SIM, wait};
+use serde_json::Value;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+const STATE: &str = "run/grantway.state";
+
+/// A machine in the foreground.
+fn up(place: &Place) -> Running {
+    let file = place.file("m.toml", SIM);
+    let running = place.start(&["up", &file]);
+    place.wait_for_output(&running, "is up");
+    running
+}
+
+/// Attaches a guest that needs no interface of the system's.
+fn attach(place: &Place, name: &str) -> Value {
+    let guest = "[[vif]]\nendpoint = \"stack\"\nnetwork = true\n";
+    let file = place.file("guest.toml", guest);
+    let run = place.run(&["attach", name, "--file", &file, "--json"]);
+    assert!(run.ok(), "{run:?}\n{}", place.read("run/grantway.log"));
+    serde_json::from_str(&run.out).unwrap()
+}
+
+fn status(place: &Place) -> Value {
+    let run = place.run(&["status", "--json"]);
+    assert!(run.ok(), "{run:?}");
+    serde_json::from_str(&run.out).unwrap()
+}
+
+/// Names of all domains that run.
+fn running(place: &Place) -> Vec<String> {
+    let status = status(place);
+    let domains = status["domains"].as_array().unwrap().iter();
+    let runs = domains.filter(|domain| domain["state"] == "running");
+    let mut names: Vec<String> = runs
+        .map(|domain| domain["name"].as_str().unwrap().to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn wait_for_guests(place: &Place, names: &[&str]) {
+    wait(|| (running(place) == names).then_some(()));
+}
+
+fn log_says(place: &Place, part: &str) {
+    wait(|| place.read("run/grantway.log").contains(part).then_some(()));
+}
+
+fn kill(pid: u64) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+fn kill_core(place: &Place, up: Running) {
+    kill(status(place)["pid"].as_u64().unwrap());
+    assert_eq!(up.finish().code, 1);
+}
+
+#[test]
+fn guests_come_back_after_a_crash_and_after_a_stop_and_not_after_an_end() {
+    let place = Place::with_machine();
+    let running = up(&place);
+    let before = ["a", "b", "c"].map(|name| attach(&place, name)["macs"].clone());
+    let detached = place.run(&["detach", "b"]);
+    assert!(detached.ok(), "{detached:?}");
+    let left: Value = serde_json::from_str(&place.read(STATE)).unwrap();
+    assert_eq!(left["guests"].as_array().unwrap().len(), 2, "{left}");
+    let user = left["guests"][0]["origin"]["user"].as_u64().unwrap();
+    assert_eq!(user, u64::from(rustix::process::geteuid().as_raw()));
+    let mode = fs::metadata(place.folder().join(STATE))
+        .unwrap()
+        .permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    kill_core(&place, running);
+
+    let running = up(&place);
+    wait_for_guests(&place, &["a", "c", "driver", "web"]);
+    let again: Value = serde_json::from_str(&place.read(STATE)).unwrap();
+    let described = |state: &Value| {
+        let guests = state["guests"].as_array().unwrap().iter();
+        guests
+            .map(|guest| guest["guest"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        described(&again),
+        described(&left),
+        "the same MACs and addresses"
+    );
+    assert!(
+        described(&again)[0]
+            .to_string()
+            .contains(before[0][0].as_str().unwrap())
+    );
+    // Who stops a service may start it again.
+    assert_eq!(running.terminate().code, 0);
+    assert!(place.has(STATE));
+    let running = up(&place);
+    wait_for_guests(&place, &["a", "c", "driver", "web"]);
+    let down = place.run(&["down"]);
+    assert!(down.ok() && running.finish().code == 0, "{down:?}");
+    assert!(!place.has(STATE));
+    let running = up(&place);
+    assert_eq!(self::running(&place), ["driver", "web"]);
+    assert!(!place.has(STATE));
+    // So does Ctrl-C.
+    attach(&place, "d");
+    assert!(place.has(STATE));
+    assert_eq!(running.interrupt().code, 0);
+    assert!(!place.has(STATE));
+}
+
+#[test]
+fn a_machine_starts_whatever_it_finds_that_another_has_left() {
+    let place = Place::with_machine();
+    let running = up(&place);
+    attach(&place, "a");
+    let good = place.read(STATE);
+    assert_eq!(running.terminate().code, 0);
+    let entry = |text: &str| text.replace("\"name\":\"a\"", "\"name\":\"web\"");
+    let many = vec![r#"{"guest":{"name":"x"},"origin":{"user":0,"places":{}}}"#; 10_000].join(",");
+    let many = format!(r#"{{"form":1,"machine":"grantway","guests":[{many}]}}"#);
+    for (text, why) in [
+        (&good[..good.len() / 2], "not taken up: it cannot be read"),
+        ("\u{1}junk", "not taken up: it cannot be read"),
+        (
+            &good.replace("\"form\":1", "\"form\":9"),
+            "it has form 9 instead of 1",
+        ),
+        (
+            &good.replace(":\"grantway\"", ":\"other\""),
+            "it is of a machine \"other\"",
+        ),
+        (&many, "it has 10000 guests, and 1024 is the most"),
+        (
+            &entry(&good),
+            "web: was attached before, and is not attached again: ",
+        ),
+    ] {
+        place.file(STATE, text);
+        let running = up(&place);
+        log_says(&place, why);
+        wait_for_guests(&place, &["driver", "web"]);
+        wait(|| (!place.has(STATE)).then_some(()));
+        let down = place.run(&["down"]);
+        assert!(down.ok() && running.finish().code == 0, "{down:?}");
+    }
+    // A file that others could have written is not read.
+    let path = place.file(STATE, &good);
+    fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    let running = up(&place);
+    assert_eq!(self::running(&place), ["driver", "web"]);
+    let said = running.terminate();
+    assert!(said.err.contains("others may change it"), "{said:?}");
+}
+
+#[test]
+fn a_guest_is_attached_where_that_cannot_be_written_and_it_is_said() {
+    let place = Place::with_machine();
+    let running = up(&place);
+    let obstacle = place.folder().join("run/grantway.state-new");
+    fs::create_dir(&obstacle).unwrap();
+    attach(&place, "a");
+    log_says(
+        &place,
+        "what is attached cannot be written for the next core: Is a directory",
+    );
+    let lacks = || {
+        status(&place)["missing"]
+            .to_string()
+            .contains("that attached guests come back")
+    };
+    assert!(lacks());
+    assert!(!place.has(STATE));
+    // It is tried again.
+    fs::remove_dir(&obstacle).unwrap();
+    wait(|| place.has(STATE).then_some(()));
+    wait(|| (!lacks()).then_some(()));
+    kill_core(&place, running);
+    let running = up(&place);
+    wait_for_guests(&place, &["a", "driver", "web"]);
+    let down = place.run(&["down"]);
+    assert!(down.ok() && running.finish().code == 0, "{down:?}");
+}
+
+#[test]
+fn what_is_left_twice_or_attached_meanwhile_comes_once() {
+    let place = Place::with_machine();
+    let running = up(&place);
+    attach(&place, "a");
+    let good = place.read(STATE);
+    assert_eq!(running.terminate().code, 0);
+    let at = good.find('[').unwrap() + 1;
+    let end = good.rfind(']').unwrap();
+    let twice = format!("{},{}", &good[..end], &good[at..]);
+    place.file(STATE, &twice);
+    let running = up(&place);
+    wait_for_guests(&place, &["a", "driver", "web"]);
+    wait(|| (place.read(STATE) == good).then_some(()));
+    // The next manager knows all that is to be left.
+    let core = status(&place)["pid"].as_u64().unwrap();
+    let manager = wait(|| testing::child_of(core, "grantway-manager"));
+    kill(manager);
+    log_says(&place, "the manager was started again");
+    attach(&place, "b");
+    let both: Value = serde_json::from_str(&place.read(STATE)).unwrap();
+    let alone: Value = serde_json::from_str(&good).unwrap();
+    assert_eq!(both["guests"][0], alone["guests"][0]);
+    assert_eq!(both["guests"].as_array().unwrap().len(), 2);
+    // The machine is not there any more: what it has left can be forgotten all the same.
+    kill_core(&place, running);
+    assert!(place.has(STATE));
+    let down = place.run(&["down"]);
+    assert!(down.ok() && down.out.contains("is forgotten"), "{down:?}");
+    assert!(!place.has(STATE));
+    assert_eq!(place.run(&["down"]).code, 1);
+}

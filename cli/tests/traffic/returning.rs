@@ -1,0 +1,222 @@
+//! Guests that were attached come back with their interfaces when the core has ended.
+
+use crate::attach::{NAMES, address, attach, domains, empty, loses_interface, reaches};
+use crate::machine::{Machine, text};
+use crate::processes::kill;
+use netdev::netns::Namespace;
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use testing::{PATIENCE, wait_for, wait_until};
+
+const CROWD: usize = 64;
+
+fn core(machine: &Machine) -> u64 {
+    machine.ask(&["status"])["pid"].as_u64().unwrap()
+}
+
+fn mac(machine: &Machine, place: usize) -> String {
+    let shown = machine.run(place, "ip", &["-j", "link", "show", NAMES[place]]);
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    shown[0]["address"].as_str().unwrap().to_owned()
+}
+
+/// Attaches a namespace by an interface that stays.
+fn attach_for_good(machine: &Machine, place: usize) {
+    let (namespace, name) = &machine.places[place];
+    let file = machine.folder.path().join(format!("{name}.toml"));
+    let guest = format!(
+        "[[vif]]\nendpoint = \"tap\"\nnetns = \"{}\"\nifname = \"{name}\"\n\
+         addresses = [\"{}/24\"]\npersistent = true\n",
+        namespace.path().display(),
+        address(place)
+    );
+    fs::write(&file, guest).unwrap();
+    machine.ask(&["attach", name, "--file", &file.display().to_string()]);
+}
+
+fn log(machine: &Machine) -> String {
+    fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap()
+}
+
+/// A process in a network namespace of its own, which ends with this value.
+struct Inside(std::process::Child);
+
+impl Inside {
+    fn new() -> Self {
+        let mut command = Command::new("unshare");
+        let child = command
+            .args(["--net", "sleep", "1000"])
+            .stdout(Stdio::null());
+        Self(child.spawn().unwrap())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn namespaces_are_attached_again_and_streams_go_on() {
+    let Some(mut machine) = empty(&["ip", "ping", "unshare"]) else {
+        return;
+    };
+    attach_for_good(&machine, 0);
+    attach_for_good(&machine, 1);
+    attach(&machine, 2);
+    // One whose process is another when the machine comes back, and one that is gone.
+    let inside = Inside::new();
+    let pid = inside.0.id();
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    let theirs = || fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    wait_until("no namespace", || theirs().is_some_and(|it| it != own));
+    machine.ask(&[
+        "attach",
+        "gone",
+        "--netns",
+        &pid.to_string(),
+        "--ip",
+        "10.0.0.9/24",
+    ]);
+    let listen = || TcpListener::bind(("10.0.0.2", 7000)).unwrap();
+    let listener = machine.places[1].0.enter(listen).unwrap();
+    let connect = || {
+        wait_for("no connection", || {
+            TcpStream::connect(("10.0.0.2", 7000)).ok()
+        })
+    };
+    let mut sender = machine.places[0].0.enter(connect).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    receiver.set_read_timeout(Some(10 * PATIENCE)).unwrap();
+    let mut carries = |byte: u8| {
+        sender.write_all(&[byte]).unwrap();
+        let mut got = [0];
+        receiver.read_exact(&mut got).unwrap();
+        assert_eq!(got, [byte]);
+    };
+    carries(1);
+    let macs: Vec<String> = (0..3).map(|place| mac(&machine, place)).collect();
+
+    assert!(kill(core(&machine)));
+    machine.has_died();
+    loses_interface(&machine, 2);
+    drop(inside);
+    machine.start_again();
+    wait_until("not all came back", || {
+        NAMES
+            .iter()
+            .all(|name| domains(&machine).contains(&(*name).to_owned()))
+    });
+    carries(2);
+    reaches(&machine, 2, 0);
+    assert_eq!(
+        (0..3).map(|place| mac(&machine, place)).collect::<Vec<_>>(),
+        macs
+    );
+    wait_until("nobody says that one is left out", || {
+        log(&machine).contains("gone: was attached before, and is not attached again: ")
+    });
+    assert!(!domains(&machine).contains(&"gone".to_owned()));
+    assert!(
+        !fs::read_to_string(machine.folder.path().join("run/grantway.state"))
+            .unwrap()
+            .contains("\"gone\"")
+    );
+    is_stopped_and_started(machine, &macs);
+}
+
+/// The same when the service is stopped in order.
+fn is_stopped_and_started(mut machine: Machine, macs: &[String]) {
+    let stopped = Command::new("kill")
+        .args(["-TERM", &machine.up.id().to_string()])
+        .status();
+    assert!(stopped.unwrap().success());
+    assert!(machine.up.wait().unwrap().success());
+    (0..3).for_each(|place| loses_interface(&machine, place));
+    machine.start_again();
+    for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+        reaches(&machine, from, to);
+    }
+    assert_eq!(
+        (0..3).map(|place| mac(&machine, place)).collect::<Vec<_>>(),
+        macs
+    );
+    machine.end();
+}
+
+/// Another namespace of the same name is not what was attached.
+#[test]
+fn a_namespace_that_has_become_another_is_left_out() {
+    let Some(mut machine) = empty(&["ip", "ping"]) else {
+        return;
+    };
+    let name = format!("left-{}", std::process::id());
+    let ip = |args: &[&str]| Command::new("ip").args(args).status().unwrap().success();
+    assert!(ip(&["netns", "add", &name]));
+    machine.ask(&["attach", "other", "--netns", &name, "--ip", "10.0.0.9/24"]);
+    attach(&machine, 0);
+    assert!(kill(core(&machine)));
+    machine.has_died();
+    assert!(ip(&["netns", "delete", &name]) && ip(&["netns", "add", &name]));
+    machine.start_again();
+    wait_until("nobody says that one is left out", || {
+        log(&machine).contains("other: was attached before, and is not attached again: ")
+    });
+    wait_until("the other one is not there", || {
+        domains(&machine).contains(&NAMES[0].to_owned())
+    });
+    let inside = Command::new("ip")
+        .args(["netns", "exec", &name, "ip", "link"])
+        .output();
+    let inside = text(&inside.unwrap().stdout);
+    assert!(ip(&["netns", "delete", &name]));
+    assert!(!inside.contains("eth0"), "{inside}");
+    machine.end();
+}
+
+#[test]
+fn many_guests_are_there_again_soon() {
+    let Some(mut machine) = empty(&["ip", "ping"]) else {
+        return;
+    };
+    let crowd: Vec<Namespace> = (0..CROWD).map(|_| Namespace::new().unwrap()).collect();
+    for (n, namespace) in crowd.iter().enumerate() {
+        let path = namespace.path().display().to_string();
+        let cidr = format!("10.1.0.{}/24", n + 1);
+        machine.ask(&["attach", &format!("n{n}"), "--netns", &path, "--ip", &cidr]);
+    }
+    let before = machine.ask(&["status"])["domains"]
+        .as_array()
+        .unwrap()
+        .len();
+    assert!(kill(core(&machine)));
+    let began = Instant::now();
+    machine.has_died();
+    machine.start_again();
+    wait_until("not all came back", || {
+        let status = machine.ask(&["status"]);
+        let domains = status["domains"].as_array().unwrap();
+        domains.len() == before && domains.iter().all(|d| d["state"] == "running")
+    });
+    let outage: Duration = began.elapsed();
+    eprintln!(
+        "{CROWD} guests were there again after {} ms",
+        outage.as_millis()
+    );
+    let ping = crowd[0].enter(|| {
+        wait_until("no answer to a ping", || {
+            let ping = Command::new("ping")
+                .args(["-c", "1", "-W", "1", "10.1.0.64"])
+                .output();
+            ping.unwrap().status.success()
+        });
+    });
+    ping.unwrap();
+    machine.end();
+}

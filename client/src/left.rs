@@ -1,0 +1,114 @@
+//! What a machine has left for the next one of its name.
+
+use crate::Error;
+use crate::runtime::{check_name, runtime_dir};
+use abi::core::LEFT_MAX;
+use rustix::fs::{Mode, OFlags, open};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What others may do with a file of ours: nothing that changes it.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// Where the machine of a name leaves the guests that were attached to it.
+pub(crate) fn path_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.state"))
+}
+
+/// What the machine of a name has left, if it has not ended in order: text, which the next one of
+/// its name reads.
+///
+/// # Errors
+/// It is no file of this user's or root's that others cannot change, or cannot be read.
+pub fn left_by(name: &str) -> Result<Option<String>, Error> {
+    check_name(name)?;
+    let path = path_of(&runtime_dir()?, name);
+    match read(&path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(format!("read {}", path.display()), error)),
+    }
+}
+
+/// Forget what the machine of a name has left, which does not run; whether there was something.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn forget_left(name: &str) -> Result<bool, Error> {
+    check_name(name)?;
+    let path = path_of(&runtime_dir()?, name);
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io(format!("remove {}", path.display()), error)),
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    // Not by a link, and not waiting for who writes a pipe.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::empty())?);
+    let found = file.metadata()?;
+    let own = rustix::process::geteuid().as_raw();
+    if !found.is_file() || (found.uid() != own && found.uid() != 0) {
+        return Err(io::Error::other("it is no file of this user's"));
+    }
+    if found.mode() & OTHERS_WRITE != 0 {
+        return Err(io::Error::other("others may change it"));
+    }
+    if found.len() > LEFT_MAX as u64 {
+        let bytes = found.len();
+        return Err(io::Error::other(format!(
+            "it has {bytes} bytes, and {LEFT_MAX} is the most"
+        )));
+    }
+    let mut text = String::new();
+    file.take(LEFT_MAX as u64).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn only_an_own_file_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_of(dir.path(), "m");
+        assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::write(&path, "text").unwrap();
+        let says = |why: &str| {
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        let mode = |mode| fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        mode(0o600);
+        assert_eq!(read(&path).unwrap(), "text");
+        mode(0o620);
+        says("others may change it");
+        mode(0o600);
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(LEFT_MAX as u64 + 1)
+            .unwrap();
+        says("is the most");
+        fs::write(&path, [0xff]).unwrap();
+        says("UTF-8");
+        if rustix::process::geteuid().is_root() {
+            chown(&path, Some(7), None).unwrap();
+            says("no file of this user's");
+        }
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        says("no file of this user's");
+        fs::remove_dir(&path).unwrap();
+        symlink("/etc/hostname", &path).unwrap();
+        assert!(read(&path).is_err(), "a link");
+    }
+}

@@ -1,0 +1,59 @@
+//! Processes that end.
+
+use std::fs;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// Wait until a child has ended; false: not in time.
+pub(crate) fn wait_child(child: &mut Child, limit: Duration) -> bool {
+    let start = Instant::now();
+    loop {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return true;
+        }
+        if start.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Wait until something is so; false: not in time.
+pub(crate) fn wait_until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// Whether a process, anybody's, has ended; its parent may not have noticed.
+pub(crate) fn is_over(pid: u32) -> bool {
+    stat(pid)
+        .rsplit_once(") ")
+        .is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+/// `PID (NAME) STATE …` of a process; empty: there is none.
+fn stat(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default()
+}
+
+/// The processes that one has started, its threads included, and that live.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let listed = threads
+        .flatten()
+        .map(|thread| thread.path().join("children"));
+    let listed = listed.filter_map(|path| fs::read_to_string(path).ok());
+    let pids = listed.flat_map(|text| {
+        let pids = text.split_whitespace().map(str::parse);
+        pids.filter_map(Result::ok).collect::<Vec<u32>>()
+    });
+    pids.collect()
+}

@@ -1,0 +1,126 @@
+//! What this machine leaves for the one that takes its place when the core has ended: guests that
+//! were attached, in a file that the core writes. It is written before who attaches is answered,
+//! and when a guest begins to go: what is in it is there as a whole.
+//!
+//! A file that cannot be written is no reason to refuse a guest: the machine is as good as before,
+//! and only what comes after its end is worse. It is said, in the log and by `status`.
+
+use crate::refusal::Refusal;
+use crate::shape::{Shape, ShapeChange};
+use config::live::state::{self, Left, Origin};
+
+/// After so long it is tried again to write what could not be written.
+const AGAIN_NS: u64 = 10_000_000_000;
+
+/// What the file has, as far as we know.
+#[derive(Debug, Default)]
+pub(crate) struct LeftState {
+    /// None: it is to be looked at.
+    written: Option<Vec<u8>>,
+    /// Whether something of it may have become otherwise.
+    is_stale: bool,
+    /// When it is tried again; none: it was written.
+    again_ns: Option<u64>,
+}
+
+/// What the machine has to do without as long as it cannot be written.
+pub(crate) const LACK: &str = "that attached guests come back after an end of the core (the log \
+                               says what is in the way)";
+
+impl LeftState {
+    /// The machine becomes so.
+    pub(crate) fn look_at(&mut self, changes: &[ShapeChange]) {
+        let concerns = |change: &ShapeChange| {
+            matches!(
+                change,
+                ShapeChange::Up { .. }
+                    | ShapeChange::Leaves { .. }
+                    | ShapeChange::Gone { .. }
+                    | ShapeChange::Described { .. }
+                    | ShapeChange::Return { .. }
+                    | ShapeChange::Returned { .. }
+            )
+        };
+        self.is_stale |= changes.iter().any(concerns);
+    }
+
+    /// What is to be written, if that is not in the file, and not too soon to be tried again.
+    pub(crate) fn due(&mut self, name: &str, shape: &Shape, now_ns: u64) -> Option<Vec<u8>> {
+        let is_due = match self.again_ns {
+            Some(at) => now_ns >= at,
+            None => self.is_stale || self.written.is_none(),
+        };
+        if !is_due {
+            return None;
+        }
+        self.is_stale = false;
+        let text = state::write(name, &left(shape));
+        (self.written.as_ref() != Some(&text)).then_some(text)
+    }
+
+    /// When it is tried again.
+    pub(crate) fn again_ns(&self) -> Option<u64> {
+        self.again_ns
+    }
+
+    /// The core has written it, or not: why, if that is news.
+    pub(crate) fn wrote(
+        &mut self,
+        text: Vec<u8>,
+        written: Result<(), Refusal>,
+        now_ns: u64,
+    ) -> Option<String> {
+        let Err(Refusal { why, .. }) = written else {
+            self.written = Some(text);
+            self.again_ns = None;
+            return None;
+        };
+        let is_news = self.again_ns.is_none();
+        self.written = None;
+        self.again_ns = Some(now_ns.saturating_add(AGAIN_NS));
+        is_news.then(|| format!("what is attached cannot be written for the next core: {why}"))
+    }
+}
+
+/// The guests that are to come back: those that are there and stay, and those that are on their way
+/// back.
+fn left(shape: &Shape) -> Vec<Left<'_>> {
+    const UNKNOWN: &Origin = &Origin::UNKNOWN;
+    let attached = shape.live().into_iter().flat_map(|live| &live.attached);
+    let there = attached.filter(|(name, _)| !shape.is_changing(name));
+    let there = there.map(|(name, guest)| Left {
+        guest,
+        origin: shape.origin(name).unwrap_or(UNKNOWN),
+    });
+    there
+        .chain(shape.all_returning().iter().map(Left::from))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_written_is_tried_again_and_said_once() {
+        let mut state = LeftState::default();
+        let shape = Shape::default();
+        let nothing = Some(Vec::new());
+        let full = || Err("No space left on device".to_owned().into());
+        assert_eq!(state.due("m", &shape, 5), nothing, "of another core");
+        let said = state.wrote(Vec::new(), full(), 5).unwrap();
+        assert!(said.contains("No space left"), "{said}");
+        state.look_at(&[ShapeChange::Up { name: "a".into() }]);
+        assert_eq!(state.due("m", &shape, 4 + AGAIN_NS), None, "too soon");
+        assert_eq!(state.due("m", &shape, 5 + AGAIN_NS), nothing);
+        assert_eq!(state.wrote(Vec::new(), full(), 6), None);
+        assert_eq!(state.wrote(Vec::new(), Ok(()), 7), None);
+        assert_eq!(state.again_ns(), None);
+        assert_eq!(state.due("m", &shape, 8), None);
+        state.look_at(&[ShapeChange::HasRefitted]);
+        assert!(!state.is_stale);
+        state.look_at(&[ShapeChange::Up { name: "a".into() }]);
+        assert!(state.is_stale);
+        assert_eq!(state.due("m", &shape, 9), None, "the same");
+    }
+}

@@ -1,0 +1,62 @@
+//! The file of what outlives this process: what the manager wants the next core's to know.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Writes it: as a whole, or not at all. Where nothing is to outlive us there is no file.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("state-new");
+    let written = match bytes {
+        [] => fs::remove_file(path),
+        bytes => OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)
+            .and_then(|mut file| file.write_all(bytes))
+            .and_then(|()| fs::rename(&new, path)),
+    };
+    match written {
+        Err(error) if bytes.is_empty() && error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => {
+            let _ = fs::remove_file(new);
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn it_is_there_as_a_whole_or_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.state");
+        let read = || fs::read(&path).ok();
+        write(&path, b"").unwrap();
+        assert_eq!(read(), None);
+        for text in [&b"one"[..], b"another"] {
+            write(&path, text).unwrap();
+            assert_eq!(read().as_deref(), Some(text));
+        }
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        // What cannot be written leaves the one before, and nothing beside it.
+        let new = path.with_extension("state-new");
+        fs::create_dir(&new).unwrap();
+        assert!(write(&path, b"third").is_err());
+        assert_eq!(read().as_deref(), Some(&b"another"[..]));
+        fs::remove_dir(&new).unwrap();
+        write(&path, b"").unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert!(write(&dir.path().join("no/folder"), b"x").is_err());
+    }
+}
