@@ -77,7 +77,7 @@ pub fn hypercalls(bytes: &[u8]) {
 
 /// The monitor's books: three domains, and a connection between the granter and the caller.
 fn books(world: &World) -> Arc<Shared> {
-    let shared = Arc::new(Shared::new(baselines::mechanisms));
+    let shared = Arc::new(Shared::new(Some(baselines::mechanisms)));
     {
         let mut tables = shared.grants.lock();
         tables.insert(CALLER, Arc::clone(&world.caller), SLOTS);

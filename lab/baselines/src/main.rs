@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    grantwayd::run(baselines::mechanisms)
+    grantwayd::run(Some(baselines::mechanisms))
 }

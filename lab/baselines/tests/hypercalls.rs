@@ -25,7 +25,7 @@ fn grant(rig: &Rig, index: u32, frame: u32, readonly: bool) {
 
 #[test]
 fn nonsense_is_refused_as_a_whole() {
-    let mut rig = Rig::new(mechanisms);
+    let mut rig = Rig::new(Some(mechanisms));
     for (kind, count) in [
         (Kind::GrantCopy as u32, OPS_MAX as u32 + 1),
         (Kind::GrantMap as u32, u32::MAX),
@@ -42,7 +42,7 @@ fn nonsense_is_refused_as_a_whole() {
 fn an_exchange_is_made_for_a_connection_of_ones_own() {
     use GrantStatus as S;
     const WIDE: u64 = 1 << 32;
-    let mut rig = Rig::new(mechanisms);
+    let mut rig = Rig::new(Some(mechanisms));
     let space = std::sync::Mutex::new(monitor::fake::FakeSpace::default());
     let space = std::sync::Arc::new(space);
     rig.shared.grants.lock().set_space(DomId(0), Some(space));
@@ -69,7 +69,7 @@ fn an_exchange_is_made_for_a_connection_of_ones_own() {
 #[test]
 fn what_shows_a_device_is_no_grant_s() {
     const NUMBER: u64 = 5;
-    let mut rig = Rig::new(mechanisms);
+    let mut rig = Rig::new(Some(mechanisms));
     grant(&rig, 3, 1, true);
     let part = |slot, pages| DeviceMap {
         slot: Slot(slot),
@@ -111,7 +111,7 @@ fn what_shows_a_device_is_no_grant_s() {
 
 #[test]
 fn a_full_batch_of_copies() {
-    let mut rig = Rig::new(mechanisms);
+    let mut rig = Rig::new(Some(mechanisms));
     grant(&rig, 3, 1, true);
     let text = b"granted bytes";
     let page = rig.memories[1].frame(1).unwrap();
@@ -142,7 +142,7 @@ fn a_full_batch_of_copies() {
 
 #[test]
 fn map_and_unmap() {
-    let mut rig = Rig::new(mechanisms);
+    let mut rig = Rig::new(Some(mechanisms));
     grant(&rig, 3, 1, true);
     let map = |slot, readonly| {
         let map = Map {
@@ -203,7 +203,7 @@ proptest! {
             prop::collection::vec(word(), 0..60),
         ), 1..20),
     ) {
-        let rig = Rig::new(mechanisms);
+        let rig = Rig::new(Some(mechanisms));
         let table = rig.memories[1].info.span();
         for (index, &entry) in entries.iter().enumerate() {
             table.u64(info::GRANT_TABLE + index * 8).unwrap().store(entry, Ordering::Relaxed);

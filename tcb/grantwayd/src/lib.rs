@@ -38,9 +38,9 @@ use shmem::time::monotonic_ns;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-/// The whole program, with these mechanisms beside counted grants.
+/// The whole program, with these mechanisms beside counted grants, if any.
 #[must_use]
-pub fn run(mechanism: Make) -> ExitCode {
+pub fn run(mechanism: Option<Make>) -> ExitCode {
     match serve(mechanism) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -53,7 +53,7 @@ pub fn run(mechanism: Make) -> ExitCode {
 }
 
 /// Serves until the end. An error that was not said yet is returned.
-fn serve(mechanism: Make) -> Result<(), Option<String>> {
+fn serve(mechanism: Option<Make>) -> Result<(), Option<String>> {
     let began_ns = monotonic_ns();
     let args = Args::parse(std::env::args().skip(1))?;
     shmem::install_fault_handler();

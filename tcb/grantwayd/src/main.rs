@@ -1,5 +1,5 @@
 //! See the library of this name.
 
 fn main() -> std::process::ExitCode {
-    grantwayd::run(monitor::grant::nothing)
+    grantwayd::run(None)
 }

@@ -14,18 +14,14 @@ use std::os::fd::BorrowedFd;
 /// Never blocks.
 pub(crate) fn serve(domain: &mut Domain, shared: &Shared, now_ns: u64) {
     let id = domain.id;
-    let Some(parts) = domain.parts.as_mut() else {
-        return;
-    };
-    let running = parts.process.as_ref();
-    let Some(process) = running.and_then(|running| running.worker.process().cloned()) else {
+    let Some(process) = domain.process().cloned() else {
         return;
     };
     // An error means that the domain is gone: its end is noticed elsewhere.
-    while parts.attaches.available(now_ns) > 0
+    while domain.attaches.available(now_ns) > 0
         && let Ok(Some(call)) = process.attach.receive()
     {
-        parts.attaches.take(now_ns, 1);
+        domain.attaches.take(now_ns, 1);
         if let Err(errno) = answer(shared, id, &process.attach, call) {
             // Every call is answered; who is gone needs no answer.
             let _ = process.attach.answer_errno(call, errno.raw_os_error());
@@ -55,6 +51,6 @@ fn answer(shared: &Shared, id: DomId, port: &AttachPort, call: Call) -> Result<(
 
 /// When a domain whose attach calls are not heard just now is heard again; none: it is.
 pub(crate) fn next_ns(domain: &Domain, now_ns: u64) -> Option<u64> {
-    let next = domain.parts.as_ref()?.attaches.ready_at(now_ns, 1)?;
+    let next = domain.attaches.ready_at(now_ns, 1)?;
     (next > now_ns).then_some(next)
 }

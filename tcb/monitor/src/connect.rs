@@ -12,6 +12,7 @@ use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
 use rustix::io::Errno;
 use shmem::rate::TokenBucket;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Writes of one record in a row, before [`WRITES_PER_SECOND`] counts: each wakes the other end.
@@ -69,13 +70,6 @@ fn writes() -> TokenBucket {
     TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST)
 }
 
-/// Tells domains that connections of theirs are others now, under no lock.
-fn tell(ends: impl IntoIterator<Item = (Arc<Port>, u32)>) {
-    for (port, number) in ends {
-        port.tell_of(number);
-    }
-}
-
 /// What a domain sees of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
@@ -91,6 +85,11 @@ pub struct View {
     pub body: [u8; RECORD_BYTES],
 }
 
+/// Every key of a domain's.
+fn of(domain: DomId) -> RangeInclusive<Key> {
+    (domain, 0)..=(domain, u32::MAX)
+}
+
 #[derive(Debug, Default)]
 struct Records {
     ends: BTreeMap<Key, End>,
@@ -102,16 +101,14 @@ impl Records {
         self.ends.get_mut(&(domain, conn.0)).ok_or(Errno::NOENT)
     }
 
-    /// A domain's ends.
-    fn of(&self, domain: DomId) -> Vec<Key> {
-        let own = self.ends.range((domain, 0)..=(domain, u32::MAX));
-        own.map(|(key, _)| *key).collect()
+    /// A domain's ends, which are no more.
+    fn take_out(&mut self, domain: DomId) -> Vec<(Key, End)> {
+        self.ends.extract_if(of(domain), |_, _| true).collect()
     }
 
-    /// Who is to be told when the other end of this one changes, and of which of its connections.
-    fn told(&self, end: Key) -> Option<(Arc<Port>, u32)> {
-        let port = self.ends.get(&end)?.port.as_ref()?;
-        Some((Arc::clone(port), end.1))
+    /// Where the domain of an end can be reached, as long as it lives.
+    fn port(&self, end: Key) -> Option<Arc<Port>> {
+        self.ends.get(&end)?.port.clone()
     }
 
     fn take_number(&mut self, domain: DomId) -> Result<Key, Errno> {
@@ -138,6 +135,21 @@ impl Connections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes records. Domains are told, under no lock, of the ends that `change` puts into the
+    /// list.
+    fn change<T>(&self, change: impl FnOnce(&mut Records, &mut Vec<Key>) -> T) -> T {
+        let mut records = self.lock();
+        let mut told = Vec::new();
+        let done = change(&mut records, &mut told);
+        let reached = |end: Key| Some((records.port(end)?, end.1));
+        let ports: Vec<_> = told.into_iter().filter_map(reached).collect();
+        drop(records);
+        for (port, number) in ports {
+            port.tell_of(number);
+        }
+        done
+    }
+
     /// Makes a connection; both ends start as [`XenbusState::Initialising`] and are told. The
     /// backend's number of it, and the frontend's.
     ///
@@ -149,21 +161,19 @@ impl Connections {
         frontend: (DomId, Arc<Port>),
         handle: u16,
     ) -> Result<(ConnId, ConnId), Errno> {
-        let mut records = self.lock();
-        let back = records.take_number(backend.0)?;
-        let front = records.take_number(frontend.0);
-        let front = front.inspect_err(|_| records.give_number_back(back))?;
-        for (own, port, role, peer) in [
-            (back, backend.1, Role::Backend, front),
-            (front, frontend.1, Role::Frontend, back),
-        ] {
-            let end = End::new(role, handle, peer, port);
-            records.ends.insert(own, end);
-        }
-        let told = [back, front].map(|end| records.told(end));
-        drop(records);
-        tell(told.into_iter().flatten());
-        Ok((ConnId(back.1), ConnId(front.1)))
+        self.change(|records, told| {
+            let back = records.take_number(backend.0)?;
+            let front = records.take_number(frontend.0);
+            let front = front.inspect_err(|_| records.give_number_back(back))?;
+            for (own, port, role, peer) in [
+                (back, backend.1, Role::Backend, front),
+                (front, frontend.1, Role::Frontend, back),
+            ] {
+                records.ends.insert(own, End::new(role, handle, peer, port));
+                told.push(own);
+            }
+            Ok((ConnId(back.1), ConnId(front.1)))
+        })
     }
 
     /// Writes a domain's record of a connection and tells the other end.
@@ -180,23 +190,21 @@ impl Connections {
         body: &[u8; RECORD_BYTES],
         now_ns: u64,
     ) -> Result<(), Errno> {
-        let mut records = self.lock();
-        let peer = records.end(domain, conn)?.peer;
-        let leaves = !records.ends.contains_key(&peer);
-        let own = records.end(domain, conn)?;
-        let closes = matches!(state, XenbusState::Closing | XenbusState::Closed);
-        if !own.state.may_become(state) || leaves && !closes {
-            return Err(Errno::INVAL);
-        }
-        if !own.writes.take(now_ns, 1) {
-            return Err(Errno::AGAIN);
-        }
-        own.state = state;
-        own.body = *body;
-        let told = records.told(peer);
-        drop(records);
-        tell(told);
-        Ok(())
+        self.change(|records, told| {
+            let peer = records.end(domain, conn)?.peer;
+            let leaves = !records.ends.contains_key(&peer);
+            let own = records.end(domain, conn)?;
+            let closes = matches!(state, XenbusState::Closing | XenbusState::Closed);
+            if !own.state.may_become(state) || leaves && !closes {
+                return Err(Errno::INVAL);
+            }
+            if !own.writes.take(now_ns, 1) {
+                return Err(Errno::AGAIN);
+            }
+            (own.state, own.body) = (state, *body);
+            told.push(peer);
+            Ok(())
+        })
     }
 
     /// What a domain sees of a connection.
@@ -227,8 +235,7 @@ impl Connections {
     pub fn other_end(&self, domain: DomId, conn: ConnId) -> Result<(DomId, Arc<Port>), Errno> {
         let mut records = self.lock();
         let peer = records.end(domain, conn)?.peer;
-        let (port, _) = records.told(peer).ok_or(Errno::NOTCONN)?;
-        Ok((peer.0, port))
+        Ok((peer.0, records.port(peer).ok_or(Errno::NOTCONN)?))
     }
 
     /// Puts the doorbell of a connection's other end into a domain's table, once: `give` does.
@@ -255,42 +262,33 @@ impl Connections {
     ///
     /// What the other ends have written stays: it is theirs to take back.
     pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<Port>)) {
-        let mut records = self.lock();
-        if let Some(numbers) = records.numbers.remove(&dead) {
-            records.numbers.insert(domain, numbers);
-        }
-        let mut told = Vec::new();
-        for old in records.of(dead) {
-            let new = (domain, old.1);
-            let Some(end) = records.ends.remove(&old) else {
-                continue;
-            };
-            let Some(other) = records.ends.get_mut(&end.peer) else {
-                records.give_number_back(new);
-                continue;
-            };
-            (other.peer, other.has_doorbell) = (new, false);
-            // The other end has to close and come back: it may write as often as that takes.
-            other.writes = writes();
-            let end = End::new(end.role, end.handle, end.peer, Arc::clone(&port));
-            told.extend(records.told(end.peer));
-            records.ends.insert(new, end);
-            told.extend(records.told(new));
-        }
-        drop(records);
-        tell(told);
+        self.change(|records, told| {
+            if let Some(numbers) = records.numbers.remove(&dead) {
+                records.numbers.insert(domain, numbers);
+            }
+            for (old, end) in records.take_out(dead) {
+                let new = (domain, old.1);
+                let Some(other) = records.ends.get_mut(&end.peer) else {
+                    records.give_number_back(new);
+                    continue;
+                };
+                (other.peer, other.has_doorbell) = (new, false);
+                // The other end has to close and come back: it may write as often as that takes.
+                other.writes = writes();
+                told.extend([end.peer, new]);
+                let end = End::new(end.role, end.handle, end.peer, Arc::clone(&port));
+                records.ends.insert(new, end);
+            }
+        });
     }
 
     /// Takes away every connection of a domain of which nothing is left, and its ends of them: to
     /// each other end it is *unknown*, and cannot be reached.
     pub fn remove_all(&self, dead: DomId) {
-        let mut records = self.lock();
-        records.numbers.remove(&dead);
-        let own = records.of(dead).into_iter();
-        let gone: Vec<_> = own.filter_map(|key| records.ends.remove(&key)).collect();
-        let told: Vec<_> = gone.iter().map(|end| records.told(end.peer)).collect();
-        drop(records);
-        tell(told.into_iter().flatten());
+        self.change(|records, told| {
+            records.numbers.remove(&dead);
+            told.extend(records.take_out(dead).iter().map(|(_, end)| end.peer));
+        });
     }
 
     /// Gives the numbers of connections that were taken away back, where the domain is idle and
@@ -298,10 +296,9 @@ impl Connections {
     pub fn release_unused(&self, is_used: impl Fn(DomId, ConnId) -> bool) {
         let mut idle: Vec<_> = {
             let Records { ends, .. } = &*self.lock();
-            let left = ends.iter().filter(|(_, end)| !ends.contains_key(&end.peer));
-            left.filter(|(_, end)| end.is_idle())
-                .map(|(key, _)| *key)
-                .collect()
+            let left = |end: &End| end.is_idle() && !ends.contains_key(&end.peer);
+            let left = ends.iter().filter(|(_, end)| left(end));
+            left.map(|(key, _)| *key).collect()
         };
         idle.retain(|&(domain, number)| !is_used(domain, ConnId(number)));
         let mut records = self.lock();
@@ -323,7 +320,7 @@ impl Connections {
     #[must_use]
     pub fn are_up(&self, domain: DomId) -> bool {
         let Records { ends, .. } = &*self.lock();
-        let mut own = ends.range((domain, 0)..=(domain, u32::MAX));
+        let mut own = ends.range(of(domain));
         own.all(|(_, own)| {
             let other = ends.get(&own.peer);
             let other = other.filter(|other| other.port.is_some());
@@ -331,30 +328,15 @@ impl Connections {
         })
     }
 
-    /// A domain is dead: its ends are closed, and the others are told.
-    pub fn close_all(&self, domain: DomId) {
-        self.end_all(domain, XenbusState::Closed);
-    }
-
-    /// A dead domain has been cleared away: its ends are unknown, and the others are told.
-    pub fn forget_all(&self, domain: DomId) {
-        self.end_all(domain, XenbusState::Unknown);
-    }
-
-    fn end_all(&self, domain: DomId, state: XenbusState) {
-        let mut records = self.lock();
-        let own = records.ends.range_mut((domain, 0)..=(domain, u32::MAX));
-        let others: Vec<Key> = own
-            .map(|(_, own)| {
-                own.state = state;
-                own.body = [0; RECORD_BYTES];
-                own.port = None;
-                own.peer
-            })
-            .collect();
-        let told: Vec<_> = others.iter().map(|&end| records.told(end)).collect();
-        drop(records);
-        tell(told.into_iter().flatten());
+    /// A domain is dead: its ends are closed or, when it has been cleared away, unknown. The others
+    /// are told.
+    pub fn end_all(&self, domain: DomId, state: XenbusState) {
+        self.change(|records, told| {
+            for own in records.ends.range_mut(of(domain)).map(|(_, own)| own) {
+                (own.state, own.body, own.port) = (state, [0; RECORD_BYTES], None);
+                told.push(own.peer);
+            }
+        });
     }
 
     /// Every connection that was not taken away, by its backend and the backend's number; `name`

@@ -34,7 +34,6 @@ pub(crate) struct Parts {
     pub(crate) epoll: Arc<OwnedFd>,
     /// How many numbers of devices were given out.
     pub(crate) devices: u64,
-    pub(crate) attaches: TokenBucket,
     pub(crate) process: Option<Running>,
 }
 
@@ -54,6 +53,7 @@ pub(crate) struct Domain {
     pub(crate) life: Life,
     pub(crate) counters: Arc<CallCounters>,
     pub(crate) parts: Option<Parts>,
+    pub(crate) attaches: TokenBucket,
     /// Whether its attach calls are heard: it is within its budget.
     pub(crate) attach_open: bool,
     /// Process ids of domain and agent, for reports also afterwards.
@@ -86,9 +86,9 @@ impl Domain {
                 port: Arc::new(port),
                 epoll: Arc::new(epoll),
                 devices: 0,
-                attaches: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
                 process: None,
             }),
+            attaches: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
             attach_open: true,
             pids: (0, 0),
             cpu_ns: [0; 3],

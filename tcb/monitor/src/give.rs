@@ -71,7 +71,7 @@ mod tests {
     }
 
     fn machine() -> (Hypervisor, DomId) {
-        let mut machine = Hypervisor::new(crate::grant::nothing).unwrap();
+        let mut machine = Hypervisor::new(None).unwrap();
         let spec = DomainSpec {
             name: "d".into(),
             program: Program::Driver,

@@ -15,21 +15,12 @@ use crate::spec::{DomainError, DomainSpec, Start};
 use crate::watch::Watch;
 use abi::layout::info;
 use abi::status::Program;
-use abi::{ConnId, DomId};
+use abi::{ConnId, DomId, XenbusState};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// A descriptor of the hypervisor that became readable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A worker has something to tell.
-    Workers,
-    /// The process of a domain has ended, or a domain asks for a descriptor.
-    Domains,
-}
 
 /// All domains and what is between them.
 #[derive(Debug)]
@@ -45,11 +36,11 @@ pub struct Hypervisor {
 }
 
 impl Hypervisor {
-    /// A hypervisor without domains, with these mechanisms beside counted grants.
+    /// A hypervisor without domains, with these mechanisms beside counted grants, if any.
     ///
     /// # Errors
     /// The kernel has no descriptors left.
-    pub fn new(mechanism: Make) -> io::Result<Self> {
+    pub fn new(mechanism: Option<Make>) -> io::Result<Self> {
         Ok(Self {
             shared: Arc::new(Shared::new(mechanism)),
             domains: Vec::new(),
@@ -242,36 +233,27 @@ impl Hypervisor {
             .all(|d| matches!(d.life, Life::Gone(_) | Life::Built))
     }
 
-    /// What is worth waiting for; pass what became readable to [`Hypervisor::handle`].
+    /// What is worth waiting for; when one of these is readable, [`Hypervisor::handle`] sees to it.
     #[must_use]
-    pub fn sources(&self) -> [(Source, BorrowedFd<'_>); 2] {
-        let domains = (Source::Domains, self.watch.0.as_fd());
-        [(Source::Workers, self.post.fd()), domains]
+    pub fn sources(&self) -> [BorrowedFd<'_>; 2] {
+        [self.post.fd(), self.watch.0.as_fd()]
     }
 
-    /// Sees to a descriptor that became readable.
-    pub fn handle(&mut self, source: Source, now_ns: u64) {
-        match source {
-            Source::Workers => self.hear(now_ns),
-            Source::Domains => {
-                for (id, asks) in self.watch.take() {
-                    self.see(id, asks, now_ns);
-                }
-            }
-        }
-    }
-
-    fn see(&mut self, id: DomId, asks: bool, now_ns: u64) {
+    /// Sees to what workers have to tell, to domains that have ended, and to what domains ask for.
+    pub fn handle(&mut self, now_ns: u64) {
+        let seen = self.watch.take();
+        // After that: why a domain was struck is told before its end can be seen.
+        self.hear(now_ns);
         let shared = Arc::clone(&self.shared);
-        match self.domain_mut(id) {
-            Some(domain) if asks => {
-                attach::serve(domain, &shared, now_ns);
+        for (id, asks) in seen {
+            match self.domain_mut(id) {
+                Some(domain) if asks => attach::serve(domain, &shared, now_ns),
+                Some(domain) => {
+                    let how = domain.process().and_then(|process| process.how_it_ended());
+                    self.kill(id, &how.unwrap_or_else(|| "ended".into()));
+                }
+                None => {}
             }
-            Some(domain) => {
-                let how = domain.process().and_then(|process| process.how_it_ended());
-                self.kill(id, &how.unwrap_or_else(|| "ended".into()));
-            }
-            None => {}
         }
     }
 
@@ -308,30 +290,13 @@ impl Hypervisor {
         }
     }
 
-    /// Kills who keeps a device over the memory of a domain that is over; returns when to look
-    /// again.
-    fn end_pins(&mut self, now_ns: u64) -> Option<u64> {
-        loop {
-            let over = |id: DomId| self.life(id).is_none_or(Life::is_over);
-            match self.shared.counted.pins.overdue(over, now_ns) {
-                Ok(next) => return next,
-                Err(user) => {
-                    self.kill(
-                        user,
-                        "killed: it kept a device over the memory of a dead domain",
-                    );
-                }
-            }
-        }
-    }
-
     /// Sees to deadlines; returns when to call again at the latest.
     pub fn tick(&mut self, now_ns: u64) -> Option<u64> {
-        let mut next = self.end_pins(now_ns);
-        for at in 0..self.domains.len() {
-            let Some(domain) = self.domains.get_mut(at) else {
-                break;
-            };
+        let over = |id: DomId| self.life(id).is_none_or(Life::is_over);
+        let (late, mut next) = self.shared.counted.pins.overdue(over, now_ns);
+        let why = "killed: it kept a device over the memory of a dead domain";
+        let mut late: Vec<_> = late.into_iter().map(|user| (user, why)).collect();
+        for domain in &mut self.domains {
             let demand = domain.life.look(domain.signs(), now_ns);
             match demand {
                 Demand::Nothing => {}
@@ -340,11 +305,7 @@ impl Hypervisor {
                         parts.port.raise(info::PENDING_PING);
                     }
                 }
-                Demand::Kill(why) => {
-                    let id = domain.id;
-                    self.kill(id, why);
-                    continue;
-                }
+                Demand::Kill(why) => late.push((domain.id, why)),
             }
             let attach_ns = attach::next_ns(domain, now_ns);
             if domain.attach_open != attach_ns.is_none() {
@@ -356,6 +317,9 @@ impl Hypervisor {
             for deadline in [domain.life.deadline_ns(), attach_ns] {
                 next = [next, deadline].into_iter().flatten().min();
             }
+        }
+        for (id, why) in late {
+            self.kill(id, why);
         }
         next
     }
@@ -387,7 +351,7 @@ impl Hypervisor {
             }
         }
         self.shared.grants.lock().fence(id);
-        self.shared.connections.close_all(id);
+        self.shared.connections.end_all(id, XenbusState::Closed);
     }
 
     /// A domain's worker has cleared it away.
@@ -402,7 +366,7 @@ impl Hypervisor {
         }
         let why = domain.life.text().to_owned();
         domain.life = Life::Gone(why);
-        self.shared.connections.forget_all(id);
+        self.shared.connections.end_all(id, XenbusState::Unknown);
         self.shared.devices.forget(id);
         // Of one that was given up before it ran.
         self.shared.counted.pins.forget(id);

@@ -45,7 +45,7 @@ mod watch;
 mod worker;
 
 pub use device::{Device, DeviceControl, DeviceMap, NoRoom};
-pub use hypervisor::{Hypervisor, Source};
+pub use hypervisor::Hypervisor;
 pub use life::Life;
 pub use pins::Pin;
 pub use spec::{DomainError, DomainSpec, Start};

@@ -22,9 +22,10 @@ impl Hypervisor {
     /// device, a connection, or what is on its way from workers.
     fn names(&self, id: DomId) -> bool {
         let shared = &self.shared;
+        let mut others = shared.mechanism.iter();
         shared.grants.lock().knows(id)
             || shared.counted.names(id)
-            || shared.mechanism.names(id)
+            || others.any(|other| other.names(id))
             || shared.connections.names(id)
             || shared.devices.names(id)
             || self.post.names(id)
@@ -66,7 +67,8 @@ impl Hypervisor {
     pub(crate) fn release_unused(&self) {
         let shared = &self.shared;
         shared.connections.release_unused(|domain, conn| {
-            shared.counted.is_for(domain, conn) || shared.mechanism.is_for(domain, conn)
+            let mut others = shared.mechanism.iter();
+            shared.counted.is_for(domain, conn) || others.any(|other| other.is_for(domain, conn))
         });
     }
 }

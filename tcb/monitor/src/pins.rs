@@ -82,27 +82,24 @@ impl Pins {
             .any(|device| device.user == id || device.pin.of == id)
     }
 
-    /// A domain that keeps a device over frames of one that is over, for too long, and is not over
-    /// itself.
-    ///
-    /// # Errors
-    /// Such a domain; there may be more. Without one: when to look again.
+    /// Domains that keep a device over frames of one that is over, for too long, and are not over
+    /// themselves; and when to look for more.
     pub fn overdue(
         &self,
         is_over: impl Fn(DomId) -> bool,
         now_ns: u64,
-    ) -> Result<Option<u64>, DomId> {
-        let mut next: Option<u64> = None;
+    ) -> (Vec<DomId>, Option<u64>) {
+        let (mut late, mut next) = (Vec::new(), None);
         let kept = |device: &&mut PinningDevice| is_over(device.pin.of) && !is_over(device.user);
         for device in self.lock().iter_mut().filter(kept) {
             let due = *device
                 .due_ns
                 .get_or_insert(now_ns.saturating_add(PATIENCE_NS));
-            if now_ns >= due {
-                return Err(device.user);
+            match now_ns >= due {
+                true => late.push(device.user),
+                false => next = next.into_iter().chain([due]).min(),
             }
-            next = next.into_iter().chain([due]).min();
         }
-        Ok(next)
+        (late, next)
     }
 }

@@ -17,7 +17,6 @@ use crate::spec::{DomainSpec, Start};
 use abi::DomId;
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use shmem::futex::{self, Wake};
-use shmem::time::monotonic_ns;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -58,8 +57,8 @@ impl Control {
     pub(crate) fn stop(&self, thread: &Thread) {
         self.stop.store(true, Ordering::Release);
         // A change of the word, so that a worker that is about to sleep does not.
-        self.page.request().fetch_add(1, Ordering::AcqRel);
-        futex::wake(self.page.request(), u32::MAX);
+        self.page.request.fetch_add(1, Ordering::AcqRel);
+        futex::wake(self.page.request, u32::MAX);
         thread.unpark();
     }
 
@@ -149,20 +148,17 @@ fn serve<S: AddressSpace>(
     control: &Control,
     tell: impl Fn(),
 ) -> Result<(), SpaceError> {
-    let request = server.page().request();
+    let request = server.page().request;
     // The page started as zeroes; the domain may have made its first call already.
     let mut seen = 0;
     loop {
         if control.stop.load(Ordering::Acquire) {
             return Ok(());
         }
-        let due_ns = server.due_ns();
-        if due_ns > 0 {
-            let debt_ns = due_ns.saturating_sub(monotonic_ns());
-            if debt_ns > 0 {
-                thread::park_timeout(NAP.min(Duration::from_nanos(debt_ns)));
-                continue;
-            }
+        let debt_ns = server.debt_ns();
+        if debt_ns > 0 {
+            thread::park_timeout(NAP.min(Duration::from_nanos(debt_ns)));
+            continue;
         }
         // Acquire: with the number, the operations are seen.
         let now = request.load(Ordering::Acquire);

@@ -99,7 +99,7 @@ impl Granter {
             let word = span.u32(info::CALL + offset).unwrap();
             word.store(value, Ordering::Relaxed);
         }
-        while self.server.due_ns() > 0 {
+        while self.server.debt_ns() > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.calls += 1;

@@ -179,7 +179,7 @@ fn the_end_of_a_domain_closes_its_ends() {
         .unwrap();
     back.told();
     front.told();
-    connections.close_all(FRONT);
+    connections.end_all(FRONT, XenbusState::Closed);
     let view = connections.get(BACK, ConnId(0)).unwrap();
     assert_eq!(
         (view.state, view.body),
@@ -190,7 +190,7 @@ fn the_end_of_a_domain_closes_its_ends() {
         connections.other_end(BACK, ConnId(0)),
         Err(Errno::NOTCONN)
     ));
-    connections.forget_all(FRONT);
+    connections.end_all(FRONT, XenbusState::Unknown);
     assert_eq!(
         connections.get(BACK, ConnId(0)).unwrap().state,
         XenbusState::Unknown
@@ -216,8 +216,8 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     assert!(connections.are_up(BACK) && connections.are_up(FRONT));
     let spent = || (0..100).take_while(|_| closes(&connections)).count();
     assert!(spent() < 64);
-    connections.close_all(BACK);
-    connections.forget_all(BACK);
+    connections.end_all(BACK, XenbusState::Closed);
+    connections.end_all(BACK, XenbusState::Unknown);
     back.told();
     front.told();
     let left = connections.get(FRONT, ConnId(0)).unwrap().own;
@@ -254,7 +254,7 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     let (peer, port) = connections.other_end(FRONT, ConnId(0)).unwrap();
     assert!(peer == NEW && Arc::ptr_eq(&port, &new.port));
     // Where the other end is dead there is nobody to wait for.
-    connections.close_all(FRONT);
+    connections.end_all(FRONT, XenbusState::Closed);
     assert!(connections.are_up(NEW));
     connections.replace(DomId(7), (DomId(8), Arc::clone(&new.port)));
     assert!(!connections.names(DomId(8)));
@@ -311,7 +311,7 @@ fn a_connection_that_is_taken_away_gives_its_numbers_back() {
     for who in [BACK, FRONT] {
         set(who, XenbusState::Connected).unwrap();
     }
-    connections.close_all(FRONT);
+    connections.end_all(FRONT, XenbusState::Closed);
     back.told();
     front.told();
     connections.remove_all(FRONT);
@@ -395,12 +395,12 @@ fn each_end_is_told_which_connection_is_another() {
     assert_eq!(back.told_of(), 1 << 70);
     set(BACK, 70).unwrap();
     assert_eq!((back.told_of(), fronts[70].told_of()), (0, 1));
-    connections.close_all(DomId(3));
+    connections.end_all(DomId(3), XenbusState::Closed);
     assert_eq!(back.told_of(), 1 << 2);
     connections.remove_all(DomId(4));
     assert_eq!(back.told_of(), 1 << 3);
     // What takes a dead domain's place has all to look at, and so has each other end.
-    connections.close_all(BACK);
+    connections.end_all(BACK, XenbusState::Closed);
     fronts
         .iter()
         .for_each(|front| assert!(front.told_of() <= 1));

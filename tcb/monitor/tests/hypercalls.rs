@@ -7,7 +7,6 @@ use abi::hypercall::{ANSWER_WORD, Bind, Kind, OP_WORDS, OPS, OPS_MAX, STATUS_WOR
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
 use monitor::fake::FakeSpace;
-use monitor::grant::nothing;
 use monitor::{Device, DeviceControl, DeviceMap, Pin};
 use proptest::prelude::*;
 use rig::{FRAMES, Rig, SLOTS};
@@ -19,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 #[test]
 fn ready() {
-    let mut rig = Rig::new(nothing);
+    let mut rig = Rig::new(None);
     assert!(!rig.counters.ready.load(Ordering::Relaxed));
     assert_eq!(rig.call(Kind::Ready as u32, 1), Err(Errno::INVAL));
     assert_eq!(rig.call(Kind::Ready as u32, 0), Ok(()));
@@ -28,7 +27,7 @@ fn ready() {
 
 #[test]
 fn nonsense_is_refused_as_a_whole() {
-    let mut rig = Rig::new(nothing);
+    let mut rig = Rig::new(None);
     rig.put(0, STATUS_WORD, 77);
     for (kind, count) in [
         (0, 0),
@@ -79,7 +78,7 @@ fn give(rig: &Rig, number: u64, control: Arc<Ending>, pages: Vec<DeviceMap>) {
 /// What one call asks of devices is answered operation by operation.
 #[test]
 fn devices_are_told_several_things_by_one_call() {
-    let mut rig = Rig::new(nothing);
+    let mut rig = Rig::new(None);
     let device: Arc<Ending> = Arc::default();
     give(&rig, 2, device, Vec::new());
     let devices = [2, 9, 2];
@@ -97,7 +96,7 @@ fn devices_are_told_several_things_by_one_call() {
 #[test]
 fn a_device_ends_when_its_descriptor_is_closed() {
     const NUMBER: u64 = 5;
-    let mut rig = Rig::new(nothing);
+    let mut rig = Rig::new(None);
     let device = Arc::new(Ending::default());
     let slot = Slot(2);
     let page = DeviceMap {
@@ -155,7 +154,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
 
 #[test]
 fn connections() {
-    let mut rig = Rig::new(nothing);
+    let mut rig = Rig::new(None);
     rig.put(0, 0, 0);
     rig.put(0, 1, XenbusState::InitWait as u64);
     rig.put(1, 0, 0x1122);
@@ -203,7 +202,7 @@ fn connections() {
 #[test]
 fn what_shows_a_device_is_no_table_s() {
     const NUMBER: u64 = 5;
-    let mut rig = Rig::new(nothing);
+    let mut rig = Rig::new(None);
     let space = Arc::new(Mutex::new(FakeSpace::default()));
     rig.shared.grants.lock().set_space(DomId(0), Some(space));
     let part = |slot, pages| DeviceMap {
@@ -270,7 +269,7 @@ proptest! {
             prop::collection::vec(word(), 0..60),
         ), 1..20),
     ) {
-        Rig::new(nothing).survives(calls);
+        Rig::new(None).survives(calls);
     }
 }
 

@@ -217,7 +217,7 @@ fn an_account_that_is_needed_stays_open() {
     let mechanism = crate::mechanisms(&Arc::default());
     let audit = || {
         let counted = CountedGrants::new(Arc::default());
-        world.grants.audit(&counted, &*mechanism)
+        world.grants.audit(&counted, Some(&*mechanism))
     };
     assert!(audit().0.contains_key(&GRANTER));
     for slot in 0..3 {

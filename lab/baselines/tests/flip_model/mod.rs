@@ -161,7 +161,7 @@ impl Rig {
     pub(crate) fn audit_of(&self, of: u16) -> u32 {
         let (accounts, leaked) = self
             .grants
-            .audit(&CountedGrants::new(Arc::default()), &*self.flips);
+            .audit(&CountedGrants::new(Arc::default()), Some(&*self.flips));
         assert_eq!(leaked, 0);
         accounts
             .get(&DomId(of))

@@ -290,7 +290,7 @@ impl Rig {
     /// The audit of a monitor that has classic grants alone.
     fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {
         let counted = CountedGrants::new(Arc::default());
-        self.grants.audit(&counted, &*self.mechanism)
+        self.grants.audit(&counted, Some(&*self.mechanism))
     }
 
     /// What a batch of mappings does in the model: the statuses, and the slots taken.

@@ -11,7 +11,7 @@ use crate::netd::Control;
 use abi::DomId;
 use abi::core::{Record, Stage, Task, Tell, Text};
 use link::sealed;
-use monitor::{Hypervisor, Life, Source};
+use monitor::{Hypervisor, Life};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ enum Ready {
     ManagerEnded,
     Netd,
     NetdEnded,
-    Hypervisor(Source),
+    Hypervisor,
 }
 
 /// What the manager knows of a domain.
@@ -277,9 +277,8 @@ impl Core {
 
     fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
         let mut sources = vec![(Ready::Signal, self.signals.as_fd(), PollFlags::IN)];
-        for (source, fd) in self.hypervisor.sources() {
-            sources.push((Ready::Hypervisor(source), fd, PollFlags::IN));
-        }
+        let of_domains = self.hypervisor.sources();
+        sources.extend(of_domains.map(|fd| (Ready::Hypervisor, fd, PollFlags::IN)));
         if let Some(reader) = &self.reader
             && self.ending.is_none()
         {
@@ -315,7 +314,7 @@ impl Core {
             }
             Ready::Netd => self.hear_netd(),
             Ready::NetdEnded => self.lose_netd(now),
-            Ready::Hypervisor(source) => self.hypervisor.handle(source, now),
+            Ready::Hypervisor => self.hypervisor.handle(now),
         }
     }
 

@@ -14,13 +14,14 @@ impl Grants {
     pub fn audit(
         &self,
         counted: &CountedGrants,
-        mechanism: &dyn Mechanism,
+        mechanism: Option<&dyn Mechanism>,
     ) -> (BTreeMap<DomId, GrantAudit>, u64) {
         let mut audits = BTreeMap::new();
-        let strays = mechanism.audit(&mut audits);
+        let strays = mechanism.map_or(0, |other| other.audit(&mut audits));
         let accounts = self.lock();
         counted.audit(&mut audits);
-        let knows = |handle| counted.knows(handle) || mechanism.knows(handle);
+        let made = |handle| mechanism.is_some_and(|other| other.knows(handle));
+        let knows = |handle| counted.knows(handle) || made(handle);
         let leaked = strays + left_open(&accounts) + slots_without_table(&accounts, knows);
         for (id, account) in accounts.all() {
             let audit = audits.entry(id).or_default();

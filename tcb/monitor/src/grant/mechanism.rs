@@ -1,6 +1,5 @@
 //! What a monitor may have beside counted grants: mechanisms that only comparisons use. They are
-//! another program's (`lab/baselines`). The monitor that is shipped has [`nothing`], which is what
-//! the traits say by themselves.
+//! another program's (`lab/baselines`). The monitor that is shipped has none.
 
 use super::accounts::Grants;
 use crate::space::{AddressSpace, SpaceError};
@@ -16,19 +15,13 @@ pub type Make = fn(&Arc<Grants>) -> Box<dyn Mechanism>;
 /// Mechanisms beside counted grants, of all domains.
 pub trait Mechanism: Debug + Send + Sync {
     /// Whether it has made this handle, and not forgotten it.
-    fn knows(&self, _: Handle) -> bool {
-        false
-    }
+    fn knows(&self, handle: Handle) -> bool;
 
     /// Whether anything that it has made names a domain.
-    fn names(&self, _: DomId) -> bool {
-        false
-    }
+    fn names(&self, id: DomId) -> bool;
 
     /// Whether a domain has made something for this connection of its own.
-    fn is_for(&self, _granter: DomId, _: ConnId) -> bool {
-        false
-    }
+    fn is_for(&self, granter: DomId, conn: ConnId) -> bool;
 
     /// Does a call; none: there is no such call, and nothing was done.
     ///
@@ -36,30 +29,22 @@ pub trait Mechanism: Debug + Send + Sync {
     /// The caller must be killed and then torn down.
     fn call(
         &self,
-        _caller: &mut dyn AddressSpace,
-        _: &OtherCall<'_>,
-    ) -> Result<Option<Done>, SpaceError> {
-        Ok(None)
-    }
+        caller: &mut dyn AddressSpace,
+        call: &OtherCall<'_>,
+    ) -> Result<Option<Done>, SpaceError>;
 
     /// Binds something that it has made to the caller's window: the status of the call; none: it
     /// has not made it.
-    fn bind(&self, _user: DomId, _: &Bind) -> Option<Result<(), GrantStatus>> {
-        None
-    }
+    fn bind(&self, user: DomId, op: &Bind) -> Option<Result<(), GrantStatus>>;
 
     /// The same of the end of the caller's half of something.
-    fn end(&self, _caller: DomId, _: Handle) -> Option<Result<(), GrantStatus>> {
-        None
-    }
+    fn end(&self, caller: DomId, handle: Handle) -> Option<Result<(), GrantStatus>>;
 
     /// A domain is dead, and its process and its agent are gone: its part in everything ends.
-    fn tear_down(&self, _: DomId) {}
+    fn tear_down(&self, id: DomId);
 
     /// Adds every domain's part; how much in the books of these mechanisms has no counterpart.
-    fn audit(&self, _: &mut BTreeMap<DomId, GrantAudit>) -> u64 {
-        0
-    }
+    fn audit(&self, parts: &mut BTreeMap<DomId, GrantAudit>) -> u64;
 }
 
 /// A domain's end of a connection, and who is at the other.
@@ -117,14 +102,3 @@ pub struct InUse {
     /// Whether any use may write.
     pub writable: bool,
 }
-
-/// No mechanism beside counted grants.
-#[must_use]
-pub fn nothing(_: &Arc<Grants>) -> Box<dyn Mechanism> {
-    Box::new(Nothing)
-}
-
-#[derive(Debug)]
-struct Nothing;
-
-impl Mechanism for Nothing {}

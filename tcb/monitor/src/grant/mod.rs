@@ -24,5 +24,5 @@ mod window;
 pub use accounts::{Account, Accounts, Grants, SharedSpace};
 pub use churn::Churn;
 pub use counted::CountedGrants;
-pub use mechanism::{GrantAudit, InUse, Mechanism, nothing};
+pub use mechanism::{GrantAudit, InUse, Mechanism};
 pub use window::{Window, WindowSlot};

@@ -49,6 +49,9 @@ impl<S: AddressSpace> Server<S> {
     /// Does a call that is none of ours; false: there is no such call.
     fn other(&mut self, kind: Kind, ops: &[[u64; 3]]) -> Result<bool, SpaceError> {
         let (caller, shared) = (self.id, &*self.shared);
+        let Some(mechanism) = &shared.mechanism else {
+            return Ok(false);
+        };
         let ends = &|conn| ends(shared, caller, conn);
         let call = OtherCall {
             caller,
@@ -56,7 +59,7 @@ impl<S: AddressSpace> Server<S> {
             ops,
             ends,
         };
-        match shared.mechanism.call(&mut self.space, &call)? {
+        match mechanism.call(&mut self.space, &call)? {
             Some(Done::Batch(statuses)) => self.page.put_statuses(&statuses),
             Some(Done::Made(made)) => self.made(made),
             None => return Ok(false),
@@ -88,13 +91,15 @@ impl<S: AddressSpace> Server<S> {
 
     /// Binds what has this handle.
     fn bind(&self, op: &Bind) -> Result<(), GrantStatus> {
-        let other = self.shared.mechanism.bind(self.id, op);
+        let other = self.shared.mechanism.as_ref();
+        let other = other.and_then(|other| other.bind(self.id, op));
         other.unwrap_or_else(|| self.shared.counted.bind(self.id, op))
     }
 
     /// Ends the caller's half of what has this handle.
     fn end(&self, handle: Handle) -> Result<(), GrantStatus> {
-        let other = self.shared.mechanism.end(self.id, handle);
+        let other = self.shared.mechanism.as_ref();
+        let other = other.and_then(|other| other.end(self.id, handle));
         other.unwrap_or_else(|| self.shared.counted.end_table(self.id, handle))
     }
 

@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use abi::GrantStatus;
 use abi::RECORD_BYTES;
-use abi::hypercall::{DONE, OP_WORDS, OPS, REQUEST, RESULT, STATUS_WORD};
+use abi::hypercall::{COUNT, DONE, KIND, OP_WORDS, OPS, REQUEST, RESULT, STATUS_WORD};
 use abi::layout::info;
 use rustix::io::Errno;
 use shmem::Span;
@@ -13,7 +13,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug)]
 pub struct CallPage {
     page: Span,
-    request: &'static AtomicU32,
+    /// The word that the domain changes and wakes us on.
+    pub(crate) request: &'static AtomicU32,
+    pub(super) kind: &'static AtomicU32,
+    pub(super) count: &'static AtomicU32,
+    result: &'static AtomicU32,
     done: &'static AtomicU32,
 }
 
@@ -28,14 +32,11 @@ impl CallPage {
         Some(Self {
             page,
             request: page.u32(REQUEST)?,
+            kind: page.u32(KIND)?,
+            count: page.u32(COUNT)?,
+            result: page.u32(RESULT)?,
             done: page.u32(DONE)?,
         })
-    }
-
-    /// The word that the domain changes and wakes us on.
-    #[must_use]
-    pub fn request(&self) -> &'static AtomicU32 {
-        self.request
     }
 
     /// Says that the call is answered, and wakes the domain.
@@ -43,22 +44,10 @@ impl CallPage {
         let result = result
             .err()
             .map_or(0, |errno| errno.raw_os_error().saturating_neg());
-        self.put_u32(RESULT, result as u32);
+        self.result.store(result as u32, Ordering::Relaxed);
         // Release: who sees the number sees the results.
         self.done.store(number, Ordering::Release);
         shmem::futex::wake(self.done, 1);
-    }
-
-    pub(super) fn get_u32(&self, offset: usize) -> u32 {
-        self.page
-            .u32(offset)
-            .map_or(0, |word| word.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn put_u32(&self, offset: usize, value: u32) {
-        if let Some(word) = self.page.u32(offset) {
-            word.store(value, Ordering::Relaxed);
-        }
     }
 
     fn word(&self, op: usize, word: usize) -> Option<&'static AtomicU64> {

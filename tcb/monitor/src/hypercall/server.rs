@@ -6,7 +6,6 @@ use super::page::CallPage;
 use super::shared::Shared;
 use crate::space::{AddressSpace, SpaceError};
 use abi::DomId;
-use abi::hypercall::{COUNT, KIND};
 use rustix::io::Errno;
 use shmem::time;
 use std::sync::Arc;
@@ -38,8 +37,6 @@ pub struct Server<S> {
     pub(super) has_news: bool,
     operations: Operations,
     budget: Budget,
-    /// It is in debt: no call is served.
-    waits: bool,
 }
 
 impl<S: AddressSpace> Server<S> {
@@ -60,7 +57,6 @@ impl<S: AddressSpace> Server<S> {
             has_news: false,
             operations: Operations::default(),
             budget: Budget::new(id),
-            waits: false,
         }
     }
 
@@ -76,7 +72,8 @@ impl<S: AddressSpace> Server<S> {
     pub fn serve(&mut self, number: u32) -> Result<(), SpaceError> {
         let page = self.page;
         self.counters.serving.store(true, Ordering::Relaxed);
-        let (kind, count) = (page.get_u32(KIND), page.get_u32(COUNT) as usize);
+        let [kind, count] = [page.kind, page.count].map(|word| word.load(Ordering::Relaxed));
+        let count = count as usize;
         let words = |op| page.words(op);
         let mut operations = std::mem::take(&mut self.operations);
         let (cost, result) = match operations.decode(kind, count, words) {
@@ -103,16 +100,16 @@ impl<S: AddressSpace> Server<S> {
         Ok(())
     }
 
-    /// When to ask again whether the next call may be served, nanoseconds of the monotonic clock;
-    /// 0: at once. Who waits for that waits for the monitor.
-    pub fn due_ns(&mut self) -> u64 {
-        let due_ns = self.budget.due_ns(&self.shared.churn);
-        let waits = due_ns > 0 && due_ns > time::monotonic_ns();
-        if waits != self.waits {
-            self.waits = waits;
-            self.counters.serving.store(waits, Ordering::Relaxed);
-        }
-        if waits { due_ns } else { 0 }
+    /// How long the domain waits until its next call may be served, or it is to be asked again,
+    /// nanoseconds. Who waits for that waits for the monitor.
+    pub fn debt_ns(&mut self) -> u64 {
+        let debt_ns = match self.budget.due_ns(&self.shared.churn) {
+            // Without a look at the clock.
+            0 => 0,
+            due_ns => due_ns.saturating_sub(time::monotonic_ns()),
+        };
+        self.counters.serving.store(debt_ns > 0, Ordering::Relaxed);
+        debt_ns
     }
 
     /// Whether there is something to be told since this was last asked.

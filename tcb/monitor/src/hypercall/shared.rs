@@ -2,9 +2,9 @@
 
 use crate::connect::Connections;
 use crate::device::Devices;
-use crate::grant::mechanism::{Make, Mechanism, nothing};
+use crate::grant::mechanism::{Make, Mechanism};
 use crate::grant::{Churn, CountedGrants, GrantAudit, Grants};
-use abi::DomId;
+use abi::{DomId, XenbusState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ pub struct Shared {
     pub counted: CountedGrants,
     /// How fast pages may be taken away from users.
     pub churn: Churn,
-    /// What there is beside counted grants.
-    pub mechanism: Box<dyn Mechanism>,
+    /// What there is beside counted grants, if anything.
+    pub mechanism: Option<Box<dyn Mechanism>>,
     /// Every connection.
     pub connections: Connections,
     /// Every device.
@@ -27,19 +27,19 @@ pub struct Shared {
 
 impl Default for Shared {
     fn default() -> Self {
-        Self::new(nothing)
+        Self::new(None)
     }
 }
 
 impl Shared {
     /// Nothing yet, of a monitor with these mechanisms beside counted grants.
     #[must_use]
-    pub fn new(mechanism: Make) -> Self {
+    pub fn new(mechanism: Option<Make>) -> Self {
         let grants = Arc::new(Grants::default());
         Self {
             counted: CountedGrants::new(Arc::clone(&grants)),
             churn: Churn::default(),
-            mechanism: mechanism(&grants),
+            mechanism: mechanism.map(|make| make(&grants)),
             grants,
             connections: Connections::default(),
             devices: Devices::default(),
@@ -50,13 +50,13 @@ impl Shared {
     /// afterwards nothing can touch a page any more.
     pub fn end(&self, id: DomId, end: impl FnOnce()) {
         self.grants.lock().fence(id);
-        self.connections.close_all(id);
+        self.connections.end_all(id, XenbusState::Closed);
         end();
         // Before others have their pages back.
         self.devices.end_all(id);
         self.counted.pins.forget(id);
         self.churn.forget(id);
-        self.mechanism.tear_down(id);
+        self.mechanism.iter().for_each(|other| other.tear_down(id));
         self.grants.lock().set_space(id, None);
         self.counted.tear_down(id);
         self.grants.lock().clear(id);
@@ -66,6 +66,6 @@ impl Shared {
     /// [`Grants::audit`].
     #[must_use]
     pub fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {
-        self.grants.audit(&self.counted, &*self.mechanism)
+        self.grants.audit(&self.counted, self.mechanism.as_deref())
     }
 }

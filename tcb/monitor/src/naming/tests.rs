@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::fake::FakeSpace;
-use crate::grant::nothing;
 use crate::pins::Pin;
 use crate::spec::DomainSpec;
 use abi::hypercall::Bind;
@@ -30,7 +29,7 @@ fn spec(window_slots: u32) -> DomainSpec {
 /// C-6: more starts than there are ids, and as many connections of a domain that stays.
 #[test]
 fn ids_and_numbers_do_not_run_out() {
-    let mut machine = Hypervisor::new(nothing).unwrap();
+    let mut machine = Hypervisor::new(None).unwrap();
     let stays = machine.create_domain(spec(0)).unwrap();
     let mut last = BTreeMap::new();
     for turn in 0..66_000u32 {
@@ -49,7 +48,7 @@ fn ids_and_numbers_do_not_run_out() {
 
 #[test]
 fn all_ids_in_use_is_an_error_and_not_the_end() {
-    let mut machine = Hypervisor::new(nothing).unwrap();
+    let mut machine = Hypervisor::new(None).unwrap();
     machine.ids = Numbers::new(2, usize::MAX);
     let first = machine.create_domain(spec(0)).unwrap();
     machine.create_domain(spec(0)).unwrap();
@@ -132,7 +131,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let mut machine = Hypervisor::new(nothing).unwrap();
+        let mut machine = Hypervisor::new(None).unwrap();
         machine.ids = Numbers::new(5, usize::MAX);
         Self {
             machine,

@@ -7,7 +7,7 @@ use abi::counted::{GENERATION_MAX, Revocation, Translation, table_slots};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::layout::PAGE;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
-use monitor::grant::{CountedGrants, Grants, nothing};
+use monitor::grant::{CountedGrants, Grants};
 use monitor::memory::Memory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
@@ -545,7 +545,7 @@ impl Rig {
         for id in 0..3 {
             self.step(&Op::Kill(id));
         }
-        let (accounts, leaked) = self.grants.audit(&self.counted, &*nothing(&Arc::default()));
+        let (accounts, leaked) = self.grants.audit(&self.counted, None);
         assert!(accounts.is_empty() && leaked == 0);
         for memory in self.memories {
             assert_eq!(Arc::strong_count(&memory), 1, "somebody has memory");

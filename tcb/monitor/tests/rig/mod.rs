@@ -31,7 +31,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    pub(crate) fn new(mechanism: Make) -> Self {
+    pub(crate) fn new(mechanism: Option<Make>) -> Self {
         let shared = Arc::new(Shared::new(mechanism));
         let memories = [DomId(0), DomId(1)].map(|id| {
             let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[]).unwrap());

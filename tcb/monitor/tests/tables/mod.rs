@@ -5,7 +5,7 @@ use crate::spy::Spy;
 use abi::counted::{Revocation, table_slots, translation_bytes};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
-use monitor::grant::{CountedGrants, GrantAudit, Grants, nothing};
+use monitor::grant::{CountedGrants, GrantAudit, Grants};
 use monitor::memory::Memory;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -167,7 +167,6 @@ impl Rig {
 
     /// What is in the books and has no counterpart.
     pub(crate) fn leaked(&self) -> u64 {
-        let nothing = nothing(&Arc::default());
-        self.grants.audit(&self.counted, &*nothing).1
+        self.grants.audit(&self.counted, None).1
     }
 }

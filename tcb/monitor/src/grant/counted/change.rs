@@ -7,7 +7,7 @@ use super::table::{Table, TableState};
 use crate::space::SpaceError;
 use abi::counted::{Revocation, Translation};
 use abi::hypercall::{Create, Revoke};
-use abi::{DomId, GrantRef, GrantStatus, Slot};
+use abi::{DomId, GrantRef, GrantStatus, Handle, Slot};
 use shmem::time;
 use shmem::uses;
 use std::collections::BTreeSet;
@@ -38,17 +38,27 @@ impl CountedGrants {
     /// of what the user may have, or the user's address space refuses.
     pub fn create(&self, granter: DomId, ops: &[Create]) -> Vec<(GrantStatus, GrantRef)> {
         let mut answers = vec![(GrantStatus::BadHandle, GrantRef(0)); ops.len()];
-        let mut from = 0;
-        for run in ops.chunk_by(|a, b| a.table == b.table) {
-            let to = from + run.len();
-            if let (Some(first), Some(answers)) = (run.first(), answers.get_mut(from..to))
-                && let Some(table) = self.table(first.table).filter(|t| t.granter == granter)
-            {
-                self.create_in(&table, run, answers);
-            }
-            from = to;
+        for (table, from, run) in self.runs(granter, ops, |op| op.table) {
+            self.create_in(&table, run, answers.get_mut(from..).unwrap_or_default());
         }
         answers
+    }
+
+    /// The operations of a batch that are for one table of the granter's, one after the other: the
+    /// table, the place of the first, and all.
+    fn runs<'a, T>(
+        &self,
+        granter: DomId,
+        ops: &'a [T],
+        table: fn(&T) -> Handle,
+    ) -> impl Iterator<Item = (Arc<Table>, usize, &'a [T])> {
+        let mut behind = 0;
+        let runs = ops.chunk_by(move |a, b| table(a) == table(b));
+        runs.filter_map(move |run| {
+            behind += run.len();
+            let table = self.table(table(run.first()?))?;
+            (table.granter == granter).then_some((table, behind - run.len(), run))
+        })
     }
 
     fn create_in(&self, table: &Table, ops: &[Create], answers: &mut [(GrantStatus, GrantRef)]) {
@@ -118,17 +128,14 @@ impl CountedGrants {
     /// in it is revoked by force.
     pub fn revoke(&self, granter: DomId, ops: &[Revoke]) -> Vec<GrantStatus> {
         let mut statuses = vec![GrantStatus::BadHandle; ops.len()];
-        let mut from = 0;
-        for run in ops.chunk_by(|a, b| a.table == b.table) {
-            let to = from + run.len();
-            if let (Some(first), Some(statuses)) = (run.first(), statuses.get_mut(from..to))
-                && let Some(table) = self.table(first.table).filter(|t| t.granter == granter)
-            {
-                let _op = table.op();
-                let wanted: Vec<_> = run.iter().map(|op| (op.gref, op.how)).collect();
-                self.revoke_in(&table, &wanted, statuses);
-            }
-            from = to;
+        for (table, from, run) in self.runs(granter, ops, |op| op.table) {
+            let _op = table.op();
+            let wanted: Vec<_> = run.iter().map(|op| (op.gref, op.how)).collect();
+            self.revoke_in(
+                &table,
+                &wanted,
+                statuses.get_mut(from..).unwrap_or_default(),
+            );
         }
         statuses
     }
@@ -136,13 +143,9 @@ impl CountedGrants {
     /// How often these revocations interrupt their users: those of living ones alone.
     #[must_use]
     pub fn cost_of_revocations(&self, granter: DomId, ops: &[Revoke]) -> u32 {
-        let runs = ops.chunk_by(|a, b| a.table == b.table);
-        let costs = runs.map(|run| {
-            let table = run.first().and_then(|op| self.table(op.table));
-            let costs = table.is_some_and(|t| t.granter == granter && self.is_mapped(&t));
-            if costs { run.len() as u32 } else { 0 }
-        });
-        costs.sum()
+        let runs = self.runs(granter, ops, |op| op.table);
+        let mapped = runs.filter(|(table, ..)| self.is_mapped(table));
+        mapped.map(|(_, _, run)| run.len() as u32).sum()
     }
 
     /// Revokes whatever a table grants, by force.
@@ -316,7 +319,7 @@ fn announce(
     if !announced {
         return leaving;
     }
-    uses::publish(table.announcements());
+    uses::publish(table.announcements);
     let mut refused = Vec::new();
     for (op, ((gref, how), status)) in wanted.iter().zip(statuses.iter_mut()).enumerate() {
         let (Some((_, granted)), Some(words)) =

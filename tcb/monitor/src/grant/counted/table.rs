@@ -48,8 +48,8 @@ pub(super) struct Table {
     /// Both sub-tables, one after the other.
     pub(super) region: Region,
     pub(super) region_readonly: OwnedFd,
-    /// There as long as `region` is.
-    announcements: &'static AtomicU64,
+    /// The count of announcements, there as long as `region` is.
+    pub(super) announcements: &'static AtomicU64,
     /// Held by the worker that changes what the user can reach, for as long as that takes.
     op: Mutex<()>,
     /// Held for bookkeeping alone.
@@ -105,11 +105,6 @@ impl Table {
         let span = self.region.span();
         let status = span.skip(translation_bytes(self.entries));
         (index < self.entries).then(|| Words::of(span, status, index))?
-    }
-
-    /// The count of announcements.
-    pub(super) fn announcements(&self) -> &AtomicU64 {
-        self.announcements
     }
 
     /// The number under which the user's address space knows the sub-tables.
