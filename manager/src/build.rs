@@ -4,7 +4,7 @@ use crate::core::{Core, Done, Refusal};
 use crate::shape::lasts;
 use crate::world::World;
 use abi::DomId;
-use abi::core::{Ask, CPU_WORDS, NewSocket, Text};
+use abi::core::{Ask, CPU_WORDS, NewDomain, NewSocket, Text};
 use abi::layout::fd::DEVICES_MAX;
 use abi::machine::{Device, Domain, NetnsPlace, OpenedNotes, Opening};
 use shmem::time::monotonic_ns;
@@ -179,7 +179,7 @@ pub(crate) fn create(
     replaces: Option<DomId>,
 ) -> Result<DomId, Refusal> {
     let domain = domain(world, place)?.clone();
-    let ask = Ask::Create {
+    let new = NewDomain {
         replaces,
         name: Text::cut(&domain.name),
         program: domain.program,
@@ -191,7 +191,10 @@ pub(crate) fn create(
         devices: domain.devices.len() as u32,
         cpus: cpus(&domain)?,
     };
-    let done = core.ask_with(ask, world.shape().told(place).as_bytes())?;
+    let done = core.ask_with(
+        Ask::Create { domain: new },
+        world.shape().told(place).as_bytes(),
+    )?;
     let id = DomId(u16::try_from(done.value).map_err(|e| e.to_string())?);
     world.set(place, id);
     Ok(id)

@@ -104,7 +104,7 @@ fn descriptions_may_be_long() {
     let (_daemon, line) = Daemon::start(&plan);
     let error = line["error"].as_str().unwrap();
     assert!(
-        error.contains("domain g0: bytes of configuration: at most 16777216, not 16777217"),
+        error.contains("domain g0: bytes of configuration: 0 to 16777216, not 16777217"),
         "{error}"
     );
 }

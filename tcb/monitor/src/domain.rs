@@ -6,9 +6,10 @@ use crate::life::Life;
 use crate::memory::Memory;
 use crate::post::Post;
 use crate::process::Process;
-use crate::spec::{DomainError, DomainSpec, Start};
+use crate::spec::{DomainError, Start, check};
 use crate::worker::{self, Control, Worker};
 use abi::DomId;
+use abi::core::{CPU_WORDS, NewDomain, Stage};
 use abi::layout::{fd, info};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -48,8 +49,7 @@ pub(crate) struct Running {
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(crate) id: DomId,
-    /// Without its configuration, which is in its memory.
-    pub(crate) spec: Arc<DomainSpec>,
+    pub(crate) spec: Arc<NewDomain>,
     pub(crate) life: Life,
     pub(crate) counters: Arc<CallCounters>,
     pub(crate) parts: Option<Parts>,
@@ -64,22 +64,22 @@ pub(crate) struct Domain {
 
 impl Domain {
     /// Builds a domain's memory, event channel and epoll set, and writes its start info.
-    pub(crate) fn build(id: DomId, mut spec: DomainSpec) -> Result<Self, DomainError> {
-        spec.check()?;
-        let error = |what: &str, e: io::Error| DomainError::new(&spec.name, format!("{what}: {e}"));
-        let memory = Memory::create(id, spec.frames, spec.grant_entries, &spec.config)
+    pub(crate) fn build(id: DomId, spec: NewDomain, config: &[u8]) -> Result<Self, DomainError> {
+        check(&spec, config)?;
+        let name = spec.name.as_str();
+        let error = |what: &str, e: io::Error| DomainError::new(name, format!("{what}: {e}"));
+        let memory = Memory::create(id, spec.frames, spec.grant_entries, config)
             .map_err(|e| error("making its memory", e))?;
         let memory = Arc::new(memory);
-        write_start_info(&memory, id, &spec)
-            .ok_or_else(|| DomainError::new(&spec.name, "its start info does not fit"))?;
+        write_start_info(&memory, id, &spec, config.len())
+            .ok_or_else(|| DomainError::new(name, "its start info does not fit"))?;
         let port = Port::create(Arc::clone(&memory));
         let port = port.map_err(|e| error("making its event channel", e))?;
         let epoll = epoll_of(&port).map_err(|e| error("making its epoll set", e.into()))?;
-        spec.config = Vec::new();
         Ok(Self {
             id,
             spec: Arc::new(spec),
-            life: Life::Built,
+            life: Life::default(),
             counters: Arc::default(),
             parts: Some(Parts {
                 memory,
@@ -102,7 +102,7 @@ impl Domain {
         shared: Arc<Shared>,
         post: Post,
     ) -> Result<(), DomainError> {
-        let error = |what: String| DomainError::new(&self.spec.name, what);
+        let error = |what: String| DomainError::new(self.spec.name.as_str(), what);
         let parts = self.parts.as_mut().filter(|parts| parts.process.is_none());
         let parts = parts.ok_or_else(|| error("it was started already".into()))?;
         sandbox::check(&start.program).map_err(|e| error(e.to_string()))?;
@@ -122,7 +122,7 @@ impl Domain {
         let started = worker::start(worker, start);
         let (worker, thread) = started.map_err(|e| error(format!("starting its worker: {e}")))?;
         parts.process = Some(Running { worker, thread });
-        self.life = Life::Starting { since_ns: None };
+        self.life.stage = Stage::Starting;
         Ok(())
     }
 
@@ -186,10 +186,10 @@ fn epoll_of(port: &Port) -> Result<OwnedFd, Errno> {
 }
 
 /// Writes what the domain finds at its start.
-fn write_start_info(memory: &Memory, id: DomId, spec: &DomainSpec) -> Option<()> {
+fn write_start_info(memory: &Memory, id: DomId, spec: &NewDomain, config: usize) -> Option<()> {
     let span = memory.info.span();
-    let every = (0..64usize).filter(|cpu| spec.cpus.is_empty() || spec.cpus.contains(cpu));
-    let cpus = every.fold(0u64, |set, cpu| set | 1 << cpu);
+    let all = spec.cpus == [0; CPU_WORDS];
+    let cpus = if all { u64::MAX } else { spec.cpus[0] };
     for (offset, value) in [
         (info::START_MAGIC, info::MAGIC),
         (info::START_VERSION, u64::from(abi::version::VERSION)),
@@ -197,7 +197,7 @@ fn write_start_info(memory: &Memory, id: DomId, spec: &DomainSpec) -> Option<()>
         (info::START_FRAMES, u64::from(spec.frames)),
         (info::START_WINDOW_SLOTS, u64::from(spec.window_slots)),
         (info::START_GRANT_ENTRIES, u64::from(spec.grant_entries)),
-        (info::START_CONFIG_BYTES, spec.config.len() as u64),
+        (info::START_CONFIG_BYTES, config as u64),
         (info::START_DEVICES, u64::from(spec.devices)),
         (info::START_CPUS, cpus),
         (info::START_TSC_HZ, shmem::time::tsc_hz()),

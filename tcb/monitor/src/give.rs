@@ -55,8 +55,8 @@ fn take_over(shared: &Shared, id: DomId, parts: &Parts, device: Device) -> Resul
 mod tests {
     use super::*;
     use crate::device::{DeviceControl, DeviceMap};
-    use crate::spec::DomainSpec;
     use abi::Slot;
+    use abi::core::{CPU_WORDS, NewDomain, Text};
     use abi::status::Program;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::io::Errno;
@@ -72,19 +72,19 @@ mod tests {
 
     fn machine() -> (Hypervisor, DomId) {
         let mut machine = Hypervisor::new(None).unwrap();
-        let spec = DomainSpec {
-            name: "d".into(),
+        let spec = NewDomain {
+            replaces: None,
+            name: Text::cut("d"),
             program: Program::Driver,
             frames: 1,
             weight: 1,
             grant_entries: 0,
             window_slots: 8,
             collateral: 0,
-            cpus: Vec::new(),
+            cpus: [0; CPU_WORDS],
             devices: 0,
-            config: Vec::new(),
         };
-        let id = machine.create_domain(spec).unwrap();
+        let id = machine.create_domain(spec, &[]).unwrap();
         (machine, id)
     }
 

@@ -4,15 +4,16 @@
 //! passed in, in nanoseconds of the monotonic clock.
 
 use crate::attach;
-use crate::domain::Domain;
+use crate::domain::{Domain, Parts};
 use crate::grant::mechanism::Make;
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
 use crate::memory::Memory;
 use crate::numbers::Numbers;
 use crate::post::Post;
-use crate::spec::{DomainError, DomainSpec, Start};
+use crate::spec::{DomainError, Start};
 use crate::watch::Watch;
+use abi::core::{NewDomain, Stage};
 use abi::layout::info;
 use abi::status::Program;
 use abi::{ConnId, DomId, XenbusState};
@@ -51,47 +52,26 @@ impl Hypervisor {
         })
     }
 
-    /// Builds a domain: its memory, event channel and account.
+    /// Builds a domain: its memory, event channel and account. One that replaces another, of which
+    /// nothing is left, has another id and other memory, and the connections of the one before,
+    /// which begin anew under the same numbers. Devices are to be given to it again.
     ///
     /// # Errors
-    /// See [`DomainError`]; nothing is left then.
-    pub fn create_domain(&mut self, spec: DomainSpec) -> Result<DomId, DomainError> {
-        let domain = self.build(spec)?;
-        let id = domain.id;
-        self.domains.push(domain);
-        Ok(id)
-    }
-
-    fn build(&mut self, spec: DomainSpec) -> Result<Domain, DomainError> {
-        let id = self.next_id(&spec.name)?;
-        let (window_slots, weight) = (spec.window_slots, spec.weight);
-        let built = Domain::build(id, spec);
-        let Some(parts) = built.as_ref().ok().and_then(|domain| domain.parts.as_ref()) else {
-            self.ids.give_back(id.0.into());
-            return built;
+    /// Something of the one before is left, or see [`DomainError`]; nothing has changed then.
+    pub fn create_domain(&mut self, spec: NewDomain, config: &[u8]) -> Result<DomId, DomainError> {
+        let Some(dead) = spec.replaces else {
+            let domain = self.build(spec, config)?;
+            let id = domain.id;
+            self.domains.push(domain);
+            return Ok(id);
         };
-        let memory = Arc::clone(&parts.memory);
-        self.shared.grants.lock().insert(id, memory, window_slots);
-        self.shared.churn.insert(id, weight);
-        built
-    }
-
-    /// Builds a domain in the place of one of which nothing is left: it has another id and other
-    /// memory, and the connections of the one before, which begin anew under the same numbers.
-    /// Devices are to be given to it again.
-    ///
-    /// # Errors
-    /// Something of the one before is left, or as [`Hypervisor::create_domain`]; nothing has
-    /// changed then.
-    pub fn replace(&mut self, dead: DomId, spec: DomainSpec) -> Result<DomId, DomainError> {
-        let is_gone = |d: &Domain| d.id == dead && matches!(d.life, Life::Gone(_));
-        let place = self.domains.iter().position(is_gone);
         // Peers that keep uses of its grants cannot make it pile up memory.
-        let place = place.filter(|_| !self.shared.grants.lock().knows(dead));
+        let place = self.place_of_gone(dead).filter(|_| !self.is_used(dead));
         let place = place.ok_or_else(|| {
-            DomainError::new(&spec.name, "something of the one before is still there")
+            let what = "something of the one before is still there";
+            DomainError::new(spec.name.as_str(), what)
         })?;
-        let domain = self.build(spec)?;
+        let domain = self.build(spec, config)?;
         let id = domain.id;
         if let Some(parts) = &domain.parts {
             let new = (id, Arc::clone(&parts.port));
@@ -102,6 +82,18 @@ impl Hypervisor {
         }
         self.retire(dead);
         Ok(id)
+    }
+
+    fn build(&mut self, spec: NewDomain, config: &[u8]) -> Result<Domain, DomainError> {
+        let id = self.next_id(spec.name.as_str())?;
+        let built = Domain::build(id, spec, config);
+        let domain = built.inspect_err(|_| self.ids.give_back(id.0.into()))?;
+        if let Some(Parts { memory, .. }) = &domain.parts {
+            let (mut accounts, memory) = (self.shared.grants.lock(), Arc::clone(memory));
+            accounts.insert(id, memory, domain.spec.window_slots);
+        }
+        self.shared.churn.insert(id, domain.spec.weight);
+        Ok(domain)
     }
 
     fn domain(&self, id: DomId) -> Option<&Domain> {
@@ -168,9 +160,9 @@ impl Hypervisor {
     /// Clears away a domain that was built and has no process.
     pub fn give_up(&mut self, id: DomId, why: &str) {
         if let Some(domain) = self.domain_mut(id)
-            && domain.running().is_none()
+            && domain.life.stage == Stage::Built
         {
-            domain.life = Life::Ending(why.to_owned());
+            domain.life.end(why);
             self.shared.end(id, || {});
             self.gone(id);
         }
@@ -185,22 +177,13 @@ impl Hypervisor {
     #[must_use]
     pub fn name(&self, id: DomId) -> String {
         self.domain(id)
-            .map_or_else(|| id.to_string(), |d| d.spec.name.clone())
+            .map_or_else(|| id.to_string(), |d| d.spec.name.as_str().to_owned())
     }
 
     /// A domain's program.
     #[must_use]
     pub fn program(&self, id: DomId) -> Option<Program> {
         self.domain(id).map(|domain| domain.spec.program)
-    }
-
-    /// The domain of a name.
-    #[must_use]
-    pub fn find(&self, name: &str) -> Option<DomId> {
-        self.domains
-            .iter()
-            .find(|domain| domain.spec.name == name)
-            .map(|domain| domain.id)
     }
 
     /// Where a domain stands.
@@ -230,7 +213,7 @@ impl Hypervisor {
     pub fn is_over(&self) -> bool {
         self.domains
             .iter()
-            .all(|d| matches!(d.life, Life::Gone(_) | Life::Built))
+            .all(|d| matches!(d.life.stage, Stage::Gone | Stage::Built))
     }
 
     /// What is worth waiting for; when one of these is readable, [`Hypervisor::handle`] sees to it.
@@ -292,7 +275,7 @@ impl Hypervisor {
 
     /// Sees to deadlines; returns when to call again at the latest.
     pub fn tick(&mut self, now_ns: u64) -> Option<u64> {
-        let over = |id: DomId| self.life(id).is_none_or(Life::is_over);
+        let over = |id: DomId| self.life(id).is_none_or(|life| life.stage.is_over());
         let (late, mut next) = self.shared.counted.pins.overdue(over, now_ns);
         let why = "killed: it kept a device over the memory of a dead domain";
         let mut late: Vec<_> = late.into_iter().map(|user| (user, why)).collect();
@@ -314,7 +297,7 @@ impl Hypervisor {
                     self.watch.hear(domain.id, process, domain.attach_open);
                 }
             }
-            for deadline in [domain.life.deadline_ns(), attach_ns] {
+            for deadline in [domain.life.look_ns, attach_ns] {
                 next = [next, deadline].into_iter().flatten().min();
             }
         }
@@ -341,7 +324,7 @@ impl Hypervisor {
         if !domain.life.is_alive() {
             return;
         }
-        domain.life = Life::Ending(why.to_owned());
+        domain.life.end(why);
         domain.read_cpu();
         if let Some(running) = domain.running() {
             running.worker.stop(running.thread.thread());
@@ -364,8 +347,7 @@ impl Hypervisor {
             // Its last act was to tell us.
             let _ = running.thread.join();
         }
-        let why = domain.life.text().to_owned();
-        domain.life = Life::Gone(why);
+        domain.life.stage = Stage::Gone;
         self.shared.connections.end_all(id, XenbusState::Unknown);
         self.shared.devices.forget(id);
         // Of one that was given up before it ran.

@@ -46,6 +46,5 @@ mod worker;
 
 pub use device::{Device, DeviceControl, DeviceMap, NoRoom};
 pub use hypervisor::Hypervisor;
-pub use life::Life;
 pub use pins::Pin;
-pub use spec::{DomainError, DomainSpec, Start};
+pub use spec::{DomainError, Start};

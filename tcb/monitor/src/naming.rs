@@ -1,11 +1,12 @@
 //! Ids of domains and numbers of connections are given out again once nothing names them, the
 //! oldest first.
 
+use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
-use crate::life::Life;
 use crate::numbers::Numbers;
 use crate::spec::DomainError;
 use abi::DomId;
+use abi::core::Stage;
 
 impl Hypervisor {
     /// An id that nothing names.
@@ -43,17 +44,18 @@ impl Hypervisor {
     /// # Errors
     /// There is no such domain, or something is left of it.
     pub fn forget(&mut self, id: DomId) -> Result<(), DomainError> {
-        let place = self.domains.iter().position(|domain| domain.id == id);
-        let gone = |at: &usize| {
-            let domain = self.domains.get(*at);
-            domain.is_some_and(|domain| matches!(domain.life, Life::Gone(_)))
-        };
-        let place = place.filter(gone).ok_or_else(|| {
+        let place = self.place_of_gone(id).ok_or_else(|| {
             DomainError::new(&self.name(id), "it is not gone, so it cannot be forgotten")
         })?;
         self.domains.remove(place);
         self.retire(id);
         Ok(())
+    }
+
+    /// The place in the list of a domain of which nothing is left.
+    pub(crate) fn place_of_gone(&self, id: DomId) -> Option<usize> {
+        let is_gone = |domain: &Domain| domain.id == id && domain.life.stage == Stage::Gone;
+        self.domains.iter().position(is_gone)
     }
 
     /// A domain is in no list any more: its id is given out again when nothing else names it.

@@ -21,7 +21,7 @@ impl Hypervisor {
             .map(|domain| {
                 let [cpu_ns, agent_cpu_ns, worker_cpu_ns] = domain.read_cpu();
                 DomainStatus {
-                    name: domain.spec.name.clone(),
+                    name: domain.spec.name.as_str().to_owned(),
                     id: domain.id.0,
                     program: domain.spec.program,
                     state: state(domain),
@@ -66,7 +66,7 @@ impl Hypervisor {
                 writable: grant.writable,
             });
             DomainAudit {
-                name: domain.spec.name.clone(),
+                name: domain.spec.name.as_str().to_owned(),
                 alive: domain.life.is_alive(),
                 lingers: domain.lingers(),
                 owned: account.owned,

@@ -16,7 +16,7 @@ impl Worker {
         let spawned = sandbox::spawn(&Spec {
             program: &start.program,
             args: &[],
-            name: &self.spec.name,
+            name: self.spec.name.as_str(),
             profile: self.spec.program.into(),
             info: &self.memory.info,
             frames: &self.memory.frames,

@@ -13,8 +13,9 @@ use crate::memory::Memory;
 use crate::post::Post;
 use crate::process::{AgentSpace, Process};
 use crate::space::{AddressSpace, SpaceError};
-use crate::spec::{DomainSpec, Start};
+use crate::spec::Start;
 use abi::DomId;
+use abi::core::{CPU_WORDS, NewDomain};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use shmem::futex::{self, Wake};
 use std::io;
@@ -74,7 +75,7 @@ pub(crate) fn start(worker: Worker, start: Start) -> io::Result<(Arc<Control>, J
     let control = Arc::new(Control::new(worker.page));
     let for_thread = Arc::clone(&control);
     let thread = thread::Builder::new()
-        .name(format!("w:{}", worker.spec.name))
+        .name(format!("w:{}", worker.spec.name.as_str()))
         .stack_size(256 * 1024)
         .spawn(move || run(worker, start, &for_thread))?;
     Ok((control, thread))
@@ -102,7 +103,7 @@ fn run(worker: Worker, start: Start, control: &Control) {
 /// What a worker knows of its domain.
 pub(crate) struct Worker {
     pub(crate) id: DomId,
-    pub(crate) spec: Arc<DomainSpec>,
+    pub(crate) spec: Arc<NewDomain>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) port: Arc<Port>,
     pub(crate) epoll: Arc<OwnedFd>,
@@ -174,15 +175,17 @@ fn serve<S: AddressSpace>(
     }
 }
 
-fn pin(cpus: &[usize]) {
-    if cpus.is_empty() {
-        return;
-    }
+/// Has this thread run on these CPUs.
+fn pin(cpus: &[u64; CPU_WORDS]) {
+    let has = |cpu: &usize| {
+        cpus.get(cpu / 64)
+            .is_some_and(|word| word >> (cpu % 64) & 1 != 0)
+    };
     let mut set = CpuSet::new();
-    for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
-        set.set(cpu);
-    }
-    // Only speed is lost if the kernel does not want this.
+    (0..CpuSet::MAX_CPU)
+        .filter(has)
+        .for_each(|cpu| set.set(cpu));
+    // Only speed is lost if the kernel does not want this. No CPU, which means all, it never wants.
     let _ = sched_setaffinity(None, &set);
 }
 

@@ -15,7 +15,7 @@
 use crate::elf::Program;
 use crate::sandboxed::Sandboxed;
 use crate::spec::{SpawnError, Spec};
-use crate::start::{CPUS_MAX, Start};
+use crate::start::Start;
 use abi::PAGE;
 use abi::layout::{FRAMES_MAX, INFO, MAILBOX, WINDOW_SLOTS_MAX};
 use abi::version::VERSION;
@@ -60,9 +60,6 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
         || spec.info.span().len() > MAILBOX - INFO
     {
         return Err(SpawnError::Spec("a domain has at most 1048576 frames"));
-    }
-    if spec.cpus.iter().any(|&cpu| cpu >= CPUS_MAX) {
-        return Err(SpawnError::Spec("CPUs are numbered 0 to 1023"));
     }
     let (program, file) = open(spec.program)?;
     // A process forked meanwhile by another start would hold descriptors of this one's.

@@ -2,6 +2,7 @@
 
 use crate::agent::AgentError;
 use crate::policy::Profile;
+use abi::core::CPU_WORDS;
 use abi::version::VERSION;
 use shmem::Region;
 use std::io;
@@ -33,8 +34,9 @@ pub struct Spec<'a> {
     pub epoll: BorrowedFd<'a>,
     /// Becomes standard output and standard error.
     pub console: BorrowedFd<'a>,
-    /// CPUs that the domain may run on; empty: all. (The agent runs wherever it is called from.)
-    pub cpus: &'a [usize],
+    /// CPUs that the domain may run on, a bit each; none: all. (The agent runs wherever it is called
+    /// from.)
+    pub cpus: &'a [u64; CPU_WORDS],
     /// User and group id that the domain gets; none: 65534.
     pub uid: Option<u32>,
 }

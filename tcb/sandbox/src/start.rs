@@ -13,6 +13,7 @@ use crate::spec::{During, SpawnError, Spec};
 use crate::stub::{self, ARGS, RECORD_BYTES, Record};
 use crate::tracee::{self, Stop};
 use abi::PAGE;
+use abi::core::CPU_WORDS;
 use abi::layout::{FRAMES, INFO, MAILBOX, STUB, WINDOW, mailbox};
 use libc::{c_long, sock_filter, user_regs_struct};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
@@ -26,9 +27,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 const NOBODY: u32 = 65534;
 /// Descriptors that a domain may have: its last doorbell lies below.
 const DOMAIN_NOFILE: u64 = 2048;
-/// CPUs are numbered below this.
-pub(crate) const CPUS_MAX: usize = 1024;
-const CPU_SET_BYTES: u64 = CPUS_MAX as u64 / 8;
+const CPU_SET_BYTES: u64 = CPU_WORDS as u64 * 8;
 const MSEAL: c_long = 462;
 
 /// What is passed to system calls by pointer lies in the argument pages during the start (the
@@ -426,7 +425,7 @@ impl Start {
         spec: &Spec<'_>,
     ) -> Result<Sandboxed, SpawnError> {
         // It runs on the CPU of its caller, which may be any.
-        let everywhere = self.put(place::CPUS, &cpu_set(&[]))?;
+        let everywhere = self.put(place::CPUS, &cpu_set(&[0; CPU_WORDS]))?;
         let name = self.put_name(&format!("agent-{}", spec.name))?;
         let capabilities = self.no_capabilities()?;
         let calls = [
@@ -542,14 +541,10 @@ impl Start {
 }
 
 /// The set of these CPUs, or of all if there are none, as the kernel takes it.
-fn cpu_set(cpus: &[usize]) -> [u8; CPU_SET_BYTES as usize] {
-    let mut set = [if cpus.is_empty() { 0xff } else { 0 }; CPU_SET_BYTES as usize];
-    for cpu in cpus {
-        if let Some(byte) = set.get_mut(cpu / 8) {
-            *byte |= 1 << (cpu % 8);
-        }
-    }
-    set
+fn cpu_set(cpus: &[u64; CPU_WORDS]) -> Vec<u8> {
+    let all = *cpus == [0; CPU_WORDS];
+    let set = if all { [u64::MAX; CPU_WORDS] } else { *cpus };
+    set.map(u64::to_ne_bytes).concat()
 }
 
 /// Bytes of private writable memory of a process, as RLIMIT_DATA counts them.

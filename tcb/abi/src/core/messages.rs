@@ -64,26 +64,8 @@ messages! {
     pub enum Ask {
         /// Build a domain; its configuration is beside. Done: its id.
         1 Create {
-            /// The domain whose place it takes, of which nothing is left.
-            replaces: Option<DomId>,
-            /// Its name.
-            name: Text,
-            /// Its program.
-            program: Program,
-            /// Page frames.
-            frames: u32,
-            /// Entries of its grant table.
-            grant_entries: u32,
-            /// Slots of its grant window.
-            window_slots: u32,
-            /// See [`crate::machine::Domain::collateral`].
-            collateral: u32,
-            /// See [`crate::machine::Domain::weight`].
-            weight: u32,
-            /// Devices that it will be given before its start.
-            devices: u32,
-            /// CPUs that it may run on, a bit each; none: all.
-            cpus: [u64; CPU_WORDS],
+            /// It.
+            domain: NewDomain,
         }
         /// Have netd open a device; its description, which is netd's to read, is beside. Done: how
         /// many descriptors it has for domains; beside, what netd says of it
@@ -345,6 +327,32 @@ messages! {
     }
 }
 
+/// What a domain is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewDomain {
+    /// The domain whose place it takes, of which nothing is left.
+    pub replaces: Option<DomId>,
+    /// Its name, unique in the machine.
+    pub name: Text,
+    /// Its program.
+    pub program: Program,
+    /// Page frames of its own.
+    pub frames: u32,
+    /// Entries of its classic grant table, and of its largest other one.
+    pub grant_entries: u32,
+    /// Slots of its grant window.
+    pub window_slots: u32,
+    /// Frames that others' forced revocations may cost it at a time: see
+    /// [`crate::counted::Revocation::Force`].
+    pub collateral: u32,
+    /// Its share of what all granters may cost the users of their grants, beside others' shares.
+    pub weight: u32,
+    /// Devices that it is given before its start.
+    pub devices: u32,
+    /// CPUs that it may run on, a bit each; none: all.
+    pub cpus: [u64; CPU_WORDS],
+}
+
 /// A socket over page frames, which it receives into and sends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewSocket {
@@ -376,5 +384,10 @@ pub struct RingPlace {
     pub pages: u32,
 }
 
+fields! {
+    NewDomain {
+        replaces name program frames grant_entries window_slots collateral weight devices cpus
+    }
+}
 fields! { NewSocket { domain on of first_frame frames chunk_bytes entries rings_slot } }
 fields! { RingPlace { page pages } }

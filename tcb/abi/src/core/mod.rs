@@ -21,7 +21,7 @@ mod wire;
 
 pub use field::{Field, Reader, TEXT_MAX, Text, Writer};
 pub use heard::report_of;
-pub use messages::{Ask, CPU_WORDS, NewSocket, Outcome, RingPlace, Task, Tell};
+pub use messages::{Ask, CPU_WORDS, NewDomain, NewSocket, Outcome, RingPlace, Task, Tell};
 pub use record::{Message, Record};
 pub use report::{CoreStatus, report_bytes};
 pub use stage::Stage;

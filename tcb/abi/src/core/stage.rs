@@ -1,9 +1,10 @@
 //! The stages of a domain's life.
 
 /// A stage of a domain's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// It has memory, but no process.
+    #[default]
     Built,
     /// Its process was started.
     Starting,

@@ -11,16 +11,18 @@ fn asks() -> Vec<Ask> {
     let why = || Text::cut(&"ü".repeat(64));
     vec![
         Ask::Create {
-            replaces: Some(domain),
-            name: why(),
-            program: Program::Driver,
-            frames: 1,
-            grant_entries: 2,
-            window_slots: 3,
-            collateral: 4,
-            weight: 6,
-            devices: 5,
-            cpus: [u64::MAX; CPU_WORDS],
+            domain: NewDomain {
+                replaces: Some(domain),
+                name: why(),
+                program: Program::Driver,
+                frames: 1,
+                grant_entries: 2,
+                window_slots: 3,
+                collateral: 4,
+                weight: 6,
+                devices: 5,
+                cpus: [u64::MAX; CPU_WORDS],
+            },
         },
         Ask::Open { unit },
         Ask::Close { unit },

@@ -3,11 +3,11 @@
 use super::{Core, copies};
 use crate::control::named;
 use abi::DomId;
-use abi::core::{Ask, CPU_WORDS, CoreStatus, LEFT_MAX, Tell};
+use abi::core::{Ask, CoreStatus, LEFT_MAX, NewDomain, Stage, Tell};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
-use monitor::{DomainSpec, Life, Start};
+use monitor::Start;
 use rustix::fs::fcntl_get_seals;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
@@ -75,7 +75,7 @@ impl Core {
             // There is nothing to close.
             Ask::Close { .. } => {}
             Ask::GiveSocket { socket } => return self.give_socket(token, socket, fds),
-            Ask::Create { .. } => return self.create(ask, fds),
+            Ask::Create { domain } => return self.create(domain, &fds),
             Ask::Start { domain } => return self.start_domain(domain),
             Ask::Give {
                 domain,
@@ -149,43 +149,12 @@ impl Core {
         }
     }
 
-    fn create(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
-        let Ask::Create {
-            replaces,
-            name,
-            program,
-            frames,
-            grant_entries,
-            window_slots,
-            collateral,
-            weight,
-            devices,
-            cpus,
-        } = ask
-        else {
-            return Err("nothing to create".into());
-        };
+    fn create(&mut self, domain: NewDomain, fds: &[OwnedFd]) -> Answer {
         // A configuration beyond CONFIG_MAX is refused below, with the domain's name.
-        let config = sealed::read(&beside(&fds)?, 2 * info::CONFIG_MAX)?;
-        let domain = DomainSpec {
-            name: name.as_str().to_owned(),
-            program,
-            frames,
-            grant_entries,
-            window_slots,
-            collateral,
-            weight,
-            cpus: cpus_of(cpus),
-            devices,
-            config,
-        };
-        let id = match replaces {
-            Some(dead) => self.hypervisor.replace(dead, domain)?,
-            None if self.hypervisor.find(name.as_str()).is_some() => {
-                return Err(format!("there are two domains named {}", name.as_str()).into());
-            }
-            None => self.hypervisor.create_domain(domain)?,
-        };
+        let config = sealed::read(beside(fds)?, 2 * info::CONFIG_MAX)?;
+        let replaces = domain.replaces;
+        let id = self.hypervisor.create_domain(domain, &config)?;
+        replaces.and_then(|dead| self.known.remove(&dead));
         value(id.0.into(), Vec::new())
     }
 
@@ -225,16 +194,17 @@ impl Core {
 
     /// Forgets a domain of which nothing is left: not in its process, and in no other's window.
     fn forget(&mut self, id: DomId) -> Result<(), Refusal> {
-        let is_gone = matches!(self.hypervisor.life(id), Some(Life::Gone(_)));
-        if !is_gone || self.hypervisor.is_used(id) {
+        let stage = self.hypervisor.life(id).map(|life| life.stage);
+        if stage != Some(Stage::Gone) || self.hypervisor.is_used(id) {
             return Err(Refusal {
                 why: format!(
                     "{}: something of it is still there",
                     self.hypervisor.name(id)
                 ),
-                is_busy: self.hypervisor.life(id).is_some_and(Life::is_over),
+                is_busy: stage.is_some_and(Stage::is_over),
             });
         }
+        self.known.remove(&id);
         Ok(self.hypervisor.forget(id)?)
     }
 }
@@ -242,27 +212,4 @@ impl Core {
 /// What travels beside an ask.
 pub(super) fn beside(fds: &[OwnedFd]) -> Result<&OwnedFd, Refusal> {
     fds.first().ok_or_else(|| "nothing is beside it".into())
-}
-
-/// The CPUs of a set.
-fn cpus_of(words: [u64; CPU_WORDS]) -> Vec<usize> {
-    let all = (0..).zip(words);
-    let of = |(word, bits): (usize, u64)| {
-        (0..64)
-            .filter(move |bit| bits & 1 << bit != 0)
-            .map(move |bit| word * 64 + bit)
-    };
-    all.flat_map(of).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_set_of_cpus_is_a_list() {
-        let mut words = [0; CPU_WORDS];
-        (words[0], words[15]) = (0b101, 1 << 63);
-        assert_eq!(cpus_of(words), [0, 2, 1023]);
-    }
 }

@@ -15,11 +15,11 @@ use super::asks::{Answer, Refusal, beside, done, value};
 use super::units::{SOCKETS, Unit, Waits};
 use super::{Core, copies};
 use crate::netd::{Socket, Tap};
-use abi::core::{NewSocket, Outcome, RingPlace, Task, Tell};
+use abi::core::{NewSocket, Outcome, RingPlace, Stage, Task, Tell};
 use abi::layout::ring_slots;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, Received, sealed};
-use monitor::{Device, DeviceMap, Life, Pin};
+use monitor::{Device, DeviceMap, Pin};
 use shmem::Span;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -200,7 +200,8 @@ impl Core {
 
     /// The frames that a socket is over.
     fn umem(&self, socket: &NewSocket) -> Result<Span, Refusal> {
-        let built = matches!(self.hypervisor.life(socket.domain), Some(Life::Built));
+        let life = self.hypervisor.life(socket.domain);
+        let built = life.is_some_and(|life| life.stage == Stage::Built);
         let of = socket.of.unwrap_or(socket.domain);
         let memory = self.hypervisor.memory(of).filter(|_| built);
         let memory = memory.ok_or("the domain is not there any more")?;

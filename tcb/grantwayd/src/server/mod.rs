@@ -11,10 +11,10 @@ use crate::netd::Control;
 use abi::DomId;
 use abi::core::{Record, Stage, Task, Tell, Text};
 use link::sealed;
-use monitor::{Hypervisor, Life};
+use monitor::Hypervisor;
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -44,7 +44,7 @@ enum Ready {
 /// What the manager knows of a domain.
 #[derive(Default)]
 struct Known {
-    life: Option<(Stage, String)>,
+    stage: Option<Stage>,
     /// The reading end of its console: its own never breaks.
     console: Option<OwnedFd>,
     /// Whether its connections were not all up since its start.
@@ -67,7 +67,7 @@ pub(crate) struct Core {
     /// What the first manager has opened; and the sockets among it, by their names.
     held: Vec<OwnedFd>,
     sockets: Vec<Named>,
-    /// Every domain, and those that the manager has not been told the end of.
+    /// Every domain.
     known: BTreeMap<DomId, Known>,
     signals: UnixStream,
     /// Standard output, if its reader is to be watched.
@@ -187,7 +187,7 @@ impl Core {
         for (domain, ways) in ways.collect::<Vec<_>>() {
             self.tell(0, Tell::Console { domain }, ways);
         }
-        self.known.values_mut().for_each(|known| known.life = None);
+        self.known.values_mut().for_each(|known| known.stage = None);
         self.tell_lives();
         let lost = self.units.kept.iter().filter(|(_, open)| open.is_lost);
         for unit in lost.map(|(&unit, _)| unit).collect::<Vec<_>>() {
@@ -209,12 +209,10 @@ impl Core {
     fn tell_lives(&mut self) {
         let mut news = Vec::new();
         for (domain, life) in self.hypervisor.lives() {
-            let (stage, text) = (stage(life), life.text());
+            let stage = life.stage;
             let known = self.known.entry(domain).or_default();
-            let is_new = |(at, why): &(Stage, String)| (*at, why.as_str()) != (stage, text);
-            if known.life.as_ref().is_none_or(is_new) {
-                known.life = Some((stage, text.to_owned()));
-                let text = Text::cut(text);
+            if known.stage.replace(stage) != Some(stage) {
+                let text = Text::cut(life.text());
                 news.push(Tell::Life {
                     domain,
                     stage,
@@ -228,11 +226,6 @@ impl Core {
                 known.is_unconnected = false;
                 news.push(Tell::Connected { domain });
             }
-        }
-        // Each is known: one more is one that is no more.
-        if self.known.len() > self.hypervisor.ids().count() {
-            let all: BTreeSet<DomId> = self.hypervisor.ids().collect();
-            self.known.retain(|id, _| all.contains(id));
         }
         for tell in news {
             self.tell(0, tell, Vec::new());
@@ -331,15 +324,4 @@ impl Core {
 
 fn copies<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Vec<OwnedFd>> {
     fds.map(|fd| fd.try_clone_to_owned()).collect()
-}
-
-/// The stage of a life.
-fn stage(life: &Life) -> Stage {
-    match life {
-        Life::Built => Stage::Built,
-        Life::Starting { .. } => Stage::Starting,
-        Life::Running { .. } => Stage::Running,
-        Life::Ending(_) => Stage::Ending,
-        Life::Gone(_) => Stage::Gone,
-    }
 }

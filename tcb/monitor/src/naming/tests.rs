@@ -3,7 +3,7 @@
 use super::*;
 use crate::fake::FakeSpace;
 use crate::pins::Pin;
-use crate::spec::DomainSpec;
+use abi::core::{CPU_WORDS, NewDomain, Text};
 use abi::hypercall::Bind;
 use abi::status::Program;
 use abi::{ConnId, Handle, RECORD_BYTES, Slot, XenbusState};
@@ -11,18 +11,18 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-fn spec(window_slots: u32) -> DomainSpec {
-    DomainSpec {
-        name: "d".into(),
+fn spec(window_slots: u32) -> NewDomain {
+    NewDomain {
+        replaces: None,
+        name: Text::cut("d"),
         program: Program::Guest,
         frames: 1,
         grant_entries: 4,
         window_slots,
         collateral: 1,
-        cpus: Vec::new(),
+        cpus: [0; CPU_WORDS],
         weight: 1,
         devices: 0,
-        config: Vec::new(),
     }
 }
 
@@ -30,10 +30,10 @@ fn spec(window_slots: u32) -> DomainSpec {
 #[test]
 fn ids_and_numbers_do_not_run_out() {
     let mut machine = Hypervisor::new(None).unwrap();
-    let stays = machine.create_domain(spec(0)).unwrap();
+    let stays = machine.create_domain(spec(0), &[]).unwrap();
     let mut last = BTreeMap::new();
     for turn in 0..66_000u32 {
-        let id = machine.create_domain(spec(0)).unwrap();
+        let id = machine.create_domain(spec(0), &[]).unwrap();
         assert_ne!(id, stays);
         if let Some(before) = last.insert(id, turn) {
             assert_eq!(turn - before, 65_535, "the oldest first");
@@ -50,22 +50,22 @@ fn ids_and_numbers_do_not_run_out() {
 fn all_ids_in_use_is_an_error_and_not_the_end() {
     let mut machine = Hypervisor::new(None).unwrap();
     machine.ids = Numbers::new(2, usize::MAX);
-    let first = machine.create_domain(spec(0)).unwrap();
-    machine.create_domain(spec(0)).unwrap();
-    let error = machine.create_domain(spec(0)).unwrap_err().to_string();
+    let first = machine.create_domain(spec(0), &[]).unwrap();
+    machine.create_domain(spec(0), &[]).unwrap();
+    let error = machine.create_domain(spec(0), &[]).unwrap_err().to_string();
     assert_eq!(error, "domain d: there are no more domain ids");
     machine.forget(first).unwrap_err();
     machine.give_up(first, "over");
     // In the list, with how it ended.
-    machine.create_domain(spec(0)).unwrap_err();
+    machine.create_domain(spec(0), &[]).unwrap_err();
     // What a start that fails has taken comes back.
-    let impossible = DomainSpec {
+    let impossible = NewDomain {
         frames: 0,
         ..spec(0)
     };
     machine.forget(first).unwrap();
-    machine.create_domain(impossible).unwrap_err();
-    assert_eq!(machine.create_domain(spec(0)).unwrap(), first);
+    machine.create_domain(impossible, &[]).unwrap_err();
+    assert_eq!(machine.create_domain(spec(0), &[]).unwrap(), first);
 }
 
 #[derive(Clone, Debug)]
@@ -209,7 +209,7 @@ impl Rig {
         match *op {
             Op::Create => {
                 let named = self.named();
-                if let Ok(id) = self.machine.create_domain(spec(16)) {
+                if let Ok(id) = self.machine.create_domain(spec(16), &[]) {
                     assert!(!named.contains(&id), "{id} is named");
                     self.begin(id);
                 }
@@ -229,7 +229,11 @@ impl Rig {
                     return;
                 };
                 let named = self.named();
-                if let Ok(id) = self.machine.replace(dead, spec(16)) {
+                let new = NewDomain {
+                    replaces: Some(dead),
+                    ..spec(16)
+                };
+                if let Ok(id) = self.machine.create_domain(new, &[]) {
                     assert!(!named.contains(&id), "{id} is named");
                     self.begin(id);
                 }
@@ -375,7 +379,7 @@ proptest! {
         for (user, number, _) in std::mem::take(&mut rig.pins) {
             rig.machine.shared.counted.pins.remove(user, number);
         }
-        let ids = [(); 5].map(|()| rig.machine.create_domain(spec(0)).map(|id| id.0));
+        let ids = [(); 5].map(|()| rig.machine.create_domain(spec(0), &[]).map(|id| id.0));
         let mut ids: Vec<_> = ids.into_iter().map(Result::unwrap).collect();
         ids.sort_unstable();
         prop_assert_eq!(ids, [0, 1, 2, 3, 4]);

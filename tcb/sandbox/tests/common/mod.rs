@@ -1,6 +1,7 @@
 //! A domain under test: `hostile`, and the test as its monitor.
 #![allow(dead_code)]
 
+use abi::core::CPU_WORDS;
 use abi::layout::{FRAMES, PAGE, info, mailbox};
 use abi::version::VERSION;
 use abi::{DomId, Slot};
@@ -78,6 +79,10 @@ pub(crate) fn start_by(
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll set");
     let (console, theirs) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
+    let mut set_of_cpus = [0; CPU_WORDS];
+    for cpu in cpus {
+        set_of_cpus[cpu / 64] |= 1 << (cpu % 64);
+    }
     let domain = sandbox::spawn(&Spec {
         program,
         args: &["one", "two"],
@@ -90,7 +95,7 @@ pub(crate) fn start_by(
         event: event.as_fd(),
         epoll: set.as_fd(),
         console: theirs.as_fd(),
-        cpus,
+        cpus: &set_of_cpus,
         uid: None,
     })?;
     let guest = Region::create("guest", GUEST_FRAMES as usize * PAGE).expect("memory");
