@@ -291,6 +291,9 @@ impl Restart {
         if !is_built || self.built != before {
             if is_built {
                 self.give_up(core, world, "its manager has ended");
+                // Its devices may take their time to end.
+                let why = "the one before is being cleared away".to_owned();
+                return Err(Refusal { why, is_busy: true });
             }
             let id = build::create(core, world, self.place, before)?;
             world.live(id, Stage::Built, "starting");

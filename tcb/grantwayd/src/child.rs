@@ -4,12 +4,12 @@ use abi::core::{BYTES, JOURNAL_VAR, Message, Record};
 use link::{Link, LinkError, Received};
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use shmem::time::monotonic_ns;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// The pause before a second start in a row …
 const PAUSE_MIN_NS: u64 = 10_000_000;
@@ -197,11 +197,12 @@ impl Helper {
         self.running.iter().for_each(Running::kill);
     }
 
-    /// Waits until it has ended by itself, then no longer than `limit`.
-    pub(crate) fn end(&mut self, limit: Duration) {
+    /// Waits until it has ended by itself, or that time has come.
+    pub(crate) fn end(&mut self, until_ns: u64) {
         if let Some(running) = &self.running {
             let end = ((), running.pidfd.as_fd(), PollFlags::IN);
-            let _ended = link::wait_for(&[end], Some(limit.as_nanos() as u64));
+            let left_ns = until_ns.saturating_sub(monotonic_ns());
+            let _ended = link::wait_for(&[end], Some(left_ns));
         }
         self.ended(0);
     }

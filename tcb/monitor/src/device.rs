@@ -54,23 +54,15 @@ impl From<OwnedFd> for Device {
     }
 }
 
-impl Device {
-    /// Its domain has done with it: when this returns nothing comes by it any more.
-    pub(crate) fn end(&self) {
-        if let Some(control) = &self.control {
-            control.end();
-        }
-    }
-}
-
 /// A device that is to be seen where its domain's window has no free slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("device {0} has no place in the window")]
 pub struct NoRoom(pub u64);
 
-/// The slots of each part of a device.
-pub(crate) fn slots(pages: &[DeviceMap]) -> Vec<Range<u32>> {
-    let range = |part: &DeviceMap| part.slot.0..part.slot.0.saturating_add(part.pages);
+/// The slots of each part of a device; none: they end behind the last number.
+#[must_use]
+pub fn slots(pages: &[DeviceMap]) -> Option<Vec<Range<u32>>> {
+    let range = |part: &DeviceMap| Some(part.slot.0..part.slot.0.checked_add(part.pages)?);
     pages.iter().map(range).collect()
 }
 
@@ -161,17 +153,16 @@ impl Devices {
         domain: DomId,
         number: u64,
         is_there: impl FnOnce() -> bool,
-    ) -> Result<Arc<Device>, Errno> {
+    ) -> Result<(Arc<Device>, Arc<dyn DeviceControl>), Errno> {
         // The look and the mark are one step: a hand-out is seen by one of them.
         let mut all = self.lock();
-        let owned = all.get_mut(&(domain, number));
-        let owned = owned.filter(|owned| owned.device.control.is_some());
-        let owned = owned.ok_or(Errno::NOENT)?;
+        let owned = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
+        let control = owned.device.control.clone().ok_or(Errno::NOENT)?;
         if owned.is_taken || is_there() {
             return Err(Errno::BUSY);
         }
         owned.is_taken = true;
-        Ok(Arc::clone(&owned.device))
+        Ok((Arc::clone(&owned.device), control))
     }
 
     /// A device is no more: it is closed, and its domain's epoll set knows it no longer.
@@ -185,7 +176,9 @@ impl Devices {
 
     /// A domain's process is gone: nothing comes by its devices any more when this returns.
     pub fn end_all(&self, domain: DomId) {
-        self.of(domain).iter().for_each(|device| device.end());
+        let all = self.of(domain).into_iter();
+        let told = all.filter_map(|device| device.control.clone());
+        told.for_each(|control| control.end());
     }
 
     /// A domain is no more.
@@ -209,12 +202,10 @@ impl Devices {
     /// # Errors
     /// ENOENT: it has no such device, or one that can be told nothing; otherwise the device's.
     pub fn tell(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
-        let device = {
-            let all = self.lock();
-            let owned = all.get(&(domain, number)).ok_or(Errno::NOENT)?;
-            Arc::clone(&owned.device)
-        };
-        let control = device.control.as_ref().ok_or(Errno::NOENT)?;
-        control.control(words)
+        let all = self.lock();
+        let owned = all.get(&(domain, number));
+        let control = owned.and_then(|owned| owned.device.control.clone());
+        drop(all);
+        control.ok_or(Errno::NOENT)?.control(words)
     }
 }

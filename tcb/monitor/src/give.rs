@@ -1,8 +1,7 @@
 //! Devices enter a domain before its start.
 
-use crate::device::{Device, NoRoom};
-use crate::domain::Parts;
-use crate::hypercall::Shared;
+use crate::device::{self, Device, NoRoom};
+use crate::grant::WindowSlot;
 use crate::hypervisor::Hypervisor;
 use abi::DomId;
 use abi::layout::fd;
@@ -13,42 +12,32 @@ impl Hypervisor {
     /// specification; none: not this one any more. No number is ever another device's.
     ///
     /// # Errors
-    /// There are too many, or a device would be seen where there is no window, or another device.
-    /// It and those behind it are not given.
-    pub fn give_devices(&mut self, id: DomId, devices: Vec<Option<Device>>) -> Result<(), NoRoom> {
+    /// There are too many, or the device would be seen where there is no window, or another device:
+    /// it is not given.
+    pub fn give_device(&mut self, id: DomId, device: Option<Device>) -> Result<(), NoRoom> {
         let shared = Arc::clone(&self.shared);
         let domain = self.domain_mut(id);
         let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
             return Ok(());
         };
-        for device in devices {
-            if parts.devices >= u64::from(fd::DEVICES_MAX) {
-                return Err(NoRoom(parts.devices));
-            }
-            if let Some(device) = device {
-                take_over(&shared, id, parts, device)?;
-            }
-            parts.devices += 1;
+        let number = parts.devices;
+        if number >= u64::from(fd::DEVICES_MAX) {
+            return Err(NoRoom(number));
         }
+        if let Some(device) = device {
+            let holds = WindowSlot::Device(number);
+            let slots = device::slots(&device.pages).ok_or(NoRoom(number))?;
+            if !shared.grants.lock().reserve(id, holds, &slots) {
+                return Err(NoRoom(number));
+            }
+            if let Some(pin) = device.pin {
+                shared.counted.pins.insert(id, number, pin);
+            }
+            shared.devices.insert(id, number, device, &parts.epoll);
+        }
+        parts.devices += 1;
         Ok(())
     }
-}
-
-/// Notes a device under the next number, and what is its own: slots and pins.
-fn take_over(shared: &Shared, id: DomId, parts: &Parts, device: Device) -> Result<(), NoRoom> {
-    let number = parts.devices;
-    if !shared
-        .grants
-        .lock()
-        .reserve_device(id, number, &device.pages)
-    {
-        return Err(NoRoom(number));
-    }
-    if let Some(pin) = device.pin {
-        shared.counted.pins.insert(id, number, pin);
-    }
-    shared.devices.insert(id, number, device, &parts.epoll);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -56,10 +45,13 @@ mod tests {
     use super::*;
     use crate::device::{DeviceControl, DeviceMap};
     use abi::Slot;
-    use abi::core::{CPU_WORDS, NewDomain, Text};
+    use abi::core::{CPU_WORDS, NewDomain, Stage, Text};
     use abi::status::Program;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::io::Errno;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
 
     #[derive(Debug)]
     struct Mute;
@@ -88,7 +80,8 @@ mod tests {
         (machine, id)
     }
 
-    fn device(slot: u32) -> Device {
+    /// A device that shows a page.
+    fn page(slot: u32) -> Device {
         let page = DeviceMap {
             slot: Slot(slot),
             page: 0,
@@ -104,8 +97,9 @@ mod tests {
     /// What the worker does when the domain has done with a device.
     fn end(machine: &Hypervisor, id: DomId, number: u64) {
         let shared = Arc::clone(&machine.shared);
-        let ended = shared.devices.begin_end(id, number, || false).unwrap();
-        shared.grants.lock().unreserve_device(id, &ended.pages);
+        let (ended, _) = shared.devices.begin_end(id, number, || false).unwrap();
+        let slots = device::slots(&ended.pages).unwrap();
+        shared.grants.lock().unreserve(id, &slots);
         shared.devices.remove(id, number);
     }
 
@@ -113,28 +107,72 @@ mod tests {
     #[test]
     fn numbers_of_devices_are_given_out_once() {
         let (mut machine, id) = machine();
-        let first = vec![Some(device(0)), None, Some(device(1))];
-        machine.give_devices(id, first).unwrap();
+        for first in [Some(page(0)), None, Some(page(1))] {
+            machine.give_device(id, first).unwrap();
+        }
         end(&machine, id, 0);
         // Its slot is free again, its number is not.
-        machine.give_devices(id, vec![Some(device(0))]).unwrap();
+        machine.give_device(id, Some(page(0))).unwrap();
         let tell = |number| machine.shared.devices.tell(id, number, [0; 2]).is_ok();
         assert_eq!([0, 1, 2, 3].map(tell), [false, false, true, true]);
         // A slot that shows another device, and one that is not there.
         for slot in [0, 1, 8] {
-            let given = machine.give_devices(id, vec![Some(device(slot))]);
+            let given = machine.give_device(id, Some(page(slot)));
             assert_eq!(given, Err(NoRoom(4)), "{slot}");
         }
-        let rest = fd::DEVICES_MAX - 4;
-        machine
-            .give_devices(id, (0..rest).map(|_| None).collect())
-            .unwrap();
-        for more in [Some(device(5)), None] {
-            let given = machine.give_devices(id, vec![more]);
+        for _ in 4..fd::DEVICES_MAX {
+            machine.give_device(id, None).unwrap();
+        }
+        for more in [Some(page(5)), None] {
+            let given = machine.give_device(id, more);
             assert_eq!(given, Err(NoRoom(fd::DEVICES_MAX.into())));
         }
         machine.give_up(id, "over");
+        is_gone_soon(&mut machine, id);
         machine.forget(id).unwrap();
         assert!(!machine.shared.devices.names(id));
+    }
+
+    /// Nothing else is heard of: 30 s are as good as for ever.
+    fn is_gone_soon(machine: &mut Hypervisor, id: DomId) {
+        testing::wait_for("it is not gone", || {
+            machine.handle(0);
+            (machine.life(id)?.stage == Stage::Gone).then_some(())
+        });
+    }
+
+    /// A device that does not end before it is told to.
+    #[derive(Debug)]
+    struct Slow(Mutex<Receiver<()>>);
+
+    impl DeviceControl for Slow {
+        fn control(&self, _: [u64; 2]) -> Result<u64, Errno> {
+            Ok(0)
+        }
+
+        fn end(&self) {
+            let end = self.0.lock().unwrap();
+            let _ = end.recv_timeout(Duration::from_secs(30));
+        }
+    }
+
+    #[test]
+    fn a_domain_that_is_given_up_is_not_waited_for() {
+        let (mut machine, id) = machine();
+        let (ends, end) = channel();
+        let slow = Device {
+            control: Some(Arc::new(Slow(Mutex::new(end)))),
+            ..page(0)
+        };
+        machine.give_device(id, Some(slow)).unwrap();
+        machine.give_up(id, "over");
+        let stage = machine.life(id).map(|life| life.stage);
+        assert_eq!(stage, Some(Stage::Ending), "its device has not ended");
+        machine.give_up(id, "again");
+        machine.forget(id).unwrap_err();
+        ends.send(()).unwrap();
+        is_gone_soon(&mut machine, id);
+        assert_eq!(machine.life(id).unwrap().text(), "over");
+        machine.forget(id).unwrap();
     }
 }

@@ -22,6 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 
 /// All domains and what is between them.
 #[derive(Debug)]
@@ -33,7 +34,8 @@ pub struct Hypervisor {
     pub(crate) ids: Numbers,
     pub(crate) watch: Watch,
     pub(crate) post: Post,
-    pub(crate) missing: BTreeSet<&'static str>,
+    /// What this system could not provide, in words.
+    pub missing: BTreeSet<&'static str>,
 }
 
 impl Hypervisor {
@@ -157,20 +159,26 @@ impl Hypervisor {
         domain.start(start, shared, post)
     }
 
-    /// Clears away a domain that was built and has no process.
+    /// Clears away a domain that was built and has no process. Until its devices have ended, which
+    /// may take as long as netd is away, it is ending.
     pub fn give_up(&mut self, id: DomId, why: &str) {
-        if let Some(domain) = self.domain_mut(id)
-            && domain.life.stage == Stage::Built
-        {
-            domain.life.end(why);
+        let Some(domain) = self.domain_mut(id) else {
+            return;
+        };
+        if domain.life.stage != Stage::Built {
+            return;
+        }
+        domain.life.end(why);
+        let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
+        let end = move || {
+            shared.end(id, || {});
+            post.tell(id, |notice| notice.gone = true);
+        };
+        let waits = self.shared.devices.names(id);
+        if !waits || thread::Builder::new().spawn(end).is_err() {
             self.shared.end(id, || {});
             self.gone(id);
         }
-    }
-
-    /// Notes something that this system could not provide, beside what starting domains finds.
-    pub fn lacks(&mut self, what: &'static str) {
-        self.missing.insert(what);
     }
 
     /// A domain's name.

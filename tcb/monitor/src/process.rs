@@ -9,7 +9,7 @@ use sandbox::{AgentError, AttachPort, Sandboxed};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A domain's process and its agent.
 #[derive(Debug)]
@@ -48,14 +48,6 @@ impl Process {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, Sandboxed>> {
-        match self.sandboxed.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
     /// Readable when the process has ended.
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
@@ -85,12 +77,12 @@ impl Process {
 
     /// How the process ended, in words, if it is known.
     pub(crate) fn how_it_ended(&self) -> Option<String> {
-        self.try_lock()?.how_it_ended()
+        self.sandboxed.try_lock().ok()?.how_it_ended()
     }
 
     /// CPU time of domain and agent, nanoseconds; as last read while the worker is busy.
     pub(crate) fn cpu(&self) -> [u64; 2] {
-        if let Some(sandboxed) = self.try_lock() {
+        if let Ok(sandboxed) = self.sandboxed.try_lock() {
             self.read_cpu(&sandboxed);
         }
         self.cpu_ns.each_ref().map(|ns| ns.load(Ordering::Relaxed))

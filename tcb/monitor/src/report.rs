@@ -46,12 +46,6 @@ impl Hypervisor {
         self.shared.connections.list(|id| self.name(id))
     }
 
-    /// What the starts had to do without, in words.
-    #[must_use]
-    pub fn missing(&self) -> Vec<String> {
-        self.missing.iter().map(|&what| what.to_owned()).collect()
-    }
-
     /// Every grant in use and every mapping.
     #[must_use]
     pub fn audit(&self) -> Audit {

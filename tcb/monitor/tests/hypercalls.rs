@@ -6,7 +6,9 @@ mod rig;
 use abi::hypercall::{ANSWER_WORD, Bind, Kind, OP_WORDS, OPS, OPS_MAX, STATUS_WORD};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
+use monitor::device::slots;
 use monitor::fake::FakeSpace;
+use monitor::grant::WindowSlot;
 use monitor::{Device, DeviceControl, DeviceMap, Pin};
 use proptest::prelude::*;
 use rig::{FRAMES, Rig, SLOTS};
@@ -211,8 +213,9 @@ fn what_shows_a_device_is_no_table_s() {
         pages,
     };
     let reserve = |rig: &Rig, number, pages: &[DeviceMap]| {
+        let (holds, slots) = (WindowSlot::Device(number), slots(pages));
         let mut grants = rig.shared.grants.lock();
-        grants.reserve_device(DomId(0), number, pages)
+        slots.is_some_and(|slots| grants.reserve(DomId(0), holds, &slots))
     };
     for wrong in [
         &[part(SLOTS, 1)][..],
@@ -244,7 +247,8 @@ fn what_shows_a_device_is_no_table_s() {
         let status = bind(&mut rig, first, tables);
         assert_eq!(status, GrantStatus::BadSlot, "{first} {tables}");
     }
-    rig.shared.grants.lock().unreserve_device(DomId(0), &pages);
+    let shown = slots(&pages).unwrap();
+    rig.shared.grants.lock().unreserve(DomId(0), &shown);
     assert_eq!(bind(&mut rig, 6, 1), GrantStatus::Okay);
     assert!(!reserve(&rig, NUMBER, &pages), "now it is the table's");
 }

@@ -99,7 +99,7 @@ impl Core {
                 let audit = abi::core::report_bytes(&self.hypervisor.audit());
                 return value(0, vec![sealed::write("audit", &audit)?]);
             }
-            Ask::GiveNothing { domain } => self.hypervisor.give_devices(domain, vec![None])?,
+            Ask::GiveNothing { domain } => self.hypervisor.give_device(domain, None)?,
             Ask::GiveUp { domain, why } => self.hypervisor.give_up(domain, why.as_str()),
             Ask::Kill { domain, why } => self.hypervisor.kill(domain, why.as_str()),
             Ask::Knock { domain } => self.hypervisor.knock(domain),
@@ -140,10 +140,11 @@ impl Core {
 
     /// Every domain and connection.
     fn status(&mut self) -> CoreStatus {
+        let missing = self.hypervisor.missing.iter();
         CoreStatus {
+            missing: missing.map(|&what| what.to_owned()).collect(),
             cpu_ns: sandbox::cpu_ns(std::process::id() as i32).unwrap_or(0),
             netd_cpu_ns: self.netd.cpu_ns(),
-            missing: self.hypervisor.missing(),
             domains: self.hypervisor.domain_status(),
             connections: self.hypervisor.connection_status(),
         }

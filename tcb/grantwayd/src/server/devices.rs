@@ -41,22 +41,24 @@ impl Core {
             self.control.replace(Some(ours));
             Ok(vec![theirs.into(), self.machine.try_clone()?])
         });
-        // What the one before did not come to: nothing of it is in the way of what comes next.
-        let closing = self
-            .units
-            .waiting
-            .iter()
-            .filter_map(|(&token, (_, waits))| {
-                let Waits::Close(unit, state) = waits else {
-                    return None;
-                };
-                let state = copies(state.iter().map(AsFd::as_fd));
-                Some((token, Task::Close { unit: *unit }, state))
-            });
+        let copy = |unit: &Unit| copies(unit.fds.iter().map(AsFd::as_fd));
         let kept = self.units.kept.values();
-        let kept = kept.map(|unit| (0, unit.task, copies(unit.fds.iter().map(AsFd::as_fd))));
-        let tasks = [(0, Task::Welcome {}, beside)].into_iter().chain(closing);
-        for (token, task, beside) in tasks.chain(kept).collect::<Vec<_>>() {
+        let kept = kept.map(|unit| (0, unit.task, copy(unit)));
+        let mut tasks = vec![(0, Task::Welcome {}, beside)];
+        tasks.extend(kept);
+        // What the one before did not come to: nothing of it is in the way of what comes next.
+        for (&token, (_, waits)) in &mut self.units.waiting {
+            if let Waits::Close(unit, left) = waits {
+                for left in left.iter_mut().filter(|left| left.fds.len() > 1) {
+                    // No netd has it: this one does, before it closes it.
+                    tasks.push((0, left.task, copy(left)));
+                    left.strip();
+                }
+                let state = left.as_ref().map_or(Ok(Vec::new()), copy);
+                tasks.push((token, Task::Close { unit: *unit }, state));
+            }
+        }
+        for (token, task, beside) in tasks {
             match beside {
                 Ok(beside) => self.task(token, task, beside),
                 Err(_) => return self.netd.kill(),
@@ -107,8 +109,11 @@ impl Core {
     /// Closes a device, also one that netd is still opening: it does so before it closes it. A netd
     /// that ends before it has done so leaves it to the next one.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> Answer {
-        let state = self.units.forget(unit);
-        let task = self.units.wait(0, Waits::Close(unit, state));
+        let mut left = self.units.kept.remove(&unit);
+        if self.netd.listens() {
+            left.iter_mut().for_each(Unit::strip);
+        }
+        let task = self.units.wait(0, Waits::Close(unit, left));
         self.task(task, Task::Close { unit }, Vec::new());
         match self.units.close(token, unit) {
             true => Ok(None),
@@ -125,7 +130,7 @@ impl Core {
             control: told.then(|| Tap::control(&self.control, unit)),
             ..fd.try_clone()?.into()
         };
-        self.hypervisor.give_devices(domain, vec![Some(device)])?;
+        self.hypervisor.give_device(domain, Some(device))?;
         done()
     }
 
@@ -261,8 +266,7 @@ impl Core {
         };
         let bound = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, kept);
         self.units.kept.insert(unit, bound);
-        self.hypervisor
-            .give_devices(socket.domain, vec![Some(device)])?;
+        self.hypervisor.give_device(socket.domain, Some(device))?;
         done()
     }
 }
@@ -286,6 +290,34 @@ fn places(rings: &[RingPlace; 4], first: u32, entries: u32) -> Result<Vec<Device
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Args;
+    use monitor::Hypervisor;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    /// The last descriptor of a device may take long to close: the next netd does it.
+    #[test]
+    fn what_is_closed_while_netd_is_away_is_not_closed_here() {
+        let args = Args {
+            state: None,
+            beside: "/nowhere".into(),
+            programs: "/nowhere".into(),
+            with_reader: false,
+            of_manager: Vec::new(),
+        };
+        let (signals, _signal) = UnixStream::pair().unwrap();
+        let hypervisor = Hypervisor::new(None).unwrap();
+        let mut core = Core::new(hypervisor, args, signals, 0).unwrap();
+        let (mut other_end, end) = UnixStream::pair().unwrap();
+        other_end.set_nonblocking(true).unwrap();
+        let state = sealed::write("device", b"").unwrap();
+        let device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, end.into()]);
+        core.units.kept.insert(1, device);
+        core.close(0, 1).unwrap();
+        assert!(!core.units.knows(1) && core.units.is_any_closing());
+        let error = other_end.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "it is open");
+    }
 
     #[test]
     fn rings_that_do_not_fit_their_slots_are_refused() {

@@ -19,13 +19,14 @@ use std::io::{self, Stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 use units::{SOCKETS, Units};
 
-/// How long the end may take; what is left then ends with this process.
-const END_NS: u64 = 5_000_000_000;
-/// How long a helper may take to end by itself: who asked for the end hears of it from the manager.
-const HELPER_END: Duration = Duration::from_secs(5);
+/// How long each step of the end may take: domains end, devices are closed, helpers end by
+/// themselves. What one leaves of its time the next one has; what is left then ends with this
+/// process.
+const END_STEP_NS: u64 = 5_000_000_000;
+/// How many steps there are: whoever waits for the end waits longer than for all of them.
+const END_STEPS: u64 = 3;
 /// Asks of the manager that are seen to in one turn.
 const ASKS_PER_TURN: usize = 64;
 
@@ -89,7 +90,8 @@ impl Core {
         began_ns: u64,
     ) -> Result<Self, String> {
         if !control::is_ours(&args.programs) {
-            hypervisor.lacks("domains' programs that only their user can change");
+            let lacks = "domains' programs that only their user can change";
+            hypervisor.missing.insert(lacks);
         }
         let empty = sealed::write("machine", b"").map_err(|e| e.to_string())?;
         Ok(Self {
@@ -139,8 +141,9 @@ impl Core {
         }
         self.control.end();
         self.hypervisor.kill_all("ended");
-        let deadline = monotonic_ns().saturating_add(END_NS);
-        while !self.hypervisor.is_over() && monotonic_ns() < deadline {
+        let ends_ns = monotonic_ns().saturating_add(END_STEPS * END_STEP_NS);
+        let is_time_for = |steps: u64| monotonic_ns() + steps * END_STEP_NS < ends_ns;
+        while !self.hypervisor.is_over() && is_time_for(2) {
             self.turn();
         }
         if self.failure.is_none() && !self.is_left {
@@ -149,8 +152,7 @@ impl Core {
                 let _nobody_waits = self.close(0, unit);
             }
         }
-        let deadline = monotonic_ns().saturating_add(END_NS);
-        while self.units.is_any_closing() && monotonic_ns() < deadline {
+        while self.units.is_any_closing() && is_time_for(1) {
             self.turn();
         }
         if let Some(Some(token)) = self.ending {
@@ -160,8 +162,9 @@ impl Core {
         self.manager.hang_up();
         self.netd.hang_up();
         self.control.replace(None);
-        self.manager.end(HELPER_END);
-        self.netd.end(HELPER_END);
+        // Who asked for the end hears of it from the manager.
+        self.manager.end(ends_ns);
+        self.netd.end(ends_ns);
         self.sockets.iter().for_each(control::remove);
         self.failure.map_or(Ok(()), Err)
     }
@@ -324,4 +327,18 @@ impl Core {
 
 fn copies<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Vec<OwnedFd>> {
     fds.map(|fd| fd.try_clone_to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_over_before_systemd_loses_its_patience() {
+        let service = include_str!("../../../../contrib/systemd/grantway.service");
+        let mut limits = service.lines();
+        let limit = limits.find_map(|line| line.strip_prefix("TimeoutStopSec="));
+        let limit_ns = limit.unwrap().parse::<u64>().unwrap() * 1_000_000_000;
+        assert!(limit_ns >= 2 * END_STEPS * END_STEP_NS);
+    }
 }

@@ -25,6 +25,13 @@ impl Unit {
         Self { task, fds, is_lost }
     }
 
+    /// It is closed, and a netd has all of it: what the next one would have to know of a device is
+    /// left. The last descriptor may take long to close, so it is not closed here.
+    pub(super) fn strip(&mut self) {
+        let is_device = matches!(self.task, Task::TakeUp { .. });
+        self.fds.truncate(usize::from(is_device));
+    }
+
     /// A descriptor that domains are given.
     pub(super) fn given(&self, place: u32) -> Option<&OwnedFd> {
         match self.task {
@@ -42,8 +49,8 @@ pub(super) enum Waits {
     /// One is opened that was closed meanwhile. The token of the ask for that, which waits, too:
     /// until netd has answered, the device may be about to be there, and has its name.
     Closed(Option<u32>),
-    /// Nothing: a device or socket is closed. Of a device, what netd has to know: all that is left.
-    Close(u32, Option<OwnedFd>),
+    /// Nothing: a device or socket is closed. What is left of it: all, until a netd has it, too.
+    Close(u32, Option<Unit>),
     /// A socket is made, with this number.
     Make(NewSocket, u32),
     /// It is bound.
@@ -66,13 +73,6 @@ impl Units {
     pub(super) fn next_socket(&mut self) -> u32 {
         self.sockets = self.sockets.wrapping_add(1);
         SOCKETS | self.sockets
-    }
-
-    /// A device or socket is no more: what netd has to know of a device.
-    pub(super) fn forget(&mut self, unit: u32) -> Option<OwnedFd> {
-        let Unit { task, fds, .. } = self.kept.remove(&unit)?;
-        let is_device = matches!(task, Task::TakeUp { .. });
-        fds.into_iter().next().filter(|_| is_device)
     }
 
     /// Whether a device or socket is there, or a device is being opened.
@@ -154,15 +154,14 @@ mod tests {
     fn of_what_is_closed_a_devices_state_alone_is_left() {
         let mut units = Units::default();
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        let device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![file(), file()]);
+        let mut device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![file(), file()]);
         let (on, unit, is_queue) = (1, SOCKETS, false);
-        let socket = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, vec![file()]);
-        units.kept.extend([(1, device), (unit, socket)]);
-        let states = [1, unit, 2].map(|unit| units.forget(unit));
-        assert_eq!(states.each_ref().map(Option::is_some), [true, false, false]);
-        assert!(!units.is_any_closing() && units.kept.is_empty());
-        let [state, ..] = states;
-        units.wait(0, Waits::Close(1, state));
+        let mut socket = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, vec![file()]);
+        device.strip();
+        socket.strip();
+        assert_eq!((device.fds.len(), socket.fds.len()), (1, 0));
+        assert!(!units.is_any_closing());
+        units.wait(0, Waits::Close(1, Some(device)));
         assert!(units.is_any_closing());
     }
 }

@@ -5,7 +5,6 @@
 //! change its address space, and make tables and exchanges under numbers of their own.
 
 use super::window::{Window, WindowSlot};
-use crate::device::{self, DeviceMap};
 use crate::memory::Memory;
 use crate::space::{AddressSpace, SpaceError};
 use abi::{DomId, GrantStatus, Handle};
@@ -176,8 +175,8 @@ impl Accounts {
     /// Takes free slots of a domain's window for what they are to hold; all or none. Whether it
     /// could.
     pub fn reserve(&mut self, id: DomId, holds: WindowSlot, ranges: &[Range<u32>]) -> bool {
-        self.window(id)
-            .is_some_and(|window| window.reserve(holds, ranges))
+        let window = self.window(id);
+        window.is_some_and(|window| window.reserve(holds, ranges))
     }
 
     /// Frees slots that a table, an exchange or a device had.
@@ -185,18 +184,6 @@ impl Accounts {
         if let Some(window) = self.window(id) {
             window.unreserve(ranges);
         }
-    }
-
-    /// Takes the slots that show a device of a domain's. Whether all of them are there and free.
-    pub fn reserve_device(&mut self, id: DomId, number: u64, pages: &[DeviceMap]) -> bool {
-        let ends = |part: &DeviceMap| part.slot.0.checked_add(part.pages).is_some();
-        pages.iter().all(ends)
-            && self.reserve(id, WindowSlot::Device(number), &device::slots(pages))
-    }
-
-    /// Gives them back.
-    pub fn unreserve_device(&mut self, id: DomId, pages: &[DeviceMap]) {
-        self.unreserve(id, &device::slots(pages));
     }
 
     /// A domain is dead or about to be: no new use of its grants begins.

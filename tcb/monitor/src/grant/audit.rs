@@ -25,7 +25,6 @@ impl Grants {
         let leaked = strays + left_open(&accounts) + slots_without_table(&accounts, knows);
         for (id, account) in accounts.all() {
             let audit = audits.entry(id).or_default();
-            audit.alive = account.alive;
             audit.owned += account.memory.frame_count;
         }
         audits.retain(|id, _| accounts.knows(*id));

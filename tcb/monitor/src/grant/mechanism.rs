@@ -74,8 +74,6 @@ pub enum Done {
 /// What the books of all mechanisms say about one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantAudit {
-    /// Whether others may still begin to use its grants.
-    pub alive: bool,
     /// Pages that it owns: frames, and those of exchanges that are its own now.
     pub owned: u32,
     /// Frames of its own that it grants to somebody, in use or not.

@@ -125,18 +125,15 @@ impl<S: AddressSpace> Server<S> {
         let at = i32::try_from(number).ok();
         let at = at.and_then(|number| fd::DEVICE.checked_add(number));
         let is_there = || at.is_none_or(|at| self.space.has_descriptor(at));
-        let device = match shared.devices.begin_end(self.id, number, is_there) {
-            Ok(device) => device,
+        let (device, control) = match shared.devices.begin_end(self.id, number, is_there) {
+            Ok(ending) => ending,
             Err(errno) => return Ok(Err(errno)),
         };
-        device.end();
-        let slots = device::slots(&device.pages).into_iter().flatten();
-        let slots: Vec<_> = slots.map(Slot).collect();
+        control.end();
+        let ranges = device::slots(&device.pages).unwrap_or_default();
+        let slots: Vec<_> = ranges.iter().cloned().flatten().map(Slot).collect();
         self.space.unmap(&slots).map_err(SpaceError::fatal)?;
-        shared
-            .grants
-            .lock()
-            .unreserve_device(self.id, &device.pages);
+        shared.grants.lock().unreserve(self.id, &ranges);
         shared.counted.pins.remove(self.id, number);
         shared.devices.remove(self.id, number);
         self.has_news = true;
