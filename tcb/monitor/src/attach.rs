@@ -7,8 +7,9 @@ use abi::DomId;
 use abi::hypercall::Attach;
 use abi::layout::fd;
 use rustix::io::Errno;
-use sandbox::{AttachPort, Call};
+use sandbox::{Call, Listener};
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 /// Answers the attach calls that wait, within the domain's budget: past it, they wait on.
 /// Never blocks.
@@ -19,21 +20,21 @@ pub(crate) fn serve(domain: &mut Domain, shared: &Shared, now_ns: u64) {
     };
     // An error means that the domain is gone: its end is noticed elsewhere.
     while domain.attaches.available(now_ns) > 0
-        && let Ok(Some(call)) = process.attach.receive()
+        && let Ok(Some(call)) = process.attach.receive(Duration::ZERO)
     {
         domain.attaches.take(now_ns, 1);
         if let Err(errno) = answer(shared, id, &process.attach, call) {
             // Every call is answered; who is gone needs no answer.
-            let _ = process.attach.answer_errno(call, errno.raw_os_error());
+            let _ = process.attach.answer(call.id, 0, errno.raw_os_error());
         }
     }
 }
 
 /// Puts what a call asks for into its domain's table.
-fn answer(shared: &Shared, id: DomId, port: &AttachPort, call: Call) -> Result<(), Errno> {
+fn answer(shared: &Shared, id: DomId, port: &Listener, call: Call) -> Result<(), Errno> {
     let put = |fd: BorrowedFd<'_>, first: i32, n: u32| {
-        let at = i32::try_from(n).ok().and_then(|n| first.checked_add(n));
-        let answered = port.answer_fd(call, fd, at.ok_or(Errno::NOENT)?);
+        let at = n.checked_add(first.unsigned_abs()).ok_or(Errno::NOENT)?;
+        let answered = port.put(call.id, fd, at, true);
         answered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
     let [_, kind, index, ..] = call.args;

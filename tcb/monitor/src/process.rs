@@ -5,7 +5,7 @@ use crate::post::Post;
 use crate::space::{AddressSpace, PageMap, SpaceError};
 use abi::{DomId, Slot};
 use rustix::process::{Signal, pidfd_send_signal};
-use sandbox::{AgentError, AttachPort, Sandboxed};
+use sandbox::{AgentError, Listener, Sandboxed};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub(crate) struct Process {
     pidfd: OwnedFd,
     /// The port in `sandboxed` once more, for the main thread alone: no call waits for what the
     /// worker does with the agent.
-    pub(crate) attach: AttachPort,
+    pub(crate) attach: Listener,
     /// CPU time of domain and agent as last read, so that it outlives them.
     cpu_ns: [AtomicU64; 2],
     /// Whether it was killed and the kernel has not let go of it for longer than that takes.

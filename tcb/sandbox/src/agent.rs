@@ -85,11 +85,12 @@ enum State {
 }
 
 impl Record {
-    fn map(run: &Run, memory: Memory) -> Self {
+    /// Of the memory whose descriptors lie at `number`.
+    fn map(run: &Run, number: u32) -> Self {
         let (number, prot) = if run.first.writable {
-            (memory.number, libc::PROT_READ | libc::PROT_WRITE)
+            (number, libc::PROT_READ | libc::PROT_WRITE)
         } else {
-            (memory.number + 1, libc::PROT_READ)
+            (number + 1, libc::PROT_READ)
         };
         // Populated: the domain's first touch takes no fault.
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
@@ -168,9 +169,7 @@ impl Agent {
 
     /// Closes a descriptor in the agent that it was not meant to keep.
     pub(crate) fn close(&mut self, number: u32) -> Result<(), AgentError> {
-        let records = self.write([Record::close(number)].into_iter());
-        self.go(records)?
-            .map_err(|(_, errno)| AgentError::Stuck(errno))
+        self.must(&[Record::close(number)])
     }
 
     /// Changes the deadline of the calls to come.
@@ -215,13 +214,10 @@ impl Agent {
     /// Hands the agent a descriptor.
     fn put(&mut self, fd: BorrowedFd<'_>, at: u32) -> Result<(), AgentError> {
         let id = self.waiting()?;
-        self.listener.put(id, fd, at, false).map_err(|error| {
-            if error.raw_os_error() == Some(libc::ENOENT) {
-                self.state = State::Gone;
-                AgentError::Gone
-            } else {
-                AgentError::HandOver(error)
-            }
+        let put = self.listener.put(id, fd, at, false);
+        put.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT) => self.lost(&error),
+            _ => AgentError::HandOver(error),
         })
     }
 
@@ -237,16 +233,13 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let runs: Vec<Run> = maps.iter().map(Run::of_device).collect();
         self.check_slots(&runs)?;
-        let memory = Memory {
-            number: self.number(),
-            frames: u64::MAX,
-        };
-        let put = self.put(device, memory.number);
-        put.inspect_err(|_| self.free.push(memory.number))?;
-        let records = self.write(runs.iter().map(|run| Record::map(run, memory)));
-        let mapped = self.go(records)?;
-        self.close(memory.number)?;
-        self.free.push(memory.number);
+        let number = self.number();
+        let put = self.put(device, number);
+        put.inspect_err(|_| self.free.push(number))?;
+        let records: Vec<Record> = runs.iter().map(|run| Record::map(run, number)).collect();
+        let mapped = self.go(&records)?;
+        self.close(number)?;
+        self.free.push(number);
         if let Err((_, errno)) = mapped {
             self.unmap_runs(&runs)?;
             return Err(AgentError::Refused(errno));
@@ -264,8 +257,7 @@ impl Agent {
             .remove(&index)
             .ok_or(AgentError::Memory(index))?;
         self.free.push(memory.number);
-        self.close(memory.number)?;
-        self.close(memory.number + 1)
+        self.must(&[memory.number, memory.number + 1].map(Record::close))
     }
 
     /// Maps pages, all or none. Whatever the slots showed before is replaced.
@@ -275,31 +267,26 @@ impl Agent {
     /// did not show before (a refused batch leaves the slots that it touched empty).
     pub fn map(&mut self, maps: &[PageMap]) -> Result<(), AgentError> {
         self.waiting()?;
-        let runs = runs::of_maps(maps).map_err(AgentError::Slot)?;
+        let runs = runs::of_maps(maps.iter().copied()).map_err(AgentError::Slot)?;
         self.check_slots(&runs)?;
-        for run in &runs {
-            let PageMap { memory, frame, .. } = run.first;
-            let memory = self.memories.get(&memory);
-            let memory = memory.ok_or(AgentError::Memory(run.first.memory))?;
-            if u64::from(frame) + u64::from(run.pages) > memory.frames {
-                let first_bad = u64::from(frame).max(memory.frames);
-                return Err(AgentError::Frame(first_bad as u32));
-            }
-        }
-        let mut done = 0;
-        for batch in runs.chunks(RECORDS) {
-            let memories = &self.memories;
-            let record = |run: &Run| Some(Record::map(run, *memories.get(&run.first.memory)?));
-            let records = self.write(batch.iter().filter_map(record));
-            if let Err((at, errno)) = self.go(records)? {
-                // The run that failed may have lost its reservation already: it is undone, too.
-                let undo = runs.get(..done + at + 1).unwrap_or(&runs);
-                self.unmap_runs(undo)?;
-                return Err(AgentError::Refused(errno));
-            }
-            done += batch.len();
+        let records: Result<Vec<Record>, _> = runs.iter().map(|run| self.map_record(run)).collect();
+        if let Err((at, errno)) = self.go(&records?)? {
+            // The run that failed may have lost its reservation already: it is undone, too.
+            self.unmap_runs(runs.get(..=at).unwrap_or(&runs))?;
+            return Err(AgentError::Refused(errno));
         }
         Ok(())
+    }
+
+    /// What maps a run of a memory's pages, if it has so many.
+    fn map_record(&self, run: &Run) -> Result<Record, AgentError> {
+        let PageMap { memory, frame, .. } = run.first;
+        let known = self.memories.get(&memory);
+        let known = known.ok_or(AgentError::Memory(memory))?;
+        if u64::from(frame) + u64::from(run.pages) > known.frames {
+            return Err(AgentError::Frame(u64::from(frame).max(known.frames) as u32));
+        }
+        Ok(Record::map(run, known.number))
     }
 
     /// Takes the pages in these slots away. When it returns, no instruction of the domain can
@@ -315,14 +302,8 @@ impl Agent {
     }
 
     fn unmap_runs(&mut self, runs: &[Run]) -> Result<(), AgentError> {
-        for batch in runs.chunks(RECORDS) {
-            let records = self.write(batch.iter().map(Record::unmap));
-            if let Err((_, errno)) = self.go(records)? {
-                self.state = State::Failed;
-                return Err(AgentError::Stuck(errno));
-            }
-        }
-        Ok(())
+        let records: Vec<Record> = runs.iter().map(Record::unmap).collect();
+        self.must(&records)
     }
 
     fn check_slots(&self, runs: &[Run]) -> Result<(), AgentError> {
@@ -343,45 +324,46 @@ impl Agent {
         }
     }
 
-    /// Writes records into the argument pages; returns how many.
-    fn write(&self, records: impl Iterator<Item = Record>) -> usize {
-        let mut written = 0;
-        for record in records.take(RECORDS) {
-            record.write(self.args.span(), written * RECORD_BYTES);
-            written += 1;
-        }
-        written
+    /// Lets the agent carry out what takes something away.
+    fn must(&mut self, records: &[Record]) -> Result<(), AgentError> {
+        self.go(records)?.map_err(|(_, errno)| {
+            self.state = State::Failed;
+            AgentError::Stuck(errno)
+        })
     }
 
-    /// Lets the agent carry out that many records. The inner error: how many were done before one
-    /// returned something else than expected, and what that was.
-    fn go(&mut self, records: usize) -> Result<Result<(), (usize, io::Error)>, AgentError> {
-        let id = self.waiting()?;
-        if records == 0 {
-            return Ok(Ok(()));
+    /// Lets the agent carry out records, as many at once as the argument pages hold. The inner
+    /// error: how many were done before one returned something else than expected, and what that
+    /// was.
+    fn go(&mut self, records: &[Record]) -> Result<Result<(), (usize, io::Error)>, AgentError> {
+        for (n, batch) in records.chunks(RECORDS).enumerate() {
+            let id = self.waiting()?;
+            for (at, record) in batch.iter().enumerate() {
+                record.write(self.args.span(), at * RECORD_BYTES);
+            }
+            let sent = self.listener.answer(id, batch.len() as i64, 0);
+            sent.map_err(|error| self.lost(&error))?;
+            let [done, result, ..] = self.receive(self.deadline)?.args;
+            let done = usize::try_from(done).unwrap_or(usize::MAX);
+            if done < batch.len() {
+                let errno = i32::try_from((result as i64).wrapping_neg()).unwrap_or(libc::EIO);
+                let error = io::Error::from_raw_os_error(errno);
+                return Ok(Err((n * RECORDS + done, error)));
+            }
         }
-        if let Err(error) = self.listener.answer(id, records as i64, 0) {
-            return Err(self.lost(&error));
-        }
-        let call = self.receive(self.deadline)?;
-        let [done, result, ..] = call.args;
-        let done = usize::try_from(done).unwrap_or(usize::MAX);
-        if done >= records {
-            return Ok(Ok(()));
-        }
-        let errno = i32::try_from((result as i64).wrapping_neg()).unwrap_or(libc::EIO);
-        Ok(Err((done, io::Error::from_raw_os_error(errno))))
+        Ok(Ok(()))
     }
 
     fn receive(&mut self, within: Duration) -> Result<Call, AgentError> {
         self.state = State::Failed;
-        let mut used_ns = None;
-        for _ in 0..PATIENCE {
-            match self.listener.receive(within) {
+        let (mut wait, mut used_ns) = (within, None);
+        for _ in 0..=PATIENCE {
+            match self.listener.receive(wait) {
                 Ok(Some(call)) => {
                     self.state = State::Waiting(call.id);
                     return Ok(call);
                 }
+                Ok(None) if wait.is_zero() => break,
                 Ok(None) => {}
                 Err(error) => return Err(self.lost(&error)),
             }
@@ -394,13 +376,9 @@ impl Agent {
                 worked_ns.is_none_or(|ns| u128::from(ns) > within.as_nanos() / 2)
             });
             if worked || !matches!(process::state(self.pid), Some('R' | 'D')) {
-                break;
+                // One that got its CPU just now is not runnable any more because it has answered.
+                wait = Duration::ZERO;
             }
-        }
-        // An agent that got its CPU just now is not runnable any more because it has answered.
-        if let Ok(Some(call)) = self.listener.receive(Duration::ZERO) {
-            self.state = State::Waiting(call.id);
-            return Ok(call);
         }
         Err(AgentError::Late)
     }

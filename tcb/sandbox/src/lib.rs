@@ -19,7 +19,6 @@
 #![allow(unsafe_code)]
 
 mod agent;
-mod attach;
 mod bpf;
 mod child;
 mod elf;
@@ -37,8 +36,7 @@ mod stub;
 mod tracee;
 
 pub use agent::{Agent, AgentError};
-pub use attach::AttachPort;
-pub use notify::Call;
+pub use notify::{Call, Listener};
 pub use policy::{Profile, system_calls};
 pub use probe::{mappings_max, probe};
 pub use process::{cpu_ns, thread_cpu_ns};

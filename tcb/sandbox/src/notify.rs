@@ -14,9 +14,10 @@ pub struct Call {
     pub args: [u64; 6],
 }
 
-/// A listener.
+/// A filter's listener: a domain's calls for descriptors come by one
+/// ([`abi::hypercall::Attach`]), its agent's for work by another.
 #[derive(Debug)]
-pub(crate) struct Listener(OwnedFd);
+pub struct Listener(OwnedFd);
 
 /// Wakes the other side on the answering thread's CPU, since that thread waits next (Linux 6.6).
 const SYNC_WAKE_UP: usize = 1;
@@ -43,21 +44,26 @@ impl Listener {
         }
     }
 
-    /// The same listener once more.
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+    /// The same listener once more: a call is received by one of them.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
 
-    /// The descriptor, readable while a call waits.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    /// Readable while a call waits; hangs up when no process is left under this filter.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Waits for a call until the deadline (0: only looks). None: none came.
+    /// Waits for a call until the deadline (0: only looks). None: none came. Not receiving is how
+    /// to limit a domain's rate.
     ///
     /// # Errors
     /// `ENOENT`: no process is left under this filter. Others as the kernel gives them.
-    pub(crate) fn receive(&self, within: Duration) -> io::Result<Option<Call>> {
+    pub fn receive(&self, within: Duration) -> io::Result<Option<Call>> {
         let until = Instant::now() + within;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -102,7 +108,7 @@ impl Listener {
     ///
     /// # Errors
     /// `ENOENT`: the caller is gone.
-    pub(crate) fn answer(&self, id: u64, value: i64, errno: i32) -> io::Result<()> {
+    pub fn answer(&self, id: u64, value: i64, errno: i32) -> io::Result<()> {
         let mut answer = libc::seccomp_notif_resp {
             id,
             val: value,
@@ -117,14 +123,9 @@ impl Listener {
     /// `and_answer` the call returns that number at once.
     ///
     /// # Errors
-    /// `ENOENT`: the caller is gone. `EBADF`, `EMFILE`: the number is beyond its limit.
-    pub(crate) fn put(
-        &self,
-        id: u64,
-        fd: BorrowedFd<'_>,
-        at: u32,
-        and_answer: bool,
-    ) -> io::Result<()> {
+    /// `ENOENT`: the caller is gone. `EBADF`, `EMFILE`: the number is beyond its limit. The call
+    /// still waits then.
+    pub fn put(&self, id: u64, fd: BorrowedFd<'_>, at: u32, and_answer: bool) -> io::Result<()> {
         let send = match and_answer {
             true => libc::SECCOMP_ADDFD_FLAG_SEND,
             false => 0,

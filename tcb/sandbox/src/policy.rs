@@ -92,7 +92,7 @@ const DOMAIN: &[Row] = rows! {
     SYS_close When::OwnDescriptor;
     SYS_exit When::Always;
     SYS_exit_group When::Always;
-    // The one way to ask for a descriptor: answered by the monitor, see `AttachPort`.
+    // The one way to ask for a descriptor: answered by the monitor, see `abi::hypercall::Attach`.
     SYS_getppid When::Attach;
     // Start of a static C library, before `main`: the thread pointer, and what the kernel does
     // with a thread's own words when it exits. Each touches the caller alone.

@@ -25,7 +25,7 @@ pub fn probe() -> Result<(), String> {
             "the kernel has no seccomp user notification: {error}"
         ));
     }
-    if yama_scope() == Some(3) {
+    if setting("kernel/yama/ptrace_scope") == Some(3) {
         return Err("tracing is switched off (kernel.yama.ptrace_scope = 3)".into());
     }
     Ok(())
@@ -35,10 +35,7 @@ pub fn probe() -> Result<(), String> {
 /// it does not say.
 #[must_use]
 pub fn mappings_max() -> u32 {
-    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
-    text.ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(65_530)
+    setting("vm/max_map_count").unwrap_or(65_530)
 }
 
 fn kernel_version() -> Result<(u32, u32), String> {
@@ -51,7 +48,8 @@ fn kernel_version() -> Result<(u32, u32), String> {
     }
 }
 
-fn yama_scope() -> Option<u32> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?;
+/// A number that the kernel can be told.
+fn setting(name: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/sys/{name}")).ok()?;
     text.trim().parse().ok()
 }

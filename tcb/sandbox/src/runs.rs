@@ -34,10 +34,6 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    fn of(first: PageMap) -> Self {
-        Self { first, pages: 1 }
-    }
-
     /// The run of a device's pages, which is mapped apart from all others.
     pub(crate) fn of_device(map: &DeviceMap) -> Self {
         let first = PageMap {
@@ -60,14 +56,6 @@ impl Run {
     }
 }
 
-/// The runs of `pages` in the order of their slots.
-///
-/// # Errors
-/// A slot that occurs twice.
-pub(crate) fn of_maps(pages: &[PageMap]) -> Result<Vec<Run>, Slot> {
-    merge(pages.iter().copied().map(Run::of).collect(), Run::continues)
-}
-
 /// The runs of `slots`; only slot and pages mean something.
 ///
 /// # Errors
@@ -76,15 +64,19 @@ pub(crate) fn of_slots(slots: &[Slot]) -> Result<Vec<Run>, Slot> {
     let pages = slots.iter().map(|&slot| PageMap {
         slot,
         memory: 0,
-        frame: 0,
+        // Slots side by side are runs, whatever they show.
+        frame: slot.0,
         writable: false,
     });
-    merge(pages.map(Run::of).collect(), |run, next| {
-        run.first.slot.0.checked_add(run.pages) == Some(next.first.slot.0)
-    })
+    of_maps(pages)
 }
 
-fn merge(mut runs: Vec<Run>, continues: impl Fn(&Run, &Run) -> bool) -> Result<Vec<Run>, Slot> {
+/// The runs of `pages` in the order of their slots.
+///
+/// # Errors
+/// A slot that occurs twice.
+pub(crate) fn of_maps(pages: impl Iterator<Item = PageMap>) -> Result<Vec<Run>, Slot> {
+    let mut runs: Vec<Run> = pages.map(|first| Run { first, pages: 1 }).collect();
     runs.sort_unstable_by_key(|run| run.first.slot);
     let mut twice = None;
     runs.dedup_by(|next, run| {
@@ -93,7 +85,7 @@ fn merge(mut runs: Vec<Run>, continues: impl Fn(&Run, &Run) -> bool) -> Result<V
         if slot.0 < run.first.slot.0.saturating_add(run.pages) {
             twice = Some(slot);
         }
-        let goes_on = continues(run, next);
+        let goes_on = run.continues(next);
         if goes_on {
             run.pages += 1;
         }
@@ -116,7 +108,7 @@ mod tests {
     }
 
     fn runs(pages: &[PageMap]) -> Result<Vec<(u32, u32, u32)>, Slot> {
-        Ok(of_maps(pages)?
+        Ok(of_maps(pages.iter().copied())?
             .iter()
             .map(|run| (run.first.slot.0, run.pages, run.first.frame))
             .collect())

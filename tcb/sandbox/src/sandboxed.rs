@@ -1,7 +1,7 @@
 //! A running domain and its agent.
 
 use crate::agent::Agent;
-use crate::attach::AttachPort;
+use crate::notify::Listener;
 use crate::process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -25,7 +25,7 @@ pub struct Sandboxed {
     /// Maps and unmaps.
     pub agent: Agent,
     /// Where it asks for descriptors.
-    pub attach: AttachPort,
+    pub attach: Listener,
     /// What this system could not provide, in words.
     pub missing: Vec<&'static str>,
     pub(crate) agent_pidfd: Option<OwnedFd>,

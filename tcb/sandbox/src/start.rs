@@ -2,7 +2,6 @@
 //! is in [`crate::spawn`].
 
 use crate::agent::{ARGS_PAGES, Agent};
-use crate::attach::AttachPort;
 use crate::child::{self, Plan, REPORT_BYTES, Step};
 use crate::elf::Program;
 use crate::namespaces;
@@ -367,7 +366,7 @@ impl Start {
         domain: &Domain,
         spec: &Spec<'_>,
         program: &Program,
-    ) -> Result<AttachPort, SpawnError> {
+    ) -> Result<Listener, SpawnError> {
         let id = u64::from(spec.uid.unwrap_or(NOBODY));
         // In this order: each is allowed by what the next one gives up.
         let what = "changing the user";
@@ -414,14 +413,14 @@ impl Start {
         let (listener, number) = self.listen(domain.pid, &domain.pidfd, &filter)?;
         tracee::call(domain.pid, &entry, libc::SYS_close, &[number])
             .during("closing the listener")?;
-        Ok(AttachPort(Listener::new(listener).0))
+        Ok(Listener::new(listener).0)
     }
 
     /// Steps 5 and 6.
     pub(crate) fn confine_agent(
         mut self,
         domain: Domain,
-        attach: AttachPort,
+        attach: Listener,
         spec: &Spec<'_>,
     ) -> Result<Sandboxed, SpawnError> {
         // It runs on the CPU of its caller, which may be any.

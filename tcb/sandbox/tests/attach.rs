@@ -14,7 +14,7 @@ use std::time::Duration;
 fn ask(world: &mut World, what: Attach) -> Call {
     let [kind, index] = what.encode();
     world.order(3, &[libc::SYS_getppid as u64, ATTACH_MAGIC, kind, index]);
-    let receive = || world.domain.attach.receive().expect("a port");
+    let receive = || world.domain.attach.receive(Duration::ZERO).expect("a port");
     let call = testing::wait_for("no call came", receive);
     assert_eq!(Attach::decode([call.args[1], call.args[2]]), Some(what));
     call
@@ -25,7 +25,7 @@ fn a_domain_gets_the_descriptors_that_the_monitor_gives_it() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     assert_eq!(
-        world.domain.attach.receive().expect("a port"),
+        world.domain.attach.receive(Duration::ZERO).expect("a port"),
         None,
         "nobody asked"
     );
@@ -35,7 +35,7 @@ fn a_domain_gets_the_descriptors_that_the_monitor_gives_it() {
     world
         .domain
         .attach
-        .answer_fd(call, bell.as_fd(), DOORBELL + 88)
+        .put(call.id, bell.as_fd(), DOORBELL as u32 + 88, true)
         .expect("answered");
     assert_eq!(world.answer(), Some(Ok(600)));
     let open = descriptors(world.domain.pid);
@@ -58,7 +58,7 @@ fn a_domain_gets_the_descriptors_that_the_monitor_gives_it() {
     world
         .domain
         .attach
-        .answer_fd(call, device.as_fd(), DEVICE + 2)
+        .put(call.id, device.as_fd(), DEVICE as u32 + 2, true)
         .expect("answered");
     assert_eq!(world.answer(), Some(Ok(18)));
     assert_eq!(world.call(libc::SYS_read, &[18, SCRATCH, 8]), Some(8));
@@ -73,46 +73,37 @@ fn refusals_and_impossible_numbers_are_errors_of_the_call() {
     world
         .domain
         .attach
-        .answer_errno(call, libc::ENOENT)
+        .answer(call.id, 0, libc::ENOENT)
         .expect("answered");
     assert_eq!(world.answer(), Some(Ok(i64::from(-libc::ENOENT) as u64)));
 
     let call = ask(&mut world, Attach::Device(0));
-    let result = world.domain.attach.answer_fd(call, bell.as_fd(), 5000);
-    assert!(result.is_err(), "beyond the domain's limit");
-    assert!(
-        world
-            .domain
-            .attach
-            .answer_fd(call, bell.as_fd(), -1)
-            .is_err()
-    );
+    for beyond_the_limit in [5000, u32::MAX] {
+        let port = &world.domain.attach;
+        let result = port.put(call.id, bell.as_fd(), beyond_the_limit, true);
+        assert!(result.is_err(), "{beyond_the_limit}");
+    }
     world
         .domain
         .attach
-        .answer_errno(call, libc::EMFILE)
+        .answer(call.id, 0, libc::EMFILE)
         .expect("answered");
     assert_eq!(world.answer(), Some(Ok(i64::from(-libc::EMFILE) as u64)));
 }
 
 #[test]
-fn a_caller_that_died_is_no_error() {
+fn a_caller_that_died_is_said_to_be_gone() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
     let call = ask(&mut world, Attach::Device(0));
     world.end();
     assert!(gone_within(&world.domain.pidfd, Duration::ZERO));
-    world
-        .domain
-        .attach
-        .answer_fd(call, bell.as_fd(), DEVICE)
-        .expect("no error");
-    world
-        .domain
-        .attach
-        .answer_errno(call, libc::EIO)
-        .expect("no error");
-    let gone = world.domain.attach.receive().expect_err("hung up");
-    assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
+    let port = &world.domain.attach;
+    let put = port.put(call.id, bell.as_fd(), DEVICE as u32, true);
+    let answered = port.answer(call.id, 0, libc::EIO);
+    let received = port.receive(Duration::ZERO).map(drop);
+    for gone in [put, answered, received] {
+        assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    }
 }
