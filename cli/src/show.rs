@@ -75,7 +75,7 @@ pub(crate) fn stat(
             domains
                 .into_iter()
                 .filter(|d| d.alive)
-                .map(|d| d.name)
+                .map(|d| d.report.name)
                 .collect()
         }
     };

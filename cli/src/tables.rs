@@ -350,7 +350,7 @@ pub(crate) fn how_to_reach(
 mod tests {
     use super::*;
     use abi::XenbusState;
-    use abi::machine::{ConnectionStatus, DomainAudit, GrantInUse, Restarts};
+    use abi::machine::{ConnectionStatus, DomainAudit, DomainReport, GrantInUse, Restarts};
     use serde_json::json;
 
     #[test]
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_status_shows_every_domain_and_connection() {
-        let domain = DomainStatus {
+        let report = DomainReport {
             name: "web".into(),
             id: 2,
             program: Program::Guest,
@@ -400,10 +400,14 @@ mod tests {
             hypercalls: 7,
             operations: 8,
             system_calls: 12,
-            restarts: Some(Restarts {
-                count: 3,
-                ..Restarts::default()
-            }),
+        };
+        let restarts = Restarts {
+            count: 3,
+            ..Restarts::default()
+        };
+        let domain = DomainStatus {
+            report,
+            restarts: Some(restarts),
         };
         let connection = ConnectionStatus {
             backend: "driver".into(),

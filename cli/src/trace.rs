@@ -69,7 +69,7 @@ pub(crate) fn drivers_and_guests(
     if drivers.is_empty() {
         return Err(Failure::Failed("the driver domain is not running".into()).into());
     }
-    let names = |domains: Vec<DomainStatus>| domains.into_iter().map(|d| d.name).collect();
+    let names = |domains: Vec<DomainStatus>| domains.into_iter().map(|d| d.report.name).collect();
     Ok((names(drivers), names(guests)))
 }
 

@@ -88,7 +88,7 @@ impl Core {
                 Ok(()) => break,
                 // It may wait for us to take what it has told.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let _ = self.link.wait(PollFlags::IN | PollFlags::OUT, None);
+                    self.link.wait(PollFlags::IN | PollFlags::OUT, None);
                     self.take();
                 }
                 Err(_) => self.is_gone = true,
@@ -184,7 +184,7 @@ impl Core {
             if self.is_gone {
                 return Err("the core is gone".to_owned().into());
             }
-            let _ = self.link.wait(PollFlags::IN, None);
+            self.link.wait(PollFlags::IN, None);
             self.take();
         }
     }
@@ -250,7 +250,7 @@ impl Core {
     /// Waits for what the core tells first.
     pub(crate) fn first(&mut self) -> Option<(Tell, Vec<OwnedFd>)> {
         while self.news.is_empty() && !self.is_gone {
-            let _ = self.link.wait(PollFlags::IN, None);
+            self.link.wait(PollFlags::IN, None);
             self.take();
         }
         self.news()

@@ -149,9 +149,10 @@ impl Restart {
         }
         if let State::Down { start_ns, .. } = self.state {
             let ms = start_ns.saturating_sub(now_ns) / 1_000_000;
-            status.state = format!("{}; starts again in {ms} ms", status.state);
+            let state = &mut status.report.state;
+            *state = format!("{state}; starts again in {ms} ms");
             if !self.trouble.is_empty() {
-                status.state = format!("{}; did not start: {}", status.state, self.trouble);
+                *state = format!("{state}; did not start: {}", self.trouble);
             }
         }
         status.restarts = Some(self.known.clone());

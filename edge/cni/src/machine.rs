@@ -30,7 +30,7 @@ impl Machine {
             return Err(Error::Refused("it is on its way up".to_owned()));
         }
         let domains = status.domains.into_iter();
-        Ok(domains.map(|domain| domain.name).collect())
+        Ok(domains.map(|domain| domain.report.name).collect())
     }
 
     /// Whether it has a guest of this name, at once or not at all.

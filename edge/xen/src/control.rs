@@ -4,7 +4,7 @@
 //! mailbox. It touches nothing of the path.
 
 use crate::tally::Tally;
-use abi::machine::{Control, ControlError, DomainStatus, Program, Relayed, Status};
+use abi::machine::{Control, ControlError, DomainReport, DomainStatus, Program, Relayed, Status};
 use nix::sys::socket::{getsockopt, sockopt};
 use runtime::mailbox::Asker;
 use runtime::platform::Asked;
@@ -128,9 +128,26 @@ impl Server {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    fn status(&self, begun: Instant) -> Status {
-        let cpu_ns = cpu_ns();
+    fn driver(&self) -> DomainReport {
         let asked = |of: fn(&Asked) -> u64| self.tally.asked().map(|asked| of(&asked)).sum();
+        DomainReport {
+            name: DRIVER.to_owned(),
+            id: 0,
+            program: Program::Driver,
+            state: "running".to_owned(),
+            alive: true,
+            pid: std::process::id() as i32,
+            agent_pid: 0,
+            cpu_ns: cpu_ns(),
+            agent_cpu_ns: 0,
+            worker_cpu_ns: 0,
+            hypercalls: asked(|of| of.calls),
+            operations: asked(|of| of.operations),
+            system_calls: 0,
+        }
+    }
+
+    fn status(&self, begun: Instant) -> Status {
         Status {
             name: self.name.clone(),
             pid: std::process::id(),
@@ -139,19 +156,7 @@ impl Server {
             monitor_cpu_ns: 0,
             missing: Vec::new(),
             domains: vec![DomainStatus {
-                name: DRIVER.to_owned(),
-                id: 0,
-                program: Program::Driver,
-                state: "running".to_owned(),
-                alive: true,
-                pid: std::process::id() as i32,
-                agent_pid: 0,
-                cpu_ns,
-                agent_cpu_ns: 0,
-                worker_cpu_ns: 0,
-                hypercalls: asked(|of| of.calls),
-                operations: asked(|of| of.operations),
-                system_calls: 0,
+                report: self.driver(),
                 restarts: None,
             }],
             connections: Vec::new(),

@@ -7,7 +7,7 @@ use crate::client::{Relay, Waits};
 use crate::core::Refusal;
 use crate::mailbox::Reply;
 use abi::core::{Ask, CoreStatus, Text, report_of};
-use abi::machine::{Audit, Control, ControlError, Relayed, Restarted, Status};
+use abi::machine::{Audit, Control, ControlError, DomainStatus, Relayed, Restarted, Status};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How long a relayed request waits for its turn.
@@ -179,11 +179,13 @@ impl Server<'_> {
         let core = self.core_status()?;
         let own = clock_gettime(ClockId::ProcessCPUTime);
         let own_ns = (own.tv_sec as u64).saturating_mul(1_000_000_000) + own.tv_nsec as u64;
-        let mut domains = core.domains;
-        for status in &mut domains {
-            let restarts = self.restarts.iter();
-            restarts.for_each(|restart| restart.tell(&self.world, status, now));
-        }
+        let domains = core.domains.into_iter().map(|report| {
+            let restarts = None;
+            let mut status = DomainStatus { report, restarts };
+            let all = self.restarts.iter();
+            all.for_each(|restart| restart.tell(&self.world, &mut status, now));
+            status
+        });
         let missing = self.world.missing.iter().cloned().chain(core.missing);
         Ok(Status {
             name: self.world.name.clone(),
@@ -192,7 +194,7 @@ impl Server<'_> {
             up_took_ns: self.complete_ns.map(|at| at.saturating_sub(self.began_ns)),
             monitor_cpu_ns: core.cpu_ns + core.netd_cpu_ns + own_ns,
             missing: missing.collect(),
-            domains,
+            domains: domains.collect(),
             connections: core.connections,
         })
     }

@@ -1,8 +1,10 @@
-//! The domains' side of [`crate::hypercall`]: operations as words, and statuses out of words. The
-//! monitor reads the first and writes the second.
+//! The domains' side of [`crate::hypercall`] and [`crate::counted`]: operations as words, statuses
+//! and entries out of words. The monitor reads the first and writes the others.
 
+use crate::counted::Translation;
 use crate::grant::GrantStatus;
 use crate::hypercall::{Attach, Bind, Create, Revoke, TapControl};
+use crate::ids::GrantRef;
 
 impl Bind {
     /// As words 0 … 2.
@@ -107,5 +109,28 @@ impl GrantStatus {
             Self::AddressTooBig => "the frame does not exist",
             Self::Again => "in use just now",
         }
+    }
+}
+
+impl Translation {
+    /// Whether a use of `gref` may begin: valid, of this generation, and not read-only if `write`.
+    #[must_use]
+    #[inline]
+    pub const fn permits(self, gref: GrantRef, write: bool) -> bool {
+        let readonly = if write { Self::READONLY } else { 0 };
+        let wanted = gref.0 as u64 & Self::GENERATION | Self::VALID;
+        self.0 & (Self::GENERATION | Self::STATE | readonly) == wanted
+    }
+
+    /// The granter's frame, of an entry that is valid.
+    #[must_use]
+    pub const fn frame(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Whether the grant is read-only.
+    #[must_use]
+    pub const fn readonly(self) -> bool {
+        self.0 & Self::READONLY != 0
     }
 }

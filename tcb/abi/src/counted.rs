@@ -63,12 +63,12 @@ pub struct Translation(pub u64);
 impl Translation {
     /// An entry that grants nothing.
     pub const INVALID: Self = Self(0);
-    const VALID: u64 = 1;
+    pub(crate) const VALID: u64 = 1;
     const REVOKING: u64 = 2;
-    const STATE: u64 = 3;
-    const READONLY: u64 = 1 << 2;
+    pub(crate) const STATE: u64 = 3;
+    pub(crate) const READONLY: u64 = 1 << 2;
     /// The generation's bits, of an entry and of a reference alike.
-    const GENERATION: u64 = (GENERATION_MAX as u64) << GrantRef::INDEX_BITS;
+    pub(crate) const GENERATION: u64 = (GENERATION_MAX as u64) << GrantRef::INDEX_BITS;
 
     /// A valid entry.
     #[must_use]
@@ -82,27 +82,6 @@ impl Translation {
     #[must_use]
     pub const fn revoking(self) -> Self {
         Self(self.0 & !Self::STATE | Self::REVOKING)
-    }
-
-    /// Whether a use of `gref` may begin: valid, of this generation, and not read-only if `write`.
-    #[must_use]
-    #[inline]
-    pub const fn permits(self, gref: GrantRef, write: bool) -> bool {
-        let readonly = if write { Self::READONLY } else { 0 };
-        let wanted = gref.0 as u64 & Self::GENERATION | Self::VALID;
-        self.0 & (Self::GENERATION | Self::STATE | readonly) == wanted
-    }
-
-    /// The granter's frame, of an entry that is valid.
-    #[must_use]
-    pub const fn frame(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    /// Whether the grant is read-only.
-    #[must_use]
-    pub const fn readonly(self) -> bool {
-        self.0 & Self::READONLY != 0
     }
 }
 

@@ -24,6 +24,8 @@ pub mod mailbox;
 pub mod names;
 #[cfg(feature = "json")]
 pub mod reload;
+#[cfg(feature = "json")]
+pub mod restarts;
 pub mod status;
 pub mod version;
 pub mod xdp;

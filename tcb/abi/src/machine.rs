@@ -3,9 +3,8 @@
 
 use crate::firewall;
 use crate::reload::SourceFile;
-pub use crate::status::{
-    Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse, Program, Restarts,
-};
+pub use crate::restarts::{DomainStatus, Restarts};
+pub use crate::status::{Audit, ConnectionStatus, DomainAudit, DomainReport, GrantInUse, Program};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -20,7 +20,7 @@ pub enum Program {
 /// One domain of a machine.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "json", derive(serde::Serialize, serde::Deserialize))]
-pub struct DomainStatus {
+pub struct DomainReport {
     /// Its name.
     pub name: String,
     /// Its id.
@@ -47,31 +47,6 @@ pub struct DomainStatus {
     pub operations: u64,
     /// System calls that its filter lets through.
     pub system_calls: u32,
-    /// What is known of its ends before this one; none: it is not started again.
-    #[cfg_attr(feature = "json", serde(default))]
-    pub restarts: Option<Restarts>,
-}
-
-/// How often a domain was started again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "json", derive(serde::Serialize, serde::Deserialize))]
-pub struct Restarts {
-    /// Processes that were started after the first.
-    pub count: u64,
-    /// How many of them in a row ended soon.
-    pub in_a_row: u32,
-    /// The last outage: nanoseconds from its beginning until a new process was ready; none: not
-    /// yet.
-    pub ready_ns: Option<u64>,
-    /// The same until all its connections were up, but for those whose other end is dead.
-    pub connected_ns: Option<u64>,
-    /// All outages by what they took until then: at most 1 ms, 2 ms, 4 ms … and, the last class,
-    /// longer.
-    #[cfg_attr(feature = "json", serde(default))]
-    pub outages: [u64; 16],
-    /// All of them together, nanoseconds.
-    #[cfg_attr(feature = "json", serde(default))]
-    pub outages_ns: u64,
 }
 
 /// One connection of a machine.

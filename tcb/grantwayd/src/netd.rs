@@ -73,7 +73,7 @@ impl Control {
                 if now >= until_ns {
                     return Err(Errno::AGAIN);
                 }
-                let _ = link.wait(PollFlags::IN, Some(until_ns - now));
+                link.wait(PollFlags::IN, Some(until_ns - now));
                 continue;
             };
             // A late answer, to an ask whose time was up.
@@ -175,7 +175,7 @@ mod tests {
                         }
                     }
                     Ok(None) => {
-                        let _ = theirs.wait(PollFlags::IN, None);
+                        theirs.wait(PollFlags::IN, None);
                     }
                     Err(_) => return,
                 }

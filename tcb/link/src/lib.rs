@@ -12,7 +12,7 @@ mod wait;
 pub use wait::wait_for;
 
 use abi::core::{BYTES, DESCRIPTORS_MAX, Malformed, Message, Record};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::PollFlags;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -112,12 +112,8 @@ impl Link {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let received = match recvmsg(
-            &self.0,
-            &mut [IoSliceMut::new(&mut bytes)],
-            &mut beside,
-            flags,
-        ) {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let received = match recvmsg(&self.0, &mut parts, &mut beside, flags) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(Errno::CONNRESET) => return Err(LinkError::Closed),
@@ -139,18 +135,9 @@ impl Link {
         Ok(Some(Received { record, fds }))
     }
 
-    /// Waits until something is there to receive, or there is room to send; false: not in time.
-    ///
-    /// # Errors
-    /// The kernel refused.
-    pub fn wait(&self, flags: PollFlags, timeout_ns: Option<u64>) -> io::Result<bool> {
-        let timeout = wait::timeout(timeout_ns);
-        let mut fds = [PollFd::new(&self.0, flags)];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+    /// [`wait_for`] something to receive, or room to send.
+    pub fn wait(&self, flags: PollFlags, timeout_ns: Option<u64>) {
+        let _ready = wait_for(&[((), self.0.as_fd(), flags)], timeout_ns);
     }
 }
 

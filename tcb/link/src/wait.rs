@@ -16,7 +16,9 @@ pub fn wait_for<T: Copy>(
         .iter()
         .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
         .collect();
-    if poll(&mut fds, timeout(timeout_ns).as_ref()).is_err() {
+    // So many nanoseconds always fit.
+    let timeout = timeout_ns.and_then(|ns| Timespec::try_from(Duration::from_nanos(ns)).ok());
+    if poll(&mut fds, timeout.as_ref()).is_err() {
         return Vec::new();
     }
     let ready = sources
@@ -24,12 +26,6 @@ pub fn wait_for<T: Copy>(
         .zip(&fds)
         .filter(|(_, fd)| !fd.revents().is_empty());
     ready.map(|((name, ..), _)| *name).collect()
-}
-
-/// As the system counts it.
-pub(crate) fn timeout(timeout_ns: Option<u64>) -> Option<Timespec> {
-    // So many nanoseconds always fit.
-    Timespec::try_from(Duration::from_nanos(timeout_ns?)).ok()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
-use abi::status::{Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse};
+use abi::status::{Audit, ConnectionStatus, DomainAudit, DomainReport, GrantInUse};
 use std::sync::atomic::Ordering;
 
 /// Where a domain stands, in words.
@@ -15,12 +15,12 @@ fn state(domain: &Domain) -> String {
 
 impl Hypervisor {
     /// Every domain's status.
-    pub fn domain_status(&mut self) -> Vec<DomainStatus> {
+    pub fn domain_status(&mut self) -> Vec<DomainReport> {
         self.domains
             .iter_mut()
             .map(|domain| {
                 let [cpu_ns, agent_cpu_ns, worker_cpu_ns] = domain.read_cpu();
-                DomainStatus {
+                DomainReport {
                     name: domain.spec.name.as_str().to_owned(),
                     id: domain.id.0,
                     program: domain.spec.program,
@@ -34,7 +34,6 @@ impl Hypervisor {
                     hypercalls: domain.counters.calls.load(Ordering::Relaxed),
                     operations: domain.counters.operations.load(Ordering::Relaxed),
                     system_calls: sandbox::system_calls(domain.spec.program.into()).len() as u32,
-                    restarts: None,
                 }
             })
             .collect()

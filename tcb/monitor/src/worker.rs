@@ -17,7 +17,7 @@ use crate::spec::Start;
 use abi::DomId;
 use abi::core::{CPU_WORDS, NewDomain};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
-use shmem::futex::{self, Wake};
+use shmem::futex;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -169,7 +169,7 @@ fn serve<S: AddressSpace>(
             if server.take_news() {
                 tell();
             }
-        } else if futex::wait(request, seen, Some(NAP)) == Wake::Gone {
+        } else if !futex::wait(request, seen, Some(NAP)) {
             return Err(SpaceError::Lost("the call page is gone".into()));
         }
     }

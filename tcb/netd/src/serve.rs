@@ -59,7 +59,7 @@ impl Serve {
         }
         let Some(received) = self.link.receive::<Task>()? else {
             let wait = self.places.wait().map(|wait| wait.as_nanos() as u64);
-            self.link.wait(PollFlags::IN, wait)?;
+            self.link.wait(PollFlags::IN, wait);
             return Ok(());
         };
         let token = received.record.token;
@@ -87,7 +87,7 @@ impl Serve {
         loop {
             match self.link.send(record, fds) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.link.wait(PollFlags::OUT, None)?;
+                    self.link.wait(PollFlags::OUT, None);
                 }
                 sent => return Ok(sent?),
             }

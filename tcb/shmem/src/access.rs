@@ -10,6 +10,13 @@ impl Span {
     /// The span of no bytes, at no address.
     pub const EMPTY: Self = Self::new(0, 0);
 
+    /// Whether it has no bytes.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
     /// This span and `next`, if `next` begins where this one ends: both ends lie in ranges that
     /// are reserved for spans, so what is between them does.
     #[must_use]

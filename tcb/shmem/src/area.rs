@@ -2,6 +2,7 @@
 
 use crate::reserve;
 use crate::span::Span;
+use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 
 /// Long-lived memory of this process: a handle that may be copied; the memory stays for ever.
@@ -26,10 +27,16 @@ impl Area {
     pub fn anonymous(bytes: usize) -> io::Result<Self> {
         let bytes = reserve::whole_pages(bytes)?;
         let start = reserve::for_area(bytes)?;
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: fresh addresses of our own reservation.
         unsafe {
-            reserve::map_over(start, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1)?;
+            reserve::map_over(
+                start,
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+                None,
+            )?;
         }
         Ok(Self {
             span: Span::new(start, bytes),

@@ -3,6 +3,7 @@
 use crate::reserve;
 use crate::span::Span;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,16 +32,14 @@ impl Region {
             fd,
             span: Span::new(start, bytes),
         };
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: addresses of our own reservation that nothing uses now; advice on the fresh
         // mapping changes only what a fork or a core dump does with it.
         unsafe {
-            let fd = region.fd.as_raw_fd();
-            reserve::map_over(start, bytes, protection, libc::MAP_SHARED, fd)?;
-            for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
-                if libc::madvise(region.span.as_ptr().cast(), bytes, advice) != 0 {
-                    return Err(io::Error::last_os_error());
-                }
+            let file = Some(region.fd.as_fd());
+            reserve::map_over(start, bytes, protection, MapFlags::SHARED, file)?;
+            for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
+                madvise(region.span.as_ptr().cast(), bytes, advice)?;
             }
         }
         Ok(region)
@@ -71,14 +70,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let (start, bytes) = (self.span.addr(), self.span.len());
         // SAFETY: the addresses are this region's own; who still holds a span of it faults from
         // now on, and survives it.
-        let unmapped =
-            unsafe { reserve::map_over(start, bytes, libc::PROT_NONE, flags, -1) }.is_ok();
+        let unmapped = unsafe { reserve::map_over(start, bytes, ProtFlags::empty(), flags, None) };
         // If even that failed the memory stays mapped and its addresses are never used again.
-        if unmapped {
+        if unmapped.is_ok() {
             reserve::give_back(start, bytes);
         }
     }

@@ -5,9 +5,13 @@
 //! regions. So no address of a span can come to hold a Rust object.
 
 use abi::PAGE;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use std::io;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::os::fd::BorrowedFd;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes reserved, largest first: a process under an address-space limit gets a smaller one.
 const SIZES: [usize; 3] = [1 << 40, 1 << 36, 1 << 32];
@@ -24,9 +28,7 @@ static FREE: Mutex<Option<Free>> = Mutex::new(None);
 
 /// Runs `f` on the free list, after reserving the range if this is the first use.
 fn with_free<T>(f: impl FnOnce(&mut Free) -> io::Result<T>) -> io::Result<T> {
-    let mut free = FREE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     match &mut *free {
         Some(free) => f(free),
         none => f(none.insert(Free {
@@ -39,57 +41,49 @@ fn with_free<T>(f: impl FnOnce(&mut Free) -> io::Result<T>) -> io::Result<T> {
 /// Reserves the range.
 fn reserve() -> io::Result<Range<usize>> {
     crate::fault::install_fault_handler();
-    let mut error = io::Error::from_raw_os_error(libc::ENOMEM);
+    let mut error = Errno::NOMEM;
     for size in SIZES {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping without access rights at an address of the kernel's choice
         // touches nothing that exists.
-        let start =
-            unsafe { libc::mmap(core::ptr::null_mut(), size, libc::PROT_NONE, flags, -1, 0) };
-        if start != libc::MAP_FAILED {
-            let start = start.expose_provenance();
-            return Ok(start..start + size);
+        match unsafe { mmap_anonymous(null_mut(), size, ProtFlags::empty(), flags) } {
+            Ok(start) => {
+                let start = start.expose_provenance();
+                return Ok(start..start + size);
+            }
+            Err(errno) => error = errno,
         }
-        error = io::Error::last_os_error();
     }
-    Err(error)
+    Err(error.into())
 }
 
 /// Bytes in whole pages, at least one.
 pub(crate) fn whole_pages(bytes: usize) -> io::Result<usize> {
-    bytes
-        .max(1)
-        .checked_next_multiple_of(PAGE)
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    let whole = bytes.max(1).checked_next_multiple_of(PAGE);
+    whole.ok_or_else(|| Errno::NOMEM.into())
 }
 
-/// Cuts `bytes` (whole pages) off the part that was never used.
-fn take_fresh(free: &mut Free, bytes: usize) -> io::Result<usize> {
-    if bytes > free.fresh.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
-    }
-    let start = free.fresh.start;
-    free.fresh.start += bytes;
-    Ok(start)
+/// Cuts `bytes` (whole pages) off the start of the first range that has so many.
+fn cut<'a>(
+    mut ranges: impl Iterator<Item = &'a mut Range<usize>>,
+    bytes: usize,
+) -> io::Result<usize> {
+    let fits = ranges.find(|range| range.len() >= bytes);
+    let range = fits.ok_or(Errno::NOMEM)?;
+    range.start += bytes;
+    Ok(range.start - bytes)
 }
 
 /// Addresses for an area: `bytes` in whole pages, never used before.
 pub(crate) fn for_area(bytes: usize) -> io::Result<usize> {
-    with_free(|free| take_fresh(free, bytes))
+    with_free(|free| cut([&mut free.fresh].into_iter(), bytes))
 }
 
 /// Addresses for a region: `bytes` in whole pages; first fit among what regions gave back.
 pub(crate) fn for_region(bytes: usize) -> io::Result<usize> {
-    with_free(|free| {
-        let Some(at) = free.returned.iter().position(|range| range.len() >= bytes) else {
-            return take_fresh(free, bytes);
-        };
-        let range = &mut free.returned[at];
-        let start = range.start;
-        range.start += bytes;
-        if range.start == range.end {
-            free.returned.remove(at);
-        }
+    with_free(|Free { fresh, returned }| {
+        let start = cut(returned.iter_mut().chain([fresh]), bytes)?;
+        returned.retain(|range| !range.is_empty());
         Ok(start)
     })
 }
@@ -111,7 +105,7 @@ pub(crate) fn give_back(start: usize, bytes: usize) {
     debug_assert!(given.is_ok(), "what comes back was reserved");
 }
 
-/// Maps over addresses from [`for_area`] or [`for_region`].
+/// Maps a file, or none, over addresses from [`for_area`] or [`for_region`].
 ///
 /// # Safety
 /// `start..start + bytes` came from one of the two and was not given back; whatever is mapped
@@ -119,16 +113,17 @@ pub(crate) fn give_back(start: usize, bytes: usize) {
 pub(crate) unsafe fn map_over(
     start: usize,
     bytes: usize,
-    protection: i32,
-    flags: i32,
-    fd: i32,
+    protection: ProtFlags,
+    flags: MapFlags,
+    file: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    let address = core::ptr::with_exposed_provenance_mut(start);
+    let (address, flags) = (with_exposed_provenance_mut(start), flags | MapFlags::FIXED);
     // SAFETY: replaces part of our own reservation, which the caller vouches for.
-    let mapped = unsafe { libc::mmap(address, bytes, protection, flags | libc::MAP_FIXED, fd, 0) };
-    if mapped == libc::MAP_FAILED {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
+    unsafe {
+        match file {
+            Some(file) => mmap(address, bytes, protection, flags, file, 0)?,
+            None => mmap_anonymous(address, bytes, protection, flags)?,
+        };
     }
+    Ok(())
 }

@@ -30,13 +30,6 @@ impl Span {
         self.len
     }
 
-    /// Whether it has no bytes.
-    #[must_use]
-    #[inline]
-    pub const fn is_empty(self) -> bool {
-        self.len == 0
-    }
-
     /// Address of the first byte.
     #[must_use]
     #[inline]
@@ -49,10 +42,7 @@ impl Span {
     #[inline]
     pub const fn sub(self, offset: usize, len: usize) -> Option<Self> {
         if offset <= self.len && len <= self.len - offset {
-            Some(Self {
-                addr: self.addr + offset,
-                len,
-            })
+            Some(Self::new(self.addr + offset, len))
         } else {
             None
         }
@@ -62,13 +52,7 @@ impl Span {
     #[must_use]
     #[inline]
     pub const fn page(self, index: u32) -> Option<Self> {
-        if index as usize >= self.len / PAGE {
-            return None;
-        }
-        Some(Self {
-            addr: self.addr + index as usize * PAGE,
-            len: PAGE,
-        })
+        self.sub(index as usize * PAGE, PAGE)
     }
 
     /// All but the first `n` bytes; empty if there are no more.
@@ -76,20 +60,14 @@ impl Span {
     #[inline]
     pub const fn skip(self, n: usize) -> Self {
         let n = if n < self.len { n } else { self.len };
-        Self {
-            addr: self.addr + n,
-            len: self.len - n,
-        }
+        Self::new(self.addr + n, self.len - n)
     }
 
     /// The first `n` bytes, or as many as there are.
     #[must_use]
     #[inline]
     pub const fn take(self, n: usize) -> Self {
-        Self {
-            addr: self.addr,
-            len: if n < self.len { n } else { self.len },
-        }
+        Self::new(self.addr, if n < self.len { n } else { self.len })
     }
 
     /// Copies the first bytes into `dst`: as many as the shorter of the two has. One instruction

@@ -1,7 +1,7 @@
 //! Clocks: the processor's time-stamp counter and the kernel's monotonic clock.
 
 use core::arch::x86_64::_rdtsc;
-use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 /// How long the calibration of [`tsc_hz`] takes, nanoseconds.
 const CALIBRATION_NS: u64 = 20_000_000;
@@ -28,26 +28,19 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What [`tsc_hz`] remembers; 0: nothing yet.
-static RATE: AtomicU64 = AtomicU64::new(0);
+/// What [`tsc_hz`] remembers.
+static RATE: OnceLock<u64> = OnceLock::new();
 
 /// Tells [`tsc_hz`] what somebody else has measured; 0 tells nothing.
 pub(crate) fn set_tsc_hz(rate: u64) {
-    RATE.store(rate, Ordering::Relaxed);
+    let _ = (rate > 0).then(|| RATE.set(rate));
 }
 
 /// Rate of [`tsc`], ticks per second: measured against the monotonic clock at the first call
 /// (which takes 20 ms, spinning, without a system call), then remembered.
 #[must_use]
 pub fn tsc_hz() -> u64 {
-    match RATE.load(Ordering::Relaxed) {
-        0 => {
-            let rate = calibrate();
-            RATE.store(rate, Ordering::Relaxed);
-            rate
-        }
-        rate => rate,
-    }
+    *RATE.get_or_init(calibrate)
 }
 
 fn calibrate() -> u64 {

@@ -249,7 +249,7 @@ fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Res
         sleep(LOOK);
     }
     let after = lane.machine()?.driver()?;
-    let known = after.restarts.context("it is not started again")?;
+    let known = after.restarts.as_ref().context("it is not started again")?;
     let ms = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e6);
     let times = ms(known.ready_ns).zip(ms(known.connected_ns));
     let (ready, connected) = times

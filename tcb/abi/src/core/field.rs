@@ -101,16 +101,16 @@ as_numbers! {
     };
 }
 
-/// A structure travels as its fields, in this order; the last ones stay behind, and are as told.
+/// A structure travels as its fields, in this order.
 macro_rules! fields {
-    ($struct:ident { $($field:ident)+ } $($rest:ident: $value:expr)*) => {
+    ($struct:ident { $($field:ident)+ }) => {
         impl Field for $struct {
             fn put(&self, to: &mut Writer) {
                 $(self.$field.put(to);)+
             }
 
             fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-                Ok(Self { $($field: Field::take(from)?,)+ $($rest: $value,)* })
+                Ok(Self { $($field: Field::take(from)?,)+ })
             }
         }
     };

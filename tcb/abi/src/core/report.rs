@@ -2,7 +2,7 @@
 
 use super::field::{Field, Reader, Writer, fields};
 use super::wire::Malformed;
-use crate::status::{Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse};
+use crate::status::{Audit, ConnectionStatus, DomainAudit, DomainReport, GrantInUse};
 
 /// What the core knows of every domain and connection.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,18 +14,17 @@ pub struct CoreStatus {
     /// What the start had to do without, in words.
     pub missing: Vec<String>,
     /// Every domain.
-    pub domains: Vec<DomainStatus>,
+    pub domains: Vec<DomainReport>,
     /// Every connection.
     pub connections: Vec<ConnectionStatus>,
 }
 
 fields! { CoreStatus { cpu_ns netd_cpu_ns missing domains connections } }
 fields! {
-    DomainStatus {
+    DomainReport {
         name state program alive id pid agent_pid cpu_ns agent_cpu_ns worker_cpu_ns hypercalls
         operations system_calls
     }
-    restarts: None
 }
 fields! { ConnectionStatus { backend frontend handle backend_state frontend_state } }
 fields! { Audit { leaked created revoked forced domains } }

@@ -1,7 +1,7 @@
 //! Any bytes are a record or a refusal, and a record has one form.
 
 use super::*;
-use crate::machine::{Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse, Program};
+use crate::machine::{Audit, ConnectionStatus, DomainAudit, DomainReport, GrantInUse, Program};
 use crate::{DomId, XenbusState};
 use proptest::prelude::*;
 
@@ -166,7 +166,7 @@ fn status() -> CoreStatus {
         cpu_ns: 1,
         netd_cpu_ns: 2,
         missing: vec!["an own user id".into()],
-        domains: vec![DomainStatus {
+        domains: vec![DomainReport {
             name: "driver".into(),
             id: 1,
             program: Program::Driver,
@@ -180,7 +180,6 @@ fn status() -> CoreStatus {
             hypercalls: 4,
             operations: 5,
             system_calls: 6,
-            restarts: None,
         }],
         connections: vec![ConnectionStatus {
             backend: "driver".into(),
