@@ -36,9 +36,10 @@ const AGAIN: Duration = Duration::from_secs(30);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Machines {
     /// Every machine of this user
-    #[arg(long, conflicts_with_all = ["name", "file"])]
+    #[arg(long, conflicts_with = "name")]
     all: bool,
-    /// The machine of this configuration file
+    /// The machine of this configuration file; with `--all` only one that runs, and the exit
+    /// status is 3 only if it is this one that cannot go on
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -48,19 +49,31 @@ pub(crate) struct Machines {
 /// `grantway upgrade`, of one machine or of all.
 pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
     interrupt::watch();
-    let name = match &which.file {
-        Some(file) => &config::parse_located(&files::read(file)?)?.0.name,
-        None => &which.which.name,
+    let named = || match &which.file {
+        Some(file) => Ok(config::parse_located(&files::read(file)?)?.0.name),
+        None => Ok(which.which.name.clone()),
     };
-    let all = which.all;
-    if !all {
-        return one(name, as_json);
+    if !which.all {
+        return one(&named()?, as_json);
     }
+    // That of the file is the first one, and no other decides for it.
     let mut failures = Vec::new();
-    for name in client::names()? {
-        if let Err(error) = one(&name, as_json) {
-            failures.push(error.context(name));
-        }
+    let mut names = client::names()?;
+    let own = which.file.is_some().then(named).transpose();
+    let own = own.unwrap_or_else(|error: anyhow::Error| {
+        failures.push(error);
+        None
+    });
+    names.sort_by_key(|name| Some(name) != own.as_ref());
+    for name in names {
+        let Err(error) = one(&name, as_json) else {
+            continue;
+        };
+        let decides = which.file.is_none() || Some(&name) == own.as_ref();
+        failures.push(match decides {
+            true => error.context(name),
+            false => Failure::Failed(format!("{name}: {error:#}")).into(),
+        });
     }
     // The first one decides the exit status; all are said.
     let mut failures = failures.into_iter();
@@ -73,10 +86,15 @@ pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
 
 fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
-    let status = instance.status()?;
-    if status.up_took_ns.is_none() {
-        let text = format!("{name} is not up yet: try again when it is");
-        return Err(Failure::Failed(text).into());
+    let began = Instant::now();
+    let mut status = instance.status()?;
+    while status.up_took_ns.is_none() {
+        if began.elapsed() > AGAIN {
+            let text = format!("{name} is not up yet: try again when it is");
+            return Err(Failure::Failed(text).into());
+        }
+        interrupt::sleep(LOOK)?;
+        status = instance.status()?;
     }
     let core = instance.core_seen()?.ok_or_else(|| {
         let text = format!("{name} runs in a PID namespace that is not to be seen from here");

@@ -251,43 +251,110 @@ fn a_client_that_the_machine_cannot_see_is_heard() {
     assert_eq!(running.finish().code, 0);
 }
 
-/// What the package does when it is upgraded, with programs that do nothing but say how they were
-/// called and whether they can.
+/// What a script of the package does, with programs that say how they were called: the system's
+/// root is a folder, and another root lies in it.
+struct Installs {
+    place: Place,
+    script: String,
+}
+
+impl Installs {
+    fn new() -> Self {
+        let place = Place::new();
+        let folder = place.folder().display().to_string();
+        let says = format!("#!/bin/sh\necho \"${{0##*/}}\" \"$@\" >> {folder}/called\n");
+        for root in ["", "other/"] {
+            for below in ["run/grantway", "usr/bin", "etc/grantway"] {
+                std::fs::create_dir_all(place.folder().join(root).join(below)).unwrap();
+            }
+            let program = place.folder().join(root).join("usr/bin/grantway");
+            let upgrade = "echo in \"$GRANTWAY_RUNTIME_DIR\" >> called; exit $STATUS\n";
+            testing::place_script(&program, &format!("{says}{upgrade}"));
+            place.file(&format!("{root}etc/grantway/grantway.conf"), "");
+        }
+        let systemctl = format!("{says}[ \"$2\" != is-active ] || exit $ACTIVE\n");
+        testing::place_script(&place.folder().join("systemctl"), &systemctl);
+        testing::place_script(&place.folder().join("deb-systemd-invoke"), &says);
+        // As `cargo deb` completes it.
+        let script = include_str!("../../../contrib/debian/scripts/postinst");
+        let script = script.replace(
+            "#DEBHELPER#",
+            "systemctl --system daemon-reload\ndeb-systemd-invoke start grantway.service || true",
+        );
+        let script = script
+            .replace("\"$root/", &format!("\"{folder}$root/"))
+            .replace("=$root/", &format!("={folder}$root/"))
+            .replace("[ -d /run/systemd/system ]", "[ -d / ]");
+        let script = place.file("postinst", &script);
+        Self { place, script }
+    }
+
+    /// What it calls when this version was there, with these exit statuses of `upgrade` and of
+    /// whether the service runs.
+    fn called(&self, version: &str, [status, active]: [u8; 2], root: Option<&str>) -> Vec<String> {
+        let _ = std::fs::remove_file(self.place.folder().join("called"));
+        let path = std::env::var("PATH").unwrap();
+        let mut command = Command::new("sh");
+        command
+            .args([&self.script, "configure", version])
+            .current_dir(self.place.folder())
+            .env("PATH", format!("{}:{path}", self.place.folder().display()))
+            .env("STATUS", status.to_string())
+            .env("ACTIVE", active.to_string())
+            .env_remove("DPKG_ROOT");
+        if let Some(root) = root {
+            command.env("DPKG_ROOT", root);
+        }
+        let run = command.output().unwrap();
+        assert!(run.status.success(), "{run:?}");
+        let called = std::fs::read_to_string(self.place.folder().join("called"));
+        let folder = self.place.folder().display().to_string();
+        let called = called.unwrap_or_default().replace(&folder, "");
+        called.lines().map(str::to_owned).collect()
+    }
+}
+
 #[test]
 fn only_the_services_own_machine_has_the_service_restarted() {
-    let place = Place::new();
-    let script = include_str!("../../../contrib/debian/scripts/postinst");
-    let script = script.replace("/usr/bin/grantway", "upgrading");
-    assert!(script.contains("upgrading\" upgrade --all ||"), "{script}");
-    let script = script.replace("\"${DPKG_ROOT:-}upgrading\"", "upgrading");
-    let file = place.file("postinst", &script);
-    for name in ["systemctl", "deb-systemd-invoke", "upgrading"] {
-        let said = format!(
-            "#!/bin/sh\necho {name} \"$@\" >> called\n{}",
-            match name {
-                "upgrading" => "case $2 in --all) exit $OF_ALL;; *) exit $OF_OWN;; esac\n",
-                _ => "",
-            }
-        );
-        testing::place_script(&place.folder().join(name), &said);
+    let installs = Installs::new();
+    let upgraded = [
+        "grantway upgrade --all --file /etc/grantway/grantway.conf",
+        "in /run/grantway",
+    ];
+    let looked = ["systemctl --quiet is-active grantway.service"];
+    let restarted = ["deb-systemd-invoke restart grantway.service"];
+    let started = [
+        "systemctl --system daemon-reload",
+        "deb-systemd-invoke start grantway.service",
+    ];
+    assert_eq!(installs.called("", [3, 0], None), started, "a new one");
+    // All can; another's machine cannot; the file is wrong; the service's own machine cannot.
+    for status in [0, 1, 2] {
+        let called = installs.called("0.1", [status, 0], None);
+        assert_eq!(called, [&upgraded[..], &started].concat(), "{status}");
     }
-    let restart = "deb-systemd-invoke restart grantway.service";
-    for (of_all, of_own, is_restarted) in [(0, 1, false), (1, 0, false), (3, 3, true)] {
-        let _ = std::fs::remove_file(place.folder().join("called"));
-        let path = std::env::var("PATH").unwrap();
-        let run = Command::new("sh")
-            .args([&file, "configure", "0.1"])
-            .current_dir(place.folder())
-            .env("PATH", format!("{}:{path}", place.folder().display()))
-            .env("OF_ALL", of_all.to_string())
-            .env("OF_OWN", of_own.to_string())
-            .env_remove("DPKG_ROOT")
-            .output()
-            .unwrap();
-        assert!(run.status.success(), "{run:?}");
-        let called = place.read("called");
-        assert_eq!(called.contains(restart), is_restarted, "{called}");
-    }
+    let all = [&upgraded[..], &looked, &restarted, &started].concat();
+    assert_eq!(installs.called("0.1", [3, 0], None), all);
+    let all = [&upgraded[..], &looked, &started].concat();
+    assert_eq!(installs.called("0.1", [3, 3], None), all, "no service");
+    // Of another root nothing is the running system's.
+    let upgraded = [
+        "grantway upgrade --all --file /other/etc/grantway/grantway.conf",
+        "in /other/run/grantway",
+    ];
+    assert_eq!(installs.called("0.1", [3, 0], Some("/other")), upgraded);
+    let empty: [&str; 0] = [];
+    assert_eq!(installs.called("", [3, 0], Some("/other")), empty);
+    // Nobody has a machine that the file describes; nobody has a machine.
+    let conf = installs.place.folder().join("etc/grantway/grantway.conf");
+    std::fs::remove_file(conf).unwrap();
+    let all = [
+        &["grantway upgrade --all", "in /run/grantway"][..],
+        &started,
+    ];
+    assert_eq!(installs.called("0.1", [3, 0], None), all.concat());
+    std::fs::remove_dir(installs.place.folder().join("run/grantway")).unwrap();
+    assert_eq!(installs.called("0.1", [3, 0], None), started);
 }
 
 #[test]

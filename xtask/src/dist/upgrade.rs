@@ -9,29 +9,36 @@ use std::process::Command;
 /// What is run, in namespaces of its own.
 const SCRIPT: &str = include_str!("upgrade.sh");
 
-/// Installs a later package over the one that is installed in `root`, by dpkg with these options,
-/// under streams.
+/// What a program's file has before the version that it tells: sizes, type and owner of a note.
+const NOTE: &[u8] = b"\x09\0\0\0\x04\0\0\0\x01\0\0\0Grantway\0\0\0\0";
+/// A version that no core has.
+const FOREIGN: u8 = 77;
+
+/// Installs later packages over the one that is installed in `root`, by dpkg with these options,
+/// under streams: the same programs, and then such as need another core.
 ///
 /// # Errors
 /// It takes root, iperf3 and namespaces; or a stream is lost.
 pub(super) fn under_streams(package: &Path, root: &Path, options: &[String]) -> Result<()> {
-    let later = later(package, &root.with_file_name("later"))?;
+    let later = later(package, &root.with_file_name("later"), false)?;
+    let foreign = self::later(package, &root.with_file_name("later-core"), true)?;
     let script = root.with_file_name("upgrade.sh");
     fs::write(&script, SCRIPT)?;
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "--net", "--pid", "--fork", "--kill-child"])
         .args(["--mount-proc", "sh"])
-        .args([&script, root, &later])
+        .args([&script, root, &later, &foreign])
         .args(options);
-    output(&mut command)
+    let said = output(&mut command)
         .context("the upgrade under streams, which takes root, iperf3 and iproute2")?;
-    println!("dist: upgraded under streams of 16 attached guests");
+    print!("{said}");
+    println!("dist: upgraded under streams of 16 attached guests, also to another core");
     Ok(())
 }
 
-/// The same package as a later version.
-fn later(package: &Path, folder: &Path) -> Result<PathBuf> {
+/// The same package as a later version, whose core tells another version if it is to be foreign.
+fn later(package: &Path, folder: &Path, is_foreign: bool) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
     }
@@ -41,10 +48,29 @@ fn later(package: &Path, folder: &Path) -> Result<PathBuf> {
     let text = fs::read_to_string(&control)?;
     let version = text.lines().find(|line| line.starts_with("Version: "));
     let version = version.context("the package has no version")?;
-    let named = text.replacen(version, &format!("{version}+later"), 1);
+    let suffix = match is_foreign {
+        true => "+later.core",
+        false => "+later",
+    };
+    let named = text.replacen(version, &format!("{version}{suffix}"), 1);
     ensure!(named != text, "the package's version cannot be changed");
     fs::write(&control, named)?;
+    if is_foreign {
+        make_foreign(&folder.join("usr/libexec/grantway/grantwayd"))?;
+    }
     let made = folder.with_extension("deb");
-    deb(&[Path::new("--build"), folder, &made])?;
+    // It is read once: to compress it takes longer than all else.
+    let words = ["-Znone", "--build"].map(Path::new);
+    deb(&[&words[..], &[folder, &made]].concat())?;
     Ok(made)
+}
+
+/// Has a core tell another version than it has: what is installed is believed to need it.
+fn make_foreign(core: &Path) -> Result<()> {
+    let mut bytes = fs::read(core)?;
+    let at = bytes.windows(NOTE.len()).position(|part| part == NOTE);
+    let version = at.and_then(|at| bytes.get_mut(at + NOTE.len()));
+    *version.context("the core tells no version")? = FOREIGN;
+    fs::write(core, bytes)?;
+    Ok(())
 }
