@@ -23,7 +23,7 @@ pub use processes::{Killed, child_of};
 pub use promtool::promtool;
 pub use skips::{LIST, skip};
 pub use tracer::Tracer;
-pub use waiting::{PATIENCE, wait_for, wait_until};
+pub use waiting::{PATIENCE, accept, end_of, patient, wait_for, wait_until};
 
 /// Leaves the test, or the function that prepares for it, unless everything is there. The needs are
 /// the functions of [`needs`]: `require!(root, tap, tool("iperf3"))`. What is returned is the

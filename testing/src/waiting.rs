@@ -1,5 +1,8 @@
 //! Waiting for what has to come, without a guess how soon.
 
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// How long something that has to come is waited for: no promise of anybody's, only the end of a
@@ -34,4 +37,42 @@ pub fn wait_for<T>(missing: &str, mut look: impl FnMut() -> Option<T>) -> T {
 #[track_caller]
 pub fn wait_until(wrong: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(wrong, || is_so().then_some(()));
+}
+
+/// The next connection. Who waits for it too long, or later for a byte of it, fails.
+///
+/// # Panics
+/// None comes.
+#[track_caller]
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).expect("a socket");
+    let stream = wait_for("nobody connects", || match listener.accept() {
+        Ok((stream, _)) => Some(stream),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        Err(error) => panic!("nobody can connect: {error}"),
+    });
+    listener.set_nonblocking(false).expect("a socket");
+    stream.set_nonblocking(false).expect("a socket");
+    patient(stream)
+}
+
+/// A connection whose bytes are not waited for longer than [`PATIENCE`].
+///
+/// # Panics
+/// It is none.
+#[track_caller]
+pub fn patient(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
+    stream
+}
+
+/// How a program has ended, which is waited for.
+///
+/// # Panics
+/// It does not end.
+#[track_caller]
+pub fn end_of(child: &mut Child) -> ExitStatus {
+    let ended = || child.try_wait().expect("a child");
+    wait_for("a program does not end", ended)
 }

@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use testing::{Killed, child_of, promtool, require};
+use testing::{Killed, child_of, patient, promtool, require};
 
 fn contrib(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib")).join(name)
@@ -166,7 +166,7 @@ impl FreePort {
 
 /// An HTTP server's answer, if it gives one.
 fn get(port: u16, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
+    let mut stream = patient(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?);
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

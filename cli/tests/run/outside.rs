@@ -3,7 +3,7 @@
 use crate::world::{OUTSIDE, SYSTEM, World};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use testing::wait_for;
+use testing::{accept, patient, wait_for};
 
 /// Names the server of [`a_server_that_the_command_is`].
 const SERVER: &str = "GRANTWAY_TEST_SERVER";
@@ -168,7 +168,7 @@ fn a_server_that_the_command_is() {
         return;
     }
     let listener = TcpListener::bind("0.0.0.0:80").unwrap();
-    let (mut stream, _) = listener.accept().unwrap();
+    let mut stream = accept(&listener);
     stream.write_all(b"from the command").unwrap();
 }
 
@@ -191,7 +191,8 @@ fn a_port_of_the_system_leads_to_the_command() {
     let run = world.spawn(command.env(SERVER, "1"));
     let connect = || TcpStream::connect((SYSTEM, 8080)).ok();
     // Nobody listens until the command does.
-    let mut stream = wait_for("no server", || world.outside.enter(connect).unwrap());
+    let stream = wait_for("no server", || world.outside.enter(connect).unwrap());
+    let mut stream = patient(stream);
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert_eq!(text, "from the command");

@@ -2,14 +2,14 @@
 
 use crate::machine::{Machine, text};
 use crate::processes::{descriptors, kill};
+use crate::reload::ask;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, Stops, child_of, wait_for, wait_until};
+use testing::{PATIENCE, Stops, accept, child_of, end_of, patient, wait_for, wait_until};
 
 pub(crate) const NAMES: [&str; 3] = ["c0", "c1", "c2"];
 
@@ -142,8 +142,8 @@ pub(crate) fn stream(
     let bind = || TcpListener::bind((address(to), 7000)).unwrap();
     let listener = machine.places[to].0.enter(bind).unwrap();
     let connect = || TcpStream::connect((address(to), 7000)).unwrap();
-    let mut sender = machine.places[from].0.enter(connect).unwrap();
-    let (mut receiver, _) = listener.accept().unwrap();
+    let mut sender = patient(machine.places[from].0.enter(connect).unwrap());
+    let mut receiver = accept(&listener);
     let block: Vec<u8> = (0..65_521u32).map(|n| (n % 251) as u8).collect();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -343,13 +343,7 @@ fn guests_come_and_go_by_json() {
         return;
     };
     let socket = machine.folder.path().join("run").join("grantway.sock");
-    let ask = |line: Value| -> Value {
-        let mut stream = UnixStream::connect(&socket).unwrap();
-        stream.write_all(format!("{line}\n").as_bytes()).unwrap();
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).unwrap();
-        serde_json::from_str(&answer).unwrap()
-    };
+    let ask = |line: Value| ask(&socket, &line);
     let stack = |name: &str, own: u8, apps: Value| {
         let vif = json!({
             "endpoint": "stack", "addresses": [format!("10.0.0.{own}/24")], "app": apps,
@@ -414,7 +408,7 @@ fn a_manager_that_dies_in_the_midst_leaves_no_half_guest() {
         let delay = Duration::from_micros(400 * turn * slow);
         thread::sleep(delay.saturating_sub(began.elapsed()));
         kill(manager);
-        coming.wait().unwrap();
+        end_of(&mut coming);
         wait_until("no other manager", || {
             child_of(core, "grantway-manager").is_some_and(|now| now != manager)
         });

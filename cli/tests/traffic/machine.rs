@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
-use testing::{require, wait_until};
+use testing::{end_of, require, wait_until};
 
 /// One machine at a time: they share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -83,7 +83,7 @@ impl Machine {
 
     /// Waits for the end of one whose core was killed.
     pub(crate) fn has_died(&mut self) {
-        assert!(!self.up.wait().unwrap().success());
+        assert!(!end_of(&mut self.up).success());
     }
 
     /// Starts it once more from its file. What the one before has had may be busy for a moment.
@@ -164,7 +164,7 @@ impl Machine {
         pids.push(&status["pid"]);
         let down = self.grantway(&["down"]);
         assert!(down.status.success(), "{down:?}");
-        assert!(self.up.wait().unwrap().success());
+        assert!(end_of(&mut self.up).success());
         for pid in pids {
             let pid = pid.as_u64().unwrap();
             assert!(!Path::new(&format!("/proc/{pid}/exe")).exists(), "{pid}");

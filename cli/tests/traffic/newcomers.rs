@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
-use testing::wait_until;
+use testing::{PATIENCE, wait_until};
 
 /// A machine with one guest, a place for another, what it holds, and its control socket.
 fn with_one() -> Option<(Machine, Held, PathBuf)> {
@@ -44,6 +44,7 @@ fn send(socket: &PathBuf, bytes: &[u8]) -> UnixStream {
 }
 
 fn answer(stream: UnixStream) -> Value {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     serde_json::from_str(&line).unwrap()

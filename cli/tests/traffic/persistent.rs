@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
-use testing::{child_of, wait_for};
+use testing::{accept, child_of, end_of, wait_for};
 
 /// The first two stay, the third does not.
 const NAMES: [&str; 3] = ["a0", "b0", "c0"];
@@ -73,7 +73,7 @@ fn what_a_namespace_has_outlives_the_machine() {
     let listener = machine.places[1].0.enter(listen).unwrap();
     let connect = || TcpStream::connect(("10.0.0.2", 7000)).unwrap();
     let mut sender = machine.places[0].0.enter(connect).unwrap();
-    let (mut receiver, _) = listener.accept().unwrap();
+    let mut receiver = accept(&listener);
     receiver.set_read_timeout(Some(LONGEST)).unwrap();
     let mut carries = |byte: u8| {
         sender.write_all(&[byte]).unwrap();
@@ -101,7 +101,7 @@ fn what_a_namespace_has_outlives_the_machine() {
 }
 
 /// `kill` of a process, with what it says of the signal.
-fn signal(pid: u64, signal: &str) {
+pub(crate) fn signal(pid: u64, signal: &str) {
     let ran = Command::new("kill")
         .args([signal, &pid.to_string()])
         .status();
@@ -114,7 +114,7 @@ fn a_machine_that_is_told_to_end_by_a_signal_leaves_nothing() {
     for how in ["-TERM", "-INT", "-HUP"] {
         let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
         signal(core, how);
-        assert!(machine.up.wait().unwrap().success());
+        assert!(end_of(&mut machine.up).success());
         (0..3).for_each(|place| loses_interface(&machine, place));
         machine.start_again();
     }
@@ -149,7 +149,7 @@ fn what_a_dead_netd_was_to_close_goes_with_the_next_one() {
     signal(core, "-TERM");
     thread::sleep(Duration::from_millis(200));
     signal(stopped, "-KILL");
-    assert!(machine.up.wait().unwrap().success());
+    assert!(end_of(&mut machine.up).success());
     (0..3).for_each(|place| loses_interface(&machine, place));
 }
 

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, wait_for, wait_until};
+use testing::{PATIENCE, accept, end_of, wait_for, wait_until};
 
 const CROWD: usize = 64;
 
@@ -92,7 +92,7 @@ fn namespaces_are_attached_again_and_streams_go_on() {
         })
     };
     let mut sender = machine.places[0].0.enter(connect).unwrap();
-    let (mut receiver, _) = listener.accept().unwrap();
+    let mut receiver = accept(&listener);
     receiver.set_read_timeout(Some(10 * PATIENCE)).unwrap();
     let mut carries = |byte: u8| {
         sender.write_all(&[byte]).unwrap();
@@ -137,7 +137,7 @@ fn is_stopped_and_started(mut machine: Machine, macs: &[String]) {
         .args(["-TERM", &machine.up.id().to_string()])
         .status();
     assert!(stopped.unwrap().success());
-    assert!(machine.up.wait().unwrap().success());
+    assert!(end_of(&mut machine.up).success());
     (0..3).for_each(|place| loses_interface(&machine, place));
     machine.start_again();
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {

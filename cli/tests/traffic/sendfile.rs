@@ -6,7 +6,7 @@ use crate::processes::{kill, pid};
 use serde_json::Value;
 use std::io::Read;
 use std::net::TcpListener;
-use testing::wait_until;
+use testing::{accept, wait_until};
 
 /// KB of the file: four times as many pages as may be granted at once.
 const FILE_KB: usize = 8192;
@@ -38,7 +38,7 @@ fn listener(machine: &Machine) -> TcpListener {
 
 /// Takes a connection and looks at every byte of so many rounds of the file.
 fn look(listener: &TcpListener, rounds: usize) {
-    let (mut stream, _) = listener.accept().unwrap();
+    let mut stream = accept(listener);
     let mut room = vec![0; 64 << 10];
     for _ in 0..rounds {
         let mut at = 0;

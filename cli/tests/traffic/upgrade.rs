@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 use testing::needs::MACHINE;
-use testing::{PATIENCE, Stops, child_of, place_machine, require, wait_for, wait_until};
+use testing::{Stops, accept, child_of, patient, place_machine, require, wait_for, wait_until};
 
 const GUESTS: usize = 16;
 /// A prime, so that a chunk that is lost or comes twice is seen.
@@ -153,7 +153,6 @@ fn version_in(program: &Path) -> u64 {
 /// Sends a pattern until it is told to stop; how much.
 fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
     let pattern: Vec<u8> = (0..64 * PATTERN).map(|n| (n % PATTERN) as u8).collect();
-    to.set_write_timeout(Some(PATIENCE)).unwrap();
     let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
         to.write_all(&pattern).expect("the stream lives");
@@ -166,7 +165,6 @@ fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
 
 /// Takes a pattern until its end; how much.
 fn take(mut from: TcpStream, came: &AtomicU64) -> u64 {
-    from.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut chunk = [0; 16_384];
     let mut got = 0;
     loop {
@@ -198,8 +196,8 @@ fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
                         TcpStream::connect((address(n), 7000)).ok()
                     })
                 };
-                let out = inside(n + 1).enter(connect).unwrap();
-                let (back, _) = listener.accept().unwrap();
+                let out = patient(inside(n + 1).enter(connect).unwrap());
+                let back = accept(&listener);
                 let (stop, came) = (&stop, &came[n]);
                 (
                     scope.spawn(move || send(out, stop)),

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-use testing::{wait_for, wait_until};
+use testing::{PATIENCE, wait_for, wait_until};
 
 fn worker(number: usize) -> String {
     match number {
@@ -254,6 +254,7 @@ fn a_worker_that_dies_takes_its_own_flows_only() {
     let talker = wait_for("nobody talks", || {
         UnixStream::connect(machine.folder.path().join("talker")).ok()
     });
+    talker.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answers = BufReader::new(talker.try_clone().unwrap()).lines();
     let mut talk = |flow: usize, times: u32, seconds: u32| {
         writeln!(&talker, "{flow} {times} {seconds}").unwrap();
