@@ -42,6 +42,32 @@ impl Cidr {
             IpAddr::V6(own) => Ipv6Addr::from_bits(own.to_bits() & mask(128)).into(),
         }
     }
+
+    /// The first address of the network that is not taken, but for the network's own and the one
+    /// that means everybody in it. It is looked for among the first 65 536.
+    #[must_use]
+    pub fn free(self, is_taken: impl Fn(IpAddr) -> bool) -> Option<Self> {
+        const LOOKED_AT: u128 = 1 << 16;
+        let (first, bits) = match self.network() {
+            IpAddr::V4(first) => (u128::from(first.to_bits()), 32),
+            IpAddr::V6(first) => (first.to_bits(), 128),
+        };
+        let host_bits = u32::from(u8::checked_sub(bits, self.prefix)?);
+        let size = 1_u128.checked_shl(host_bits).unwrap_or(u128::MAX);
+        // A network of two addresses has two stations.
+        let (from, to) = match (size, self.address) {
+            (..=2, _) => (0, size),
+            (_, IpAddr::V4(_)) => (1, size - 1),
+            (_, IpAddr::V6(_)) => (1, size),
+        };
+        let address = |n: u128| match self.address {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits((first + n) as u32)),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(first + n)),
+        };
+        let mut all = (from..to.min(LOOKED_AT)).map(address);
+        let address = all.find(|address| !is_taken(*address))?;
+        Some(Self { address, ..self })
+    }
 }
 
 impl fmt::Display for Cidr {

@@ -8,7 +8,7 @@ use config::{Cidr, Config, Endpoint, Forwarded, Guest, KernelPort, Kind, Nic, Vi
 use figures::Failure;
 use netdev::netns::Namespace;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// The guest whose interface the command has.
 pub(super) const GUEST: &str = "command";
@@ -199,26 +199,8 @@ fn forward(text: &str, to: IpAddr) -> anyhow::Result<Forward> {
 
 /// The first address in `own`'s network that is another station's.
 fn other(own: Cidr) -> Option<IpAddr> {
-    let (address, bits) = number(own.address);
-    let host_bits = bits.checked_sub(u32::from(own.prefix))?;
-    let network_of = |address: u128| address.checked_shr(host_bits).unwrap_or(0);
-    let network = network_of(address).checked_shl(host_bits).unwrap_or(0);
-    // The first is the network's own, where there are more than two.
-    let first = if host_bits > 1 { network + 1 } else { network };
-    let found = if first == address { first + 1 } else { first };
-    let is_in = host_bits > 0 && network_of(found) == network_of(address);
-    is_in.then(|| match own.address {
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(found as u32)),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(found)),
-    })
-}
-
-/// An address as a number, and how many bits it has.
-fn number(address: IpAddr) -> (u128, u32) {
-    match address {
-        IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
-        IpAddr::V6(address) => (address.to_bits(), 128),
-    }
+    let free = own.free(|address| address == own.address)?;
+    Some(free.address)
 }
 
 /// Whether all of `inner` is in the network of `outer`.

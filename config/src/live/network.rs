@@ -8,13 +8,11 @@ use crate::address::Cidr;
 use crate::model::{Config, Endpoint, Kind};
 use abi::machine::Setting;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// The key of an interface that leaves its address open: the name of a NIC in whose network it is
 /// to be, or `true`.
 const KEY: &str = "network";
-/// Addresses of a network that are looked at.
-const LOOKED_AT: u128 = 1 << 16;
 
 /// A network that somebody of the machine is in, and who leads out of it.
 #[derive(Clone, Copy)]
@@ -62,8 +60,9 @@ fn give(
         Setting::Text(nic) => of_nic(config, nic)?,
         _ => return Err("write the name of a NIC, or true".to_owned()),
     };
-    let address = free(network.of, taken)
-        .ok_or_else(|| format!("the network of {} has no address left", network.of))?;
+    let free = network.of.free(|address| taken.contains(&address));
+    let address =
+        free.ok_or_else(|| format!("the network of {} has no address left", network.of))?;
     taken.insert(address.address);
     let text = |text: String| Setting::Text(text);
     let addresses = vec![text(address.to_string())];
@@ -126,33 +125,6 @@ fn taken(config: &Config) -> BTreeSet<IpAddr> {
         taken.extend(routes.iter().filter_map(|route| route.via));
     }
     taken
-}
-
-/// The first address of a network that nobody has, but for the network's own and the one that
-/// means everybody in it.
-fn free(network: Cidr, taken: &BTreeSet<IpAddr>) -> Option<Cidr> {
-    let (first, bits) = match network.network() {
-        IpAddr::V4(first) => (u128::from(first.to_bits()), 32),
-        IpAddr::V6(first) => (first.to_bits(), 128),
-    };
-    let host_bits = u32::from(u8::checked_sub(bits, network.prefix)?);
-    let size = 1_u128.checked_shl(host_bits).unwrap_or(u128::MAX);
-    // A network of two addresses has two stations.
-    let (from, to) = match (size, network.address) {
-        (..=2, _) => (0, size),
-        (_, IpAddr::V4(_)) => (1, size - 1),
-        (_, IpAddr::V6(_)) => (1, size),
-    };
-    let mut numbers = from..to.min(LOOKED_AT);
-    let address = |n: u128| match network.address {
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits((first + n) as u32)),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(first + n)),
-    };
-    let found = numbers.find(|n| !taken.contains(&address(*n)))?;
-    Some(Cidr {
-        address: address(found),
-        ..network
-    })
 }
 
 #[cfg(test)]
