@@ -18,7 +18,7 @@ use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::machine;
 use crate::model::{Config, Guest, Queues};
 use crate::parse::{parse_located, read_guest};
-use crate::problem::{Finding, Lines, Problem, Problems};
+use crate::problem::Problems;
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, table_slots};
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
@@ -168,8 +168,6 @@ impl LiveConfig {
     /// Guest number `g`, if nothing is wrong with it.
     fn newcomer(&self, g: usize, guest: &Setting, macs: Vec<Mac>) -> Result<Newcomer, Problems> {
         let (domain, vifs) = machine::guest_of(&self.config, g);
-        let lines = Lines::default();
-        let problem = |finding: Finding| Problem::new(finding, &lines);
         let found = self.config.findings_with(g, &domain);
         let newcomer = Newcomer {
             domain,
@@ -177,7 +175,7 @@ impl LiveConfig {
             guest: with_macs(guest, &macs),
             macs,
         };
-        Problems::or(found.into_iter().map(problem).collect(), newcomer)
+        Problems::found(found, newcomer)
     }
 
     /// What a file may say, and a guest that is attached may not have.

@@ -205,6 +205,13 @@ impl Problems {
         Err(Self(list))
     }
 
+    /// `value`, unless something was found that is wrong; where it stands is not known.
+    pub(crate) fn found<T>(all: Vec<Finding>, value: T) -> Result<T, Self> {
+        let lines = Lines::default();
+        let all = all.into_iter().map(|one| Problem::new(one, &lines));
+        Self::or(all.collect(), value)
+    }
+
     /// Each of them.
     #[must_use]
     pub fn list(&self) -> &[Problem] {

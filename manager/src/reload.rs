@@ -11,6 +11,7 @@ use abi::machine::Setting;
 use abi::reload::{ReloadStep, StepKind, StepReason};
 use config::live::reload::{Coming, Difference};
 use config::live::{LiveConfig, NicsStep};
+use std::borrow::Cow;
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,9 +103,14 @@ pub(crate) fn steps(
     for name in difference.gone {
         trial.leave(&name, StepReason::Gone, Vec::new());
     }
+    let mut becomes = Cow::Borrowed(shape);
     for step in difference.nics {
-        match trial.config.set_nics(&step.nics) {
-            Ok(()) => trial.steps.push(Step::nics(step)),
+        let set = trial.config.set_nics(&step.nics);
+        match set.and_then(|()| becomes.refits(&trial.config, &step)) {
+            Ok(refits) => {
+                becomes.to_mut().apply(refits);
+                trial.steps.push(Step::nics(step));
+            }
             Err(wrong) => trial.wrong.push(wrong),
         }
     }

@@ -22,6 +22,8 @@ use std::os::fd::OwnedFd;
 
 /// A domain that was ready for so long has started well.
 const STEADY_NS: u64 = 10_000_000_000;
+/// So many starts that were in vain in a row are enough to know.
+const STARTS: u32 = 3;
 /// The pause before the second start in a row.
 const PAUSE_NS: u64 = 10_000_000;
 /// The kernel may take so long to release devices that a domain before had …
@@ -119,14 +121,18 @@ impl Restart {
     pub(crate) fn ask(&mut self) {
         self.is_asked = true;
         self.known.in_a_row = 0;
+        self.trouble.clear();
         if let State::Down { start_ns, .. } = &mut self.state {
             *start_ns = 0;
         }
     }
 
-    /// Why the last start failed, if it did.
-    pub(crate) fn trouble(&self) -> &str {
-        &self.trouble
+    /// Why it will not be up soon, since it was asked for, if so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let ended = self.known.in_a_row > STARTS;
+        let ended = ended.then(|| format!("has ended {STARTS} times as soon as it was started"));
+        let trouble = || format!("did not start: {}", self.trouble);
+        (!self.trouble.is_empty()).then(trouble).or(ended)
     }
 
     /// Whether it is up, as far as its own start goes.

@@ -58,6 +58,16 @@ pub(crate) struct Refitting {
     pub(crate) opens: Vec<(usize, usize)>,
     /// To be closed when they are.
     pub(crate) closes: Vec<(usize, usize)>,
+    /// What the workers had before; none: there is no way back any more.
+    #[serde(default)]
+    pub(crate) back: Option<Refits>,
+}
+
+/// The NICs of a machine, and what each worker, by its place, has of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Refits {
+    nics: Option<Vec<Setting>>,
+    workers: Vec<(usize, Refitted)>,
 }
 
 impl From<WrittenShape> for Shape {
@@ -118,12 +128,11 @@ pub(crate) enum ShapeChange {
     /// Files that were read after the start name these guests: they are these files' from now on,
     /// however they came.
     Adopted { names: Vec<String> },
-    /// The machine has these NICs, and each worker, by its place, what belongs to them.
-    Refits {
-        nics: Option<Vec<Setting>>,
-        workers: Vec<(usize, Refitted)>,
-    },
-    /// The workers are there with them.
+    /// The machine has these NICs; what comes is not open yet.
+    Refits(Refits),
+    /// The workers are there with them; or, `back`, have those again that there were before.
+    Refitted { back: bool },
+    /// What has gone by that is closed.
     HasRefitted,
     /// Guests of the machine before are to come back.
     Return { guests: Vec<Returning> },
@@ -277,20 +286,24 @@ impl Shape {
         Ok(Windows::new(first, of))
     }
 
-    /// What becomes of it with the NICs of a step, and the way back. `config` has them already.
-    pub(crate) fn refits(&self, config: &LiveConfig, step: &NicsStep) -> [ShapeChange; 2] {
-        let (mut after, mut before) = (Vec::new(), Vec::new());
-        for (worker, (&place, told)) in (0..).zip(&self.drivers) {
-            if let Some(domain) = self.domains.get(&place) {
-                let refitted = config.refit(worker, domain, &told.nics, &step.come);
-                after.push((place, refitted));
-                let (domain, nics) = (domain.clone(), told.nics.clone());
-                before.push((place, Refitted { domain, nics }));
-            }
-        }
-        let nics = self.live.as_ref().and_then(|live| live.nics.clone());
-        let refits = |nics, workers| ShapeChange::Refits { nics, workers };
-        [refits(Some(step.nics.clone()), after), refits(nics, before)]
+    /// What becomes of it with the NICs of a step. `config` has them already.
+    ///
+    /// # Errors
+    /// What a worker has not room for.
+    pub(crate) fn refits(
+        &self,
+        config: &LiveConfig,
+        step: &NicsStep,
+    ) -> Result<ShapeChange, String> {
+        let drivers = (0..).zip(&self.drivers);
+        let workers = drivers.filter_map(|(worker, (&place, told))| {
+            let domain = self.domains.get(&place)?;
+            let refitted = config.refit(worker, domain, told, &step.come);
+            Some(refitted.map(|refitted| (place, refitted)))
+        });
+        let workers = workers.collect::<Result<_, _>>()?;
+        let nics = Some(step.nics.clone());
+        Ok(ShapeChange::Refits(Refits { nics, workers }))
     }
 
     /// Devices that come and go with NICs just now.
@@ -396,7 +409,8 @@ impl Shape {
                     live.of_files.extend(names);
                 }
             }
-            ShapeChange::Refits { nics, workers } => self.refit(nics, workers),
+            ShapeChange::Refits(refits) => self.refitting = Some(self.refit(refits)),
+            ShapeChange::Refitted { back } => self.refitted(back),
             ShapeChange::HasRefitted => self.refitting = None,
             ShapeChange::Return { guests } => {
                 self.returning = guests;
@@ -421,10 +435,13 @@ impl Shape {
         }
     }
 
-    fn refit(&mut self, nics: Option<Vec<Setting>>, workers: Vec<(usize, Refitted)>) {
-        let mut refitting = self.refitting.take().unwrap_or_default();
-        for (place, refitted) in workers {
-            let Some(domain) = self.domains.get_mut(&place) else {
+    /// It has these NICs: what comes and goes by that.
+    fn refit(&mut self, refits: Refits) -> Refitting {
+        let mut refitting = Refitting::default();
+        let mut had = Vec::new();
+        for (place, refitted) in refits.workers {
+            let all = (self.domains.get_mut(&place), self.drivers.get_mut(&place));
+            let (Some(domain), Some(driver)) = all else {
                 continue;
             };
             let (before, after) = (&domain.devices, &refitted.domain.devices);
@@ -436,15 +453,26 @@ impl Shape {
                     _ => {}
                 }
             }
-            *domain = refitted.domain;
-            if let Some(driver) = self.drivers.get_mut(&place) {
-                driver.nics = refitted.nics;
-            }
+            let Refitted { domain: now, nics } = refitted;
+            let domain = std::mem::replace(domain, now);
+            let nics = std::mem::replace(&mut driver.nics, nics);
+            had.push((place, Refitted { domain, nics }));
+        }
+        let live = self.live.as_mut();
+        let nics = live.and_then(|live| std::mem::replace(&mut live.nics, refits.nics));
+        refitting.back = Some(Refits { nics, workers: had });
+        refitting
+    }
+
+    /// The NICs are known: all that is left to do is to close what goes.
+    fn refitted(&mut self, back: bool) {
+        let mut refitting = self.refitting.take().unwrap_or_default();
+        let opened = std::mem::take(&mut refitting.opens);
+        if let Some(had) = refitting.back.take().filter(|_| back) {
+            self.refit(had);
+            refitting.closes = opened;
         }
         self.refitting = Some(refitting);
-        if let Some(live) = &mut self.live {
-            live.nics = nics;
-        }
     }
 
     fn release(&mut self, name: &str) {
@@ -589,6 +617,63 @@ mod tests {
         // A place that is free is taken again.
         let (came, _) = both[0].admit(&mut config, &guest("c")).unwrap();
         assert_eq!(came.place, 3);
+    }
+
+    /// The step to these NICs, beside those that are there.
+    fn nics(shape: &Shape, nics: &str) -> (LiveConfig, NicsStep) {
+        let file = config::File {
+            name: "f".into(),
+            text: format!("{nics}{FILE}"),
+        };
+        let mut config = shape.config().unwrap();
+        let there = shape.live().unwrap();
+        let difference = live::reload::difference(there, &config, &[file]);
+        let step = difference.unwrap().nics.remove(0);
+        config.set_nics(&step.nics).unwrap();
+        (config, step)
+    }
+
+    #[test]
+    fn nics_that_came_half_go_again_also_with_the_next_manager() {
+        let (before, _) = shape();
+        let mut both = [before.clone(), before.clone()];
+        let wire = "[[nic]]\nname = \"w\"\nkind = \"tap\"\n";
+        let (config, step) = nics(&before, wire);
+        // Only the first worker opens the interface.
+        let opened = [(0, 0)];
+        let settled = |closes: &[(usize, usize)]| {
+            Some(Refitting {
+                closes: closes.to_vec(),
+                ..Refitting::default()
+            })
+        };
+        become_so(&mut both, before.refits(&config, &step).unwrap());
+        assert_eq!(both[0].refitting().unwrap().opens, opened);
+        // A file that is begun anew has the way back, too.
+        both[1] = serde_json::from_str(&written(&both[0])).unwrap();
+        let there = both.clone();
+        become_so(&mut both, ShapeChange::Refitted { back: true });
+        assert_eq!(both[0].refitting, settled(&opened));
+        // What was taken back already is not taken back once more, and the same is closed.
+        become_so(&mut both, ShapeChange::Refitted { back: true });
+        assert_eq!(both[0].refitting, settled(&opened));
+        become_so(&mut both, ShapeChange::HasRefitted);
+        assert_eq!(both[0], before);
+
+        let mut both = there;
+        become_so(&mut both, ShapeChange::Refitted { back: false });
+        assert_eq!(both[0].refitting, settled(&[]));
+        become_so(&mut both, ShapeChange::HasRefitted);
+        let there = both[0].clone();
+        assert_eq!(there.config().unwrap(), config);
+        // Nothing is closed of what was to go and stays.
+        let (config, step) = nics(&there, "");
+        become_so(&mut both, there.refits(&config, &step).unwrap());
+        assert_eq!(both[0].refitting().unwrap().closes, opened);
+        become_so(&mut both, ShapeChange::Refitted { back: true });
+        assert_eq!(both[0].refitting, settled(&[]));
+        become_so(&mut both, ShapeChange::HasRefitted);
+        assert_eq!(both[0], there);
     }
 
     #[test]

@@ -1,15 +1,21 @@
 //! NICs come to a machine that runs, and go again.
 
-use crate::attach::{NAMES, address, domains, loses_interface, reaches, replace, stream};
+use crate::attach::{
+    NAMES, address, domains, has_interface, hears, loses_interface, reaches, replace, stream,
+};
 use crate::machine::{Machine, text};
+use crate::persistent::signal;
 use crate::processes::{descriptors, kill};
-use crate::reload::{ask, file_of, request, socket, start, write};
+use crate::reload::{ask, file_of, file_of_paths, request, socket, start, write};
 use serde_json::Value;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
-use testing::{Stops, child_of, wait_for, wait_until};
+use testing::{PATIENCE, Stops, child_of, wait_for, wait_until};
 
 /// The place where the NIC's end in the kernel is.
 const WIRE: usize = 2;
@@ -191,6 +197,25 @@ fn a_nic_that_cannot_come_leaves_the_machine_as_it_was() {
     machine.end();
 }
 
+/// Has the machine become what a file says, and waits for what is said, if anything is.
+fn asks(machine: &Machine, file: &str) {
+    let mut stream = UnixStream::connect(socket(machine)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _ = writeln!(stream, "{}", request(file));
+    let _ = stream.read(&mut [0; 4096]);
+}
+
+/// Whether the NIC of this file is there as a whole, or not at all; none: neither, for now.
+fn is_whole(machine: &Machine, with: &str) -> Option<bool> {
+    let dry = machine.grantway(&["reload", &write(machine, with), "--dry-run"]);
+    let said = text(&dry.stdout);
+    let is_there = said == "nothing to change\n";
+    let is_known = is_there || said == format!("{NEW}\n");
+    let fits = is_known && has_interface(machine, WIRE) == is_there;
+    let works = || hears(machine, 0, 1) && (!is_there || hears(machine, WIRE, 0));
+    (fits && works()).then_some(is_there)
+}
+
 /// Manager, netd or driver die while NICs come or go: the same files again make the machine what
 /// they say.
 #[test]
@@ -208,17 +233,14 @@ fn who_dies_while_nics_come_or_go_leaves_no_half() {
                 Some(wait_for("no helper", || child_of(core, &program)))
             }
         };
-        let asked = socket(&machine);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                use std::io::{Read as _, Write as _};
-                let mut stream = std::os::unix::net::UnixStream::connect(asked).unwrap();
-                // Who kills the manager hears nothing.
-                let _ = writeln!(stream, "{}", request(file));
-                let _ = stream.read(&mut [0; 4096]);
-            });
+            // Who kills the manager hears nothing.
+            scope.spawn(|| asks(&machine, file));
             thread::sleep(Duration::from_millis(turn as u64 * 3));
             kill(pid.unwrap());
+        });
+        wait_until("it is neither there nor gone", || {
+            is_whole(&machine, &files[0]).is_some()
         });
         wait_until("it does not become what its file says", || {
             let run = machine.grantway(&["reload", &write(&machine, file)]);
@@ -230,6 +252,120 @@ fn who_dies_while_nics_come_or_go_leaves_no_half() {
             loses_interface(&machine, WIRE);
         }
         reaches(&machine, 0, 1);
+    }
+    machine.end();
+}
+
+/// The manager dies while netd opens the interface, which it does after that, or cannot do.
+#[test]
+fn a_nic_that_comes_while_its_manager_dies_has_not_come() {
+    let Some(machine) = start(2) else { return };
+    let with = with_nic(&machine, "");
+    let netns = machine.places[WIRE].0.path().display().to_string();
+    let nowhere = with.replace(&netns, "/no/such/namespace");
+    reaches(&machine, 0, 1);
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    let helper = |name| wait_for("no helper", || child_of(core, name));
+    let before = at_rest(&machine);
+    for file in [&with, &nowhere, &with] {
+        let (manager, netd) = (helper("grantway-manager"), helper("grantway-netd"));
+        thread::scope(|scope| {
+            signal(netd, "-STOP");
+            scope.spawn(|| asks(&machine, file));
+            // Until it waits for netd; if it does not yet, nothing has begun.
+            thread::sleep(Duration::from_millis(300));
+            kill(manager);
+            signal(netd, "-CONT");
+        });
+        wait_until("it has come, or is half there", || {
+            is_whole(&machine, &with) == Some(false)
+        });
+    }
+    wait_until("a descriptor has stayed", || {
+        let mut open = held(&machine).into_iter().zip(before);
+        open.all(|(now, before)| now <= before)
+    });
+    assert_eq!(reload(&machine, &with), [NEW]);
+    reaches(&machine, WIRE, 0);
+    machine.end();
+}
+
+/// An empty capture file.
+fn capture(at: &Path) {
+    let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    fs::write(at, bytes).unwrap();
+}
+
+#[test]
+fn a_driver_that_does_not_come_back_gets_the_nics_again_that_it_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = folder.path().join("in.pcap");
+    capture(&read);
+    let pcap = format!(
+        "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nread = \"{}\"\n",
+        read.display()
+    );
+    let mut own = String::new();
+    let machine = Machine::start(&["ping", "ip"], &NAMES, |paths| {
+        own = file_of_paths(paths, &GUESTS) + &pcap;
+        own.clone()
+    });
+    let Some(machine) = machine else { return };
+    let with = with_nic(&machine, "") + &pcap;
+    reaches(&machine, 0, 1);
+    // No driver can start without it.
+    fs::remove_file(&read).unwrap();
+    let outcome = ask(&socket(&machine), &request(&with));
+    let failed = outcome["failed"].as_str().unwrap();
+    for says in ["did not start", "in.pcap", "the NICs again that it had"] {
+        assert!(failed.contains(says), "{says}: {failed}");
+    }
+    loses_interface(&machine, WIRE);
+    let dry = machine.grantway(&["reload", &write(&machine, &with), "--dry-run"]);
+    assert_eq!(text(&dry.stdout), format!("{NEW}\n"), "{dry:?}");
+    capture(&read);
+    reaches(&machine, 0, 1);
+    assert_eq!(reload(&machine, &with), [NEW]);
+    reaches(&machine, WIRE, 1);
+    assert_eq!(reload(&machine, &own), [GONE]);
+    // What is in files goes, and comes with the next start.
+    let without = file_of(&machine, &GUESTS);
+    let gone = "start driver again: NIC p is not in the file any more";
+    assert_eq!(reload(&machine, &without), [gone]);
+    reaches(&machine, 0, 1);
+    let refused = ask(&socket(&machine), &request(&own));
+    let why = refused["error"].as_str().unwrap_or_default();
+    assert!(why.contains("NIC p is new; that cannot change"), "{why}");
+    machine.end();
+}
+
+#[test]
+fn a_cable_in_memory_comes_changes_and_goes() {
+    let Some(machine) = start(2) else { return };
+    let with = |more: &str| {
+        let sim = "[[nic]]\nname = \"sim\"\nkind = \"sim\"\naddresses = [\"10.0.0.77/24\"]\n";
+        file_of(&machine, &GUESTS) + sim + more
+    };
+    let answers = || {
+        let ping = ["-c", "1", "-W", "1", "10.0.0.77"];
+        machine.run(0, "ping", &ping).status.success()
+    };
+    reaches(&machine, 0, 1);
+    for _ in 0..2 {
+        let comes = "start driver again: NIC sim is new";
+        assert_eq!(reload(&machine, &with("")), [comes]);
+        wait_until("the far end does not answer", answers);
+        let steps = [
+            "start driver again: NIC sim: `delay_us` is 7 and was left out",
+            "start driver again: NIC sim is there again",
+        ];
+        assert_eq!(reload(&machine, &with("delay_us = 7\n")), steps);
+        wait_until("the far end does not answer", answers);
+        let goes = "start driver again: NIC sim is not in the file any more";
+        assert_eq!(reload(&machine, &file_of(&machine, &GUESTS)), [goes]);
+        reaches(&machine, 0, 1);
+        assert!(!answers());
     }
     machine.end();
 }

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use testing::{Stops, wait_until};
+use testing::{PATIENCE, Stops, wait_until};
 
 const HEAD: &str = "[driver]\nrestart_pause_ms = 20\n";
 
@@ -36,10 +36,16 @@ pub(crate) fn start(guests: usize) -> Option<Machine> {
 
 /// What its file would have of these guests.
 pub(crate) fn file_of(machine: &Machine, guests: &[(usize, &str)]) -> String {
-    let section = |(place, more): &(usize, &str)| {
-        let netns = machine.places[*place].0.path();
-        guest(*place, &netns.display().to_string(), more)
-    };
+    let places = machine.places.iter();
+    let paths: Vec<String> = places
+        .map(|(of, _)| of.path().display().to_string())
+        .collect();
+    file_of_paths(&paths, guests)
+}
+
+/// The same with the paths of all namespaces.
+pub(crate) fn file_of_paths(paths: &[String], guests: &[(usize, &str)]) -> String {
+    let section = |(place, more): &(usize, &str)| guest(*place, &paths[*place], more);
     HEAD.to_owned() + &guests.iter().map(section).collect::<String>()
 }
 
@@ -76,6 +82,7 @@ fn short(steps: &[Value]) -> String {
 /// A request on the control socket, as it is documented.
 pub(crate) fn ask(socket: &Path, request: &Value) -> Value {
     let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(format!("{request}\n").as_bytes()).unwrap();
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).unwrap();
@@ -204,7 +211,8 @@ fn a_file_that_cannot_be_carried_out_changes_nothing() {
     let more = file_of(&machine, &[(0, ""), (2, "")]);
     reaches(&machine, 0, 1);
     let before = Held::at_rest(&machine);
-    let wire = "[[nic]]\nname = \"w\"\nkind = \"sim\"\naddresses = [\"10.9.0.1/24\"]\n";
+    let wire =
+        "[[nic]]\nname = \"w\"\nkind = \"tap\"\nqueues = \"vmq\"\naddresses = [\"10.9.0.1/24\"]\n";
     let ghost = "netns = \"/no/such/namespace\"";
     let netns = more
         .lines()

@@ -16,9 +16,16 @@ mod uplink;
 
 use crate::machine;
 use crate::model::Config;
-use crate::problem::{Finding, Lines, Place, Problem, Problems};
+use crate::problem::{Finding, Place, Problems};
 use abi::machine::{Domain, Machine};
 use findings::Findings;
+
+/// Looks at a worker of the driver domain for what it has more of than a domain may have.
+pub(crate) fn size(worker: &Domain) -> Result<(), Problems> {
+    let mut found = Findings::default();
+    limits::domain(worker, Place::Driver, &mut found);
+    Problems::found(found.0, ())
+}
 
 impl Config {
     /// Check it, as [`crate::parse`] does with what it has read.
@@ -26,12 +33,7 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn check(&self) -> Result<(), Problems> {
-        let lines = Lines::default();
-        let found = self.findings().into_iter();
-        Problems::or(
-            found.map(|finding| Problem::new(finding, &lines)).collect(),
-            (),
-        )
+        Problems::found(self.findings(), ())
     }
 
     /// The machine to build.

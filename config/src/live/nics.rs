@@ -1,6 +1,6 @@
 //! NICs that come and go while a machine runs: ends of the driver domain's in the kernel, with an
-//! uplink or without. Its workers are started again with them, as when one has died: frames and
-//! devices are given out at a start. All other devices keep their numbers.
+//! uplink or without, and cables in memory. Its workers are started again with them, as when one
+//! has died: frames and devices are given out at a start. All other devices keep their numbers.
 
 use super::sections::{Sections, differences, find, list};
 use super::written::write;
@@ -51,9 +51,7 @@ pub(super) fn steps(
     if coming().chain(going()).next().is_none() {
         return Some(Vec::new());
     }
-    let may = coming().chain(going()).all(may_come_and_go)
-        && running.nics.iter().all(may_stay)
-        && running.driver.restart;
+    let may = coming().all(may_come) && running.nics.iter().all(may_go) && running.driver.restart;
     if !may {
         return None;
     }
@@ -107,14 +105,15 @@ pub(super) fn steps(
     Some(steps)
 }
 
-/// Whether it can come or go: it takes nothing that guests, files or queues share with it.
-fn may_come_and_go(nic: &Nic) -> bool {
-    matches!(nic.kind, Kind::Tap { .. } | Kind::Local { .. }) && nic.queues == Queues::Shared
+/// Whether it can come: files that the kernel opens are named at the start.
+fn may_come(nic: &Nic) -> bool {
+    may_go(nic) && !matches!(nic.kind, Kind::Pcap(_))
 }
 
-/// Whether it can stay when the workers are started again with other NICs before it.
-fn may_stay(nic: &Nic) -> bool {
-    !matches!(nic.kind, Kind::Xdp { .. } | Kind::Pcap(_)) && nic.queues == Queues::Shared
+/// Whether it can go, and can stay when others come or go before it: its buffers lie elsewhere
+/// then, and no guest has a queue of it.
+fn may_go(nic: &Nic) -> bool {
+    !matches!(nic.kind, Kind::Xdp { .. }) && nic.queues == Queues::Shared
 }
 
 /// NICs whose MACs are not written keep those that they have, and new ones get some that no other

@@ -2,9 +2,10 @@
 
 use super::LiveConfig;
 use super::nics::{self, Refitted};
-use crate::domain::{NicConfig, NicKind};
+use crate::check;
+use crate::domain::{DriverConfig, NicConfig, NicKind};
 use crate::machine;
-use crate::problem::{Lines, Problem, Problems};
+use crate::problem::Problems;
 use crate::sizes::nic_pages;
 use abi::machine::{Device, Domain, Setting};
 use std::collections::BTreeSet;
@@ -17,25 +18,25 @@ impl LiveConfig {
     pub fn set_nics(&mut self, nics: &[Setting]) -> Result<(), String> {
         let nics = nics::read(nics).map_err(|wrong| wrong.to_string())?;
         let before = std::mem::replace(&mut self.config.nics, nics);
-        let lines = Lines::default();
-        let found = self.config.findings_of_parts().into_iter();
-        let found = found.map(|finding| Problem::new(finding, &lines)).collect();
-        Problems::or(found, ()).map_err(|wrong| {
+        Problems::found(self.config.findings_of_parts(), ()).map_err(|wrong| {
             self.config.nics = before;
             wrong.to_string()
         })
     }
 
     /// A worker with the NICs that the machine has now; before it was this domain, and was told
-    /// `told` of its NICs. Those of `come` have come since.
-    #[must_use]
+    /// `driver`. Those of `come` have come since.
+    ///
+    /// # Errors
+    /// The worker would be larger than a domain may be.
     pub fn refit(
         &self,
         worker: u32,
         before: &Domain,
-        told: &[NicConfig],
+        driver: &DriverConfig,
         come: &BTreeSet<String>,
-    ) -> Refitted {
+    ) -> Result<Refitted, String> {
+        let told = &driver.nics;
         let (mut nics, devices) = machine::nics_of(&self.config, worker);
         let mut domain = before.clone();
         let stays = |name: &String| {
@@ -61,7 +62,15 @@ impl LiveConfig {
         };
         let other = domain.frames.saturating_sub(pages(told));
         domain.frames = other.saturating_add(pages(&nics));
-        Refitted { domain, nics }
+        let whole = DriverConfig {
+            nics,
+            ..driver.clone()
+        };
+        let config = std::mem::replace(&mut domain.config, machine::json(&whole));
+        check::size(&domain).map_err(|wrong| wrong.to_string())?;
+        domain.config = config;
+        let nics = whole.nics;
+        Ok(Refitted { domain, nics })
     }
 }
 
@@ -70,7 +79,8 @@ fn numbers(kind: &NicKind) -> Vec<u32> {
     match kind {
         NicKind::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
         NicKind::Local { device, .. } => vec![*device],
-        NicKind::Xdp { .. } | NicKind::Sim { .. } | NicKind::Pcap(_) => Vec::new(),
+        NicKind::Pcap(files) => files.read.into_iter().chain(files.write).collect(),
+        NicKind::Xdp { .. } | NicKind::Sim { .. } => Vec::new(),
     }
 }
 

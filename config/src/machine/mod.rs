@@ -13,6 +13,7 @@ use crate::domain::{NicConfig, VifConfig};
 use crate::model::Config;
 use crate::sizes::worker_name;
 use abi::machine::{Access, Connection, Device, Domain, Machine};
+pub(crate) use told::json;
 
 /// The machine of a configuration, whether that is valid or not: no size overflows, too large ones
 /// are as large as their types.

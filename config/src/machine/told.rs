@@ -13,7 +13,7 @@ pub(super) fn stack(station: &Station) -> Stack {
 }
 
 /// The text of a program's configuration.
-pub(super) fn json(value: &impl serde::Serialize) -> String {
+pub(crate) fn json(value: &impl serde::Serialize) -> String {
     // Plain structs with text keys: serde_json has nothing to refuse.
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! NICs come and go: the workers of the driver domain are started again with those that there are
-//! from now on. What comes is opened before, what goes is closed after that; a manager that finds
-//! it half done goes on with it.
+//! from now on. What comes is opened before, what goes is closed after that. Until all workers are
+//! there again the way back is kept: they get the NICs that they had if they do not come back, or
+//! if the next manager finds it half done.
 
 use super::Server;
 use super::attach::live_config;
@@ -12,20 +13,22 @@ use crate::shape::{Refitting, ShapeChange};
 use abi::core::{Ask, Stage, Text};
 use abi::journal::Level;
 use config::live::NicsStep;
+use shmem::time::monotonic_ns;
 
 impl Server<'_> {
     /// Begins a step of a reload after which there are these NICs.
     pub(super) fn begin_nics(&mut self, step: &NicsStep, now: u64) -> Result<(), String> {
         let mut config = live_config(&mut self.config, self.world.shape())?.clone();
         config.set_nics(&step.nics)?;
-        let [there, back] = self.world.shape().refits(&config, step);
-        self.world.change(there);
+        let refits = self.world.shape().refits(&config, step)?;
+        self.world.change(refits);
         let opened = match self.keep() {
             Ok(()) => self.open_refitted(),
             Err(Refusal { why, .. }) => Err(format!("the core cannot keep what there is: {why}")),
         };
         if let Err(why) = opened {
-            self.take_back_nics(back);
+            // No worker has been told.
+            self.refitted(true);
             return Err(why);
         }
         self.config = Some(config);
@@ -53,14 +56,15 @@ impl Server<'_> {
         done.map_err(|refusal| refusal.why)
     }
 
-    /// Nothing comes of it: what was opened is closed. No worker has been told.
-    fn take_back_nics(&mut self, back: ShapeChange) {
-        let refitting = self.refitting();
-        for device in refitting.opens {
-            build::close(self.core, device);
+    /// It is done; `back`: there are the NICs again that there were. Closes what goes by that.
+    fn refitted(&mut self, back: bool) {
+        self.world.change(ShapeChange::Refitted { back });
+        if back {
+            self.config = None;
         }
-        self.world.change(back);
-        self.world.change(ShapeChange::HasRefitted);
+        // From here on the next manager does not turn back to what is closed now.
+        self.note(monotonic_ns());
+        self.close_refitted();
     }
 
     /// Has each worker end and start again; how often each had been started before.
@@ -88,32 +92,29 @@ impl Server<'_> {
 
     /// Goes on with it; none: it takes longer.
     pub(super) fn refit_turn(&mut self, refit: Refit, now: u64) -> Option<Result<(), String>> {
-        let find = |restarts: &[Restart], place| -> Option<(bool, u64)> {
-            let restart = restarts.iter().find(|restart| restart.place() == place)?;
-            Some((restart.is_up(), restart.known().count))
+        let find = |place| {
+            self.restarts
+                .iter()
+                .find(|restart| restart.place() == place)
         };
         let is_back = |(place, before): &(usize, u64)| {
-            let found = find(&self.restarts, *place);
-            found.is_none_or(|(is_up, count)| is_up && count > *before)
+            find(*place).is_none_or(|one| one.is_up() && one.known().count > *before)
         };
         if refit.starts.iter().all(is_back) {
-            self.close_refitted();
+            self.refitted(false);
             self.log
                 .line(Level::Info, "grantwayd", "driver: it has other NICs");
             return Some(Ok(()));
         }
-        if now >= refit.began_ns.saturating_add(UP_NS) {
-            let workers = refit.starts.iter().map(|(place, _)| *place);
-            let trouble: Vec<&str> = workers
-                .filter_map(|place| self.restarts.iter().find(|r| r.place() == place))
-                .map(Restart::trouble)
-                .collect();
-            let why = format!(
-                "the driver domain was not back within 20 s {}",
-                trouble.join(" ")
-            );
-            self.close_refitted();
-            return Some(Err(why.trim_end().to_owned()));
+        let mut workers = refit.starts.iter().filter_map(|(place, _)| find(*place));
+        let failure = workers.find_map(Restart::failure);
+        let late = || "was not back within 20 s".to_owned();
+        let is_late = now >= refit.began_ns.saturating_add(UP_NS);
+        if let Some(why) = failure.or_else(|| is_late.then(late)) {
+            self.refitted(true);
+            self.restart_workers();
+            let why = format!("the driver domain {why}; it gets the NICs again that it had");
+            return Some(Err(why));
         }
         if let Some(reload) = &mut self.reload {
             reload.progress = Progress::Refitting(refit);
@@ -130,15 +131,15 @@ impl Server<'_> {
         self.world.change(ShapeChange::HasRefitted);
     }
 
-    /// Goes on with what another manager has left half done.
+    /// Takes back what another manager has left half done.
     pub(super) fn finish_nics(&mut self) {
-        if self.world.shape().refitting().is_none() {
+        let Some(refitting) = self.world.shape().refitting() else {
             return;
-        }
-        // What is open already is refused, and is what was wanted.
-        if let Err(why) = self.open_refitted() {
-            let line = format!("driver: its NICs: {why}");
-            self.log.line(Level::Warning, "grantwayd", &line);
+        };
+        if refitting.back.is_some() {
+            self.world.change(ShapeChange::Refitted { back: true });
+            let line = "driver: it gets the NICs again that it had: its manager has ended";
+            self.log.line(Level::Warning, "grantwayd", line);
         }
         self.restart_workers();
         self.close_refitted();

@@ -140,9 +140,10 @@ impl Server<'_> {
                         };
                         client.answer(&restarted, now);
                     } else if now >= until {
-                        let trouble = restart.map_or("", |restart| restart.trouble());
-                        let error = format!("it was not back within 20 s {trouble}");
-                        client.answer(&refusal(error.trim_end().to_owned()), now);
+                        let why = restart.and_then(|restart| restart.failure());
+                        let why = why.map_or_else(String::new, |why| format!(": it {why}"));
+                        let error = format!("it was not back within 20 s{why}");
+                        client.answer(&refusal(error), now);
                     }
                 }
                 Waits::Room(relay, at) if now >= *at => {

@@ -1,8 +1,8 @@
 use super::*;
-use crate::domain::{DriverConfig, NicKind};
+use crate::domain::{DriverConfig, NicConfig, NicKind};
 use crate::live::machine;
 use crate::parse::{one, parse};
-use abi::machine::Device;
+use abi::machine::{Device, Domain};
 
 const FILE: &str = r#"
 [machine]
@@ -162,15 +162,15 @@ fn what_cannot_change_is_told_key_by_key_with_its_line() {
         ),
         (
             "delay_us = 4",
-            "delay_us = 5",
+            "delay_us = 4\nqueues = \"vmq\"",
             &[
-                "new:9: [[nic]] 1: `delay_us` is 5 instead of 4; that cannot change while the \
-                 machine runs: restart the machine, or write it as it was",
+                "new:10: [[nic]] 1: `queues` is \"vmq\" and was left out; that cannot change \
+                 while the machine runs: restart the machine, or write it as it was",
             ][..],
         ),
         (
             "name = \"wire\"",
-            "name = \"other\"",
+            "name = \"other\"\nqueues = \"vmq\"",
             &["NIC wire is not there any more", "NIC other is new"][..],
         ),
         (
@@ -328,11 +328,13 @@ fn taps_come_and_go_and_change_by_going_and_coming_again() {
 fn nics_that_share_what_is_given_out_at_the_start_stay() {
     let queues = "queues = \"vmq\"\n";
     let xdp = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nifname = \"x0\"\n";
+    let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nwrite = \"f\"\n";
     let fixed = FILE.replacen("[driver]", "[driver]\nrestart = false", 1);
     for (before, now) in [
         (FILE.to_owned(), format!("{TAP}{queues}{FILE}")),
         (format!("{TAP}{queues}{FILE}"), FILE.to_owned()),
         (format!("{xdp}{FILE}"), format!("{xdp}{TAP}{FILE}")),
+        (FILE.to_owned(), format!("{pcap}{FILE}")),
         (fixed.clone(), format!("{TAP}{fixed}")),
     ] {
         let why = against(&live(&before), &now).unwrap_err();
@@ -361,7 +363,7 @@ fn a_worker_with_other_nics_keeps_the_numbers_of_its_other_devices() {
         .nics
         .remove(0);
     running.set_nics(&step.nics).unwrap();
-    let without = running.refit(0, before, &told.nics, &step.come);
+    let without = running.refit(0, before, &told, &step.come).unwrap();
     assert_eq!(without.domain.devices[0], Device::Nothing);
     assert_eq!(without.domain.devices[1], before.devices[1]);
     assert!(without.domain.frames < before.frames);
@@ -376,10 +378,92 @@ fn a_worker_with_other_nics_keeps_the_numbers_of_its_other_devices() {
     };
     let back = against(&live, &two).unwrap().nics.remove(0);
     running.set_nics(&back.nics).unwrap();
-    let with = running.refit(0, &without.domain, &without.nics, &back.come);
+    let told_without = DriverConfig {
+        nics: without.nics,
+        ..told.clone()
+    };
+    let with = running.refit(0, &without.domain, &told_without, &back.come);
+    let with = with.unwrap();
     assert_eq!(with.domain.frames, before.frames);
     assert_eq!(with.domain.devices, before.devices);
     assert_eq!(with.nics.len(), told.nics.len());
     let tap = with.nics.iter().find(|nic| nic.name == "tap").unwrap();
     assert!(matches!(tap.kind, NicKind::Tap { device: 0, .. }));
+}
+
+/// The machine of a file, what its first worker is told, and its configuration as it is.
+fn running(file: &str) -> (Domain, DriverConfig, LiveConfig) {
+    let config = parse("f", file).unwrap();
+    let files = [File {
+        name: "f".into(),
+        text: file.into(),
+    }];
+    let mut machine = crate::live::machine(&config, &files).unwrap();
+    let worker = machine.domains.remove(0);
+    let told = serde_json::from_str(&worker.config).unwrap();
+    let config = LiveConfig::of(&machine.live.unwrap()).unwrap();
+    (worker, told, config)
+}
+
+#[test]
+fn cables_in_memory_come_and_go_and_files_only_go() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let slower = FILE.replacen("delay_us = 4", "delay_us = 5", 1);
+    let changed = "NIC wire: `delay_us` is 5 instead of 4".to_owned();
+    let again = "NIC wire is there again".to_owned();
+    let steps = [(changed, names(&[])), (again, names(&["wire"]))];
+    assert_eq!(nic_steps(&live(FILE), &slower), steps);
+
+    let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nread = \"r\"\nwrite = \"w\"\n";
+    let with = format!("{pcap}{FILE}");
+    // It bears that others come.
+    let comes = ("NIC tap is new".to_owned(), names(&["p", "wire", "tap"]));
+    assert_eq!(nic_steps(&live(&with), &format!("{TAP}{with}")), [comes]);
+    let step = against(&live(&with), FILE).unwrap().nics.remove(0);
+    let (worker, told, mut config) = running(&with);
+    assert!(matches!(worker.devices[1], Device::Write(_)));
+    config.set_nics(&step.nics).unwrap();
+    let without = config.refit(0, &worker, &told, &step.come).unwrap();
+    assert_eq!(without.domain.devices, [Device::Nothing, Device::Nothing]);
+    assert!(matches!(
+        without.nics[..],
+        [NicConfig {
+            kind: NicKind::Sim { .. },
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn nics_that_are_too_many_for_a_domain_are_refused_in_a_line() {
+    let (worker, told, config) = running(FILE);
+    let tap = |name: String, buffers: i64| {
+        let keys = [
+            ("name", Setting::Text(name)),
+            ("kind", Setting::Text("tap".into())),
+            ("buffers", Setting::Number(buffers)),
+        ];
+        let keys = keys.map(|(key, value)| (key.to_owned(), value));
+        Setting::Section(keys.into())
+    };
+    for (number, buffers, why) in [
+        (
+            40,
+            65_536,
+            "[driver]: domain driver needs 1321024 page frames; 1048576 is the most: ",
+        ),
+        (
+            600,
+            64,
+            "[driver]: domain driver needs 600 devices; 496 is the most: ",
+        ),
+    ] {
+        let taps: Vec<Setting> = (0..number).map(|n| tap(format!("t{n}"), buffers)).collect();
+        let mut config = config.clone();
+        config.set_nics(&taps).unwrap();
+        let refused = config.refit(0, &worker, &told, &BTreeSet::new());
+        let refused = refused.unwrap_err();
+        assert!(refused.starts_with(why), "{refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
+    }
 }
