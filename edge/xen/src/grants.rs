@@ -53,8 +53,8 @@ pub struct GrantCopy {
     mapped: Span,
     ledger: Rc<Ledger>,
     segments: Vec<CopySegment>,
-    /// Which operation of the caller's each segment is.
-    of: Vec<usize>,
+    /// By operation of the caller's, the segment that it is in; none: it cannot be one.
+    of: Vec<Option<usize>>,
 }
 
 impl GrantCopy {
@@ -110,14 +110,47 @@ impl GrantCopy {
         Some(cell)
     }
 
-    /// Puts header bytes where the kernel can copy them from.
+    /// Puts header bytes where the kernel can copy them from: back to where they were received, so
+    /// that the frame goes on behind them, or into a cell.
     fn header(&self, n: usize, frames: &[Frame], frame: u32, from: u16, len: u16) -> Option<Span> {
         let (from, len) = (usize::from(from), usize::from(len));
-        let header = frames.get(frame as usize)?.header();
-        let bytes = header.get(from..from.checked_add(len)?)?;
-        let cell = self.staging.headers.sub(n.checked_mul(SNAPSHOT)?, len)?;
-        cell.write(bytes).ok()?;
-        Some(cell)
+        let frame = frames.get(frame as usize)?;
+        let bytes = frame.header().get(from..from.checked_add(len)?)?;
+        let written = |place: Span| place.write(bytes).is_ok().then_some(place);
+        let own = self.below(frame).and_then(|place| place.sub(from, len));
+        own.and_then(written).or_else(|| {
+            let cell = self.staging.headers.sub(n.checked_mul(SNAPSHOT)?, len)?;
+            written(cell)
+        })
+    }
+
+    /// The memory that a frame's whole header was received into, if it is this domain's.
+    fn below(&self, frame: &Frame) -> Option<Span> {
+        let bytes = frame.header().len();
+        let first = frame.pieces.first()?.span.sub(0, bytes)?;
+        (frame.covered() == bytes && !self.is_mapped(first)).then_some(first)
+    }
+
+    /// Adds an operation of the caller's to the batch.
+    fn add(&mut self, segment: Option<CopySegment>) {
+        if let Some(segment) = segment {
+            let joined = self
+                .segments
+                .last_mut()
+                .is_some_and(|last| last.join(&segment));
+            if !joined {
+                self.segments.push(segment);
+            }
+        }
+        let last = self.segments.len().checked_sub(1);
+        self.of.push(segment.and(last));
+    }
+
+    /// How operation `n` of the batch has ended.
+    fn status(&self, n: usize) -> GrantStatus {
+        let segment = self.of.get(n).copied().flatten();
+        let segment = segment.and_then(|at| self.segments.get(at));
+        segment.map_or(GrantStatus::BadCopyArg, |segment| segment.copied().status())
     }
 
     fn run(&mut self) {
@@ -138,23 +171,14 @@ impl Grants for GrantCopy {
         for (n, access) in accesses.iter_mut().enumerate() {
             let page = self.staging.reads.sub(n * PAGE, access.len.into());
             let from = self.remote(access.gref, access.offset);
-            let segment = page.and_then(|page| CopySegment::to_us(from, page));
+            self.add(page.and_then(|page| CopySegment::to_us(from, page)));
             access.result = page.ok_or(GrantStatus::NoSpace);
-            match segment {
-                Some(segment) => {
-                    self.segments.push(segment);
-                    self.of.push(n);
-                }
-                None => access.result = Err(GrantStatus::BadCopyArg),
-            }
         }
         self.run();
-        for (n, segment) in self.of.iter().zip(&self.segments) {
-            if let Some(access) = accesses.get_mut(*n) {
-                match segment.copied().status() {
-                    GrantStatus::Okay => access.prefetch(),
-                    refused => access.result = Err(refused),
-                }
+        for (n, access) in accesses.iter_mut().enumerate() {
+            match self.status(n) {
+                GrantStatus::Okay => access.prefetch(),
+                refused => access.result = Err(refused),
             }
         }
         self.ledger.enter(before);
@@ -168,18 +192,12 @@ impl Grants for GrantCopy {
         for batch in copies.chunks_mut(HEADERS) {
             self.segments.clear();
             self.of.clear();
-            for (n, op) in batch.iter_mut().enumerate() {
-                op.status = GrantStatus::BadCopyArg;
-                if let Some(segment) = self.out(n, op, frames) {
-                    self.segments.push(segment);
-                    self.of.push(n);
-                }
+            for (n, op) in batch.iter().enumerate() {
+                self.add(self.out(n, op, frames));
             }
             self.run();
-            for (n, segment) in self.of.iter().zip(&self.segments) {
-                if let Some(op) = batch.get_mut(*n) {
-                    op.status = segment.copied().status();
-                }
+            for (n, op) in batch.iter_mut().enumerate() {
+                op.status = self.status(n);
             }
         }
         self.ledger.enter(before);

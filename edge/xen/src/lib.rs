@@ -6,6 +6,7 @@
 //! | [`program`] | from the command line to a running driver |
 //! | [`calls`] | the system calls that are left to it |
 //! | [`control`] | the control socket |
+//! | [`devices`] | the NICs |
 //! | [`platform`] | Xen as the driver sees it: connections, doorbells |
 //! | [`guests`] | guests that come and go |
 //! | [`reach`] | how one guest's memory is reached, queue by queue |
@@ -29,6 +30,7 @@ pub mod calls;
 pub mod control;
 pub mod control_rings;
 pub mod dev;
+pub mod devices;
 pub mod grants;
 pub mod guests;
 pub mod interfaces;

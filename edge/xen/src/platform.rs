@@ -3,6 +3,7 @@
 use crate::bells::Bell;
 use crate::control_rings::{ControlRings, Room};
 use crate::dev::{Evtchn, Gntdev, Window};
+use crate::devices::Devices;
 use crate::grants::Staging;
 use crate::interfaces::{INTERFACES_MAX, Interfaces};
 use crate::journals::Journals;
@@ -41,10 +42,7 @@ pub struct Xen {
     pub(crate) control_rings: ControlRings,
     /// By connection.
     places: RefCell<Vec<Places>>,
-    /// By number, until they are attached.
-    devices: RefCell<Vec<Option<OwnedFd>>>,
-    /// Nothing appears there: rings lie in a window of this module's.
-    nowhere: Area,
+    devices: Devices,
     pub(crate) offloads: Offloads,
 }
 
@@ -90,7 +88,7 @@ impl Xen {
         gntdev: Gntdev,
         evtchn: Rc<Evtchn>,
         tally: Arc<Tally>,
-        devices: Vec<OwnedFd>,
+        devices: Devices,
         config: &DriverConfig,
     ) -> io::Result<Self> {
         let maps = config.grants == GrantMode::Map;
@@ -106,8 +104,7 @@ impl Xen {
             mapped_pages: mapped_pages.transpose()?,
             control_rings: ControlRings::default(),
             places: RefCell::default(),
-            devices: RefCell::new(devices.into_iter().map(Some).collect()),
-            nowhere: Area::anonymous(PAGE)?,
+            devices,
             offloads: config.offloads,
         })
     }
@@ -197,19 +194,18 @@ impl Platform for Xen {
         Ok(Box::new(XenDoorbell(self.places(conn)?)))
     }
 
+    /// Guests' rings lie in a window of this module's; here are those of NICs.
     fn window(&self) -> Area {
-        self.nowhere
+        self.devices.rings()
     }
 
     fn attach(&self, device: u32) -> io::Result<OwnedFd> {
-        let mut devices = self.devices.borrow_mut();
-        let device = devices.get_mut(device as usize).and_then(Option::take);
-        device.ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.devices.attach(device)
     }
 
-    fn tell_all(&self, _: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
-        let refused = || Err(io::ErrorKind::Unsupported.into());
-        all.iter().map(|_| refused()).collect()
+    fn tell_all(&self, device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
+        let tell = |words: &[u64; 2]| self.devices.tell(device, *words);
+        all.iter().map(tell).collect()
     }
 
     fn asked(&self) -> Vec<Asked> {

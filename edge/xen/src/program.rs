@@ -7,6 +7,7 @@
 use crate::calls::CALLS;
 use crate::control::{self, Server};
 use crate::dev::{Evtchn, Gntdev};
+use crate::devices::Devices;
 use crate::guests::XenGuests;
 use crate::interfaces::Interfaces;
 use crate::journals::Journals;
@@ -15,7 +16,7 @@ use crate::store::{Store, XenBus};
 use crate::tally::Tally;
 use crate::waiter::XenWaiter;
 use abi::layout::{info, mailbox};
-use abi::machine::{Device, Domain, Program};
+use abi::machine::{Domain, Program};
 use abi::{DomId, PAGE};
 use config::domain::{DriverConfig, GrantMode};
 use confine::{CapabilitySet, Rights, confine};
@@ -26,7 +27,7 @@ use shmem::home::Home;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -38,6 +39,9 @@ usage: grantway-xen CONFIG.toml SOCKET
 Serves every network interface that Xen's toolstack gives to this domain as a backend, until it is
 told to end. Needs root at its start. SOCKET is where `grantway` speaks to it; the journal lies
 beside it. `grantway xen CONFIG.toml` chooses both.";
+
+/// The status of a process that has panicked.
+pub const PANICKED: i32 = 70;
 
 /// The user that the process becomes.
 const NOBODY: u32 = 65534;
@@ -65,11 +69,7 @@ pub fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    // A panic is a bug: the process ends, and the next one takes over.
-    std::panic::set_hook(Box::new(|panic| {
-        eprintln!("{panic}");
-        std::process::exit(70);
-    }));
+    end_on_panic();
     shmem::install_fault_handler();
     match run(Path::new(config), Path::new(socket)) {
         Ok(never) => match never {},
@@ -80,10 +80,23 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// From now on a panic, in whichever thread, ends the process, and the next one takes over.
+pub fn end_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{panic}");
+        std::process::exit(PANICKED);
+    }));
+}
+
 fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
     let (name, domain) = configured(config)?;
-    let driver: DriverConfig =
+    let mut driver: DriverConfig =
         serde_json::from_str(&domain.config).map_err(|error| Failed::Text(error.to_string()))?;
+    if driver.adapts {
+        // No length was given, and none can be learnt: only Xen knows which processor is whose, and
+        // to offer the own one to another domain is beyond a process.
+        (driver.spin_us, driver.adapts, driver.yields) = (0, false, false);
+    }
     let listener = control::listen(socket)?;
     let user = rustix::process::getuid().as_raw();
 
@@ -93,13 +106,12 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
     let evtchn = Rc::new(Evtchn::open(Arc::clone(&tally))?);
     let gntdev = Gntdev::open(Arc::clone(&tally))?;
     let journals = Journals::open(&beside(socket))?;
-    let devices = devices(&domain)?;
+    let home = home(&domain)?;
+    let devices = Devices::open(&domain, home.frames);
+    let devices = devices.map_err(|why| Failed::Text(why.to_string()))?;
     give_up_rights()?;
 
-    let waits_for: Vec<OwnedFd> = devices
-        .iter()
-        .map(OwnedFd::try_clone)
-        .collect::<io::Result<_>>()?;
+    let waits_for = devices.descriptors()?;
     let interfaces = Interfaces::new(Store::new(bus)).map_err(io::Error::other)?;
     let xen = Xen::new(
         interfaces,
@@ -111,7 +123,6 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
         &driver,
     )?;
     let xen = Rc::new(xen);
-    let home = home(&domain)?;
     let info = home.info.span();
     let nics: Vec<BorrowedFd<'_>> = waits_for.iter().map(AsFd::as_fd).collect();
     let (waiter, bell) = XenWaiter::new(Rc::clone(&xen), evtchn, store, &nics, info)?;
@@ -163,29 +174,6 @@ fn configured(path: &Path) -> Result<(String, Domain), Failed> {
 /// Where the journal lies.
 fn beside(socket: &Path) -> PathBuf {
     socket.with_extension("journal")
-}
-
-/// Opens what the driver domain's NICs are.
-fn devices(domain: &Domain) -> Result<Vec<OwnedFd>, Failed> {
-    let open = |device: &Device| match device {
-        Device::Tap(tap) => {
-            let tap =
-                netdev::own::open_tap(tap).map_err(|error| Failed::Text(error.to_string()))?;
-            Ok(tap)
-        }
-        Device::Read(path) => Ok(std::fs::File::open(path)?.into()),
-        Device::Write(path) => Ok(std::fs::File::create_new(path)?.into()),
-        Device::TapQueue
-        | Device::TapShare { .. }
-        | Device::Xdp(_)
-        | Device::XdpQueue(_)
-        | Device::Nothing => {
-            let why =
-                "on Xen NICs are of kind \"tap\", \"local\", \"sim\" or \"pcap\", with one queue";
-            Err(Failed::Text(why.to_owned()))
-        }
-    };
-    domain.devices.iter().map(open).collect()
 }
 
 /// Memory as the driver expects it.

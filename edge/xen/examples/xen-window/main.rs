@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "\
 usage: xen-window NAME INTERFACE tx|rx MILLISECONDS
 
-NAME is repeated in what is printed; frames of INTERFACE are counted in that direction.";
+NAME is repeated in what is printed; frames of INTERFACE are counted in that direction. With tx,
+where guests receive, also segments that were acknowledged.";
 
 /// Subclasses of events: entries of hypercalls (`TRC_PV_ENTRY`), those within multicalls
 /// (`TRC_PV_SUBCALL`), and switches between domains (`TRC_SCHED_VERBOSE`).
@@ -29,12 +30,16 @@ const FILE: &str = "/tmp/trace";
 /// How long the tracer may take to begin, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Counters of the wire at a moment.
+/// Counters of the wire, and of dom0's TCP, at a moment.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     at: u64,
     frames: u64,
     bytes: u64,
+    /// Segments that the other ends have acknowledged.
+    acknowledged: u64,
+    /// Segments that were sent again, or came twice.
+    again: u64,
 }
 
 impl Moment {
@@ -45,12 +50,30 @@ impl Moment {
             let text = text.map_err(|why| io::Error::other(format!("{file}: {why}")))?;
             text.trim().parse().map_err(io::Error::other)
         };
+        let [segments, more] = ["/proc/net/snmp", "/proc/net/netstat"].map(std::fs::read_to_string);
+        let (segments, more) = (segments?, more?);
+        let mut again = counter(&segments, "Tcp:", "RetransSegs")?;
+        for twice in ["TCPDSACKOldSent", "TCPDSACKOfoSent"] {
+            again += counter(&more, "TcpExt:", twice)?;
+        }
         Ok(Self {
             at: tsc(),
             frames: read("packets")?,
             bytes: read("bytes")?,
+            acknowledged: counter(&more, "TcpExt:", "TCPDelivered")?,
+            again,
         })
     }
+}
+
+/// A counter of the kernel's tables: a line of names, below it a line of values.
+fn counter(table: &str, group: &str, name: &str) -> io::Result<u64> {
+    let mut lines = table.lines().filter(|line| line.starts_with(group));
+    let names = lines.next().unwrap_or_default().split_whitespace();
+    let values = lines.next().unwrap_or_default().split_whitespace();
+    let found = names.zip(values).find(|(found, _)| *found == name);
+    let (_, value) = found.ok_or_else(|| io::Error::other(format!("{group} has no {name}")))?;
+    value.parse().map_err(io::Error::other)
 }
 
 fn main() -> ExitCode {
@@ -79,11 +102,14 @@ fn window(name: &str, interface: &str, direction: &str, milliseconds: &str) -> i
     let end = Moment::now(interface, direction)?;
     stop(tracer)?;
     let sums = trace::sums(&std::fs::read(FILE)?, begin.at..end.at).map_err(io::Error::other)?;
+    let acknowledged = end.acknowledged - begin.acknowledged;
     let line = json!({
         "cell": name,
         "ticks": end.at - begin.at,
         "frames": end.frames - begin.frames,
         "bytes": end.bytes - begin.bytes,
+        "acknowledged": (direction == "tx").then_some(acknowledged),
+        "again": end.again - begin.again,
         "ran": sums.ran,
         "calls": sums.calls,
         "operations": sums.operations,
@@ -126,5 +152,19 @@ fn stop(mut tracer: Child) -> io::Result<()> {
             }
             None => sleep(Duration::from_millis(20)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_group_and_name() {
+        let table = "TcpExt: One Two\nTcpExt: 1 2\nIpExt: Two\nIpExt: 3\n";
+        assert_eq!(counter(table, "TcpExt:", "Two").unwrap(), 2);
+        assert_eq!(counter(table, "IpExt:", "Two").unwrap(), 3);
+        assert!(counter(table, "IpExt:", "One").is_err());
+        assert!(counter(table, "Tcp:", "One").is_err());
     }
 }

@@ -36,6 +36,12 @@ impl Window {
         self.0.span()
     }
 
+    /// The same memory, for those who only read and write what appears.
+    #[must_use]
+    pub fn area(self) -> Area {
+        self.0
+    }
+
     /// Lets pages of a descriptor appear in the window: as many as there is room for.
     ///
     /// # Errors
@@ -54,10 +60,16 @@ impl Window {
     }
 
     /// Lets what appears in the window disappear.
+    ///
+    /// # Panics
+    /// If the kernel is out of memory for the description of a mapping. A page that stayed beyond
+    /// its grant's end would make a frontend disable itself for good, and the kernel may have left
+    /// a hole where Rust's memory could be put. With the process all pages go, whatever the kernel
+    /// has memory for; the next process goes on with the rings, and guests notice a pause.
     pub fn hide(self) {
-        // The kernel may be out of memory for the description of a mapping: then the pages stay,
-        // which is no danger to us; the domain that they are of learns it from Xen.
-        let _ = self.blank();
+        if let Err(error) = self.blank() {
+            panic!("pages of other domains cannot be unmapped: {error}");
+        }
     }
 
     fn blank(self) -> io::Result<()> {

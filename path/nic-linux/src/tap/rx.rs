@@ -1,6 +1,7 @@
 //! Frames that the kernel sends out of the interface.
 
 use super::virtio;
+use abi::PAGE;
 use nic::frame::SNAPSHOT;
 use nic::{Buffer, Buffers, Frame, Offload, Piece};
 use std::io;
@@ -220,7 +221,8 @@ impl Receiver {
     fn write_vectors(&mut self, limits: RxLimits) {
         if std::mem::take(&mut self.stale) || self.vectors.is_empty() {
             if !limits.in_order {
-                self.more.sort_unstable_by_key(|buffer| buffer.span.addr());
+                let first = self.first.map_or(0, |first| first.span.len());
+                in_pages(first, &mut self.more);
             }
             self.vectors.clear();
             self.vectors.extend(
@@ -330,10 +332,87 @@ impl Receiver {
     }
 }
 
+/// Puts what continues a frame of `first` bytes in order: whole pages as they lie in memory, after
+/// so much that they are pages of the frame too. Then a page of a guest is filled from one page.
+fn in_pages(first: usize, more: &mut [Buffer]) {
+    more.sort_unstable_by_key(|buffer| buffer.span.addr());
+    let mut whole = 0;
+    let mut at = 0;
+    while at < more.len() {
+        let buffers = page_at(more, at);
+        if let Some(found) = buffers {
+            if let Some(part) = more.get_mut(whole..at + found) {
+                part.rotate_right(found);
+            }
+            whole += found;
+        }
+        at += buffers.unwrap_or(1);
+    }
+    // A half without its other half, or the last one, completes the page that `first` begins.
+    let half = whole.min(more.len().saturating_sub(1));
+    if !first.is_multiple_of(PAGE)
+        && let Some(part) = more.get_mut(..=half)
+    {
+        part.rotate_right(1);
+    }
+}
+
+/// How many of `buffers`, which are sorted, make up one whole page, from number `at` on.
+fn page_at(buffers: &[Buffer], at: usize) -> Option<usize> {
+    let rest = buffers.get(at..)?;
+    let start = rest.first()?.span.addr();
+    let mut bytes = 0;
+    let fits = |buffer: &&Buffer| {
+        let follows = buffer.span.addr() == start + bytes && bytes < PAGE;
+        bytes += buffer.span.len();
+        follows
+    };
+    let count = rest.iter().take_while(fits).count();
+    let filled: usize = rest
+        .iter()
+        .take(count)
+        .map(|buffer| buffer.span.len())
+        .sum();
+    (start.is_multiple_of(PAGE) && filled == PAGE).then_some(count)
+}
+
 fn result(got: libc::ssize_t) -> Result<usize, i32> {
     usize::try_from(got).map_err(|_| {
         io::Error::last_os_error()
             .raw_os_error()
             .unwrap_or(libc::EIO)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic::BufferId;
+    use shmem::Area;
+
+    /// Halves of pages, by number, in the order in which a frame gets them.
+    fn ordered(first: usize, halves: &[usize]) -> Vec<usize> {
+        let area = Area::anonymous(16 * PAGE).unwrap();
+        let buffer = |half: &usize| Buffer {
+            id: BufferId(*half as u32),
+            span: area.at(half * PAGE / 2, PAGE / 2).unwrap(),
+        };
+        let mut more: Vec<_> = halves.iter().map(buffer).collect();
+        in_pages(first, &mut more);
+        more.iter().map(|buffer| buffer.id.0 as usize).collect()
+    }
+
+    #[test]
+    fn pages_of_a_frame_are_pages_of_memory() {
+        // The other half of 5 is not there: it goes with the first buffer.
+        assert_eq!(ordered(2048, &[5, 3, 2, 7, 6]), [5, 2, 3, 6, 7]);
+        assert_eq!(ordered(2048, &[9, 0, 1, 5, 3, 2]), [5, 0, 1, 2, 3, 9]);
+        // A page is broken up for it if there is no other.
+        assert_eq!(ordered(2048, &[4, 5, 2, 3]), [5, 2, 3, 4]);
+        // 3 and 4 lie behind each other, in two pages.
+        assert_eq!(ordered(2048, &[3, 4]), [3, 4]);
+        assert_eq!(ordered(2048, &[8]), [8]);
+        assert_eq!(ordered(2048, &[]), []);
+        assert_eq!(ordered(PAGE, &[5, 3, 2]), [2, 3, 5]);
+    }
 }

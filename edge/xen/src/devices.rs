@@ -1,0 +1,221 @@
+//! The driver domain's NICs: opened while this process is root, and kept as long as it lives. What
+//! the monitor does on Linux is done here: the rings of AF_XDP sockets are mapped, and it is told
+//! what they look like.
+
+use crate::dev::{PageRights, Window};
+use abi::PAGE;
+use abi::machine::{Device, Domain, Xdp};
+use abi::xdp::{Ring, XdpControl};
+use netdev::Uplink;
+use netdev::xdp::{Wire, XdpDevice};
+use shmem::Area;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// What a driver domain of Xen's has for a NIC.
+const KINDS: &str =
+    "on Xen NICs are of kind \"tap\", \"local\", \"xdp\", \"sim\" or \"pcap\", with one queue";
+
+/// Why a NIC cannot be opened, for people.
+pub type Refusal = Box<dyn std::error::Error>;
+
+/// The NICs' descriptors, by number.
+#[derive(Debug)]
+pub struct Devices {
+    /// Until they are attached.
+    descriptors: RefCell<Vec<Option<OwnedFd>>>,
+    /// Of those that are AF_XDP sockets.
+    sockets: Vec<Option<XdpDevice>>,
+    /// Where the sockets' rings appear.
+    rings: Window,
+    /// What joins TAPs to networks of this domain's, as long as this is here.
+    _uplinks: Vec<Uplink>,
+}
+
+impl Devices {
+    /// Opens what `domain` has. AF_XDP sockets receive into its own `frames`.
+    ///
+    /// # Errors
+    /// Which one cannot be opened, and why.
+    pub fn open(domain: &Domain, frames: Area) -> Result<Self, Refusal> {
+        let rings = Window::new((domain.window_slots as usize).max(1))?;
+        let (mut descriptors, mut sockets, mut uplinks) = (Vec::new(), Vec::new(), Vec::new());
+        for device in &domain.devices {
+            let mut socket = None;
+            descriptors.push(Some(match device {
+                Device::Tap(tap) => {
+                    let tap = netdev::open_queues(tap)?;
+                    uplinks.extend(tap.uplink);
+                    tap.shared
+                }
+                Device::Xdp(xdp) if xdp.queues == 0 => {
+                    let opened = open_socket(xdp, frames, rings)?;
+                    let descriptor = opened.socket().as_fd().try_clone_to_owned()?;
+                    socket = Some(opened);
+                    descriptor
+                }
+                Device::Read(path) => File::open(path)?.into(),
+                Device::Write(path) => File::create_new(path)?.into(),
+                Device::TapQueue
+                | Device::TapShare { .. }
+                | Device::Xdp(_)
+                | Device::XdpQueue(_)
+                | Device::Nothing => return Err(KINDS.into()),
+            }));
+            sockets.push(socket);
+        }
+        Ok(Self {
+            descriptors: RefCell::new(descriptors),
+            sockets,
+            rings,
+            _uplinks: uplinks,
+        })
+    }
+
+    /// Further descriptors of all of them, to wait for.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
+        let all = self.descriptors.borrow();
+        all.iter().flatten().map(OwnedFd::try_clone).collect()
+    }
+
+    /// Where rings appear.
+    pub(crate) fn rings(&self) -> Area {
+        self.rings.area()
+    }
+
+    /// The descriptor of a device, once.
+    pub(crate) fn attach(&self, device: u32) -> io::Result<OwnedFd> {
+        let mut descriptors = self.descriptors.borrow_mut();
+        let device = descriptors.get_mut(device as usize).and_then(Option::take);
+        device.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// What a device is asked.
+    pub(crate) fn tell(&self, device: u32, words: [u64; 2]) -> io::Result<u64> {
+        let socket = self.sockets.get(device as usize).and_then(Option::as_ref);
+        let socket = socket.ok_or(io::ErrorKind::Unsupported)?.socket();
+        match XdpControl::decode(words) {
+            Some(XdpControl::Layout(ring)) => Ok(socket.layout(ring).encode()),
+            Some(XdpControl::Counter(counter)) => socket.counter(counter),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+/// An AF_XDP socket, whose rings appear in their places within `rings`.
+fn open_socket(xdp: &Xdp, frames: Area, rings: Window) -> Result<XdpDevice, Refusal> {
+    let (first, count) = (xdp.first_frame as usize, xdp.frames as usize);
+    let packets = frames.at(first * PAGE, count * PAGE);
+    let packets = packets.ok_or("the driver domain has too few frames")?;
+    let wire = Arc::new(Wire::open(xdp)?);
+    for lack in wire.lacks() {
+        eprintln!("this system does not grant {lack}");
+    }
+    let opened = wire.bind(packets)?;
+    for ring in opened.ring_pages() {
+        let slot = xdp.rings_slot + ring.ring.place() * Ring::slots(xdp.entries);
+        let place = rings.part(slot as usize, ring.pages as usize);
+        let place = place.ok_or("the driver domain has too few slots")?;
+        let offset = u64::from(ring.page) * PAGE as u64;
+        place.show(opened.socket().as_fd(), offset, PageRights::ReadWrite)?;
+    }
+    Ok(opened)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::machine::{Nat, Netdev, Program, Tap, Uplink as Joins};
+    use abi::xdp::{Counter, RingLayout};
+    use netdev::netns::Namespace;
+    use std::process::Command;
+    use testing::require;
+
+    const PAGES: u32 = 32;
+
+    fn opened(device: Device) -> Result<Devices, Refusal> {
+        let domain = Domain {
+            name: "driver".into(),
+            program: Program::Driver,
+            frames: PAGES,
+            grant_entries: 0,
+            window_slots: 4 * Ring::slots(PAGES),
+            collateral: 0,
+            weight: 1,
+            restart_pause_ms: None,
+            cpus: vec![],
+            devices: vec![device],
+            config: String::new(),
+        };
+        Devices::open(&domain, Area::anonymous(PAGES as usize * PAGE).unwrap())
+    }
+
+    fn tap(namespace: &Namespace) -> Tap {
+        Tap {
+            ifname: "up0".into(),
+            netns: Some(namespace.path().display().to_string()),
+            addresses: vec!["10.7.0.1/24".into()],
+            mtu: 1500,
+            ..Tap::default()
+        }
+    }
+
+    #[test]
+    fn what_has_several_queues_is_refused() {
+        let why = opened(Device::TapQueue).unwrap_err().to_string();
+        assert!(why.starts_with("on Xen NICs are of kind"), "{why}");
+    }
+
+    #[test]
+    fn a_sockets_rings_appear_and_it_says_where() {
+        require!(root, netns, af_xdp);
+        let namespace = Namespace::new().unwrap();
+        let devices = opened(Device::Xdp(Xdp {
+            netdev: Netdev::Veth(tap(&namespace)),
+            first_frame: 0,
+            frames: PAGES,
+            chunk_bytes: (PAGE / 2) as u32,
+            entries: PAGES,
+            rings_slot: 0,
+            queues: 0,
+        }))
+        .unwrap();
+        for ring in Ring::ALL {
+            let told = devices.tell(0, XdpControl::Layout(ring).encode()).unwrap();
+            let layout = RingLayout::decode(told);
+            let slot = ring.place() * Ring::slots(PAGES);
+            let at = slot as usize * PAGE + usize::from(layout.producer);
+            let producer = devices.rings().at(at, 4).unwrap().load_u32(0);
+            assert_eq!(producer, Ok(0), "{ring:?}");
+        }
+        let counter = XdpControl::Counter(Counter::Dropped).encode();
+        assert_eq!(devices.tell(0, counter).unwrap(), 0);
+        assert!(devices.tell(0, XdpControl::Enable.encode()).is_err());
+        assert!(devices.tell(1, counter).is_err());
+        assert_eq!(devices.descriptors().unwrap().len(), 1);
+        devices.attach(0).unwrap();
+        assert!(devices.attach(0).is_err(), "once");
+    }
+
+    #[test]
+    fn what_joins_a_tap_to_a_network_stays() {
+        require!(root, netns, tap, tool("nft"));
+        let namespace = Namespace::new().unwrap();
+        let devices = opened(Device::Tap(Tap {
+            uplink: Some(Joins::Nat(Nat::default())),
+            ..tap(&namespace)
+        }))
+        .unwrap();
+        let nft = || Command::new("nft").args(["list", "ruleset"]).output();
+        let rules = namespace.enter(nft).unwrap().unwrap();
+        let rules = String::from_utf8(rules.stdout).unwrap();
+        assert!(rules.contains("grantway-up0"), "{rules}");
+        drop(devices);
+    }
+}

@@ -1,0 +1,46 @@
+//! A page of another domain's that cannot be unmapped ends the process: then the kernel unmaps it.
+//! Alone in its file: its process may map nothing any more.
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::env;
+use std::os::fd::AsFd;
+use std::process::{Command, exit};
+use xen::dev::{PageRights, Window};
+use xen::program::{PANICKED, end_on_panic};
+
+/// Says to the test that it is the process which ends.
+const ENDS: &str = "GRANTWAY_TEST_ENDS";
+
+/// Shows a page, is out of memory for mappings, and hides it.
+fn hides_in_vain() {
+    end_on_panic();
+    let window = Window::new(1).unwrap();
+    let page = rustix::fs::memfd_create("page", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&page, window.span().len() as u64).unwrap();
+    let span = window.show(page.as_fd(), 0, PageRights::ReadWrite).unwrap();
+    assert!(span.store_u32(0, 7).is_ok());
+    let nothing = Rlimit {
+        current: Some(0),
+        maximum: None,
+    };
+    setrlimit(Resource::As, nothing).unwrap();
+    window.hide();
+}
+
+#[test]
+fn a_page_that_stays_ends_the_process() {
+    if env::var_os(ENDS).is_some() {
+        hides_in_vain();
+        exit(0);
+    }
+    let mut again = Command::new(env::current_exe().unwrap());
+    again.args([
+        "--exact",
+        "a_page_that_stays_ends_the_process",
+        "--nocapture",
+    ]);
+    let output = again.env(ENDS, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(PANICKED), "{said}");
+    assert!(said.contains("cannot be unmapped"), "{said}");
+}
