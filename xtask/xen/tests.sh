@@ -30,7 +30,8 @@ serve() {
   within 20 ip addr show dev gw0
   dd if=/dev/urandom of=/srv/rnd bs=64k count=16 2>/dev/null
   for i in $(seq 16); do cat /srv/rnd; done >/srv/big
-  for file in rnd big; do md5sum /srv/$file >/srv/$file.md5; done
+  head -c 65536 /srv/rnd >/srv/small
+  for file in rnd big small; do md5sum /srv/$file >/srv/$file.md5; done
   httpd -p 80 -h /srv
 }
 
@@ -42,7 +43,7 @@ type="$2"
 kernel="/domu/vmlinux"
 ramdisk="/domu/guest.img"
 extra="console=hvc0 $3"
-memory=192
+memory=${memory:-192}
 on_crash="destroy"
 EOC
   config=/etc/xen/$1.cfg
@@ -52,7 +53,7 @@ EOC
 }
 
 # vif NUMBER [BACKEND]: the interface of a guest, as a line of its configuration.
-vif() { echo "vif=[\"mac=00:16:3e:00:00:0$1,script=vif-none$2\"]"; }
+vif() { printf 'vif=["mac=00:16:3e:00:00:%02d,script=vif-none%s"]\n' $1 "$2"; }
 
 # guest NAME TYPE NUMBER [BACKEND [CPUS]]: a stock guest; its addresses end with NUMBER.
 guest() {
@@ -206,7 +207,7 @@ t_detach() {
   pinging=$!
   xl network-detach pv1 0 && within 10 clean 0 $id &&
     xl network-attach pv1 mac=00:16:3e:00:00:02 script=vif-none &&
-    within 10 xenstore-exists /local/domain/$id/device/vif/0/tx-ring-ref
+    within 10 xenstore-exists /local/domain/$id/device/vif/0/tx-ring-ref && reaches 2
   rc=$?
   kill $pinging
   return $rc
@@ -221,6 +222,76 @@ t_save() {
   xl restore /tmp/pv1.save || return 1
   rm /tmp/pv1.save
   [ $(xl domid pv1) != $id ] && reaches 2
+}
+
+# A guest moves to this very machine while it sends: it is another domain then, and its connection
+# goes on.
+t_migrate() {
+  pv || return 1
+  id=$(xl domid pv1)
+  sum=$(wget -q -O - http://192.168.77.2/big.md5 | cut -d' ' -f1)
+  stream 2 /tmp/moved $sum >/tmp/migrate.stream 2>&1 &
+  down=$!
+  within 10 connected 2 1 || return 1
+  xl migrate -s "" pv1 "xl migrate-receive" || return 1
+  wait $down || { cat /tmp/migrate.stream; return 1; }
+  [ $(xl domid pv1) != $id ] && within 20 clean 0 $id && reaches 2
+}
+
+# state_of NODE STATE…: a backend or frontend is in one of these; "": there is none.
+state_of() {
+  found=$(xenstore-read $1/state 2>/dev/null)
+  shift
+  for state in "$@"; do [ "$found" = "$state" ] && return; done
+  return 1
+}
+
+# Toolstacks end in the midst of their work, and the next one finishes it.
+t_toolstack() {
+  serve && guest tools pv 7 || return 1
+  id=$(xl domid tools)
+  back=/local/domain/0/backend/vif/$id/0
+  # Nobody watches over guests any more.
+  killall -9 xl
+  reaches 7 || return 1
+  # One says that the interface shall go, and ends before it has removed a node.
+  xenstore-write $back/online 0
+  within 20 state_of $back 6 || return 1
+  xl network-detach tools 0 && within 20 clean 0 $id || return 1
+  # One is killed while it waits for the backend.
+  xl network-attach tools mac=00:16:3e:00:00:07 script=vif-none || return 1
+  device=$(xenstore-list /local/domain/$id/device/vif)
+  within 20 state_of /local/domain/$id/device/vif/$device 4 && reaches 7 || return 1
+  xl network-detach tools $device &
+  detaching=$!
+  within 20 state_of /local/domain/0/backend/vif/$id/$device 6 "" || return 1
+  kill -9 $detaching 2>/dev/null
+  wait $detaching
+  xl network-detach tools $device 2>/dev/null
+  within 20 clean 0 $id && xl destroy tools && within 20 clean 0 $id
+}
+
+# Sixteen guests at once. Each is pinged and moves a checked 64 KB both ways.
+t_many() {
+  serve || return 1
+  numbers=$(seq 21 36)
+  for n in $numbers; do
+    memory=128 create many$n pv "role=small host=$n" "$(vif $n)" || return 1
+  done
+  for n in $numbers; do
+    within 240 grep -q "GUEST: READY" /var/log/xen/guest-many$n.log || return 1
+  done
+  for n in $numbers; do
+    within 20 ping -c 1 -W 2 192.168.77.$n && fetch http://192.168.77.$n/rnd && upload $n small ||
+      return 1
+    echo "guest $n"
+  done
+  on 21 'wget -q -O /tmp/pair http://192.168.77.36/rnd' || return 1
+  xl list
+  for n in $numbers; do
+    id=$(xl domid many$n)
+    xl destroy many$n && within 20 clean 0 $id || return 1
+  done
 }
 
 # A guest without a netfront attacks, while another one is sent streams: none breaks, and the
@@ -249,12 +320,17 @@ t_hostile() {
   xl destroy bad && within 20 clean 0 $id
 }
 
-# reached MECHANISM: how pages of guests are reached by the next process.
-reached() {
-  sed -i "s/^grants = .*/grants = \"$1\"/" /etc/grantway.toml
+# follows: the process is killed; the next one has read its configuration anew.
+follows() {
   pid=$(cat /run/serve.pid)
   kill -9 $pid
   within 20 followed $pid
+}
+
+# reached MECHANISM: how pages of guests are reached by the next process.
+reached() {
+  sed -i "s/^grants = .*/grants = \"$1\"/" /etc/grantway.toml
+  follows
 }
 
 # operations KIND: how many of them this process has asked Xen for.
@@ -278,6 +354,40 @@ t_maps() {
   if grep -iE "still in use|disabled for further use" /var/log/xen/guest-p*.log; then rc=1; fi
   reached copy && [ $rc = 0 ]
 }
+
+# on_wire COUNTER: of the NIC w0.
+on_wire() {
+  grantway stat driver | sed -n "s/.*nic\.w0\.traffic\.$1[^0-9]*\([0-9]*\).*/\1/p"
+}
+
+# wired KIND LINE: by a second NIC of this kind, with that line, a guest reaches the station behind
+# the machine's own NIC.
+wired() {
+  pv || return 1
+  cp /etc/grantway.toml /tmp/before.toml
+  printf '%s\n' "[[nic]]" 'name = "w0"' "kind = \"$1\"" "$2" >>/etc/grantway.toml
+  follows && on 2 'ip addr replace 10.0.2.15/24 dev eth0; ping -c 3 -s 1200 10.0.2.2'
+  rc=$?
+  grantway stat driver --nonzero | grep -F nic.w0
+  [ $rc = 0 ] && [ $(on_wire in_packets) -ge 3 ] && [ $(on_wire out_packets) -ge 3 ] || rc=1
+  cp /tmp/before.toml /etc/grantway.toml
+  follows && [ $rc = 0 ]
+}
+
+# nic: the machine's own NIC, up.
+nic() {
+  [ -e /sys/class/net/eth0 ] || insmod /mod/e1000.ko || return 1
+  within 10 ip link set eth0 up
+}
+
+t_uplink() {
+  nic && brctl addbr br1 && brctl addif br1 eth0 && ip link set br1 up || return 1
+  wired tap 'uplink = "br1"'
+  rc=$?
+  ip link set br1 down && brctl delbr br1 && return $rc
+}
+
+t_xdp() { nic && wired xdp 'netdev = "eth0"'; }
 
 t_destroy() {
   pv && pvh || return 1

@@ -35,7 +35,7 @@ const TOOLS: [&str; 6] = [
 const STORE_TOOLS: [&str; 6] = ["ls", "read", "write", "list", "rm", "exists"];
 
 /// Modules of dom0, and of guests.
-const DOM0_MODULES: [&str; 11] = [
+const DOM0_MODULES: [&str; 12] = [
     "drivers/xen/xen-privcmd",
     "drivers/xen/xenfs/xenfs",
     "drivers/xen/xen-gntdev",
@@ -46,6 +46,7 @@ const DOM0_MODULES: [&str; 11] = [
     "net/bridge/bridge",
     "drivers/net/tun",
     "drivers/net/veth",
+    "drivers/net/ethernet/intel/e1000/e1000",
     "drivers/net/xen-netback/xen-netback",
 ];
 const GUEST_MODULES: [&str; 5] = [

@@ -14,7 +14,6 @@ pub(super) struct Laboratory {
     pub(super) home: PathBuf,
     pub(super) packages: Packages,
     pub(super) kernels: Kernels,
-    pub(super) programs: Programs,
     pub(super) image: PathBuf,
 }
 
@@ -37,7 +36,6 @@ impl Laboratory {
             home,
             packages,
             kernels,
-            programs,
             image,
         }))
     }

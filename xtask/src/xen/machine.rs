@@ -13,6 +13,7 @@
 use super::images::library_path;
 use super::kernels::Kernels;
 use super::packages::{Packages, find};
+use crate::workspace;
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -24,6 +25,14 @@ use std::time::{Duration, Instant};
 /// Without eager-fpu processes in an emulated machine die at random.
 const XEN_ARGUMENTS: &str = "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning \
      dom0_mem=1024M,max:1024M dom0_max_vcpus=1 spec-ctrl=eager-fpu";
+/// Nothing of this system's can be reached by it.
+const NIC: &[&str] = &[
+    "-netdev",
+    "user,id=wire,restrict=on",
+    "-device",
+    "e1000,netdev=wire,romfile=",
+];
+const NO_NIC: &[&str] = &["-nic", "none"];
 /// Lines of the console that are shown when something failed.
 const SHOWN: usize = 60;
 
@@ -34,6 +43,10 @@ pub(crate) struct Machine<'a> {
     pub(crate) packages: &'a Packages,
     /// Where the console goes.
     pub(crate) log: PathBuf,
+    /// Its memory; a gigabyte is dom0's.
+    pub(crate) memory_mib: u32,
+    /// Whether it has a NIC, with a station of the emulator's own behind it: 10.0.2.2.
+    pub(crate) has_nic: bool,
     /// By how much deadlines inside are multiplied.
     pub(crate) slow: u32,
     pub(crate) deadline: Duration,
@@ -166,7 +179,19 @@ impl Machine<'_> {
         }
     }
 
+    /// All that a run depends on beside the contents of images: the emulator and its arguments.
+    pub(crate) fn described(&self) -> Result<String> {
+        let version = workspace::output(self.emulator()?.arg("--version"))?;
+        Ok(format!("{version}{:?}", self.command("")?))
+    }
+
     fn start(&self, argument: &str) -> Result<Child> {
+        let mut command = self.command(argument)?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.spawn().context("the emulator cannot be started")
+    }
+
+    fn command(&self, argument: &str) -> Result<Command> {
         let mut command = self.emulator()?;
         let initrd = format!(
             "{} console=hvc0 earlyprintk=xen panic=5 xslow={} {argument},{}",
@@ -179,15 +204,14 @@ impl Machine<'_> {
         }
         command
             .args(["-accel", "tcg,thread=single", "-cpu", "max,-smap,-rdtscp"])
-            .args([
-                "-smp", "1", "-m", "2048", "-display", "none", "-serial", "stdio",
-            ])
-            .args(["-monitor", "none", "-no-reboot", "-nic", "none", "-kernel"])
+            .args(["-smp", "1", "-m", &self.memory_mib.to_string()])
+            .args(["-display", "none", "-serial", "stdio"])
+            .args(["-monitor", "none", "-no-reboot"])
+            .args(if self.has_nic { NIC } else { NO_NIC })
+            .arg("-kernel")
             .arg(&self.kernels.xen)
-            .args(["-append", XEN_ARGUMENTS, "-initrd", &initrd])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
-        command.spawn().context("the emulator cannot be started")
+            .args(["-append", XEN_ARGUMENTS, "-initrd", &initrd]);
+        Ok(command)
     }
 
     /// The emulator of this system, or the one that was unpacked.

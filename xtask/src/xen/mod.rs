@@ -32,11 +32,13 @@ tree, and runs the tests; without a name those that are marked with *. `all` run
 Packages are downloaded once, with apt-get, to target/xen. GRANTWAY_XEN_SLOW multiplies all
 deadlines (left out: by how busy this system is). `exp --help`: the comparison with xen-netback.";
 
-/// Seconds that a run may take whose machine has a processor for itself.
+/// Seconds that a run may take whose machine has a processor for itself, and a test more that is
+/// long.
 const DEADLINE_S: u64 = 240;
+const LONG_S: u64 = 300;
 
 /// The tests, whether they run if none is named, and what they show.
-const TESTS: [(&str, bool, &str); 14] = [
+const TESTS: [(&str, bool, &str); 19] = [
     ("boot", true, "Xen, dom0 and the toolstack are up"),
     (
         "pv",
@@ -62,9 +64,19 @@ const TESTS: [(&str, bool, &str); 14] = [
         "a guest is saved and goes on, and is restored as another domain",
     ),
     (
+        "migrate",
+        false,
+        "a guest migrates to the same machine in the middle of a stream",
+    ),
+    (
         "detach",
         true,
         "an interface is detached and attached under traffic",
+    ),
+    (
+        "toolstack",
+        false,
+        "toolstacks end in the midst of their work; the next one finishes it",
     ),
     (
         "hostile",
@@ -82,9 +94,20 @@ const TESTS: [(&str, bool, &str); 14] = [
         "guests are destroyed: nothing is left in the xenstore",
     ),
     (
+        "uplink",
+        false,
+        "a guest reaches what is behind a NIC: by a TAP on a bridge",
+    ),
+    ("xdp", false, "the same by an AF_XDP socket on that NIC"),
+    (
         "driver",
         false,
         "a driver domain that is not dom0 serves a guest",
+    ),
+    (
+        "many",
+        false,
+        "sixteen guests at once: ping, 64 KB both ways, nothing is left",
     ),
     (
         "kills",
@@ -119,8 +142,10 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
         image: &laboratory.image,
         packages: &laboratory.packages,
         log: laboratory.home.join("console.log"),
+        memory_mib: tests.iter().map(|test| memory_mib(test)).max().unwrap_or(0),
+        has_nic: tests.iter().any(|test| ["uplink", "xdp"].contains(test)),
         slow,
-        deadline: Duration::from_secs(DEADLINE_S * u64::from(slow)),
+        deadline: Duration::from_secs(deadline_s(&tests) * u64::from(slow)),
         counts_instructions: false,
     };
     machine.run(machine::Task {
@@ -128,6 +153,20 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
         wanted: &tests,
         on_window: &mut |_| Ok(()),
     })
+}
+
+/// Memory of the machine that a test needs.
+fn memory_mib(test: &str) -> u32 {
+    match test {
+        "many" => 6144,
+        _ => 2048,
+    }
+}
+
+/// Seconds that these tests may take.
+fn deadline_s(tests: &[&str]) -> u64 {
+    let long = tests.iter().filter(|test| ["many", "kills"].contains(test));
+    DEADLINE_S + LONG_S * long.count() as u64
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static str>> {

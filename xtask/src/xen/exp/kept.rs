@@ -27,6 +27,11 @@ pub(super) struct Window {
     /// Frames of the wire, segments counted as one.
     frames: u64,
     bytes: u64,
+    /// Where guests receive: segments of [`SEGMENT_BYTES`] that they have acknowledged. What the
+    /// wire has sent they may not have got.
+    acknowledged: Option<u64>,
+    /// Segments that were sent again.
+    again: u64,
     /// Ticks by domain, `idle` among them.
     ran: ByName,
     /// Hypercalls, by domain and kind.
@@ -39,17 +44,25 @@ impl Window {
     /// Reads what the machine has printed.
     ///
     /// # Errors
-    /// It is no window, or nothing went over the wire.
+    /// It is no window, or nothing was received in it.
     pub(super) fn read(round: u32, json: &str) -> Result<Self> {
         let window: Self = serde_json::from_str(json).with_context(|| json.to_owned())?;
-        ensure!(window.packets() > 0.0, "nothing went over the wire: {json}");
+        ensure!(window.packets() > 0.0, "nothing was received: {json}");
         Ok(Self { round, ..window })
     }
 
-    /// Packets of 1514 bytes that would have carried what went over the wire.
+    /// Packets of 1514 bytes that would have carried what was received.
     pub(super) fn packets(&self) -> f64 {
+        if let Some(acknowledged) = self.acknowledged {
+            return acknowledged as f64;
+        }
         let payload = self.bytes.saturating_sub(self.frames * HEADER_BYTES);
         payload as f64 / SEGMENT_BYTES
+    }
+
+    /// The share of packets that were sent again.
+    pub(super) fn loss(&self) -> f64 {
+        self.again as f64 / self.packets()
     }
 
     /// Gigabits a second of the emulated machine's, which executes 10⁹ instructions in it.
@@ -80,7 +93,7 @@ impl Window {
     }
 }
 
-/// The windows of one program.
+/// The windows of one machine with one plan.
 #[derive(Debug)]
 pub(super) struct KeptWindows {
     file: PathBuf,
@@ -88,11 +101,10 @@ pub(super) struct KeptWindows {
 }
 
 impl KeptWindows {
-    /// Reads the windows in which `program` was tried. `fresh`: begins anew.
-    pub(super) fn open(home: &Path, program: &Path, fresh: bool) -> Result<Self> {
-        let bytes = fs::read(program).with_context(|| program.display().to_string())?;
+    /// Reads the windows in which all of `tried` was. `fresh`: begins anew.
+    pub(super) fn open(home: &Path, tried: &[Vec<u8>], fresh: bool) -> Result<Self> {
         let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
+        tried.hash(&mut hasher);
         let file = home.join(format!("exp-{:016x}.jsonl", hasher.finish()));
         if fresh && file.exists() {
             fs::remove_file(&file)?;
@@ -100,7 +112,7 @@ impl KeptWindows {
         Ok(Self::of(file))
     }
 
-    /// Reads those of the program that was tried last.
+    /// Reads those of the machine that was tried last.
     pub(super) fn newest(home: &Path) -> Result<Self> {
         let entries = fs::read_dir(home).with_context(|| home.display().to_string())?;
         let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -154,10 +166,12 @@ fn is_of_windows(path: &Path) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// A window of a thousand packets of 1514 bytes, with so many hypercalls a packet.
+    /// A window of a thousand packets of 1514 bytes, ten of which were sent again, with so many
+    /// hypercalls a packet.
     pub(in super::super) fn line(cell: &str, calls: u64) -> String {
         format!(
             "{{\"cell\":\"{cell}\",\"ticks\":5000000,\"frames\":1000,\"bytes\":1514000,\
+             \"acknowledged\":null,\"again\":10,\
              \"ran\":{{\"0\":3000000,\"1\":1000000,\"idle\":1000000}},\
              \"calls\":{{\"0\":{{\"grant_copy\":{},\"iret\":500}},\
              \"1\":{{\"event_channel_op\":250}}}},\
@@ -176,22 +190,48 @@ pub(super) mod tests {
         assert_eq!(window.calls(|_| true), 2.75);
         assert_eq!(window.calls(|name| name == "event_channel_op"), 0.25);
         assert_eq!(window.operations(), 3.0);
+        assert_eq!(window.loss(), 0.01);
+    }
+
+    #[test]
+    fn what_guests_have_not_got_does_not_count() {
+        let some = line("netback.large.r1", 2).replace("null", "800");
+        let window = Window::read(0, &some).unwrap();
+        assert_eq!(window.packets(), 800.0);
+        assert_eq!(window.instructions(), 5000.0);
+        let none = line("netback.large.r1", 2).replace("null", "0");
+        let why = Window::read(0, &none).unwrap_err().to_string();
+        assert!(why.starts_with("nothing was received"), "{why}");
+    }
+
+    #[test]
+    fn windows_of_another_machine_are_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |parts: [&str; 2]| {
+            let tried = parts.map(|part| part.as_bytes().to_vec());
+            KeptWindows::open(folder.path(), &tried, false).unwrap()
+        };
+        let window = Window::read(0, &line("netback.large.r1", 1)).unwrap();
+        open(["image", "xen"]).add(window).unwrap();
+        assert_eq!(open(["image", "xen"]).windows.len(), 1);
+        for other in [["image", "emulator"], ["imagex", "en"], ["xen", "image"]] {
+            assert!(open(other).windows.is_empty(), "{other:?}");
+        }
     }
 
     #[test]
     fn a_window_without_packets_is_refused() {
         let silent = line("netback.large.r1", 2).replace("1514000", "42");
         let why = Window::read(0, &silent).unwrap_err().to_string();
-        assert!(why.starts_with("nothing went over the wire"), "{why}");
+        assert!(why.starts_with("nothing was received"), "{why}");
         assert!(Window::read(0, "{\"cell\":3}").is_err());
     }
 
     #[test]
     fn lines_that_were_broken_off_are_left_out() {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("program");
-        fs::write(&program, "x").unwrap();
-        let mut kept = KeptWindows::open(folder.path(), &program, false).unwrap();
+        let tried = [b"x".to_vec()];
+        let mut kept = KeptWindows::open(folder.path(), &tried, false).unwrap();
         let of = |cell: &str| Window::read(0, &line(cell, 1)).unwrap();
         kept.add(of("netback.large.r1")).unwrap();
         fs::write(
@@ -204,7 +244,7 @@ pub(super) mod tests {
         assert_eq!(again.windows, kept.windows);
         again.only(&["netback"]);
         assert_eq!(again.windows, [of("netback.large.r1")]);
-        let fresh = KeptWindows::open(folder.path(), &program, true).unwrap();
+        let fresh = KeptWindows::open(folder.path(), &tried, true).unwrap();
         assert!(fresh.windows.is_empty());
     }
 }

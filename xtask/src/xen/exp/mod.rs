@@ -8,8 +8,8 @@
 //!
 //! A task of this crate's, for its machine is: packages, images and the emulator are `xen`'s.
 //!
-//! Resumable: each window is a line of JSON, in a file that is named by the program that was
-//! tried. A machine is one round; it measures what its round lacks.
+//! Resumable: each window is a line of JSON, in a file that is named by all that was tried: images,
+//! hypervisor, emulator, plan. A machine is one round; it measures what its round lacks.
 
 mod cells;
 mod kept;
@@ -22,6 +22,8 @@ use cells::{COLUMNS, WIRES};
 use figures::provenance::Provenance;
 use figures::report;
 use kept::{KeptWindows, Window};
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 const USAGE: &str = "\
@@ -59,8 +61,8 @@ pub(super) fn run(args: &[String]) -> Result<()> {
         let Some(laboratory) = Laboratory::ready(true)? else {
             return Ok(());
         };
-        let mut kept =
-            KeptWindows::open(&laboratory.home, &laboratory.programs.driver, wanted.fresh)?;
+        let tried = tried(&laboratory)?;
+        let mut kept = KeptWindows::open(&laboratory.home, &tried, wanted.fresh)?;
         measure(&laboratory, &wanted, &mut kept)?;
         kept
     };
@@ -107,6 +109,37 @@ fn read(args: &[String]) -> Result<Comparison> {
     Ok(wanted)
 }
 
+/// The machine of a round.
+fn machine(laboratory: &Laboratory) -> Result<Machine<'_>> {
+    Ok(Machine {
+        kernels: &laboratory.kernels,
+        image: &laboratory.image,
+        packages: &laboratory.packages,
+        log: laboratory.home.join("exp.log"),
+        memory_mib: 2048,
+        has_nic: false,
+        // Time inside does not pass by itself.
+        slow: 1,
+        deadline: Duration::from_secs(DEADLINE_S * u64::from(slowness()?)),
+        counts_instructions: true,
+    })
+}
+
+/// All that windows depend on. The image has the programs, dom0's and the guests' kernel and what
+/// they run.
+fn tried(laboratory: &Laboratory) -> Result<Vec<Vec<u8>>> {
+    let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
+    let home = laboratory.home.display().to_string();
+    Ok(vec![
+        read(&laboratory.image)?,
+        read(&laboratory.kernels.linux)?,
+        read(&laboratory.kernels.xen)?,
+        // Wherever this tree lies.
+        machine(laboratory)?.described()?.replace(&home, "").into(),
+        format!("{COLUMNS:?} {WIRES:?}").into(),
+    ])
+}
+
 /// Runs a machine for each round that lacks something.
 fn measure(laboratory: &Laboratory, wanted: &Comparison, kept: &mut KeptWindows) -> Result<()> {
     for round in 0..wanted.rounds {
@@ -115,17 +148,7 @@ fn measure(laboratory: &Laboratory, wanted: &Comparison, kept: &mut KeptWindows)
             continue;
         }
         eprintln!("round {} of {}", round + 1, wanted.rounds);
-        let slow = slowness()?;
-        let machine = Machine {
-            kernels: &laboratory.kernels,
-            image: &laboratory.image,
-            packages: &laboratory.packages,
-            log: laboratory.home.join("exp.log"),
-            // Time inside does not pass by itself.
-            slow: 1,
-            deadline: Duration::from_secs(DEADLINE_S * u64::from(slow)),
-            counts_instructions: true,
-        };
+        let machine = machine(laboratory)?;
         let mut on_window = |json: &str| {
             let window = Window::read(round, json)?;
             eprintln!("{}", window.cell);
@@ -181,9 +204,8 @@ mod tests {
     #[test]
     fn a_round_measures_what_it_lacks() {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("program");
-        std::fs::write(&program, "x").unwrap();
-        let mut kept = KeptWindows::open(folder.path(), &program, false).unwrap();
+        let tried = [b"x".to_vec()];
+        let mut kept = KeptWindows::open(folder.path(), &tried, false).unwrap();
         let all = missing(0, &COLUMNS, &kept);
         assert_eq!(all.first().unwrap(), "netback.large.r1.r2.t1.t2");
         assert_eq!(all.len(), COLUMNS.len() * WIRES.len());
@@ -198,7 +220,7 @@ mod tests {
                 kept.add(Window::read(0, &json).unwrap()).unwrap();
             }
         }
-        let again = KeptWindows::open(folder.path(), &program, false).unwrap();
+        let again = KeptWindows::open(folder.path(), &tried, false).unwrap();
         assert_eq!(
             missing(0, &COLUMNS, &again).first().unwrap(),
             "netback.large.r1"

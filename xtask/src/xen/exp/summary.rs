@@ -14,7 +14,8 @@ const EXPLAINED: &str = "\
 ÷ netback: its throughput; emulated time is work, not speed. A packet (1514 bytes) costs so many
 instructions of the machine (instr.) and hypercalls of all domains (calls). Among those: ways back
 from a system call or an interrupt of a PV domain (iret), those for grants, which carry so many
-operations (ops), those for event channels (notified).
+operations (ops), those for event channels (notified). Packets are those that were received; so
+large a share of them was sent again (again).
 ";
 const RATIO: &str = "ratio.netback.throughput";
 const RATIO_OF_CALLS: &str = "ratio.netback.hypercalls_per_packet";
@@ -26,7 +27,7 @@ const THROUGHPUT: Metric = ("throughput", Window::throughput);
 const CALLS: Metric = ("hypercalls_per_packet", |window| window.calls(|_| true));
 
 /// The metrics of the table's columns.
-const SHOWN: [Metric; 6] = [
+const SHOWN: [Metric; 7] = [
     ("instructions_per_packet", Window::instructions),
     CALLS,
     ("hypercalls_per_packet.iret", |window| {
@@ -39,6 +40,7 @@ const SHOWN: [Metric; 6] = [
     ("notifications_per_packet", |window| {
         window.calls(|name| name == "event_channel_op")
     }),
+    ("loss", Window::loss),
 ];
 
 /// The configuration of a cell.
@@ -110,6 +112,7 @@ pub(super) fn text(figures: &[Figure], columns: &[&str]) -> String {
         "grants",
         "ops",
         "notified",
+        "again",
     ];
     let mut rows = Vec::new();
     for (wire, name) in cells() {
