@@ -9,6 +9,7 @@ use abi::xdp::{Ring, XdpControl};
 use netdev::Uplink;
 use netdev::xdp::{Wire, XdpDevice};
 use shmem::Area;
+use shmem::umem::{self, Umem};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
@@ -117,15 +118,23 @@ fn open_socket(xdp: &Xdp, frames: Area, rings: Window) -> Result<XdpDevice, Refu
     for lack in wire.lacks() {
         eprintln!("this system does not grant {lack}");
     }
-    let opened = wire.bind(packets)?;
-    for ring in opened.ring_pages() {
+    let socket = wire.socket()?;
+    let memory = Umem {
+        span: packets,
+        chunk_bytes: xdp.chunk_bytes,
+        entries: xdp.entries,
+        transmits: true,
+    };
+    umem::register(&socket, &memory)?;
+    // Before Linux 6.4 the rings of a socket that is bound cannot be mapped any more.
+    for ring in wire.adopt_socket(socket.try_clone()?)?.ring_pages() {
         let slot = xdp.rings_slot + ring.ring.place() * Ring::slots(xdp.entries);
         let place = rings.part(slot as usize, ring.pages as usize);
         let place = place.ok_or("the driver domain has too few slots")?;
         let offset = u64::from(ring.page) * PAGE as u64;
-        place.show(opened.socket().as_fd(), offset, PageRights::ReadWrite)?;
+        place.show(socket.as_fd(), offset, PageRights::ReadWrite)?;
     }
-    Ok(opened)
+    Ok(wire.bind_socket(socket)?)
 }
 
 #[cfg(test)]
