@@ -224,20 +224,6 @@ t_save() {
   [ $(xl domid pv1) != $id ] && reaches 2
 }
 
-# A guest moves to this very machine while it sends: it is another domain then, and its connection
-# goes on. Xen has to log what it writes to meanwhile, which it does here for PVH alone.
-t_migrate() {
-  pvh || return 1
-  id=$(xl domid pvh1)
-  sum=$(wget -q -O - http://192.168.77.3/big.md5 | cut -d' ' -f1)
-  stream 3 /tmp/moved $sum >/tmp/migrate.stream 2>&1 &
-  down=$!
-  within 10 connected 3 1 || return 1
-  xl migrate -s "" pvh1 "xl migrate-receive" || return 1
-  wait $down || { cat /tmp/migrate.stream; return 1; }
-  [ $(xl domid pvh1) != $id ] && within 20 clean 0 $id && reaches 3
-}
-
 # state_of NODE STATE…: a backend or frontend is in one of these; "": there is none.
 state_of() {
   found=$(xenstore-read $1/state 2>/dev/null)

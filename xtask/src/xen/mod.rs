@@ -38,7 +38,7 @@ const DEADLINE_S: u64 = 360;
 const LONG_S: u64 = 300;
 
 /// The tests, whether they run if none is named, and what they show.
-const TESTS: [(&str, bool, &str); 19] = [
+const TESTS: [(&str, bool, &str); 18] = [
     ("boot", true, "Xen, dom0 and the toolstack are up"),
     (
         "pv",
@@ -62,11 +62,6 @@ const TESTS: [(&str, bool, &str); 19] = [
         "save",
         false,
         "a guest is saved and goes on, and is restored as another domain",
-    ),
-    (
-        "migrate",
-        false,
-        "a guest migrates to the same machine in the middle of a stream",
     ),
     (
         "detach",
