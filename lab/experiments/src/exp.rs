@@ -1,5 +1,6 @@
 //! The command `exp`: the registry of studies, and how one is run.
 
+use crate::html::Flames;
 use crate::plan::Adjustment;
 use crate::studies::attach::{self, AttachPlan};
 use crate::studies::base::papers::{self, Papers};
@@ -118,7 +119,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         report::save(folder, study.name(), provenance, figures)?;
         csv::save(folder, study.name(), figures)?;
         plot::save(folder, study.name(), figures)?;
-        if let Some(page) = study.page(&ran)? {
+        if let Some(page) = study.page(&ran, &Flames::of(folder))? {
             let path = folder.join(format!("{}.html", study.name()));
             std::fs::write(&path, page).with_context(|| path.display().to_string())?;
             eprintln!("{}", path.display());

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         return in_own_place();
     }
     let cores = Cores::choose();
-    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 7] = [
+    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 8] = [
         ("namespaces_end_with_their_holder", &namespaces_end),
         ("forwarder_carries_both_directions", &|| {
             carries(forward::lane(Place::Split, cores, &Loads::default()))
@@ -51,6 +51,14 @@ fn main() -> ExitCode {
         }),
         ("veth_carries_both_directions", &|| {
             carries(kernel_path::lane(false, Gro::On, cores, &Loads::default()))
+        }),
+        ("veth_with_three_wires_carries_over_each", &|| {
+            carries(kernel_path::veth_lane(
+                3,
+                Gro::Rps,
+                cores,
+                &Loads::default(),
+            ))
         }),
         ("bridge_with_threads_carries_both_directions", &|| {
             carries(kernel_path::lane(true, Gro::Napi, cores, &Loads::default()))

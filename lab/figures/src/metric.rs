@@ -27,6 +27,7 @@ pub fn unit(metric: &str) -> &'static str {
         "in_flight" => "frames",
         "transactions" | "replies" | "peak_replies" => "1/s",
         "connection_ms" => "ms",
+        "cycles_per_ack" => "cycles/ACK",
         "cycles_per_request" => "cycles/request",
         "latency_us" | "flush_latency_us" => "us",
         "cycles_per_byte" => "cycles/byte",
@@ -50,7 +51,7 @@ pub fn unit(metric: &str) -> &'static str {
         "file_copied" => "frames",
         "system_calls" => "calls",
         "steal" | "share" | "difference" | "overhead" | "loss" | "corrected_share"
-        | "sack_share" | "unanswered" | "hit_rate" => "share",
+        | "sack_share" | "unanswered" | "hit_rate" | "flush_within_us" | "ack_share" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",
         "samples" => "samples",
         "cost_ns" => "ns",

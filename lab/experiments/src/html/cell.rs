@@ -1,5 +1,6 @@
 //! What a page shows: values, and text that cannot break out of it.
 
+use crate::plan::Config;
 use figures::report::Figure;
 
 /// One value of ours, and the paper's.
@@ -12,6 +13,42 @@ pub(super) struct Cell<'a> {
     pub(super) metric: String,
     pub(super) ours: Option<&'a Figure>,
     pub(super) paper: Option<f64>,
+    /// Where on a curve's axis the paper's value lies.
+    pub(super) at: Option<f64>,
+}
+
+impl Cell<'_> {
+    /// Whether this is the point of a curve that the paper's value is of, if it is of one.
+    pub(super) fn is_where_the_papers_is(&self, axis: Option<&str>) -> bool {
+        let keys = Config::keys_of(&self.config);
+        let here = axis.and_then(|key| keys.get(key)?.parse::<f64>().ok());
+        self.at.zip(here).is_none_or(|(at, here)| at == here)
+    }
+}
+
+/// Whose value something shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Ours,
+    Paper,
+}
+
+impl Who {
+    /// In an attribute.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Paper => "paper",
+        }
+    }
+
+    /// For people.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Paper => "the paper's",
+        }
+    }
 }
 
 /// Text as it may stand in a page and in an attribute.

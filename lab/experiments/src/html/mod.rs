@@ -2,16 +2,23 @@
 //! elsewhere, light and dark, for paper too. Every value that is drawn is an attribute as well
 //! (`data-config`, `data-metric`, `data-who`, `data-value`), so that a program can read the page.
 
+mod bars;
 mod cell;
-mod svg;
+mod curve;
+mod flames;
 
-use crate::papers::{Item, Paper, PaperRatio};
+use crate::papers::{Item, Paper, PaperRatio, SWEPT, Value};
+use crate::plan::Config;
 use crate::runner::{Stands, words};
 use cell::{Cell, escape};
+use curve::PaperMark;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, covered, number};
 use figures::stats::Verdict;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+
+pub use flames::Flames;
 
 /// A paper, and what was measured beside it.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +33,7 @@ pub struct Part<'a> {
 
 /// The page.
 #[must_use]
-pub fn page(provenance: &Provenance, parts: &[Part<'_>]) -> String {
+pub fn page(provenance: &Provenance, parts: &[Part<'_>], flames: &Flames) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n\
@@ -48,7 +55,7 @@ pub fn page(provenance: &Provenance, parts: &[Part<'_>]) -> String {
     }
     out.push_str("</ul>\n");
     for part in parts {
-        out.push_str(&section(part));
+        out.push_str(&section(part, flames));
     }
     out.push_str("</body></html>\n");
     out
@@ -58,24 +65,37 @@ const HOW_TO_READ: &str = "<p>Each figure of ours stands beside the paper's. The
     than a decade apart, so what is judged is the <em>quotient</em>: our ratio to our baseline, \
     divided by the paper's ratio to its own. <em>Equal as in the paper</em>: all of the quotient's \
     interval lies in 0.80–1.25. <em>Same sign</em>: our ratio lies on the paper's side of 1. Bars \
-    show each value divided by that of the first configuration.</p>\n";
+    show each value divided by that of the first configuration, classes as shares of all that the \
+    first one has. Curves have values as they are; the paper's has the points that its text \
+    states.</p>\n";
 
 const STYLE: &str = "\
     :root{--ink:#1a1a1a;--paper:#fff;--soft:#666;--line:#ccc;--ours:#1f5f99;--theirs:#c47a1c;\
-    --bad:#a02020;color-scheme:light dark}\
-    @media (prefers-color-scheme:dark){:root{--ink:#e6e6e6;--paper:#16181b;--soft:#a0a0a0;\
-    --line:#444;--ours:#6aa8e0;--theirs:#e0a45a;--bad:#ff8080}}\
-    @media print{:root{--ink:#000;--paper:#fff}h3,table,svg{break-inside:avoid}}\
+    --bad:#a02020;--c2:#2e7d4f;--c3:#8a3fa0;--c4:#a02020;--c5:#4b5563;color-scheme:light dark}\
+    @media screen and (prefers-color-scheme:dark){:root{--ink:#e6e6e6;--paper:#16181b;\
+    --soft:#a0a0a0;--line:#444;--ours:#6aa8e0;--theirs:#e0a45a;--bad:#ff8080;--c2:#6cc18c;\
+    --c3:#c08ad6;--c4:#ff8080;--c5:#a3adba}}\
     body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);\
-    max-width:60rem;margin:auto;padding:1rem}\
-    table{border-collapse:collapse;font-size:.85rem;display:block;overflow-x:auto}\
+    max-width:60rem;margin:auto;padding:1rem;overflow-wrap:anywhere}\
+    table{border-collapse:collapse;font-size:.85rem;display:block;overflow-x:auto;\
+    overflow-wrap:normal}\
     th,td{padding:.2rem .6rem;border-bottom:1px solid var(--line);text-align:right}\
     th:first-child,td:first-child,td:last-child,th:last-child{text-align:left}\
     pre{white-space:pre-wrap;color:var(--soft)}.soft{color:var(--soft)}.warn{color:var(--bad)}\
     svg{max-width:100%;height:auto}svg text{fill:var(--ink);font:12px system-ui,sans-serif}\
-    .ours{fill:var(--ours)}.paper{fill:var(--theirs)}.range{stroke:var(--ink)}";
+    svg .end{text-anchor:end}svg .middle{text-anchor:middle}\
+    .ours{fill:var(--ours)}.paper{fill:var(--theirs)}.range{stroke:var(--ink)}\
+    .s0{stroke:var(--ours);fill:var(--ours)}.s1{stroke:var(--theirs);fill:var(--theirs)}\
+    .s2{stroke:var(--c2);fill:var(--c2)}.s3{stroke:var(--c3);fill:var(--c3)}\
+    .s4{stroke:var(--c4);fill:var(--c4)}.s5{stroke:var(--c5);fill:var(--c5)}\
+    .line{fill:none;stroke-width:1.8}.s1.line{stroke-dasharray:7 3}.s2.line{stroke-dasharray:2 2}\
+    .s3.line{stroke-dasharray:9 3 2 3}.s4.line{stroke-dasharray:4 4}\
+    .s5.line{stroke-dasharray:12 4}.axis{stroke:var(--soft);fill:none}\
+    @media print{body{max-width:none;padding:0}h2,h3{break-after:avoid}svg,tr{break-inside:avoid}\
+    table{display:table;overflow:visible;font-size:.6rem;overflow-wrap:anywhere}\
+    th,td{padding:.1rem .3rem}}";
 
-fn section(part: &Part<'_>) -> String {
+fn section(part: &Part<'_>, flames: &Flames) -> String {
     let Part { paper, figures, .. } = part;
     let mut out = format!(
         "<h2 id=\"{}\">{}</h2>\n<p>They: {}.<br>Here: {}.</p>\n<p class=\"soft\">{}</p>\n",
@@ -85,6 +105,7 @@ fn section(part: &Part<'_>) -> String {
         escape(&paper.differs),
         escape(&covered(figures)),
     );
+    out.push_str(&flames.links(part.stands.keys()));
     let index = Index::new(figures);
     for item in &paper.item {
         let _infallible = writeln!(
@@ -94,15 +115,104 @@ fn section(part: &Part<'_>) -> String {
             escape(&item.about)
         );
         let cells = cells(part, item, &index);
-        for metric in metrics(&cells) {
-            out.push_str(&svg::bars(metric, &cells));
-        }
-        out.push_str(&table(part, &cells, &index));
+        out.push_str(&drawn(part, item, &cells, &index));
+        out.push_str(&table(part, item, &cells, &index));
+        out.push_str(&unstated(paper, item));
         if let Some(why) = &item.why {
             let _infallible = writeln!(out, "<p class=\"soft\">Not here: {}.</p>", escape(why));
         }
     }
     out
+}
+
+/// The item's figures: curves where its axis is a key of ours, else bars.
+fn drawn(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) -> String {
+    let mut out = String::new();
+    let mut stems: Vec<&str> = Vec::new();
+    for metric in metrics(cells) {
+        let stem = item.metrics.iter().find_map(|all| {
+            let stem = all.strip_suffix('*')?;
+            metric.starts_with(stem).then_some(stem)
+        });
+        match (stem, &item.against) {
+            (Some(stem), _) if stems.contains(&stem) => {}
+            (Some(stem), _) => {
+                stems.push(stem);
+                out.push_str(&bars::classes(stem, cells, whole(part, cells, stem)));
+            }
+            (None, Some(key)) => match curve::against(key, metric, cells) {
+                none if none.is_empty() => out.push_str(&bars::bars(metric, cells)),
+                curves => out.push_str(&curves),
+            },
+            (None, None) => out.push_str(&bars::bars(metric, cells)),
+        }
+    }
+    if let Some(of) = &item.distribution {
+        let of_config = |config: &str| index.below(config, &format!("{}.", of.share));
+        let mut shares: Vec<(&str, Vec<(&str, &Figure)>)> = Vec::new();
+        let mut marks = Vec::new();
+        for cell in cells.iter().filter(|cell| cell.metric == of.mark) {
+            shares.push((&cell.config, of_config(&cell.config)));
+            marks.extend(cell.paper.map(|value| PaperMark {
+                config: cell.theirs,
+                metric: &of.mark,
+                value,
+            }));
+        }
+        out.push_str(&curve::distribution(&of.share, &shares, marks));
+    }
+    out
+}
+
+/// What the first configuration has of which metrics that begin with `stem` are classes: ours, and
+/// the paper's.
+fn whole(part: &Part<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 2] {
+    let of = |value: &dyn Fn(&Cell<'_>) -> Option<f64>| {
+        let known = |cell: &&Cell<'_>| cell.metric.starts_with(stem) && value(cell).is_some();
+        let first = cells.iter().find(known)?;
+        let own = cells
+            .iter()
+            .filter(|cell| cell.config == first.config && known(cell));
+        Some((first.theirs, own.filter_map(value).sum::<f64>()))
+    };
+    let ours = of(&|cell| cell.ours?.value).map(|(_, sum)| sum);
+    // A paper states some classes, and what all of them come to.
+    let of_all = stem.trim_end_matches('.').trim_end_matches(".class");
+    let theirs = of(&|cell| cell.paper).map(|(config, sum)| {
+        let all = part.paper.value(config, of_all);
+        all.and_then(|all| all.value).unwrap_or(sum)
+    });
+    [ours, theirs].map(|sum| sum.filter(|sum| *sum > 0.0))
+}
+
+/// What the paper's text has no value of, in words.
+fn unstated(paper: &Paper, item: &Item) -> String {
+    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for config in &item.configs {
+        let stated = paper.config(config).map(|config| config.values.as_slice());
+        for metric in &item.metrics {
+            let one_of = |name: &str| match metric.strip_suffix('*') {
+                Some(start) => name.starts_with(start),
+                None => name == metric,
+            };
+            let values = stated.into_iter().flatten();
+            let stated = |value: &&Value| one_of(&value.metric) && item.shows(value);
+            if !values.into_iter().any(|value| stated(&value)) {
+                missing.entry(metric).or_default().push(config);
+            }
+        }
+    }
+    let parts: Vec<String> = missing
+        .into_iter()
+        .map(|(metric, configs)| format!("{metric} ({})", configs.join(", ")))
+        .collect();
+    match parts.is_empty() {
+        true => String::new(),
+        false => format!(
+            "<p class=\"soft\">The paper's text states no value of: {}.</p>\n",
+            escape(&parts.join("; "))
+        ),
+    }
 }
 
 /// Everything of an item, by configuration.
@@ -117,18 +227,24 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
             };
             let mut configs: Vec<&str> = Vec::new();
             for figure in part.figures.iter().filter(of_column) {
-                if !configs.contains(&figure.config.as_str()) {
+                if item.has(&Config::keys_of(&figure.config))
+                    && !configs.contains(&figure.config.as_str())
+                {
                     configs.push(&figure.config);
                 }
             }
             for config in configs {
                 for metric in &item.metrics {
                     for metric in matching(metric, config, index) {
+                        let value = part.paper.value(theirs, &metric);
+                        let value = value.filter(|value| item.shows(value));
+                        let axis = item.against.as_ref();
                         cells.push(Cell {
                             config: config.to_owned(),
                             theirs,
                             ours: index.get(config, &metric),
-                            paper: part.paper.value(theirs, &metric).and_then(|v| v.value),
+                            paper: value.and_then(|value| value.value),
+                            at: value.and_then(|value| value.at.get(axis?).copied()),
                             metric,
                         });
                     }
@@ -136,7 +252,16 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
             }
         }
     }
-    cells.retain(|cell| cell.ours.is_some() || cell.paper.is_some());
+    let Some(key) = &item.against else {
+        cells.retain(|cell| cell.ours.is_some() || cell.paper.is_some());
+        return cells;
+    };
+    // What has points on the axis is there with them alone.
+    cells.retain(|cell| cell.ours.is_some());
+    let point = |cell: &Cell<'_>| Config::keys_of(&cell.config).contains_key(key.as_str());
+    let of = |cell: &Cell<'_>| (cell.theirs.to_owned(), cell.metric.clone());
+    let curves: BTreeSet<_> = cells.iter().filter(|cell| point(cell)).map(of).collect();
+    cells.retain(|cell| point(cell) || !curves.contains(&of(cell)));
     cells
 }
 
@@ -164,7 +289,8 @@ fn metrics<'a>(cells: &'a [Cell<'_>]) -> Vec<&'a str> {
 }
 
 /// The item as a table: every cell, and what it is related to.
-fn table(part: &Part<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
+fn table(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) -> String {
+    let axis = item.against.as_deref();
     if cells.is_empty() {
         return String::new();
     }
@@ -172,17 +298,19 @@ fn table(part: &Part<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
                    <th>ours ÷</th><th>paper's ÷</th><th>quotient</th><th>verdict</th></tr>\n"
         .to_owned();
     for item in cells {
+        let keys = Config::keys_of(&item.config);
+        let point = SWEPT.iter().any(|key| keys.contains_key(key));
         let ratios = part.paper.ratios(item.theirs);
         let mut ratios: Vec<Option<&PaperRatio<'_>>> = ratios
             .iter()
-            .filter(|r| r.metric == item.metric)
+            .filter(|r| r.metric == item.metric && !point)
             .map(Some)
             .collect();
         if ratios.is_empty() {
             ratios.push(None);
         }
         for ratio in ratios {
-            out.push_str(&row(part, item, ratio, index));
+            out.push_str(&row(part, (item, axis), ratio, index));
         }
     }
     out.push_str("</table>\n");
@@ -191,7 +319,7 @@ fn table(part: &Part<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
 
 fn row(
     part: &Part<'_>,
-    item: &Cell<'_>,
+    (item, axis): (&Cell<'_>, Option<&str>),
     ratio: Option<&PaperRatio<'_>>,
     index: &Index<'_>,
 ) -> String {
@@ -221,7 +349,7 @@ fn row(
         escape(&item.config),
         escape(&item.metric),
         escape(&cell(item.ours)),
-        known(item.paper),
+        known(item.paper.filter(|_| item.is_where_the_papers_is(axis))),
         known(own),
         escape(&format!("{}{to}", known(ratio.map(|ratio| ratio.ratio)))),
         escape(&cell(quotient)),
@@ -230,106 +358,4 @@ fn row(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::Config;
-    use crate::runner::Samples;
-    use std::collections::BTreeMap;
-
-    /// What stands in an attribute of every element that has it.
-    fn attributes<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
-        let start = format!("{name}=\"");
-        let parts = page.split(start.as_str()).skip(1);
-        parts.map(|part| part.split('"').next().unwrap()).collect()
-    }
-
-    fn measured() -> Vec<Figure> {
-        let mut samples = Samples::default();
-        for round in 0..9 {
-            for (column, rate) in [
-                ("sccp-xen", 2.0),
-                ("sccp-lro", 4.0),
-                ("sccp-optimized", 4.5),
-            ] {
-                let values = [
-                    ("throughput", rate + 0.001 * round as f64),
-                    ("lro_rate", rate),
-                    ("cycles_per_byte.driver", 8.0 / rate),
-                ];
-                let values = values.map(|(name, value)| (name.to_owned(), value));
-                samples.add(&Config::new(column, &[]), round, &BTreeMap::from(values));
-            }
-        }
-        let paper = Paper::find("sccp").unwrap();
-        let mut figures = samples.figures("sccp");
-        figures.extend(samples.beside("sccp", &paper, &stands()));
-        figures
-    }
-
-    fn stands() -> Stands<'static> {
-        ["sccp-xen", "sccp-lro", "sccp-optimized"]
-            .map(|name| (name, name))
-            .into()
-    }
-
-    #[test]
-    fn what_is_drawn_is_what_was_measured() {
-        let (figures, paper) = (measured(), Paper::find("sccp").unwrap());
-        let part = Part {
-            paper: &paper,
-            stands: &stands(),
-            figures: &figures,
-        };
-        let page = page(&Provenance::collect("here".to_owned(), true), &[part]);
-        let index = Index::new(&figures);
-        let [configs, metrics, who, values] =
-            ["data-config", "data-metric", "data-who", "data-value"].map(|a| attributes(&page, a));
-        // Three metrics of three configurations are measured, four are known of each.
-        assert_eq!(who.iter().filter(|who| **who == "ours").count(), 9);
-        assert_eq!(who.iter().filter(|who| **who == "paper").count(), 12);
-        for (at, who) in who.iter().enumerate() {
-            let known = match *who {
-                "ours" => index.get(configs[at], metrics[at]).unwrap().value,
-                _ => paper.value(configs[at], metrics[at]).unwrap().value,
-            };
-            assert_eq!(
-                values[at].parse().ok(),
-                known,
-                "{} {}",
-                configs[at],
-                metrics[at]
-            );
-        }
-        assert!(page.contains("None of its figures is a result"));
-        // 2 against 1.02: on the same side, and not equal without a word.
-        assert!(page.contains("<td>same sign</td>") || page.contains("<td>opposite</td>"));
-        assert!(
-            !page.contains("<script") && !page.contains("http"),
-            "nothing from elsewhere"
-        );
-    }
-
-    #[test]
-    fn every_item_is_there_or_says_why_not() {
-        for name in ["hatori", "sccp", "oi", "ram", "menon"] {
-            let paper = Paper::find(name).unwrap();
-            let stands = Stands::new();
-            let part = Part {
-                paper: &paper,
-                stands: &stands,
-                figures: &[],
-            };
-            let page = page(&Provenance::collect("here".to_owned(), false), &[part]);
-            for item in &paper.item {
-                assert!(
-                    page.contains(&format!("<h3>{}: ", escape(&item.id))),
-                    "{}",
-                    item.id
-                );
-            }
-            assert_eq!(page.matches("<p class=\"soft\">Not here: ").count(), {
-                paper.item.iter().filter(|item| item.why.is_some()).count()
-            });
-        }
-    }
-}
+mod tests;

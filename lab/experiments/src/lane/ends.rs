@@ -27,18 +27,18 @@ pub const PREFIX: u8 = 24;
 pub const WIRE_INSIDE: &str =
     "`driver` contains the wire's own TCP, which a write to the wire's TAP runs";
 
-/// Has what arrives at an end handled on `core`: receive packet steering.
+/// Has what arrives at an end's interface handled on `core`: receive packet steering.
 ///
 /// # Errors
 /// If this user may not.
-pub(super) fn steer(end: &mut Namespace, core: usize) -> anyhow::Result<()> {
+pub(super) fn steer(end: &mut Namespace, name: &str, core: usize) -> anyhow::Result<()> {
     // Groups of 32 CPUs, the last first.
     let mut mask = format!("{:x}", 1u32 << (core % 32));
     for _ in 0..core / 32 {
         mask.push_str(",00000000");
     }
     let mut queue = |number| {
-        let file = format!("/sys/class/net/{IFNAME}/queues/rx-{number}/rps_cpus");
+        let file = format!("/sys/class/net/{name}/queues/rx-{number}/rps_cpus");
         end.write(&file, &mask)
     };
     queue(0)?;
@@ -119,7 +119,7 @@ impl Ends {
     /// # Errors
     /// In words what that means for the lane's figures, where this user may not.
     pub fn wire_apart(&mut self, cores: Cores) -> Result<(), String> {
-        self.each_wire(|wire| steer(wire, cores.wire))
+        self.each_wire(|wire| steer(wire, IFNAME, cores.wire))
             .map_err(|error| format!("{WIRE_INSIDE} ({error:#})"))
     }
 

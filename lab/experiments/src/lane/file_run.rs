@@ -81,7 +81,7 @@ impl FileRun {
         let path = running.reading()?.since(&path);
         let used = CpuTimes::read(running.processes()).since(&cpu);
         let disturbed = Cpus::read().disturbed_since(cpus);
-        let mut figures = pages(before, after);
+        let mut figures = pages(before, after, self.kb);
         let bytes = after.bytes - before.bytes;
         figures.insert("throughput".to_owned(), bytes * 8.0 / seconds / 1e9);
         let cycles = |(part, ns): (&_, &u64)| (*part, *ns as f64 * tsc_hz as f64 / 1e9);
@@ -153,17 +153,16 @@ fn sent(running: &Running) -> anyhow::Result<Sent> {
     })
 }
 
-/// What became of the file's pages, for each packet of a full segment. Reuse is counted as in the
-/// thesis, packets by pages; a page that was granted anew counts as one more.
-fn pages(before: Sent, after: Sent) -> BTreeMap<String, f64> {
+/// What became of the pages of a file of so many KB, for each packet of a full segment. Reuse is
+/// counted as in the thesis: packets by pages that were used, however often one was granted anew.
+fn pages(before: Sent, after: Sent, kb: u32) -> BTreeMap<String, f64> {
     let packets = (after.bytes - before.bytes) / SEGMENT_BYTES;
     let (anew, reused) = (after.anew - before.anew, after.reused - before.reused);
+    // It is sent from end to end, over and over: no page comes again before all others have.
+    let used = (before.granted + anew).min(f64::from(kb) / 4.0);
     let mut figures = BTreeMap::from([
         ("file_copied".to_owned(), after.copied - before.copied),
-        (
-            "pages_reused".to_owned(),
-            packets / (before.granted + anew).max(1.0),
-        ),
+        ("pages_reused".to_owned(), packets / used.max(1.0)),
     ]);
     if packets > 0.0 {
         figures.insert("granted_anew".to_owned(), anew / packets);
@@ -206,12 +205,14 @@ mod tests {
             anew: 116.0,
             ..before
         };
-        let seen = pages(before, after);
+        let seen = pages(before, after, 1024);
         assert_eq!(seen["granted_anew"], 0.1);
         assert_eq!(seen["hit_rate"], 0.75);
         assert_eq!(seen["pages_reused"], 1000.0 / 116.0);
         assert_eq!(seen["file_copied"], 0.0);
-        let nothing = pages(before, before);
+        // All 64 pages were used, some of them after they had been granted anew.
+        assert_eq!(pages(before, after, 256)["pages_reused"], 1000.0 / 64.0);
+        let nothing = pages(before, before, 1024);
         assert!(!nothing.contains_key("hit_rate") && nothing["pages_reused"] == 0.0);
     }
 }

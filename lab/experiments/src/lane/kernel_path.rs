@@ -1,7 +1,7 @@
 //! Lanes through the kernel alone: a veth pair, or two of them and a bridge between.
 
 use super::cores::Cores;
-use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE, steer};
+use super::ends::{Ends, GUEST, IFNAME, PREFIX, steer};
 use super::path::Path;
 use super::reading::Reading;
 use super::{Lane, Loads, NIC_KERNEL, WIRE_KERNEL};
@@ -10,10 +10,12 @@ use crate::ns::Namespace;
 use crate::plan::Gro;
 use figures::Failure;
 use figures::measure::{Part, kernel_threads, pin_process};
+use std::net::IpAddr;
 
 /// The kernel's part.
+#[derive(Default)]
 struct KernelPath {
-    /// The namespace of the bridge, if there is one.
+    /// The namespace of the bridge, if there is one: it lasts as long as the lane.
     _middle: Option<Namespace>,
     /// NAPI's threads at the wire's far end.
     far: Vec<i32>,
@@ -30,40 +32,109 @@ struct KernelPath {
 /// refuses.
 pub fn lane(bridged: bool, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;
-    let mut ends = Ends::new()?;
-    let (mut far, mut near) = (Vec::new(), Vec::new());
-    let middle = if bridged {
-        Some(bridge(&ends, gro, cores, &mut near)?)
-    } else {
-        pair(&mut ends.wire, IFNAME, ends.guest.pid(), IFNAME)?;
-        None
-    };
-    for (end, address, core, threads) in [
-        (&mut ends.wire, WIRE, cores.wire, &mut far),
-        (&mut ends.guest, GUEST, cores.guest, &mut near),
-    ] {
-        let merges = !matches!(gro, Gro::Off | Gro::Rps);
-        let on = if merges { "on" } else { "off" };
-        let whole = gro.at_ports() && address == GUEST;
-        offloads(end, IFNAME, on, whole)?;
-        let cidr = format!("{address}/{PREFIX}");
-        end.run(&["ip", "addr", "add", &cidr, "dev", IFNAME])?;
-        end.run(&["ip", "link", "set", IFNAME, "mtu", "1500", "up"])?;
-        if gro.threaded() {
-            threads.extend(thread(end, IFNAME, core)?);
-        }
-        if gro == Gro::Rps {
-            steer(end, core)?;
-        }
+    let ends = Ends::new()?;
+    if !bridged {
+        return of_pairs(ends, gro, cores, loads);
     }
+    let mut near = Vec::new();
     let path = KernelPath {
-        _middle: middle,
-        far,
+        _middle: Some(bridge(&ends, gro, cores, &mut near)?),
+        far: Vec::new(),
         near,
     };
+    through(ends, path, gro, cores, loads)
+}
+
+/// Sets up so many wires, each a veth pair to an interface of the guest's of its own, as a machine
+/// with so many NICs has them.
+///
+/// # Errors
+/// As [`lane`].
+pub fn veth_lane(wires: u32, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
+    need(&["ip", "ethtool"])?;
+    of_pairs(Ends::of(wires, 1)?, gro, cores, loads)
+}
+
+fn of_pairs(mut ends: Ends, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
+    let guest = ends.guest.pid();
+    pair(&mut ends.wire, IFNAME, guest, IFNAME)?;
+    for (number, wire) in (1..).zip(&mut ends.further_wires) {
+        pair(wire, IFNAME, guest, &nic(number))?;
+    }
+    through(ends, KernelPath::default(), gro, cores, loads)
+}
+
+/// The guest's interface to a further wire.
+fn nic(number: usize) -> String {
+    format!("{IFNAME}-{number}")
+}
+
+/// The lane whose ends' interfaces are there.
+fn through(
+    mut ends: Ends,
+    mut path: KernelPath,
+    gro: Gro,
+    cores: Cores,
+    loads: &Loads,
+) -> anyhow::Result<Lane> {
+    let wires: Vec<IpAddr> = ends.wires().map(|(_, address)| address).collect();
+    let each = std::iter::once(&mut ends.wire).chain(&mut ends.further_wires);
+    for (end, address) in each.zip(&wires) {
+        let near = Near {
+            core: cores.wire,
+            whole: false,
+        };
+        path.far.extend(interface(end, IFNAME, near, gro)?);
+        let cidr = format!("{address}/{PREFIX}");
+        end.run(&["ip", "addr", "add", &cidr, "dev", IFNAME])?;
+    }
+    let guest = &mut ends.guest;
+    let near = Near {
+        core: cores.guest,
+        whole: gro.at_ports(),
+    };
+    path.near.extend(interface(guest, IFNAME, near, gro)?);
+    let cidr = format!("{GUEST}/{PREFIX}");
+    guest.run(&["ip", "addr", "add", &cidr, "dev", IFNAME])?;
+    let source = GUEST.to_string();
+    for (number, address) in wires.iter().enumerate().skip(1) {
+        let name = nic(number);
+        path.near.extend(interface(guest, &name, near, gro)?);
+        // The network is behind the first one; each other wire has one station.
+        let to = address.to_string();
+        guest.run(&["ip", "route", "add", &to, "dev", &name, "src", &source])?;
+    }
     let remark = (!gro.threaded() && gro != Gro::Rps)
         .then(|| "`sender` contains softirqs of everybody: NAPI is not threaded".to_owned());
     Ok(Lane::new(ends, Box::new(path), cores, loads)?.remarked(remark))
+}
+
+/// What an interface of an end's is like.
+#[derive(Clone, Copy)]
+struct Near {
+    /// Where what it brings is handled.
+    core: usize,
+    /// Whether segments leave by it whole.
+    whole: bool,
+}
+
+/// Has an end's interface merge as it is to, and up; the threads that look at it.
+fn interface(
+    end: &mut Namespace,
+    name: &str,
+    Near { core, whole }: Near,
+    gro: Gro,
+) -> anyhow::Result<Vec<i32>> {
+    let merges = !matches!(gro, Gro::Off | Gro::Rps);
+    offloads(end, name, if merges { "on" } else { "off" }, whole)?;
+    end.run(&["ip", "link", "set", name, "mtu", "1500", "up"])?;
+    if gro == Gro::Rps {
+        steer(end, name, core)?;
+    }
+    match gro.threaded() {
+        true => thread(end, name, core),
+        false => Ok(Vec::new()),
+    }
 }
 
 /// Has a kernel thread on `core` look at what comes to an interface; which one.

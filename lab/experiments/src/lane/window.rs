@@ -244,6 +244,9 @@ impl Window {
                 out.insert(format!("flush_latency_us.{name}"), ns / 1e3);
             }
         }
+        for (us, share) in within(&self.path) {
+            out.insert(format!("flush_within_us.{us}"), share);
+        }
         if let Some(anew) = self.path.sums.get("granted_anew") {
             out.insert("granted_anew".to_owned(), anew / packets);
         }
@@ -287,14 +290,7 @@ fn lro_rate(path: &Reading) -> f64 {
 /// How long the first packets of aggregates waited, nanoseconds: the class that a quantile falls
 /// into.
 fn wait(path: &Reading, quantile: f64) -> Option<f64> {
-    let mut classes: Vec<(f64, f64)> = path
-        .sums
-        .iter()
-        .filter_map(|(name, count)| {
-            let ns = name.strip_prefix("lro.waits.")?.parse().ok()?;
-            Some((ns, *count))
-        })
-        .collect();
+    let mut classes: Vec<(f64, f64)> = waits(path).collect();
     classes.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let all: f64 = classes.iter().map(|class| class.1).sum();
     let mut below = 0.0;
@@ -303,6 +299,27 @@ fn wait(path: &Reading, quantile: f64) -> Option<f64> {
         (count > 0.0 && below >= quantile * all).then_some(ns)
     })
 }
+
+/// Classes of what the first packets of aggregates waited, nanoseconds, and how many did.
+fn waits(path: &Reading) -> impl Iterator<Item = (f64, f64)> {
+    path.sums.iter().filter_map(|(name, count)| {
+        let ns = name.strip_prefix("lro.waits.")?.parse().ok()?;
+        Some((ns, *count))
+    })
+}
+
+/// Shares of aggregates whose first packet waited at most so many microseconds.
+fn within(path: &Reading) -> impl Iterator<Item = (u32, f64)> {
+    let all: f64 = waits(path).map(|class| class.1).sum();
+    let share = move |us: u32| {
+        let fits = waits(path).filter(|(ns, _)| *ns <= f64::from(us) * 1e3);
+        (us, fits.map(|class| class.1).sum::<f64>() / all)
+    };
+    WITHIN_US.into_iter().filter(move |_| all > 0.0).map(share)
+}
+
+/// Where the distribution of waits is read.
+const WITHIN_US: [u32; 11] = [1, 2, 5, 10, 20, 30, 50, 70, 100, 200, 1000];
 
 /// Cycles per packet of each part, and of all of them together.
 pub fn per_packet(cycles: &BTreeMap<Part, f64>, packets: f64, out: &mut BTreeMap<String, f64>) {
@@ -395,6 +412,8 @@ mod tests {
         assert_eq!(figures["granted_anew"], 0.05);
         assert_eq!(figures["flush_latency_us.p50"], 1.0);
         assert_eq!(figures["flush_latency_us.p99"], 20.0);
+        let within = |us| figures[&format!("flush_within_us.{us}")];
+        assert_eq!([1, 10, 20, 1000].map(within), [0.5, 0.5, 0.99, 1.0]);
         assert_eq!(figures["throughput"], 5.792);
         assert_eq!(figures["cycles_per_packet.sender"], 2000.0);
         assert_eq!(figures["cycles_per_packet.driver"], 1000.0);

@@ -6,6 +6,7 @@
 
 use figures::Failure;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 /// The texts of their files.
 const TEXTS: [(&str, &str); 5] = [
@@ -63,6 +64,9 @@ pub struct Value {
     pub ratio: Option<f64>,
     /// The other one of a ratio.
     pub to: Option<String>,
+    /// Where on the axis of a curve it lies: the key, and its value.
+    #[serde(default)]
+    pub at: BTreeMap<String, f64>,
     /// Where it stands.
     pub source: String,
 }
@@ -81,9 +85,30 @@ pub struct Item {
     /// Metrics in it; one that ends in `.*` stands for all that begin so.
     #[serde(default)]
     pub metrics: Vec<String>,
+    /// The key of our configurations that is the axis of its curves; none: it has bars.
+    pub against: Option<String>,
+    /// Where on an axis it is: keys and their values.
+    #[serde(default)]
+    pub at: BTreeMap<String, String>,
+    /// A distribution in it.
+    pub distribution: Option<Distribution>,
     /// Why it, or the rest of it, cannot be measured here.
     pub why: Option<String>,
 }
+
+/// Shares of what was at most so much.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distribution {
+    /// The metric of a share; so much is behind a dot at its end.
+    pub share: String,
+    /// The metric whose value in the paper is all that the paper says of it.
+    pub mark: String,
+}
+
+/// Keys of points of one curve: only a table or figure that is about them has such configurations,
+/// and what a paper says of a configuration it says of none of its points.
+pub const SWEPT: [&str; 2] = ["buffer", "offered"];
 
 /// A paper's own ratio of two configurations, and where it stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,6 +121,28 @@ pub struct PaperRatio<'a> {
     pub ratio: f64,
     /// Where it stands.
     pub source: &'a str,
+}
+
+impl Item {
+    /// Whether a configuration with these keys belongs to it.
+    #[must_use]
+    pub fn has(&self, keys: &BTreeMap<&str, &str>) -> bool {
+        let swept = SWEPT.iter().filter_map(|key| Some((*key, *keys.get(key)?)));
+        let fits = |(key, value): (&str, &str)| match self.at.get(key) {
+            Some(only) => only == value,
+            None => self.against.as_deref() == Some(key),
+        };
+        let mut swept = swept.peekable();
+        // What is only about points of a curve has nothing of what is none.
+        (self.at.is_empty() || swept.peek().is_some()) && swept.all(fits)
+    }
+
+    /// Whether it can show this value of its paper's: not if that is a point of another curve.
+    #[must_use]
+    pub fn shows(&self, value: &Value) -> bool {
+        let axis = self.against.as_ref();
+        value.at.is_empty() || axis.is_none_or(|key| value.at.contains_key(key))
+    }
 }
 
 impl Paper {
@@ -132,6 +179,9 @@ impl Paper {
                 }
             }
             for value in &config.values {
+                if !value.at.is_empty() && value.value.is_none() {
+                    return Err(format!("`{name}`, {}: `at` is of a `value`", value.metric));
+                }
                 let whole = (value.value, value.ratio, &value.to);
                 if !matches!(whole, (Some(_), None, None) | (None, Some(_), Some(_))) {
                     let metric = &value.metric;
@@ -229,6 +279,23 @@ mod tests {
     }
 
     #[test]
+    fn points_of_a_curve_belong_to_what_is_about_them() {
+        let menon = Paper::find("menon").unwrap();
+        let of = |id: &str, keys: &[(&'static str, &'static str)]| {
+            let item = menon.item.iter().find(|item| item.id == id).unwrap();
+            item.has(&keys.iter().copied().collect())
+        };
+        let (wires, buffer) = (("wires", "4"), ("buffer", "1024"));
+        assert!(of("figure 1", &[buffer]) && !of("figure 3", &[buffer]));
+        assert!(of("figure 3", &[wires]) && of("figure 5", &[]) && !of("figure 5", &[buffer]));
+        let offered = |rate| of("figure 7", &[("offered", rate)]);
+        assert!(offered("1000") && offered("5000"));
+        // At one rate there, and nothing of a stream.
+        assert!(of("figure 8", &[("offered", "5000")]));
+        assert!(!of("figure 8", &[("offered", "1000")]) && !of("figure 8", &[wires]));
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let text = TEXTS[1].1;
         for (from, to, message) in [
@@ -251,6 +318,11 @@ mod tests {
                 "value = 0.58865",
                 "ratio = 0.58865",
                 "`value`, or `ratio` and `to`",
+            ),
+            (
+                "value = 0.58865",
+                "ratio = 1.0, to = \"sccp-xen\", at = { wires = 1 }",
+                "`at` is of a `value`",
             ),
             (
                 "configs = [\"sccp-xen\", ",

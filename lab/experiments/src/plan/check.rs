@@ -7,7 +7,7 @@ use super::lro::LroRules;
 use super::threshold::names_column;
 use super::topology::Mechanisms;
 use super::wire::{Moderation, WireNic};
-use super::workload::Web;
+use super::workload::{Receive, Web};
 use crate::load::CHUNK;
 use figures::metric;
 use std::collections::BTreeSet;
@@ -36,6 +36,7 @@ pub(super) fn check(plan: &Plan) -> Result<(), String> {
         return Err(format!("message: from 1 to {CHUNK} bytes, at least one"));
     }
     plan.web.as_ref().map_or(Ok(()), Web::check)?;
+    plan.receive.as_ref().map_or(Ok(()), Receive::check)?;
     let mut seen = Seen::new();
     for column in &plan.column {
         once(&mut seen, &column.name)?;
@@ -94,13 +95,13 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         && column.guests == [1]
         && column.flows == [1]
         && column.beside == [0]
-        && column.wires == [1]
+        && (column.wires == [1] || column.path == PathKind::Veth)
         && column.moderation == [Moderation::Event]
         && !column.apart;
     if !is_machine && !usual {
         return Err(
-            "`machine`, `guests`, `beside`, `wires`, `flows`, `moderation` and `apart` belong to \
-             machine",
+            "`machine`, `guests`, `beside`, `flows`, `moderation` and `apart` belong to machine, \
+             `wires` to machine and veth",
         );
     }
     if column.moderation.is_empty() {

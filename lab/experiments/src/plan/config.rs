@@ -32,6 +32,15 @@ impl Config {
         self
     }
 
+    /// The keys of a name.
+    #[must_use]
+    pub fn keys_of(name: &str) -> BTreeMap<&str, &str> {
+        let keys = name.split_once('@').map_or("", |(_, keys)| keys);
+        keys.split(',')
+            .filter_map(|key| key.split_once('='))
+            .collect()
+    }
+
     /// As it is printed.
     #[must_use]
     pub fn name(&self) -> String {

@@ -7,7 +7,7 @@ use super::rounds::Rounds;
 use super::threshold::{Ratio, Threshold};
 use super::topology::{Place, Topology};
 use super::wire::{Moderation, Wire};
-use super::workload::{Direction, Wake, Web, Workload};
+use super::workload::{Direction, Receive, Wake, Web, Workload};
 use crate::load::CHUNK;
 use serde::Deserialize;
 
@@ -56,6 +56,8 @@ pub struct Plan {
     /// Files that guests send from where they lie.
     #[serde(default)]
     pub file: Vec<FileColumn>,
+    /// Streams by their receivers' buffers.
+    pub receive: Option<Receive>,
     /// A web server.
     pub web: Option<Web>,
     /// How long machines take to come up.
@@ -142,8 +144,8 @@ impl Plan {
     /// All configurations of a column at a wire.
     pub fn stops(&self, column: &Column, wire: &Wire) -> Vec<Config> {
         if column.place.is_empty() {
-            let topology = Topology::default();
-            return vec![self.stop(column, None, wire, Moderation::Event, topology)];
+            let stop = |topology| self.stop(column, None, wire, Moderation::Event, topology);
+            return column.machines().into_iter().map(stop).collect();
         }
         let stop = |(place, moderation, topology)| {
             self.stop(column, Some(place), wire, moderation, topology)
@@ -173,10 +175,14 @@ impl Plan {
         let streams = (stops * beats * times.rounds) as f64 * each;
         let sizes: usize = self.file.iter().map(|file| file.kb.len()).sum();
         let files = (sizes * times.rounds) as f64 * (each + MACHINE_S);
-        streams + files + (asked * rates * times.rounds) as f64 * (times.window_s + READING_S)
+        let buffers = self.receive.as_ref().map_or(0, |r| r.buffer.len());
+        let received = (asked * buffers * times.rounds) as f64 * each;
+        let served = (asked * rates * times.rounds) as f64 * (times.window_s + READING_S);
+        streams + files + received + served
     }
 
-    /// Where a column's web server is asked: wherever it receives, and one guest is alone.
+    /// Where a column's web server is asked, and its receiver's buffer is varied: wherever it
+    /// receives, and one guest is alone.
     fn serving(&self, column: &Column) -> usize {
         if !column.goes(Direction::ToGuest) {
             return 0;
@@ -223,5 +229,61 @@ impl Plan {
             }
             _ => config,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Adjustment;
+
+    const TEXT: &str = r#"
+name = "x"
+about = "everything that takes time"
+requests = [1]
+message = [64, 1024]
+wake = ["awake"]
+full = { rounds = 9, warm_up_s = 0.25, window_s = 1.0 }
+quick = { rounds = 3, warm_up_s = 0.1, window_s = 0.5 }
+receive = { buffer = [1024, 4096, 65536], quick = [1024] }
+web = { offered = [1000, 2000], quick = [500], bytes = 1024 }
+column = [
+    { name = "linux", path = "veth", gro = "on", wires = [1, 4], direction = "to_guest" },
+    { name = "ours", path = "machine", place = ["one-core", "split"] },
+    { name = "sends", path = "machine", place = ["one-core"], direction = "from_guest" },
+]
+file = [{ name = "file", grants = "counted", kb = [4, 8] }]
+"#;
+
+    #[test]
+    fn a_plan_knows_how_long_it_takes() {
+        let plan = Plan::parse(TEXT).unwrap();
+        // Two of Linux', two both ways, one: seven, with two messages and requests. One wire of
+        // Linux' and two machines receive, by three buffers; a server is asked at two rates.
+        let windows = 7.0 * 3.0 + 3.0 * 3.0;
+        let full = 9.0 * (windows * 1.28 + 3.0 * 2.0 * 1.03 + 2.0 * 1.88);
+        assert!((plan.seconds() - full).abs() < 1e-6, "{}", plan.seconds());
+        let by = Adjustment {
+            quick: true,
+            ..Adjustment::default()
+        };
+        let quick = 3.0 * ((7.0 * 3.0 + 3.0) * 0.63 + 3.0 * 0.53 + 2.0 * 1.23);
+        let plan = plan.adjusted(&by).unwrap();
+        assert!((plan.seconds() - quick).abs() < 1e-6, "{}", plan.seconds());
+        assert_eq!(
+            (plan.web.unwrap().offered, plan.receive.unwrap().buffer),
+            (vec![500], vec![1024])
+        );
+    }
+
+    #[test]
+    fn wires_of_veth_are_named() {
+        let plan = Plan::parse(TEXT).unwrap();
+        let stops = plan.stops(&plan.column[0], &Wire::unbounded());
+        let names: Vec<String> = stops.iter().map(Config::name).collect();
+        assert_eq!(names, ["linux@wires=1", "linux@wires=4"]);
+        let bridge = TEXT.replace("path = \"veth\"", "path = \"bridge\"");
+        let error = Plan::parse(&bridge).unwrap_err().to_string();
+        assert!(error.contains("`wires` to machine and veth"), "{error}");
     }
 }

@@ -39,4 +39,4 @@ pub use rounds::{Rounds, Times};
 pub use threshold::{Ratio, Threshold, names_column};
 pub use topology::{Mechanisms, Place, Topology};
 pub use wire::{Faults, Moderation, Wire, WireNic};
-pub use workload::{Direction, Wake, Web, Workload};
+pub use workload::{Direction, Receive, Wake, Web, Workload};

@@ -25,6 +25,9 @@ impl Plan {
     /// [`Failure::Usage`] if what is left makes no plan.
     pub fn adjusted(mut self, by: &Adjustment) -> Result<Self, Failure> {
         self.full = self.full.changed(self.quick, by);
+        if by.quick {
+            self.shorten();
+        }
         if by.halt {
             self.wake = vec![Wake::Halt];
         }
@@ -33,6 +36,16 @@ impl Plan {
         }
         check(&self).map_err(Failure::Usage)?;
         Ok(self)
+    }
+
+    /// Leaves those points of its curves that a short run has.
+    fn shorten(&mut self) {
+        if let Some(web) = self.web.as_mut().filter(|web| !web.quick.is_empty()) {
+            web.offered = std::mem::take(&mut web.quick);
+        }
+        if let Some(receive) = self.receive.as_mut().filter(|r| !r.quick.is_empty()) {
+            receive.buffer = std::mem::take(&mut receive.quick);
+        }
     }
 
     /// Leaves the columns that the user wants, and what is said about them alone.

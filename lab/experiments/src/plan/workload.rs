@@ -1,6 +1,7 @@
 //! What runs, which way payload goes, and what idle cores do.
 
 use super::config::Config;
+use crate::load::TAKE_MAX;
 use serde::{Deserialize, Serialize};
 
 /// What runs in a window.
@@ -23,8 +24,40 @@ impl Workload {
 pub struct Web {
     /// Connections that are begun a second, a load for each; one request each.
     pub offered: Vec<u32>,
+    /// Those of a short run; none: the same.
+    #[serde(default)]
+    pub quick: Vec<u32>,
     /// Bytes of the file that is asked for.
     pub bytes: usize,
+}
+
+/// A stream by the buffer that its receiver hands to the kernel, in the guest of every column that
+/// receives.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Receive {
+    /// Bytes of the buffer, a window for each.
+    pub buffer: Vec<usize>,
+    /// Those of a short run; none: the same.
+    #[serde(default)]
+    pub quick: Vec<usize>,
+}
+
+impl Receive {
+    /// The configuration of a stream with a buffer.
+    #[must_use]
+    pub fn by(stop: &Config, buffer: usize) -> Config {
+        stop.clone().with("buffer", &buffer.to_string())
+    }
+
+    /// Says what is wrong.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let fits = |bytes: &usize| (1..=TAKE_MAX).contains(bytes);
+        match !self.buffer.is_empty() && self.buffer.iter().chain(&self.quick).all(fits) {
+            true => Ok(()),
+            false => Err(format!("receive: `buffer` from 1 to {TAKE_MAX} bytes")),
+        }
+    }
 }
 
 impl Web {
@@ -37,7 +70,8 @@ impl Web {
     /// Says what is wrong.
     pub(super) fn check(&self) -> Result<(), String> {
         let rates = 1..=100_000;
-        if self.offered.is_empty() || !self.offered.iter().all(|rate| rates.contains(rate)) {
+        let mut all = self.offered.iter().chain(&self.quick);
+        if self.offered.is_empty() || !all.all(|rate| rates.contains(rate)) {
             return Err("web: `offered` from 1 to 100000 connections a second".to_owned());
         }
         if !(1..=1 << 20).contains(&self.bytes) {

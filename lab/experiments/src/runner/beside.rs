@@ -5,7 +5,7 @@
 //! *quotient* of the two is what is judged.
 
 use super::samples::Samples;
-use crate::papers::{Paper, PaperRatio};
+use crate::papers::{Paper, PaperRatio, SWEPT};
 use crate::plan::Config;
 use figures::report::{Figure, number};
 use figures::stats::{self, Verdict};
@@ -24,6 +24,9 @@ impl Samples {
             let Some(theirs) = stands.get(config.column.as_str()) else {
                 continue;
             };
+            if config.keys.keys().any(|key| SWEPT.contains(&key.as_str())) {
+                continue;
+            }
             let name = config.name();
             for value in paper.config(theirs).into_iter().flat_map(|c| &c.values) {
                 let measured = self.series(config, &value.metric).is_some();

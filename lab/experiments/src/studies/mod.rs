@@ -18,6 +18,7 @@ pub mod receive_buffer;
 pub mod restart;
 pub mod uplink;
 
+use crate::html::Flames;
 use crate::plan::Adjustment;
 use figures::Failure;
 use figures::provenance::Provenance;
@@ -40,11 +41,12 @@ pub trait Study {
     /// programs are not installed may be reported as not measurable instead.
     fn run(&self, folder: Option<&Path>) -> anyhow::Result<Outcome>;
 
-    /// The figures as a page beside a paper's; none where a plan repeats no paper.
+    /// The figures as a page beside a paper's, with links to flame graphs; none where a plan
+    /// repeats no paper.
     ///
     /// # Errors
     /// If the paper's data cannot be read.
-    fn page(&self, _ran: &Outcome) -> anyhow::Result<Option<String>> {
+    fn page(&self, _ran: &Outcome, _flames: &Flames) -> anyhow::Result<Option<String>> {
         Ok(None)
     }
 

@@ -22,6 +22,13 @@ pub(super) struct Stop {
     pub(super) config: Config,
 }
 
+impl Stop {
+    /// Whether one guest receives there, and is alone.
+    pub(super) fn receives(&self) -> bool {
+        self.direction != Some(Direction::FromGuest) && self.alone
+    }
+}
+
 /// What makes a machine another one; columns that differ in LRO alone share theirs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
@@ -98,12 +105,16 @@ fn set_up_column(
     };
     let name = column.name.as_str();
     let gro = column.gro.unwrap_or(Gro::Off);
-    let bridged = column.path == PathKind::Bridge;
-    if column.place.is_empty() {
-        let lane = lanes.push(kernel_path::lane(bridged, gro, cores, loads)?);
-        let topology = Topology::default();
-        let config = plan.stop(column, None, wire, Moderation::Event, topology);
-        lanes.stop(column, config, lane, topology);
+    for topology in column.machines() {
+        if column.place.is_empty() {
+            let path = match column.path {
+                PathKind::Bridge => kernel_path::lane(true, gro, cores, loads),
+                _ => kernel_path::veth_lane(topology.wires, gro, cores, loads),
+            };
+            let lane = lanes.push(path?);
+            let config = plan.stop(column, None, wire, Moderation::Event, topology);
+            lanes.stop(column, config, lane, topology);
+        }
     }
     for (place, moderation, topology) in column.variants() {
         let kind = Kind {

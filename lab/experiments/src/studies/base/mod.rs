@@ -4,20 +4,25 @@
 //! |---|---|
 //! | `run`, `lanes` | windows on the lanes of all columns, round by round |
 //! | `thesis` | how Ram's thesis counts cycles |
+//! | `acks` | acknowledgements, and what one costs |
+//! | `points` | points of curves as text |
 //! | `frontier` | which way to flush loses to which |
 //! | [`papers`] | the plans of all papers, and one page of them |
-//! | `tables` | the figures as text |
+//! | `tables`, `rows` | the figures as text |
 
+mod acks;
 mod frontier;
 mod lanes;
 pub mod papers;
+mod points;
+mod rows;
 mod run;
 mod tables;
 mod thesis;
 
 use super::{Outcome, Study};
 use crate::awake;
-use crate::html;
+use crate::html::{self, Flames};
 use crate::lane::cores::Cores;
 use crate::papers::Paper;
 use crate::peers;
@@ -179,13 +184,14 @@ impl Study for Base {
             figures.extend(samples.beside(&plan.name, &paper, &stands(plan)));
         }
         figures.extend(frontier::figures(plan, &samples));
+        figures.extend(acks::figures(plan, &samples));
         Ok(Outcome {
             provenance,
             figures,
         })
     }
 
-    fn page(&self, ran: &Outcome) -> anyhow::Result<Option<String>> {
+    fn page(&self, ran: &Outcome, flames: &Flames) -> anyhow::Result<Option<String>> {
         let plan = &self.0;
         let Some(paper) = plan.paper.as_deref().map(Paper::find).transpose()? else {
             return Ok(None);
@@ -195,7 +201,7 @@ impl Study for Base {
             stands: &stands(plan),
             figures: &ran.figures,
         };
-        Ok(Some(html::page(&ran.provenance, &[part])))
+        Ok(Some(html::page(&ran.provenance, &[part], flames)))
     }
 
     fn tables(&self, figures: &[Figure]) -> String {

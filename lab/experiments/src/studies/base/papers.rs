@@ -1,7 +1,7 @@
 //! The plan `papers`: the plans of all papers, one after the other, and one page of them.
 
 use super::{Base, PLANS};
-use crate::html;
+use crate::html::{self, Flames};
 use crate::papers::Paper;
 use crate::plan::Adjustment;
 use crate::studies::{Outcome, Study};
@@ -120,7 +120,7 @@ impl Study for Papers {
         self.parts.iter().map(table).collect()
     }
 
-    fn page(&self, ran: &Outcome) -> anyhow::Result<Option<String>> {
+    fn page(&self, ran: &Outcome, flames: &Flames) -> anyhow::Result<Option<String>> {
         let mut parts = Vec::new();
         for part in &self.parts {
             let own: Vec<Figure> = Self::own(part, &ran.figures).into_iter().cloned().collect();
@@ -135,7 +135,7 @@ impl Study for Papers {
                 figures,
             })
             .collect();
-        Ok(Some(html::page(&ran.provenance, &parts)))
+        Ok(Some(html::page(&ran.provenance, &parts, flames)))
     }
 }
 
@@ -180,13 +180,13 @@ mod tests {
                 only: Some(part.to_owned()),
                 ..Adjustment::default()
             };
-            Papers::open(TEXT, &by).map(|study| study.page(&nothing()))
+            Papers::open(TEXT, &by).map(|study| study.page(&nothing(), &Flames::default()))
         };
         let page = only("oi-bo").unwrap().unwrap().unwrap();
         assert!(page.contains("id=\"oi\"") && !page.contains("id=\"ram\""));
         assert_eq!(only("nobody").err().unwrap().exit_code(), 2);
         let all = Papers::open(TEXT, &Adjustment::default()).unwrap();
-        let page = all.page(&nothing()).unwrap().unwrap();
+        let page = all.page(&nothing(), &Flames::default()).unwrap().unwrap();
         assert_eq!(page.matches("<h3>").count(), 42);
     }
 }

@@ -10,7 +10,7 @@ use crate::lane::{Lane, Loads, machine};
 use crate::load::CHUNK;
 use crate::peers::PeerRun;
 use crate::plan::{
-    Config, Direction, FileColumn, Frames, Peer, Plan, Times, Up, Wake, Web, Workload,
+    Config, Direction, FileColumn, Frames, Peer, Plan, Receive, Times, Up, Wake, Web, Workload,
 };
 use crate::progress;
 use crate::runner::Samples;
@@ -118,7 +118,37 @@ impl<'a> Run<'a> {
                 }
             }
         }
+        self.received(&mut lanes)?;
         self.web(&mut lanes)
+    }
+
+    /// The plan's streams by their receivers' buffers. No stream comes after them.
+    fn received(&mut self, lanes: &mut Lanes) -> anyhow::Result<()> {
+        let Some(receive) = &self.plan.receive else {
+            return Ok(());
+        };
+        let stops: Vec<&Stop> = lanes.stops.iter().filter(|stop| stop.receives()).collect();
+        let rounds = self.plan.full.rounds;
+        let planned = stops.len() * receive.buffer.len() * rounds;
+        self.allow_redo(planned);
+        self.bar.set_length(planned as u64);
+        self.bar.set_position(0);
+        for round in 0..rounds {
+            for &buffer in &receive.buffer {
+                for stop in &stops {
+                    let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
+                        continue;
+                    };
+                    if let Some((lro, rules)) = &stop.lro {
+                        lane.switch(lro, *rules)?;
+                    }
+                    let (config, way) = (Receive::by(&stop.config, buffer), Direction::ToGuest);
+                    lane.receive_by(way, buffer)?;
+                    self.sample(lane, &config, Workload::Stream, way, round)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The plan's web server, at every rate that it is asked at.
@@ -126,8 +156,7 @@ impl<'a> Run<'a> {
         let Some(asked) = &self.plan.web else {
             return Ok(());
         };
-        let serves = |stop: &&Stop| stop.direction != Some(Direction::FromGuest) && stop.alone;
-        let stops = lanes.stops.iter().filter(serves);
+        let stops = lanes.stops.iter().filter(|stop| stop.receives());
         if let Err(why) = web::possible() {
             for stop in stops {
                 self.samples.absent(
@@ -443,3 +472,52 @@ enum Through<'a> {
 
 /// How often a machine is started to see how long that takes.
 const UP_ROUNDS: usize = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often a window is opened that is disturbed each time.
+    fn opened(run: &mut Run<'_>) -> usize {
+        let mut opened = 0;
+        let open = || {
+            opened += 1;
+            Ok(())
+        };
+        let config = Config::new("grantway", &[]);
+        run.undisturbed(&config, open, |()| true).unwrap();
+        opened
+    }
+
+    #[test]
+    fn every_part_of_a_plan_may_open_as_many_windows_again() {
+        let text = super::super::PLANS.iter().find(|(name, _)| *name == "base");
+        let plan = Plan::parse(text.unwrap().1).unwrap();
+        let cores = Cores { wire: 0, guest: 1 };
+        let mut run = Run::new(&plan, cores, 1, Ok(()));
+        assert_eq!(opened(&mut run), 1, "nothing was planned");
+        run.allow_redo(3);
+        assert_eq!(
+            [(); 3].map(|()| opened(&mut run)),
+            [3, 2, 1],
+            "three again, two of one"
+        );
+        // What the part before has used up is not missing here.
+        run.allow_redo(2);
+        assert_eq!([(); 2].map(|()| opened(&mut run)), [3, 1]);
+        let mut quick = plan.clone();
+        quick.full = plan.quick;
+        let mut run = Run::new(&quick, cores, 1, Ok(()));
+        run.allow_redo(15);
+        assert_eq!(
+            [(); 2].map(|()| opened(&mut run)),
+            [2, 1],
+            "a short run has to end in time"
+        );
+        assert!(
+            run.samples
+                .remark(&[&Config::new("grantway", &[])])
+                .is_some()
+        );
+    }
+}

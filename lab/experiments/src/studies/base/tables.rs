@@ -1,8 +1,9 @@
 //! A run's figures as tables for people.
 
-use super::frontier;
+use super::rows::{short, thesis_rows};
+use super::{acks, frontier, points};
 use crate::papers::Paper;
-use crate::plan::{Column, Direction, FileColumn, Plan, Wake, Wire, Workload};
+use crate::plan::{Direction, FileColumn, Plan, Wake, Wire, Workload};
 use crate::runner::words;
 use figures::report::{Figure, Index, cell, number, table};
 
@@ -14,7 +15,7 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
     if plan.as_thesis {
         out.push_str(&thesis_table(plan, &index));
         out.push_str(&pages_table(plan, &index));
-        out.push_str(&acks_table(plan, &index));
+        out.push_str(&acks::table(plan, &thesis_rows(plan), &index));
     }
     for &wake in plan.wake.iter().filter(|_| !plan.as_thesis) {
         for &direction in &plan.direction {
@@ -23,7 +24,8 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
             }
         }
     }
-    out.push_str(&web_table(plan, figures, &index));
+    out.push_str(&points::receive_table(plan, &index));
+    out.push_str(&points::web_table(plan, figures, &index));
     out.push_str(&frame_table(plan, &index));
     out.push_str(&file_table(plan, &index));
     out.push_str(&frontier::tables(plan, &index));
@@ -161,27 +163,10 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
         row.extend(metrics.map(|(metric, _)| short(index.get(&name, metric))));
         rows.push(row);
     }
-    format!("{}\n\n", table(&header, &rows))
-}
-
-/// Every column and number of guests, with the name under which its figures are.
-fn thesis_rows(plan: &Plan) -> Vec<(&Column, u32, String)> {
-    let mut rows = Vec::new();
-    for column in &plan.column {
-        for wire in plan.wire.iter().filter(|wire| column.is_at(wire)) {
-            if column.place.is_empty() {
-                let stops = plan.stops(column, wire);
-                rows.extend(stops.iter().map(|stop| (column, 1, stop.name())));
-            }
-            for (place, moderation, topology) in column.variants() {
-                if column.place.first() == Some(&place) {
-                    let stop = plan.stop(column, Some(place), wire, moderation, topology);
-                    rows.push((column, topology.guests, stop.name()));
-                }
-            }
-        }
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("{}\n\n", table(&header, &rows)),
     }
-    rows
 }
 
 /// Everything that the plan's paper has a ratio of, ours beside it.
@@ -258,10 +243,10 @@ fn pages_table(plan: &Plan, index: &Index<'_>) -> String {
 /// Files that are sent from where they lie, by their size: how often their pages are used again.
 fn file_table(plan: &Plan, index: &Index<'_>) -> String {
     let metrics = [
-        ("granted_anew", "granted anew/packet"),
+        ("granted_anew", "anew/packet"),
         ("hit_rate", "hit rate"),
         ("pages_reused", "packets/page"),
-        ("file_copied", "frames copied"),
+        ("file_copied", "copied"),
         ("throughput", "Gb/s"),
         ("cycles_per_packet.driver", "driver cyc"),
     ];
@@ -280,78 +265,6 @@ fn file_table(plan: &Plan, index: &Index<'_>) -> String {
         true => String::new(),
         false => format!("{}\n\n", table(&header, &rows)),
     }
-}
-
-/// Acknowledgements, where a plan spoils the wire or changes them.
-fn acks_table(plan: &Plan, index: &Index<'_>) -> String {
-    let is_about = |column: &Column| column.quick_ack || column.faults.is_some();
-    if !plan.column.iter().any(is_about) {
-        return String::new();
-    }
-    let metrics = [
-        ("throughput", "Gb/s"),
-        ("lro_rate", "LRO rate"),
-        ("segments", "segments/GB"),
-        ("acks", "ACKs/GB"),
-        ("segments_per_ack", "segments/ACK"),
-        ("sack_share", "SACK share"),
-    ];
-    let mut header = vec!["acknowledgements"];
-    header.extend(metrics.map(|(_, title)| title));
-    let all = thesis_rows(plan);
-    let row = |(column, _, name): &(&Column, u32, String)| {
-        // What a column is measured with is said where that is more than one thing.
-        let same = all.iter().filter(|(other, _, _)| other.name == column.name);
-        let title = if same.count() > 1 { name } else { &column.name };
-        let mut row = vec![title.clone()];
-        row.extend(metrics.map(|(metric, _)| short(index.get(name, metric))));
-        row
-    };
-    let rows: Vec<_> = all.iter().map(row).collect();
-    format!("{}\n\n", table(&header, &rows))
-}
-
-/// A web server's replies, by what was asked.
-fn web_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
-    if plan.web.is_none() {
-        return String::new();
-    }
-    let metrics = [
-        ("replies", "replies/s"),
-        ("unanswered", "unanswered"),
-        ("connection_ms.p50", "p50 ms"),
-        ("cycles_per_request.driver", "driver cyc/request"),
-        ("cycles_per_request.total", "total"),
-    ];
-    let mut header = vec!["web server"];
-    header.extend(metrics.map(|(_, title)| title));
-    header.push("peak");
-    let mut rows = Vec::new();
-    for figure in figures.iter().filter(|f| f.metric == "replies") {
-        let name = figure.config.as_str();
-        let mut row = vec![name.to_owned()];
-        row.extend(metrics.map(|(metric, _)| short(index.get(name, metric))));
-        rows.push(row);
-    }
-    for figure in figures.iter().filter(|f| f.metric == "peak_replies") {
-        let mut row = vec![figure.config.clone()];
-        row.resize(metrics.len() + 1, String::new());
-        row.push(short(Some(figure)));
-        rows.push(row);
-    }
-    if rows.is_empty() {
-        let why = figures.iter().find(|f| f.config.ends_with("offered=any"));
-        let why = why.and_then(|f| f.note.as_deref()).unwrap_or_default();
-        return format!("web server: not measurable: {why}\n\n");
-    }
-    format!("{}\n\n", table(&header, &rows))
-}
-
-/// Only the median: intervals of so many columns do not fit a line; they are in the data.
-fn short(figure: Option<&Figure>) -> String {
-    figure
-        .and_then(|f| f.value)
-        .map_or_else(|| "–".to_owned(), number)
 }
 
 /// A configuration with raw frames.

@@ -1,0 +1,411 @@
+//! Curves: a metric against a key of the configurations, or shares of what was at most so much. The
+//! paper's panel, with what its text states, lies beside ours; each has an axis of its own.
+
+use super::cell::{Cell, Who, escape};
+use figures::report::{Figure, number};
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 840.0;
+const GAP: f64 = 30.0;
+/// Room for a panel's title, for its curves, and for what its axis says.
+const TOP: f64 = 30.0;
+const PLOT: f64 = 200.0;
+const BELOW: f64 = 48.0;
+const LEFT: f64 = 56.0;
+/// Half of what the last value of an axis takes.
+const RIGHT: f64 = 24.0;
+const LEGEND: f64 = 18.0;
+/// Colours, and patterns of lines, that are told apart.
+const STYLES: usize = 6;
+/// From this quotient on of its ends an axis is logarithmic.
+const WIDE: f64 = 10.0;
+
+/// A point.
+struct Point<'a> {
+    config: &'a str,
+    x: f64,
+    y: f64,
+    range: Option<(f64, f64)>,
+}
+
+/// Points that belong together.
+struct Curve<'a> {
+    name: String,
+    /// Colour and pattern: a configuration's in the paper's panel are its own in ours.
+    style: usize,
+    points: Vec<Point<'a>>,
+}
+
+impl<'a> Curve<'a> {
+    fn new(name: String, style: usize, points: Vec<Point<'a>>) -> Self {
+        Self {
+            name,
+            style: style % STYLES,
+            points,
+        }
+    }
+}
+
+/// What a paper says of a distribution: one value of a configuration.
+pub(super) struct PaperMark<'a> {
+    pub(super) config: &'a str,
+    pub(super) metric: &'a str,
+    pub(super) value: f64,
+}
+
+/// All curves of somebody's.
+struct Panel<'a> {
+    who: Who,
+    metric: &'a str,
+    unit: &'a str,
+    axis: &'a str,
+    curves: Vec<Curve<'a>>,
+    /// Places on the axis that are all that is known.
+    marks: Vec<PaperMark<'a>>,
+}
+
+/// The curves of one metric against a key; nothing if no configuration has two points.
+pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
+    let (mut ours, mut theirs) = (Vec::<Curve<'_>>::new(), Vec::<Curve<'_>>::new());
+    let mut unit = "";
+    for cell in cells.iter().filter(|cell| cell.metric == metric) {
+        let Some((name, x)) = without(&cell.config, key) else {
+            continue;
+        };
+        let known = ours.iter().position(|curve| curve.name == name);
+        let style = known.unwrap_or(ours.len());
+        if let Some((figure, y)) = cell.ours.and_then(|figure| Some((figure, figure.value?))) {
+            unit = figure.unit;
+            let (config, range) = (cell.config.as_str(), figure.lo.zip(figure.hi));
+            let point = Point {
+                config,
+                x,
+                y,
+                range,
+            };
+            match ours.get_mut(style) {
+                Some(curve) => curve.points.push(point),
+                None => ours.push(Curve::new(name, style, vec![point])),
+            }
+        }
+        let drawn = theirs.iter().any(|curve| curve.name == cell.theirs);
+        if let (Some(x), Some(y), false) = (cell.at, cell.paper, drawn) {
+            let (config, range) = (cell.theirs, None);
+            let point = Point {
+                config,
+                x,
+                y,
+                range,
+            };
+            theirs.push(Curve::new(config.to_owned(), style, vec![point]));
+        }
+    }
+    if ours.iter().all(|curve| curve.points.len() < 2) {
+        return String::new();
+    }
+    let mut both = vec![(Who::Paper, theirs), (Who::Ours, ours)];
+    both.retain(|(_, curves)| !curves.is_empty());
+    let panel = |(who, curves)| Panel {
+        who,
+        metric,
+        unit,
+        axis: key,
+        curves,
+        marks: Vec::new(),
+    };
+    let panels: Vec<Panel<'_>> = both.into_iter().map(panel).collect();
+    draw(metric, &panels)
+}
+
+/// A distribution: shares of what was at most so much, by configuration, and what a paper says of
+/// it, places on the axis.
+pub(super) fn distribution(
+    metric: &str,
+    shares: &[(&str, Vec<(&str, &Figure)>)],
+    marks: Vec<PaperMark<'_>>,
+) -> String {
+    let panel = Panel {
+        who: Who::Ours,
+        metric,
+        unit: "share",
+        axis: "at most",
+        curves: (0..)
+            .zip(shares)
+            .map(|(style, (of, shares))| shares_of(of, style, shares))
+            .collect(),
+        marks,
+    };
+    match panel.curves.iter().all(|curve| curve.points.len() < 2) {
+        true => String::new(),
+        false => draw(metric, &[panel]),
+    }
+}
+
+fn shares_of<'a>(config: &'a str, style: usize, shares: &[(&str, &Figure)]) -> Curve<'a> {
+    let point = |(most, figure): &(&str, &Figure)| {
+        Some(Point {
+            config,
+            x: most.parse().ok()?,
+            y: figure.value?,
+            range: figure.lo.zip(figure.hi),
+        })
+    };
+    let points = shares.iter().filter_map(point).collect();
+    Curve::new(config.to_owned(), style, points)
+}
+
+/// A configuration's name without a key, and the value that it has there.
+fn without(config: &str, key: &str) -> Option<(String, f64)> {
+    let (column, keys) = config.split_once('@')?;
+    let (of_key, others): (Vec<&str>, Vec<&str>) = keys
+        .split(',')
+        .partition(|part| part.split('=').next() == Some(key));
+    let value = of_key.first()?.split_once('=')?.1.parse().ok()?;
+    let name = match others.is_empty() {
+        true => column.to_owned(),
+        false => format!("{column}@{}", others.join(",")),
+    };
+    Some((name, value))
+}
+
+/// From values to places.
+struct Scale {
+    lo: f64,
+    hi: f64,
+    log: bool,
+    from: f64,
+    to: f64,
+}
+
+impl Scale {
+    fn at(&self, value: f64) -> f64 {
+        let of = |value: f64| if self.log { value.ln() } else { value };
+        let (lo, hi) = (of(self.lo), of(self.hi));
+        let share = if hi > lo {
+            (of(value) - lo) / (hi - lo)
+        } else {
+            1.0
+        };
+        self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
+    }
+
+    /// An axis with all of these values: from 0, or logarithmic from the least of them.
+    fn along(values: &[f64], from: f64, to: f64) -> Self {
+        let lo = values.iter().copied().fold(f64::MAX, f64::min);
+        let hi = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let log = lo > 0.0 && hi / lo >= WIDE;
+        let lo = if log { lo } else { 0.0 };
+        Self {
+            lo,
+            hi,
+            log,
+            from,
+            to,
+        }
+    }
+}
+
+fn draw(metric: &str, panels: &[Panel<'_>]) -> String {
+    let rows = panels.iter().map(|p| p.curves.len() + p.marks.len()).max();
+    let height = TOP + PLOT + BELOW + LEGEND * rows.unwrap_or(0) as f64;
+    let width = (WIDTH - GAP * (panels.len() as f64 - 1.0)) / panels.len() as f64;
+    let mut out = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">\n",
+        escape(metric)
+    );
+    let mut left = 0.0;
+    for panel in panels {
+        one(&mut out, panel, left, width);
+        left += width + GAP;
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// One panel: its title, its axes, its curves, whose they are.
+fn one(out: &mut String, panel: &Panel<'_>, left: f64, width: f64) {
+    let (from, to, bottom) = (left + LEFT, left + width - RIGHT, TOP + PLOT);
+    let points = || panel.curves.iter().flat_map(|curve| &curve.points);
+    let marks = panel.marks.iter().map(|mark| mark.value);
+    let mut places: Vec<f64> = points().map(|point| point.x).chain(marks).collect();
+    let most = points().map(|p| p.range.map_or(p.y, |(_, hi)| hi.max(p.y)));
+    let across = Scale::along(&places, from, to);
+    let up = Scale {
+        lo: 0.0,
+        hi: most.fold(f64::MIN_POSITIVE, f64::max),
+        log: false,
+        from: bottom,
+        to: TOP,
+    };
+    let unit = match panel.unit {
+        "" => String::new(),
+        unit => format!(", {unit}"),
+    };
+    let _infallible = writeln!(
+        out,
+        "<text x=\"{left}\" y=\"14\">{}{}: {}</text>\
+         <path class=\"axis\" d=\"M{from} {TOP} V{bottom} H{to}\"/>",
+        escape(panel.metric),
+        escape(&unit),
+        panel.who.word(),
+    );
+    for share in [0.0, 0.5, 1.0] {
+        let (value, y) = (up.hi * share, bottom - PLOT * share + 4.0);
+        let _infallible = writeln!(
+            out,
+            "<text class=\"end\" x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
+            from - 6.0,
+            number(value)
+        );
+    }
+    places.sort_by(f64::total_cmp);
+    ticks(out, &places, &across, bottom);
+    let _infallible = writeln!(
+        out,
+        "<text class=\"end\" x=\"{to}\" y=\"{}\">{}</text>",
+        bottom + 34.0,
+        escape(panel.axis)
+    );
+    let mut y = bottom + BELOW + 8.0;
+    for curve in &panel.curves {
+        line(out, panel, curve, [&across, &up]);
+        legend(out, &curve.name, curve.style, left, &mut y);
+    }
+    for (style, mark) in (panel.curves.len()..).zip(&panel.marks) {
+        let (style, at) = (style % STYLES, across.at(mark.value));
+        let (config, metric) = (escape(mark.config), escape(mark.metric));
+        let _infallible = writeln!(
+            out,
+            "<path class=\"s{style} line\" d=\"M{at:.1} {TOP} V{bottom}\" data-config=\"{config}\" \
+             data-metric=\"{metric}\" data-who=\"paper\" data-value=\"{}\"/>",
+            mark.value,
+        );
+        let said = format!("{}, the paper's: {}", mark.config, number(mark.value));
+        legend(out, &said, style, left, &mut y);
+    }
+}
+
+/// What stands below an axis: as many of the values as have room.
+fn ticks(out: &mut String, places: &[f64], across: &Scale, bottom: f64) {
+    let mut free = f64::MIN;
+    for &value in places {
+        let (x, text) = (across.at(value), short(value));
+        let half = 4.0 * text.chars().count() as f64;
+        if x - half > free {
+            let _infallible = writeln!(
+                out,
+                "<path class=\"axis\" d=\"M{x:.1} {bottom} v4\"/>\
+                 <text class=\"middle\" x=\"{x:.1}\" y=\"{}\">{text}</text>",
+                bottom + 18.0
+            );
+            free = x + half;
+        }
+    }
+}
+
+/// A value of an axis: powers of two as people say them.
+fn short(value: f64) -> String {
+    match value {
+        kb if kb >= 1024.0 && kb % 1024.0 == 0.0 => format!("{}K", kb / 1024.0),
+        whole if whole.fract() == 0.0 => format!("{whole}"),
+        other => number(other),
+    }
+}
+
+fn line(out: &mut String, panel: &Panel<'_>, curve: &Curve<'_>, on: [&Scale; 2]) {
+    let ([across, up], style) = (on, curve.style);
+    let mut points: Vec<&Point<'_>> = curve.points.iter().collect();
+    points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    let places = points.iter().map(|p| (across.at(p.x), up.at(p.y)));
+    let path: Vec<String> = places.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _infallible = writeln!(
+        out,
+        "<polyline class=\"s{style} line\" points=\"{}\"/>",
+        path.join(" ")
+    );
+    for point in points {
+        let x = across.at(point.x);
+        if let Some((lo, hi)) = point.range.filter(|(lo, hi)| lo < hi) {
+            let _infallible = writeln!(
+                out,
+                "<path class=\"s{style} range\" d=\"M{x:.1} {:.1} V{:.1}\"/>",
+                up.at(lo),
+                up.at(hi)
+            );
+        }
+        let _infallible = writeln!(
+            out,
+            "<circle class=\"s{style}\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"3\" data-config=\"{}\" \
+             data-metric=\"{}\" data-who=\"{}\" data-at=\"{}\" data-value=\"{}\"/>",
+            up.at(point.y),
+            escape(point.config),
+            escape(panel.metric),
+            panel.who.name(),
+            point.x,
+            point.y,
+        );
+    }
+}
+
+fn legend(out: &mut String, name: &str, style: usize, left: f64, y: &mut f64) {
+    let _infallible = writeln!(
+        out,
+        "<path class=\"s{style} line\" d=\"M{left} {0:.1} h30\"/>\
+         <text x=\"{1}\" y=\"{2:.1}\">{3}</text>",
+        *y - 4.0,
+        left + 38.0,
+        *y,
+        escape(name)
+    );
+    *y += LEGEND;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_taken_out_of_a_name() {
+        let of = |config| without(config, "offered");
+        let alone = Some(("menon-linux".to_owned(), 2000.0));
+        assert_eq!(of("menon-linux@offered=2000"), alone);
+        let two = Some(("x@place=split".to_owned(), 5.0));
+        assert_eq!(of("x@offered=5,place=split"), two);
+        assert_eq!(of("x@offered=any"), None);
+        assert_eq!(of("x"), None);
+    }
+
+    #[test]
+    fn wide_axes_are_logarithmic() {
+        let even = Scale::along(&[1.0, 4.0], 0.0, 100.0);
+        assert_eq!(
+            (even.at(0.0), even.at(1.0), even.at(4.0)),
+            (0.0, 25.0, 100.0)
+        );
+        let wide = Scale::along(&[1.0, 10.0, 100.0], 0.0, 100.0);
+        assert_eq!((wide.at(1.0), wide.at(100.0)), (0.0, 100.0));
+        assert!((wide.at(10.0) - 50.0).abs() < 1e-9);
+        assert_eq!(Scale::along(&[7.0], 0.0, 100.0).at(7.0), 100.0, "one value");
+    }
+
+    #[test]
+    fn a_distribution_rises_to_all() {
+        let figure = |most: &str, share| {
+            Figure::single("oi", "oi-da", &format!("flush_within_us.{most}"), share)
+        };
+        let of = [("20", 0.25), ("50", 1.0)].map(|(most, share)| (most, figure(most, share)));
+        let shares: Vec<(&str, &Figure)> = of.iter().map(|(most, f)| (*most, f)).collect();
+        let mark = vec![PaperMark {
+            config: "oi-da",
+            metric: "flush_latency_us.p50",
+            value: 33.17,
+        }];
+        let svg = distribution("flush_within_us", &[("oi-da", shares)], mark);
+        assert!(svg.contains("data-at=\"20\" data-value=\"0.25\""), "{svg}");
+        assert!(
+            svg.contains("data-who=\"paper\" data-value=\"33.17\""),
+            "{svg}"
+        );
+        assert!(distribution("flush_within_us", &[("oi-lro", vec![])], vec![]).is_empty());
+    }
+}

@@ -1,0 +1,204 @@
+//! Pages of figures that are known.
+
+use super::*;
+use crate::runner::Samples;
+
+mod screen;
+
+const PAPERS: [&str; 5] = ["hatori", "sccp", "oi", "ram", "menon"];
+
+/// Points of a curve's axis.
+fn axis(key: &str) -> &'static [&'static str] {
+    match key {
+        "wires" => &["1", "2", "4"],
+        "buffer" => &["1024", "8192", "262144"],
+        _ => &["1000", "5000", "20000"],
+    }
+}
+
+/// The configurations under which an item's figures are measured.
+fn configs(item: &Item, column: &str) -> Vec<Config> {
+    let plain = Config::new(column, &[]);
+    let fixed = item.at.iter();
+    let fixed = fixed.fold(plain, |config, (key, value)| config.with(key, value));
+    match &item.against {
+        Some(key) => {
+            let point = |value: &&str| fixed.clone().with(key, value);
+            axis(key).iter().map(point).collect()
+        }
+        None => vec![fixed],
+    }
+}
+
+/// Something of everything that a paper has a table or figure of, each configuration a column.
+fn measured(paper: &Paper) -> (Vec<Figure>, Stands<'_>) {
+    let (mut samples, mut stands) = (Samples::default(), Stands::new());
+    let mut number = 0_u32;
+    for item in &paper.item {
+        let mut metrics: Vec<String> = Vec::new();
+        for metric in &item.metrics {
+            match metric.strip_suffix('*') {
+                Some(start) => {
+                    metrics.extend(
+                        ["copy", "grant", "network+usercopy+other"]
+                            .map(|class| format!("{start}{class}")),
+                    );
+                }
+                None => metrics.push(metric.clone()),
+            }
+        }
+        for column in &item.configs {
+            stands.insert(column, column);
+            for config in configs(item, column) {
+                for round in 0..9 {
+                    let mut values = BTreeMap::new();
+                    for metric in &metrics {
+                        number = (number * 31 + 7) % 101;
+                        values.insert(metric.clone(), 1.0 + f64::from(number) / 10.0);
+                    }
+                    if let Some(of) = &item.distribution {
+                        values.extend(
+                            [("1", 0.2), ("30", 0.6), ("200", 1.0)]
+                                .map(|(most, share)| (format!("{}.{most}", of.share), share)),
+                        );
+                    }
+                    samples.add(&config, round, &values);
+                }
+            }
+        }
+    }
+    let mut figures = samples.figures(&paper.name);
+    figures.extend(samples.beside(&paper.name, paper, &stands));
+    (figures, stands)
+}
+
+/// The page of a paper of which everything was measured.
+fn page_of(paper: &Paper) -> (String, Vec<Figure>) {
+    let (figures, stands) = measured(paper);
+    let part = Part {
+        paper,
+        stands: &stands,
+        figures: &figures,
+    };
+    let from = Provenance::collect("here".to_owned(), true);
+    (page(&from, &[part], &Flames::default()), figures)
+}
+
+/// What a page has drawn: whose value, of which configuration and metric, where, and the value.
+fn drawn(page: &str) -> Vec<[String; 5]> {
+    let with_data = page
+        .split('<')
+        .filter(|part| part.contains(" data-value=\""));
+    let names = ["who", "config", "metric", "at", "value"];
+    let of = |part: &str| names.map(|name| attribute(part, name).unwrap_or_default());
+    with_data.map(of).collect()
+}
+
+fn attribute(part: &str, name: &str) -> Option<String> {
+    let rest = part.split(format!(" data-{name}=\"").as_str()).nth(1)?;
+    Some(rest.split('"').next()?.to_owned())
+}
+
+#[test]
+fn what_is_drawn_is_what_was_measured() {
+    for name in PAPERS {
+        let paper = Paper::find(name).unwrap();
+        let (page, figures) = page_of(&paper);
+        let index = Index::new(&figures);
+        let mut seen = BTreeSet::new();
+        for [who, config, metric, at, value] in drawn(&page) {
+            let share = format!("{metric}.{at}");
+            let known = match who.as_str() {
+                "ours" => {
+                    let found = index.get(&config, &metric).or(index.get(&config, &share));
+                    let found = found.unwrap_or_else(|| panic!("{config} {metric} {at}"));
+                    seen.insert((found.config.clone(), found.metric.clone()));
+                    found.value
+                }
+                _ => paper.value(&config, &metric).unwrap().value,
+            };
+            assert_eq!(value.parse().ok(), known, "{who} {config} {metric} {at}");
+        }
+        for figure in &figures {
+            let beside = ["paper.", "quotient."];
+            let whole = (figure.config.clone(), figure.metric.clone());
+            let is_beside = beside.iter().any(|start| figure.metric.starts_with(start));
+            assert!(is_beside || seen.contains(&whole), "{whole:?} is nowhere");
+        }
+        assert!(page.contains("None of its figures is a result"));
+        let elsewhere = ["<script", "://", " src=", "@import", "url("];
+        assert!(
+            !elsewhere.iter().any(|word| page.contains(word)),
+            "nothing from elsewhere"
+        );
+    }
+}
+
+#[test]
+fn curves_of_the_papers_are_curves_here() {
+    let paper = Paper::find("menon").unwrap();
+    let (page, _) = page_of(&paper);
+    let of = |id: &str| {
+        let start = page.find(&format!("<h3>{id}: ")).unwrap();
+        let rest = &page[start + 4..];
+        rest[..rest.find("<h3>").unwrap_or(rest.len())].to_owned()
+    };
+    // Linux with three NICs and the driver domain with two are all that the text of figure 3 says.
+    let nics = of("figure 3");
+    assert_eq!(nics.matches("<polyline").count(), 4);
+    assert!(nics.contains("data-who=\"paper\" data-at=\"3\" data-value=\"2.462\""));
+    assert!(nics.contains("data-who=\"paper\" data-at=\"2\" data-value=\"1.878\""));
+    let points = |text: &str| text.matches("<circle").count();
+    assert_eq!(points(&nics), 2 * axis("wires").len() + 2);
+    // Of figure 1 the text has no value.
+    let buffers = of("figure 1");
+    assert_eq!(points(&buffers), 4 * axis("buffer").len());
+    assert!(
+        !buffers.contains("<td>menon-linux@wires"),
+        "no points of another curve"
+    );
+    assert!(buffers.contains("The paper's text states no value of: throughput (menon-linux, "));
+    assert_eq!(points(&of("figure 7")), 3 * 4 * axis("offered").len());
+    assert!(!of("figure 8").contains("<circle"), "bars, at one rate");
+}
+
+#[test]
+fn a_verdict_stands_beside_each_ratio() {
+    let paper = Paper::find("sccp").unwrap();
+    let (page, figures) = page_of(&paper);
+    let judged = figures
+        .iter()
+        .filter(|figure| figure.metric.starts_with("quotient."));
+    let said = |figure: &Figure| format!("<td>{}</td>", words(figure.verdict.unwrap()));
+    for figure in judged {
+        assert!(page.contains(&said(figure)), "{figure:?}");
+    }
+}
+
+#[test]
+fn every_item_is_there_or_says_why_not() {
+    for name in PAPERS {
+        let paper = Paper::find(name).unwrap();
+        let stands = Stands::new();
+        let part = Part {
+            paper: &paper,
+            stands: &stands,
+            figures: &[],
+        };
+        let page = page(
+            &Provenance::collect("here".to_owned(), false),
+            &[part],
+            &Flames::default(),
+        );
+        for item in &paper.item {
+            assert!(
+                page.contains(&format!("<h3>{}: ", escape(&item.id))),
+                "{}",
+                item.id
+            );
+        }
+        assert_eq!(page.matches("<p class=\"soft\">Not here: ").count(), {
+            paper.item.iter().filter(|item| item.why.is_some()).count()
+        });
+    }
+}

@@ -1,0 +1,244 @@
+//! Pages in a real browser, which draws without a screen: nothing is blank, nothing sticks out,
+//! every figure has ink.
+
+use super::*;
+use miniz_oxide::inflate::decompress_to_vec_zlib;
+use serde_json::Value as Json;
+use std::path::Path;
+use std::process::Command;
+use testing::require;
+
+const BROWSER: &str = "chromium-headless-shell";
+/// Of the window, pixels.
+const WIDTH: usize = 1000;
+/// What is right of everything, less than a body's padding.
+const MARGIN: usize = 8;
+/// A colour is one, and no grey of a letter's, from this distance of its components on.
+const COLOURED: u8 = 40;
+/// Coloured pixels of the least figure.
+const INK: usize = 30;
+
+/// Added to a copy of the page: says where its figures are, and which of their texts stick out of
+/// them or lie on something else.
+const LOOK: &str = "<script>
+const box = e => {
+    const b = e.getBoundingClientRect();
+    return [b.left, b.top, b.right, b.bottom];
+};
+const meet = (a, b) => Math.min(a[2], b[2]) - Math.max(a[0], b[0]) > 1
+    && Math.min(a[3], b[3]) - Math.max(a[1], b[1]) > 2;
+const figures = [...document.querySelectorAll('svg')];
+const wrong = figures.flatMap(svg => {
+    const out = box(svg), texts = [...svg.querySelectorAll('text')];
+    const bars = [...svg.querySelectorAll('rect')].map(box);
+    return texts.filter((text, n) => {
+        const b = box(text);
+        return b[0] < out[0] - 1 || b[1] < out[1] - 1 || b[2] > out[2] + 1 || b[3] > out[3] + 1
+            || texts.slice(n + 1).some(other => meet(b, box(other)))
+            || bars.some(bar => meet(b, bar));
+    }).map(text => text.textContent);
+});
+const root = document.documentElement;
+root.dataset.seen = JSON.stringify({ width: root.scrollWidth, height: root.scrollHeight, wrong,
+    figures: figures.map(svg => ({ name: svg.getAttribute('aria-label'), at: box(svg) })) });
+</script></body>";
+
+/// What a browser says, and keeps, of a page that lies in a folder.
+fn browse(folder: &Path, page: &str, dark: bool, args: &[String]) -> String {
+    let file = folder.join("page.html");
+    std::fs::write(&file, page).unwrap();
+    let scheme = if dark { 0 } else { 1 };
+    let output = Command::new("timeout")
+        .args([
+            "120",
+            BROWSER,
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+        ])
+        .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
+        .arg(format!("--user-data-dir={}", folder.join("home").display()))
+        .args(args)
+        .arg(format!("file://{}", file.display()))
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Pixels of a picture, 8 bits a component.
+struct Picture {
+    width: usize,
+    height: usize,
+    pixels: Vec<[u8; 3]>,
+}
+
+impl Picture {
+    fn at(&self, x: usize, y: usize) -> [u8; 3] {
+        self.pixels[y * self.width + x]
+    }
+
+    /// From a PNG that is not interlaced and has no palette: what the browser writes.
+    fn of(png: &[u8]) -> Self {
+        let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()) as usize;
+        let (width, height) = (number(16), number(20));
+        let bytes = match (png[24], png[25], png[28]) {
+            (8, 2, 0) => 3,
+            (8, 6, 0) => 4,
+            other => panic!("another kind of PNG: {other:?}"),
+        };
+        let (mut packed, mut at) = (Vec::new(), 8);
+        while at < png.len() {
+            if &png[at + 4..at + 8] == b"IDAT" {
+                packed.extend(&png[at + 8..at + 8 + number(at)]);
+            }
+            at += 12 + number(at);
+        }
+        let rows = decompress_to_vec_zlib(&packed).unwrap();
+        let mut above = vec![0_u8; width * bytes];
+        let mut pixels = Vec::with_capacity(width * height);
+        for row in rows.chunks(1 + width * bytes) {
+            let mut line = row[1..].to_vec();
+            for x in 0..line.len() {
+                let left = if x < bytes { 0 } else { line[x - bytes] };
+                let corner = if x < bytes { 0 } else { above[x - bytes] };
+                line[x] = line[x].wrapping_add(predicted(row[0], left, above[x], corner));
+            }
+            pixels.extend(
+                line.chunks(bytes)
+                    .map(|pixel| [pixel[0], pixel[1], pixel[2]]),
+            );
+            above = line;
+        }
+        assert_eq!(pixels.len(), width * height);
+        Self {
+            width,
+            height,
+            pixels,
+        }
+    }
+}
+
+/// What a filter of PNG expects of a byte.
+fn predicted(filter: u8, left: u8, above: u8, corner: u8) -> u8 {
+    let [a, b, c] = [left, above, corner].map(i16::from);
+    let to = |from: i16| (a + b - c - from).abs();
+    match filter {
+        0 => 0,
+        1 => left,
+        2 => above,
+        3 => ((a + b) / 2) as u8,
+        _ if to(a) <= to(b) && to(a) <= to(c) => left,
+        _ if to(b) <= to(c) => above,
+        _ => corner,
+    }
+}
+
+/// What is wrong with how a page looks.
+fn faults(page: &str, dark: bool) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let looking = page.replace("</body>", LOOK);
+    let size = |height: usize| format!("--window-size={WIDTH},{height}");
+    let dom = ["--dump-dom".to_owned(), size(800)];
+    let dom = browse(folder.path(), &looking, dark, &dom);
+    let seen = dom.split("data-seen=\"").nth(1).unwrap();
+    let seen = seen.split('"').next().unwrap();
+    let seen = seen
+        .replace("&quot;", "\"")
+        .replace("&lt;", "<")
+        .replace("&gt;", ">");
+    let seen: Json = serde_json::from_str(&seen.replace("&amp;", "&")).unwrap();
+    let mut faults = Vec::new();
+    let width = seen["width"].as_u64().unwrap() as usize;
+    if width > WIDTH {
+        faults.push(format!("{width} pixels wide"));
+    }
+    for text in seen["wrong"].as_array().unwrap() {
+        faults.push(format!("{text} is not where it fits"));
+    }
+    let file = folder.path().join("page.png");
+    let height = seen["height"].as_u64().unwrap() as usize;
+    let shot = [format!("--screenshot={}", file.display()), size(height)];
+    browse(folder.path(), page, dark, &shot);
+    let picture = Picture::of(&std::fs::read(&file).unwrap());
+    assert_eq!((picture.width, picture.height), (WIDTH, height));
+    let paper = picture.at(0, 0);
+    let lines = 0..picture.height;
+    if lines
+        .clone()
+        .any(|y| (WIDTH - MARGIN..WIDTH).any(|x| picture.at(x, y) != paper))
+    {
+        faults.push("something is right of the margin".to_owned());
+    }
+    if lines
+        .clone()
+        .all(|y| (0..WIDTH).all(|x| picture.at(x, y) == paper))
+    {
+        faults.push("blank".to_owned());
+    }
+    for figure in seen["figures"].as_array().unwrap() {
+        let at = figure["at"].as_array().unwrap();
+        let [left, top, right, bottom] =
+            [0, 1, 2, 3].map(|n| at[n].as_f64().unwrap().max(0.0) as usize);
+        let within = (top..bottom.min(height)).flat_map(|y| (left..right).map(move |x| (x, y)));
+        let coloured = |(x, y): &(usize, usize)| {
+            let pixel = picture.at(*x, *y);
+            pixel.iter().max().unwrap() - pixel.iter().min().unwrap() > COLOURED
+        };
+        if within.filter(coloured).count() < INK {
+            faults.push(format!("{} is empty", figure["name"]));
+        }
+    }
+    faults
+}
+
+#[test]
+fn a_browser_shows_every_figure_and_nothing_sticks_out() {
+    require!(tool(BROWSER));
+    for (name, dark) in PAPERS.into_iter().zip([true, false].into_iter().cycle()) {
+        let (page, _) = page_of(&Paper::find(name).unwrap());
+        assert!(page.contains("<svg"), "{name}");
+        assert_eq!(faults(&page, dark), [""; 0], "{name}, dark: {dark}");
+    }
+}
+
+#[test]
+fn what_is_empty_or_too_wide_is_found() {
+    require!(tool(BROWSER));
+    let (page, _) = page_of(&Paper::find("oi").unwrap());
+    let bars = page.replacen("<rect class=\"", "<rect fill=\"none\" class=\"no-", 1);
+    assert_eq!(faults(&bars, false), [""; 0], "one bar of several");
+    let first = page.find("<svg").unwrap();
+    let end = first + page[first..].find("</svg>").unwrap();
+    let no_bars = page[first..end].replace("<rect class=\"", "<rect fill=\"none\" class=\"no-");
+    let empty = format!("{}{no_bars}{}", &page[..first], &page[end..]);
+    assert_eq!(faults(&empty, false), ["\"throughput\" is empty"]);
+    let wide = page.replace(
+        "</h1>",
+        "</h1><p style=\"width:3000px;background:red\">x</p>",
+    );
+    let found = faults(&wide, false);
+    assert!(
+        found.iter().any(|fault| fault.ends_with("pixels wide")),
+        "{found:?}"
+    );
+    assert!(
+        found
+            .iter()
+            .any(|fault| fault.contains("right of the margin")),
+        "{found:?}"
+    );
+    let blank = page.replace("<body>", "<body style=\"visibility:hidden\">");
+    assert!(faults(&blank, false).contains(&"blank".to_owned()));
+    let long = page.replacen(
+        ", the paper's</text>",
+        &format!("{}</text>", "x".repeat(90)),
+        1,
+    );
+    let found = faults(&long, false);
+    assert!(
+        found.iter().any(|fault| fault.ends_with("where it fits")),
+        "{found:?}"
+    );
+}

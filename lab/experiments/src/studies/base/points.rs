@@ -1,0 +1,77 @@
+//! Points of curves as text: streams by their receivers' buffers, a web server by what it is asked.
+
+use super::rows::short;
+use crate::plan::{Config, Direction, Plan, Receive};
+use figures::report::{Figure, Index, table};
+
+/// Throughput by the receiver's buffer, a column for each configuration.
+pub(super) fn receive_table(plan: &Plan, index: &Index<'_>) -> String {
+    let Some(receive) = &plan.receive else {
+        return String::new();
+    };
+    let columns = plan
+        .column
+        .iter()
+        .filter(|column| column.goes(Direction::ToGuest));
+    let stops = columns.flat_map(|column| {
+        let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
+        wires.flat_map(|wire| plan.stops(column, wire))
+    });
+    let of = |stop: &Config, buffer| index.get(&Receive::by(stop, buffer).name(), "throughput");
+    let any = |stop: &Config| {
+        receive
+            .buffer
+            .iter()
+            .any(|&buffer| of(stop, buffer).is_some())
+    };
+    let stops: Vec<Config> = stops.filter(any).collect();
+    if stops.is_empty() {
+        return String::new();
+    }
+    let names: Vec<String> = stops.iter().map(Config::name).collect();
+    let mut header = vec!["receive buffer, KB: Gb/s"];
+    header.extend(names.iter().map(String::as_str));
+    let row = |&buffer: &usize| {
+        let kb = format!("{}", buffer as f64 / 1024.0);
+        let cells = stops.iter().map(|stop| short(of(stop, buffer)));
+        std::iter::once(kb).chain(cells).collect()
+    };
+    let rows: Vec<Vec<String>> = receive.buffer.iter().map(row).collect();
+    format!("{}\n\n", table(&header, &rows))
+}
+
+/// A web server's replies, by what was asked.
+pub(super) fn web_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
+    if plan.web.is_none() {
+        return String::new();
+    }
+    let metrics = [
+        ("replies", "replies/s"),
+        ("unanswered", "unanswered"),
+        ("connection_ms.p50", "p50 ms"),
+        ("cycles_per_request.driver", "driver cyc/request"),
+        ("cycles_per_request.total", "total"),
+    ];
+    let mut header = vec!["web server"];
+    header.extend(metrics.map(|(_, title)| title));
+    header.push("peak");
+    let mut rows = Vec::new();
+    for figure in figures.iter().filter(|f| f.metric == "replies") {
+        let name = figure.config.as_str();
+        let mut row = vec![name.to_owned()];
+        row.extend(metrics.map(|(metric, _)| short(index.get(name, metric))));
+        rows.push(row);
+    }
+    for figure in figures.iter().filter(|f| f.metric == "peak_replies") {
+        let mut row = vec![figure.config.clone()];
+        row.resize(metrics.len() + 1, String::new());
+        row.push(short(Some(figure)));
+        rows.push(row);
+    }
+    if rows.is_empty() {
+        let why = figures.iter().find(|f| f.config.ends_with("offered=any"));
+        let why = why.and_then(|f| f.note.as_deref()).unwrap_or_default();
+        return format!("web server: not measurable: {why}\n\n");
+    }
+    format!("{}\n\n", table(&header, &rows))
+}
