@@ -124,10 +124,8 @@ impl Helper {
         let Some(running) = &self.running else {
             return Vec::new();
         };
-        let flags = match running.outbox.is_empty() {
-            true => PollFlags::IN,
-            false => PollFlags::IN | PollFlags::OUT,
-        };
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, !running.outbox.is_empty());
         let link = running.link.as_ref();
         let link = link.map(|link| (heard, link.as_fd(), flags));
         let pidfd = (ended, running.pidfd.as_fd(), PollFlags::IN);

@@ -41,15 +41,11 @@ use std::process::ExitCode;
 /// The whole program, with these mechanisms beside counted grants, if any.
 #[must_use]
 pub fn run(mechanism: Option<Make>) -> ExitCode {
-    match serve(mechanism) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if let Some(error) = error {
-                print_error(&error);
-            }
-            ExitCode::FAILURE
-        }
-    }
+    let Err(error) = serve(mechanism) else {
+        return ExitCode::SUCCESS;
+    };
+    error.iter().for_each(|error| print_error(error));
+    ExitCode::FAILURE
 }
 
 /// Serves until the end. An error that was not said yet is returned.
@@ -67,22 +63,17 @@ fn serve(mechanism: Option<Make>) -> Result<(), Option<String>> {
 
 /// A domain costs about a dozen descriptors: the customary soft limit is reached with 64 guests.
 fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
     // Without it a smaller machine still fits; a larger one is told what it ran out of.
-    let _ = setrlimit(Resource::Nofile, raised);
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 fn read_machine() -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    io::stdin()
-        .lock()
-        .take(MACHINE_MAX as u64)
-        .read_to_end(&mut text)?;
+    let mut stdin = io::stdin().lock().take(MACHINE_MAX as u64);
+    stdin.read_to_end(&mut text)?;
     Ok(text)
 }
 
@@ -93,10 +84,8 @@ fn print_error(error: &str) {
     let cannot_run_here = sandbox::probe().is_err();
     let text: String = error.chars().flat_map(escaped).collect();
     let line = format!("{{\"error\":\"{text}\",\"cannot_run_here\":{cannot_run_here}}}\n");
-    let mut stdout = io::stdout().lock();
-    let _ = stdout
-        .write_all(line.as_bytes())
-        .and_then(|()| stdout.flush());
+    // It is a line, so nothing of it is kept back.
+    let _ = io::stdout().lock().write_all(line.as_bytes());
 }
 
 /// A character as it stands between quotes.

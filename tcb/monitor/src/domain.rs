@@ -47,10 +47,13 @@ pub(crate) struct Running {
 
 /// One domain.
 #[derive(Debug)]
-pub(crate) struct Domain {
-    pub(crate) id: DomId,
-    pub(crate) spec: Arc<NewDomain>,
-    pub(crate) life: Life,
+pub struct Domain {
+    /// Its id.
+    pub id: DomId,
+    /// What it is made of.
+    pub spec: Arc<NewDomain>,
+    /// Where it stands.
+    pub life: Life,
     pub(crate) counters: Arc<CallCounters>,
     pub(crate) parts: Option<Parts>,
     pub(crate) attaches: TokenBucket,
@@ -126,22 +129,15 @@ impl Domain {
         Ok(())
     }
 
-    /// Its process is there.
-    pub(crate) fn started(&mut self, now_ns: u64) {
-        if let Some(process) = self.process() {
-            self.pids = (process.pid, process.agent_pid);
-        }
-        self.life.started(now_ns);
-    }
-
     /// Whether it was killed, and the kernel does not let go of its process.
     pub(crate) fn lingers(&self) -> bool {
-        self.process().is_some_and(|process| process.lingers())
+        let process = self.process();
+        process.is_some_and(|process| process.lingers.load(Ordering::Relaxed))
     }
 
     /// The domain's process, if it is there.
     pub(crate) fn process(&self) -> Option<&Arc<Process>> {
-        self.running()?.worker.process()
+        self.running()?.worker.process.get()
     }
 
     /// The domain's worker, if it was started and has not gone.
@@ -152,7 +148,7 @@ impl Domain {
     /// Reads the CPU clocks once more; the last reading stays when they are gone.
     pub(crate) fn read_cpu(&mut self) -> [u64; 3] {
         let now = self.running().map(|running| {
-            let process = running.worker.process();
+            let process = running.worker.process.get();
             let [domain, agent] = process.map_or([0; 2], |process| process.cpu());
             [domain, agent, running.worker.cpu_ns()]
         });

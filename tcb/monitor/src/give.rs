@@ -137,7 +137,7 @@ mod tests {
     fn is_gone_soon(machine: &mut Hypervisor, id: DomId) {
         testing::wait_for("it is not gone", || {
             machine.handle(0);
-            (machine.life(id)?.stage == Stage::Gone).then_some(())
+            (machine.domain(id)?.life.stage == Stage::Gone).then_some(())
         });
     }
 
@@ -166,13 +166,13 @@ mod tests {
         };
         machine.give_device(id, Some(slow)).unwrap();
         machine.give_up(id, "over");
-        let stage = machine.life(id).map(|life| life.stage);
+        let stage = machine.domain(id).map(|domain| domain.life.stage);
         assert_eq!(stage, Some(Stage::Ending), "its device has not ended");
         machine.give_up(id, "again");
         machine.forget(id).unwrap_err();
         ends.send(()).unwrap();
         is_gone_soon(&mut machine, id);
-        assert_eq!(machine.life(id).unwrap().text(), "over");
+        assert_eq!(machine.domain(id).unwrap().life.text(), "over");
         machine.forget(id).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use crate::attach;
 use crate::domain::{Domain, Parts};
 use crate::grant::mechanism::Make;
 use crate::hypercall::Shared;
-use crate::life::{Demand, Life};
+use crate::life::Demand;
 use crate::memory::Memory;
 use crate::numbers::Numbers;
 use crate::post::Post;
@@ -15,7 +15,6 @@ use crate::spec::{DomainError, Start};
 use crate::watch::Watch;
 use abi::core::{NewDomain, Stage};
 use abi::layout::info;
-use abi::status::Program;
 use abi::{ConnId, DomId, XenbusState};
 use std::collections::BTreeSet;
 use std::io;
@@ -98,7 +97,15 @@ impl Hypervisor {
         Ok(domain)
     }
 
-    fn domain(&self, id: DomId) -> Option<&Domain> {
+    /// Every domain, in the order of creation.
+    #[must_use]
+    pub fn domains(&self) -> &[Domain] {
+        &self.domains
+    }
+
+    /// A domain.
+    #[must_use]
+    pub fn domain(&self, id: DomId) -> Option<&Domain> {
         self.domains.iter().find(|domain| domain.id == id)
     }
 
@@ -188,28 +195,6 @@ impl Hypervisor {
             .map_or_else(|| id.to_string(), |d| d.spec.name.as_str().to_owned())
     }
 
-    /// A domain's program.
-    #[must_use]
-    pub fn program(&self, id: DomId) -> Option<Program> {
-        self.domain(id).map(|domain| domain.spec.program)
-    }
-
-    /// Where a domain stands.
-    #[must_use]
-    pub fn life(&self, id: DomId) -> Option<&Life> {
-        self.domain(id).map(|domain| &domain.life)
-    }
-
-    /// Every domain's id and where it stands, in the order of creation.
-    pub fn lives(&self) -> impl Iterator<Item = (DomId, &Life)> {
-        self.domains.iter().map(|domain| (domain.id, &domain.life))
-    }
-
-    /// Every domain's id, in the order of creation.
-    pub fn ids(&self) -> impl Iterator<Item = DomId> {
-        self.domains.iter().map(|domain| domain.id)
-    }
-
     /// Whether every connection of a domain's is up, but for those whose other end is dead.
     #[must_use]
     pub fn is_connected(&self, id: DomId) -> bool {
@@ -273,17 +258,20 @@ impl Hypervisor {
         let Some(domain) = self.domain_mut(id) else {
             return;
         };
-        domain.started(now_ns);
-        let process = domain.process().cloned();
-        let process = process.filter(|_| domain.life.is_alive());
-        if process.is_some_and(|process| self.watch.add(id, &process).is_err()) {
+        domain.life.started(now_ns);
+        let Some(process) = domain.process().cloned() else {
+            return;
+        };
+        domain.pids = (process.pid, process.agent_pid);
+        if domain.life.is_alive() && self.watch.add(id, &process).is_err() {
             self.kill(id, "killed: it cannot be watched");
         }
     }
 
     /// Sees to deadlines; returns when to call again at the latest.
     pub fn tick(&mut self, now_ns: u64) -> Option<u64> {
-        let over = |id: DomId| self.life(id).is_none_or(|life| life.stage.is_over());
+        let is_over = |domain: &Domain| domain.life.stage.is_over();
+        let over = |id: DomId| self.domain(id).is_none_or(is_over);
         let (late, mut next) = self.shared.counted.pins.overdue(over, now_ns);
         let why = "killed: it kept a device over the memory of a dead domain";
         let mut late: Vec<_> = late.into_iter().map(|user| (user, why)).collect();
@@ -317,7 +305,7 @@ impl Hypervisor {
 
     /// Kills every domain.
     pub fn kill_all(&mut self, why: &str) {
-        let all: Vec<DomId> = self.ids().collect();
+        let all: Vec<_> = self.domains.iter().map(|domain| domain.id).collect();
         for id in all {
             self.kill(id, why);
         }
@@ -336,7 +324,7 @@ impl Hypervisor {
         domain.read_cpu();
         if let Some(running) = domain.running() {
             running.worker.stop(running.thread.thread());
-            if let Some(process) = running.worker.process().cloned() {
+            if let Some(process) = running.worker.process.get().cloned() {
                 process.strike();
                 self.watch.remove(&process);
             }

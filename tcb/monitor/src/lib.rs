@@ -45,6 +45,7 @@ mod watch;
 mod worker;
 
 pub use device::{Device, DeviceControl, DeviceMap, NoRoom};
+pub use domain::Domain;
 pub use hypervisor::Hypervisor;
 pub use pins::Pin;
 pub use spec::{DomainError, Start};

@@ -19,14 +19,15 @@ pub(crate) struct Process {
     sandboxed: Mutex<Sandboxed>,
     pub(crate) pid: i32,
     pub(crate) agent_pid: i32,
-    pidfd: OwnedFd,
+    /// Readable when the process has ended.
+    pub(crate) pidfd: OwnedFd,
     /// The port in `sandboxed` once more, for the main thread alone: no call waits for what the
     /// worker does with the agent.
     pub(crate) attach: Listener,
     /// CPU time of domain and agent as last read, so that it outlives them.
     cpu_ns: [AtomicU64; 2],
     /// Whether it was killed and the kernel has not let go of it for longer than that takes.
-    lingers: AtomicBool,
+    pub(crate) lingers: AtomicBool,
 }
 
 impl Process {
@@ -48,11 +49,6 @@ impl Process {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Readable when the process has ended.
-    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
     /// Kills the domain's process, without waiting. Its agent follows in [`Process::end`].
     pub(crate) fn strike(&self) {
         // It may be dead already.
@@ -68,11 +64,6 @@ impl Process {
             self.lingers.store(true, Ordering::Relaxed);
         }
         self.lingers.store(false, Ordering::Relaxed);
-    }
-
-    /// Whether it was killed, and is still there after longer than that takes.
-    pub(crate) fn lingers(&self) -> bool {
-        self.lingers.load(Ordering::Relaxed)
     }
 
     /// How the process ended, in words, if it is known.

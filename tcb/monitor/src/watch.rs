@@ -6,7 +6,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Result;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Set in an event's data, beside the domain's id, if it asks for a descriptor.
 const ASKS: u64 = 1 << 16;
@@ -24,7 +24,7 @@ impl Watch {
 
     /// Watches a domain's process.
     pub(crate) fn add(&self, id: DomId, process: &Process) -> Result<()> {
-        for (fd, asks) in [(process.pidfd(), 0), (process.attach.fd(), ASKS)] {
+        for (fd, asks) in [(process.pidfd.as_fd(), 0), (process.attach.fd(), ASKS)] {
             let data = EventData::new_u64(u64::from(id.0) | asks);
             epoll::add(&self.0, fd, data, EventFlags::IN)?;
         }
@@ -33,10 +33,8 @@ impl Watch {
 
     /// From now on it is heard when it asks for a descriptor, or it is not.
     pub(crate) fn hear(&self, id: DomId, process: &Process, hears: bool) {
-        let flags = match hears {
-            true => EventFlags::IN,
-            false => EventFlags::empty(),
-        };
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, hears);
         let data = EventData::new_u64(u64::from(id.0) | ASKS);
         // One that is not watched any more is dead.
         let _ = epoll::modify(&self.0, process.attach.fd(), data, flags);
@@ -44,7 +42,7 @@ impl Watch {
 
     /// Watches it no longer.
     pub(crate) fn remove(&self, process: &Process) {
-        for fd in [process.pidfd(), process.attach.fd()] {
+        for fd in [process.pidfd.as_fd(), process.attach.fd()] {
             let _ = epoll::delete(&self.0, fd);
         }
     }

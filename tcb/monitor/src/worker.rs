@@ -34,8 +34,8 @@ pub(crate) struct Control {
     page: CallPage,
     stop: AtomicBool,
     tid: AtomicI32,
-    /// Known as soon as the domain is started.
-    process: OnceLock<Arc<Process>>,
+    /// The domain's process, once it is there.
+    pub(crate) process: OnceLock<Arc<Process>>,
 }
 
 impl Control {
@@ -46,11 +46,6 @@ impl Control {
             tid: AtomicI32::new(0),
             process: OnceLock::new(),
         }
-    }
-
-    /// The domain's process, if it is there already.
-    pub(crate) fn process(&self) -> Option<&Arc<Process>> {
-        self.process.get()
     }
 
     /// The domain has been struck: clear it away. Ends the sleep of the worker, which is this

@@ -34,8 +34,8 @@ pub struct Spec<'a> {
     pub epoll: BorrowedFd<'a>,
     /// Becomes standard output and standard error.
     pub console: BorrowedFd<'a>,
-    /// CPUs that the domain may run on, a bit each; none: all. (The agent runs wherever it is called
-    /// from.)
+    /// CPUs that the domain may run on, a bit each; none: all. (The agent runs wherever it is
+    /// called from.)
     pub cpus: &'a [u64; CPU_WORDS],
     /// User and group id that the domain gets; none: 65534.
     pub uid: Option<u32>,

@@ -3,7 +3,7 @@
 use super::{Core, copies};
 use crate::control::named;
 use abi::DomId;
-use abi::core::{Ask, CoreStatus, LEFT_MAX, NewDomain, Stage, Tell};
+use abi::core::{Ask, CoreStatus, Field, LEFT_MAX, NewDomain, Stage, Tell, report_bytes};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
@@ -38,6 +38,10 @@ impl<E: ToString> From<E> for Refusal {
 
 pub(super) fn value(value: u64, fds: Vec<OwnedFd>) -> Answer {
     Ok(Some((value, fds)))
+}
+
+fn report(name: &str, report: &impl Field) -> Answer {
+    value(0, vec![sealed::write(name, &report_bytes(report))?])
 }
 
 pub(super) fn done() -> Answer {
@@ -91,14 +95,8 @@ impl Core {
                 let (back, front) = self.hypervisor.connect(backend, frontend, handle)?;
                 return value(u64::from(back.0) << 32 | u64::from(front.0), Vec::new());
             }
-            Ask::Status {} => {
-                let status = abi::core::report_bytes(&self.status());
-                return value(0, vec![sealed::write("status", &status)?]);
-            }
-            Ask::Audit {} => {
-                let audit = abi::core::report_bytes(&self.hypervisor.audit());
-                return value(0, vec![sealed::write("audit", &audit)?]);
-            }
+            Ask::Status {} => return report("status", &self.status()),
+            Ask::Audit {} => return report("audit", &self.hypervisor.audit()),
             Ask::GiveNothing { domain } => self.hypervisor.give_device(domain, None)?,
             Ask::GiveUp { domain, why } => self.hypervisor.give_up(domain, why.as_str()),
             Ask::Kill { domain, why } => self.hypervisor.kill(domain, why.as_str()),
@@ -171,10 +169,13 @@ impl Core {
         let (ours, theirs) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| console(e.into()))?;
         let beside = self.ways_to(id, &ours).map_err(console)?;
-        let program = match self.hypervisor.program(id) {
-            Some(Program::Driver) => "driver",
-            Some(Program::Guest) => "guest",
-            None => return Err("there is no such domain".into()),
+        let domain = self
+            .hypervisor
+            .domain(id)
+            .ok_or("there is no such domain")?;
+        let program = match domain.spec.program {
+            Program::Driver => "driver",
+            Program::Guest => "guest",
         };
         let start = Start {
             program: self.args.programs.join(program),
@@ -195,7 +196,7 @@ impl Core {
 
     /// Forgets a domain of which nothing is left: not in its process, and in no other's window.
     fn forget(&mut self, id: DomId) -> Result<(), Refusal> {
-        let stage = self.hypervisor.life(id).map(|life| life.stage);
+        let stage = self.hypervisor.domain(id).map(|domain| domain.life.stage);
         if stage != Some(Stage::Gone) || self.hypervisor.is_used(id) {
             return Err(Refusal {
                 why: format!(

@@ -205,8 +205,8 @@ impl Core {
 
     /// The frames that a socket is over.
     fn umem(&self, socket: &NewSocket) -> Result<Span, Refusal> {
-        let life = self.hypervisor.life(socket.domain);
-        let built = life.is_some_and(|life| life.stage == Stage::Built);
+        let domain = self.hypervisor.domain(socket.domain);
+        let built = domain.is_some_and(|domain| domain.life.stage == Stage::Built);
         let of = socket.of.unwrap_or(socket.domain);
         let memory = self.hypervisor.memory(of).filter(|_| built);
         let memory = memory.ok_or("the domain is not there any more")?;

@@ -25,7 +25,7 @@ use units::{SOCKETS, Units};
 /// themselves. What one leaves of its time the next one has; what is left then ends with this
 /// process.
 const END_STEP_NS: u64 = 5_000_000_000;
-/// How many steps there are: whoever waits for the end waits longer than for all of them.
+/// How many steps there are: systemd waits longer than for all of them.
 const END_STEPS: u64 = 3;
 /// Asks of the manager that are seen to in one turn.
 const ASKS_PER_TURN: usize = 64;
@@ -211,7 +211,8 @@ impl Core {
     /// Tells the manager which domains have come to another stage.
     fn tell_lives(&mut self) {
         let mut news = Vec::new();
-        for (domain, life) in self.hypervisor.lives() {
+        for domain in self.hypervisor.domains() {
+            let (domain, life) = (domain.id, &domain.life);
             let stage = life.stage;
             let known = self.known.entry(domain).or_default();
             if known.stage.replace(stage) != Some(stage) {

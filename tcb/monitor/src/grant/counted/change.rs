@@ -107,11 +107,7 @@ impl CountedGrants {
                 *status = GrantStatus::NoSpace;
             } else if let Some(entry) = state.entries.get(op.index) {
                 *gref = Table::reference(op.index, entry);
-                if let Some(words) = table.words(op.index) {
-                    words
-                        .translation
-                        .store(entry.translation().0, Ordering::Release);
-                }
+                table.show(op.index, entry.translation());
             }
         }
         if mapped {
@@ -345,9 +341,7 @@ fn announce(
                 continue;
             }
         }
-        words
-            .translation
-            .store(Translation::INVALID.0, Ordering::Release);
+        table.show(gref.index(), Translation::INVALID);
         leaving.push(Leaving {
             op: Some(op),
             index: gref.index(),
@@ -363,9 +357,7 @@ fn announce(
             && !entry.draining
             && words.translation.load(Ordering::Relaxed) != Translation::INVALID.0
         {
-            words
-                .translation
-                .store(entry.translation().0, Ordering::Release);
+            table.show(index, entry.translation());
         }
     }
     leaving

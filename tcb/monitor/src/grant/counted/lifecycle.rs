@@ -6,12 +6,11 @@ use super::registry::CountedGrants;
 use super::table::{Bound, Table};
 use crate::grant::window::WindowSlot;
 use crate::space::{AddressSpace, SpaceError, enter};
-use abi::counted::{ENTRIES_MAX, table_slots};
+use abi::counted::{ENTRIES_MAX, Translation, table_slots};
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Tables for one connection that may exist at a time: the one before may have its user still.
 const TABLES_PER_CONNECTION: usize = 2;
@@ -186,9 +185,7 @@ impl CountedGrants {
         let mut slots: Vec<Slot> = table.own_pages(bound).map(|page| page.slot).collect();
         for (index, ..) in table.state().entries.granted() {
             slots.push(Slot(bound.first + index));
-            if let Some(words) = table.words(index) {
-                words.translation.store(0, Ordering::Release);
-            }
+            table.show(index, Translation::INVALID);
         }
         // A user whose pages cannot be taken away is dead afterwards.
         let granter_done = table.state().granter_done;

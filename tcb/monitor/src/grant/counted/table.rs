@@ -2,14 +2,14 @@
 
 use super::entries::{Entries, Entry, Granted};
 use crate::memory::Memory;
-use abi::counted::{status_bytes, table_slots, translation_bytes};
+use abi::counted::{Translation, status_bytes, table_slots, translation_bytes};
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
 use sandbox::PageMap;
 use shmem::Region;
 use shmem::uses::{self, Words};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a user has a table.
@@ -105,6 +105,13 @@ impl Table {
         let span = self.region.span();
         let status = span.skip(translation_bytes(self.entries));
         (index < self.entries).then(|| Words::of(span, status, index))?
+    }
+
+    /// What the user finds of an entry from now on.
+    pub(super) fn show(&self, index: u32, translation: Translation) {
+        if let Some(words) = self.words(index) {
+            words.translation.store(translation.0, Ordering::Release);
+        }
     }
 
     /// The number under which the user's address space knows the sub-tables.
