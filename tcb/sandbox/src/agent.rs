@@ -32,7 +32,7 @@ pub enum AgentError {
     /// The agent did not answer by the deadline. What it did meanwhile is unknown: kill the domain.
     #[error("the agent did not answer in time")]
     Late,
-    /// The agent has ended, and with it the domain.
+    /// The agent has ended, and with it the domain; or it was given up before.
     #[error("the agent is gone")]
     Gone,
     /// The kernel refused one operation and the whole batch was undone: nothing changed.
@@ -73,15 +73,6 @@ struct Memory {
     /// Number of the read-write one; the read-only one's is one more.
     number: u32,
     frames: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum State {
-    /// The agent waits in this call.
-    Waiting(u64),
-    /// It missed a deadline, or could not take pages away: nothing is asked of it any more.
-    Failed,
-    Gone,
 }
 
 impl Record {
@@ -129,7 +120,9 @@ impl Record {
 pub struct Agent {
     listener: Listener,
     args: Region,
-    state: State,
+    /// The call that it waits in. None: it missed a deadline, could not take pages away, or is
+    /// gone: nothing is asked of it any more.
+    waits_in: Option<u64>,
     /// Its process.
     pid: i32,
     window_slots: u32,
@@ -154,7 +147,7 @@ impl Agent {
         let mut agent = Self {
             listener,
             args,
-            state: State::Gone,
+            waits_in: None,
             pid,
             window_slots,
             deadline: Self::DEADLINE,
@@ -317,17 +310,13 @@ impl Agent {
     }
 
     fn waiting(&self) -> Result<u64, AgentError> {
-        match self.state {
-            State::Waiting(id) => Ok(id),
-            State::Failed => Err(AgentError::Late),
-            State::Gone => Err(AgentError::Gone),
-        }
+        self.waits_in.ok_or(AgentError::Gone)
     }
 
     /// Lets the agent carry out what takes something away.
     fn must(&mut self, records: &[Record]) -> Result<(), AgentError> {
         self.go(records)?.map_err(|(_, errno)| {
-            self.state = State::Failed;
+            self.waits_in = None;
             AgentError::Stuck(errno)
         })
     }
@@ -355,12 +344,12 @@ impl Agent {
     }
 
     fn receive(&mut self, within: Duration) -> Result<Call, AgentError> {
-        self.state = State::Failed;
+        self.waits_in = None;
         let (mut wait, mut used_ns) = (within, None);
         for _ in 0..=PATIENCE {
             match self.listener.receive(wait) {
                 Ok(Some(call)) => {
-                    self.state = State::Waiting(call.id);
+                    self.waits_in = Some(call.id);
                     return Ok(call);
                 }
                 Ok(None) if wait.is_zero() => break,
@@ -384,12 +373,10 @@ impl Agent {
     }
 
     fn lost(&mut self, error: &io::Error) -> AgentError {
-        if error.raw_os_error() == Some(libc::ENOENT) {
-            self.state = State::Gone;
-            AgentError::Gone
-        } else {
-            self.state = State::Failed;
-            AgentError::Late
+        self.waits_in = None;
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => AgentError::Gone,
+            _ => AgentError::Late,
         }
     }
 }

@@ -7,8 +7,8 @@
 
 use core::ffi::c_void;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
 use std::io::{Cursor, Write};
+use std::sync::Once;
 
 /// Exit code of a process that touched memory which it had no business with.
 pub(crate) const EXIT_CODE: i32 = 77;
@@ -104,24 +104,21 @@ fn fix_up(rip: usize) -> Option<usize> {
 /// # Panics
 /// If the kernel refuses the handler: without it nothing here is safe to use.
 pub fn install_fault_handler() {
-    static INSTALLED: AtomicBool = AtomicBool::new(false);
-    if INSTALLED.load(Ordering::Acquire) {
-        return;
-    }
-    for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the struct is plain data whose all-zero form is valid; the handler has the
-        // signature that SA_SIGINFO asks for and uses async-signal-safe calls only. SA_ONSTACK
-        // uses the alternate stack where the thread has one. Two threads installing at once
-        // install the same thing.
-        let result = unsafe {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            action.sa_sigaction = handler as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            libc::sigaction(signal, &action, core::ptr::null_mut())
-        };
-        assert_eq!(result, 0, "no handler for signal {signal}");
-    }
-    INSTALLED.store(true, Ordering::Release);
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| [libc::SIGSEGV, libc::SIGBUS].into_iter().for_each(install));
+}
+
+fn install(signal: i32) {
+    // SAFETY: the struct is plain data whose all-zero form is valid; the handler has the
+    // signature that SA_SIGINFO asks for and uses async-signal-safe calls only. SA_ONSTACK
+    // uses the alternate stack where the thread has one.
+    let result = unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(signal, &action, core::ptr::null_mut())
+    };
+    assert_eq!(result, 0, "no handler for signal {signal}");
 }
 
 /// The handler of SIGSEGV and SIGBUS.
