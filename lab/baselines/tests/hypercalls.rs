@@ -10,6 +10,8 @@ use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus, Slot};
 use baselines::mechanisms;
 use monitor::DeviceMap;
+use monitor::device::slots;
+use monitor::grant::WindowSlot;
 use proptest::prelude::*;
 use rig::{ENTRIES, Rig, SLOTS};
 use rustix::io::Errno;
@@ -78,7 +80,8 @@ fn what_shows_a_device_is_no_grant_s() {
     };
     let reserve = |rig: &Rig, number, pages: &[DeviceMap]| {
         let mut grants = rig.shared.grants.lock();
-        grants.reserve_device(DomId(0), number, pages)
+        let (holds, slots) = (WindowSlot::Device(number), slots(pages));
+        slots.is_some_and(|slots| grants.reserve(DomId(0), holds, &slots))
     };
     let pages = [part(1, 2), part(6, 1)];
     assert!(reserve(&rig, NUMBER, &pages));
@@ -103,7 +106,7 @@ fn what_shows_a_device_is_no_grant_s() {
     };
     assert_eq!(fill(&mut rig), [0, 3, 4, 5, 7]);
     let mut grants = rig.shared.grants.lock();
-    grants.unreserve_device(DomId(0), &pages);
+    grants.unreserve(DomId(0), &slots(&pages).unwrap());
     drop(grants);
     assert_eq!(fill(&mut rig), [1, 2, 6]);
     assert!(!reserve(&rig, NUMBER + 1, &pages), "the window is full");

@@ -4,7 +4,7 @@
 
 use abi::machine::{Forward, Nat, Transport, Uplink as UplinkSpec};
 use netdev::netns::Namespace;
-use netdev::{Opened, SetupError, TapSpec, Uplink, open_queues};
+use netdev::{Opened, SetupError, TapSpec, Uplink, open_queues, remove};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::Command;
@@ -37,6 +37,11 @@ fn spec(namespace: &Namespace, ifname: &str, mac: [u8; 6], address: &str) -> Tap
         mtu: 1500,
         ..TapSpec::default()
     }
+}
+
+fn forwarding(namespace: &Namespace) -> String {
+    let text = namespace.enter(|| fs::read_to_string(FORWARD).unwrap());
+    text.unwrap().trim().to_owned()
 }
 
 fn inside(namespace: &Namespace) -> TapSpec {
@@ -151,10 +156,7 @@ const FAR: [u8; 4] = [192, 0, 2, 9];
 #[test]
 fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
     let Some(namespace) = namespace() else { return };
-    let forwarding = || {
-        let text = namespace.enter(|| fs::read_to_string(FORWARD).unwrap());
-        text.unwrap().trim().to_owned()
-    };
+    let forwarding = || forwarding(&namespace);
     let Some(outside) = open(&spec(&namespace, "out0", OUTSIDE, "192.0.2.1/24")) else {
         return;
     };
@@ -189,6 +191,46 @@ fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
         let taken = open_queues(&inside(&namespace)).unwrap_err();
         assert!(taken.to_string().contains("address translation"), "{taken}");
         drop(copy);
+    }
+}
+
+/// In whichever order they go, and whether the process that has set one up is there still.
+#[test]
+fn a_system_forwards_as_long_as_any_uplink_is_there() {
+    let Some(namespace) = namespace() else { return };
+    let before = forwarding(&namespace);
+    let other = TapSpec {
+        uplink: Some(UplinkSpec::Nat(Nat { forward: vec![] })),
+        ..spec(&namespace, "up1", OUTSIDE, "10.8.0.1/24")
+    };
+    let both = [inside(&namespace), other];
+    let Some(probe) = open(&both[0]) else { return };
+    drop(probe);
+    for (first, second) in [(0, 1), (1, 0)] {
+        let mut opened = both.each_ref().map(|spec| Some(open_again(spec)));
+        drop(opened[first].take());
+        assert_eq!(forwarding(&namespace), "1");
+        // What another process knows of the one that is left.
+        let left = opened[second].take().unwrap();
+        let uplink = left.uplink.as_ref().unwrap();
+        let switched_on: Vec<String> = uplink.switched_on().iter().map(|s| s.to_string()).collect();
+        assert_eq!(switched_on, [FORWARD]);
+        let kept = uplink.kept().try_clone_to_owned().unwrap();
+        let adopted = Uplink::adopt(&both[second], kept, &switched_on);
+        drop(left);
+        assert_eq!(forwarding(&namespace), "1");
+        // One that was closed while no process saw to it.
+        remove(&both[first], &switched_on).unwrap();
+        assert_eq!(forwarding(&namespace), "1");
+        drop(adopted);
+        assert_eq!(forwarding(&namespace), before);
+    }
+    if before == "0" {
+        namespace
+            .enter(|| fs::write(FORWARD, "1").unwrap())
+            .unwrap();
+        remove(&both[0], &[FORWARD.to_owned()]).unwrap();
+        assert_eq!(forwarding(&namespace), "0");
     }
 }
 

@@ -198,7 +198,7 @@ pub(crate) fn take_up(
 /// Removes what has stayed of a device that a netd before was to close.
 pub(crate) fn remove(opening: &Opening) {
     if let Device::Tap(tap) = &opening.device
-        && let Err(error) = netdev::remove(tap)
+        && let Err(error) = netdev::remove(tap, &opening.switched_on)
     {
         eprintln!("grantway-netd: an interface stays: {error}");
     }
@@ -222,20 +222,12 @@ impl Unit {
 
     /// Settings of the system that were switched on for it.
     pub(crate) fn switched_on(&self) -> Vec<String> {
-        let of = |uplink: &Uplink| {
-            uplink
-                .switched_on()
-                .iter()
-                .map(|on| (*on).to_owned())
-                .collect()
+        let uplink = match self {
+            Self::Tap { uplink, .. } => uplink.as_ref(),
+            _ => None,
         };
-        match self {
-            Self::Tap {
-                uplink: Some(uplink),
-                ..
-            } => of(uplink),
-            _ => Vec::new(),
-        }
+        let settings = uplink.map_or(&[][..], Uplink::switched_on);
+        settings.iter().map(|on| (*on).to_owned()).collect()
     }
 
     /// Whether it goes with its descriptors, and nothing else of the system's with it.

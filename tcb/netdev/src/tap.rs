@@ -5,7 +5,7 @@ use crate::interface::{Network, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
 use crate::steering::Steering;
 use crate::tun;
-use crate::uplink::{self, Uplink};
+use crate::uplink::{self, Forwarding, Uplink};
 use abi::machine::Tap as TapSpec;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,11 +53,13 @@ pub fn release(fd: &OwnedFd) -> io::Result<()> {
     tun::persist(fd, false)
 }
 
-/// Removes a persistent interface of which nobody has a descriptor, if it is there.
+/// Removes what another process has left of a TAP of which nobody has a descriptor: the interface
+/// if it is persistent, and forwarding that was switched on for it.
 ///
 /// # Errors
 /// It cannot be removed, or its namespace is not there.
-pub fn remove(spec: &TapSpec) -> Result<(), SetupError> {
+pub fn remove(spec: &TapSpec, switched_on: &[String]) -> Result<(), SetupError> {
+    drop(Forwarding::adopt(spec, switched_on));
     let remove = || -> io::Result<()> {
         let owner = spec.persistent.as_deref();
         if owner.map(|owner| is_there(spec, owner)).transpose()? == Some(true) {

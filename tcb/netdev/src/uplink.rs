@@ -7,9 +7,10 @@ use crate::interface::{Network, failed, in_place, namespace};
 use crate::netlink::Netlink;
 use crate::nftables::Table;
 use abi::machine::{Nat, Tap as TapSpec, Transport, Uplink as UplinkSpec};
-use std::fs;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fs, io};
 
 /// Forwarding of IPv4 and IPv6 packets between interfaces.
 const FORWARDING: [&str; 2] = [
@@ -18,13 +19,26 @@ const FORWARDING: [&str; 2] = [
 ];
 
 /// Address translation that was set up. It ends when this and all copies of its descriptor are
-/// closed; forwarding that was off before is off again when this is dropped.
+/// closed; forwarding that was off before is off again when this is dropped, and all others that
+/// need it in this namespace.
 #[derive(Debug)]
 pub struct Uplink {
     table: OwnedFd,
+    forwarding: Forwarding,
+}
+
+/// What an uplink needs to be switched on that was off before there was any.
+#[derive(Debug)]
+pub(crate) struct Forwarding {
     netns: Option<String>,
-    /// Settings that were 0.
-    switched_on: Vec<&'static str>,
+    settings: Vec<&'static str>,
+}
+
+/// The settings of every [`Forwarding`] that there is, and their namespaces.
+static NEEDED: Mutex<Vec<(Option<String>, &'static str)>> = Mutex::new(Vec::new());
+
+fn needed() -> MutexGuard<'static, Vec<(Option<String>, &'static str)>> {
+    NEEDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Uplink {
@@ -34,32 +48,65 @@ impl Uplink {
         self.table.as_fd()
     }
 
-    /// Settings of the system that were switched on for it.
+    /// Settings of the system that were switched on for it, or for others before.
     #[must_use]
     pub fn switched_on(&self) -> &[&'static str] {
-        &self.switched_on
+        &self.forwarding.settings
     }
 
     /// What another process has set up for `spec`: what that has kept, and which settings it has
     /// switched on.
     #[must_use]
     pub fn adopt(spec: &TapSpec, kept: OwnedFd, switched_on: &[String]) -> Self {
-        let of_them = |setting: &&str| switched_on.iter().any(|on| on == setting);
         Self {
             table: kept,
-            netns: spec.netns.clone(),
-            switched_on: FORWARDING.into_iter().filter(of_them).collect(),
+            forwarding: Forwarding::adopt(spec, switched_on),
         }
     }
 }
 
-impl Drop for Uplink {
+impl Forwarding {
+    /// What another process has switched on.
+    pub(crate) fn adopt(spec: &TapSpec, switched_on: &[String]) -> Self {
+        let of_them = |setting: &&str| switched_on.iter().any(|on| on == setting);
+        let netns = spec.netns.clone();
+        let settings: Vec<_> = FORWARDING.into_iter().filter(of_them).collect();
+        needed().extend(settings.iter().map(|setting| (netns.clone(), *setting)));
+        Self { netns, settings }
+    }
+
+    /// Switches a setting on, in the calling thread's namespace.
+    fn switch_on(&mut self, setting: &'static str) -> io::Result<()> {
+        let mut needed = needed();
+        let this = (self.netns.clone(), setting);
+        if fs::read_to_string(setting)?.trim() == "0" {
+            fs::write(setting, "1")?;
+        } else if !needed.contains(&this) {
+            // It was on before, and stays.
+            return Ok(());
+        }
+        needed.push(this);
+        self.settings.push(setting);
+        Ok(())
+    }
+}
+
+impl Drop for Forwarding {
     fn drop(&mut self) {
-        let switch_off = || {
-            for setting in &self.switched_on {
-                // If this fails the namespace is about to end, and its forwarding with it.
-                let _ = fs::write(setting, "0");
+        let mut needed = needed();
+        let mut unneeded: Vec<&str> = Vec::new();
+        for setting in &self.settings {
+            let is_it = |(netns, on): &(_, _)| *netns == self.netns && on == setting;
+            if let Some(at) = needed.iter().position(is_it) {
+                needed.swap_remove(at);
             }
+            unneeded.extend((!needed.iter().any(is_it)).then_some(setting));
+        }
+        // If this fails the namespace is about to end, and its forwarding with it.
+        let switch_off = || {
+            unneeded
+                .iter()
+                .for_each(|setting| drop(fs::write(setting, "0")))
         };
         let _ = in_place(self.netns.as_deref(), switch_off);
     }
@@ -112,28 +159,17 @@ fn translate(spec: &TapSpec, network: &Network, nat: &Nat) -> Result<Uplink, Set
     ))?;
     let mut uplink = Uplink {
         table,
-        netns: spec.netns.clone(),
-        switched_on: Vec::new(),
+        forwarding: Forwarding::adopt(spec, &[]),
     };
     let is = |wanted: fn(&IpAddr) -> bool| network.addresses().iter().any(|(ip, _)| wanted(ip));
     let wanted = [is(IpAddr::is_ipv4), is(IpAddr::is_ipv6)];
     for (setting, _) in FORWARDING.into_iter().zip(wanted).filter(|(_, is)| *is) {
-        let switched = switch_on(setting).map_err(failed(
+        uplink.forwarding.switch_on(setting).map_err(failed(
             spec,
             "given a forwarding system",
             "packets must be forwarded between interfaces (net.ipv4.ip_forward, \
              net.ipv6.conf.all.forwarding): switch it on by hand",
         ))?;
-        uplink.switched_on.extend(switched.then_some(setting));
     }
     Ok(uplink)
-}
-
-/// Switches a setting on; whether it was off.
-fn switch_on(setting: &str) -> std::io::Result<bool> {
-    let was_off = fs::read_to_string(setting)?.trim() == "0";
-    if was_off {
-        fs::write(setting, "1")?;
-    }
-    Ok(was_off)
 }

@@ -430,8 +430,8 @@ impl Rig {
         assert_eq!(self.audit().1, 0, "in between");
         self.grants.lock().fence(of);
         self.model.alive[usize::from(of.0)] = false;
-        let alive = self.grants.lock().alive(of).is_some();
-        assert!(!alive, "its grants can be used anew");
+        let usable = self.grants.lock().alive(of).is_some();
+        assert!(!usable, "its grants can be used anew");
         self.callers[usize::from(of.0)] = None;
         self.grants.lock().set_space(of, None);
         self.mechanism.tear_down(of);

@@ -277,8 +277,9 @@ messages! {
             /// The socket.
             unit: u32,
         }
-        /// First of all. Beside: the link for [`Task::Control`] and [`Task::End`], and the
-        /// machine's description as it came on standard input.
+        /// Before anything is opened, and after all that was to be taken up: what comes by the link
+        /// beside is answered from here on. It is for [`Task::Control`] and [`Task::End`]; beside
+        /// it, the machine's description as it came on standard input.
         9 Welcome {}
     }
 }

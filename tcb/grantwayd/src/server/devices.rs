@@ -35,34 +35,19 @@ fn netd_is_away() -> Refusal {
 }
 
 impl Core {
-    /// A netd has started: it takes up what the one before had.
+    /// A netd has started.
     pub(super) fn welcome_netd(&mut self) {
         let beside = Link::pair().and_then(|(ours, theirs)| {
             self.control.replace(Some(ours));
             Ok(vec![theirs.into(), self.machine.try_clone()?])
         });
-        let copy = |unit: &Unit| copies(unit.fds.iter().map(AsFd::as_fd));
-        let kept = self.units.kept.values();
-        let kept = kept.map(|unit| (0, unit.task, copy(unit)));
-        let mut tasks = vec![(0, Task::Welcome {}, beside)];
-        tasks.extend(kept);
-        // What the one before did not come to: nothing of it is in the way of what comes next.
-        for (&token, (_, waits)) in &mut self.units.waiting {
-            if let Waits::Close(unit, left) = waits {
-                for left in left.iter_mut().filter(|left| left.fds.len() > 1) {
-                    // No netd has it: this one does, before it closes it.
-                    tasks.push((0, left.task, copy(left)));
-                    left.strip();
+        match beside.and_then(|beside| self.units.for_the_next(beside)) {
+            Ok(tasks) => {
+                for (token, task, beside) in tasks {
+                    self.task(token, task, beside);
                 }
-                let state = left.as_ref().map_or(Ok(Vec::new()), copy);
-                tasks.push((token, Task::Close { unit: *unit }, state));
             }
-        }
-        for (token, task, beside) in tasks {
-            match beside {
-                Ok(beside) => self.task(token, task, beside),
-                Err(_) => return self.netd.kill(),
-            }
+            Err(_) => self.netd.kill(),
         }
     }
 
@@ -103,19 +88,24 @@ impl Core {
             let why = format!("device {unit} is open already, or has no number of a device's");
             return Err(why.into());
         }
-        self.begin(token, Waits::Open(unit), Task::Open { unit }, fds)
+        let description = copies(fds.first().map(AsFd::as_fd).into_iter())?.pop();
+        let waits = Waits::Open(unit, description);
+        self.begin(token, waits, Task::Open { unit }, fds)
     }
 
     /// Closes a device, also one that netd is still opening: it does so before it closes it. A netd
     /// that ends before it has done so leaves it to the next one.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> Answer {
+        let (is_opening, description) = self.units.close(token, unit);
+        let opening = |by| Unit::new(Task::TakeUp { unit, given: 0 }, vec![by]);
         let mut left = self.units.kept.remove(&unit);
         if self.netd.listens() {
             left.iter_mut().for_each(Unit::strip);
         }
+        let left = left.or(description.map(opening));
         let task = self.units.wait(0, Waits::Close(unit, left));
         self.task(task, Task::Close { unit }, Vec::new());
-        match self.units.close(token, unit) {
+        match is_opening {
             true => Ok(None),
             false => done(),
         }
@@ -181,7 +171,7 @@ impl Core {
                 let why = String::from_utf8_lossy(&why).into_owned();
                 Err(Refusal { why, is_busy })
             }
-            (Outcome::Opened { given }, Waits::Open(unit)) => self.opened(unit, given, fds),
+            (Outcome::Opened { given }, Waits::Open(unit, _)) => self.opened(unit, given, fds),
             (Outcome::Made {}, Waits::Make(socket, unit)) => self.made(token, socket, unit, fds),
             (Outcome::Bound { rings }, Waits::Bind(socket, unit, mut kept)) => {
                 kept.extend(fds);

@@ -1,8 +1,10 @@
 //! What the core keeps of devices, and which asks wait for one.
 
+use super::copies;
 use abi::core::{NewSocket, Task};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Sockets have numbers from here on, devices below.
 pub(super) const SOCKETS: u32 = 1 << 31;
@@ -44,8 +46,8 @@ impl Unit {
 /// What an ask of the manager's waits for until netd has done its part.
 #[derive(Debug)]
 pub(super) enum Waits {
-    /// This device is opened.
-    Open(u32),
+    /// This device is opened, by this description.
+    Open(u32, Option<OwnedFd>),
     /// One is opened that was closed meanwhile. The token of the ask for that, which waits, too:
     /// until netd has answered, the device may be about to be there, and has its name.
     Closed(Option<u32>),
@@ -84,7 +86,7 @@ impl Units {
     pub(super) fn opening(&self) -> impl Iterator<Item = u32> {
         let waiting = self.waiting.values();
         waiting.filter_map(|(_, waits)| match waits {
-            Waits::Open(unit) => Some(*unit),
+            Waits::Open(unit, _) => Some(*unit),
             _ => None,
         })
     }
@@ -96,16 +98,47 @@ impl Units {
     }
 
     /// A device is no more, also one that netd is still opening: whether `token`, which has asked
-    /// for that, is to be answered when it has.
-    pub(super) fn close(&mut self, token: u32, unit: u32) -> bool {
-        let mut closed_by = Some(token);
+    /// for that, is to be answered when it has, and by which description it opens it.
+    pub(super) fn close(&mut self, token: u32, unit: u32) -> (bool, Option<OwnedFd>) {
+        let (mut closed_by, mut by) = (Some(token), None);
         // netd answers in the order of its tasks.
         for (_, waits) in self.waiting.values_mut().rev() {
-            if matches!(waits, Waits::Open(opened) if *opened == unit) {
+            if let Waits::Open(opened, description) = waits
+                && *opened == unit
+            {
+                by = by.or(description.take());
                 *waits = Waits::Closed(closed_by.take());
             }
         }
-        closed_by.is_none()
+        (closed_by.is_none(), by)
+    }
+
+    /// What the next netd does first, with the token of each task and what is beside it. It takes
+    /// up what the one before had, and closes what that did not come to. Only then it is welcomed,
+    /// with `beside`, and hears what domains say: it knows all that they may say it of.
+    pub(super) fn for_the_next(
+        &mut self,
+        beside: Vec<OwnedFd>,
+    ) -> io::Result<Vec<(u32, Task, Vec<OwnedFd>)>> {
+        let copy = |unit: &Unit| copies(unit.fds.iter().map(AsFd::as_fd));
+        let mut tasks = Vec::new();
+        for unit in self.kept.values() {
+            tasks.push((0, unit.task, copy(unit)?));
+        }
+        for (&token, (_, waits)) in &mut self.waiting {
+            let Waits::Close(unit, left) = waits else {
+                continue;
+            };
+            for left in left.iter_mut().filter(|left| left.fds.len() > 1) {
+                // No netd has it: this one does, before it closes it.
+                tasks.push((0, left.task, copy(left)?));
+                left.strip();
+            }
+            let state = left.as_ref().map_or(Ok(Vec::new()), copy)?;
+            tasks.push((token, Task::Close { unit: *unit }, state));
+        }
+        tasks.push((0, Task::Welcome {}, beside));
+        Ok(tasks)
     }
 
     /// Notes that the manager's ask `token` waits for netd. Returns the token of netd's task.
@@ -123,9 +156,9 @@ mod tests {
     #[test]
     fn who_closes_what_is_opened_waits_for_the_last_answer() {
         let mut units = Units::default();
-        let tasks = [7, 8, 7].map(|unit| units.wait(unit + 100, Waits::Open(unit)));
-        assert!(units.close(200, 7));
-        assert!(!units.close(201, 7), "nobody opens it any more");
+        let tasks = [7, 8, 7].map(|unit| units.wait(unit + 100, Waits::Open(unit, None)));
+        assert!(units.close(200, 7).0);
+        assert!(!units.close(201, 7).0, "nobody opens it any more");
         let waits = |units: &Units, n: usize| match units.waiting[&tasks[n]] {
             (token, Waits::Closed(by)) => (token, by),
             (token, _) => (token, Some(0)),
@@ -133,9 +166,49 @@ mod tests {
         assert_eq!(waits(&units, 0), (107, None));
         assert_eq!(waits(&units, 1), (108, Some(0)), "it is another one");
         assert_eq!(waits(&units, 2), (107, Some(200)));
-        assert!(!units.close(202, 9));
+        assert!(!units.close(202, 9).0);
         let known = [7, 8, 9].map(|unit| units.knows(unit));
         assert_eq!(known, [false, true, false]);
+    }
+
+    /// It would answer for a queue that it does not know yet that this has ended.
+    #[test]
+    fn the_next_netd_hears_domains_when_it_knows_all_there_is() {
+        let mut units = Units::default();
+        let file = || std::fs::File::open("/dev/null").unwrap().into();
+        let device = Task::TakeUp { unit: 1, given: 1 };
+        let (on, unit, is_queue) = (1, SOCKETS, true);
+        let queue = Task::TakeUpSocket { on, unit, is_queue };
+        units
+            .kept
+            .insert(1, Unit::new(device, vec![file(), file()]));
+        units.kept.insert(unit, Unit::new(queue, vec![file()]));
+        units.wait(100, Waits::Open(2, Some(file())));
+        let (is_opening, description) = units.close(101, 2);
+        assert!(is_opening);
+        let opening = Unit::new(
+            Task::TakeUp { unit: 2, given: 0 },
+            vec![description.unwrap()],
+        );
+        let closing = units.wait(0, Waits::Close(2, Some(opening)));
+        // Closed while there was no netd: the next one gets all of it.
+        let absent = Task::TakeUp { unit: 3, given: 1 };
+        let left = Unit::new(absent, vec![file(), file()]);
+        let left = units.wait(0, Waits::Close(3, Some(left)));
+        let tasks = units.for_the_next(vec![file()]).unwrap();
+        let tasks: Vec<_> = tasks
+            .iter()
+            .map(|(token, task, beside)| (*token, *task, beside.len()))
+            .collect();
+        let all = [
+            (0, device, 2),
+            (0, queue, 1),
+            (closing, Task::Close { unit: 2 }, 1),
+            (0, absent, 2),
+            (left, Task::Close { unit: 3 }, 1),
+            (0, Task::Welcome {}, 1),
+        ];
+        assert_eq!(tasks, all);
     }
 
     #[test]
