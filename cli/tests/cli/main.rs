@@ -2,6 +2,7 @@
 
 mod capture;
 mod commands;
+mod dashboard;
 mod exp;
 mod left;
 mod machine;
