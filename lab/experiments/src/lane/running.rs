@@ -3,7 +3,7 @@
 use crate::plan::{Lro, LroRules};
 use abi::machine::{Audit, DomainStatus, Machine, Program, Setting, Status};
 use abi::mailbox::Request;
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use client::{Instance, Options};
 use config::domain::GrantMode;
 use config::{Config, File, Problems};
@@ -14,11 +14,16 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// Name of guests that are not measured, before their number.
 pub(super) const RIVAL: &str = "rival";
 /// They, and their loads.
 pub(super) const RIVALS: Part = "rivals";
+/// How long a helper of the core's may take to be there.
+const HELPER: Duration = Duration::from_secs(30);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A running machine and what is known about it.
 #[derive(Debug)]
@@ -176,17 +181,23 @@ impl Running {
         driver.context("no driver domain")
     }
 
-    /// The process of one of the core's helpers.
+    /// The process of one of the core's helpers; one that is just being started is waited for.
     ///
     /// # Errors
-    /// If there is none of this name now.
+    /// If there is none of this name for long.
     pub fn helper(&self, name: &str) -> anyhow::Result<i32> {
         let is_named = |pid: &i32| {
             let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
             path.file_name().is_some_and(|file| file == name)
         };
-        let found = self.children()?.into_iter().find(is_named);
-        found.with_context(|| format!("no {name}"))
+        let until = Instant::now() + HELPER;
+        loop {
+            if let Some(found) = self.children()?.into_iter().find(is_named) {
+                return Ok(found);
+            }
+            ensure!(Instant::now() < until, "no {name} for {HELPER:?}");
+            interrupt::sleep(LOOK)?;
+        }
     }
 
     /// All processes of the machine as they are now, but for the core.

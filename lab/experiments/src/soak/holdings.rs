@@ -9,7 +9,9 @@ use std::fs;
 use std::time::Instant;
 
 /// Helpers of the core's.
-const HELPERS: [&str; 2] = ["grantway-netd", "grantway-manager"];
+const HELPERS: [&str; 2] = [NETD, "grantway-manager"];
+/// The one that nobody kills.
+const NETD: &str = "grantway-netd";
 /// Memory that a process may have more of than it had: what an allocator keeps differs by what
 /// happened at the same time.
 const SLACK_KIB: i64 = 8 << 10;
@@ -43,6 +45,10 @@ impl Holdings {
         for (name, pid) in &processes {
             let open = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
             put(format!("descriptors.{name}"), open);
+            // Another one would have taken the place of one that has ended, unasked.
+            if name == NETD {
+                put(format!("process.{name}"), usize::try_from(*pid)?);
+            }
         }
         let everybody = machine.descendants();
         let namespaces = everybody.iter().map(|pid| format!("/proc/{pid}/ns/net"));
