@@ -66,7 +66,12 @@ impl Server<'_> {
         let built = self.build_guest(&admitted);
         let (tellings, trouble) = match built {
             Ok(tellings) => (tellings, None),
-            Err(refusal) => (Vec::new(), Some(refusal.why)),
+            Err(Refusal { why, is_busy }) => {
+                if is_busy {
+                    self.is_busy(&admitted.name, now);
+                }
+                (Vec::new(), Some(why))
+            }
         };
         let attach = Attach {
             place: admitted.place,

@@ -25,6 +25,8 @@ pub(super) enum AskedBy {
 /// How far a guest of the machine before is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tried {
+    /// When it was tried first.
+    pub(super) since_ns: u64,
     pub(super) times: u32,
     /// When it is tried again, if it is to be.
     pub(super) again_ns: Option<u64>,

@@ -1,16 +1,18 @@
 //! Guests that were attached to the machine before this one come back.
 
 use super::Server;
-use super::changes::AskedBy;
+use super::changes::{AskedBy, Tried};
 use crate::shape::ShapeChange;
 use abi::journal::Level::{Info, Warning};
 use config::live::state::{self, Returning};
 
 /// Guests on their way in at a time.
 const AT_ONCE: usize = 16;
-/// How often it is tried: what the processes of the machine before have had is busy as long as the
-/// kernel clears them away.
+/// How often it is tried …
 const TRIES: u32 = 5;
+/// … but for what is busy, which does not count for so long: what the processes of the machine
+/// before have had is, while the kernel clears them away, and so is a netd that is started again.
+const BUSY_NS: u64 = 20_000_000_000;
 /// Between two tries.
 const PAUSE_NS: u64 = 300_000_000;
 
@@ -51,12 +53,25 @@ impl Server<'_> {
                 self.returns_no_more(&name);
                 continue;
             }
-            let tried = self.begun.entry(name.clone()).or_default();
+            let first = Tried {
+                since_ns: now,
+                ..Tried::default()
+            };
+            let tried = self.begun.entry(name.clone()).or_insert(first);
             tried.times += 1;
             tried.again_ns = None;
             if let Err(why) = self.begin_attach(AskedBy::Before, &next.guest, now) {
                 self.is_left_out(&name, &why);
             }
+        }
+    }
+
+    /// What a guest is to have is busy: if it is one of the machine before, this try may not count.
+    pub(super) fn is_busy(&mut self, name: &str, now: u64) {
+        if let Some(tried) = self.begun.get_mut(name)
+            && now < tried.since_ns.saturating_add(BUSY_NS)
+        {
+            tried.times = tried.times.saturating_sub(1);
         }
     }
 
