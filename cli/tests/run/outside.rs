@@ -1,9 +1,11 @@
 //! The command and the world outside.
 
 use crate::world::{OUTSIDE, SYSTEM, World};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use testing::{accept, patient, wait_for};
+use std::process::{Command, Stdio};
+use testing::{Killed, accept, end_of, patient, wait_for, wait_until};
 
 /// Names the server of [`a_server_that_the_command_is`].
 const SERVER: &str = "GRANTWAY_TEST_SERVER";
@@ -157,6 +159,37 @@ fn two_have_different_addresses() {
     for mut run in both {
         run.write("\n");
         assert_eq!(run.finish().code, 0);
+    }
+    world.wait_until_clean();
+}
+
+/// Whether somebody listens on iperf3's port in the calling thread's namespace.
+fn iperf3_listens() -> bool {
+    let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+    let mut lines = sockets.lines();
+    lines.any(|line| line.contains(":1451 ") && line.contains(" 0A "))
+}
+
+#[test]
+fn streams_pass_in_both_directions() {
+    let Some(world) = World::new(&["iperf3"]) else {
+        return;
+    };
+    for more in [&[][..], &["--reverse"]] {
+        let serve = || {
+            let mut server = Command::new("iperf3");
+            server.args(["-s", "-1", "-B", OUTSIDE]);
+            server.stdout(Stdio::null()).spawn().unwrap()
+        };
+        let mut server = Killed(world.outside.enter(serve).unwrap());
+        wait_until("nobody listens", || {
+            world.outside.enter(iperf3_listens).unwrap()
+        });
+        let args = ["--", "iperf3", "-c", OUTSIDE, "-n", "8M"];
+        let ran = world.run(&[&args, more].concat());
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.out.contains("receiver"), "{ran:?}");
+        end_of(&mut server.0);
     }
     world.wait_until_clean();
 }

@@ -3,13 +3,15 @@
 use crate::machine::{Machine, text};
 use crate::processes::{descriptors, kill};
 use crate::reload::ask;
+use crate::returning::Inside;
 use serde_json::{Value, json};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, Stops, accept, child_of, end_of, patient, wait_for, wait_until};
+use testing::{PATIENCE, Stops, accept, child_of, end_of, patient, require, wait_for, wait_until};
 
 pub(crate) const NAMES: [&str; 3] = ["c0", "c1", "c2"];
 
@@ -58,7 +60,7 @@ pub(crate) fn reaches(machine: &Machine, from: usize, to: usize) {
 /// Whether a namespace has an interface of this name.
 pub(crate) fn has_interface(machine: &Machine, place: usize) -> bool {
     let (namespace, name) = &machine.places[place];
-    let read = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let read = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     namespace.enter(read).unwrap().contains(name)
 }
 
@@ -322,7 +324,7 @@ fn what_cannot_be_attached_is_refused_in_words_and_leaves_nothing() {
         assert!(why.contains(says), "{args:?}: {why}");
     }
     let guest = machine.folder.path().join("guest.toml");
-    std::fs::write(
+    fs::write(
         &guest,
         "[[vif]]\nendpoint = \"pcap\"\nread = \"/etc/passwd\"\n",
     )
@@ -488,5 +490,31 @@ fn a_namespace_that_is_attached_gets_a_further_interface() {
     assert_eq!(domains(&machine).len(), 4);
     further(0);
     wait_until("no answer by the next one", hears);
+    machine.end();
+}
+
+/// Its network belongs to a user namespace of its own.
+#[test]
+fn a_sandbox_is_attached_by_its_process_and_by_a_path() {
+    require!(userns);
+    let Some(machine) = empty(&["ping", "unshare"]) else {
+        return;
+    };
+    attach(&machine, 0);
+    let sandbox = Inside::new("-rn");
+    let pid = sandbox.0.id();
+    let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).unwrap();
+    wait_until("it has no network of its own", || {
+        network(&pid.to_string()) != network("self")
+    });
+    for netns in [pid.to_string(), format!("/proc/{pid}/ns/net")] {
+        machine.ask(&["attach", "box", "--netns", &netns, "--ip", "10.0.0.9/24"]);
+        wait_until("no answer to a ping", || {
+            let ping = ["-c", "1", "-W", "1", "10.0.0.9"];
+            machine.run(0, "ping", &ping).status.success()
+        });
+        machine.ask(&["detach", "box"]);
+        assert_eq!(domains(&machine), ["driver", "c0"]);
+    }
     machine.end();
 }

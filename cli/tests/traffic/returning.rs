@@ -43,13 +43,14 @@ fn log(machine: &Machine) -> String {
 }
 
 /// A process in a network namespace of its own, which ends with this value.
-struct Inside(std::process::Child);
+pub(crate) struct Inside(pub(crate) std::process::Child);
 
 impl Inside {
-    fn new() -> Self {
+    /// As `unshare` makes it with this option.
+    pub(crate) fn new(option: &str) -> Self {
         let mut command = Command::new("unshare");
         let child = command
-            .args(["--net", "sleep", "1000"])
+            .args([option, "sleep", "1000"])
             .stdout(Stdio::null());
         Self(child.spawn().unwrap())
     }
@@ -71,7 +72,7 @@ fn namespaces_are_attached_again_and_streams_go_on() {
     attach_for_good(&machine, 1);
     attach(&machine, 2);
     // One whose process is another when the machine comes back, and one that is gone.
-    let inside = Inside::new();
+    let inside = Inside::new("--net");
     let pid = inside.0.id();
     let own = fs::read_link("/proc/self/ns/net").unwrap();
     let theirs = || fs::read_link(format!("/proc/{pid}/ns/net")).ok();
