@@ -260,6 +260,12 @@ impl<C: Channel> Interfaces<C> {
 
     /// Tells people, where the toolstack shows it, why an interface is not served.
     fn report(&mut self, backend: &str, why: &str) -> Result<(), StoreError> {
+        // What is written there is an event: an interface that is refused again and again for one
+        // reason would never be left alone.
+        let said = self.store.read(&format!("{backend}/hotplug-error"))?;
+        if said.as_deref() == Some(why) {
+            return Ok(());
+        }
         eprintln!("{backend}: {why}");
         let nodes = [
             ("hotplug-error", why.to_owned()),

@@ -275,6 +275,24 @@ fn what_cannot_be_served_says_why() {
 }
 
 #[test]
+fn what_is_refused_is_left_alone_until_it_changes() {
+    let fake = toolstack("0");
+    let mut interfaces = Interfaces::new(Store::new(fake.clone())).unwrap();
+    let mut refused = 0;
+    for _ in 0..20 {
+        interfaces.look().unwrap();
+        while let Some(News::Came(conn)) = interfaces.news() {
+            interfaces.refuse(conn, "its MAC is taken").unwrap();
+            refused += 1;
+        }
+    }
+    assert!((1..=2).contains(&refused), "{refused} times");
+    fake.set(&format!("{BE}/mac"), MAC);
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), Some(News::Came(ConnId(0))));
+}
+
+#[test]
 fn two_guests_are_two_connections_and_places_are_used_again() {
     let fake = toolstack("0");
     let mut interfaces = connected(&fake);
