@@ -9,10 +9,11 @@ use crate::studies::overhead::{self, Overhead};
 use crate::studies::receive_buffer::{self, ReceiveBuffer};
 use crate::studies::restart::{self, Restart};
 use crate::studies::uplink::{self, Uplink};
-use crate::studies::{Open, Study};
+use crate::studies::{Open, Outcome, Study};
 use anyhow::Context as _;
+use figures::again::{self, Repeated};
 use figures::{Failure, csv, interrupt, plot, report};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A study that is part of the program.
 struct Embedded {
@@ -113,7 +114,11 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     interrupt::watch();
     let study = find(&args.plan, &args.adjustment)?;
-    let ran = study.run(args.out.as_deref())?;
+    let mut ran = study.run(args.out.as_deref())?;
+    let before = args
+        .out
+        .as_deref()
+        .and_then(|folder| beside_before(folder, &*study, &mut ran));
     let (provenance, figures) = (&ran.provenance, &ran.figures);
     if let Some(folder) = &args.out {
         report::save(folder, study.name(), provenance, figures)?;
@@ -132,12 +137,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     println!("{}\n", provenance.text());
     print!("{}", study.tables(figures));
     println!("{}", report::covered(figures));
+    if let Some(repeated) = before {
+        println!("{repeated}");
+    }
     Ok(())
+}
+
+/// Marks which ratios come out otherwise than in a run as long of the same plan that lies in the
+/// folder, on such a processor.
+fn beside_before(folder: &Path, study: &dyn Study, ran: &mut Outcome) -> Option<Repeated> {
+    let (from, before) = report::load(folder, study.name()).ok()?;
+    let same = from.get("quick")?.as_bool()? == ran.provenance.quick
+        && from.get("cpu")?.as_str()? == ran.provenance.cpu;
+    same.then(|| again::mark(&mut ran.figures, &before))?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use figures::provenance::Provenance;
+    use figures::report::Figure;
+    use figures::stats::Estimate;
 
     #[test]
     fn every_study_is_found_by_the_name_in_its_plan() {
@@ -151,5 +171,35 @@ mod tests {
     fn an_unknown_name_is_a_mistake_of_usage() {
         let error = find("bsae", &Adjustment::default()).err().unwrap();
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_second_run_is_set_beside_the_first_if_it_is_of_the_same_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        let study = find("oi", &Adjustment::default()).unwrap();
+        let outcome = |quick, lo, hi| {
+            let (value, n) = ((lo + hi) / 2.0, 9);
+            let estimate = Estimate { value, lo, hi, n };
+            Outcome {
+                provenance: Provenance::collect("here".to_owned(), quick),
+                figures: vec![Figure::new(
+                    "oi",
+                    "oi-da",
+                    "quotient.oi-lro.throughput",
+                    estimate,
+                )],
+            }
+        };
+        let first = outcome(false, 1.0, 1.2);
+        let again = |mut ran| beside_before(folder.path(), &*study, &mut ran);
+        assert_eq!(again(outcome(false, 1.0, 1.2)), None, "there is none");
+        report::save(folder.path(), "oi", &first.provenance, &first.figures).unwrap();
+        let overlap = |lo, hi| again(outcome(false, lo, hi)).unwrap().overlap;
+        assert_eq!((overlap(1.1, 1.3), overlap(1.3, 1.4)), (1, 0));
+        assert_eq!(
+            again(outcome(true, 1.1, 1.3)),
+            None,
+            "a short one and a long one"
+        );
     }
 }

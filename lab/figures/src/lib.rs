@@ -19,6 +19,7 @@
 //! | [`socket`] | the TCP sockets of loads |
 #![forbid(unsafe_code)]
 
+pub mod again;
 pub mod clean;
 pub mod csv;
 pub mod failure;

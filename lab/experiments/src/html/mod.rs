@@ -12,6 +12,7 @@ use crate::plan::Config;
 use crate::runner::{Stands, words};
 use cell::{Cell, escape};
 use curve::PaperMark;
+use figures::again;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, covered, number};
 use figures::stats::Verdict;
@@ -340,6 +341,10 @@ fn row(
         None if absent => words(Verdict::NotMeasurable),
         None => "",
     };
+    let before = match quotient.is_some_and(again::is_elsewhere) {
+        true => ", not as before",
+        false => "",
+    };
     let own = quotient.and_then(|q| Some(q.value? * ratio?.ratio));
     let known = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
     let to = ratio.map_or_else(String::new, |ratio| format!(" ({})", ratio.to));
@@ -353,7 +358,7 @@ fn row(
         known(own),
         escape(&format!("{}{to}", known(ratio.map(|ratio| ratio.ratio)))),
         escape(&cell(quotient)),
-        verdict,
+        format_args!("{verdict}{before}"),
     )
 }
 

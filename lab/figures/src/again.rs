@@ -1,0 +1,113 @@
+//! A run beside one before: which of the ratios come out as they did.
+
+use crate::report::Figure;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What a figure's note ends with, if its interval has nothing in common with that of the run
+/// before.
+const ELSEWHERE: &str = "the run before came out elsewhere";
+
+/// How many ratios were there before as well, and how many of them overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeated {
+    /// Ratios that both runs have.
+    pub both: usize,
+    /// Those whose intervals overlap.
+    pub overlap: usize,
+}
+
+impl fmt::Display for Repeated {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { both, overlap } = self;
+        let share = *overlap as f64 / (*both).max(1) as f64 * 100.0;
+        write!(
+            out,
+            "{overlap} of {both} ratios ({share:.0} %) overlap those of the run before; the others \
+             are marked"
+        )
+    }
+}
+
+/// Marks each ratio whose interval does not overlap that of the run before; none, if the two have
+/// no ratio in common.
+pub fn mark(figures: &mut [Figure], before: &[Figure]) -> Option<Repeated> {
+    let interval = |figure: &Figure| figure.lo.zip(figure.hi);
+    let known: BTreeMap<_, _> = before
+        .iter()
+        .filter_map(|f| Some(((f.config.as_str(), f.metric.as_str()), interval(f)?)))
+        .collect();
+    let mut found = Repeated {
+        both: 0,
+        overlap: 0,
+    };
+    for figure in figures.iter_mut().filter(|figure| is_ratio(&figure.metric)) {
+        let key = (figure.config.as_str(), figure.metric.as_str());
+        let (Some((lo, hi)), Some(own)) = (known.get(&key), interval(figure)) else {
+            continue;
+        };
+        found.both += 1;
+        if own.0 <= *hi && *lo <= own.1 {
+            found.overlap += 1;
+            continue;
+        }
+        let range = format!("{ELSEWHERE}: {lo:.3} to {hi:.3}");
+        figure.note = Some(match figure.note.take() {
+            Some(note) => format!("{note}; {range}"),
+            None => range,
+        });
+    }
+    (found.both > 0).then_some(found)
+}
+
+/// Whether a figure was marked.
+#[must_use]
+pub fn is_elsewhere(figure: &Figure) -> bool {
+    let note = figure.note.as_deref();
+    note.is_some_and(|note| note.contains(ELSEWHERE))
+}
+
+fn is_ratio(metric: &str) -> bool {
+    metric.starts_with("ratio.") || metric.starts_with("quotient.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Estimate;
+
+    fn figure(config: &str, metric: &str, lo: f64, hi: f64) -> Figure {
+        let (value, n) = ((lo + hi) / 2.0, 9);
+        Figure::new("oi", config, metric, Estimate { value, lo, hi, n })
+    }
+
+    #[test]
+    fn ratios_that_do_not_overlap_are_marked() {
+        let name = "quotient.oi-lro.throughput";
+        let before = [
+            figure("oi-da", name, 1.0, 1.2),
+            figure("oi-bo", name, 1.0, 1.2),
+            figure("oi-xen", "throughput", 1.0, 1.2),
+        ];
+        let mut now = [
+            figure("oi-da", name, 1.2, 1.4),
+            figure("oi-bo", name, 1.3, 1.4),
+            // Figures differ with the machine's day, ratios should not.
+            figure("oi-xen", "throughput", 5.0, 6.0),
+            figure("oi-new", name, 5.0, 6.0),
+        ];
+        now[1].note = Some("own ratio 1".to_owned());
+        let found = mark(&mut now, &before).unwrap();
+        let (both, overlap) = (2, 1);
+        assert_eq!(found, Repeated { both, overlap });
+        assert!(found.to_string().starts_with("1 of 2 ratios (50 %) "));
+        let marked: Vec<bool> = now.iter().map(is_elsewhere).collect();
+        assert_eq!(marked, [false, true, false, false]);
+        let note = now[1].note.as_deref().unwrap();
+        assert_eq!(
+            note,
+            "own ratio 1; the run before came out elsewhere: 1.000 to 1.200"
+        );
+        assert_eq!(mark(&mut now[2..], &before), None);
+    }
+}
