@@ -19,6 +19,8 @@ pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> Str
         ("acks", "ACKs/GB"),
         ("segments_per_ack", "segments/ACK"),
         ("sack_share", "SACK share"),
+        ("cycles_per_ack", "cyc/ACK"),
+        ("ack_share", "of all"),
     ];
     let mut header = vec!["acknowledgements"];
     header.extend(metrics.map(|(_, title)| title));
