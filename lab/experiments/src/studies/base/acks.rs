@@ -15,10 +15,10 @@ pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> Str
     let metrics = [
         ("throughput", "Gb/s"),
         ("lro_rate", "LRO rate"),
-        ("segments", "segments/GB"),
+        ("segments", "seg/GB"),
         ("acks", "ACKs/GB"),
-        ("segments_per_ack", "segments/ACK"),
-        ("sack_share", "SACK share"),
+        ("segments_per_ack", "seg/ACK"),
+        ("sack_share", "SACKs"),
         ("cycles_per_ack", "cyc/ACK"),
         ("ack_share", "of all"),
     ];
