@@ -1,6 +1,7 @@
 //! What the manager asks of the core, and what it is answered.
 
-use super::{Core, copies};
+use super::Core;
+use super::units::copies;
 use crate::control::named;
 use abi::DomId;
 use abi::core::{Ask, CoreStatus, Field, LEFT_MAX, NewDomain, Stage, Tell, report_bytes};

@@ -11,9 +11,9 @@
 //!   Done ◄──────────── gives the domain the device ◄── Bound
 //! ```
 
+use super::Core;
 use super::asks::{Answer, Refusal, beside, done, value};
-use super::units::{SOCKETS, Unit, Waits};
-use super::{Core, copies};
+use super::units::{SOCKETS, Unit, Waits, copies};
 use crate::netd::{Socket, Tap};
 use abi::core::{NewSocket, Outcome, RingPlace, Stage, Task, Tell};
 use abi::layout::ring_slots;

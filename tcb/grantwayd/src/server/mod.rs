@@ -16,10 +16,10 @@ use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::BTreeMap;
 use std::io::{self, Stdout};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use units::{SOCKETS, Units};
+use units::{SOCKETS, Units, copies};
 
 /// How long each step of the end may take: domains end, devices are closed, helpers end by
 /// themselves. What one leaves of its time the next one has; what is left then ends with this
@@ -324,10 +324,6 @@ impl Core {
             self.ask(received);
         }
     }
-}
-
-fn copies<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Vec<OwnedFd>> {
-    fds.map(|fd| fd.try_clone_to_owned()).collect()
 }
 
 #[cfg(test)]

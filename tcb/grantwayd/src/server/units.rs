@@ -1,10 +1,9 @@
 //! What the core keeps of devices, and which asks wait for one.
 
-use super::copies;
 use abi::core::{NewSocket, Task};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Sockets have numbers from here on, devices below.
 pub(super) const SOCKETS: u32 = 1 << 31;
@@ -147,6 +146,10 @@ impl Units {
         self.waiting.insert(self.tasks, (token, waits));
         self.tasks
     }
+}
+
+pub(super) fn copies<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Vec<OwnedFd>> {
+    fds.map(|fd| fd.try_clone_to_owned()).collect()
 }
 
 #[cfg(test)]
