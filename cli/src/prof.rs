@@ -358,6 +358,17 @@ impl Participate {
     }
 }
 
+/// Samples everything for a while and prints what one domain's CPU time was spent on. Nothing is
+/// written to a file.
+pub(crate) fn look_at(domain: &str, time: Duration, functions: usize) -> anyhow::Result<()> {
+    let options = xenoprof::record::Options {
+        limit: Some(time),
+        ..xenoprof::record::Options::default()
+    };
+    let (session, _) = xenoprof::record::run(&options)?;
+    crate::output::print(&show::report::of_domain(&session, domain, functions)?)
+}
+
 fn report(view: &View, form: Form, functions: usize) -> anyhow::Result<()> {
     let session = read(&view.file)?;
     let (rules, classing) = (view.classing.rules()?, view.classing.classing());

@@ -5,10 +5,12 @@ mod screen;
 mod table;
 
 use crate::which::Which;
-use crate::{output, trace};
+use crate::{output, prof, trace};
 use clap::Args;
 use client::Instance;
 use figures::{Failure, clean, interrupt};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use sample::{Row, Sample, Span, Who};
 use screen::{Key, Screen};
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -17,6 +19,10 @@ use table::Order;
 
 /// Seconds that the trace of a selected row waits for a packet.
 const TRACE_S: u32 = 5;
+/// How long the profile of a selected row takes …
+const PROFILE: Duration = Duration::from_secs(3);
+/// … and how many functions of it are shown.
+const FUNCTIONS: usize = 15;
 /// How often signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
 /// What the keys do.
@@ -78,8 +84,6 @@ struct LiveView<'a> {
     span: Option<Span>,
     /// Who is selected: rows change their places.
     selected: Option<(Who, String)>,
-    /// What there is to say, instead of the keys.
-    notice: Option<String>,
 }
 
 /// What is to be done next.
@@ -87,6 +91,7 @@ struct LiveView<'a> {
 enum Next {
     GoOn,
     Trace,
+    Profile,
     End,
 }
 
@@ -97,7 +102,6 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
         last: Sample::take(instance)?,
         span: None,
         selected: None,
-        notice: None,
     };
     let mut screen = Screen::take()?;
     let mut due = Instant::now() + options.interval();
@@ -117,14 +121,17 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
             continue;
         };
         is_stale = true;
-        match view.press(key) {
+        let next = view.press(key);
+        match next {
             Next::GoOn => {}
             Next::End => return Ok(()),
-            Next::Trace => {
-                // The trace has the terminal as it was before.
+            Next::Trace | Next::Profile => {
+                // It has the terminal as it was before.
                 drop(screen);
-                view.trace()?;
+                view.look_closer(next)?;
                 screen = Screen::take()?;
+                // What was shown is old by now.
+                due = Instant::now();
             }
         }
     }
@@ -159,8 +166,7 @@ impl LiveView<'_> {
             Some(span) => format!("{name}: {} rows", span.rows.len()),
             None => format!("{name}: counting"),
         };
-        let notice = self.notice.as_deref().unwrap_or(KEYS);
-        let mut head = vec![title, clean::line(notice).into_owned(), String::new()];
+        let mut head = vec![title, KEYS.to_owned(), String::new()];
         let mut lines = self.span.as_ref().map(table::lines).unwrap_or_default();
         let rows = lines.split_off(lines.len().min(table::HEADER));
         head.extend(lines);
@@ -168,11 +174,10 @@ impl LiveView<'_> {
     }
 
     fn press(&mut self, key: Key) -> Next {
-        self.notice = None;
         match key {
             Key::Letter('q') | Key::End => return Next::End,
             Key::Letter('t') if !self.rows().is_empty() => return Next::Trace,
-            Key::Letter('p') => self.notice = self.selected_row().map(how_to_profile),
+            Key::Letter('p') if !self.rows().is_empty() => return Next::Profile,
             Key::Letter('s') => self.order(Order::Sends),
             Key::Letter('r') => self.order(Order::Receives),
             Key::Letter('d') => self.order(Order::Drops),
@@ -203,13 +208,24 @@ impl LiveView<'_> {
         self.rows().get(self.place())
     }
 
-    /// Follows a packet through the selected domain, or through the machine, and waits until that
-    /// was read.
-    fn trace(&mut self) -> anyhow::Result<()> {
+    /// Traces or profiles who is selected, and waits until that was read.
+    fn look_closer(&self, next: Next) -> anyhow::Result<()> {
         let row = self.selected_row();
-        let domain = row.filter(|row| matches!(row.who, Who::Guest | Who::Driver));
-        let domain = domain.map(|row| row.name.clone());
-        match trace::trace(self.instance.name(), domain.as_deref(), TRACE_S, false) {
+        let done = match next {
+            Next::Profile => row.map_or(Ok(()), |row| {
+                let domain = profiled(row);
+                let seconds = PROFILE.as_secs();
+                let said = clean::line(domain);
+                output::print(&format!("Sampling {said} for {seconds} s …\n"))?;
+                prof::look_at(domain, PROFILE, FUNCTIONS)
+            }),
+            _ => {
+                let domain = row.filter(|row| matches!(row.who, Who::Guest | Who::Driver));
+                let domain = domain.map(|row| row.name.as_str());
+                trace::trace(self.instance.name(), domain, TRACE_S, false)
+            }
+        };
+        match done {
             Err(error) if matches!(error.downcast_ref(), Some(Failure::Interrupted)) => {
                 return Err(error);
             }
@@ -218,23 +234,34 @@ impl LiveView<'_> {
         }
         output::print("Return goes back. ")?;
         io::stdout().flush()?;
-        let mut line = String::new();
-        io::stdin().lock().read_line(&mut line)?;
-        Ok(())
+        wait_for_return()
     }
 }
 
-/// The commands that say where the CPU time of a row goes.
-fn how_to_profile(row: &Row) -> String {
-    let domain = match row.who {
+/// Until a line has come, or a signal: this one ends the program.
+fn wait_for_return() -> anyhow::Result<()> {
+    let stdin = io::stdin();
+    loop {
+        let mut ready = [PollFd::new(&stdin, PollFlags::IN)];
+        let wait = Timespec::try_from(LOOK)?;
+        match poll(&mut ready, Some(&wait)) {
+            Ok(0) | Err(Errno::INTR) => interrupt::check()?,
+            Ok(_) => {
+                stdin.lock().read_line(&mut String::new())?;
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The domain whose CPU time a row's is.
+fn profiled(row: &Row) -> &str {
+    match row.who {
         Who::Guest | Who::Driver => row.name.as_str(),
         Who::Nic => "driver",
         Who::Monitor => "monitor",
-    };
-    format!(
-        "grantway prof record -o {domain}.prof -- sleep 10; \
-         grantway prof flame {domain}.prof --domain {domain}"
-    )
+    }
 }
 
 #[cfg(test)]
@@ -245,8 +272,8 @@ mod tests {
     fn who_is_selected_is_profiled() {
         let mut span = sample::tests::span(Duration::from_secs(1));
         table::sort(&mut span.rows, Order::Receives);
-        assert!(how_to_profile(&span.rows[0]).ends_with("web-2.prof --domain web-2"));
+        assert_eq!(profiled(&span.rows[0]), "web-2");
         let wire = span.rows.iter().find(|row| row.who == Who::Nic).unwrap();
-        assert!(how_to_profile(wire).contains("--domain driver"));
+        assert_eq!(profiled(wire), "driver");
     }
 }

@@ -8,6 +8,7 @@ use crossterm::terminal::{
     enable_raw_mode, size,
 };
 use crossterm::{execute, queue};
+use rustix::event::{self as ready, PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::panic;
 use std::sync::Once;
@@ -15,7 +16,10 @@ use std::time::Duration;
 
 /// The screen. Dropped, the terminal is as it was; a panic gives it back before it says why.
 #[derive(Debug)]
-pub(crate) struct Screen(());
+pub(crate) struct Screen {
+    /// Whether a key was read, with which others may have come.
+    has_read: bool,
+}
 
 /// A key, as far as it means something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +28,7 @@ pub(crate) enum Key {
     Letter(char),
     Up,
     Down,
-    /// Ctrl-C, Escape.
+    /// Ctrl-C, Escape; the terminal has gone.
     End,
     /// The terminal has another size.
     Resized,
@@ -42,19 +46,26 @@ impl Screen {
             }));
         });
         enable_raw_mode()?;
-        let screen = Self(());
+        let screen = Self { has_read: false };
         execute!(io::stdout(), EnterAlternateScreen, Hide)?;
         Ok(screen)
     }
 
     /// The next key, if one comes in time.
-    pub(crate) fn key(&self, within: Duration) -> io::Result<Option<Key>> {
-        let ready = match poll(within) {
+    pub(crate) fn key(&mut self, within: Duration) -> io::Result<Option<Key>> {
+        let within = match self.has_read {
+            true => Duration::ZERO,
+            false => within,
+        };
+        if has_gone(within)? {
+            return Ok(Some(Key::End));
+        }
+        self.has_read = match poll(Duration::ZERO) {
             // A signal: the loop looks for it now.
             Err(e) if e.kind() == io::ErrorKind::Interrupted => false,
             ready => ready?,
         };
-        if !ready {
+        if !self.has_read {
             return Ok(None);
         }
         Ok(match read()? {
@@ -99,6 +110,20 @@ impl Screen {
             queue!(out, MoveTo(0, used), Clear(ClearType::FromCursorDown))?;
         }
         out.flush()
+    }
+}
+
+/// Waits for something to read. Whether the terminal has gone instead: its keys would be read for
+/// ever.
+fn has_gone(within: Duration) -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
+    let within = Timespec::try_from(within).map_err(io::Error::other)?;
+    match ready::poll(&mut terminal, Some(&within)) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
+        _ => Ok(terminal[0]
+            .revents()
+            .intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)),
     }
 }
 

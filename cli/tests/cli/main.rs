@@ -11,5 +11,6 @@ mod pcapng;
 mod place;
 mod prof;
 mod service;
+mod terminal;
 mod top;
 mod workers;

@@ -1,9 +1,14 @@
 //! `grantway top`, once and on a terminal.
 
-use crate::place::{Place, SIM, wait};
+use crate::place::{Place, SIM, is_alive, wait};
+use crate::terminal::Terminal;
 use serde_json::Value;
-use std::time::Duration;
-use testing::require;
+use std::time::{Duration, Instant};
+use testing::{PATIENCE, require};
+
+/// The terminal becomes a program's alone, and is given back.
+const TAKEN: &str = "\x1b[?1049h";
+const GIVEN: &str = "\x1b[?1049l";
 
 #[test]
 fn who_sends_is_seen_once_and_live() {
@@ -36,16 +41,107 @@ fn live(place: &Place) {
     require!(tool("script"));
     let run = place.on_a_terminal(&["top"], Duration::ZERO, "ndjpq");
     assert!(run.ok(), "{run:?}");
-    let (taken, given) = ("\x1b[?1049h", "\x1b[?1049l");
     assert!(
-        run.out.contains(taken) && run.out.contains("q quit"),
+        run.out.contains(TAKEN) && run.out.contains("q quit"),
         "{run:?}"
     );
-    let last = run.out.rfind(given).unwrap();
+    let last = run.out.rfind(GIVEN).unwrap();
     assert!(!run.out[last..].contains("grantway"), "{run:?}");
     // As long as nothing happens nothing is drawn.
     let args = ["top", "--interval", "3600"];
     let run = place.on_a_terminal(&args, Duration::from_secs(1), "q");
     assert!(run.ok(), "{run:?}");
     assert_eq!(run.out.matches("grantway: counting").count(), 1, "{run:?}");
+}
+
+/// What is shown since the terminal is not `top`'s, if that is so.
+fn between(terminal: &Terminal) -> String {
+    let shown = terminal.shown();
+    let since = shown.rsplit(GIVEN).next().unwrap_or_default();
+    match since.contains(TAKEN) {
+        true => String::new(),
+        false => since.to_owned(),
+    }
+}
+
+/// Until what `top` has begun is over, for which a machine that is busy takes its time: it reads
+/// the names of functions of all programs.
+fn asks_for_return(terminal: &Terminal) {
+    let until = Instant::now() + 10 * PATIENCE;
+    while !between(terminal).contains("Return goes back.") {
+        assert!(Instant::now() < until, "{}", between(terminal));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Until a screen is shown that is so.
+fn wait_for_screen(terminal: &Terminal, is_so: impl Fn(&str) -> bool) {
+    wait(|| {
+        let screen = terminal.screen()?;
+        let shown = terminal.shown();
+        let is_taken = shown.rfind(TAKEN) > shown.rfind(GIVEN);
+        (is_taken && is_so(&screen)).then_some(())
+    });
+}
+
+/// The marked row is this one's.
+fn is_marked(screen: &str, name: &str) -> bool {
+    let marked = screen.split("\x1b[7m").nth(1);
+    // Who it is, then its name.
+    marked.is_some_and(|row| row.split_whitespace().nth(1) == Some(name))
+}
+
+#[test]
+fn a_chosen_row_is_traced_and_profiled_and_the_terminal_given_back() {
+    require!(tool("script"), tool("stty"));
+    let place = Place::with_machine();
+    let file = place.file("m.toml", SIM);
+    let up = place.run(&["up", &file, "--detach"]);
+    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
+    let mut terminal = Terminal::new(&place, &["top"]);
+    wait_for_screen(&terminal, |screen| screen.contains(" rows"));
+    terminal.press("n");
+    for _ in 0..4 {
+        terminal.press("j");
+    }
+    wait_for_screen(&terminal, |screen| is_marked(screen, "monitor"));
+    terminal.press("k");
+    wait_for_screen(&terminal, |screen| is_marked(screen, "web"));
+    terminal.press("t");
+    // Return is asked for whatever came of it; on a machine that is busy that may be no packet.
+    asks_for_return(&terminal);
+    let traced = between(&terminal);
+    assert!(
+        traced.contains("web") && (traced.contains("endpoint") || traced.contains("no packet")),
+        "{traced}"
+    );
+    terminal.press("\r");
+    wait_for_screen(&terminal, |screen| is_marked(screen, "web"));
+    terminal.press("p");
+    asks_for_return(&terminal);
+    let profiled = between(&terminal);
+    assert!(profiled.contains("Sampling web for 3 s"), "{profiled}");
+    terminal.press("\r");
+    wait_for_screen(&terminal, |screen| screen.contains("n name"));
+    // What does not fit is left out.
+    terminal.resize(40, 6);
+    wait_for_screen(&terminal, |screen| {
+        screen.contains("q quit") && !screen.contains("n name")
+    });
+    // Ctrl-C is a key like `q` …
+    terminal.press("\x03");
+    assert_eq!(terminal.end(), 0);
+    // … and a signal while it waits for Return.
+    let mut terminal = Terminal::new(&place, &["top"]);
+    wait_for_screen(&terminal, |screen| screen.contains(" rows"));
+    terminal.press("t");
+    asks_for_return(&terminal);
+    terminal.press("\x03");
+    assert_eq!(terminal.end(), 130);
+    // A terminal that goes takes it along: its keys would be read for ever.
+    let terminal = Terminal::new(&place, &["top"]);
+    wait_for_screen(&terminal, |screen| screen.contains(" rows"));
+    let top = terminal.hang_up().to_string();
+    wait(|| (!is_alive(&top)).then_some(()));
+    assert!(place.run(&["down"]).ok());
 }

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, accept, end_of, wait_for, wait_until};
+use testing::{Killed, PATIENCE, accept, end_of, wait_for, wait_until};
 
 const CROWD: usize = 64;
 
@@ -148,6 +148,55 @@ fn is_stopped_and_started(mut machine: Machine, macs: &[String]) {
         (0..3).map(|place| mac(&machine, place)).collect::<Vec<_>>(),
         macs
     );
+    machine.end();
+}
+
+/// Has an interface that stays open, as a process of the machine before has until the kernel has
+/// cleared it away.
+const HOLD: &str = "
+import fcntl, os, struct, sys, time
+tun = os.open('/dev/net/tun', os.O_RDWR)
+TUNSETIFF, TAP_NO_PI_VNET_HDR = 0x400454ca, 0x5002
+name = sys.argv[1].encode()
+fcntl.ioctl(tun, TUNSETIFF, struct.pack('16sH22x', name, TAP_NO_PI_VNET_HDR))
+print('has it', flush=True)
+time.sleep(1000)
+";
+/// Longer than all tries for what cannot be had take.
+const HELD: Duration = Duration::from_secs(4);
+
+#[test]
+fn an_interface_that_is_busy_is_waited_for() {
+    let Some(mut machine) = empty(&["ip", "ping", "python3"]) else {
+        return;
+    };
+    attach_for_good(&machine, 0);
+    attach_for_good(&machine, 1);
+    assert!(kill(core(&machine)));
+    machine.has_died();
+    let hold = || {
+        wait_for("the interface cannot be had", || {
+            let mut hold = Command::new("python3");
+            let hold = hold.args(["-c", HOLD, NAMES[0]]);
+            let mut hold = hold.stdout(Stdio::piped()).spawn().unwrap();
+            let mut said = [0; 6];
+            let has = hold.stdout.as_mut().unwrap().read_exact(&mut said);
+            let hold = Killed(hold);
+            has.is_ok().then_some(hold)
+        })
+    };
+    let held = machine.places[0].0.enter(hold).unwrap();
+    machine.start_again();
+    wait_until("the other one did not come back", || {
+        domains(&machine).contains(&NAMES[1].to_owned())
+    });
+    std::thread::sleep(HELD);
+    assert!(!log(&machine).contains("is not attached again"));
+    drop(held);
+    wait_until("it did not come back", || {
+        domains(&machine).contains(&NAMES[0].to_owned())
+    });
+    reaches(&machine, 0, 1);
     machine.end();
 }
 

@@ -69,6 +69,13 @@ fn a_machine_in_a_pod_serves_the_others() {
     let [a, b] = talk(&node);
     node.said(grantway(), &["restart", "driver"]);
     a.reaches(&node, &b);
+    // A new version of the set: pods are there again with their addresses, without being made anew.
+    machine.end(&node);
+    let machine = Pod::machine(&node);
+    node.await_machine();
+    a.reaches(&node, &b);
+    b.reaches(&node, &a);
+    assert_eq!((node.guests(), node.leases()), (2, 2));
     for pod in [a, b] {
         pod.end(&node);
     }

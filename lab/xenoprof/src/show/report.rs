@@ -48,6 +48,16 @@ pub fn report(
     Ok(())
 }
 
+/// What a session says of one domain, for people.
+///
+/// # Errors
+/// It has no such domain: the names that there are.
+pub fn of_domain(session: &Session, domain: &str, symbols: usize) -> anyhow::Result<String> {
+    super::flame::domain(session, domain)?;
+    let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
+    Ok(text::of_domain(session, &found, domain, symbols))
+}
+
 /// The figures of a session.
 ///
 /// Totals are exact; everything by class, function or master is a share of the samples times an

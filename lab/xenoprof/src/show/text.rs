@@ -26,6 +26,24 @@ pub(super) fn report(
     out
 }
 
+/// Of one domain alone: its CPU time and its functions.
+pub(super) fn of_domain(
+    session: &Session,
+    found: &Attribution,
+    domain: &str,
+    symbols: usize,
+) -> String {
+    let mut all = Sums::of(session, found);
+    all.retain(|sums| sums.domain.name == domain);
+    let mut out = head(session);
+    out.push_str(&domains(session, &all));
+    out.push_str(&functions(&all, symbols));
+    for why in all.iter().filter_map(Sums::refusal) {
+        let _infallible = writeln!(out, "\nno functions of {domain}: {why}");
+    }
+    out
+}
+
 fn head(session: &Session) -> String {
     let head = &session.head;
     let mut out = String::new();
