@@ -147,7 +147,7 @@ impl<C: Channel> Interfaces<C> {
     /// the xenstore's.
     #[must_use]
     pub fn has_news(&self) -> bool {
-        !self.news.is_empty() || self.store.has_events()
+        self.all_stale || !self.news.is_empty() || self.store.has_events()
     }
 
     /// Notes what a change of `path` makes stale.
@@ -262,8 +262,9 @@ impl<C: Channel> Interfaces<C> {
     fn report(&mut self, backend: &str, why: &str) -> Result<(), StoreError> {
         // What is written there is an event: an interface that is refused again and again for one
         // reason would never be left alone.
-        let said = self.store.read(&format!("{backend}/hotplug-error"))?;
-        if said.as_deref() == Some(why) {
+        let mut node = |name| self.store.read(&format!("{backend}/{name}"));
+        let said = (node("hotplug-status")?, node("hotplug-error")?);
+        if (said.0.as_deref(), said.1.as_deref()) == (Some("error"), Some(why)) {
             return Ok(());
         }
         eprintln!("{backend}: {why}");
@@ -379,6 +380,8 @@ impl<C: Channel> Interfaces<C> {
     fn part_with(&mut self, conn: ConnId) -> Result<(), StoreError> {
         if let Some(served) = self.take(conn) {
             self.news.push_back(News::Gone(conn));
+            // One that was refused for it may be served now.
+            self.all_stale = true;
             // The guest may have taken the node with it.
             let _ = self.store.unwatch(&served.frontend);
         }

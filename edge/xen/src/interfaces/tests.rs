@@ -290,6 +290,40 @@ fn what_is_refused_is_left_alone_until_it_changes() {
     fake.set(&format!("{BE}/mac"), MAC);
     interfaces.look().unwrap();
     assert_eq!(interfaces.news(), Some(News::Came(ConnId(0))));
+    // It was served meanwhile: that it is refused again is told again.
+    fake.set(&format!("{BE}/hotplug-status"), "connected");
+    interfaces.refuse(ConnId(0), "its MAC is taken").unwrap();
+    let status = fake.get(&format!("{BE}/hotplug-status"));
+    assert_eq!(status.as_deref(), Some("error"));
+}
+
+/// Two guests want one MAC: who has lost it is tried again when the other one has gone.
+#[test]
+fn who_was_refused_is_tried_again_when_another_goes() {
+    let fake = toolstack("0");
+    let mut interfaces = connected(&fake);
+    for (node, value) in [
+        ("frontend", "/local/domain/4/device/vif/0"),
+        ("mac", MAC),
+        ("state", "1"),
+    ] {
+        fake.set(&format!("backend/vif/4/0/{node}"), value);
+    }
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), Some(News::Came(ConnId(1))));
+    interfaces.refuse(ConnId(1), "its MAC is taken").unwrap();
+    while interfaces.has_news() {
+        interfaces.look().unwrap();
+        if let Some(News::Came(conn)) = interfaces.news() {
+            interfaces.refuse(conn, "its MAC is taken").unwrap();
+        }
+    }
+    fake.remove(BE);
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), Some(News::Gone(ConnId(0))));
+    assert!(interfaces.has_news());
+    interfaces.look().unwrap();
+    assert!(matches!(interfaces.news(), Some(News::Came(_))));
 }
 
 #[test]
