@@ -193,12 +193,24 @@ fn another(
 
 /// The `grantway up` that has started a core and waits for it, if it can be told to start another.
 fn foreground(core: u32) -> Option<Pid> {
+    let words = fs::read(format!("/proc/{core}/cmdline")).ok()?;
+    if !is_left(&words) {
+        return None;
+    }
     let stat = fs::read_to_string(format!("/proc/{core}/stat")).ok()?;
     let parent: u32 = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
     let program = fs::read_link(format!("/proc/{parent}/exe")).ok()?;
     let name = program.file_name()?.to_string_lossy();
     let is_ours = name.strip_suffix(DELETED).unwrap_or(&name) == "grantway";
     (is_ours && catches(parent, REPLACE)).then(|| Pid::from_raw(parent.cast_signed()))?
+}
+
+/// Whether a core with these words leaves what is attached to it to the next one. That of
+/// `grantway run`, which hands signals on to its command, leaves nothing.
+fn is_left(words: &[u8]) -> bool {
+    words
+        .split(|byte| *byte == 0)
+        .any(|word| word == b"--state")
 }
 
 /// Whether a process has ended.
@@ -303,6 +315,13 @@ fn children(core: u32, program: &str) -> Vec<i32> {
 mod tests {
     use super::*;
     use abi::version::VERSION;
+
+    #[test]
+    fn a_command_of_run_is_not_sent_the_signal_of_up() {
+        let up = b"grantwayd\0--socket\0/s\0--state\0/x\0";
+        let run = b"grantwayd\0--socket\0/--state\0";
+        assert!(is_left(up) && !is_left(run) && !is_left(b""));
+    }
 
     #[test]
     fn the_version_of_a_program_is_found_in_its_file() {

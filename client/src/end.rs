@@ -8,6 +8,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -31,19 +32,27 @@ impl Instance {
     /// ([`Options::leaves`]). Only of one that ends with this value.
     ///
     /// # Errors
-    /// It has not ended in time: it is killed then.
+    /// It has not ended in order, or not in time: it is killed then.
     pub fn stop(mut self) -> Result<(), Error> {
         let Some(mut child) = self.child.take() else {
             return Ok(());
         };
         // If it has ended, that is what is wanted.
         let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-        if wait_child(&mut child, DOWN) {
+        let in_time = wait_child(&mut child, DOWN);
+        if !in_time {
+            let _ = child.kill();
+        }
+        let ended = child.wait();
+        if ended.as_ref().is_ok_and(ExitStatus::success) {
             return Ok(());
         }
-        let _ = child.kill();
-        let _ = child.wait();
         self.remove_sockets();
+        if in_time {
+            let how = ended.map_or_else(|e| e.to_string(), |status| status.to_string());
+            let e = io::Error::other(format!("it has ended out of order ({how})"));
+            return Err(Error::io("end the monitor", e));
+        }
         Err(Error::Late {
             what: "the end of the monitor".to_owned(),
             limit: DOWN,

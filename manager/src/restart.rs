@@ -120,6 +120,8 @@ impl Restart {
     /// The domain shall be ended and started again, now.
     pub(crate) fn ask(&mut self) {
         self.is_asked = true;
+        // One that waits for its devices may have been built of something else.
+        self.built = None;
         self.known.in_a_row = 0;
         self.trouble.clear();
         if let State::Down { start_ns, .. } = &mut self.state {

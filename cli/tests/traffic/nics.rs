@@ -197,10 +197,15 @@ fn a_nic_that_cannot_come_leaves_the_machine_as_it_was() {
     machine.end();
 }
 
-/// Has the machine become what a file says, and waits for what is said, if anything is.
-fn asks(machine: &Machine, file: &str) {
-    let mut stream = UnixStream::connect(socket(machine)).unwrap();
+/// A connection to the machine.
+fn connect(machine: &Machine) -> UnixStream {
+    let stream = UnixStream::connect(socket(machine)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Has the machine become what a file says, and waits for what is said, if anything is.
+fn asks(mut stream: UnixStream, file: &str) {
     let _ = writeln!(stream, "{}", request(file));
     let _ = stream.read(&mut [0; 4096]);
 }
@@ -235,7 +240,7 @@ fn who_dies_while_nics_come_or_go_leaves_no_half() {
         };
         thread::scope(|scope| {
             // Who kills the manager hears nothing.
-            scope.spawn(|| asks(&machine, file));
+            scope.spawn(|| asks(connect(&machine), file));
             thread::sleep(Duration::from_millis(turn as u64 * 3));
             kill(pid.unwrap());
         });
@@ -269,9 +274,13 @@ fn a_nic_that_comes_while_its_manager_dies_has_not_come() {
     let before = at_rest(&machine);
     for file in [&with, &nowhere, &with] {
         let (manager, netd) = (helper("grantway-manager"), helper("grantway-netd"));
+        // It serves this one: what waits for the socket the next manager would be asked.
+        let mut stream = connect(&machine);
+        writeln!(stream, "{{\"op\":\"status\"}}").unwrap();
+        assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
         thread::scope(|scope| {
             signal(netd, "-STOP");
-            scope.spawn(|| asks(&machine, file));
+            scope.spawn(|| asks(stream, file));
             // Until it waits for netd; if it does not yet, nothing has begun.
             thread::sleep(Duration::from_millis(300));
             kill(manager);

@@ -24,13 +24,14 @@ fn mac(machine: &Machine, place: usize) -> String {
     shown[0]["address"].as_str().unwrap().to_owned()
 }
 
-/// Attaches a namespace by an interface that stays.
+/// Attaches a namespace by an interface that stays. The second one's guest is never started again.
 fn attach_for_good(machine: &Machine, place: usize) {
     let (namespace, name) = &machine.places[place];
     let file = machine.folder.path().join(format!("{name}.toml"));
     let guest = format!(
-        "[[vif]]\nendpoint = \"tap\"\nnetns = \"{}\"\nifname = \"{name}\"\n\
+        "restart = {}\n[[vif]]\nendpoint = \"tap\"\nnetns = \"{}\"\nifname = \"{name}\"\n\
          addresses = [\"{}/24\"]\npersistent = true\n",
+        place != 1,
         namespace.path().display(),
         address(place)
     );

@@ -201,9 +201,6 @@ impl Server<'_> {
         self.world.change(ShapeChange::Up {
             name: attach.name.clone(),
         });
-        if attach.asker == AskedBy::Before {
-            self.returns_no_more(&attach.name);
-        }
         let domain = self.world.domain(attach.place);
         if let Some(pause) = domain.and_then(|domain| domain.restart_pause_ms) {
             let known = Restarts::default();
@@ -212,6 +209,9 @@ impl Server<'_> {
         }
         if let Err(Refusal { why, .. }) = self.keep() {
             return self.fail(attach, format!("the core cannot keep what there is: {why}"));
+        }
+        if attach.asker == AskedBy::Before {
+            self.returns_no_more(&attach.name);
         }
         let line = format!("{}: attached", attach.name);
         self.log.line(Level::Info, "grantwayd", &line);

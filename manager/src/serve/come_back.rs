@@ -3,6 +3,7 @@
 use super::Server;
 use super::changes::{AskedBy, Tried};
 use crate::shape::ShapeChange;
+use abi::core::Stage;
 use abi::journal::Level::{Info, Warning};
 use config::live::state::{self, Returning};
 
@@ -34,7 +35,13 @@ impl Server<'_> {
     /// The guest that is attached next, if one can be now.
     pub(super) fn next_to_come_back(&self, now: u64) -> Option<&Returning> {
         let shape = self.world.shape();
-        let can = self.restarts_now() && self.attaches.len() < AT_ONCE;
+        // Without a driver domain nobody can be connected.
+        let runs = |place: &usize| {
+            let id = self.world.id(*place);
+            id.is_some_and(|id| self.world.stage(id) == Some(Stage::Running))
+        };
+        let has_driver = shape.refitting().is_none() && shape.workers().iter().all(runs);
+        let can = has_driver && self.restarts_now() && self.attaches.len() < AT_ONCE;
         let is_due = |name: &str| {
             let tried = self.begun.get(name);
             tried.is_none_or(|tried| tried.again_ns.is_some_and(|at| now >= at))
@@ -61,7 +68,7 @@ impl Server<'_> {
             tried.times += 1;
             tried.again_ns = None;
             if let Err(why) = self.begin_attach(AskedBy::Before, &next.guest, now) {
-                self.is_left_out(&name, &why);
+                self.has_failed(&name, &why, now);
             }
         }
     }

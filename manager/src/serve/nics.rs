@@ -97,8 +97,13 @@ impl Server<'_> {
                 .iter()
                 .find(|restart| restart.place() == place)
         };
+        // Whether guests are connected again is theirs: none of them can turn it back.
+        let runs = |place| {
+            let id = self.world.id(place);
+            id.is_some_and(|id| self.world.stage(id) == Some(Stage::Running))
+        };
         let is_back = |(place, before): &(usize, u64)| {
-            find(*place).is_none_or(|one| one.is_up() && one.known().count > *before)
+            find(*place).is_none_or(|one| runs(*place) && one.known().count > *before)
         };
         if refit.starts.iter().all(is_back) {
             self.refitted(false);
@@ -111,8 +116,9 @@ impl Server<'_> {
         let late = || "was not back within 20 s".to_owned();
         let is_late = now >= refit.began_ns.saturating_add(UP_NS);
         if let Some(why) = failure.or_else(|| is_late.then(late)) {
-            self.refitted(true);
+            // Who has what goes is to be gone first.
             self.restart_workers();
+            self.refitted(true);
             let why = format!("the driver domain {why}; it gets the NICs again that it had");
             return Some(Err(why));
         }
@@ -122,7 +128,7 @@ impl Server<'_> {
         None
     }
 
-    /// Closes what goes: no worker has it any more.
+    /// Closes what goes: workers that have it have ended, or are told to.
     fn close_refitted(&mut self) {
         let refitting = self.refitting();
         for device in refitting.closes {

@@ -351,6 +351,9 @@ fn in_pages(first: usize, more: &mut [Buffer]) {
     // A half without its other half, or the last one, completes the page that `first` begins.
     let half = whole.min(more.len().saturating_sub(1));
     if !first.is_multiple_of(PAGE)
+        && more
+            .get(half)
+            .is_some_and(|buffer| buffer.span.len() < PAGE)
         && let Some(part) = more.get_mut(..=half)
     {
         part.rotate_right(1);
@@ -414,5 +417,17 @@ mod tests {
         assert_eq!(ordered(2048, &[8]), [8]);
         assert_eq!(ordered(2048, &[]), []);
         assert_eq!(ordered(PAGE, &[5, 3, 2]), [2, 3, 5]);
+    }
+
+    #[test]
+    fn whole_pages_stay_as_they_lie() {
+        let area = Area::anonymous(4 * PAGE).unwrap();
+        let page = |number: u32| Buffer {
+            id: BufferId(number),
+            span: area.at(number as usize * PAGE, PAGE).unwrap(),
+        };
+        let mut more = [2, 0, 3, 1].map(page);
+        in_pages(2048, &mut more);
+        assert_eq!(more.map(|buffer| buffer.id.0), [0, 1, 2, 3]);
     }
 }

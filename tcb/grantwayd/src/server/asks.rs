@@ -72,7 +72,8 @@ impl Core {
 
     fn carry_out(&mut self, token: u32, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
         match ask {
-            Ask::Open { .. } | Ask::GiveSocket { .. } if self.ending.is_some() => {
+            // Who ends with the machine is not to be missing when it is started again.
+            Ask::Open { .. } | Ask::GiveSocket { .. } | Ask::Leave {} if self.ending.is_some() => {
                 return Err("the machine ends".into());
             }
             Ask::Open { unit } => return self.open(token, unit, fds),

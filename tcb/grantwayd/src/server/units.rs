@@ -29,8 +29,13 @@ impl Unit {
     /// It is closed, and a netd has all of it: what the next one would have to know of a device is
     /// left. The last descriptor may take long to close, so it is not closed here.
     pub(super) fn strip(&mut self) {
+        self.fds.truncate(self.state().iter().count());
+    }
+
+    /// What netd has to know of a device to close it.
+    fn state(&self) -> Option<&OwnedFd> {
         let is_device = matches!(self.task, Task::TakeUp { .. });
-        self.fds.truncate(usize::from(is_device));
+        self.fds.first().filter(|_| is_device)
     }
 
     /// A descriptor that domains are given.
@@ -119,24 +124,33 @@ impl Units {
         &mut self,
         beside: Vec<OwnedFd>,
     ) -> io::Result<Vec<(u32, Task, Vec<OwnedFd>)>> {
-        let copy = |unit: &Unit| copies(unit.fds.iter().map(AsFd::as_fd));
+        let waiting = self.waiting.iter();
+        let closing = waiting.filter_map(|(token, (_, waits))| match waits {
+            Waits::Close(unit, left) => Some((*token, *unit, left.as_ref())),
+            _ => None,
+        });
+        let closing: Vec<_> = closing.collect();
+        // No netd has what was closed while there was none: this one does, before it closes it.
+        let left = closing
+            .iter()
+            .filter_map(|(_, unit, left)| Some((unit, (*left)?)));
+        let left = left.filter(|(_, left)| left.fds.len() > 1);
+        // Devices before sockets, which are on them.
+        let all: BTreeMap<_, _> = self.kept.iter().chain(left).collect();
         let mut tasks = Vec::new();
-        for unit in self.kept.values() {
-            tasks.push((0, unit.task, copy(unit)?));
+        for unit in all.values() {
+            tasks.push((0, unit.task, copies(unit.fds.iter().map(AsFd::as_fd))?));
         }
-        for (&token, (_, waits)) in &mut self.waiting {
-            let Waits::Close(unit, left) = waits else {
-                continue;
-            };
-            for left in left.iter_mut().filter(|left| left.fds.len() > 1) {
-                // No netd has it: this one does, before it closes it.
-                tasks.push((0, left.task, copy(left)?));
-                left.strip();
-            }
-            let state = left.as_ref().map_or(Ok(Vec::new()), copy)?;
-            tasks.push((token, Task::Close { unit: *unit }, state));
+        for (token, unit, left) in closing {
+            let state = left.and_then(Unit::state).map(AsFd::as_fd);
+            tasks.push((token, Task::Close { unit }, copies(state.into_iter())?));
         }
         tasks.push((0, Task::Welcome {}, beside));
+        for (_, waits) in self.waiting.values_mut() {
+            if let Waits::Close(_, Some(left)) = waits {
+                left.strip();
+            }
+        }
         Ok(tasks)
     }
 
@@ -205,9 +219,9 @@ mod tests {
             .collect();
         let all = [
             (0, device, 2),
+            (0, absent, 2),
             (0, queue, 1),
             (closing, Task::Close { unit: 2 }, 1),
-            (0, absent, 2),
             (left, Task::Close { unit: 3 }, 1),
             (0, Task::Welcome {}, 1),
         ];
