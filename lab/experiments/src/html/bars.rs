@@ -8,6 +8,8 @@ const ROW: f64 = 18.0;
 const NAMES: f64 = 300.0;
 const BARS: f64 = 380.0;
 const NUMBERS: f64 = 160.0;
+/// What is behind a stem where a metric is the whole, and no class of it.
+pub(super) const TOTAL: &str = "total";
 
 /// A row with a bar: whose value it is, of which configuration, and its interval.
 struct Row<'a> {
@@ -41,7 +43,7 @@ pub(super) fn classes(stem: &str, cells: &[Cell<'_>], bases: [Option<f64>; 2]) -
         .iter()
         .filter_map(|cell| cell.metric.strip_prefix(stem))
     {
-        if !classes.contains(&class) {
+        if class != TOTAL && !classes.contains(&class) {
             classes.push(class);
         }
     }

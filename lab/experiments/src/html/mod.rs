@@ -166,15 +166,20 @@ fn drawn(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) ->
 }
 
 /// What the first configuration has of which metrics that begin with `stem` are classes: ours, and
-/// the paper's.
+/// the paper's. It is their total, where there is one; else what they come to.
 fn whole(part: &Part<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 2] {
     let of = |value: &dyn Fn(&Cell<'_>) -> Option<f64>| {
         let known = |cell: &&Cell<'_>| cell.metric.starts_with(stem) && value(cell).is_some();
         let first = cells.iter().find(known)?;
-        let own = cells
-            .iter()
-            .filter(|cell| cell.config == first.config && known(cell));
-        Some((first.theirs, own.filter_map(value).sum::<f64>()))
+        let own = || {
+            cells
+                .iter()
+                .filter(|cell| cell.config == first.config && known(cell))
+        };
+        let total = own().find(|cell| cell.metric.strip_prefix(stem) == Some(bars::TOTAL));
+        let sum = || own().filter_map(value).sum::<f64>();
+        let whole = total.and_then(value).unwrap_or_else(sum);
+        Some((first.theirs, whole))
     };
     let ours = of(&|cell| cell.ours?.value).map(|(_, sum)| sum);
     // A paper states some classes, and what all of them come to.

@@ -163,6 +163,39 @@ fn curves_of_the_papers_are_curves_here() {
 }
 
 #[test]
+fn the_total_of_classes_is_their_base_and_no_class() {
+    let paper = Paper::find("menon").unwrap();
+    let mut samples = Samples::default();
+    for (column, guest, driver) in [("menon-linux", 40e3, 0.0), ("menon-domain0", 10e3, 50e3)] {
+        let config = Config::new(column, &[("offered", "5000")]);
+        let of = |part: &str, cycles| (format!("cycles_per_request.{part}"), cycles);
+        let parts = [of("guest", guest), of("driver", driver)];
+        let total = of("total", guest + driver);
+        samples.add(&config, 0, &parts.into_iter().chain([total]).collect());
+    }
+    let figures = samples.figures("menon");
+    let stands = Stands::from(["menon-linux", "menon-domain0"].map(|name| (name, name)));
+    let part = Part {
+        paper: &paper,
+        stands: &stands,
+        figures: &figures,
+    };
+    let from = Provenance::collect("here".to_owned(), true);
+    let page = page(&from, &[part], &Flames::default());
+    let start = page.find("<h3>figure 8: ").unwrap();
+    let (bars, table) = page[start..].split_once("<table>").unwrap();
+    // All of Linux' cycles are the guest's: once the whole of what it has.
+    let shares: Vec<&str> = bars.split("(× ").skip(1).collect();
+    let shares: Vec<&str> = shares
+        .iter()
+        .map(|s| s.split(')').next().unwrap())
+        .collect();
+    assert_eq!(shares, ["0", "1.25", "1.00", "0.25"], "{bars}");
+    assert!(!bars.contains("cycles_per_request.total"), "{bars}");
+    assert!(table.contains("<td>cycles_per_request.total</td>"));
+}
+
+#[test]
 fn a_verdict_stands_beside_each_ratio() {
     let paper = Paper::find("sccp").unwrap();
     let (page, figures) = page_of(&paper);
