@@ -1,6 +1,5 @@
 //! What a page shows: values, and text that cannot break out of it.
 
-use crate::plan::Config;
 use figures::report::Figure;
 
 /// One value of ours, and the paper's.
@@ -12,18 +11,10 @@ pub(super) struct Cell<'a> {
     pub(super) theirs: &'a str,
     pub(super) metric: String,
     pub(super) ours: Option<&'a Figure>,
+    /// The paper's value of this very configuration.
     pub(super) paper: Option<f64>,
-    /// Where on a curve's axis the paper's value lies.
-    pub(super) at: Option<f64>,
-}
-
-impl Cell<'_> {
-    /// Whether this is the point of a curve that the paper's value is of, if it is of one.
-    pub(super) fn is_where_the_papers_is(&self, axis: Option<&str>) -> bool {
-        let keys = Config::keys_of(&self.config);
-        let here = axis.and_then(|key| keys.get(key)?.parse::<f64>().ok());
-        self.at.zip(here).is_none_or(|(at, here)| at == here)
-    }
+    /// What the paper has of its configuration on the item's axis: where, and the value.
+    pub(super) points: Vec<(f64, f64)>,
 }
 
 /// Whose value something shows.

@@ -89,7 +89,7 @@ pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
             }
         }
         let drawn = theirs.iter().any(|curve| curve.name == cell.theirs);
-        if let (Some(x), Some(y), false) = (cell.at, cell.paper, drawn) {
+        if let (Some(&(x, y)), false) = (cell.points.first(), drawn) {
             let (config, range) = (cell.theirs, None);
             let point = Point {
                 config,

@@ -117,7 +117,7 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
         );
         let cells = cells(part, item, &index);
         out.push_str(&drawn(part, item, &cells, &index));
-        out.push_str(&table(part, item, &cells, &index));
+        out.push_str(&table(part, &cells, &index));
         out.push_str(&unstated(paper, item));
         if let Some(why) = &item.why {
             let _infallible = writeln!(out, "<p class=\"soft\">Not here: {}.</p>", escape(why));
@@ -185,8 +185,8 @@ fn whole(part: &Part<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 2] {
     // A paper states some classes, and what all of them come to.
     let of_all = stem.trim_end_matches('.').trim_end_matches(".class");
     let theirs = of(&|cell| cell.paper).map(|(config, sum)| {
-        let all = part.paper.value(config, of_all);
-        all.and_then(|all| all.value).unwrap_or(sum)
+        let mut all = part.paper.values(config, of_all);
+        all.next().map_or(sum, |(all, _)| all)
     });
     [ours, theirs].map(|sum| sum.filter(|sum| *sum > 0.0))
 }
@@ -242,15 +242,13 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
             for config in configs {
                 for metric in &item.metrics {
                     for metric in matching(metric, config, index) {
-                        let value = part.paper.value(theirs, &metric);
-                        let value = value.filter(|value| item.shows(value));
-                        let axis = item.against.as_ref();
+                        let (paper, points) = said(part.paper, item, [theirs, config], &metric);
                         cells.push(Cell {
                             config: config.to_owned(),
                             theirs,
                             ours: index.get(config, &metric),
-                            paper: value.and_then(|value| value.value),
-                            at: value.and_then(|value| value.at.get(axis?).copied()),
+                            paper,
+                            points,
                             metric,
                         });
                     }
@@ -269,6 +267,30 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
     let curves: BTreeSet<_> = cells.iter().filter(|cell| point(cell)).map(of).collect();
     cells.retain(|cell| point(cell) || !curves.contains(&of(cell)));
     cells
+}
+
+/// What a paper has of its configuration that an item shows: its value of what is measured here,
+/// and its points on the item's axis.
+fn said(
+    paper: &Paper,
+    item: &Item,
+    [theirs, config]: [&str; 2],
+    metric: &str,
+) -> (Option<f64>, Vec<(f64, f64)>) {
+    let shown = || {
+        let values = paper.values(theirs, metric);
+        values.filter(|(_, said)| item.shows(said))
+    };
+    let keys = Config::keys_of(config);
+    let here = shown().find(|(_, said)| said.is_of(&keys));
+    let point = |(value, said): (f64, &Value)| {
+        let at = item.against.as_ref().and_then(|key| said.at.get(key))?;
+        Some((*at, value))
+    };
+    (
+        here.map(|(value, _)| value),
+        shown().filter_map(point).collect(),
+    )
 }
 
 /// The metrics of a configuration that a name stands for.
@@ -295,8 +317,7 @@ fn metrics<'a>(cells: &'a [Cell<'_>]) -> Vec<&'a str> {
 }
 
 /// The item as a table: every cell, and what it is related to.
-fn table(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) -> String {
-    let axis = item.against.as_deref();
+fn table(part: &Part<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
     if cells.is_empty() {
         return String::new();
     }
@@ -309,14 +330,14 @@ fn table(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) ->
         let ratios = part.paper.ratios(item.theirs);
         let mut ratios: Vec<Option<&PaperRatio<'_>>> = ratios
             .iter()
-            .filter(|r| r.metric == item.metric && !point)
+            .filter(|r| r.metric == item.metric && !point && r.is_of(&keys))
             .map(Some)
             .collect();
         if ratios.is_empty() {
             ratios.push(None);
         }
         for ratio in ratios {
-            out.push_str(&row(part, (item, axis), ratio, index));
+            out.push_str(&row(part, item, ratio, index));
         }
     }
     out.push_str("</table>\n");
@@ -325,7 +346,7 @@ fn table(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) ->
 
 fn row(
     part: &Part<'_>,
-    (item, axis): (&Cell<'_>, Option<&str>),
+    item: &Cell<'_>,
     ratio: Option<&PaperRatio<'_>>,
     index: &Index<'_>,
 ) -> String {
@@ -359,7 +380,7 @@ fn row(
         escape(&item.config),
         escape(&item.metric),
         escape(&cell(item.ours)),
-        known(item.paper.filter(|_| item.is_where_the_papers_is(axis))),
+        known(item.paper),
         known(own),
         escape(&format!("{}{to}", known(ratio.map(|ratio| ratio.ratio)))),
         escape(&cell(quotient)),

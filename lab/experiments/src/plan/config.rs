@@ -41,6 +41,14 @@ impl Config {
             .collect()
     }
 
+    /// Its keys, as those of a name.
+    #[must_use]
+    pub fn keys(&self) -> BTreeMap<&str, &str> {
+        let keys = self.keys.iter();
+        keys.map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect()
+    }
+
     /// As it is printed.
     #[must_use]
     pub fn name(&self) -> String {

@@ -16,7 +16,8 @@ pub type Stands<'a> = BTreeMap<&'a str, &'a str>;
 
 impl Samples {
     /// The paper's values as `paper.<metric>`, and `quotient.<column>.<metric>` with its verdict
-    /// for everything that the paper relates to what another column stands for.
+    /// for everything that the paper relates to what another column stands for. What the paper
+    /// says of a point it says of no other.
     #[must_use]
     pub fn beside(&self, plan: &str, paper: &Paper, stands: &Stands<'_>) -> Vec<Figure> {
         let mut out = Vec::new();
@@ -27,8 +28,9 @@ impl Samples {
             if config.keys.keys().any(|key| SWEPT.contains(&key.as_str())) {
                 continue;
             }
-            let name = config.name();
-            for value in paper.config(theirs).into_iter().flat_map(|c| &c.values) {
+            let (name, keys) = (config.name(), config.keys());
+            let values = paper.config(theirs).into_iter().flat_map(|c| &c.values);
+            for value in values.filter(|value| value.is_of(&keys)) {
                 let measured = self.series(config, &value.metric).is_some();
                 if let Some(known) = value.value.filter(|_| measured) {
                     let metric = format!("paper.{}", value.metric);
@@ -37,7 +39,8 @@ impl Samples {
                     out.push(figure);
                 }
             }
-            for ratio in paper.ratios(theirs) {
+            let ratios = paper.ratios(theirs).into_iter();
+            for ratio in ratios.filter(|ratio| ratio.is_of(&keys)) {
                 let others = stands
                     .iter()
                     .filter(|(_, stands_for)| **stands_for == ratio.to);
@@ -118,6 +121,44 @@ mod tests {
         let name = format!("quotient.linux.{metric}");
         let found = figures.iter().find(|figure| figure.metric == name).unwrap();
         (found.verdict, found.note.clone().unwrap())
+    }
+
+    #[test]
+    fn what_is_of_some_nics_is_judged_at_no_others() {
+        let mut samples = Samples::default();
+        let columns = ["linux", "domain0", "guest1", "send-linux", "send-domain0"];
+        let columns = columns.map(|name| format!("menon-{name}"));
+        for column in &columns {
+            for wires in ["1", "2", "3", "4"] {
+                let config = Config::new(column, &[("wires", wires)]);
+                for round in 0..5 {
+                    let one = BTreeMap::from([("throughput".to_owned(), 2.0)]);
+                    samples.add(&config, round, &one);
+                }
+            }
+        }
+        let stands: Stands<'_> = columns.iter().map(|c| (c.as_str(), c.as_str())).collect();
+        let figures = samples.beside("menon", &Paper::find("menon").unwrap(), &stands);
+        let of = |start: &str| {
+            let found = figures.iter().filter(|f| f.metric.starts_with(start));
+            let mut names: Vec<&str> = found.map(|f| f.config.as_str()).collect();
+            names.sort_unstable();
+            names
+        };
+        // The text has the driver domain with two NICs and Linux with three: no ratio.
+        assert_eq!(
+            of("quotient."),
+            ["menon-guest1@wires=1", "menon-send-domain0@wires=4"]
+        );
+        assert_eq!(
+            of("paper."),
+            [
+                "menon-domain0@wires=2",
+                "menon-linux@wires=3",
+                "menon-send-domain0@wires=4",
+                "menon-send-linux@wires=4",
+            ]
+        );
     }
 
     #[test]

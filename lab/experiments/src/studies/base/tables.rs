@@ -3,7 +3,7 @@
 use super::rows::{short, thesis_rows};
 use super::{acks, frontier, points};
 use crate::papers::Paper;
-use crate::plan::{Direction, FileColumn, Plan, Wake, Wire, Workload};
+use crate::plan::{Config, Direction, FileColumn, Plan, Wake, Wire, Workload};
 use crate::runner::words;
 use figures::report::{Figure, Index, cell, number, table};
 
@@ -186,9 +186,12 @@ fn paper_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
         let column_of = |name: &str| plan.column.iter().find(|column| column.name == name);
         let stands = |name: &str| column_of(name).and_then(|column| column.paper.as_deref());
         let own = figure.config.split('@').next().unwrap_or_default();
+        let keys = Config::keys_of(&figure.config);
         let ratio = stands(own).and_then(|config| {
             let mut ratios = paper.ratios(config).into_iter();
-            ratios.find(|ratio| ratio.metric == metric && stands(column) == Some(ratio.to))
+            ratios.find(|ratio| {
+                ratio.metric == metric && stands(column) == Some(ratio.to) && ratio.is_of(&keys)
+            })
         });
         let theirs = ratio.map_or(f64::NAN, |ratio| ratio.ratio);
         rows.push(vec![
