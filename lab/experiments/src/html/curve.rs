@@ -397,7 +397,7 @@ mod tests {
         let shares: Vec<(&str, &Figure)> = of.iter().map(|(most, f)| (*most, f)).collect();
         let mark = vec![PaperMark {
             config: "oi-da",
-            metric: "flush_latency_us.p50",
+            metric: "flush_latency_us.mean",
             value: 33.17,
         }];
         let svg = distribution("flush_within_us", &[("oi-da", shares)], mark);

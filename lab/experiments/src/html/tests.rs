@@ -205,6 +205,23 @@ fn the_total_of_classes_is_their_base_and_no_class() {
 }
 
 #[test]
+fn a_mean_of_the_papers_is_marked_as_one_and_set_beside_ours() {
+    let oi = Paper::find("oi").unwrap();
+    let (page, figures) = page_of(&oi);
+    let marked: Vec<_> = drawn(&page)
+        .into_iter()
+        .filter(|[.., value]| value == "33.17")
+        .collect();
+    assert!(!marked.is_empty());
+    for [_, _, metric, ..] in marked {
+        assert_eq!(metric, "flush_latency_us.mean");
+    }
+    let beside = figures.iter().filter(|f| f.value == Some(33.17));
+    let beside: Vec<&str> = beside.map(|f| f.metric.as_str()).collect();
+    assert_eq!(beside, ["paper.flush_latency_us.mean"]);
+}
+
+#[test]
 fn a_verdict_stands_beside_each_ratio() {
     let paper = Paper::find("sccp").unwrap();
     let (page, figures) = page_of(&paper);

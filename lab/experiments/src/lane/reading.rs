@@ -63,6 +63,9 @@ pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
             add(format!("lro.waits.{ns}"), count);
         }
     }
+    if let Some(ns) = stat["lro"]["wait_sum_ns"].as_f64() {
+        add("lro.wait_sum_ns".to_owned(), ns);
+    }
     if let Some(count) = stat["pool"]["granted_anew"].as_f64() {
         add("granted_anew".to_owned(), count);
     }

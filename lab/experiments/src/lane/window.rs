@@ -172,6 +172,7 @@ impl Window {
     /// | `<domain>.lro.segments`, `<domain>.lro.aggregates` | packets into and out of LRO |
     /// | `granted_anew` | pages that entered guests' pools of receive buffers |
     /// | `lro.waits.<ns>` | aggregates whose first packet waited so many nanoseconds |
+    /// | `lro.wait_sum_ns` | what all of them waited together |
     /// | `acks`, `sacks` | acknowledgements sent to the wire, and those of them that are selective |
     ///
     /// `segments_per_ack` is how many of the segments that the receiver's TCP was handed (an
@@ -244,6 +245,9 @@ impl Window {
                 out.insert(format!("flush_latency_us.{name}"), ns / 1e3);
             }
         }
+        if let Some(ns) = mean_wait(&self.path) {
+            out.insert("flush_latency_us.mean".to_owned(), ns / 1e3);
+        }
         for (us, share) in within(&self.path) {
             out.insert(format!("flush_within_us.{us}"), share);
         }
@@ -298,6 +302,13 @@ fn wait(path: &Reading, quantile: f64) -> Option<f64> {
         below += count;
         (count > 0.0 && below >= quantile * all).then_some(ns)
     })
+}
+
+/// How long they waited on average, nanoseconds.
+fn mean_wait(path: &Reading) -> Option<f64> {
+    let all: f64 = waits(path).map(|class| class.1).sum();
+    let sum = path.sums.get("lro.wait_sum_ns")?;
+    (all > 0.0).then(|| sum / all)
 }
 
 /// Classes of what the first packets of aggregates waited, nanoseconds, and how many did.
@@ -400,6 +411,7 @@ mod tests {
                 ("lro.waits.1000", 50.0),
                 ("lro.waits.20000", 49.0),
                 ("lro.waits.300000", 1.0),
+                ("lro.wait_sum_ns", 1_330_000.0),
             ]),
             busy_ns: 1_700_000_000,
             disturbed: false,
@@ -412,6 +424,7 @@ mod tests {
         assert_eq!(figures["granted_anew"], 0.05);
         assert_eq!(figures["flush_latency_us.p50"], 1.0);
         assert_eq!(figures["flush_latency_us.p99"], 20.0);
+        assert_eq!(figures["flush_latency_us.mean"], 13.3);
         let within = |us| figures[&format!("flush_within_us.{us}")];
         assert_eq!([1, 10, 20, 1000].map(within), [0.5, 0.5, 0.99, 1.0]);
         assert_eq!(figures["throughput"], 5.792);
