@@ -46,7 +46,7 @@ pub fn unit(metric: &str) -> &'static str {
         "regret" => "sum of shares",
         "dominated" => "policies",
         "grants" => "pages",
-        "pages_reused" => "packets/page",
+        "pages_reused" | "packets_per_page_used" => "packets/page",
         "granted_anew" => "pages/packet",
         "file_copied" => "frames",
         "system_calls" => "calls",
@@ -65,8 +65,15 @@ pub fn unit(metric: &str) -> &'static str {
 #[must_use]
 pub fn better(metric: &str) -> Side {
     match metric.split('.').next().unwrap_or_default() {
-        "throughput" | "packets" | "transactions" | "replies" | "peak_replies" | "lro_rate"
-        | "pages_reused" | "hit_rate" => Side::Above,
+        "throughput"
+        | "packets"
+        | "transactions"
+        | "replies"
+        | "peak_replies"
+        | "lro_rate"
+        | "pages_reused"
+        | "packets_per_page_used"
+        | "hit_rate" => Side::Above,
         _ => Side::Below,
     }
 }
@@ -86,6 +93,8 @@ mod tests {
         );
         assert_eq!(unit("closure.driver"), "");
         assert_eq!(better("throughput"), Side::Above);
+        assert_eq!(unit("packets_per_page_used"), "packets/page");
+        assert_eq!(better("packets_per_page_used"), Side::Above);
         assert_eq!(better("latency_us.p50"), Side::Below);
         assert_eq!(better("cycles_per_byte.total"), Side::Below);
     }

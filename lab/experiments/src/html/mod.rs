@@ -30,6 +30,8 @@ pub struct Part<'a> {
     pub stands: &'a Stands<'a>,
     /// What was measured.
     pub figures: &'a [Figure],
+    /// Seconds of a window.
+    pub window_s: f64,
 }
 
 /// The page.
@@ -118,6 +120,13 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
         let cells = cells(part, item, &index);
         out.push_str(&drawn(part, item, &cells, &index));
         out.push_str(&table(part, &cells, &index));
+        if item.by_window {
+            let _infallible = writeln!(
+                out,
+                "<p class=\"soft\">These grow with the length of a window. Ours has {} s.</p>",
+                part.window_s
+            );
+        }
         out.push_str(&unstated(paper, item));
         if let Some(why) = &item.why {
             let _infallible = writeln!(out, "<p class=\"soft\">Not here: {}.</p>", escape(why));

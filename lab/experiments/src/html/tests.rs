@@ -79,6 +79,7 @@ fn page_of(paper: &Paper) -> (String, Vec<Figure>) {
         paper,
         stands: &stands,
         figures: &figures,
+        window_s: 1.0,
     };
     let from = Provenance::collect("here".to_owned(), true);
     (page(&from, &[part], &Flames::default()), figures)
@@ -188,6 +189,7 @@ fn the_total_of_classes_is_their_base_and_no_class() {
         paper: &paper,
         stands: &stands,
         figures: &figures,
+        window_s: 1.0,
     };
     let from = Provenance::collect("here".to_owned(), true);
     let page = page(&from, &[part], &Flames::default());
@@ -222,6 +224,18 @@ fn a_mean_of_the_papers_is_marked_as_one_and_set_beside_ours() {
 }
 
 #[test]
+fn what_grows_with_a_window_stands_beside_its_length() {
+    let (page, _) = page_of(&Paper::find("ram").unwrap());
+    let (_, of) = page.split_once("<h3>page reuse: ").unwrap();
+    let of = of.split("<h3>").next().unwrap();
+    assert!(of.contains("Ours has 1 s."), "{of}");
+    for metric in ["pages_reused", "packets_per_page_used"] {
+        assert!(of.contains(&format!("<td>{metric}</td>")), "{metric}");
+    }
+    assert_eq!(page.matches("Ours has 1 s.").count(), 1);
+}
+
+#[test]
 fn a_verdict_stands_beside_each_ratio() {
     let paper = Paper::find("sccp").unwrap();
     let (page, figures) = page_of(&paper);
@@ -243,6 +257,7 @@ fn every_item_is_there_or_says_why_not() {
             paper: &paper,
             stands: &stands,
             figures: &[],
+            window_s: 1.0,
         };
         let page = page(
             &Provenance::collect("here".to_owned(), false),

@@ -153,8 +153,8 @@ fn sent(running: &Running) -> anyhow::Result<Sent> {
     })
 }
 
-/// What became of the pages of a file of so many KB, for each packet of a full segment. Reuse is
-/// counted as in the thesis: packets by pages that were used, however often one was granted anew.
+/// What became of the pages of a file of so many KB, for each packet of a full segment;
+/// and packets by pages that were used, however often one was granted anew.
 fn pages(before: Sent, after: Sent, kb: u32) -> BTreeMap<String, f64> {
     let packets = (after.bytes - before.bytes) / SEGMENT_BYTES;
     let (anew, reused) = (after.anew - before.anew, after.reused - before.reused);
@@ -162,7 +162,7 @@ fn pages(before: Sent, after: Sent, kb: u32) -> BTreeMap<String, f64> {
     let used = (before.granted + anew).min(f64::from(kb) / 4.0);
     let mut figures = BTreeMap::from([
         ("file_copied".to_owned(), after.copied - before.copied),
-        ("pages_reused".to_owned(), packets / used.max(1.0)),
+        ("packets_per_page_used".to_owned(), packets / used.max(1.0)),
     ]);
     if packets > 0.0 {
         figures.insert("granted_anew".to_owned(), anew / packets);
@@ -208,11 +208,14 @@ mod tests {
         let seen = pages(before, after, 1024);
         assert_eq!(seen["granted_anew"], 0.1);
         assert_eq!(seen["hit_rate"], 0.75);
-        assert_eq!(seen["pages_reused"], 1000.0 / 116.0);
+        assert_eq!(seen["packets_per_page_used"], 1000.0 / 116.0);
         assert_eq!(seen["file_copied"], 0.0);
         // All 64 pages were used, some of them after they had been granted anew.
-        assert_eq!(pages(before, after, 256)["pages_reused"], 1000.0 / 64.0);
+        assert_eq!(
+            pages(before, after, 256)["packets_per_page_used"],
+            1000.0 / 64.0
+        );
         let nothing = pages(before, before, 1024);
-        assert!(!nothing.contains_key("hit_rate") && nothing["pages_reused"] == 0.0);
+        assert!(!nothing.contains_key("hit_rate") && nothing["packets_per_page_used"] == 0.0);
     }
 }

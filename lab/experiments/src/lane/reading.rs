@@ -101,6 +101,7 @@ mod tests {
             "ledger": {"hops": {"nic": {"cycles": 30}, "idle": {"cycles": 10}},
                        "cpu_ns": 20, "tsc_hz": 2_000_000_000u64, "corrected_cycles": 4},
             "drops": {"no_buffer": 2, "spoofed": 0},
+            "lro": {"waits_ns": {"1000": 3}, "wait_sum_ns": 2500},
             "vifs": {"0": {"endpoint": {"tx_packets": 5, "source_under_way_max": 7}}},
         });
         let mut reading = Reading::default();
@@ -111,6 +112,8 @@ mod tests {
         assert_eq!(reading.sums["guest.corrected"], 8.0);
         assert_eq!(reading.sums["drops.no_buffer"], 4.0);
         assert_eq!(reading.sums["drops.spoofed"], 0.0, "zeros are printed too");
+        assert_eq!(reading.sums["lro.waits.1000"], 6.0);
+        assert_eq!(reading.sums["lro.wait_sum_ns"], 5000.0);
         assert_eq!(reading.sums["guest.delivered"], 10.0);
         assert_eq!(reading.most["under_way"], 7.0);
     }

@@ -90,6 +90,9 @@ pub struct Item {
     /// Where on an axis it is: keys and their values.
     #[serde(default)]
     pub at: BTreeMap<String, String>,
+    /// Its values grow with the length of a window.
+    #[serde(default)]
+    pub by_window: bool,
     /// A distribution in it.
     pub distribution: Option<Distribution>,
     /// Why it, or the rest of it, cannot be measured here.

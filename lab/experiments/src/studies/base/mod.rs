@@ -200,6 +200,7 @@ impl Study for Base {
             paper: &paper,
             stands: &stands(plan),
             figures: &ran.figures,
+            window_s: plan.full.window_s,
         };
         Ok(Some(html::page(&ran.provenance, &[part], flames)))
     }

@@ -125,14 +125,16 @@ impl Study for Papers {
         for part in &self.parts {
             let own: Vec<Figure> = Self::own(part, &ran.figures).into_iter().cloned().collect();
             let name = part.0.paper.as_deref().unwrap_or_default();
-            parts.push((Paper::find(name)?, super::stands(&part.0), own));
+            let stands = super::stands(&part.0);
+            parts.push((Paper::find(name)?, stands, own, part.0.full.window_s));
         }
         let parts: Vec<html::Part<'_>> = parts
             .iter()
-            .map(|(paper, stands, figures)| html::Part {
+            .map(|(paper, stands, figures, window_s)| html::Part {
                 paper,
                 stands,
                 figures,
+                window_s: *window_s,
             })
             .collect();
         Ok(Some(html::page(&ran.provenance, &parts, flames)))

@@ -101,7 +101,8 @@ pub(super) fn count(
         counted.push(("guest.class.xen".to_owned(), by_guest + agent("guest")));
         let bytes = figures.get("throughput").copied().unwrap_or(0.0) * 1e9 / 8.0 * seconds;
         let packets = bytes / SEGMENT_BYTES;
-        // Pages that came and went count as often as they came.
+        // The thesis divides by the pages that a window used. Here each page that is granted
+        // counts, used or not, and one that came and went as often as it came: a lower bound.
         let anew = figures.get("granted_anew").copied().unwrap_or(0.0) * packets;
         let reused = packets / (f64::from(shared.pages) + anew).max(1.0);
         figures.insert("pages_reused".to_owned(), reused);
