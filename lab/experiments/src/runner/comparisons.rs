@@ -47,7 +47,8 @@ impl Samples {
     }
 
     /// The other column's configuration at the same keys, as far as it has them.
-    pub(super) fn partner(&self, config: &Config, column: &str) -> Option<Config> {
+    #[must_use]
+    pub fn partner(&self, config: &Config, column: &str) -> Option<Config> {
         let same = |other: &&Config| {
             let mut keys = other.keys.iter();
             other.column == column && keys.all(|(key, value)| config.keys.get(key) == Some(value))

@@ -1,7 +1,7 @@
 //! Acknowledgements: how many, and what one costs.
 
 use super::rows::{Measured, short};
-use crate::plan::{Column, Plan, Ratio};
+use crate::plan::{Column, Config, Plan, Ratio};
 use crate::runner::{Samples, Series};
 use figures::report::{self, Figure, Index};
 use figures::stats;
@@ -36,10 +36,10 @@ pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> Str
     format!("{}\n\n", report::table(&header, &rows))
 }
 
-/// What an acknowledgement costs, `cycles_per_ack`, and what all of a column's come to,
-/// `ack_share` of its cycles: the most that one could save who spared a guest all of them. For each
-/// pair that a plan divides whose first column acknowledges at once and whose second does not; it
-/// is what more acknowledgements change, whatever that is.
+/// What an acknowledgement more costs, `cycles_per_ack`, and what all of a column's come to at this
+/// marginal cost, `ack_share` of its cycles. For each pair that a plan divides whose first column
+/// acknowledges at once and whose second does not; it is what more acknowledgements change,
+/// whatever that is.
 pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     let column = |name: &str| plan.column.iter().find(|column| column.name == name);
     let at_once = |name: &str| column(name).is_some_and(|column| column.quick_ack);
@@ -52,42 +52,81 @@ pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
 
 fn of_pair(plan: &Plan, samples: &Samples, pair: &Ratio) -> Vec<Figure> {
     let mut out = Vec::new();
-    for (own, other) in samples
-        .of_column(&pair.own)
-        .zip(samples.of_column(&pair.to))
-    {
-        let of = |config, metric| {
-            samples
-                .series(config, metric)
-                .map_or(&[][..], Series::as_slice)
+    for own in samples.of_column(&pair.own) {
+        let Some(other) = samples.partner(own, &pair.to) else {
+            continue;
         };
-        let total = "cycles_per_byte.total";
-        let both = of(own, "acks").iter().zip(of(own, total));
-        let others = of(other, "acks").iter().zip(of(other, total));
-        let mut each = Vec::new();
-        let mut shares = Vec::new();
-        for ((more, dear), (few, cheap)) in both.zip(others) {
-            let (Some(more), Some(dear), Some(few), Some(cheap)) = (more, dear, few, cheap) else {
-                continue;
-            };
-            // Acknowledgements are counted by the gigabyte.
-            if *more > few * MORE {
-                let cost = (dear - cheap) * 1e9 / (more - few);
-                each.push(cost);
-                shares.push(cost * few / 1e9 / cheap);
-            }
-        }
-        for (config, metric, values) in
-            [(own, "cycles_per_ack", each), (other, "ack_share", shares)]
-        {
+        let rounds = rounds(samples, [own, &other]);
+        let (costs, shares, remark) = marginal(&rounds);
+        for (config, metric, values) in [
+            (own, "cycles_per_ack", costs),
+            (&other, "ack_share", shares),
+        ] {
             let name = config.name();
             out.push(match stats::estimate(&values) {
-                Some(estimate) => Figure::new(&plan.name, &name, metric, estimate),
+                Some(estimate) => {
+                    let mut figure = Figure::new(&plan.name, &name, metric, estimate);
+                    figure.note = Some(remark.clone());
+                    figure
+                }
                 None => Figure::not_measurable(&plan.name, &name, metric, WHY),
             });
         }
     }
     out
+}
+
+/// What both have shown in one round.
+struct Round {
+    /// Acknowledgements in a gigabyte, at once and with delay.
+    acks: [f64; 2],
+    /// Cycles a byte.
+    cycles: [f64; 2],
+}
+
+/// The rounds in which everything was measured.
+fn rounds(samples: &Samples, sides: [&Config; 2]) -> Vec<Round> {
+    let of = |metric: &str| {
+        let series = sides.map(|side| samples.series(side, metric));
+        let series = series.map(|series| series.map_or(&[][..], Series::as_slice));
+        let pairs = series[0].iter().zip(series[1]);
+        let pairs = pairs.map(|(own, other)| Some([(*own)?, (*other)?]));
+        pairs.collect::<Vec<_>>()
+    };
+    let (acks, cycles) = (of("acks"), of("cycles_per_byte.total"));
+    let both = acks.into_iter().zip(cycles);
+    both.filter_map(|(acks, cycles)| {
+        Some(Round {
+            acks: acks?,
+            cycles: cycles?,
+        })
+    })
+    .collect()
+}
+
+/// What an acknowledgement more costs, round by round; the delayed ones at this cost as a share; how
+/// many rounds there are, and how many more acknowledgements. Whether there are enough more is decided once,
+/// on medians: what single rounds say would choose among them by their outcome.
+fn marginal(rounds: &[Round]) -> (Vec<f64>, Vec<f64>, String) {
+    let median = |of: &dyn Fn(&Round) -> f64| {
+        let values: Vec<f64> = rounds.iter().map(of).collect();
+        stats::median(&values)
+    };
+    let (more, few) = (median(&|r| r.acks[0]), median(&|r| r.acks[1]));
+    let cheap = median(&|r| r.cycles[1]);
+    if more <= few * MORE {
+        return (Vec::new(), Vec::new(), String::new());
+    }
+    // Acknowledgements are counted by the gigabyte.
+    let cost = |round: &Round| (round.cycles[0] - round.cycles[1]) * 1e9 / (more - few);
+    let remark = format!(
+        "marginal cost; {} rounds, {:.1} times as many acknowledgements",
+        rounds.len(),
+        more / few
+    );
+    let costs: Vec<f64> = rounds.iter().map(cost).collect();
+    let shares = costs.iter().map(|cost| cost * few / 1e9 / cheap).collect();
+    (costs, shares, remark)
 }
 
 /// So many times as many acknowledgements must there be: what a few more cost is lost in what
@@ -98,7 +137,6 @@ const WHY: &str = "without delay there are hardly more acknowledgements";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Config;
     use crate::studies::base::rows::thesis_rows;
     use std::collections::BTreeMap;
 
@@ -150,6 +188,41 @@ mod tests {
             figures.len(),
             4,
             "nothing of columns that were not measured"
+        );
+    }
+
+    #[test]
+    fn no_round_is_left_out_for_its_outcome_and_keys_are_paired() {
+        let mut samples = Samples::default();
+        let mut add = |column: &str, wires: &str, all: [(f64, f64); 3]| {
+            let config = Config::new(column, &[("wires", wires)]);
+            for (round, (acks, cycles)) in all.into_iter().enumerate() {
+                let figures = [("acks", acks), ("cycles_per_byte.total", cycles)];
+                let figures = figures.map(|(name, value)| (name.to_owned(), value));
+                samples.add(&config, round, &BTreeMap::from(figures));
+            }
+        };
+        // In the last round there were hardly more, and they cost nothing.
+        let once = [(700e3, 9.0), (700e3, 10.0), (310e3, 8.0)];
+        add("guest1-clean-quick-ack", "4", once);
+        // Another order than that of the first column, and one that it has not.
+        add("guest1-clean", "1", [(50e3, 1.0); 3]);
+        add("guest1-clean", "4", [(300e3, 8.0); 3]);
+        let figures = figures(&plan(), &samples);
+        let of = |metric: &str| {
+            let mut of = figures.iter().filter(|f| f.metric == metric);
+            let found = of.next().unwrap();
+            assert!(of.next().is_none(), "{metric}");
+            (found.config.as_str(), found.value, found.n)
+        };
+        let name = "guest1-clean-quick-ack@wires=4";
+        assert_eq!(of("cycles_per_ack"), (name, Some(2500.0), 3));
+        let share = Some(0.75 / 8.0);
+        assert_eq!(of("ack_share"), ("guest1-clean@wires=4", share, 3));
+        let note = figures[0].note.as_deref().unwrap();
+        assert!(
+            note.starts_with("marginal cost; 3 rounds, 2.3 times"),
+            "{note}"
         );
     }
 
