@@ -104,8 +104,8 @@ fn rounds(samples: &Samples, sides: [&Config; 2]) -> Vec<Round> {
     .collect()
 }
 
-/// What an acknowledgement more costs, round by round; the delayed ones at this cost as a share; how
-/// many rounds there are, and how many more acknowledgements. Whether there are enough more is
+/// What an acknowledgement more costs, round by round; the delayed ones at this cost as a share;
+/// how many rounds there are, and how many more acknowledgements. Whether there are enough more is
 /// decided once, on medians: what single rounds say would choose among them by their outcome.
 fn marginal(rounds: &[Round]) -> (Vec<f64>, Vec<f64>, String) {
     let median = |of: &dyn Fn(&Round) -> f64| {
