@@ -29,7 +29,7 @@ impl Instance {
     }
 
     /// The same, but what was attached is attached again by the next start, if it is left
-    /// ([`Options::leaves`]). Only of one that ends with this value.
+    /// (`Options::leaves`). Only of one that ends with this value.
     ///
     /// # Errors
     /// It has not ended in order, or not in time: it is killed then.
@@ -90,7 +90,7 @@ impl Instance {
         }
     }
 
-    /// The process of the core, if it is to be seen from here: what [`Status::pid`] says is its
+    /// The process of the core, if it is to be seen from here: what `Status::pid` says is its
     /// number where it runs, and in another PID namespace another process's, or free. The kernel
     /// knows who has said last that the control socket is listened at, which is the core, by the
     /// numbers of this one.
