@@ -82,17 +82,16 @@ fn read_machine() -> io::Result<Vec<u8>> {
 fn print_error(error: &str) {
     // The caller may tell a machine that cannot run here from one that is wrong.
     let cannot_run_here = sandbox::probe().is_err();
-    let text: String = error.chars().flat_map(escaped).collect();
+    let text = escaped(error);
     let line = format!("{{\"error\":\"{text}\",\"cannot_run_here\":{cannot_run_here}}}\n");
     // It is a line, so nothing of it is kept back.
     let _ = io::stdout().lock().write_all(line.as_bytes());
 }
 
-/// A character as it stands between quotes.
-fn escaped(c: char) -> impl Iterator<Item = char> {
-    let escape = matches!(c, '"' | '\\').then_some('\\');
-    let c = if c.is_control() { ' ' } else { c };
-    escape.into_iter().chain([c])
+/// Words as they stand between quotes.
+fn escaped(words: &str) -> String {
+    let words = words.replace('\\', "\\\\").replace('"', "\\\"");
+    words.replace(char::is_control, " ")
 }
 
 #[cfg(test)]
@@ -101,7 +100,6 @@ mod tests {
 
     #[test]
     fn words_stand_between_quotes() {
-        let text: String = "a \"b\"\\\n".chars().flat_map(escaped).collect();
-        assert_eq!(text, "a \\\"b\\\"\\\\ ");
+        assert_eq!(escaped("a \"b\"\\\n"), "a \\\"b\\\"\\\\ ");
     }
 }

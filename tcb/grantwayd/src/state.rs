@@ -7,26 +7,18 @@ use std::path::Path;
 
 /// Writes it: as a whole, or not at all. Where nothing is to outlive us there is no file.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("state-new");
-    let written = match bytes {
-        [] => fs::remove_file(path),
-        bytes => OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)
-            .and_then(|mut file| file.write_all(bytes))
-            .and_then(|()| fs::rename(&new, path)),
-    };
-    match written {
-        Err(error) if bytes.is_empty() && error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => {
-            let _ = fs::remove_file(new);
-            Err(error)
-        }
-        Ok(()) => Ok(()),
+    if bytes.is_empty() {
+        return match fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
     }
+    let new = path.with_extension("state-new");
+    let mut file = OpenOptions::new();
+    file.write(true).create(true).truncate(true).mode(0o600);
+    let written = file.open(&new).and_then(|mut file| file.write_all(bytes));
+    let written = written.and_then(|()| fs::rename(&new, path));
+    written.inspect_err(|_| drop(fs::remove_file(&new)))
 }
 
 #[cfg(test)]
