@@ -50,7 +50,8 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::io::Errno;
     use std::sync::Mutex;
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread::ThreadId;
     use std::time::Duration;
 
     #[derive(Debug)]
@@ -62,9 +63,8 @@ mod tests {
         }
     }
 
-    fn machine() -> (Hypervisor, DomId) {
-        let mut machine = Hypervisor::new(None).unwrap();
-        let spec = NewDomain {
+    fn spec() -> NewDomain {
+        NewDomain {
             replaces: None,
             name: Text::cut("d"),
             program: Program::Driver,
@@ -75,8 +75,12 @@ mod tests {
             collateral: 0,
             cpus: [0; CPU_WORDS],
             devices: 0,
-        };
-        let id = machine.create_domain(spec, &[]).unwrap();
+        }
+    }
+
+    fn machine() -> (Hypervisor, DomId) {
+        let mut machine = Hypervisor::new(None).unwrap();
+        let id = machine.create_domain(spec(), &[]).unwrap();
         (machine, id)
     }
 
@@ -154,6 +158,40 @@ mod tests {
             let end = self.0.lock().unwrap();
             let _ = end.recv_timeout(Duration::from_secs(30));
         }
+    }
+
+    /// A device that says which thread ends it.
+    #[derive(Debug)]
+    struct Says(Sender<ThreadId>);
+
+    impl DeviceControl for Says {
+        fn control(&self, _: [u64; 2]) -> Result<u64, Errno> {
+            Ok(0)
+        }
+
+        fn end(&self) {
+            self.0.send(std::thread::current().id()).unwrap();
+        }
+    }
+
+    /// A new thread each time could be lacking: the main one would wait then.
+    #[test]
+    fn who_is_given_up_needs_no_new_thread() {
+        let (mut machine, id) = machine();
+        let (says, said) = channel();
+        let ended_by = [id, machine.create_domain(spec(), &[]).unwrap()].map(|id| {
+            let control: Arc<dyn DeviceControl> = Arc::new(Says(says.clone()));
+            let device = Device {
+                control: Some(control),
+                ..page(0)
+            };
+            machine.give_device(id, Some(device)).unwrap();
+            machine.give_up(id, "over");
+            is_gone_soon(&mut machine, id);
+            said.try_recv().unwrap()
+        });
+        assert_eq!(ended_by[0], ended_by[1]);
+        assert_ne!(ended_by[0], std::thread::current().id());
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 /// All domains and what is between them.
@@ -33,6 +34,9 @@ pub struct Hypervisor {
     pub(crate) ids: Numbers,
     pub(crate) watch: Watch,
     pub(crate) post: Post,
+    /// Domains whose devices end on a thread of their own: it is there from the start, so that no
+    /// lack of threads makes the main one wait.
+    given_up: Sender<DomId>,
     /// What this system could not provide, in words.
     pub missing: BTreeSet<&'static str>,
 }
@@ -41,14 +45,23 @@ impl Hypervisor {
     /// A hypervisor without domains, with these mechanisms beside counted grants, if any.
     ///
     /// # Errors
-    /// The kernel has no descriptors left.
+    /// The kernel has no descriptors or no threads left.
     pub fn new(mechanism: Option<Make>) -> io::Result<Self> {
+        let (shared, post) = (Arc::new(Shared::new(mechanism)), Post::create()?);
+        let (given_up, ids) = channel();
+        let (of_domains, tells) = (Arc::clone(&shared), post.clone());
+        let end = move |id| {
+            of_domains.end(id, || {});
+            tells.tell(id, |notice| notice.gone = true);
+        };
+        thread::Builder::new().spawn(move || ids.into_iter().for_each(end))?;
         Ok(Self {
-            shared: Arc::new(Shared::new(mechanism)),
+            shared,
             domains: Vec::new(),
             ids: Numbers::new(1 << 16, usize::MAX),
             watch: Watch::create()?,
-            post: Post::create()?,
+            post,
+            given_up,
             missing: BTreeSet::new(),
         })
     }
@@ -176,13 +189,10 @@ impl Hypervisor {
             return;
         }
         domain.life.end(why);
-        let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
-        let end = move || {
-            shared.end(id, || {});
-            post.tell(id, |notice| notice.gone = true);
-        };
-        let waits = self.shared.devices.names(id);
-        if !waits || thread::Builder::new().spawn(end).is_err() {
+        if self.shared.devices.names(id) {
+            // The thread is there as long as we are.
+            let _ = self.given_up.send(id);
+        } else {
             self.shared.end(id, || {});
             self.gone(id);
         }
