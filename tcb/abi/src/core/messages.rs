@@ -333,7 +333,8 @@ messages! {
 pub struct NewDomain {
     /// The domain whose place it takes, of which nothing is left.
     pub replaces: Option<DomId>,
-    /// Its name, unique in the machine.
+    /// Its name, in words and beside its log. The manager, which alone goes by names, gives no two
+    /// domains that live the same; the core tells domains apart by their ids.
     pub name: Text,
     /// Its program.
     pub program: Program,
