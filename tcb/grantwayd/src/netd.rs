@@ -140,11 +140,12 @@ impl DeviceControl for Socket {
     }
 
     /// Waits for netd as long as it takes: until it has ended the queue, frames may still come
-    /// into memory that has another owner then.
+    /// into memory that has another owner then. One that cannot end it may be followed by one that
+    /// can.
     fn end(&self) {
         let unit = self.unit;
         while self.is_queue && !self.netd.ending.load(Ordering::Relaxed) {
-            if self.netd.ask(Task::End { unit }) != Err(Errno::AGAIN) {
+            if self.netd.ask(Task::End { unit }).is_ok() {
                 return;
             }
             std::thread::sleep(AGAIN);
@@ -161,6 +162,7 @@ impl Drop for Socket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU32;
 
     /// A netd that answers each task by what `answer` says.
     fn netd(answer: impl Fn(Task) -> Vec<Outcome> + Send + 'static) -> Arc<Control> {
@@ -226,6 +228,24 @@ mod tests {
         );
         let worse = netd(|_| vec![Outcome::Failed { errno: i32::MIN }]);
         assert_eq!(told(&worse, 1), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn a_queue_has_ended_when_netd_says_so_and_not_before() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let times = Arc::clone(&asked);
+        let netd = netd(move |_| match times.fetch_add(1, Ordering::Relaxed) {
+            0..3 => vec![Outcome::Failed { errno: 22 }],
+            _ => vec![Outcome::Value { value: 0 }],
+        });
+        let (unit, is_queue) = (1, true);
+        let queue = Socket {
+            netd,
+            unit,
+            is_queue,
+        };
+        queue.end();
+        assert!(asked.load(Ordering::Relaxed) > 3);
     }
 
     #[test]

@@ -105,6 +105,7 @@ impl Serve {
             }
             Task::Open { unit } => self.open(unit, fds),
             Task::TakeUp { unit, given } => {
+                self.insert(unit, Unit::Stuck);
                 let [description] = parts_of(&fds)?;
                 let opening = opening(description)?;
                 self.note_place(unit, &opening);
@@ -133,14 +134,15 @@ impl Serve {
             Task::Socket { on, unit, is_queue } => self.socket((on, unit), is_queue, fds),
             Task::Bind { unit } => self.bind(unit),
             Task::TakeUpSocket { on, unit, is_queue } => {
+                // Of a device that was closed no frame comes to a queue any more.
+                let device = self.device(on)?;
+                self.insert(unit, Unit::Stuck);
                 let mut fds = fds.into_iter();
                 let (Some(socket), Some(description)) = (fds.next(), fds.next()) else {
                     return Err("a socket without a descriptor".to_owned().into());
                 };
                 let queue = queue(is_queue, &description)?;
-                let taken = self
-                    .device(on)?
-                    .take_up_socket(queue, socket, fds.collect())?;
+                let taken = device.take_up_socket(queue, socket, fds.collect())?;
                 self.insert(unit, taken);
                 done()
             }
@@ -272,5 +274,44 @@ fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, Refu
             ..
         }) => Ok(Some(queue)),
         Some(_) => Err("the description is not that of a queue".to_owned().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_taken_up_is_known_as_that() {
+        let (link, _core) = Link::pair().unwrap();
+        let mut serve = Serve {
+            link,
+            units: Units::default(),
+            files: Files::of(b""),
+            places: Places::default(),
+            missing: Vec::new(),
+            closing: Vec::new(),
+        };
+        let mut task = |message| {
+            let record = Record { token: 0, message };
+            serve
+                .task(Received {
+                    record,
+                    fds: Vec::new(),
+                })
+                .unwrap_err();
+            let all = serve.units.lock();
+            all.iter()
+                .map(|(unit, of)| (*unit, matches!(**of, Unit::Stuck)))
+                .collect::<Vec<_>>()
+        };
+        let queue = |on, unit| Task::TakeUpSocket {
+            on,
+            unit,
+            is_queue: true,
+        };
+        assert_eq!(task(queue(1, 2)), [], "there is no wire");
+        assert_eq!(task(Task::TakeUp { unit: 1, given: 0 }), [(1, true)]);
+        assert_eq!(task(queue(1, 2)), [(1, true), (2, true)]);
     }
 }

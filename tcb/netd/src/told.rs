@@ -46,11 +46,7 @@ fn turn(link: &Link, units: &Units) -> Result<bool, LinkError> {
     };
     match received.record.message {
         Task::Control { unit, words } => {
-            let Some(unit) = units.get(unit) else {
-                let errno = rustix::io::Errno::NOENT.raw_os_error();
-                answer(Outcome::Failed { errno })?;
-                return Ok(true);
-            };
+            let unit = units.get(unit).unwrap_or(Arc::new(Unit::File));
             if unit.takes_long(words) {
                 answer(Outcome::Working {})?;
             }
@@ -58,12 +54,34 @@ fn turn(link: &Link, units: &Units) -> Result<bool, LinkError> {
         }
         Task::End { unit } => {
             answer(Outcome::Working {})?;
-            if let Some(unit) = units.get(unit) {
-                unit.end();
-            }
-            answer(Outcome::Value { value: 0 })?;
+            let unit = units.get(unit).unwrap_or(Arc::new(Unit::File));
+            answer(unit.end())?;
         }
         _ => return Ok(false),
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames may still come by it, and its memory would be somebody else's.
+    #[test]
+    fn what_could_not_be_taken_up_has_not_ended() {
+        let (ours, theirs) = Link::pair().unwrap();
+        let units = Units::default();
+        units.lock().insert(1, Arc::new(Unit::Stuck));
+        let ended = |unit| {
+            let message = Task::End { unit };
+            ours.send(&Record { token: 7, message }, &[]).unwrap();
+            assert!(turn(&theirs, &units).unwrap());
+            let said = [(); 2].map(|()| ours.receive::<Outcome>().unwrap().unwrap().record);
+            assert!(said.iter().all(|record| record.token == 7));
+            assert_eq!(said[0].message, Outcome::Working {});
+            said[1].message.clone()
+        };
+        assert!(matches!(ended(1), Outcome::Failed { .. }));
+        assert_eq!(ended(2), Outcome::Value { value: 0 }, "it was closed");
+    }
 }

@@ -65,6 +65,8 @@ pub(crate) enum Unit {
     Wire(Arc<Wire>),
     /// A file: there is nothing to it but its descriptor.
     File,
+    /// What a netd before had, and this one could not take up: frames may still come by it.
+    Stuck,
     /// A socket that is not bound yet.
     Unbound(Arc<Wire>, OwnedFd, Option<XdpQueue>),
     /// The shared socket of a wire.
@@ -216,7 +218,7 @@ impl Unit {
             }
             Self::Wire(wire) => wire.kept(),
             Self::Queue(queue) => vec![queue.kept()],
-            Self::File | Self::Unbound(..) | Self::Shared(_) => vec![],
+            Self::File | Self::Stuck | Self::Unbound(..) | Self::Shared(_) => vec![],
         }
     }
 
@@ -330,11 +332,14 @@ impl Unit {
         }
     }
 
-    /// Nothing comes by it any more when this returns.
-    pub(crate) fn end(&self) {
-        if let Self::Queue(queue) = self {
-            queue.end();
+    /// Nothing comes by it any more when this returns, unless it fails.
+    pub(crate) fn end(&self) -> Outcome {
+        match self {
+            Self::Queue(queue) => queue.end(),
+            Self::Stuck => return Outcome::Failed { errno: INVAL },
+            _ => {}
         }
+        Outcome::Value { value: 0 }
     }
 }
 

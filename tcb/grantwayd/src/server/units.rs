@@ -81,9 +81,9 @@ impl Units {
         SOCKETS | self.sockets
     }
 
-    /// Whether a device or socket is there, or a device is being opened.
+    /// Whether a device is there, or is being opened. Sockets are not the manager's to close.
     pub(super) fn knows(&self, unit: u32) -> bool {
-        self.kept.contains_key(&unit) || self.opening().any(|opening| opening == unit)
+        unit < SOCKETS && (self.kept.contains_key(&unit) || self.opening().any(|by| by == unit))
     }
 
     /// Devices that netd is opening.
@@ -200,6 +200,7 @@ mod tests {
             .kept
             .insert(1, Unit::new(device, vec![file(), file()]));
         units.kept.insert(unit, Unit::new(queue, vec![file()]));
+        assert!(units.knows(1) && !units.knows(unit), "a domain's alone");
         units.wait(100, Waits::Open(2, Some(file())));
         let (is_opening, description) = units.close(101, 2);
         assert!(is_opening);
