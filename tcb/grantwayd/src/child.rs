@@ -176,9 +176,13 @@ impl Helper {
     }
 
     /// It has ended, or could not be started: when it is started again follows from how often that
-    /// was so.
-    pub(crate) fn ended(&mut self, now_ns: u64) {
+    /// was so. Returns what it has not taken, and what it has said that was not heard: the last
+    /// descriptors of something may be among that.
+    pub(crate) fn ended(&mut self, now_ns: u64) -> Vec<OwnedFd> {
+        let mut left = Vec::new();
         if let Some(mut running) = self.running.take() {
+            left.extend(running.link.take().map(OwnedFd::from));
+            left.extend(running.outbox.drain(..).flat_map(|(_, fds)| fds));
             if now_ns.saturating_sub(running.since_ns) >= STEADY_NS {
                 self.in_a_row = 0;
             }
@@ -188,6 +192,7 @@ impl Helper {
         }
         self.start_ns = now_ns.saturating_add(pause_ns(self.in_a_row));
         self.in_a_row = self.in_a_row.saturating_add(1);
+        left
     }
 
     /// Ends it, whatever it does: it is seen by its pidfd.

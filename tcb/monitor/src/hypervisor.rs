@@ -18,11 +18,12 @@ use abi::layout::info;
 use abi::{ConnId, DomId, XenbusState};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 /// All domains and what is between them.
 #[derive(Debug)]
@@ -34,9 +35,9 @@ pub struct Hypervisor {
     pub(crate) ids: Numbers,
     pub(crate) watch: Watch,
     pub(crate) post: Post,
-    /// Domains whose devices end on a thread of their own: it is there from the start, so that no
-    /// lack of threads makes the main one wait.
-    given_up: Sender<DomId>,
+    /// What may take long, one after another on a thread that is there from the start: no lack of
+    /// threads makes the main one wait.
+    aside: Sender<Box<dyn FnOnce() + Send>>,
     /// What this system could not provide, in words.
     pub missing: BTreeSet<&'static str>,
 }
@@ -48,20 +49,15 @@ impl Hypervisor {
     /// The kernel has no descriptors or no threads left.
     pub fn new(mechanism: Option<Make>) -> io::Result<Self> {
         let (shared, post) = (Arc::new(Shared::new(mechanism)), Post::create()?);
-        let (given_up, ids) = channel();
-        let (of_domains, tells) = (Arc::clone(&shared), post.clone());
-        let end = move |id| {
-            of_domains.end(id, || {});
-            tells.tell(id, |notice| notice.gone = true);
-        };
-        thread::Builder::new().spawn(move || ids.into_iter().for_each(end))?;
+        let (aside, all) = channel::<Box<dyn FnOnce() + Send>>();
+        thread::Builder::new().spawn(move || all.into_iter().for_each(|long| long()))?;
         Ok(Self {
             shared,
             domains: Vec::new(),
             ids: Numbers::new(1 << 16, usize::MAX),
             watch: Watch::create()?,
             post,
-            given_up,
+            aside,
             missing: BTreeSet::new(),
         })
     }
@@ -182,20 +178,30 @@ impl Hypervisor {
     /// Clears away a domain that was built and has no process. Until its devices have ended, which
     /// may take as long as netd is away, it is ending.
     pub fn give_up(&mut self, id: DomId, why: &str) {
-        let Some(domain) = self.domain_mut(id) else {
+        let domain = self.domain_mut(id);
+        let Some(domain) = domain.filter(|domain| domain.life.stage == Stage::Built) else {
             return;
         };
-        if domain.life.stage != Stage::Built {
-            return;
-        }
         domain.life.end(why);
         if self.shared.devices.names(id) {
+            let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
             // The thread is there as long as we are.
-            let _ = self.given_up.send(id);
+            let _ = self.aside.send(Box::new(move || {
+                shared.end(id, || {});
+                post.tell(id, |notice| notice.gone = true);
+            }));
         } else {
             self.shared.end(id, || {});
             self.gone(id);
         }
+    }
+
+    /// Closes what may be the last descriptors of something, which takes as long as it does: on
+    /// another thread, which is waited for at most 5 ms.
+    pub fn close(&self, fds: Vec<OwnedFd>) {
+        let (done, closed) = channel::<()>();
+        let _ = self.aside.send(Box::new(move || drop((fds, done))));
+        let _ = closed.recv_timeout(Duration::from_millis(5));
     }
 
     /// A domain's name.
@@ -214,9 +220,8 @@ impl Hypervisor {
     /// Whether nothing is left of any domain that was started.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.domains
-            .iter()
-            .all(|d| matches!(d.life.stage, Stage::Gone | Stage::Built))
+        let mut all = self.domains.iter();
+        all.all(|d| matches!(d.life.stage, Stage::Gone | Stage::Built))
     }
 
     /// What is worth waiting for; when one of these is readable, [`Hypervisor::handle`] sees to it.
@@ -324,12 +329,10 @@ impl Hypervisor {
     /// Ends a domain, dead or alive: no new use of its grants begins, its connections are
     /// closed, and its worker clears it away.
     pub fn kill(&mut self, id: DomId, why: &str) {
-        let Some(domain) = self.domain_mut(id) else {
+        let domain = self.domain_mut(id);
+        let Some(domain) = domain.filter(|domain| domain.life.is_alive()) else {
             return;
         };
-        if !domain.life.is_alive() {
-            return;
-        }
         domain.life.end(why);
         domain.read_cpu();
         if let Some(running) = domain.running() {

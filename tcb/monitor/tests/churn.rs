@@ -34,7 +34,7 @@ struct Granter {
 
 /// Domains 1, 2, … grant to domain 0.
 fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Shared::new(None));
     let slots = ENTRIES + table_slots(ENTRIES);
     let memories: Vec<_> = (0..=granters)
         .map(|id| {

@@ -54,12 +54,15 @@ impl Core {
     /// netd has ended: every ask that waits for it is answered so.
     pub(super) fn lose_netd(&mut self, now: u64) {
         self.control.replace(None);
-        self.netd.ended(now);
+        let unsent = self.netd.ended(now);
+        self.hypervisor.close(unsent);
         let over = |_: &u32, (_, waits): &mut (u32, Waits)| !matches!(waits, Waits::Close(..));
         let over: Vec<_> = self.units.waiting.extract_if(.., over).collect();
         for (_, (token, waits)) in over {
-            if let Waits::Closed(Some(closed_by)) = waits {
-                self.answer(closed_by, done());
+            match waits {
+                Waits::Closed(Some(closed_by)) => self.answer(closed_by, done()),
+                Waits::Bind(_, _, fds) => self.hypervisor.close(fds),
+                _ => {}
             }
             self.answer(token, Err(netd_is_away()));
         }
@@ -99,8 +102,9 @@ impl Core {
         let (is_opening, description) = self.units.close(token, unit);
         let opening = |by| Unit::new(Task::TakeUp { unit, given: 0 }, vec![by]);
         let mut left = self.units.kept.remove(&unit);
-        if self.netd.listens() {
-            left.iter_mut().for_each(Unit::strip);
+        for left in left.iter_mut().filter(|_| self.netd.listens()) {
+            // netd may have died since, with its own: these are the last ones then.
+            self.hypervisor.close(left.strip());
         }
         let left = left.or(description.map(opening));
         let task = self.units.wait(0, Waits::Close(unit, left));
@@ -159,7 +163,7 @@ impl Core {
         let answer = match (record.message, waits) {
             (_, Waits::Close(..)) => return,
             (_, Waits::Closed(closed_by)) => {
-                drop(fds);
+                self.hypervisor.close(fds);
                 if let Some(closed_by) = closed_by {
                     self.answer(closed_by, done());
                 }
@@ -281,13 +285,17 @@ fn places(rings: &[RingPlace; 4], first: u32, entries: u32) -> Result<Vec<Device
 mod tests {
     use super::*;
     use crate::args::Args;
+    use crate::child::Helper;
+    use abi::core::Record;
     use monitor::Hypervisor;
-    use std::io::Read;
+    use rustix::net::sockopt::set_socket_linger;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
 
-    /// The last descriptor of a device may take long to close: the next netd does it.
-    #[test]
-    fn what_is_closed_while_netd_is_away_is_not_closed_here() {
+    fn core() -> Core {
         let args = Args {
             state: None,
             beside: "/nowhere".into(),
@@ -297,7 +305,13 @@ mod tests {
         };
         let (signals, _signal) = UnixStream::pair().unwrap();
         let hypervisor = Hypervisor::new(None).unwrap();
-        let mut core = Core::new(hypervisor, args, signals, 0).unwrap();
+        Core::new(hypervisor, args, signals, 0).unwrap()
+    }
+
+    /// The last descriptor of a device may take long to close: the next netd does it.
+    #[test]
+    fn what_is_closed_while_netd_is_away_is_not_closed_here() {
+        let mut core = core();
         let (mut other_end, end) = UnixStream::pair().unwrap();
         other_end.set_nonblocking(true).unwrap();
         let state = sealed::write("device", b"").unwrap();
@@ -307,6 +321,54 @@ mod tests {
         assert!(!core.units.knows(1) && core.units.is_any_closing());
         let error = other_end.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "it is open");
+    }
+
+    /// A descriptor whose closing takes a minute, or until the other end is dropped: nobody reads
+    /// what was sent by it.
+    fn slow() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        one.set_nonblocking(true).unwrap();
+        while (&one).write(&[0; 1 << 16]).is_ok() {}
+        one.set_nonblocking(false).unwrap();
+        set_socket_linger(&one, Some(Duration::from_secs(60))).unwrap();
+        (one.into(), other)
+    }
+
+    /// Each is the last one: netd is dead, which was not seen yet.
+    #[test]
+    fn what_closes_slowly_is_not_waited_for() {
+        let mut core = core();
+        core.netd = Helper::new(Path::new("/bin"), "true", None);
+        core.netd.start(0).unwrap();
+        let (fds, others): (Vec<_>, Vec<_>) = [(); 3].map(|()| slow()).into_iter().unzip();
+        let [of_device, opened, of_socket] = <[OwnedFd; 3]>::try_from(fds).unwrap();
+        let began = Instant::now();
+        let state = sealed::write("device", b"").unwrap();
+        let device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, of_device]);
+        core.units.kept.insert(1, device);
+        assert!(core.netd.listens());
+        core.close(0, 1).unwrap();
+        let token = core.units.wait(0, Waits::Closed(None));
+        let message = Outcome::Opened { given: 0 };
+        let (record, fds) = (Record { token, message }, vec![opened]);
+        core.outcome(Received { record, fds });
+        let socket = NewSocket {
+            domain: DomId(1),
+            on: 2,
+            of: None,
+            first_frame: 0,
+            frames: 1,
+            chunk_bytes: 2048,
+            entries: 64,
+            rings_slot: 0,
+        };
+        core.units
+            .wait(0, Waits::Bind(socket, SOCKETS, vec![of_socket]));
+        core.lose_netd(0);
+        assert!(began.elapsed() < Duration::from_secs(30), "it has waited");
+        drop(others);
     }
 
     #[test]

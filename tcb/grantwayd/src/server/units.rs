@@ -27,9 +27,9 @@ impl Unit {
     }
 
     /// It is closed, and a netd has all of it: what the next one would have to know of a device is
-    /// left. The last descriptor may take long to close, so it is not closed here.
-    pub(super) fn strip(&mut self) {
-        self.fds.truncate(self.state().iter().count());
+    /// left. Returns the rest, whose last descriptor may take long to close.
+    pub(super) fn strip(&mut self) -> Vec<OwnedFd> {
+        self.fds.split_off(self.state().iter().count())
     }
 
     /// What netd has to know of a device to close it.
@@ -148,7 +148,8 @@ impl Units {
         tasks.push((0, Task::Welcome {}, beside));
         for (_, waits) in self.waiting.values_mut() {
             if let Waits::Close(_, Some(left)) = waits {
-                left.strip();
+                // Not the last ones: the tasks have copies.
+                drop(left.strip());
             }
         }
         Ok(tasks)

@@ -25,12 +25,6 @@ pub struct Shared {
     pub devices: Devices,
 }
 
-impl Default for Shared {
-    fn default() -> Self {
-        Self::new(None)
-    }
-}
-
 impl Shared {
     /// Nothing yet, of a monitor with these mechanisms beside counted grants.
     #[must_use]
