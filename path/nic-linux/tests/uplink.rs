@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use abi::machine::{Forward, Nat, Transport, Uplink as UplinkSpec};
-use netdev::netns::Namespace;
+use netdev::netns::{Namespace, identity};
 use netdev::{Opened, SetupError, TapSpec, Uplink, open_queues, remove};
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use testing::{PATIENCE, wait_for, wait_until};
@@ -204,6 +206,7 @@ fn a_system_forwards_as_long_as_any_uplink_is_there() {
         ..spec(&namespace, "up1", OUTSIDE, "10.8.0.1/24")
     };
     let both = [inside(&namespace), other];
+    let of = identity(namespace.path());
     let Some(probe) = open(&both[0]) else { return };
     drop(probe);
     for (first, second) in [(0, 1), (1, 0)] {
@@ -216,11 +219,11 @@ fn a_system_forwards_as_long_as_any_uplink_is_there() {
         let switched_on: Vec<String> = uplink.switched_on().iter().map(|s| s.to_string()).collect();
         assert_eq!(switched_on, [FORWARD]);
         let kept = uplink.kept().try_clone_to_owned().unwrap();
-        let adopted = Uplink::adopt(&both[second], kept, &switched_on);
+        let adopted = Uplink::adopt(&both[second], of, kept, &switched_on);
         drop(left);
         assert_eq!(forwarding(&namespace), "1");
         // One that was closed while no process saw to it.
-        remove(&both[first], &switched_on).unwrap();
+        remove(&both[first], of, &switched_on).unwrap();
         assert_eq!(forwarding(&namespace), "1");
         drop(adopted);
         assert_eq!(forwarding(&namespace), before);
@@ -229,9 +232,61 @@ fn a_system_forwards_as_long_as_any_uplink_is_there() {
         namespace
             .enter(|| fs::write(FORWARD, "1").unwrap())
             .unwrap();
-        remove(&both[0], &[FORWARD.to_owned()]).unwrap();
+        remove(&both[0], of, &[FORWARD.to_owned()]).unwrap();
         assert_eq!(forwarding(&namespace), "0");
     }
+}
+
+/// An uplink of its own in the namespace that a link leads to.
+fn by_link(link: &Path, to: &Namespace, ifname: &str) -> TapSpec {
+    let _ = fs::remove_file(link);
+    symlink(to.path(), link).unwrap();
+    TapSpec {
+        netns: Some(link.display().to_string()),
+        uplink: Some(UplinkSpec::Nat(Nat { forward: vec![] })),
+        ..spec(to, ifname, OUTSIDE, "10.8.0.1/24")
+    }
+}
+
+#[test]
+fn uplinks_of_a_namespace_with_two_names_forward_as_long_as_any_is_there() {
+    let Some(namespace) = namespace() else { return };
+    let before = forwarding(&namespace);
+    let folder = tempfile::tempdir().unwrap();
+    let other = by_link(&folder.path().join("other"), &namespace, "up1");
+    let both = [inside(&namespace), other];
+    let Some(probe) = open(&both[0]) else { return };
+    drop(probe);
+    for (first, second) in [(0, 1), (1, 0)] {
+        let mut opened = both.each_ref().map(|spec| Some(open_again(spec)));
+        drop(opened[first].take());
+        assert_eq!(forwarding(&namespace), "1");
+        drop(opened[second].take());
+        assert_eq!(forwarding(&namespace), before);
+    }
+}
+
+/// `ip netns del` and `add` while an uplink is there.
+#[test]
+fn who_has_the_name_of_another_namespace_keeps_its_own_settings() {
+    let (Some(first), Some(second)) = (namespace(), namespace()) else {
+        return;
+    };
+    let set = |to: &'static str| second.enter(move || fs::write(FORWARD, to).unwrap());
+    set("1").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("name");
+    let Some(of_first) = open(&by_link(&link, &first, "up0")) else {
+        return;
+    };
+    // Of the same name, even of its interface; it forwarded before.
+    let of_second = open_queues(&by_link(&link, &second, "up0")).unwrap();
+    let switched_on = of_second.uplink.as_ref().unwrap().switched_on();
+    assert_eq!(switched_on, [""; 0]);
+    drop(of_first);
+    assert_eq!(forwarding(&second), "1");
+    drop(of_second);
+    assert_eq!(forwarding(&second), "1");
 }
 
 #[test]

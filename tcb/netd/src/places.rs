@@ -2,7 +2,7 @@
 //! there, is noticed. The descriptors of a TAP would keep it for ever, unseen by anybody.
 
 use abi::machine::NetnsPlace;
-use netdev::netns;
+use netdev::netns::{self, Identity, identity};
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -12,15 +12,10 @@ use std::time::{Duration, Instant};
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What a name stands for now: device and inode of the namespace's file.
-pub(crate) fn identity(name: &str) -> Option<[u64; 2]> {
-    of(&netns::path(name))
-}
-
-/// The same, told from what has its numbers later.
+/// What a name stands for now, told from what has its numbers later.
 pub(crate) fn place(name: &str) -> Option<NetnsPlace> {
-    let [device, inode] = identity(name)?;
     let path = netns::path(name);
+    let [device, inode] = identity(&path)?;
     // The number of one that is gone is given out again at once. A file that is mounted is as old
     // as its mount.
     let mounted = |file: Metadata| file.ctime() as u64 * 1_000_000_000 + file.ctime_nsec() as u64;
@@ -37,15 +32,10 @@ fn began(path: &Path) -> Option<u64> {
     rest.split(' ').nth(19)?.parse().ok()
 }
 
-fn of(path: &Path) -> Option<[u64; 2]> {
-    let file = std::fs::metadata(path).ok()?;
-    Some([file.dev(), file.ino()])
-}
-
 /// The namespaces of devices, by the devices' numbers.
 #[derive(Debug)]
 pub(crate) struct Places {
-    of: BTreeMap<u32, (PathBuf, [u64; 2])>,
+    of: BTreeMap<u32, (PathBuf, Identity)>,
     looked: Instant,
 }
 
@@ -60,7 +50,7 @@ impl Default for Places {
 
 impl Places {
     /// A device was made in the namespace of this name, which stood for `identity`.
-    pub(crate) fn insert(&mut self, unit: u32, name: &str, identity: [u64; 2]) {
+    pub(crate) fn insert(&mut self, unit: u32, name: &str, identity: Identity) {
         self.of.insert(unit, (netns::path(name), identity));
     }
 
@@ -85,7 +75,7 @@ impl Places {
     }
 
     fn look(&mut self) -> Vec<u32> {
-        let gone = |(path, identity): &(PathBuf, [u64; 2])| of(path) != Some(*identity);
+        let gone = |(path, was): &(PathBuf, Identity)| identity(path) != Some(*was);
         let lost = self.of.iter().filter(|(_, place)| gone(place));
         let lost: Vec<u32> = lost.map(|(unit, _)| *unit).collect();
         lost.iter().for_each(|unit| self.remove(*unit));

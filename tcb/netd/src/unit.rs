@@ -182,7 +182,8 @@ pub(crate) fn take_up(
             let last = last.ok_or_else(|| "a TAP without a descriptor".to_owned())?;
             let is_joined = matches!(tap.uplink, Some(machine::Uplink::Nat(_)));
             let table = if is_joined { rest.pop() } else { None };
-            let uplink = table.map(|table| Uplink::adopt(tap, table, &opening.switched_on));
+            let (of, on) = (opening.namespace, &opening.switched_on);
+            let uplink = table.map(|table| Uplink::adopt(tap, of, table, on));
             let map = rest.into_iter().next();
             let steering = map.map(|map| Steering::adopt(map, &tap.steered, tap.queues));
             Unit::Tap {
@@ -200,7 +201,7 @@ pub(crate) fn take_up(
 /// Removes what has stayed of a device that a netd before was to close.
 pub(crate) fn remove(opening: &Opening) {
     if let Device::Tap(tap) = &opening.device
-        && let Err(error) = netdev::remove(tap, &opening.switched_on)
+        && let Err(error) = netdev::remove(tap, opening.namespace, &opening.switched_on)
     {
         eprintln!("grantway-netd: an interface stays: {error}");
     }

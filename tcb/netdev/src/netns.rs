@@ -9,7 +9,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Where a namespace is found: a name lies under `/run/netns`, an absolute path (such as
@@ -17,6 +17,19 @@ use std::path::{Path, PathBuf};
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     Path::new("/run/netns").join(name)
+}
+
+/// The calling thread's namespace.
+pub const OWN: &str = "/proc/thread-self/ns/net";
+
+/// What tells a namespace from all others that there are: device and inode of its file.
+pub type Identity = [u64; 2];
+
+/// Which namespace there is at `path` now.
+#[must_use]
+pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
+    let file = fs::metadata(path).ok()?;
+    Some([file.dev(), file.ino()])
 }
 
 /// Runs `work` on a thread of its own in the namespace at `path`. Programs that it starts are in
@@ -94,7 +107,7 @@ impl Namespace {
             unshare_net()?;
             loopback_up()?;
             Ok(Self {
-                fd: File::open("/proc/thread-self/ns/net")?.into(),
+                fd: File::open(OWN)?.into(),
             })
         })
     }

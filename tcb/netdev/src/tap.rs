@@ -3,6 +3,7 @@
 use crate::error::SetupError;
 use crate::interface::{Network, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
+use crate::netns::Identity;
 use crate::steering::Steering;
 use crate::tun;
 use crate::uplink::{self, Forwarding, Uplink};
@@ -54,12 +55,17 @@ pub fn release(fd: &OwnedFd) -> io::Result<()> {
 }
 
 /// Removes what another process has left of a TAP of which nobody has a descriptor: the interface
-/// if it is persistent, and forwarding that was switched on for it.
+/// if it is persistent, and forwarding that was switched on for it in the namespace `of`, if that
+/// was not its own.
 ///
 /// # Errors
 /// It cannot be removed, or its namespace is not there.
-pub fn remove(spec: &TapSpec, switched_on: &[String]) -> Result<(), SetupError> {
-    drop(Forwarding::adopt(spec, switched_on));
+pub fn remove(
+    spec: &TapSpec,
+    of: Option<Identity>,
+    switched_on: &[String],
+) -> Result<(), SetupError> {
+    drop(Forwarding::adopt(spec, of, switched_on));
     let remove = || -> io::Result<()> {
         let owner = spec.persistent.as_deref();
         if owner.map(|owner| is_there(spec, owner)).transpose()? == Some(true) {

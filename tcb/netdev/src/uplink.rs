@@ -5,6 +5,7 @@
 use crate::error::SetupError;
 use crate::interface::{Network, failed, in_place, namespace};
 use crate::netlink::Netlink;
+use crate::netns::{self, Identity};
 use crate::nftables::Table;
 use abi::machine::{Nat, Tap as TapSpec, Transport, Uplink as UplinkSpec};
 use std::net::IpAddr;
@@ -31,13 +32,15 @@ pub struct Uplink {
 #[derive(Debug)]
 pub(crate) struct Forwarding {
     netns: Option<String>,
+    /// The namespace itself: it may have several names, and its name may become another's.
+    of: Option<Identity>,
     settings: Vec<&'static str>,
 }
 
 /// The settings of every [`Forwarding`] that there is, and their namespaces.
-static NEEDED: Mutex<Vec<(Option<String>, &'static str)>> = Mutex::new(Vec::new());
+static NEEDED: Mutex<Vec<(Option<Identity>, &'static str)>> = Mutex::new(Vec::new());
 
-fn needed() -> MutexGuard<'static, Vec<(Option<String>, &'static str)>> {
+fn needed() -> MutexGuard<'static, Vec<(Option<Identity>, &'static str)>> {
     NEEDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -54,31 +57,40 @@ impl Uplink {
         &self.forwarding.settings
     }
 
-    /// What another process has set up for `spec`: what that has kept, and which settings it has
-    /// switched on.
+    /// What another process has set up for `spec`, in the namespace `of` if not in its own: what
+    /// that has kept, and which settings it has switched on.
     #[must_use]
-    pub fn adopt(spec: &TapSpec, kept: OwnedFd, switched_on: &[String]) -> Self {
+    pub fn adopt(
+        spec: &TapSpec,
+        of: Option<Identity>,
+        kept: OwnedFd,
+        switched_on: &[String],
+    ) -> Self {
         Self {
             table: kept,
-            forwarding: Forwarding::adopt(spec, switched_on),
+            forwarding: Forwarding::adopt(spec, of, switched_on),
         }
     }
 }
 
 impl Forwarding {
-    /// What another process has switched on.
-    pub(crate) fn adopt(spec: &TapSpec, switched_on: &[String]) -> Self {
+    /// What another process has switched on, in the namespace `of` if not in the caller's.
+    pub(crate) fn adopt(spec: &TapSpec, of: Option<Identity>, switched_on: &[String]) -> Self {
         let of_them = |setting: &&str| switched_on.iter().any(|on| on == setting);
-        let netns = spec.netns.clone();
         let settings: Vec<_> = FORWARDING.into_iter().filter(of_them).collect();
-        needed().extend(settings.iter().map(|setting| (netns.clone(), *setting)));
-        Self { netns, settings }
+        let of = of.or_else(|| netns::identity(netns::OWN));
+        needed().extend(settings.iter().map(|setting| (of, *setting)));
+        Self {
+            netns: spec.netns.clone(),
+            of,
+            settings,
+        }
     }
 
     /// Switches a setting on, in the calling thread's namespace.
     fn switch_on(&mut self, setting: &'static str) -> io::Result<()> {
         let mut needed = needed();
-        let this = (self.netns.clone(), setting);
+        let this = (self.of, setting);
         if fs::read_to_string(setting)?.trim() == "0" {
             fs::write(setting, "1")?;
         } else if !needed.contains(&this) {
@@ -96,17 +108,18 @@ impl Drop for Forwarding {
         let mut needed = needed();
         let mut unneeded: Vec<&str> = Vec::new();
         for setting in &self.settings {
-            let is_it = |(netns, on): &(_, _)| *netns == self.netns && on == setting;
+            let is_it = |(of, on): &(_, _)| *of == self.of && on == setting;
             if let Some(at) = needed.iter().position(is_it) {
                 needed.swap_remove(at);
             }
             unneeded.extend((!needed.iter().any(is_it)).then_some(setting));
         }
-        // If this fails the namespace is about to end, and its forwarding with it.
+        // If this fails, or another has the name, the namespace is about to end, and its forwarding
+        // with it.
         let switch_off = || {
-            unneeded
-                .iter()
-                .for_each(|setting| drop(fs::write(setting, "0")))
+            let is_it = netns::identity(netns::OWN) == self.of;
+            let unneeded = unneeded.iter().filter(|_| is_it);
+            unneeded.for_each(|setting| drop(fs::write(setting, "0")))
         };
         let _ = in_place(self.netns.as_deref(), switch_off);
     }
@@ -159,7 +172,7 @@ fn translate(spec: &TapSpec, network: &Network, nat: &Nat) -> Result<Uplink, Set
     ))?;
     let mut uplink = Uplink {
         table,
-        forwarding: Forwarding::adopt(spec, &[]),
+        forwarding: Forwarding::adopt(spec, None, &[]),
     };
     let is = |wanted: fn(&IpAddr) -> bool| network.addresses().iter().any(|(ip, _)| wanted(ip));
     let wanted = [is(IpAddr::is_ipv4), is(IpAddr::is_ipv6)];
