@@ -10,8 +10,10 @@ use std::os::unix::net::UnixStream;
 
 /// Bytes taken at once.
 const CHUNK: usize = 16 * 1024;
-/// How long a client may be silent, or leave an answer lying.
+/// How long a client may be silent, take for a request, or leave an answer lying.
 const PATIENCE_NS: u64 = 60_000_000_000;
+/// The same while others wait for its place.
+const PRESSED_NS: u64 = 1_000_000_000;
 
 /// A request that is passed on to a domain.
 #[derive(Clone, Debug)]
@@ -106,6 +108,12 @@ impl Client {
         idle.then(|| self.since_ns.saturating_add(PATIENCE_NS))
     }
 
+    /// When its place is another's who waits for one.
+    pub(crate) fn yields_ns(&self) -> Option<u64> {
+        let at = self.deadline_ns()?;
+        Some(at.saturating_sub(PATIENCE_NS - PRESSED_NS))
+    }
+
     /// When what it waits for is looked at again, if nothing tells before.
     pub(crate) fn again_ns(&self) -> Option<u64> {
         match self.waits {
@@ -128,7 +136,10 @@ impl Client {
         match rustix::io::read(&self.stream, &mut chunk) {
             Ok(0) => self.broken = true,
             Ok(n) => {
-                self.since_ns = now_ns;
+                // Who sends a request byte by byte has no more time for it.
+                if self.input.is_empty() {
+                    self.since_ns = now_ns;
+                }
                 self.input
                     .extend_from_slice(chunk.get(..n).unwrap_or_default());
                 if self.input.len() > REQUEST_MAX {
@@ -169,10 +180,7 @@ impl Client {
         while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let flags = rustix::net::SendFlags::NOSIGNAL;
             match rustix::net::send(&self.stream, rest, flags) {
-                Ok(n) => {
-                    self.sent += n;
-                    self.since_ns = now_ns;
-                }
+                Ok(n) => self.sent += n,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(_) => {
@@ -181,7 +189,38 @@ impl Client {
                 }
             }
         }
+        self.since_ns = now_ns;
         self.output = Vec::new();
         self.sent = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_request_that_comes_byte_by_byte_has_its_time_and_no_more() {
+        let (mut peer, stream) = UnixStream::pair().unwrap();
+        let mut client = Client::new(stream, (Right::Look, None), 0);
+        let mut send = |client: &mut Client, second: u64| {
+            peer.write_all(b"{").unwrap();
+            client.receive(second * SECOND_NS);
+        };
+        for second in (50..110).step_by(10) {
+            send(&mut client, second);
+            assert!(!client.is_over(second * SECOND_NS));
+        }
+        assert_eq!(client.deadline_ns(), Some(110 * SECOND_NS));
+        assert_eq!(client.yields_ns(), Some(51 * SECOND_NS));
+        assert!(client.is_over(110 * SECOND_NS));
+        // Who waits for us yields to nobody.
+        client.waits = Waits::Change;
+        assert_eq!((client.deadline_ns(), client.yields_ns()), (None, None));
+        client.answer(&"done", 200 * SECOND_NS);
+        assert_eq!(client.deadline_ns(), Some(260 * SECOND_NS));
     }
 }

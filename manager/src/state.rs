@@ -23,9 +23,9 @@ pub(crate) struct LeftState {
     again_ns: Option<u64>,
 }
 
-/// What the machine has to do without as long as it cannot be written.
-pub(crate) const LACK: &str = "that attached guests come back after an end of the core (the log \
-                               says what is in the way)";
+/// What the machine has to do without as long as it cannot be written; behind it stands why, as the
+/// log may be on the disk that is full.
+pub(crate) const LACK: &str = "that attached guests come back after an end of the core";
 
 impl LeftState {
     /// The machine becomes so.

@@ -3,7 +3,11 @@
 use crate::place::{Place, Running, SIM, wait};
 use serde_json::Value;
 use std::fs::{self, Permissions};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use testing::require;
 
 const STATE: &str = "run/grantway.state";
 
@@ -183,6 +187,64 @@ fn a_guest_is_attached_where_that_cannot_be_written_and_it_is_said() {
     kill_core(&place, running);
     let running = up(&place);
     wait_for_guests(&place, &["a", "driver", "web"]);
+    let down = place.run(&["down"]);
+    assert!(down.ok() && running.finish().code == 0, "{down:?}");
+}
+
+/// A small disk of its own at the runtime directory, which goes with this value.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn at(place: &Place) -> Self {
+        let path = place.path("run");
+        fs::create_dir(&path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs"]);
+        assert!(mount.arg(&path).status().unwrap().success());
+        Self(path)
+    }
+
+    /// Fills it to the last byte; the file that does.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = fs::File::create(&path).unwrap();
+        let error = io::copy(&mut io::repeat(1), &mut file).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn on_a_full_disk_what_was_left_stays_whole_and_is_made_good_later() {
+    require!(root, tool("mount"));
+    let place = Place::with_machine();
+    let disk = SmallDisk::at(&place);
+    let running = up(&place);
+    attach(&place, "a");
+    let before = wait(|| Some(place.read(STATE)).filter(|text| text.contains("\"a\"")));
+    let filler = disk.fill();
+    attach(&place, "b");
+    let missing = || status(&place)["missing"].to_string();
+    let missed = missing();
+    assert!(
+        missed.contains("that attached guests come back"),
+        "{missed}"
+    );
+    assert!(missed.contains("No space left on device"), "{missed}");
+    assert_eq!(place.read(STATE), before);
+    assert!(!place.has("run/grantway.state-new"));
+    fs::remove_file(filler).unwrap();
+    wait(|| place.read(STATE).contains("\"b\"").then_some(()));
+    wait(|| (missing() == "[]").then_some(()));
+    kill_core(&place, running);
+    let running = up(&place);
+    wait_for_guests(&place, &["a", "b", "driver", "web"]);
     let down = place.run(&["down"]);
     assert!(down.ok() && running.finish().code == 0, "{down:?}");
 }

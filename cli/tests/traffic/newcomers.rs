@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testing::{PATIENCE, wait_until};
 
 /// A machine with one guest, a place for another, what it holds, and its control socket.
@@ -106,6 +106,27 @@ fn who_hangs_up_leaves_nothing_half_done() {
     });
     reaches(&machine, 1, 0);
     detach(&machine, 1);
+    is_as(&machine, &before);
+    machine.end();
+}
+
+/// More than have a place: they sit in all of them, and before the door.
+#[test]
+fn who_keeps_half_a_line_open_keeps_nobody_waiting() {
+    let Some((machine, before, socket)) = with_one() else {
+        return;
+    };
+    let line = request(&machine, "c1", 1);
+    let half = &line.as_bytes()[..line.len() / 2];
+    let held: Vec<UnixStream> = (0..40).map(|_| send(&socket, half)).collect();
+    let began = Instant::now();
+    assert_eq!(domains(&machine), ["driver", "c0"]);
+    attach(&machine, 1);
+    reaches(&machine, 1, 0);
+    detach(&machine, 1);
+    // Without a place of their own they would wait a minute.
+    assert!(began.elapsed() < Duration::from_secs(30), "{began:?}");
+    drop(held);
     is_as(&machine, &before);
     machine.end();
 }

@@ -35,7 +35,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 /// How long it may take until every domain runs and every connection is up.
 const COMPLETE_NS: u64 = 20_000_000_000;
-/// Clients at a time, beside parts of this program; further ones wait.
+/// Clients at a time, beside parts of this program; further ones wait until one ends or yields.
 const CLIENTS_MAX: usize = 32;
 /// Between two lines in the log that say that the core keeps nothing.
 const TROUBLE_NS: u64 = 60_000_000_000;
@@ -241,13 +241,13 @@ impl<'a> Server<'a> {
             return;
         };
         let written = self.core.ask_with(Ask::Leave {}, &text).map(drop);
+        world.missing.retain(|lack| !lack.starts_with(LACK));
+        if let Err(Refusal { why, .. }) = &written {
+            world.missing.insert(format!("{LACK} ({why})"));
+        }
         if let Some(line) = state.wrote(text, written, now) {
             self.log.line(Warning, "grantwayd", &line);
         }
-        match state.again_ns() {
-            Some(_) => world.missing.insert(LACK.to_owned()),
-            None => world.missing.remove(LACK),
-        };
     }
 
     /// The machine ends as it is meant to: nothing is to outlive it.
@@ -432,6 +432,8 @@ impl<'a> Server<'a> {
         let left = self.state.again_ns().filter(|_| self.restarts_now());
         let look = look.chain(left).chain(tried);
         deadline = deadline.into_iter().chain(again).chain(look).min();
+        let yields = self.yields().map(|(at, _)| at).filter(|at| *at > now);
+        deadline = deadline.into_iter().chain(yields).min();
         // What came while something else was asked is there already: nothing wakes us for it.
         if self.is_answered() || self.core.has_news() || self.next_to_come_back(now).is_some() {
             deadline = Some(now);
@@ -506,10 +508,6 @@ impl<'a> Server<'a> {
 
     fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
         let mut sources = vec![(Ready::Core, self.core.fd(), PollFlags::IN)];
-        let clients = self.clients.values().filter(|client| !client.stays);
-        if clients.count() < CLIENTS_MAX && self.ending.is_none() {
-            sources.push((Ready::Listener, self.socket.as_fd(), PollFlags::IN));
-        }
         for (id, client) in &self.clients {
             let flags = if client.has_output() {
                 PollFlags::OUT
@@ -519,8 +517,28 @@ impl<'a> Server<'a> {
             sources.push((Ready::Client(*id), client.fd(), flags));
         }
         sources.push((Ready::Consoles, self.consoles.fd(), PollFlags::IN));
+        // Last: who has asked by now yields to nobody.
+        if self.has_room(now_ns) && self.ending.is_none() {
+            sources.push((Ready::Listener, self.socket.as_fd(), PollFlags::IN));
+        }
         let timeout_ns = deadline_ns.map(|at| at.saturating_sub(now_ns));
         link::wait_for(&sources, timeout_ns)
+    }
+
+    fn is_full(&self) -> bool {
+        let clients = self.clients.values().filter(|client| !client.stays);
+        clients.count() >= CLIENTS_MAX
+    }
+
+    /// If every place is taken: when the first client yields, and which one.
+    fn yields(&self) -> Option<(u64, u64)> {
+        let yields = |(&id, client): (&u64, &Client)| Some((client.yields_ns()?, id));
+        let first = || self.clients.iter().filter_map(yields).min();
+        self.is_full().then(first).flatten()
+    }
+
+    fn has_room(&self, now_ns: u64) -> bool {
+        !self.is_full() || self.yields().is_some_and(|(at, _)| at <= now_ns)
     }
 
     fn handle(&mut self, ready: Ready) {
@@ -528,7 +546,12 @@ impl<'a> Server<'a> {
         match ready {
             Ready::Core => {}
             Ready::Listener => {
-                if let Some((stream, who)) = self.accept() {
+                if self.has_room(now)
+                    && let Some((stream, who)) = self.accept()
+                {
+                    if let Some((_, id)) = self.yields() {
+                        self.clients.remove(&id);
+                    }
                     self.clients
                         .insert(self.next_client, Client::new(stream, who, now));
                     self.next_client += 1;
