@@ -3,6 +3,7 @@
 use netdev::netns::Namespace;
 use netdev::own::open_tap;
 use netdev::{SetupError, TapSpec, xdp};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -101,6 +102,63 @@ pub fn tool(name: &str) -> Result<(), Missing> {
     match std::env::split_paths(&paths).any(|folder| folder.join(name).is_file()) {
         true => Ok(()),
         false => Err(format!("the program {name}")),
+    }
+}
+
+/// A folder that `systemd-nspawn` takes for a system: busybox, and nothing else.
+#[derive(Debug)]
+pub struct Root(tempfile::TempDir);
+
+impl Root {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// Without busybox, or where no folder can be made.
+    pub fn new() -> std::io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        for name in ["bin", "usr"] {
+            fs::create_dir(folder.path().join(name))?;
+        }
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        let mut programs = std::env::split_paths(&paths).map(|folder| folder.join("busybox"));
+        let program = programs.find(|program| program.is_file());
+        let program = program.ok_or(std::io::ErrorKind::NotFound)?;
+        fs::copy(program, folder.path().join("bin/busybox"))?;
+        Ok(Self(folder))
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// A container in it, with a network of its own; what is added is a command of busybox.
+    #[must_use]
+    pub fn nspawn(&self) -> Command {
+        let mut command = Command::new("systemd-nspawn");
+        // Also where systemd is not the first process.
+        command.args(["--quiet", "--keep-unit", "--register=no"]);
+        command.args(["--private-network", "--pipe", "--directory"]);
+        command.arg(self.path()).arg("/bin/busybox");
+        command
+    }
+}
+
+/// Containers of `systemd-nspawn`.
+///
+/// # Errors
+/// Its own words.
+pub fn nspawn() -> Result<(), Missing> {
+    root()?;
+    tool("busybox")?;
+    let words = |error| format!("systemd-nspawn: {error}");
+    let root = Root::new().map_err(|error| words(error.to_string()))?;
+    let run = root.nspawn().arg("true").stdin(Stdio::null()).output();
+    match run {
+        Ok(run) if run.status.success() => Ok(()),
+        Ok(run) => Err(words(String::from_utf8_lossy(&run.stderr).into_owned())),
+        Err(error) => Err(words(error.to_string())),
     }
 }
 

@@ -21,6 +21,7 @@ mod queues;
 mod reload;
 mod restart;
 mod returning;
+mod sandboxes;
 mod sendfile;
 mod soak;
 mod upgrade;

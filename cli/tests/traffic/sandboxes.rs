@@ -1,0 +1,141 @@
+//! Sandboxes of other programs, attached by the process that they tell of.
+
+use crate::attach::{attach, domains, empty};
+use crate::machine::Machine;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+use testing::needs::Root;
+use testing::{accept, child_of, end_of, require, wait_for, wait_until};
+
+/// What a sandbox sends to the first guest, and gets back when that has all of it.
+const SENDS: &str = "busybox nc 10.0.0.1 7000";
+
+/// A sandbox that runs: its process, and what starts its command.
+struct Sandbox {
+    child: Child,
+    go: ChildStdin,
+}
+
+impl Sandbox {
+    fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let go = child.stdin.take().unwrap();
+        Self { child, go }
+    }
+
+    /// Attaches it, by PID or by path, and waits until it is heard of.
+    fn attach(machine: &Machine, netns: &str) {
+        machine.ask(&["attach", "box", "--netns", netns, "--ip", "10.0.0.9/24"]);
+        wait_until("no answer to a ping", || {
+            let ping = ["-c", "1", "-W", "1", "10.0.0.9"];
+            machine.run(0, "ping", &ping).status.success()
+        });
+    }
+
+    /// Lets its command go: that sends a file to the first guest, which sends it back. It ends then,
+    /// and its guest with it.
+    fn talks(mut self, machine: &Machine, sent: &[u8]) {
+        let bind = || TcpListener::bind(("10.0.0.1", 7000)).unwrap();
+        let listener = machine.places[0].0.enter(bind).unwrap();
+        let mut got = Vec::new();
+        let mut stdout = self.child.stdout.take().unwrap();
+        self.go.write_all(b"go\n").unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut stream = accept(&listener);
+                let mut heard = Vec::new();
+                stream.read_to_end(&mut heard).unwrap();
+                stream.write_all(&heard).unwrap();
+            });
+            stdout.read_to_end(&mut got).unwrap();
+        });
+        assert!(got == sent, "{} bytes instead of {}", got.len(), sent.len());
+        assert!(end_of(&mut self.child).success());
+        wait_until("its guest is still there", || {
+            domains(machine) == ["driver", "c0"]
+        });
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A file that sandboxes send, and what is in it.
+fn file(folder: &Path) -> (PathBuf, Vec<u8>) {
+    let bytes: Vec<u8> = (0..1 << 20).map(|n: u32| (n % 251) as u8).collect();
+    let path = folder.join("file");
+    fs::write(&path, &bytes).unwrap();
+    (path, bytes)
+}
+
+/// Its command starts when it is attached, and finds its network there.
+#[test]
+fn a_sandbox_of_bubblewrap_is_attached_before_its_command_starts() {
+    require!(userns);
+    let Some(machine) = empty(&["ping", "bwrap", "busybox"]) else {
+        return;
+    };
+    attach(&machine, 0);
+    for by_path in [false, true] {
+        let (file, bytes) = file(machine.folder.path());
+        let mut command = Command::new("bwrap");
+        command.args(["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"]);
+        command.args(["--proc", "/proc", "--dev", "/dev"]);
+        command.args(["--ro-bind", &file.display().to_string(), "/dev/file"]);
+        // On its standard input it waits, on its standard error it says who it is.
+        command.args(["--block-fd", "0", "--info-fd", "2", "--", "sh", "-c"]);
+        command.arg(format!("exec {SENDS} </dev/file"));
+        let mut sandbox = Sandbox::start(command.stderr(Stdio::piped()));
+        let mut told = String::new();
+        let stderr = sandbox.child.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut told).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&told).expect(&told);
+        let pid = told["child-pid"].to_string();
+        let netns = match by_path {
+            true => format!("/proc/{pid}/ns/net"),
+            false => pid,
+        };
+        Sandbox::attach(&machine, &netns);
+        sandbox.talks(&machine, &bytes);
+    }
+    machine.end();
+}
+
+/// By its first process, which `machinectl` calls its leader.
+#[test]
+fn a_container_of_systemd_nspawn_is_attached_by_pid_and_by_path() {
+    require!(nspawn);
+    let Some(machine) = empty(&["ping", "busybox"]) else {
+        return;
+    };
+    attach(&machine, 0);
+    let root = Root::new().unwrap();
+    let (_, bytes) = file(root.path());
+    for by_path in [false, true] {
+        let script = format!("echo up; read go; exec /bin/{SENDS} </file");
+        let mut command = root.nspawn();
+        let mut sandbox = Sandbox::start(command.args(["sh", "-c", &script]));
+        let mut up = [0; 3];
+        let stdout = sandbox.child.stdout.as_mut().unwrap();
+        stdout.read_exact(&mut up).unwrap();
+        assert_eq!(&up, b"up\n");
+        let nspawn = u64::from(sandbox.child.id());
+        let leader = wait_for("no first process", || child_of(nspawn, "busybox"));
+        let netns = match by_path {
+            true => format!("/proc/{leader}/ns/net"),
+            false => leader.to_string(),
+        };
+        Sandbox::attach(&machine, &netns);
+        sandbox.talks(&machine, &bytes);
+    }
+    machine.end();
+}
