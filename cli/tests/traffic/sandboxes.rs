@@ -37,8 +37,8 @@ impl Sandbox {
         });
     }
 
-    /// Lets its command go: that sends a file to the first guest, which sends it back. It ends then,
-    /// and its guest with it.
+    /// Lets its command go: that sends a file to the first guest, which sends it back. It ends,
+    /// and its guest goes with it.
     fn talks(mut self, machine: &Machine, sent: &[u8]) {
         let bind = || TcpListener::bind(("10.0.0.1", 7000)).unwrap();
         let listener = machine.places[0].0.enter(bind).unwrap();
