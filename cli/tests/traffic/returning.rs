@@ -166,15 +166,8 @@ time.sleep(1000)
 /// Longer than all tries for what cannot be had take.
 const HELD: Duration = Duration::from_secs(4);
 
-#[test]
-fn an_interface_that_is_busy_is_waited_for() {
-    let Some(mut machine) = empty(&["ip", "ping", "python3"]) else {
-        return;
-    };
-    attach_for_good(&machine, 0);
-    attach_for_good(&machine, 1);
-    assert!(kill(core(&machine)));
-    machine.has_died();
+/// Has the interface of the first place as [`HOLD`] does.
+fn hold(machine: &Machine) -> Killed {
     let hold = || {
         wait_for("the interface cannot be had", || {
             let mut hold = Command::new("python3");
@@ -186,7 +179,40 @@ fn an_interface_that_is_busy_is_waited_for() {
             has.is_ok().then_some(hold)
         })
     };
-    let held = machine.places[0].0.enter(hold).unwrap();
+    machine.places[0].0.enter(hold).unwrap()
+}
+
+#[test]
+fn one_that_has_not_come_back_yet_is_detached_and_does_not_come() {
+    let Some(mut machine) = empty(&["ip", "ping", "python3"]) else {
+        return;
+    };
+    attach_for_good(&machine, 0);
+    assert!(kill(core(&machine)));
+    machine.has_died();
+    let held = hold(&machine);
+    machine.start_again();
+    let detached = machine.ask(&["detach", NAMES[0]]);
+    assert_eq!(detached["domain"], NAMES[0]);
+    drop(held);
+    wait_until("somebody is to come back", || {
+        log(&machine).contains("attached to the machine before is there again, or left out")
+    });
+    assert!(!domains(&machine).contains(&NAMES[0].to_owned()));
+    assert!(!machine.folder.path().join("run/grantway.state").exists());
+    machine.end();
+}
+
+#[test]
+fn an_interface_that_is_busy_is_waited_for() {
+    let Some(mut machine) = empty(&["ip", "ping", "python3"]) else {
+        return;
+    };
+    attach_for_good(&machine, 0);
+    attach_for_good(&machine, 1);
+    assert!(kill(core(&machine)));
+    machine.has_died();
+    let held = hold(&machine);
     machine.start_again();
     wait_until("the other one did not come back", || {
         domains(&machine).contains(&NAMES[1].to_owned())

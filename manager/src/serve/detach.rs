@@ -18,12 +18,24 @@ const LOOK_NS: u64 = 1_000_000;
 
 impl Server<'_> {
     /// Begins to take a guest away, for somebody who is answered when nothing is left of it.
-    pub(super) fn detach_for(&mut self, asker: AskedBy, name: &str) -> Result<(), String> {
+    pub(super) fn detach_for(
+        &mut self,
+        asker: AskedBy,
+        name: &str,
+        now: u64,
+    ) -> Result<(), String> {
         if !self.restarts_now() {
             return Err("the machine is on its way up or down".into());
         }
         // It may have been about to come back.
+        let returns = self.world.shape().returning(name).is_some();
         self.returns_no_more(name);
+        if returns && self.world.place(name).is_none() {
+            self.note(now);
+            let domain = name.to_owned();
+            self.changed(asker, &Detached { domain, took_ns: 0 }, now);
+            return Ok(());
+        }
         live_config(&mut self.config, self.world.shape())?.may_leave(name)?;
         if let Some(attach) = self.take_coming(name) {
             self.fail(&attach, "it was detached before it was up".into());

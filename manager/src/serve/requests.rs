@@ -68,7 +68,7 @@ impl Server<'_> {
                 }
             }
             Ok(Control::Detach { domain }) => {
-                if let Err(error) = self.detach_for(AskedBy::Client(id), &domain) {
+                if let Err(error) = self.detach_for(AskedBy::Client(id), &domain, now) {
                     self.answer(id, &refusal(error), now);
                 }
             }
