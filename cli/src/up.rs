@@ -80,9 +80,6 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
     }
     // Before the monitor starts, so that a signal cannot leave it behind.
     let signals = Signals::new(ASKED).context("signals")?;
-    if let Some(live) = &mut machine.live {
-        live.left = left_by(&machine.name);
-    }
     let spinner = output::spinner(&format!("{}: starting", machine.name));
     let start = client::Options {
         program: match options.lab {
@@ -102,6 +99,11 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
     let started = Instance::start(&machine, &start);
     spinner.finish_and_clear();
     let instance = started?;
+    if let Some(error) = instance.unread() {
+        output::warn(&format!(
+            "what was attached before is not attached again: {error}"
+        ));
+    }
     if options.json {
         output::json(&json!({
             "name": instance.name(),
@@ -155,18 +157,6 @@ fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
     };
     spinner.finish_and_clear();
     ended.context("going down")
-}
-
-/// What the machine before has left. It is no reason to start none.
-fn left_by(name: &str) -> String {
-    client::left_by(name)
-        .unwrap_or_else(|error| {
-            output::warn(&format!(
-                "what was attached before is not attached again: {error}"
-            ));
-            None
-        })
-        .unwrap_or_default()
 }
 
 /// Lets the machine go without a word, so that what is persistent stays, and becomes the program
@@ -256,12 +246,18 @@ pub(crate) fn down(name: &str, as_json: bool) -> anyhow::Result<()> {
         false => output::print(&text),
     };
     let instance = match Instance::connect(name) {
-        // One that has died has left what was attached to it.
-        Err(client::Error::NoInstance { .. }) if client::forget_left(name)? => {
-            return said(format!(
-                "{name} was not up; what was attached is forgotten.\n"
-            ));
-        }
+        Err(none @ client::Error::NoInstance { .. }) => match client::forget_left(name) {
+            // One that has died has left what was attached to it.
+            Ok(true) => {
+                return said(format!(
+                    "{name} was not up; what was attached is forgotten.\n"
+                ));
+            }
+            Ok(false) => return Err(none.into()),
+            // It has come up meanwhile.
+            Err(client::Error::Running(_)) => Instance::connect(name)?,
+            Err(error) => return Err(error.into()),
+        },
         found => found?,
     };
     let spinner = output::spinner(&format!("{name}: going down"));

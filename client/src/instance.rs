@@ -7,7 +7,7 @@ use crate::log::{last_words_at, open_log};
 use crate::metrics::{self, MetricsFormat};
 use crate::process::wait_child;
 use crate::runtime::{
-    MONITOR, check_name, clear_stale, find, lock, names, program_path, runtime_dir,
+    MONITOR, check_name, clear_stale, find, lock_of, names, program_path, runtime_dir,
 };
 use abi::machine::{
     Access, Attached, Audit, Control, Detached, Machine, Relayed, Restarted, Setting, Status,
@@ -48,7 +48,8 @@ pub struct Options {
     pub metrics_port: Option<u16>,
     /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
     pub detach: bool,
-    /// Whether what is attached to it is left for the next one of its name: [`crate::left_by`].
+    /// Whether it takes up what the machine before of its name has left of guests that were
+    /// attached, and leaves what is attached to it for the next one.
     pub leaves: bool,
     /// How long it may take until every domain is ready.
     pub limit: Duration,
@@ -91,6 +92,7 @@ pub struct Instance {
     pub(crate) pid: Option<u32>,
     up_ms: Option<f64>,
     log: PathBuf,
+    unread: Option<Error>,
 }
 
 /// The line that the monitor prints when it is ready, or cannot be.
@@ -125,8 +127,19 @@ impl Instance {
             Log::Stderr => None,
         };
 
-        let lock = lock(options.limit)?;
+        let lock = lock_of(&dir, options.limit)?;
         clear_stale(&socket, &machine.name, ANSWER)?;
+        let mut machine = machine.clone();
+        let mut unread = None;
+        if let Some(live) = machine.live.as_mut().filter(|_| options.leaves) {
+            // It is no reason to start none.
+            live.left = left::left_in(&dir, &machine.name)
+                .unwrap_or_else(|error| {
+                    unread = Some(error);
+                    None
+                })
+                .unwrap_or_default();
+        }
         // The manager that served it is gone: nobody answers at the control socket.
         let metrics = metrics::path_of(&socket);
         let _ = fs::remove_file(&metrics);
@@ -163,7 +176,7 @@ impl Instance {
             child: Some(child),
             log: log.unwrap_or_else(|| "standard error".into()),
         };
-        let up_ms = starting.wait(machine, options.limit)?;
+        let up_ms = starting.wait(&machine, options.limit)?;
         if machine.access != Access::default() {
             open_to_groups(&dir, &socket)?;
         }
@@ -172,12 +185,13 @@ impl Instance {
         let child = starting.child.take().filter(|_| !options.detach);
         let log = std::mem::take(&mut starting.log);
         Ok(Self {
-            name: machine.name.clone(),
+            name: machine.name,
             socket,
             child,
             pid: Some(pid),
             up_ms: Some(up_ms),
             log,
+            unread,
         })
     }
 
@@ -213,6 +227,7 @@ impl Instance {
             pid: None,
             up_ms: None,
             log,
+            unread: None,
         })
     }
 
@@ -247,6 +262,12 @@ impl Instance {
     #[must_use]
     pub fn up_ms(&self) -> Option<f64> {
         self.up_ms
+    }
+
+    /// Why it has not taken up what the machine before has left, if so.
+    #[must_use]
+    pub fn unread(&self) -> Option<&Error> {
+        self.unread.as_ref()
     }
 
     /// Domains, processes and connections.

@@ -1,30 +1,33 @@
 //! What a machine has left for the next one of its name.
 
 use crate::Error;
-use crate::runtime::{check_name, runtime_dir};
+use crate::runtime::{check_name, lock_of, runtime_dir};
 use abi::core::LEFT_MAX;
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What others may do with a file of ours: nothing that changes it.
 const OTHERS_WRITE: u32 = 0o022;
+/// How long another machine may take to start.
+const LOCK: Duration = Duration::from_secs(30);
 
 /// Where the machine of a name leaves the guests that were attached to it.
 pub(crate) fn path_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.state"))
 }
 
-/// What the machine of a name has left, if it has not ended in order: text, which the next one of
-/// its name reads.
+/// What the machine of a name has left in its folder, if it has not ended in order: text, which the
+/// next one of its name reads. Only for who has the lock of that folder: another may forget it.
 ///
 /// # Errors
 /// It is no file of this user's or root's that others cannot change, or cannot be read.
-pub fn left_by(name: &str) -> Result<Option<String>, Error> {
-    check_name(name)?;
-    let path = path_of(&runtime_dir()?, name);
+pub(crate) fn left_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
+    let path = path_of(dir, name);
     match read(&path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -35,10 +38,22 @@ pub fn left_by(name: &str) -> Result<Option<String>, Error> {
 /// Forget what the machine of a name has left, which does not run; whether there was something.
 ///
 /// # Errors
-/// It cannot be removed.
+/// It runs ([`Error::Running`]), another machine takes long to start, or it cannot be removed.
 pub fn forget_left(name: &str) -> Result<bool, Error> {
     check_name(name)?;
-    let path = path_of(&runtime_dir()?, name);
+    forget_in(&runtime_dir()?, name, LOCK)
+}
+
+fn forget_in(dir: &Path, name: &str, limit: Duration) -> Result<bool, Error> {
+    let path = path_of(dir, name);
+    if matches!(fs::symlink_metadata(&path), Err(e) if e.kind() == io::ErrorKind::NotFound) {
+        return Ok(false);
+    }
+    let _lock = lock_of(dir, limit)?;
+    // One that has started meanwhile has read it, and may have written another.
+    if UnixStream::connect(dir.join(format!("{name}.sock"))).is_ok() {
+        return Err(Error::Running(name.to_owned()));
+    }
     match fs::remove_file(&path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -74,6 +89,7 @@ mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn only_an_own_file_is_read() {
@@ -110,5 +126,24 @@ mod tests {
         fs::remove_dir(&path).unwrap();
         symlink("/etc/hostname", &path).unwrap();
         assert!(read(&path).is_err(), "a link");
+    }
+
+    #[test]
+    fn nothing_is_forgotten_that_a_start_may_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_of(dir.path(), "m");
+        let forget = |limit| forget_in(dir.path(), "m", limit);
+        let (soon, late) = (Duration::from_millis(50), Duration::from_secs(600));
+        assert!(!forget(late).unwrap());
+        fs::write(&path, "text").unwrap();
+        let starts = lock_of(dir.path(), late).unwrap();
+        assert!(matches!(forget(soon), Err(Error::Late { .. })));
+        drop(starts);
+        let listener = UnixListener::bind(dir.path().join("m.sock")).unwrap();
+        assert!(matches!(forget(late), Err(Error::Running(name)) if name == "m"));
+        assert_eq!(read(&path).unwrap(), "text");
+        drop(listener);
+        assert!(forget(late).unwrap());
+        assert!(!path.exists());
     }
 }

@@ -18,7 +18,7 @@ mod runtime;
 pub use control::ask;
 pub use error::Error;
 pub use instance::{Instance, Log, Options};
-pub use left::{forget_left, left_by};
+pub use left::forget_left;
 pub use log::last_words;
 pub use metrics::MetricsFormat;
 pub use reach::Reach;

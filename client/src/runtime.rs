@@ -172,13 +172,12 @@ fn program_beside(own: &Path, name: &str) -> Result<PathBuf, Error> {
 /// Keeps others from starting an instance until it is dropped.
 pub(crate) struct StartLock(#[expect(dead_code, reason = "closing it unlocks")] OwnedFd);
 
-/// Take the lock of the runtime directory: without it, of two that find the same stale socket one
+/// Take the lock of this runtime directory: without it, of two that find the same stale socket one
 /// could remove the other's new one.
-pub(crate) fn lock(limit: Duration) -> Result<StartLock, Error> {
-    let dir = runtime_dir()?;
+pub(crate) fn lock_of(dir: &Path, limit: Duration) -> Result<StartLock, Error> {
     let fail = |e: rustix::io::Errno| Error::io(format!("lock {}", dir.display()), e.into());
     let fd = open(
-        &dir,
+        dir,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )

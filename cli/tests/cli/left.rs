@@ -118,6 +118,32 @@ fn guests_come_back_after_a_crash_and_after_a_stop_and_not_after_an_end() {
     assert!(!place.has(STATE));
 }
 
+/// What `down` forgets while another waits for its turn to start does not come back.
+#[test]
+fn a_start_that_waits_reads_what_is_left_then() {
+    let place = Place::with_machine();
+    let running = up(&place);
+    attach(&place, "a");
+    assert_eq!(running.terminate().code, 0);
+    let folder = place.folder().join("run").canonicalize().unwrap();
+    let lock = fs::File::open(&folder).unwrap();
+    lock.lock().unwrap();
+    let file = place.file("m.toml", SIM);
+    let running = place.start(&["up", &file]);
+    let waits = |open: fs::DirEntry| fs::read_link(open.path()).is_ok_and(|it| it == folder);
+    wait(|| {
+        let open = fs::read_dir(format!("/proc/{}/fd", running.pid())).ok()?;
+        open.flatten().any(waits).then_some(())
+    });
+    fs::remove_file(place.folder().join(STATE)).unwrap();
+    drop(lock);
+    place.wait_for_output(&running, "is up");
+    assert_eq!(self::running(&place), ["driver", "web"]);
+    assert!(!place.read("run/grantway.log").contains("a: attached"));
+    assert_eq!(running.terminate().code, 0);
+    assert!(!place.has(STATE));
+}
+
 #[test]
 fn a_machine_starts_whatever_it_finds_that_another_has_left() {
     let place = Place::with_machine();
