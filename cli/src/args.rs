@@ -41,6 +41,9 @@ pub(crate) enum Command {
         /// The configuration (docs/config.md describes it)
         #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
         config: PathBuf,
+        /// Only say whether the machine can be started here as the file has it, and start nothing
+        #[arg(long)]
+        check: bool,
         /// Return as soon as the machine is ready, and leave it running
         #[arg(long)]
         detach: bool,

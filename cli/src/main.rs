@@ -86,6 +86,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Prof { command } => return prof::run(&command, json),
         Command::Up {
             config,
+            check,
             detach,
             name,
             lab,
@@ -93,6 +94,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             metrics_port,
         } => up::up(&up::Options {
             config,
+            check,
             detach,
             name,
             lab,

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 /// What `up` was asked for.
 pub(crate) struct Options {
     pub(crate) config: PathBuf,
+    pub(crate) check: bool,
     pub(crate) detach: bool,
     pub(crate) name: Option<String>,
     pub(crate) lab: bool,
@@ -70,9 +71,15 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
                  \"sim\" and endpoints \"stack\""
             ))
         })?;
-        if !rustix::process::geteuid().is_root() {
+        if !options.check && !rustix::process::geteuid().is_root() {
             return again_as_root_of_a_namespace(&config);
         }
+    }
+    if options.check {
+        return match options.json {
+            true => output::json(&json!({ "name": machine.name, "can_start": true })),
+            false => output::print(&format!("{} can be started.\n", machine.name)),
+        };
     }
     let inside = std::env::var_os(INSIDE).is_some();
     if inside && !options.detach {

@@ -4,7 +4,8 @@
 //! connection ends. The core stays what it is, and so do guests. So the programs must be such as
 //! this core starts: its own file and the one that lies in its place now have to tell the same
 //! version. Where they do not, another machine takes the place of this one: `grantway up` in the
-//! foreground does so when it is told, and what was attached is attached again.
+//! foreground does so when it is told, and what was attached is attached again. It is told only if
+//! the program that is installed now would start what it has started.
 
 use crate::run::signals::catches;
 use crate::up::{DELETED, REPLACE};
@@ -18,9 +19,12 @@ use figures::{Failure, interrupt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the core starts again by itself.
@@ -152,6 +156,7 @@ fn another(
         );
         return Err(Failure::CannotRun(text).into());
     };
+    check(name, up)?;
     let began = Instant::now();
     let up = pidfd_open(up, PidfdFlags::empty()).context("find `grantway up`")?;
     pidfd_send_signal(&up, Signal::USR2).context("tell `grantway up`")?;
@@ -189,6 +194,54 @@ fn another(
         "{name} was started again with the programs that are installed now: {domains} domains \
          after {took_ms:.0} ms\n"
     ))
+}
+
+/// Has the program that is installed now say whether it would start what this `grantway up` was told
+/// to start, in its place and with its environment, while the machine before still runs.
+fn check(name: &str, up: Pid) -> anyhow::Result<()> {
+    let about = PathBuf::from(format!("/proc/{}", up.as_raw_nonzero()));
+    let words = |file: &str| -> anyhow::Result<Vec<OsString>> {
+        let path = about.join(file);
+        let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        let words = bytes
+            .strip_suffix(b"\0")
+            .unwrap_or(&bytes)
+            .split(|b| *b == 0);
+        Ok(words
+            .map(|word| OsString::from_vec(word.to_vec()))
+            .collect())
+    };
+    let program = fs::read_link(about.join("exe")).context("find the program of `grantway up`")?;
+    let program = program.to_string_lossy();
+    let program = program.strip_suffix(DELETED).unwrap_or(&program);
+    let mut args = words("cmdline")?;
+    let behind = args.iter().position(|word| word == "up").map(|at| at + 1);
+    let behind = behind.context("the words of `grantway up` cannot be read")?;
+    args.insert(behind, "--check".into());
+    let vars = words("environ")?.into_iter().filter_map(|var| {
+        let mut parts = var.as_bytes().splitn(2, |byte| *byte == b'=');
+        let (key, value) = (parts.next()?, parts.next()?);
+        Some((
+            OsStr::from_bytes(key).to_owned(),
+            OsStr::from_bytes(value).to_owned(),
+        ))
+    });
+    let mut command = Command::new(program);
+    command
+        .args(args.into_iter().skip(1))
+        .env_clear()
+        .envs(vars);
+    command.current_dir(about.join("cwd")).stdin(Stdio::null());
+    let checked = command.output().with_context(|| format!("run {program}"))?;
+    if checked.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&checked.stderr);
+    let text = format!(
+        "{name} runs on as it was: {program} that is installed now would not start it: {}",
+        why.trim()
+    );
+    Err(Failure::Failed(text).into())
 }
 
 /// The `grantway up` that has started a core and waits for it, if it can be told to start another.

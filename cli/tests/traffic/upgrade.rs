@@ -281,6 +281,21 @@ fn streams_of_attached_guests_outlive_another_core() {
         }
         let core = installed.folder.path().join("grantwayd");
         installed.replace("grantwayd", Some((version_in(&core), 77)));
+        // One that does not take the file any more is told before anybody is touched.
+        let file = installed.folder.path().join("m.toml");
+        let good = fs::read_to_string(&file).unwrap();
+        fs::write(&file, "[driver]\nnew_key = 1\n").unwrap();
+        let refused = installed.run(&["upgrade"]);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("runs on as it was") && said.contains("new_key"),
+            "{said}"
+        );
+        let pids = |all: Vec<(String, u64, u64)>| all.into_iter().map(|(_, pid, _)| pid);
+        assert!(pids(installed.processes()).eq(pids(before.clone())));
+        all_go_on(came);
+        fs::write(&file, good).unwrap();
         let said = installed.done(&["upgrade", "--file", "m.toml"]);
         assert!(said.contains("was started again"), "{said}");
         eprint!("{said}");
