@@ -18,12 +18,7 @@ const LOOK_NS: u64 = 1_000_000;
 
 impl Server<'_> {
     /// Begins to take a guest away, for somebody who is answered when nothing is left of it.
-    pub(super) fn detach_for(
-        &mut self,
-        asker: AskedBy,
-        name: &str,
-        now: u64,
-    ) -> Result<(), String> {
+    pub(super) fn detach_for(&mut self, asker: AskedBy, name: &str) -> Result<(), String> {
         if !self.restarts_now() {
             return Err("the machine is on its way up or down".into());
         }
@@ -31,8 +26,8 @@ impl Server<'_> {
         let returns = self.world.shape().returning(name).is_some();
         self.returns_no_more(name);
         if returns && self.world.place(name).is_none() {
+            let (now, domain) = (monotonic_ns(), name.to_owned());
             self.note(now);
-            let domain = name.to_owned();
             self.changed(asker, &Detached { domain, took_ns: 0 }, now);
             return Ok(());
         }
@@ -91,11 +86,9 @@ impl Server<'_> {
                 Some(Stage::Ending | Stage::Gone) => Ok(()),
                 // Whether it was started nobody may have told yet: one of both does nothing.
                 Some(Stage::Built) | None => {
-                    let kill = Ask::Kill {
-                        domain,
-                        why: why.clone(),
-                    };
-                    let _ = self.core.ask(kill, &[]);
+                    let again = why.clone();
+                    let _ = self.core.ask(Ask::Kill { domain, why }, &[]);
+                    let why = again;
                     self.core.ask(Ask::GiveUp { domain, why }, &[]).map(drop)
                 }
             };
@@ -159,10 +152,8 @@ impl Server<'_> {
                 self.refuse(asker, why, now);
             }
         }
-        let stage = self
-            .world
-            .id(detach.place)
-            .map(|id| (id, self.world.stage(id)));
+        let id = self.world.id(detach.place);
+        let stage = id.map(|id| (id, self.world.stage(id)));
         let told = detach.tellings.iter().all(|(_, telling)| telling.is_done());
         let domain = match stage {
             None => return told,

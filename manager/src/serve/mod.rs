@@ -265,11 +265,8 @@ impl<'a> Server<'a> {
             && self.trouble_ns.is_none_or(|at| now_ns >= at)
         {
             self.trouble_ns = Some(now_ns.saturating_add(TROUBLE_NS));
-            self.log.line(
-                Warning,
-                "grantwayd",
-                &format!("the core keeps nothing: {why}"),
-            );
+            let line = format!("the core keeps nothing: {why}");
+            self.log.line(Warning, "grantwayd", &line);
         }
     }
 
@@ -317,10 +314,8 @@ impl<'a> Server<'a> {
         while let Some((tell, fds)) = self.core.news() {
             match tell {
                 Tell::Console { domain } => {
-                    let place = self
-                        .world
-                        .name(domain)
-                        .and_then(|name| self.world.place(name));
+                    let name = self.world.name(domain);
+                    let place = name.and_then(|name| self.world.place(name));
                     let mut fds = fds.into_iter();
                     if let (Some(place), Some(console)) = (place, fds.next()) {
                         self.watch_console(place, console);

@@ -123,7 +123,7 @@ impl Server<'_> {
             return self.begin_nics(nics, now);
         }
         match &step.guest {
-            None => self.detach_for(AskedBy::Reload, &step.told.domain, now),
+            None => self.detach_for(AskedBy::Reload, &step.told.domain),
             Some(guest) if step.told.step == StepKind::Change => self.begin_change(guest, now),
             Some(guest) => self.begin_attach(AskedBy::Reload, guest, now),
         }

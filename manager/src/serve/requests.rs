@@ -68,7 +68,7 @@ impl Server<'_> {
                 }
             }
             Ok(Control::Detach { domain }) => {
-                if let Err(error) = self.detach_for(AskedBy::Client(id), &domain, now) {
+                if let Err(error) = self.detach_for(AskedBy::Client(id), &domain) {
                     self.answer(id, &refusal(error), now);
                 }
             }
