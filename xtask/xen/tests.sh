@@ -264,6 +264,7 @@ t_many() {
   numbers=$(seq 21 36)
   for n in $numbers; do
     memory=128 unwatched=-e create many$n pv "role=small host=$n" "$(vif $n)" || return 1
+    echo "made $n at $(cut -d. -f1 /proc/uptime) s"
   done
   for n in $numbers; do
     within 240 grep -q "GUEST: READY" /var/log/xen/guest-many$n.log || return 1
