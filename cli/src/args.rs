@@ -37,29 +37,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  \
         grantway up examples/two-guests.toml\n  \
         grantway up office.toml --name office --detach")]
-    Up {
-        /// The configuration (docs/config.md describes it)
-        #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
-        config: PathBuf,
-        /// Only say whether the machine can be started here as the file has it, and start nothing
-        #[arg(long)]
-        check: bool,
-        /// Return as soon as the machine is ready, and leave it running
-        #[arg(long)]
-        detach: bool,
-        /// Name of the instance, instead of the file's
-        #[arg(long)]
-        name: Option<String>,
-        /// Start grantwayd-lab, which also has the grant mechanisms that are for comparisons alone
-        #[arg(long)]
-        lab: bool,
-        /// Where the monitor writes its log, instead of the runtime directory
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        log: Option<PathBuf>,
-        /// A port of 127.0.0.1 where metrics are read, too, instead of the file's
-        #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-        metrics_port: Option<u16>,
-    },
+    Up(crate::up::UpOptions),
     /// Run a command in a network namespace of its own, behind a driver domain
     ///
     /// When it starts it has an address, a default route and name servers; what it sends leaves

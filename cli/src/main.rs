@@ -84,24 +84,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
         Command::Prof { command } => return prof::run(&command, json),
-        Command::Up {
-            config,
-            check,
-            detach,
-            name,
-            lab,
-            log,
-            metrics_port,
-        } => up::up(&up::Options {
-            config,
-            check,
-            detach,
-            name,
-            lab,
-            log,
-            metrics_port,
-            json,
-        }),
+        Command::Up(options) => up::up(&options, json),
         Command::Run(args) => return Ok(run::run(&args, json)),
         Command::RunFirst { spec, command } => return Ok(run::first::main(&spec, &command)),
         Command::Down { which } => up::down(&which.name, json),

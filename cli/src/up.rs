@@ -4,6 +4,7 @@ use crate::service::Service;
 use crate::{files, host, output, tables};
 use abi::machine::Machine;
 use anyhow::Context;
+use clap::{Args, ValueHint};
 use client::Instance;
 use config::domain::GrantMode;
 use config::{Config, Finding, Place};
@@ -17,16 +18,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What `up` was asked for.
-pub(crate) struct Options {
+/// What `up` is asked for.
+#[derive(Debug, Args)]
+pub(crate) struct UpOptions {
+    /// The configuration (docs/config.md describes it)
+    #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
     pub(crate) config: PathBuf,
+    /// Only say whether the machine can be started here as the file has it, and start nothing
+    #[arg(long)]
     pub(crate) check: bool,
+    /// Return as soon as the machine is ready, and leave it running
+    #[arg(long)]
     pub(crate) detach: bool,
+    /// Name of the instance, instead of the file's
+    #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Start grantwayd-lab, which also has the grant mechanisms that are for comparisons alone
+    #[arg(long)]
     pub(crate) lab: bool,
+    /// Where the monitor writes its log, instead of the runtime directory
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) log: Option<PathBuf>,
+    /// A port of 127.0.0.1 where metrics are read, too, instead of the file's
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) metrics_port: Option<u16>,
-    pub(crate) json: bool,
 }
 
 /// `grantway xen`: becomes the driver domain of a real Xen. Returns only if it cannot.
@@ -57,7 +72,7 @@ pub(crate) const DELETED: &str = " (deleted)";
 const INSIDE: &str = "GRANTWAY_UP_INSIDE";
 
 /// `grantway up`.
-pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
     let (config, mut machine) = load(options)?;
     machine.access = host::access(&config)?;
     if host::needs_xdp(&config) {
@@ -76,7 +91,7 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
         }
     }
     if options.check {
-        return match options.json {
+        return match as_json {
             true => output::json(&json!({ "name": machine.name, "can_start": true })),
             false => output::print(&format!("{} can be started.\n", machine.name)),
         };
@@ -111,7 +126,7 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
             "what was attached before is not attached again: {error}"
         ));
     }
-    if options.json {
+    if as_json {
         output::json(&json!({
             "name": instance.name(),
             "pid": instance.pid(),
@@ -186,7 +201,7 @@ fn become_the_next(instance: Instance) -> anyhow::Error {
 }
 
 /// Read and check the file: as far as it can be told without starting anything, it is right.
-fn load(options: &Options) -> anyhow::Result<(Config, Machine)> {
+fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
     let files = files::read(&options.config)?;
     let (mut config, located) = config::parse_located(&files)?;
     // Inside the user namespace the same file is read again.

@@ -196,8 +196,8 @@ fn another(
     ))
 }
 
-/// Has the program that is installed now say whether it would start what this `grantway up` was told
-/// to start, in its place and with its environment, while the machine before still runs.
+/// Has the program that is installed now say whether it would start what this `grantway up` was
+/// told to start, in its place and with its environment, while the machine before still runs.
 fn check(name: &str, up: Pid) -> anyhow::Result<()> {
     let about = PathBuf::from(format!("/proc/{}", up.as_raw_nonzero()));
     let words = |file: &str| -> anyhow::Result<Vec<OsString>> {

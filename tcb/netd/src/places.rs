@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(places.wait(), None);
         for (unit, file) in [(1, "stays"), (2, "goes"), (3, "changes")] {
             std::fs::write(name(file), "").unwrap();
-            places.insert(unit, &name(file), identity(&name(file)).unwrap());
+            places.insert(unit, &name(file), identity(name(file)).unwrap());
         }
         assert!(places.look().is_empty());
         std::fs::remove_file(name("goes")).unwrap();
@@ -129,6 +129,6 @@ mod tests {
         assert!(places.wait().is_some());
         places.remove(1);
         assert_eq!(places.wait(), None);
-        assert_eq!(identity(&name("goes")), None);
+        assert_eq!(identity(name("goes")), None);
     }
 }
