@@ -187,7 +187,7 @@ fn one_that_has_not_come_back_yet_is_detached_and_does_not_come() {
     let Some(mut machine) = empty(&["ip", "ping", "python3"]) else {
         return;
     };
-    attach_for_good(&machine, 0);
+    attach(&machine, 0);
     assert!(kill(core(&machine)));
     machine.has_died();
     let held = hold(&machine);

@@ -40,6 +40,8 @@ struct Running {
     since_ns: u64,
     /// None: nothing good comes by it any more.
     link: Option<Link>,
+    /// By which something bad came, and by which there may be more, unheard.
+    over: Option<Link>,
     /// What it has not taken yet.
     outbox: VecDeque<([u8; BYTES], Vec<OwnedFd>)>,
 }
@@ -104,6 +106,7 @@ impl Helper {
             pidfd: pidfd.map_err(|error| failed(error.into()))?,
             since_ns: now_ns,
             link: Some(ours),
+            over: None,
             outbox: VecDeque::new(),
         });
         Ok(())
@@ -157,7 +160,7 @@ impl Helper {
                 let name = self.program.display();
                 eprintln!("grantwayd: {name} is ended: {error}");
             }
-            running.link = None;
+            running.over = running.link.take();
             running.kill();
             None
         })
@@ -181,7 +184,8 @@ impl Helper {
     pub(crate) fn ended(&mut self, now_ns: u64) -> Vec<OwnedFd> {
         let mut left = Vec::new();
         if let Some(mut running) = self.running.take() {
-            left.extend(running.link.take().map(OwnedFd::from));
+            let links = [running.link.take(), running.over.take()];
+            left.extend(links.into_iter().flatten().map(OwnedFd::from));
             left.extend(running.outbox.drain(..).flat_map(|(_, fds)| fds));
             if now_ns.saturating_sub(running.since_ns) >= STEADY_NS {
                 self.in_a_row = 0;
@@ -226,6 +230,7 @@ fn pause_ns(in_a_row: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::core::Outcome;
 
     #[test]
     fn pauses_double_up_to_a_second() {
@@ -247,5 +252,19 @@ mod tests {
         let mut missing = Helper::new(Path::new("/nowhere"), "x", None);
         let error = missing.start(0).unwrap_err();
         assert!(error.starts_with("/nowhere/x: "), "{error}");
+    }
+
+    /// Whose descriptors may take long to close.
+    #[test]
+    fn what_a_helper_has_said_after_nonsense_is_left() {
+        let mut helper = Helper::new(Path::new("/bin"), "true", None);
+        helper.start(0).unwrap();
+        let (ours, theirs) = Link::pair().unwrap();
+        helper.running.as_mut().unwrap().link = Some(ours);
+        theirs.send_bytes(&[0xff; BYTES], &[]).unwrap();
+        assert!(helper.hear::<Outcome>().is_none() && !helper.listens());
+        let left = helper.ended(0);
+        assert_eq!(left.len(), 1, "by it more may have come");
+        theirs.send_bytes(&[0; BYTES], &[]).unwrap();
     }
 }

@@ -16,11 +16,8 @@ pub(crate) type Named = (String, Option<(u64, u64)>);
 
 /// What lies at a path now.
 pub(crate) fn named(path: &str) -> Named {
-    let meta = fs::symlink_metadata(path);
-    (
-        path.to_owned(),
-        meta.ok().map(|meta| (meta.dev(), meta.ino())),
-    )
+    let meta = fs::symlink_metadata(path).ok();
+    (path.to_owned(), meta.map(|meta| (meta.dev(), meta.ino())))
 }
 
 /// Removes it, if it is what lies there still.

@@ -52,6 +52,6 @@ fn answer(shared: &Shared, id: DomId, port: &Listener, call: Call) -> Result<(),
 
 /// When a domain whose attach calls are not heard just now is heard again; none: it is.
 pub(crate) fn next_ns(domain: &Domain, now_ns: u64) -> Option<u64> {
-    let next = domain.attaches.ready_at(now_ns, 1)?;
-    (next > now_ns).then_some(next)
+    let next = domain.attaches.ready_at(now_ns, 1);
+    next.filter(|next| *next > now_ns)
 }

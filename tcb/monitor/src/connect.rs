@@ -58,11 +58,8 @@ impl End {
 
     /// Whether its domain uses nothing of the other end's, as far as the state tells.
     fn is_idle(&self) -> bool {
-        use XenbusState as S;
-        matches!(
-            self.state,
-            S::Unknown | S::Initialising | S::InitWait | S::Closed
-        )
+        use XenbusState::{Closed, InitWait, Initialising, Unknown};
+        matches!(self.state, Unknown | Initialising | InitWait | Closed)
     }
 }
 
@@ -213,9 +210,8 @@ impl Connections {
     /// `ENOENT`: no such connection.
     pub fn get(&self, domain: DomId, conn: ConnId) -> Result<View, Errno> {
         let mut records = self.lock();
-        let &mut End {
-            role, peer, state, ..
-        } = records.end(domain, conn)?;
+        let own = records.end(domain, conn)?;
+        let (role, peer, state) = (own.role, own.peer, own.state);
         let other = records.ends.get(&peer);
         let unknown = (XenbusState::Unknown, [0; RECORD_BYTES]);
         let (theirs, body) = other.map_or(unknown, |other| (other.state, other.body));

@@ -49,10 +49,10 @@ mod tests {
     use abi::status::Program;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::io::Errno;
+    use rustix::pipe::{PipeFlags, pipe_with};
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread::ThreadId;
-    use std::time::Duration;
 
     #[derive(Debug)]
     struct Mute;
@@ -156,7 +156,7 @@ mod tests {
 
         fn end(&self) {
             let end = self.0.lock().unwrap();
-            let _ = end.recv_timeout(Duration::from_secs(30));
+            let _ = end.recv();
         }
     }
 
@@ -212,5 +212,25 @@ mod tests {
         is_gone_soon(&mut machine, id);
         assert_eq!(machine.domain(id).unwrap().life.text(), "over");
         machine.forget(id).unwrap();
+    }
+
+    /// A domain that is given up may wait for ever: others' descriptors are closed all the same.
+    #[test]
+    fn who_is_given_up_keeps_nothing_open() {
+        let (mut machine, id) = machine();
+        let (ends, end) = channel();
+        let slow = Device {
+            control: Some(Arc::new(Slow(Mutex::new(end)))),
+            ..page(0)
+        };
+        machine.give_device(id, Some(slow)).unwrap();
+        machine.give_up(id, "over");
+        let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
+        machine.close(vec![writer]);
+        testing::wait_until("it is open", || {
+            rustix::io::read(&reader, &mut [0]) == Ok(0)
+        });
+        ends.send(()).unwrap();
+        is_gone_soon(&mut machine, id);
     }
 }

@@ -21,9 +21,18 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
+
+type Long = Box<dyn FnOnce() + Send>;
+
+/// A thread that does one thing after another.
+fn aside() -> io::Result<Sender<Long>> {
+    let (aside, all) = channel::<Long>();
+    thread::Builder::new().spawn(move || all.into_iter().for_each(|long| long()))?;
+    Ok(aside)
+}
 
 /// All domains and what is between them.
 #[derive(Debug)]
@@ -35,9 +44,12 @@ pub struct Hypervisor {
     pub(crate) ids: Numbers,
     pub(crate) watch: Watch,
     pub(crate) post: Post,
-    /// What may take long, one after another on a thread that is there from the start: no lack of
-    /// threads makes the main one wait.
-    aside: Sender<Box<dyn FnOnce() + Send>>,
+    /// What may take long, by threads that are there from the start: no lack of them makes the main
+    /// one wait. Domains that are given up, which may wait for netd …
+    ends: Sender<Long>,
+    /// … and descriptors that are closed; and whether the last ones were.
+    closes: Sender<Long>,
+    closed: Receiver<()>,
     /// What this system could not provide, in words.
     pub missing: BTreeSet<&'static str>,
 }
@@ -49,15 +61,15 @@ impl Hypervisor {
     /// The kernel has no descriptors or no threads left.
     pub fn new(mechanism: Option<Make>) -> io::Result<Self> {
         let (shared, post) = (Arc::new(Shared::new(mechanism)), Post::create()?);
-        let (aside, all) = channel::<Box<dyn FnOnce() + Send>>();
-        thread::Builder::new().spawn(move || all.into_iter().for_each(|long| long()))?;
         Ok(Self {
             shared,
             domains: Vec::new(),
             ids: Numbers::new(1 << 16, usize::MAX),
             watch: Watch::create()?,
             post,
-            aside,
+            ends: aside()?,
+            closes: aside()?,
+            closed: channel().1,
             missing: BTreeSet::new(),
         })
     }
@@ -186,7 +198,7 @@ impl Hypervisor {
         if self.shared.devices.names(id) {
             let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
             // The thread is there as long as we are.
-            let _ = self.aside.send(Box::new(move || {
+            let _ = self.ends.send(Box::new(move || {
                 shared.end(id, || {});
                 post.tell(id, |notice| notice.gone = true);
             }));
@@ -197,11 +209,18 @@ impl Hypervisor {
     }
 
     /// Closes what may be the last descriptors of something, which takes as long as it does: on
-    /// another thread, which is waited for at most 5 ms.
-    pub fn close(&self, fds: Vec<OwnedFd>) {
-        let (done, closed) = channel::<()>();
-        let _ = self.aside.send(Box::new(move || drop((fds, done))));
-        let _ = closed.recv_timeout(Duration::from_millis(5));
+    /// another thread. It is waited for, 5 ms at most, unless what was closed before still takes.
+    pub fn close(&mut self, fds: Vec<OwnedFd>) {
+        if fds.is_empty() {
+            return;
+        }
+        let is_late = self.closed.try_recv() == Err(TryRecvError::Empty);
+        let (done, closed) = channel();
+        let _ = self.closes.send(Box::new(move || drop((fds, done))));
+        self.closed = closed;
+        if !is_late {
+            let _ = self.closed.recv_timeout(Duration::from_millis(5));
+        }
     }
 
     /// A domain's name.

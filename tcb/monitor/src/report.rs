@@ -16,27 +16,25 @@ fn state(domain: &Domain) -> String {
 impl Hypervisor {
     /// Every domain's status.
     pub fn domain_status(&mut self) -> Vec<DomainReport> {
-        self.domains
-            .iter_mut()
-            .map(|domain| {
-                let [cpu_ns, agent_cpu_ns, worker_cpu_ns] = domain.read_cpu();
-                DomainReport {
-                    name: domain.spec.name.as_str().to_owned(),
-                    id: domain.id.0,
-                    program: domain.spec.program,
-                    state: state(domain),
-                    alive: domain.life.is_alive(),
-                    pid: domain.pids.0,
-                    agent_pid: domain.pids.1,
-                    cpu_ns,
-                    agent_cpu_ns,
-                    worker_cpu_ns,
-                    hypercalls: domain.counters.calls.load(Ordering::Relaxed),
-                    operations: domain.counters.operations.load(Ordering::Relaxed),
-                    system_calls: sandbox::system_calls(domain.spec.program.into()).len() as u32,
-                }
-            })
-            .collect()
+        let report = |domain: &mut Domain| {
+            let [cpu_ns, agent_cpu_ns, worker_cpu_ns] = domain.read_cpu();
+            DomainReport {
+                name: domain.spec.name.as_str().to_owned(),
+                id: domain.id.0,
+                program: domain.spec.program,
+                state: state(domain),
+                alive: domain.life.is_alive(),
+                pid: domain.pids.0,
+                agent_pid: domain.pids.1,
+                cpu_ns,
+                agent_cpu_ns,
+                worker_cpu_ns,
+                hypercalls: domain.counters.calls.load(Ordering::Relaxed),
+                operations: domain.counters.operations.load(Ordering::Relaxed),
+                system_calls: sandbox::system_calls(domain.spec.program.into()).len() as u32,
+            }
+        };
+        self.domains.iter_mut().map(report).collect()
     }
 
     /// Every connection's status.
@@ -72,13 +70,10 @@ impl Hypervisor {
         let domains = domains.collect();
         let counters = &self.shared.counted.counters;
         // Accounts that are left are of ids that no domain ever had.
-        let ownerless: u64 = accounts
-            .values()
-            .map(|account| u64::from(account.owned))
-            .sum();
+        let ownerless = accounts.values().map(|account| u64::from(account.owned));
         Audit {
             domains,
-            leaked: leaked.saturating_add(ownerless),
+            leaked: leaked.saturating_add(ownerless.sum()),
             created: counters.created.load(Ordering::Relaxed),
             revoked: counters.revoked.load(Ordering::Relaxed),
             forced: counters.forced.load(Ordering::Relaxed),

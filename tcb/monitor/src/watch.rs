@@ -53,9 +53,7 @@ impl Watch {
         let ready = epoll::wait(&self.0, &mut events, Some(&Timespec::default()));
         let data = |event: &epoll::Event| event.data.u64();
         let seen = |data: u64| (DomId(data as u16), data & ASKS != 0);
-        ready.map_or_else(
-            |_| Vec::new(),
-            |(ready, _)| ready.iter().map(data).map(seen).collect(),
-        )
+        let seen = ready.map(|(ready, _)| ready.iter().map(data).map(seen).collect());
+        seen.unwrap_or_default()
     }
 }

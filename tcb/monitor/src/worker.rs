@@ -172,14 +172,10 @@ fn serve<S: AddressSpace>(
 
 /// Has this thread run on these CPUs.
 fn pin(cpus: &[u64; CPU_WORDS]) {
-    let has = |cpu: &usize| {
-        cpus.get(cpu / 64)
-            .is_some_and(|word| word >> (cpu % 64) & 1 != 0)
-    };
+    let word = |cpu: &usize| cpus.get(cpu / 64).copied().unwrap_or(0);
+    let all = (0..CpuSet::MAX_CPU).filter(|cpu| word(cpu) >> (cpu % 64) & 1 != 0);
     let mut set = CpuSet::new();
-    (0..CpuSet::MAX_CPU)
-        .filter(has)
-        .for_each(|cpu| set.set(cpu));
+    all.for_each(|cpu| set.set(cpu));
     // Only speed is lost if the kernel does not want this. No CPU, which means all, it never wants.
     let _ = sched_setaffinity(None, &set);
 }

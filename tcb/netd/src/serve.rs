@@ -117,8 +117,8 @@ impl Serve {
             Task::Close { unit } => {
                 self.places.remove(unit);
                 let closed = self.units.lock().remove(&unit);
-                if let (None, Some(description)) = (&closed, fds.first()) {
-                    unit::remove(&opening(description)?);
+                if let (None | Some(Unit::Stuck), Some(by)) = (closed.as_deref(), fds.first()) {
+                    unit::remove(&opening(by)?);
                 }
                 closed.iter().for_each(|unit| unit.release());
                 // Outside the lock: to close a socket or an interface may take long.

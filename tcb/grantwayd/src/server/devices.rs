@@ -15,12 +15,13 @@ use super::Core;
 use super::asks::{Answer, Refusal, beside, done, value};
 use super::units::{SOCKETS, Unit, Waits, copies};
 use crate::netd::{Socket, Tap};
-use abi::core::{NewSocket, Outcome, RingPlace, Stage, Task, Tell};
+use abi::core::{NewSocket, Outcome, Record, RingPlace, Stage, Task, Tell};
 use abi::layout::ring_slots;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, Received, sealed};
 use monitor::{Device, DeviceMap, Pin};
 use shmem::Span;
+use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -28,6 +29,9 @@ use std::sync::Arc;
 const WORDS_MAX: usize = 64 << 10;
 /// Entries that a socket's ring may have: what the kernel takes at most.
 const ENTRIES_MAX: u32 = 1 << 16;
+
+type Fds = Vec<OwnedFd>;
+type Rings = [RingPlace; 4];
 
 fn netd_is_away() -> Refusal {
     let why = "netd is being started again".into();
@@ -54,29 +58,29 @@ impl Core {
     /// netd has ended: every ask that waits for it is answered so.
     pub(super) fn lose_netd(&mut self, now: u64) {
         self.control.replace(None);
-        let unsent = self.netd.ended(now);
-        self.hypervisor.close(unsent);
+        let mut left = self.netd.ended(now);
         let over = |_: &u32, (_, waits): &mut (u32, Waits)| !matches!(waits, Waits::Close(..));
         let over: Vec<_> = self.units.waiting.extract_if(.., over).collect();
-        for (_, (token, waits)) in over {
-            match waits {
-                Waits::Closed(Some(closed_by)) => self.answer(closed_by, done()),
-                Waits::Bind(_, _, fds) => self.hypervisor.close(fds),
-                _ => {}
+        for (_, (token, mut waits)) in over {
+            if let Waits::Closed(Some(closed_by)) = waits {
+                self.answer(closed_by, done());
             }
+            left.append(&mut waits.take_shown());
             self.answer(token, Err(netd_is_away()));
         }
+        self.hypervisor.close(left);
     }
 
     /// Sees to what netd has done. Ends netd if it talks nonsense.
     pub(super) fn hear_netd(&mut self) {
-        while let Some(received) = self.netd.hear() {
-            self.outcome(received);
+        while let Some(Received { record, mut fds }) = self.netd.hear() {
+            self.outcome(record, &mut fds);
+            self.hypervisor.close(fds);
         }
     }
 
     /// Has netd begin with something that an ask waits for.
-    fn begin(&mut self, token: u32, waits: Waits, task: Task, fds: Vec<OwnedFd>) -> Answer {
+    fn begin(&mut self, token: u32, waits: Waits, task: Task, fds: Fds) -> Answer {
         if !self.netd.listens() {
             return Err(netd_is_away());
         }
@@ -86,7 +90,7 @@ impl Core {
     }
 
     /// Has netd open a device.
-    pub(super) fn open(&mut self, token: u32, unit: u32, fds: Vec<OwnedFd>) -> Answer {
+    pub(super) fn open(&mut self, token: u32, unit: u32, fds: Fds) -> Answer {
         if unit >= SOCKETS || self.units.kept.contains_key(&unit) {
             let why = format!("device {unit} is open already, or has no number of a device's");
             return Err(why.into());
@@ -129,12 +133,7 @@ impl Core {
     }
 
     /// Begins to give a domain a socket.
-    pub(super) fn give_socket(
-        &mut self,
-        token: u32,
-        socket: NewSocket,
-        fds: Vec<OwnedFd>,
-    ) -> Answer {
+    pub(super) fn give_socket(&mut self, token: u32, socket: NewSocket, fds: Fds) -> Answer {
         if !(1..=ENTRIES_MAX).contains(&socket.entries) {
             return Err(format!("a ring of {} entries", socket.entries).into());
         }
@@ -144,9 +143,8 @@ impl Core {
         self.begin(token, Waits::Make(socket, unit), task, fds)
     }
 
-    /// netd has done something, or not.
-    fn outcome(&mut self, received: Received<Outcome>) {
-        let Received { record, fds } = received;
+    /// netd has done something, or not. What nobody wants is left of `fds`.
+    fn outcome(&mut self, record: Record<Outcome>, fds: &mut Fds) {
         if let Outcome::Lost { unit } = record.message {
             // What was closed meanwhile has no owner, and its number may be another one's soon.
             if let Some(open) = self.units.kept.get_mut(&unit)
@@ -157,42 +155,41 @@ impl Core {
             return;
         }
         // An outcome that no ask waits for is dropped.
-        let Some((token, waits)) = self.units.waiting.remove(&record.token) else {
+        let Some((token, mut waits)) = self.units.waiting.remove(&record.token) else {
             return;
         };
+        fds.splice(..0, waits.take_shown());
         let answer = match (record.message, waits) {
             (_, Waits::Close(..)) => return,
             (_, Waits::Closed(closed_by)) => {
-                self.hypervisor.close(fds);
                 if let Some(closed_by) = closed_by {
                     self.answer(closed_by, done());
                 }
                 Err("it was closed meanwhile".into())
             }
             (Outcome::Refused { is_busy }, _) => {
-                let why = beside(&fds).and_then(|fd| Ok(sealed::read(fd, WORDS_MAX)?));
-                let why = why.unwrap_or_else(|refusal| refusal.why.into_bytes());
+                let why = fds.last().and_then(|fd| sealed::read(fd, WORDS_MAX).ok());
+                let why = why.unwrap_or_else(|| "for no reason that can be read".into());
                 let why = String::from_utf8_lossy(&why).into_owned();
                 Err(Refusal { why, is_busy })
             }
             (Outcome::Opened { given }, Waits::Open(unit, _)) => self.opened(unit, given, fds),
             (Outcome::Made {}, Waits::Make(socket, unit)) => self.made(token, socket, unit, fds),
-            (Outcome::Bound { rings }, Waits::Bind(socket, unit, mut kept)) => {
-                kept.extend(fds);
-                self.bound(socket, unit, rings, kept)
+            (Outcome::Bound { rings }, Waits::Bind(socket, unit, _)) => {
+                self.bound(socket, unit, rings, fds)
             }
             _ => Err("netd has answered something else".into()),
         };
         self.answer(token, answer);
     }
 
-    fn opened(&mut self, unit: u32, given: u32, mut fds: Vec<OwnedFd>) -> Answer {
+    fn opened(&mut self, unit: u32, given: u32, fds: &mut Fds) -> Answer {
         if fds.len() < 2 || given as usize > fds.len() - 2 {
             return Err("netd has opened a device and not shown it".into());
         }
+        sealed::check(&fds[1], WORDS_MAX)?;
         let lacks = fds.remove(1);
-        sealed::check(&lacks, WORDS_MAX)?;
-        let open = Unit::new(Task::TakeUp { unit, given }, fds);
+        let open = Unit::new(Task::TakeUp { unit, given }, take(fds));
         self.units.kept.insert(unit, open);
         value(given.into(), vec![lacks])
     }
@@ -211,12 +208,12 @@ impl Core {
     }
 
     /// A socket is there: its memory is registered, and it is bound next.
-    fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: Vec<OwnedFd>) -> Answer {
-        if let Err(refusal) = self.register(&socket, &fds) {
+    fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: &mut Fds) -> Answer {
+        if let Err(refusal) = self.register(&socket, fds) {
             self.task(0, Task::Close { unit }, Vec::new());
             return Err(refusal);
         }
-        let waits = Waits::Bind(socket, unit, fds);
+        let waits = Waits::Bind(socket, unit, take(fds));
         self.begin(token, waits, Task::Bind { unit }, Vec::new())
     }
 
@@ -233,13 +230,7 @@ impl Core {
     }
 
     /// A socket is bound: it is the domain's.
-    fn bound(
-        &mut self,
-        socket: NewSocket,
-        unit: u32,
-        rings: [RingPlace; 4],
-        kept: Vec<OwnedFd>,
-    ) -> Answer {
+    fn bound(&mut self, socket: NewSocket, unit: u32, rings: Rings, fds: &mut Fds) -> Answer {
         let (on, is_queue) = (socket.on, socket.of.is_some());
         // From here on netd forgets the socket when nobody has the control any more.
         let control = Arc::new(Socket {
@@ -249,7 +240,7 @@ impl Core {
         });
         self.umem(&socket)?;
         let device = Device {
-            fd: beside(&kept)?.try_clone()?,
+            fd: beside(fds)?.try_clone()?,
             control: Some(control),
             pages: places(&rings, socket.rings_slot, socket.entries)?,
             pin: socket.of.map(|of| Pin {
@@ -258,7 +249,7 @@ impl Core {
                 frames: socket.frames,
             }),
         };
-        let bound = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, kept);
+        let bound = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, take(fds));
         self.units.kept.insert(unit, bound);
         self.hypervisor.give_device(socket.domain, Some(device))?;
         done()
@@ -266,7 +257,7 @@ impl Core {
 }
 
 /// Where the parts of rings of `entries` entries lie in the window, from slot `first` on.
-fn places(rings: &[RingPlace; 4], first: u32, entries: u32) -> Result<Vec<DeviceMap>, String> {
+fn places(rings: &Rings, first: u32, entries: u32) -> Result<Vec<DeviceMap>, String> {
     let slots = ring_slots(entries);
     let shown = rings.iter().filter(|ring| ring.pages > 0);
     let all = (0..).zip(shown).map(|(place, ring)| {
@@ -286,7 +277,6 @@ mod tests {
     use super::*;
     use crate::args::Args;
     use crate::child::Helper;
-    use abi::core::Record;
     use monitor::Hypervisor;
     use rustix::net::sockopt::set_socket_linger;
     use std::io::{Read, Write};
@@ -294,6 +284,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::Path;
     use std::time::{Duration, Instant};
+    use testing::PATIENCE;
 
     fn core() -> Core {
         let args = Args {
@@ -336,24 +327,27 @@ mod tests {
         (one.into(), other)
     }
 
+    /// What was sent by it comes, and after it the end, as soon as it is closed.
+    fn is_closed(mut other: TcpStream) {
+        other.set_read_timeout(Some(10 * PATIENCE)).unwrap();
+        let end = std::io::copy(&mut other, &mut std::io::sink());
+        assert!(end.is_ok(), "it is open: {end:?}");
+    }
+
     /// Each is the last one: netd is dead, which was not seen yet.
     #[test]
     fn what_closes_slowly_is_not_waited_for() {
         let mut core = core();
         core.netd = Helper::new(Path::new("/bin"), "true", None);
         core.netd.start(0).unwrap();
-        let (fds, others): (Vec<_>, Vec<_>) = [(); 3].map(|()| slow()).into_iter().unzip();
-        let [of_device, opened, of_socket] = <[OwnedFd; 3]>::try_from(fds).unwrap();
+        let (fds, others): (Vec<_>, Vec<_>) = [(); 5].map(|()| slow()).into_iter().unzip();
+        let [of_device, opened, unwanted, refused, of_socket] = fds.try_into().unwrap();
         let began = Instant::now();
         let state = sealed::write("device", b"").unwrap();
         let device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, of_device]);
         core.units.kept.insert(1, device);
         assert!(core.netd.listens());
         core.close(0, 1).unwrap();
-        let token = core.units.wait(0, Waits::Closed(None));
-        let message = Outcome::Opened { given: 0 };
-        let (record, fds) = (Record { token, message }, vec![opened]);
-        core.outcome(Received { record, fds });
         let socket = NewSocket {
             domain: DomId(1),
             on: 2,
@@ -364,11 +358,28 @@ mod tests {
             entries: 64,
             rings_slot: 0,
         };
+        let said = |core: &mut Core, waits: Option<Waits>, message: Outcome, fd: OwnedFd| {
+            let token = waits.map_or(u32::MAX, |waits| core.units.wait(0, waits));
+            let mut fds = vec![fd];
+            core.outcome(Record { token, message }, &mut fds);
+            core.hypervisor.close(fds);
+        };
+        let message = || Outcome::Opened { given: 0 };
+        said(&mut core, Some(Waits::Closed(None)), message(), opened);
+        said(&mut core, None, message(), unwanted);
+        let waits = Waits::Bind(socket, SOCKETS, vec![refused]);
+        let why = sealed::write("why", b"so").unwrap();
+        said(
+            &mut core,
+            Some(waits),
+            Outcome::Refused { is_busy: false },
+            why,
+        );
         core.units
             .wait(0, Waits::Bind(socket, SOCKETS, vec![of_socket]));
         core.lose_netd(0);
         assert!(began.elapsed() < Duration::from_secs(30), "it has waited");
-        drop(others);
+        others.into_iter().for_each(is_closed);
     }
 
     #[test]

@@ -301,7 +301,8 @@ impl Core {
             }
             Ready::Manager => self.hear_manager(),
             Ready::ManagerEnded => {
-                self.manager.ended(now);
+                let left = self.manager.ended(now);
+                self.hypervisor.close(left);
                 if self.kept.is_none() && self.ending.is_none() {
                     // The next manager could not know what is built already.
                     let why = "the manager ended before the machine was ready";

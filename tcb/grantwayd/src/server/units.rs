@@ -63,6 +63,16 @@ pub(super) enum Waits {
     Bind(NewSocket, u32, Vec<OwnedFd>),
 }
 
+impl Waits {
+    /// What netd has shown of what does not come about.
+    pub(super) fn take_shown(&mut self) -> Vec<OwnedFd> {
+        match self {
+            Self::Bind(_, _, fds) => std::mem::take(fds),
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// All devices.
 #[derive(Debug, Default)]
 pub(super) struct Units {
