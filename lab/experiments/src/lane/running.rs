@@ -81,6 +81,9 @@ pub(crate) fn fresh_name(what: &str) -> String {
     format!("{what}-{}-{number}", std::process::id())
 }
 
+/// How often a domain that does not answer is asked again; each time takes seconds.
+const ASKS: usize = 3;
+
 impl Running {
     /// Builds a machine and waits until it is ready.
     ///
@@ -261,15 +264,25 @@ impl Running {
         Ok(self.instance.grants().map_err(failure)?)
     }
 
-    /// All counters of a domain.
+    /// All counters of a domain. One that does not answer is asked again: what has kept its CPU
+    /// from it for seconds is no reason to lose an hour's rounds.
     ///
     /// # Errors
     /// If it does not answer.
     pub fn stat(&self, domain: &str) -> anyhow::Result<Value> {
-        self.instance
-            .relay(domain, &Request::Stat)
-            .map_err(failure)
-            .with_context(|| format!("the counters of {domain}"))
+        let mut times = ASKS;
+        loop {
+            match self.instance.relay(domain, &Request::Stat) {
+                Err(client::Error::Refused(why)) if times > 0 => {
+                    eprintln!("{why}: it is asked again, and this window's figures may be off");
+                    times -= 1;
+                }
+                said => {
+                    let said = said.map_err(failure);
+                    return said.with_context(|| format!("the counters of {domain}"));
+                }
+            }
+        }
     }
 
     /// Switches all domains to another way of aggregating.
