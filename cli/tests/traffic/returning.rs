@@ -227,6 +227,53 @@ fn an_interface_that_is_busy_is_waited_for() {
     machine.end();
 }
 
+/// ARP announcements of a place that another one's interface has seen.
+fn announcements(seen: &str, place: usize) -> usize {
+    let ip = address(place);
+    let said = [
+        format!("ARP, Announcement {ip},"),
+        format!("ARP, Request who-has {ip} tell {ip},"),
+    ];
+    let is_one = |line: &&str| said.iter().any(|said| line.contains(said));
+    seen.lines().filter(is_one).count()
+}
+
+/// Who has asked for one that was away would ask again after a second only.
+#[test]
+fn who_comes_back_tells_others_where_it_is() {
+    let Some(mut machine) = empty(&["ip", "ping", "tcpdump"]) else {
+        return;
+    };
+    attach_for_good(&machine, 0);
+    attach_for_good(&machine, 1);
+    let seen = [0, 1].map(|place| machine.folder.path().join(format!("seen-{place}")));
+    let watching = [0, 1].map(|place| {
+        let file = fs::File::create(&seen[place]).unwrap();
+        let mut tcpdump = Command::new("tcpdump");
+        let args = ["-l", "-n", "--immediate-mode", "-i", NAMES[place], "arp"];
+        let tcpdump = tcpdump.args(args).stdout(file.try_clone().unwrap());
+        let tcpdump = tcpdump.stderr(file);
+        let start = || Killed(tcpdump.spawn().unwrap());
+        machine.places[place].0.enter(start).unwrap()
+    });
+    let seen = |place: usize| fs::read_to_string(&seen[place]).unwrap();
+    wait_until("tcpdump does not start", || {
+        [0, 1]
+            .iter()
+            .all(|&place| seen(place).contains("listening on"))
+    });
+    assert!(kill(core(&machine)));
+    machine.has_died();
+    machine.start_again();
+    // The first of both has nobody who could hear it.
+    wait_until("nobody was told", || {
+        announcements(&seen(0), 1) + announcements(&seen(1), 0) > 0
+    });
+    reaches(&machine, 0, 1);
+    drop(watching);
+    machine.end();
+}
+
 /// Another namespace of the same name is not what was attached.
 #[test]
 fn a_namespace_that_has_become_another_is_left_out() {

@@ -7,8 +7,11 @@ use crate::ports::Port;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
 use crate::vifs::memory::Reach;
-use abi::ConnId;
+use abi::{ConnId, XenbusState};
 use config::domain::VifConfig;
+use net::packet::Mac;
+use net::packet::announce::announcement;
+use nic::Frame;
 use runtime::platform::Waiting;
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -44,7 +47,26 @@ impl<W: Waiting> Driver<W> {
                 vif.advance();
             }
         }
+        self.announce();
         self.watch_all();
+    }
+
+    /// Tells all others where guests are that were away and are connected now. Without it whoever
+    /// has asked for one in vain asks again only after a second.
+    fn announce(&mut self) {
+        let connected = |vif: &VifPort| vif.state() == XenbusState::Connected;
+        let vifs = self.switch.ports.vifs();
+        let waiting = vifs.filter(|(_, vif)| !vif.announced.is_empty() && connected(vif));
+        for number in waiting.map(|(number, _)| number).collect::<Vec<_>>() {
+            let Some(vif) = self.switch.ports.vif_mut(number) else {
+                continue;
+            };
+            let (mac, addresses) = (Mac(vif.mac()), std::mem::take(&mut vif.announced));
+            let frames = addresses.into_iter().map(|ip| announcement(mac, ip));
+            let mut frames: Vec<_> = frames.filter_map(|it| Frame::with_header(&it)).collect();
+            let now_ns = shmem::time::monotonic_ns();
+            self.switch.forward(number, now_ns, &mut frames);
+        }
     }
 
     /// Serves one interface more, which the monitor describes as it would have at the start. Asked
@@ -64,6 +86,7 @@ impl<W: Waiting> Driver<W> {
                 if let Some(port) = self.switch.ports.vif_mut(number) {
                     port.advance();
                 }
+                self.announce();
                 self.watch_all();
             }
         }
@@ -114,6 +137,9 @@ impl<W: Waiting> Driver<W> {
         let (name, conn) = (port_name(vif), ConnId(vif.conn));
         let mut port = VifPort::new(name, conn, vif.mac, platform, ledger, reach);
         port.limit.set(vif.to_guest.as_ref());
+        if vif.announces {
+            port.announced.clone_from(&vif.addresses);
+        }
         let number = ports.insert(Port::Vif(Box::new(port)));
         if let Err(error) = self.switch.bridge.add(number, &guest_port(vif)) {
             self.switch.ports.remove(number);

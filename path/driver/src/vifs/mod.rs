@@ -18,6 +18,7 @@ use nic::Caps;
 use queues::GuestQueues;
 use runtime::ledger::Ledger;
 use runtime::platform::{Doorbell, Platform};
+use std::net::IpAddr;
 use std::rc::Rc;
 use vif::Counters;
 
@@ -49,6 +50,8 @@ pub struct VifPort {
     room: Room,
     /// Its dedicated queue of a wire, if it has one.
     pub queue: Option<DedicatedQueue>,
+    /// Addresses that others are told of when it is connected.
+    pub announced: Vec<IpAddr>,
     /// Whether anything was done since the rings were last published.
     touched: bool,
 }
@@ -98,6 +101,7 @@ impl VifPort {
             past: Counters::default(),
             room: Room::default(),
             queue: None,
+            announced: Vec::new(),
             touched: false,
         }
     }

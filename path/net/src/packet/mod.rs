@@ -13,11 +13,13 @@
 //! | [`flow`] | which packets belong together |
 //! | [`toeplitz`] | a hash with a key that the receiver chooses |
 //! | [`ack`] | pure acknowledgements |
+//! | [`announce`] | where an address is, told to a network |
 //! | [`checksum`] | Internet checksums |
 //! | [`segment`] | segmentation in software |
 //! | `numbers`, `mac`, `bytes` | what the others read with |
 
 pub mod ack;
+pub mod announce;
 pub mod checksum;
 pub mod flow;
 pub mod segment;
