@@ -51,8 +51,8 @@ impl<W: Waiting> Driver<W> {
         self.watch_all();
     }
 
-    /// Tells all others where guests are that were away and are connected now. Without it whoever
-    /// has asked for one in vain asks again only after a second.
+    /// Tells all others where guests are that were away and are connected now. Without it a domain
+    /// that has asked for one in vain asks again only after a second.
     fn announce(&mut self) {
         let connected = |vif: &VifPort| vif.state() == XenbusState::Connected;
         let vifs = self.switch.ports.vifs();
