@@ -570,6 +570,28 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_back_is_left_to_the_next_core_once_at_every_moment() {
+        let (mut shape, mut config) = shape();
+        let returning = Returning {
+            guest: guest("a"),
+            origin: Origin::default(),
+        };
+        let guests = vec![returning];
+        shape.apply(ShapeChange::Return { guests });
+        let (_, comes) = shape.admit(&mut config, &guest("a")).unwrap();
+        let name = || "a".to_owned();
+        let (up, returned) = (
+            ShapeChange::Up { name: name() },
+            ShapeChange::Returned { name: name() },
+        );
+        for change in [comes, up, returned] {
+            assert_eq!(crate::state::left(&shape).len(), 1);
+            shape.apply(change);
+        }
+        assert_eq!(crate::state::left(&shape).len(), 1);
+    }
+
+    #[test]
     fn who_came_and_went_leaves_the_machine_as_it_was() {
         let (before, mut config) = shape();
         assert_eq!(before.workers(), [0, 1]);

@@ -84,10 +84,12 @@ impl LeftState {
 
 /// The guests that are to come back: those that are there and stay, and those that are on their way
 /// back.
-fn left(shape: &Shape) -> Vec<Left<'_>> {
+pub(crate) fn left(shape: &Shape) -> Vec<Left<'_>> {
     const UNKNOWN: &Origin = &Origin::UNKNOWN;
     let attached = shape.live().into_iter().flat_map(|live| &live.attached);
-    let there = attached.filter(|(name, _)| !shape.is_changing(name));
+    // One that is up is among both for a moment.
+    let is_there = |name: &str| !shape.is_changing(name) && shape.returning(name).is_none();
+    let there = attached.filter(|(name, _)| is_there(name));
     let there = there.map(|(name, guest)| Left {
         guest,
         origin: shape.origin(name).unwrap_or(UNKNOWN),
