@@ -58,6 +58,8 @@ vif() { printf 'vif=["mac=00:16:3e:00:00:%02d,script=vif-none%s"]\n' $1 "$2"; }
 # guest NAME TYPE NUMBER [BACKEND [CPUS]]: a stock guest; its addresses end with NUMBER.
 guest() {
   echo "creating $1"
+  # An earlier domain of this name was ready, too.
+  rm -f /var/log/xen/guest-$1.log
   create $1 $2 host=$3 "$(vif $3 $4)" vcpus=${5:-1} || return 1
   echo "created $1"
   within 60 grep -q "GUEST: READY" /var/log/xen/guest-$1.log
