@@ -46,7 +46,8 @@ usage: cargo xtask <task>
   xen exp [ARGS…]    there beside the kernel's xen-netback: work a packet; resumable
   compare COMMIT     is the tree as fast as that commit? (--help says more)
   defences [--kept] [NAME…]  take each defence away: does its test fail? resumable
-  soak --kills N [--minutes M] [--fresh]  kill the driver domain under load; resumable
+  soak --kills N [--of driver|guest|manager|netd] [--minutes M] [--fresh]
+                     kill it (the driver domain) under load; resumable
   soak --attaches N [--minutes M] [--fresh]  attach and detach under load and kills; resumable
   hostile [--minutes N]  what innocent guests notice of a hostile guest, a hostile driver domain
   fuzz-smoke [--guided] [--seconds N] [BODY…]  run every fuzz target for N seconds (5)";

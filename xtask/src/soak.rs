@@ -27,16 +27,46 @@ const ATTACHES_OF_KILL: u64 = 20;
 /// What is done again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
-    /// The driver domain is killed.
-    Kills,
+    /// A part of the machine is killed.
+    Kills(Victim),
     /// A guest comes and goes.
     Attaches,
+}
+
+/// Who is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Victim {
+    Driver,
+    Guest,
+    Manager,
+    Netd,
+}
+
+impl Victim {
+    const ALL: [Self; 4] = [Self::Driver, Self::Guest, Self::Manager, Self::Netd];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Guest => "guest",
+            Self::Manager => "manager",
+            Self::Netd => "netd",
+        }
+    }
+
+    fn named(name: &str) -> Result<Self> {
+        let named = Self::ALL.into_iter().find(|victim| victim.name() == name);
+        named.with_context(|| {
+            let all = Self::ALL.map(Self::name).join(", ");
+            format!("--of {name}: one of {all}")
+        })
+    }
 }
 
 impl Trial {
     const fn name(self) -> &'static str {
         match self {
-            Self::Kills => "kills",
+            Self::Kills(_) => "kills",
             Self::Attaches => "attaches",
         }
     }
@@ -44,7 +74,7 @@ impl Trial {
     /// How many of them a line is about.
     fn of_line(self, line: &Value) -> u64 {
         match self {
-            Self::Kills => 1,
+            Self::Kills(_) => 1,
             Self::Attaches => line["attaches"].as_u64().unwrap_or(0),
         }
     }
@@ -52,9 +82,11 @@ impl Trial {
     /// The helper that does so many, in at most so many seconds, on one machine.
     fn helper(self, count: u64, seconds: Option<u64>, seed: usize) -> [String; 2] {
         match self {
-            Self::Kills => {
-                let kills = count.min(KILLS_OF_ONE);
-                let spec = json!({ "kills": kills, "seconds": seconds, "seed": seed });
+            Self::Kills(victim) => {
+                let spec = json!({
+                    "victim": victim.name(), "kills": count.min(KILLS_OF_ONE),
+                    "seconds": seconds, "seed": seed,
+                });
                 ["soak".to_owned(), spec.to_string()]
             }
             // One machine for all: what grows by little grows for long.
@@ -80,7 +112,7 @@ struct Wanted {
     grantway: Option<PathBuf>,
 }
 
-/// `soak [--kills N|--attaches N] [--minutes M] [--fresh] [--grantway PATH]`.
+/// `soak [--kills N [--of VICTIM]|--attaches N] [--minutes M] [--fresh] [--grantway PATH]`.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let asked = read(args)?;
     let grantway = match asked.grantway {
@@ -113,7 +145,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     }
     let records = records(&file)?;
     match trial {
-        Trial::Kills => summary::of_kills(&records),
+        Trial::Kills(victim) => summary::of_kills(victim, &records),
         Trial::Attaches => summary::of_attaches(&records),
     }
 }
@@ -125,29 +157,33 @@ fn done(trial: Trial, file: &Path) -> Result<u64> {
 
 fn read(args: &[String]) -> Result<Wanted> {
     let mut asked = Wanted {
-        trial: Trial::Kills,
+        trial: Trial::Kills(Victim::Driver),
         count: 1000,
         minutes: None,
         fresh: false,
         grantway: None,
     };
+    let (mut attaches, mut victim) = (false, None);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
         match arg.as_str() {
             "--kills" | "--attaches" => {
                 asked.count = value()?.parse().with_context(|| arg.clone())?;
-                asked.trial = match arg.as_str() {
-                    "--kills" => Trial::Kills,
-                    _ => Trial::Attaches,
-                };
+                attaches = arg == "--attaches";
             }
+            "--of" => victim = Some(Victim::named(value()?)?),
             "--minutes" => asked.minutes = Some(value()?.parse().context("--minutes")?),
             "--grantway" => asked.grantway = Some(value()?.into()),
             "--fresh" => asked.fresh = true,
             other => bail!("soak has no option {other}"),
         }
     }
+    asked.trial = match (attaches, victim) {
+        (true, Some(_)) => bail!("--of says who is killed by --kills, not by --attaches"),
+        (true, None) => Trial::Attaches,
+        (false, victim) => Trial::Kills(victim.unwrap_or(Victim::Driver)),
+    };
     Ok(asked)
 }
 
@@ -163,10 +199,11 @@ fn records_of(grantway: &Path, trial: Trial) -> Result<PathBuf> {
     let folder = workspace::target_directory()?.join("soak");
     fs::create_dir_all(&folder)?;
     let programs = hasher.finish();
-    Ok(folder.join(match trial {
-        Trial::Kills => format!("{programs:016x}.jsonl"),
-        Trial::Attaches => format!("{programs:016x}-attaches.jsonl"),
-    }))
+    let what = match trial {
+        Trial::Kills(victim) => victim.name(),
+        Trial::Attaches => trial.name(),
+    };
+    Ok(folder.join(format!("{programs:016x}-{what}.jsonl")))
 }
 
 /// A line each. One that was broken off while it was written is left out.
@@ -225,7 +262,7 @@ mod tests {
         assert!(records(&file).unwrap().is_empty());
         let line = json!({ "attaches": 100 }).to_string();
         fs::write(&file, format!("\n{line}\n\n{line}\n{}", &line[..12])).unwrap();
-        assert_eq!(done(Trial::Kills, &file).unwrap(), 2);
+        assert_eq!(done(Trial::Kills(Victim::Driver), &file).unwrap(), 2);
         assert_eq!(done(Trial::Attaches, &file).unwrap(), 200);
     }
 
@@ -235,8 +272,13 @@ mod tests {
         let asked = read(&words("--kills 5 --minutes 2 --fresh")).unwrap();
         assert_eq!(
             (asked.trial, asked.count, asked.minutes, asked.fresh),
-            (Trial::Kills, 5, Some(2), true)
+            (Trial::Kills(Victim::Driver), 5, Some(2), true)
         );
+        let asked = read(&words("--kills 5 --of netd")).unwrap();
+        assert_eq!(asked.trial, Trial::Kills(Victim::Netd));
+        let error = read(&words("--of nobody")).unwrap_err().to_string();
+        assert_eq!(error, "--of nobody: one of driver, guest, manager, netd");
+        assert!(read(&words("--attaches 5 --of netd")).is_err());
         let asked = read(&words("--attaches 10000")).unwrap();
         assert_eq!((asked.trial, asked.count), (Trial::Attaches, 10_000));
         let error = read(&words("--attaches x")).unwrap_err();

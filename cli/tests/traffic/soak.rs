@@ -1,8 +1,8 @@
-//! The driver domain is killed at random moments under streams both ways and a probe, as `cargo
+//! Each part of a machine that may die alone is killed at random moments under streams both ways and a probe, as `cargo
 //! xtask soak` does it for hours.
 
 use crate::machine::{alone, grantway, in_folder, text};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::Command;
 use tempfile::TempDir;
 use testing::require;
@@ -21,15 +21,14 @@ pub(crate) fn records(task: &str, spec: &str) -> Vec<Value> {
     records.collect::<Result<_, _>>().unwrap()
 }
 
-#[test]
-fn kills_under_load_leave_nothing_and_everything_goes_on() {
-    require!(machine);
-    let records = records("soak", r#"{"kills": 3, "seconds": null, "seed": 1}"#);
-    assert_eq!(records.len(), 3, "{records:?}");
+fn killed(victim: &str, kills: usize) {
+    let spec = json!({ "victim": victim, "kills": kills, "seconds": null, "seed": 1 });
+    let records = records("soak", &spec.to_string());
+    assert_eq!(records.len(), kills, "{records:?}");
     for record in records {
         let leaked = record["leaked"].as_object().unwrap();
         assert!(
-            leaked.len() == 4 && leaked.values().all(|more| more == 0),
+            leaked.len() == 5 && leaked.values().all(|more| more == 0),
             "{record}"
         );
         // Not how fast: that the probe has seen the kill, and has gone on.
@@ -38,5 +37,19 @@ fn kills_under_load_leave_nothing_and_everything_goes_on() {
             record["lost"].as_u64() < record["sent"].as_u64(),
             "{record}"
         );
+    }
+}
+
+#[test]
+fn kills_under_load_leave_nothing_and_everything_goes_on() {
+    require!(machine);
+    killed("driver", 3);
+}
+
+#[test]
+fn so_do_kills_of_a_guest_and_of_helpers() {
+    require!(machine);
+    for victim in ["guest", "manager", "netd"] {
+        killed(victim, 2);
     }
 }

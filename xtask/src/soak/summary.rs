@@ -1,5 +1,6 @@
 //! What all that was recorded came to.
 
+use super::Victim;
 use anyhow::{Result, bail, ensure};
 use figures::report::{number, table};
 use figures::stats::ranks;
@@ -15,7 +16,7 @@ fn all(records: &[Value], at: &str) -> Vec<f64> {
 }
 
 /// Prints what all kills came to; fails if something is leaked or an outage is too long.
-pub(super) fn of_kills(records: &[Value]) -> Result<()> {
+pub(super) fn of_kills(victim: Victim, records: &[Value]) -> Result<()> {
     ensure!(!records.is_empty(), "no kill was recorded");
     let mut rows = Vec::new();
     for (title, key) in [
@@ -27,10 +28,13 @@ pub(super) fn of_kills(records: &[Value]) -> Result<()> {
         ("datagrams twice", "duplicates"),
     ] {
         let values = all(records, &format!("/{key}"));
+        if values.is_empty() {
+            continue;
+        }
         let cells = ranks(&values, [0.5, 0.99, 1.0]).map(number);
         rows.push([vec![title.to_owned()], cells.to_vec()].concat());
     }
-    println!("{} kills", records.len());
+    println!("{} kills, {}", records.len(), victim.name());
     println!("{}", table(&["each", "p50", "p99", "max"], &rows));
     none_has_any(records, "leaked")?;
     let outages = all(records, "/outage_ms");
@@ -105,13 +109,25 @@ mod tests {
 
     #[test]
     fn leaks_and_long_outages_fail() {
-        assert!(of_kills(&[record(9.0, 0), record(200.0, 0), record(8.0, 0)]).is_ok());
-        let error = of_kills(&[record(9.0, 1)]).unwrap_err().to_string();
+        assert!(
+            of_kills(
+                Victim::Driver,
+                &[record(9.0, 0), record(200.0, 0), record(8.0, 0)]
+            )
+            .is_ok()
+        );
+        let error = of_kills(Victim::Driver, &[record(9.0, 1)])
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("\"frames\":1"), "{error}");
-        let error = of_kills(&[record(9.0, 0), record(9.0, 0), record(251.0, 0)]).unwrap_err();
+        let error = of_kills(
+            Victim::Driver,
+            &[record(9.0, 0), record(9.0, 0), record(251.0, 0)],
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("max 251.0 ms"), "{error}");
-        assert!(of_kills(&[record(13.0, 0)]).is_err());
-        assert!(of_kills(&[]).is_err());
+        assert!(of_kills(Victim::Driver, &[record(13.0, 0)]).is_err());
+        assert!(of_kills(Victim::Driver, &[]).is_err());
     }
 
     #[test]

@@ -134,6 +134,9 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
     if topology.restarts {
         config.driver.restart = true;
         config.driver.restart_pause_ms = 0;
+        for guest in &mut config.guests {
+            guest.restart = true;
+        }
     }
     if let Some(workers) = workers {
         config.driver.workers = workers;

@@ -226,17 +226,6 @@ impl Running {
         Ok(Parents::now().children(self.core()?).to_vec())
     }
 
-    /// Kills the driver domain: what it was.
-    ///
-    /// # Errors
-    /// If there is none to be killed.
-    pub fn kill_driver(&self) -> anyhow::Result<DomainStatus> {
-        let driver = self.driver()?;
-        let pid = Pid::from_raw(driver.pid).context("the driver domain has no process")?;
-        kill_process(pid, Signal::KILL).context("the driver domain cannot be killed")?;
-        Ok(driver)
-    }
-
     /// Attaches a guest, described as the control socket has it; returns when it is up.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ pub struct Topology {
     pub wires: u32,
     /// Streams of each guest's load.
     pub flows: u32,
-    /// Whether its driver domain is started again at once, however often it ends.
+    /// Whether its domains are started again at once, however often they end.
     pub restarts: bool,
 }
 

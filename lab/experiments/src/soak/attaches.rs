@@ -5,6 +5,7 @@
 //! `cargo xtask soak --attaches` runs it as a helper, `internal attaches`, and keeps what it tells.
 
 use super::holdings::Holdings;
+use super::victim::Victim;
 use super::wait;
 use crate::crowd::{Crowd, GuestPlace};
 use crate::load::{Load, LoadSpec, Role};
@@ -144,13 +145,6 @@ fn streams(crowd: &Crowd) -> anyhow::Result<Vec<[Load; 2]>> {
     Ok(streams)
 }
 
-/// Who is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Victim {
-    Driver,
-    Manager,
-}
-
 struct Attaches<'a> {
     // First: loads end before the machine does.
     streams: Vec<[Load; 2]>,
@@ -182,7 +176,8 @@ impl Attaches<'_> {
             return Ok(());
         };
         let began = Instant::now();
-        let killed = self.pid(victim)?;
+        let machine = self.crowd.machine();
+        let killed = victim.pid(machine)?;
         let moment = Duration::from_micros(self.random.next_u64() % MIDST_US);
         thread::scope(|scope| -> anyhow::Result<()> {
             let kill = scope.spawn(move || -> anyhow::Result<()> {
@@ -196,14 +191,14 @@ impl Attaches<'_> {
                 .map_err(|_| anyhow::anyhow!("the killer has failed"))?
         })?;
         loop {
-            if self.pid(victim).is_ok_and(|pid| pid != killed) {
+            if victim.pid(machine).is_ok_and(|pid| pid != killed) {
                 break;
             }
             wait("who was killed is not back", began)?;
         }
         match victim {
             Victim::Driver => self.record.driver_kills += 1,
-            Victim::Manager => self.record.manager_kills += 1,
+            _ => self.record.manager_kills += 1,
         }
         match self.is_whole(home, began)? {
             true => {
@@ -218,13 +213,6 @@ impl Attaches<'_> {
         }
         self.crowd.detach(COMES)?;
         Ok(())
-    }
-
-    fn pid(&self, victim: Victim) -> anyhow::Result<i32> {
-        match victim {
-            Victim::Driver => Ok(self.crowd.machine().driver()?.pid),
-            Victim::Manager => self.crowd.machine().helper("grantway-manager"),
-        }
     }
 
     /// Whether a guest whose coming was disturbed is there as a whole, or not at all. Anything else

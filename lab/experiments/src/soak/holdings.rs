@@ -1,6 +1,6 @@
 //! What a machine holds while guests come and go: nothing of it may grow.
 
-use super::{LOST, SETTLE, wait};
+use super::{LOST, SETTLE, descriptors, wait};
 use crate::crowd::{Crowd, GuestPlace};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
@@ -9,9 +9,11 @@ use std::fs;
 use std::time::Instant;
 
 /// Helpers of the core's.
-const HELPERS: [&str; 2] = [NETD, "grantway-manager"];
-/// The one that nobody kills.
-const NETD: &str = "grantway-netd";
+pub(super) const HELPERS: [&str; 2] = [NETD, MANAGER];
+/// It is not killed while guests come and go.
+pub(super) const NETD: &str = "grantway-netd";
+/// The one that answers.
+pub(super) const MANAGER: &str = "grantway-manager";
 /// Memory that a process may have more of than it had: what an allocator keeps differs by what
 /// happened at the same time.
 const SLACK_KIB: i64 = 8 << 10;
@@ -30,6 +32,13 @@ pub(super) struct Holdings {
     pub(super) bounded: BTreeMap<String, i64>,
 }
 
+/// How many network namespaces these processes are in.
+pub(super) fn namespaces(pids: &[i32]) -> usize {
+    let links = pids.iter().map(|pid| format!("/proc/{pid}/ns/net"));
+    let all: BTreeSet<_> = links.filter_map(|path| fs::read_link(path).ok()).collect();
+    all.len()
+}
+
 impl Holdings {
     /// What there is now.
     fn now(crowd: &Crowd, homes: &[GuestPlace]) -> anyhow::Result<Self> {
@@ -43,20 +52,15 @@ impl Holdings {
         let mut all = Self::default();
         let mut put = |what: String, count: usize| all.exact.insert(what, count as i64);
         for (name, pid) in &processes {
-            let open = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
-            put(format!("descriptors.{name}"), open);
+            put(format!("descriptors.{name}"), descriptors(*pid)?);
             // Another one would have taken the place of one that has ended, unasked.
             if name == NETD {
                 put(format!("process.{name}"), usize::try_from(*pid)?);
             }
         }
         let everybody = machine.descendants();
-        let namespaces = everybody.iter().map(|pid| format!("/proc/{pid}/ns/net"));
-        let namespaces: BTreeSet<_> = namespaces
-            .filter_map(|path| fs::read_link(path).ok())
-            .collect();
         put("processes".to_owned(), everybody.len());
-        put("namespaces".to_owned(), namespaces.len());
+        put("namespaces".to_owned(), namespaces(&everybody));
         put("domains".to_owned(), status.domains.len());
         put("connections".to_owned(), status.connections.len());
         let interfaces = crowd.interfaces()?;

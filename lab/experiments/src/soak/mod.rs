@@ -1,12 +1,13 @@
-//! The driver domain is killed again and again, at random moments, under streams both ways between
-//! a wire and two guests, and a probe from guest to guest. After each kill everything must be there
-//! as before, and nothing more.
+//! The driver domain, or another part of the machine, is killed again and again, at random moments,
+//! under streams both ways between a wire and two guests, and a probe from guest to guest. After
+//! each kill everything must be there as before, and nothing more.
 //!
 //! `cargo xtask soak` runs it as a helper, `internal soak`, and keeps what each kill came to.
 
 pub mod attaches;
 mod holdings;
 pub mod probe;
+pub(crate) mod victim;
 
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
@@ -14,6 +15,7 @@ use crate::lane::{Lane, Loads, machine, running::Running};
 use crate::plan::{Direction, Place, Topology, Wire, Workload};
 use anyhow::{Context as _, bail, ensure};
 use figures::interrupt;
+use holdings::{HELPERS, namespaces};
 use probe::{Probe, ProbeSpec, Probed};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
@@ -21,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use victim::Victim;
 
 /// A kill comes this long after everything was well again, at random.
 const PAUSE_MS: std::ops::Range<u64> = 5..400;
@@ -39,22 +42,24 @@ const PORT: u16 = 5300;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoakSpec {
-    /// How many kills.
-    pub kills: u64,
+    /// Who is killed.
+    victim: Victim,
+    /// How many times.
+    kills: u64,
     /// Seconds after which no further kill begins; none: as long as they take.
-    pub seconds: Option<u64>,
+    seconds: Option<u64>,
     /// Seed of the moments.
-    pub seed: u64,
+    seed: u64,
 }
 
 /// What a kill came to: one line of the helper's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KillRecord {
-    /// From the kill until the next driver domain was ready, and until it served every guest,
-    /// milliseconds.
+    /// From the kill until the next process was ready, milliseconds.
     pub ready_ms: f64,
-    /// See above.
-    pub connected_ms: f64,
+    /// The same until all connections of a domain were up; none: it was no domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connected_ms: Option<f64>,
     /// The longest time without a datagram of the probe, milliseconds.
     pub outage_ms: f64,
     /// Datagrams that were sent.
@@ -65,8 +70,7 @@ pub struct KillRecord {
     pub duplicates: u64,
     /// Longest time until a stream of either direction went on, milliseconds.
     pub streams_ms: f64,
-    /// What there is more than before: grants and frames, descriptors and processes of the
-    /// monitor's.
+    /// What there is more than before.
     pub leaked: Leaked,
 }
 
@@ -77,10 +81,12 @@ pub struct Leaked {
     pub grants: i64,
     /// Frames that domains own.
     pub frames: i64,
-    /// Descriptors of the monitor's.
+    /// Descriptors of the core and its helpers.
     pub descriptors: i64,
-    /// Processes that it started.
+    /// Processes of the machine.
     pub processes: i64,
+    /// Network namespaces of theirs.
+    pub namespaces: i64,
 }
 
 /// The helper: a line for each kill.
@@ -116,6 +122,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
     }
     let mut soak = Soak {
         lane,
+        victim: spec.victim,
         random: Xoshiro256PlusPlus::seed_from_u64(spec.seed),
         before: Held::default(),
     };
@@ -147,10 +154,12 @@ struct Held {
     frames: i64,
     descriptors: i64,
     processes: i64,
+    namespaces: i64,
 }
 
 struct Soak {
     lane: Lane,
+    victim: Victim,
     random: Xoshiro256PlusPlus,
     before: Held,
 }
@@ -160,23 +169,20 @@ impl Soak {
         self.lane.machine()
     }
 
-    /// Kills the driver domain at some moment, and waits until all is well again.
+    /// Kills the victim at some moment, and waits until all is well again.
     fn kill(&mut self, probe: &mut Probe) -> anyhow::Result<KillRecord> {
         let pause = self.random.next_u64() % (PAUSE_MS.end - PAUSE_MS.start) + PAUSE_MS.start;
         interrupt::sleep(Duration::from_millis(pause))?;
         // What came before is no business of this kill.
         probe.mark()?;
         let began = Instant::now();
-        let before = self.machine()?.kill_driver()?;
+        let life = self.victim.kill(self.machine()?)?;
         let mut probed = Probed::default();
-        let (ready_ns, connected_ns) = loop {
-            let now = self.machine()?.driver()?;
-            let times = now.restarts.as_ref();
-            let times = times.and_then(|times| Some((times.ready_ns?, times.connected_ns?)));
-            if let (Some(times), true) = (times, now.id != before.id) {
-                break times;
+        let back = loop {
+            if let Some(back) = self.victim.after(&life, self.machine()?, began)? {
+                break back;
             }
-            wait("the driver domain is not back", began)?;
+            wait("who was killed is not back", began)?;
         };
         let streams = self.streams(began)?;
         loop {
@@ -189,8 +195,8 @@ impl Soak {
         }
         let leaked = self.leaked()?;
         Ok(KillRecord {
-            ready_ms: ready_ns as f64 / 1e6,
-            connected_ms: connected_ns as f64 / 1e6,
+            ready_ms: back.ready_ms,
+            connected_ms: back.connected_ms,
             outage_ms: probed.longest_ns as f64 / 1e6,
             sent: probed.sent,
             lost: probed.sent.saturating_sub(probed.received),
@@ -223,6 +229,7 @@ impl Soak {
                     frames: now.frames - self.before.frames,
                     descriptors: now.descriptors - self.before.descriptors,
                     processes: now.processes - self.before.processes,
+                    namespaces: now.namespaces - self.before.namespaces,
                 });
             }
             sleep(LOOK);
@@ -244,18 +251,26 @@ impl Soak {
 
     fn held(&self) -> anyhow::Result<Held> {
         let machine = self.machine()?;
-        let processes = machine.children()?.len() as i64;
-        let open = std::fs::read_dir(format!("/proc/{}/fd", machine.core()?))?;
-        let descriptors = open.count() as i64;
+        let everybody = machine.descendants();
+        let mut descriptors = descriptors(machine.core()?)?;
+        for helper in HELPERS {
+            descriptors += self::descriptors(machine.helper(helper)?)?;
+        }
         // Last: a question is a connection of its own for a moment.
         let audit = machine.audit()?;
         Ok(Held {
             leaked: audit.leaked as i64,
             frames: audit.domains.iter().map(|d| i64::from(d.owned)).sum(),
-            descriptors,
-            processes,
+            descriptors: descriptors as i64,
+            processes: everybody.len() as i64,
+            namespaces: namespaces(&everybody) as i64,
         })
     }
+}
+
+/// How many a process has open.
+fn descriptors(pid: i32) -> anyhow::Result<usize> {
+    Ok(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
 fn wait(what: &str, began: Instant) -> anyhow::Result<()> {

@@ -14,6 +14,7 @@ use crate::plan::{
     Adjustment, Config, Direction, Mechanisms, Place, Rounds, Topology, Wire, WireNic,
 };
 use crate::runner::Samples;
+use crate::soak::victim::Victim;
 use anyhow::Context as _;
 use config::domain::GrantMode;
 use figures::provenance::Provenance;
@@ -232,7 +233,7 @@ fn outages(plan: &Restart, lane: &mut Lane, direction: Direction) -> anyhow::Res
 fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Result<Outage> {
     lane.arrived(direction)?;
     let began = Instant::now();
-    let before = lane.machine()?.kill_driver()?;
+    let life = Victim::Driver.kill(lane.machine()?)?;
     let mut stall = Stall::new();
     loop {
         let now = began.elapsed();
@@ -248,17 +249,12 @@ fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Res
         }
         sleep(LOOK);
     }
-    let after = lane.machine()?.driver()?;
-    let known = after.restarts.as_ref().context("it is not started again")?;
-    let ms = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e6);
-    let times = ms(known.ready_ns).zip(ms(known.connected_ns));
-    let (ready, connected) = times
-        .filter(|_| after.id != before.id)
-        .with_context(|| format!("the driver domain is not back: {}", after.state))?;
+    let back = Victim::Driver.after(&life, lane.machine()?, began)?;
+    let back = back.context("the driver domain is not back")?;
     let in_ms = |time: Duration| time.as_secs_f64() * 1e3;
     Ok(Outage {
-        ready,
-        connected,
+        ready: back.ready_ms,
+        connected: back.connected_ms.unwrap_or(f64::NAN),
         first_byte: in_ms(stall.end),
         without_a_byte: in_ms(stall.length),
     })
