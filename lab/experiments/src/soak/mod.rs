@@ -35,6 +35,8 @@ const SETTLE: Duration = Duration::from_millis(100);
 const LOST: Duration = Duration::from_secs(60);
 /// The probe goes on if its last datagram is no older than this.
 const LIVELY_NS: u64 = 20_000_000;
+/// After one kill of so many the probe is also watched for as long with nobody killed.
+const QUIET_OF: u64 = 10;
 /// The probe's port.
 const PORT: u16 = 5300;
 
@@ -62,6 +64,9 @@ pub struct KillRecord {
     pub connected_ms: Option<f64>,
     /// The longest time without a datagram of the probe, milliseconds.
     pub outage_ms: f64,
+    /// The same of as much time with nobody killed; none: not watched after this kill.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quiet_ms: Option<f64>,
     /// Datagrams that were sent.
     pub sent: u64,
     /// Those that did not come.
@@ -132,11 +137,16 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
     let end = spec
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
-    for _ in 0..spec.kills {
+    for number in 0..spec.kills {
         if end.is_some_and(|end| Instant::now() >= end) {
             break;
         }
-        let record = soak.kill(&mut probe)?;
+        let began = Instant::now();
+        let mut record = soak.kill(&mut probe)?;
+        if number % QUIET_OF == 0 {
+            interrupt::sleep(began.elapsed())?;
+            record.quiet_ms = Some(ms(probe.mark()?.longest_ns));
+        }
         figures::helper::reply(&serde_json::to_value(&record)?);
         ensure!(
             record.leaked == Leaked::default(),
@@ -197,7 +207,8 @@ impl Soak {
         Ok(KillRecord {
             ready_ms: back.ready_ms,
             connected_ms: back.connected_ms,
-            outage_ms: probed.longest_ns as f64 / 1e6,
+            outage_ms: ms(probed.longest_ns),
+            quiet_ms: None,
             sent: probed.sent,
             lost: probed.sent.saturating_sub(probed.received),
             duplicates: probed.duplicates,
@@ -266,6 +277,10 @@ impl Soak {
             namespaces: namespaces(&everybody) as i64,
         })
     }
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
 }
 
 /// How many a process has open.
