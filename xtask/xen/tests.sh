@@ -147,10 +147,26 @@ followed() {
 # ports FRONTEND: its rings and event channels, two of each for a queue.
 ports() { xenstore-ls $1 | grep -E "(tx|rx)-ring-ref|event-channel-(tx|rx)"; }
 
+# mapped DOMAIN: how many of its grants are in use, as Xen itself has it.
+mapped() {
+  xl dmesg -c >/dev/null
+  xl debug-keys g
+  xl dmesg | awk -v whose="d$1" '
+    /grant-table for remote/ { is_its = index($0, "remote " whose " ") }
+    is_its && /\[0x/ { count++ }
+    END { print count + 0 }'
+}
+
+# maps DOMAIN COUNT: so many of its grants are in use.
+maps() { [ "$(mapped $1)" = $2 ]; }
+
 # kill_under GUEST NUMBER TIMES: the process is killed again and again while streams go both ways.
-# Both come through whole, and the guest has not connected anew.
+# Both come through whole, the guest has not connected anew, and after each kill no other grants are
+# in use than before, once nothing is under way.
 kill_under() {
-  front=/local/domain/$(xl domid $1)/device/vif/0
+  id=$(xl domid $1)
+  front=/local/domain/$id/device/vif/0
+  held=$(mapped $id)
   before="$(ports $front)"
   shift
   [ -n "$before" ] || { echo "the guest has no event channel for each ring"; return 1; }
@@ -171,6 +187,10 @@ kill_under() {
       kill -9 $pid
       killed=$((killed + 1))
       within 20 followed $pid || return 1
+      within 20 maps $id $held || {
+        echo "of its grants $(mapped $id) are in use, and were $held"
+        return 1
+      }
       sleep 0.3
     done
     wait $down || { cat /tmp/kill.down; return 1; }
