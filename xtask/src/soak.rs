@@ -6,6 +6,7 @@
 //! stopped.
 
 mod summary;
+mod victim;
 
 use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -16,6 +17,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use victim::Victim;
 
 /// Kills of one machine: then another one is started, so that starts and ends are tried, too.
 const KILLS_OF_ONE: u64 = 250;
@@ -31,36 +33,6 @@ enum Trial {
     Kills(Victim),
     /// A guest comes and goes.
     Attaches,
-}
-
-/// Who is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Victim {
-    Driver,
-    Guest,
-    Manager,
-    Netd,
-}
-
-impl Victim {
-    const ALL: [Self; 4] = [Self::Driver, Self::Guest, Self::Manager, Self::Netd];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Driver => "driver",
-            Self::Guest => "guest",
-            Self::Manager => "manager",
-            Self::Netd => "netd",
-        }
-    }
-
-    fn named(name: &str) -> Result<Self> {
-        let named = Self::ALL.into_iter().find(|victim| victim.name() == name);
-        named.with_context(|| {
-            let all = Self::ALL.map(Self::name).join(", ");
-            format!("--of {name}: one of {all}")
-        })
-    }
 }
 
 impl Trial {

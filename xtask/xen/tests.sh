@@ -164,9 +164,10 @@ maps_only() {
   within 20 maps $1 $2 || { echo "of its grants $(mapped $1) are in use, and were $2"; return 1; }
 }
 
-# kill_under GUEST NUMBER TIMES [each]: the process is killed again and again while streams go both ways.
-# Both come through whole, the guest has not connected anew, and afterwards no other grants are in use
-# than before. "each": that is looked at after each kill; grants are copied, so none is under way.
+# kill_under GUEST NUMBER TIMES [each]: the process is killed again and again while streams go both
+# ways. Both come through whole, the guest has not connected anew, and afterwards no other grants
+# are in use than before. "each": that is looked at after each kill; grants are copied, so none is
+# under way.
 kill_under() {
   id=$(xl domid $1)
   front=/local/domain/$id/device/vif/0

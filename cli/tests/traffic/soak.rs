@@ -1,5 +1,5 @@
-//! Each part of a machine that may die alone is killed at random moments under streams both ways and a probe, as `cargo
-//! xtask soak` does it for hours.
+//! Each part of a machine that may die alone is killed at random moments under streams both ways
+//! and a probe, as `cargo xtask soak` does it for hours.
 
 use crate::machine::{alone, grantway, in_folder, text};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! What all that was recorded came to.
 
-use super::Victim;
+use super::victim::Victim;
 use anyhow::{Result, bail, ensure};
 use figures::report::{number, table};
 use figures::stats::ranks;
@@ -113,8 +113,8 @@ mod tests {
 
     fn record(outage_ms: f64, frames: i64) -> Value {
         serde_json::json!({
-            "ready_ms": 3.0, "connected_ms": 4.0, "outage_ms": outage_ms, "quiet_ms": 9.0, "sent": 100, "lost": 7,
-            "duplicates": 0, "streams_ms": 200.0,
+            "ready_ms": 3.0, "connected_ms": 4.0, "outage_ms": outage_ms, "quiet_ms": 9.0,
+            "sent": 100, "lost": 7, "duplicates": 0, "streams_ms": 200.0,
             "leaked": {"grants": 0, "frames": frames, "descriptors": 0, "processes": 0},
         })
     }

@@ -6,7 +6,7 @@
 
 use super::holdings::Holdings;
 use super::victim::Victim;
-use super::wait;
+use super::waiting::wait;
 use crate::crowd::{Crowd, GuestPlace};
 use crate::load::{Load, LoadSpec, Role};
 use anyhow::{Context as _, ensure};

@@ -1,6 +1,6 @@
 //! What a machine holds while guests come and go: nothing of it may grow.
 
-use super::{LOST, SETTLE, descriptors, wait};
+use super::waiting::{LOST, SETTLE, wait};
 use crate::crowd::{Crowd, GuestPlace};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
@@ -30,6 +30,11 @@ pub(super) struct Holdings {
     exact: BTreeMap<String, i64>,
     /// It must not be much more: descriptors of the driver domain, memory of processes in KiB.
     pub(super) bounded: BTreeMap<String, i64>,
+}
+
+/// How many a process has open.
+pub(super) fn descriptors(pid: i32) -> anyhow::Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
 /// How many network namespaces these processes are in.

@@ -8,14 +8,15 @@ pub mod attaches;
 mod holdings;
 pub mod probe;
 pub(crate) mod victim;
+mod waiting;
 
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, machine, running::Running};
 use crate::plan::{Direction, Place, Topology, Wire, Workload};
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use figures::interrupt;
-use holdings::{HELPERS, namespaces};
+use holdings::{HELPERS, descriptors, namespaces};
 use probe::{Probe, ProbeSpec, Probed};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
@@ -24,15 +25,10 @@ use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use victim::Victim;
+use waiting::{LOOK, LOST, SETTLE, wait};
 
 /// A kill comes this long after everything was well again, at random.
 const PAUSE_MS: std::ops::Range<u64> = 5..400;
-/// How often the machine is asked.
-const LOOK: Duration = Duration::from_millis(5);
-/// From one look at what is held to the next, until both are the same.
-const SETTLE: Duration = Duration::from_millis(100);
-/// What has not come back for so long will not.
-const LOST: Duration = Duration::from_secs(60);
 /// The probe goes on if its last datagram is no older than this.
 const LIVELY_NS: u64 = 20_000_000;
 /// After one kill of so many the probe is also watched for as long with nobody killed.
@@ -263,16 +259,16 @@ impl Soak {
     fn held(&self) -> anyhow::Result<Held> {
         let machine = self.machine()?;
         let everybody = machine.descendants();
-        let mut descriptors = descriptors(machine.core()?)?;
+        let mut open = descriptors(machine.core()?)?;
         for helper in HELPERS {
-            descriptors += self::descriptors(machine.helper(helper)?)?;
+            open += descriptors(machine.helper(helper)?)?;
         }
         // Last: a question is a connection of its own for a moment.
         let audit = machine.audit()?;
         Ok(Held {
             leaked: audit.leaked as i64,
             frames: audit.domains.iter().map(|d| i64::from(d.owned)).sum(),
-            descriptors: descriptors as i64,
+            descriptors: open as i64,
             processes: everybody.len() as i64,
             namespaces: namespaces(&everybody) as i64,
         })
@@ -281,18 +277,4 @@ impl Soak {
 
 fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
-}
-
-/// How many a process has open.
-fn descriptors(pid: i32) -> anyhow::Result<usize> {
-    Ok(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count())
-}
-
-fn wait(what: &str, began: Instant) -> anyhow::Result<()> {
-    interrupt::check()?;
-    if began.elapsed() > LOST {
-        bail!("{what} after {} s", LOST.as_secs());
-    }
-    sleep(LOOK);
-    Ok(())
 }
