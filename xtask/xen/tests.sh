@@ -157,6 +157,7 @@ mapped() {
     END { print count + 0 }'
 }
 
+# maps DOMAIN COUNT: so many of its grants are in use.
 maps() { [ "$(mapped $1)" = $2 ]; }
 
 # maps_only DOMAIN COUNT: soon so many of its grants are in use, and no more.
@@ -172,6 +173,8 @@ kill_under() {
   id=$(xl domid $1)
   front=/local/domain/$id/device/vif/0
   held=$(mapped $id)
+  # Its rings are, at the least.
+  [ $held -gt 0 ] || { echo "Xen names no grants of the guest's in use"; return 1; }
   before="$(ports $front)"
   shift
   [ -n "$before" ] || { echo "the guest has no event channel for each ring"; return 1; }

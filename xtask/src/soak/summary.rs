@@ -121,27 +121,17 @@ mod tests {
 
     #[test]
     fn leaks_and_long_outages_fail() {
-        assert!(
-            of_kills(
-                Victim::Driver,
-                &[record(9.0, 0), record(200.0, 0), record(8.0, 0)]
-            )
-            .is_ok()
-        );
-        let error = of_kills(Victim::Driver, &[record(9.0, 1)])
-            .unwrap_err()
-            .to_string();
+        let driver = |records: &[Value]| of_kills(Victim::Driver, records);
+        assert!(driver(&[record(9.0, 0), record(200.0, 0), record(8.0, 0)]).is_ok());
+        let error = driver(&[record(9.0, 1)]).unwrap_err().to_string();
         assert!(error.contains("\"frames\":1"), "{error}");
-        let error = of_kills(
-            Victim::Driver,
-            &[record(9.0, 0), record(9.0, 0), record(251.0, 0)],
-        )
-        .unwrap_err();
+        let error = driver(&[record(9.0, 0), record(9.0, 0), record(251.0, 0)]).unwrap_err();
         assert!(error.to_string().contains("max 251.0 ms"), "{error}");
-        assert!(of_kills(Victim::Driver, &[record(13.0, 0)]).is_err());
-        assert!(of_kills(Victim::Netd, &[record(13.0, 0)]).is_ok());
-        assert!(of_kills(Victim::Netd, &[record(18.1, 0)]).is_err());
-        assert!(of_kills(Victim::Driver, &[]).is_err());
+        assert!(driver(&[record(13.0, 0)]).is_err());
+        assert!(driver(&[]).is_err());
+        let netd = |outage_ms| of_kills(Victim::Netd, &[record(outage_ms, 0)]);
+        assert!(netd(13.0).is_ok());
+        assert!(netd(18.1).is_err());
     }
 
     #[test]
