@@ -137,19 +137,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     println!("{}\n", provenance.text());
     print!("{}", study.tables(figures));
     println!("{}", report::covered(figures));
-    if let Some(repeated) = before {
-        println!("{repeated}");
+    if let Some((repeated, commit)) = before {
+        println!("{repeated}. It was of commit {commit}.");
     }
     Ok(())
 }
 
 /// Marks which ratios come out otherwise than in a run as long of the same plan that lies in the
-/// folder, on such a processor.
-fn beside_before(folder: &Path, study: &dyn Study, ran: &mut Outcome) -> Option<Repeated> {
+/// folder, on such a processor; with the commit of that run.
+fn beside_before(folder: &Path, study: &dyn Study, ran: &mut Outcome) -> Option<(Repeated, String)> {
     let (from, before) = report::load(folder, study.name()).ok()?;
     let same = from.get("quick")?.as_bool()? == ran.provenance.quick
         && from.get("cpu")?.as_str()? == ran.provenance.cpu;
-    same.then(|| again::mark(&mut ran.figures, &before))?
+    let repeated = same.then(|| again::mark(&mut ran.figures, &before))??;
+    Some((repeated, from.get("commit")?.as_str()?.to_owned()))
 }
 
 #[cfg(test)]
@@ -194,8 +195,10 @@ mod tests {
         let again = |mut ran| beside_before(folder.path(), &*study, &mut ran);
         assert_eq!(again(outcome(false, 1.0, 1.2)), None, "there is none");
         report::save(folder.path(), "oi", &first.provenance, &first.figures).unwrap();
-        let overlap = |lo, hi| again(outcome(false, lo, hi)).unwrap().overlap;
+        let overlap = |lo, hi| again(outcome(false, lo, hi)).unwrap().0.overlap;
         assert_eq!((overlap(1.1, 1.3), overlap(1.3, 1.4)), (1, 0));
+        let (_, commit) = again(outcome(false, 1.1, 1.3)).unwrap();
+        assert_eq!(commit, first.provenance.commit);
         assert_eq!(
             again(outcome(true, 1.1, 1.3)),
             None,

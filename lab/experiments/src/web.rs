@@ -5,10 +5,11 @@ use crate::kernel;
 use crate::lane::Lane;
 use crate::lane::cores::Cores;
 use crate::lane::ends::{Ends, GUEST};
+use crate::lane::events::{self, Events};
 use crate::peers::process::{self, ForeignProgram, mortal};
 use crate::plan::Web;
 use anyhow::{Context as _, bail};
-use figures::measure::Machine;
+use figures::measure::{CpuTimes, Machine};
 use figures::{Failure, interrupt};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -121,8 +122,9 @@ impl WebServer {
             .args(["--num-conns", &connections.to_string()])
             .args(["--timeout", &TIMEOUT_S.to_string()])
             .stdout(Stdio::piped());
-        let parts = || lane.cpu_times_of(&[self.program.pid()]);
-        let (machine, cpu) = (Machine::read(), parts());
+        let parts = lane.parts_of(&[self.program.pid()]);
+        let (machine, events) = (Machine::read(), Events::start(&parts));
+        let cpu = CpuTimes::read(&parts);
         let mut client = ForeignProgram::start(&mut command)?;
         let began = Instant::now();
         let most = length * 4 + Duration::from_secs(60);
@@ -135,7 +137,8 @@ impl WebServer {
             }
             interrupt::sleep(Duration::from_millis(10))?;
         };
-        let cpu_ns = parts().since(&cpu);
+        let cpu_ns = CpuTimes::read(&parts).since(&cpu);
+        let events = events.end();
         let disturbed = Machine::read().disturbed_since(machine);
         let mut said = String::new();
         let mut out = client.0.stdout.take().context("no pipe")?;
@@ -151,6 +154,7 @@ impl WebServer {
                 figures.insert(format!("cycles_per_request.{part}"), cycles);
             }
             figures.insert("cycles_per_request.total".to_owned(), total);
+            events::figures(&events, "request", told.replies, &mut figures);
         }
         Ok(WebWindow { figures, disturbed })
     }

@@ -1,6 +1,7 @@
 //! A run beside one before: which of the ratios come out as they did.
 
 use crate::report::Figure;
+use crate::stats;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -9,22 +10,30 @@ use std::fmt;
 const ELSEWHERE: &str = "the run before came out elsewhere";
 
 /// How many ratios were there before as well, and how many of them overlap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Repeated {
     /// Ratios that both runs have.
     pub both: usize,
     /// Those whose intervals overlap.
     pub overlap: usize,
+    /// How wide an interval is in the median, both runs' together, as a share of its ratio: wide
+    /// ones overlap easily.
+    pub width: f64,
 }
 
 impl fmt::Display for Repeated {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { both, overlap } = self;
+        let Self {
+            both,
+            overlap,
+            width,
+        } = self;
         let share = *overlap as f64 / (*both).max(1) as f64 * 100.0;
+        let width = width * 100.0;
         write!(
             out,
             "{overlap} of {both} ratios ({share:.0} %) overlap those of the run before; the others \
-             are marked"
+             are marked. Half of the intervals are wider than {width:.0} % of their ratio"
         )
     }
 }
@@ -33,22 +42,22 @@ impl fmt::Display for Repeated {
 /// no ratio in common.
 pub fn mark(figures: &mut [Figure], before: &[Figure]) -> Option<Repeated> {
     let interval = |figure: &Figure| figure.lo.zip(figure.hi);
+    let mut widths = Vec::new();
     let known: BTreeMap<_, _> = before
         .iter()
         .filter_map(|f| Some(((f.config.as_str(), f.metric.as_str()), interval(f)?)))
         .collect();
-    let mut found = Repeated {
-        both: 0,
-        overlap: 0,
-    };
+    let (mut both, mut overlap) = (0, 0);
     for figure in figures.iter_mut().filter(|figure| is_ratio(&figure.metric)) {
         let key = (figure.config.as_str(), figure.metric.as_str());
         let (Some((lo, hi)), Some(own)) = (known.get(&key), interval(figure)) else {
             continue;
         };
-        found.both += 1;
+        both += 1;
+        let width = |(lo, hi): (f64, f64)| 2.0 * (hi - lo) / (hi + lo);
+        widths.extend([width(own), width((*lo, *hi))]);
         if own.0 <= *hi && *lo <= own.1 {
-            found.overlap += 1;
+            overlap += 1;
             continue;
         }
         let range = format!("{ELSEWHERE}: {lo:.3} to {hi:.3}");
@@ -57,7 +66,12 @@ pub fn mark(figures: &mut [Figure], before: &[Figure]) -> Option<Repeated> {
             None => range,
         });
     }
-    (found.both > 0).then_some(found)
+    let width = stats::median(&widths);
+    (both > 0).then_some(Repeated {
+        both,
+        overlap,
+        width,
+    })
 }
 
 /// Whether a figure was marked.
@@ -98,8 +112,9 @@ mod tests {
         ];
         now[1].note = Some("own ratio 1".to_owned());
         let found = mark(&mut now, &before).unwrap();
-        let (both, overlap) = (2, 1);
-        assert_eq!(found, Repeated { both, overlap });
+        assert_eq!((found.both, found.overlap), (2, 1));
+        // 0.2 of 1.1, of 1.1 and of 1.3, 0.1 of 1.35.
+        assert!((found.width - 0.168).abs() < 0.001, "{}", found.width);
         assert!(found.to_string().starts_with("1 of 2 ratios (50 %) "));
         let marked: Vec<bool> = now.iter().map(is_elsewhere).collect();
         assert_eq!(marked, [false, true, false, false]);

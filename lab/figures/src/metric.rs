@@ -33,6 +33,13 @@ pub fn unit(metric: &str) -> &'static str {
         "cycles_per_byte" => "cycles/byte",
         "cycles_per_packet" => "cycles/packet",
         "instructions_per_packet" => "instructions/packet",
+        "instructions_per_request" => "instructions/request",
+        "cache_misses_per_packet" | "dtlb_misses_per_packet" | "itlb_misses_per_packet" => {
+            "misses/packet"
+        }
+        "cache_misses_per_request" | "dtlb_misses_per_request" | "itlb_misses_per_request" => {
+            "misses/request"
+        }
         "hypercalls_per_packet" | "notifications_per_packet" => "hypercalls/packet",
         "grant_operations_per_packet" => "operations/packet",
         "lro_rate" => "segments/aggregate",
@@ -51,7 +58,7 @@ pub fn unit(metric: &str) -> &'static str {
         "file_copied" => "frames",
         "system_calls" => "calls",
         "steal" | "share" | "difference" | "overhead" | "loss" | "corrected_share"
-        | "sack_share" | "unanswered" | "hit_rate" | "flush_within_us" | "ack_share" => "share",
+        | "sack_share" | "unanswered" | "hit_rate" | "events_counted" | "flush_within_us" | "ack_share" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",
         "samples" => "samples",
         "cost_ns" => "ns",

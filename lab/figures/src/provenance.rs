@@ -23,7 +23,7 @@ pub struct Provenance {
     pub tsc_hz: u64,
     /// Congestion control of the loads.
     pub congestion_control: &'static str,
-    /// What counts cycles: here always CPU time × TSC rate.
+    /// What counts cycles, here always CPU time × TSC rate, and other events of the hardware.
     pub pmu: &'static str,
     /// Which core does what.
     pub placement: String,

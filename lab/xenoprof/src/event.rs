@@ -5,7 +5,7 @@ use perf_event::Builder;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Software};
 
 /// An event, by Xenoprof's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// Clock cycles outside of halt.
     Cycles,

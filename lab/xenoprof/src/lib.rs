@@ -8,6 +8,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`event`] | what is sampled, and how good that is here |
+//! | [`count`] | exact counts of events by process |
 //! | [`sampler`] | rings of the kernel's, and what lies in them |
 //! | [`host`] | processes, CPU clocks, which of them are domains |
 //! | [`resolve`] | records to threads, stacks and symbols |
@@ -20,6 +21,7 @@
 #![allow(unsafe_code)]
 
 pub mod attribute;
+pub mod count;
 pub mod event;
 pub mod host;
 pub mod loss;

@@ -7,6 +7,7 @@ mod cell;
 mod curve;
 mod flames;
 
+use crate::lane::events::EVENTS_COUNTED;
 use crate::papers::{Item, Paper, PaperRatio, SWEPT, Value};
 use crate::plan::Config;
 use crate::runner::{Stands, words};
@@ -110,6 +111,7 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
     );
     out.push_str(&flames.links(part.stands.keys()));
     let index = Index::new(figures);
+    let counted = figures.iter().any(|figure| figure.metric == EVENTS_COUNTED);
     for item in &paper.item {
         let _infallible = writeln!(
             out,
@@ -130,6 +132,14 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
         out.push_str(&unstated(paper, item));
         if let Some(why) = &item.why {
             let _infallible = writeln!(out, "<p class=\"soft\">Not here: {}.</p>", escape(why));
+        }
+        if let Some(missing) = item.without_counters.as_ref().filter(|_| !counted) {
+            let _infallible = writeln!(
+                out,
+                "<p class=\"soft\">This machine has no performance counters, so there are not: {}.\
+                 </p>",
+                escape(missing)
+            );
         }
     }
     out

@@ -274,5 +274,27 @@ fn every_item_is_there_or_says_why_not() {
         assert_eq!(page.matches("<p class=\"soft\">Not here: ").count(), {
             paper.item.iter().filter(|item| item.why.is_some()).count()
         });
+        let missing = page.matches("no performance counters, so there are not: ").count();
+        let of_counters = paper.item.iter().filter(|item| item.without_counters.is_some());
+        assert_eq!(missing, of_counters.count());
     }
+}
+
+#[test]
+fn where_events_are_counted_nothing_is_said_to_be_missing() {
+    let paper = Paper::find("menon").unwrap();
+    let (mut figures, stands) = measured(&paper);
+    figures.push(Figure::single("menon", "menon-linux", EVENTS_COUNTED, 1.0));
+    let part = Part {
+        paper: &paper,
+        stands: &stands,
+        figures: &figures,
+        window_s: 1.0,
+    };
+    let here = Provenance::collect("here".to_owned(), false);
+    let page = page(&here, &[part], &Flames::default());
+    assert!(!page.contains("no performance counters"));
+    // The paper's text relates instructions, and ours stand beside it.
+    let instructions = "data-metric=\"instructions_per_packet.total\"";
+    assert!(page.contains(instructions));
 }

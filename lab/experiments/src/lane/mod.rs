@@ -9,6 +9,7 @@
 //! | [`ends`], [`cores`] | the namespaces at both ends; who runs on which core |
 //! | [`path`], [`reading`] | what lies between, and its counters |
 //! | [`window`] | a time in which one load runs and is measured |
+//! | [`events`] | hardware events in it, where there is a PMU |
 //! | [`machine`], [`running`], [`build`] | the path through Grantway: set up, running, configured |
 //! | [`forward`], [`kernel_path`] | the baselines |
 //! | [`frame_run`], [`one_process`] | raw frames between guests, without a wire |
@@ -17,6 +18,7 @@
 pub mod build;
 pub mod cores;
 pub mod ends;
+pub mod events;
 pub mod file_run;
 pub mod forward;
 pub mod frame_run;
@@ -34,7 +36,7 @@ use crate::plan::{Direction, Faults, Lro, LroRules, Workload};
 use anyhow::Context as _;
 use cores::Cores;
 use ends::Ends;
-use figures::measure::{CpuTimes, Part, kernel_threads};
+use figures::measure::{Part, kernel_threads};
 use path::Path;
 use running::{RIVALS, Running};
 use std::collections::BTreeMap;
@@ -322,14 +324,14 @@ impl Lane {
         Ok(mark.bytes)
     }
 
-    /// CPU times of what lies between and of the kernel's threads; of these processes, which
-    /// receive; not of what is at the wire's far end.
+    /// Processes of what lies between and the kernel's threads; these, which receive; nothing of
+    /// what is at the wire's far end.
     #[must_use]
-    pub fn cpu_times_of(&self, receivers: &[i32]) -> CpuTimes {
+    pub fn parts_of(&self, receivers: &[i32]) -> Vec<(Part, Vec<i32>)> {
         let mut parts = self.inner_parts();
         parts.retain(|(part, _)| *part != WIRE_KERNEL);
         parts.push(("receiver", receivers.to_vec()));
-        CpuTimes::read(&parts)
+        parts
     }
 
     fn inner_parts(&self) -> Vec<(Part, Vec<i32>)> {
@@ -338,7 +340,7 @@ impl Lane {
         parts
     }
 
-    fn cpu_times(&self, pairs: &[Pair]) -> CpuTimes {
+    fn parts(&self, pairs: &[Pair]) -> Vec<(Part, Vec<i32>)> {
         let mut parts = self.inner_parts();
         let pids = |end: fn(&Pair) -> &Load| pairs.iter().map(|pair| end(pair).pid()).collect();
         parts.push(("sender", pids(|pair| &pair.active)));
@@ -346,6 +348,6 @@ impl Lane {
         let rivals = self.rivals.values().flatten();
         let rivals = rivals.flat_map(|pair| [pair.active.pid(), pair.passive.pid()]);
         parts.push((RIVALS, rivals.collect()));
-        CpuTimes::read(&parts)
+        parts
     }
 }

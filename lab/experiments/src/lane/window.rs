@@ -1,15 +1,17 @@
 //! One window on a lane: a time in which one load runs, with everything read at both its ends.
 
+use super::events::{self, Events};
 use super::reading::Reading;
 use super::running::RIVALS;
 use super::{Lane, Pair};
 use crate::load::{Load, Mark};
 use crate::plan::{Direction, Times, Workload};
 use figures::interrupt;
-use figures::measure::{Machine, Part};
+use figures::measure::{CpuTimes, Machine, Part};
 use figures::metric::SEGMENT_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+use xenoprof::count::Counts;
 
 /// What was seen.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub struct Window {
     /// CPU nanoseconds that all processors were busy: of the parts, and of what is no part, such as
     /// softirqs that hit an idle core, other kernel threads, other programs.
     pub busy_ns: u64,
+    /// Hardware events, where they can be counted.
+    pub events: Counts,
     /// What the path's own counters grew by.
     pub path: Reading,
     /// Whether the hypervisor below took so much CPU time that the figures are disturbed.
@@ -90,7 +94,9 @@ impl Lane {
         interrupt::sleep(times.warm_up)?;
         let path = self.path.reading()?;
         let (machine, began) = (Machine::read(), Instant::now());
-        let cpu = self.cpu_times(pairs);
+        let parts = self.parts(pairs);
+        let events = Events::start(&parts);
+        let cpu = CpuTimes::read(&parts);
         let mut beside = || -> anyhow::Result<u64> {
             let mut marks = self.rivals.values_mut().flatten().map(|r| r.passive.mark());
             marks.try_fold(0, |sum, mark| Ok(sum + mark?.bytes))
@@ -100,7 +106,8 @@ impl Lane {
         interrupt::sleep(times.window)?;
         let mark = mark(pairs, workload)?;
         let beside_bytes = beside()?;
-        let cpu_ns = self.cpu_times(pairs).since(&cpu);
+        let cpu_ns = CpuTimes::read(&self.parts(pairs)).since(&cpu);
+        let events = events.end();
         let (now, wall) = (Machine::read(), began.elapsed());
         let disturbed = now.disturbed_since(machine);
         let busy_ns = now.busy_since(machine, wall).as_nanos() as u64;
@@ -111,6 +118,7 @@ impl Lane {
             beside_bytes,
             cpu_ns,
             busy_ns,
+            events,
             path,
             disturbed,
         })
@@ -160,8 +168,8 @@ fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 
 impl Window {
     /// The window's figures by metric. Streams: `throughput`, `cycles_per_byte.X`,
-    /// `cycles_per_packet.X`; requests: `transactions`, `latency_us.*`; and from the path's own
-    /// reading, whose sums are named
+    /// `cycles_per_packet.X`, and those of [`events`]; requests: `transactions`, `latency_us.*`; and
+    /// from the path's own reading, whose sums are named
     ///
     /// | name | meaning |
     /// |---|---|
@@ -238,6 +246,7 @@ impl Window {
         let counted: u64 = self.cpu_ns.values().sum();
         let uncounted = self.busy_ns.saturating_sub(counted);
         put("uncounted", uncounted as f64 * per_ns);
+        events::figures(&self.events, "packet", packets, out);
         account(&self.path, packets, out);
         out.insert("lro_rate".to_owned(), lro_rate(&self.path));
         for (quantile, name) in [(0.5, "p50"), (0.99, "p99")] {
@@ -414,6 +423,7 @@ mod tests {
                 ("lro.wait_sum_ns", 1_330_000.0),
             ]),
             busy_ns: 1_700_000_000,
+            events: Counts::default(),
             disturbed: false,
         };
         let figures = window.figures(2_000_000_000);
@@ -475,6 +485,7 @@ mod tests {
             cpu_ns: rivals.then_some((RIVALS, 5)).into_iter().collect(),
             path: sums(&[("acks", 900.0), ("sacks", 90.0)]),
             busy_ns: 0,
+            events: Counts::default(),
             disturbed: false,
         };
         let (alone, beside) = (window(false).figures(1), window(true).figures(1));
@@ -516,6 +527,7 @@ mod tests {
             beside_bytes: 0,
             cpu_ns: BTreeMap::new(),
             busy_ns: 0,
+            events: Counts::default(),
             path: Reading::default(),
             disturbed: false,
         };

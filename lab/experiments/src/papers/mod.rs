@@ -97,6 +97,8 @@ pub struct Item {
     pub distribution: Option<Distribution>,
     /// Why it, or the rest of it, cannot be measured here.
     pub why: Option<String>,
+    /// What of it is missing where the machine has no performance counters.
+    pub without_counters: Option<String>,
 }
 
 /// Shares of what was at most so much.
@@ -225,7 +227,8 @@ impl Paper {
             if let Some(name) = item.configs.iter().find(|name| self.config(name).is_none()) {
                 return Err(format!("{}: no configuration `{name}`", item.id));
             }
-            if item.why.is_none() && (item.configs.is_empty() || item.metrics.is_empty()) {
+            let shows_nothing = item.configs.is_empty() || item.metrics.is_empty();
+            if item.why.is_none() && shows_nothing {
                 return Err(format!("{}: `configs` and `metrics`, or `why`", item.id));
             }
         }

@@ -35,6 +35,7 @@ use run::Run;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
+use xenoprof::count;
 
 /// The plans of this form: names, and the texts of their files.
 pub const PLANS: [(&str, &str); 18] = [
@@ -104,7 +105,11 @@ impl Base {
             "; {} rounds of {} s",
             times.rounds, times.window_s
         ));
-        Provenance::collect(placement, times.is_short())
+        let mut provenance = Provenance::collect(placement, times.is_short());
+        if !count::possible().is_empty() {
+            provenance.pmu = "cycles: CPU time x TSC rate; other events: performance counters";
+        }
+        provenance
     }
 
     /// What a run of the same plan on the same machine has left in a folder, if it is whole.

@@ -107,6 +107,19 @@ pub(super) fn count(
         let reused = packets / (f64::from(shared.pages) + anew).max(1.0);
         figures.insert("pages_reused".to_owned(), reused);
     }
+    // Of hardware events too the total is the machine's under test.
+    let events: Vec<String> = figures
+        .keys()
+        .filter_map(|name| name.strip_suffix("_per_packet.total"))
+        .filter(|event| *event != "cycles")
+        .map(|event| format!("{event}_per_packet"))
+        .collect();
+    for event in events {
+        let parts = ["driver", "guest", "monitor", "nic_kernel", near].into_iter();
+        let own = parts.filter_map(|part| figures.get(&format!("{event}.{part}")));
+        let total: f64 = own.sum();
+        figures.insert(format!("{event}.total"), total);
+    }
     figures.retain(|name, _| !name.ends_with(".receive_side"));
     for (part, cycles) in counted {
         figures.insert(format!("cycles_per_byte.{part}"), cycles / SEGMENT_BYTES);
@@ -197,6 +210,24 @@ mod tests {
             (0.0, 140.0)
         );
         assert_eq!(new["pages_reused"], 500_000.0 / 251_000.0);
+    }
+
+    #[test]
+    fn hardware_events_of_the_far_end_are_in_no_total() {
+        let mut seen = figures(&[("throughput", 1.0), ("driver", 5.0)]);
+        let parts = [
+            ("sender", 900.0),
+            ("receiver", 30.0),
+            ("driver", 50.0),
+            ("monitor", 2.0),
+            ("total", 982.0),
+        ];
+        let name = |part| format!("instructions_per_packet.{part}");
+        seen.extend(parts.map(|(part, count)| (name(part), count)));
+        count(Direction::ToGuest, 1.0, None, &mut seen);
+        assert_eq!(seen["instructions_per_packet.total"], 82.0);
+        assert_eq!(seen["instructions_per_packet.sender"], 900.0);
+        assert_eq!(seen["cycles_per_packet.total"], 5.0);
     }
 
     #[test]

@@ -1,0 +1,90 @@
+//! Hardware events of a window, where this machine has a PMU: instructions, misses of the last
+//! cache and of both TLBs, by part, as `perf stat` counts them.
+
+use super::running::RIVALS;
+use figures::measure::Part;
+use std::collections::BTreeMap;
+use xenoprof::count::{self, Counting, Counts};
+
+/// Counters of a window.
+#[derive(Debug)]
+pub struct Events(Option<Counting>);
+
+impl Events {
+    /// Counts from now on what these processes do. Where there is no PMU, or this user may not
+    /// count others, nothing is counted and there are no figures.
+    #[must_use]
+    pub fn start(of: &[(Part, Vec<i32>)]) -> Self {
+        Self(Counting::start(of, count::possible()).ok())
+    }
+
+    /// What they did.
+    #[must_use]
+    pub fn end(self) -> Counts {
+        let counted = self.0.and_then(|mut counting| counting.read().ok());
+        counted.unwrap_or_default()
+    }
+}
+
+/// The least share of a thread's time in which an event was counted: 1, unless the PMU had to be
+/// shared. It is there if any was.
+pub const EVENTS_COUNTED: &str = "events_counted";
+
+/// Figures: `<event>_per_<unit>.<part>` and `.total`, and [`EVENTS_COUNTED`].
+pub fn figures(counts: &Counts, unit: &str, units: f64, out: &mut BTreeMap<String, f64>) {
+    if units <= 0.0 {
+        return;
+    }
+    let mut totals = BTreeMap::new();
+    for ((part, event), count) in &counts.sums {
+        let name = format!("{}_per_{unit}", event.name().replace('-', "_"));
+        out.insert(format!("{name}.{part}"), count / units);
+        // Theirs are for other packets.
+        if *part != RIVALS {
+            *totals.entry(name).or_insert(0.0) += count / units;
+        }
+    }
+    let totals = totals.into_iter();
+    out.extend(totals.map(|(name, total)| (format!("{name}.total"), total)));
+    if let Some(share) = counts.least_share {
+        out.insert(EVENTS_COUNTED.to_owned(), share);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xenoprof::event::Event;
+
+    #[test]
+    fn events_are_by_part_and_packet_and_rivals_are_in_no_total() {
+        let counts = Counts {
+            sums: [
+                (("driver", Event::Instructions), 600.0),
+                (("guest", Event::Instructions), 200.0),
+                ((RIVALS, Event::Instructions), 900.0),
+                (("guest", Event::DtlbMisses), 4.0),
+            ]
+            .into(),
+            least_share: Some(0.5),
+        };
+        let mut out = BTreeMap::new();
+        figures(&counts, "packet", 2.0, &mut out);
+        let expected = [
+            ("instructions_per_packet.driver", 300.0),
+            ("instructions_per_packet.guest", 100.0),
+            ("instructions_per_packet.rivals", 450.0),
+            ("instructions_per_packet.total", 400.0),
+            ("dtlb_misses_per_packet.guest", 2.0),
+            ("dtlb_misses_per_packet.total", 2.0),
+            ("events_counted", 0.5),
+        ];
+        let expected: BTreeMap<String, f64> =
+            expected.map(|(name, value)| (name.to_owned(), value)).into();
+        assert_eq!(out, expected);
+        out.clear();
+        figures(&Counts::default(), "packet", 2.0, &mut out);
+        figures(&counts, "packet", 0.0, &mut out);
+        assert!(out.is_empty());
+    }
+}

@@ -1,0 +1,201 @@
+//! Exact counts of hardware events by process, as `perf stat` has them: each thread has a counter
+//! of its own, and where a PMU has fewer than are asked for, a count is what was seen divided by
+//! the share of the time in which it was looked for.
+
+use crate::event::Event;
+use perf_event::{Counter, CounterData};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::OnceLock;
+
+/// What is counted of a packet beside its cycles, where this machine has a PMU that does.
+const OF_A_PACKET: [Event; 4] = [
+    Event::Instructions,
+    Event::CacheMisses,
+    Event::DtlbMisses,
+    Event::ItlbMisses,
+];
+
+/// Those events of a packet that this machine counts.
+pub fn possible() -> &'static [Event] {
+    static FOUND: OnceLock<Vec<Event>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let mut found = OF_A_PACKET.to_vec();
+        found.retain(|event| event.probe().is_ok());
+        found
+    })
+}
+
+/// Running counters of processes, each under somebody's name.
+#[derive(Debug)]
+pub struct Counting {
+    counters: Vec<(&'static str, Event, Counter)>,
+}
+
+/// What counters have counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counts {
+    /// By name and event.
+    pub sums: BTreeMap<(&'static str, Event), f64>,
+    /// The least share of a thread's time in which an event was counted: 1, unless the PMU had to
+    /// be shared.
+    pub least_share: Option<f64>,
+}
+
+impl Counting {
+    /// Counts from now on what happens in these processes, in their kernel calls too, and in
+    /// threads that they start. Who has gone counts for nothing.
+    ///
+    /// # Errors
+    /// If this user may not count that, or has no descriptors left.
+    pub fn start(of: &[(&'static str, Vec<i32>)], events: &[Event]) -> io::Result<Self> {
+        let mut counters = Vec::new();
+        if events.is_empty() {
+            return Ok(Self { counters });
+        }
+        let threads = of.iter().flat_map(|(name, pids)| {
+            let threads = pids.iter().copied().flat_map(threads);
+            threads.map(move |thread| (*name, thread))
+        });
+        for (name, thread) in threads {
+            for &event in events {
+                let mut counter = event.builder();
+                counter
+                    .observe_pid(thread)
+                    .any_cpu()
+                    .include_kernel()
+                    .inherit(true)
+                    .enabled(true);
+                match counter.build() {
+                    Ok(counter) => counters.push((name, event, counter)),
+                    Err(error) if has_gone(&error) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(Self { counters })
+    }
+
+    /// What they have counted.
+    ///
+    /// # Errors
+    /// If a counter cannot be read.
+    pub fn read(&mut self) -> io::Result<Counts> {
+        let mut counts = Counts::default();
+        for (name, event, counter) in &mut self.counters {
+            let (count, share) = scaled(&counter.read_full()?);
+            *counts.sums.entry((*name, *event)).or_default() += count;
+            let least = counts.least_share.into_iter().chain(share);
+            counts.least_share = least.reduce(f64::min);
+        }
+        Ok(counts)
+    }
+}
+
+/// A count as it would be without sharing, and the share of its thread's time that it is of; none:
+/// the thread did not run.
+fn scaled(seen: &CounterData) -> (f64, Option<f64>) {
+    let seconds = |time: Option<std::time::Duration>| time.unwrap_or_default().as_secs_f64();
+    let (enabled, running) = (seconds(seen.time_enabled()), seconds(seen.time_running()));
+    let share = (enabled > 0.0).then(|| running / enabled);
+    let count = match share {
+        Some(share) if share > 0.0 => seen.count() as f64 / share,
+        _ => 0.0,
+    };
+    (count, share)
+}
+
+fn has_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
+}
+
+fn threads(pid: i32) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    /// A program that works when it is told to, and tells when it has.
+    fn worker() -> Child {
+        let script = "read go; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo; read end";
+        Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    fn work(worker: &mut Child) {
+        use std::io::{Read as _, Write as _};
+        worker.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        let mut done = [0];
+        let out = worker.stdout.as_mut().unwrap();
+        out.read_exact(&mut done).unwrap();
+    }
+
+    fn end(mut worker: Child) {
+        drop(worker.stdin.take());
+        worker.wait().unwrap();
+    }
+
+    /// An event that every kernel counts, in place of those that need a PMU: nanoseconds on a CPU.
+    #[test]
+    fn a_process_is_counted_from_the_start_and_no_other_is() {
+        let (mut busy, mut other) = (worker(), worker());
+        let idle = worker();
+        let pid = |child: &Child| child.id().cast_signed();
+        let of = [
+            ("busy", vec![pid(&busy), i32::MAX]),
+            ("idle", vec![pid(&idle)]),
+        ];
+        let mut counting = match Counting::start(&of, &[Event::CpuClock]) {
+            Ok(counting) => counting,
+            Err(error) => {
+                for worker in [busy, other, idle] {
+                    end(worker);
+                }
+                return testing::skip(format!("perf_event_open of processes ({error})"));
+            }
+        };
+        let used = |child: &Child| figures::measure::cpu_ns(pid(child)).unwrap() as f64;
+        let before = used(&busy);
+        work(&mut busy);
+        work(&mut other);
+        let counts = counting.read().unwrap();
+        let exact = used(&busy) - before;
+        let of = |name| counts.sums[&(name, Event::CpuClock)];
+        let ratio = of("busy") / exact;
+        assert!((0.5..=1.5).contains(&ratio), "{} of {exact}", of("busy"));
+        assert!(of("idle") < of("busy") / 2.0, "{}", of("idle"));
+        assert_eq!(counts.least_share, Some(1.0), "nothing shares a CPU's clock");
+        for worker in [busy, other, idle] {
+            end(worker);
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_counted_nothing_is_opened() {
+        let own = std::process::id().cast_signed();
+        let mut none = Counting::start(&[("own", vec![own])], &[]).unwrap();
+        assert_eq!(none.read().unwrap(), Counts::default());
+        assert!(none.counters.is_empty());
+    }
+
+    #[test]
+    fn what_is_possible_is_what_can_be_probed() {
+        for event in OF_A_PACKET {
+            assert_eq!(possible().contains(&event), event.probe().is_ok());
+        }
+    }
+}
