@@ -5,7 +5,7 @@ use crate::control::ask;
 use crate::left;
 use crate::log::{last_words_at, open_log};
 use crate::metrics::{self, MetricsFormat};
-use crate::process::wait_child;
+use crate::process::{raise_descriptor_limit, wait_child};
 use crate::runtime::{
     MONITOR, check_name, clear_stale, find, lock_of, names, program_path, runtime_dir,
 };
@@ -168,6 +168,7 @@ impl Instance {
             // However this process ends, the machine ends with it.
             command.arg("--with-reader");
         }
+        raise_descriptor_limit();
         let child = command
             .spawn()
             .map_err(|e| Error::io(format!("start {}", program.display()), e))?;

@@ -190,6 +190,7 @@ pub(crate) fn create(
         weight: domain.weight,
         devices: domain.devices.len() as u32,
         cpus: cpus(&domain)?,
+        tsc_hz: shmem::time::tsc_hz(),
     };
     let done = core.ask_with(
         Ask::Create { domain: new },

@@ -90,7 +90,7 @@ pub fn userns() -> Result<(), Missing> {
 /// # Errors
 /// What the kernel lacks.
 pub fn seccomp_notify() -> Result<(), Missing> {
-    sandbox::probe()
+    confine::probe()
 }
 
 /// A program of the system's.

@@ -36,7 +36,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let memory = |id| Arc::new(Memory::create(id, FRAMES, ENTRIES, &[]).expect("memory"));
+        let memory = |id| Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).expect("memory"));
         Self {
             caller: memory(CALLER),
             granter: memory(GRANTER),

@@ -145,7 +145,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Marks which ratios come out otherwise than in a run as long of the same plan that lies in the
 /// folder, on such a processor; with the commit of that run.
-fn beside_before(folder: &Path, study: &dyn Study, ran: &mut Outcome) -> Option<(Repeated, String)> {
+fn beside_before(
+    folder: &Path,
+    study: &dyn Study,
+    ran: &mut Outcome,
+) -> Option<(Repeated, String)> {
     let (from, before) = report::load(folder, study.name()).ok()?;
     let same = from.get("quick")?.as_bool()? == ran.provenance.quick
         && from.get("cpu")?.as_str()? == ran.provenance.cpu;

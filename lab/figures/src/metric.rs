@@ -58,7 +58,8 @@ pub fn unit(metric: &str) -> &'static str {
         "file_copied" => "frames",
         "system_calls" => "calls",
         "steal" | "share" | "difference" | "overhead" | "loss" | "corrected_share"
-        | "sack_share" | "unanswered" | "hit_rate" | "events_counted" | "flush_within_us" | "ack_share" => "share",
+        | "sack_share" | "unanswered" | "hit_rate" | "events_counted" | "flush_within_us"
+        | "ack_share" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",
         "samples" => "samples",
         "cost_ns" => "ns",

@@ -178,7 +178,11 @@ mod tests {
         let ratio = of("busy") / exact;
         assert!((0.5..=1.5).contains(&ratio), "{} of {exact}", of("busy"));
         assert!(of("idle") < of("busy") / 2.0, "{}", of("idle"));
-        assert_eq!(counts.least_share, Some(1.0), "nothing shares a CPU's clock");
+        assert_eq!(
+            counts.least_share,
+            Some(1.0),
+            "nothing shares a CPU's clock"
+        );
         for worker in [busy, other, idle] {
             end(worker);
         }

@@ -6,8 +6,10 @@
 //! program, traces a process, or mounts.
 
 mod calls;
+mod probe;
 
 pub use calls::{COMMON, Call, MANAGER, NETD, When};
+pub use probe::probe;
 pub use rustix::thread::CapabilitySet;
 
 use rustix::process::{

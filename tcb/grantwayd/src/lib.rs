@@ -12,10 +12,11 @@
 //!
 //! The machine's description, on standard input, is the manager's to read, as are all arguments but
 //! the last two; it opens what they name, and prints the first line
-//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`). The machine is served
-//! until it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with `--with-reader` also when the
-//! other end of standard output, a pipe, is closed: the process that holds it takes the machine
-//! along, however it dies). Whatever ends this process, everything ends with it.
+//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`; the core says the latter,
+//! without the last word, if there is no manager yet). The machine is served until it is told to
+//! end (`down`, SIGTERM, SIGINT, SIGHUP; with `--with-reader` also when the other end of standard
+//! output, a pipe, is closed: the process that holds it takes the machine along, however it dies).
+//! Whatever ends this process, everything ends with it.
 //!
 //! The helpers lie beside this program; the domains' programs, `driver` and `guest`, beside it or
 //! in DIR.
@@ -53,21 +54,11 @@ fn serve(mechanism: Option<Make>) -> Result<(), Option<String>> {
     let began_ns = monotonic_ns();
     let args = Args::parse(std::env::args().skip(1))?;
     shmem::install_fault_handler();
-    raise_descriptor_limit();
     let signals = signals::pipe().map_err(|e| format!("signals: {e}"))?;
     let hypervisor = Hypervisor::new(mechanism).map_err(|e| e.to_string())?;
     let mut core = Core::new(hypervisor, args, signals, began_ns)?;
     core.start(read_machine)?;
     core.run()
-}
-
-/// A domain costs about a dozen descriptors: the customary soft limit is reached with 64 guests.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // Without it a smaller machine still fits; a larger one is told what it ran out of.
-    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 fn read_machine() -> io::Result<Vec<u8>> {
@@ -80,10 +71,7 @@ fn read_machine() -> io::Result<Vec<u8>> {
 /// The first line, if there is no manager that could print it: an error is ignored, for the reader
 /// may be gone.
 fn print_error(error: &str) {
-    // The caller may tell a machine that cannot run here from one that is wrong.
-    let cannot_run_here = sandbox::probe().is_err();
-    let text = escaped(error);
-    let line = format!("{{\"error\":\"{text}\",\"cannot_run_here\":{cannot_run_here}}}\n");
+    let line = format!("{{\"error\":\"{}\"}}\n", escaped(error));
     // It is a line, so nothing of it is kept back.
     let _ = io::stdout().lock().write_all(line.as_bytes());
 }

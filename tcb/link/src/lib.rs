@@ -176,7 +176,7 @@ mod tests {
             let malformed = matches!(&refused, Err(LinkError::Malformed(_)));
             assert!(malformed, "{bytes}: {refused:?}");
         }
-        let (token, message) = (1, Ask::Probe {});
+        let (token, message) = (1, Ask::Status {});
         one.send(&Record { token, message }, &[]).unwrap();
         let other_kind = other.receive::<Tell>();
         assert!(matches!(other_kind, Err(LinkError::Malformed(_))));

@@ -3,7 +3,7 @@
 use crate::event::Port;
 use crate::hypercall::{CallCounters, CallPage, Shared};
 use crate::life::Life;
-use crate::memory::Memory;
+use crate::memory::{Left, Memory};
 use crate::post::Post;
 use crate::process::Process;
 use crate::spec::{DomainError, Start, check};
@@ -67,11 +67,16 @@ pub struct Domain {
 
 impl Domain {
     /// Builds a domain's memory, event channel and epoll set, and writes its start info.
-    pub(crate) fn build(id: DomId, spec: NewDomain, config: &[u8]) -> Result<Self, DomainError> {
+    pub(crate) fn build(
+        id: DomId,
+        spec: NewDomain,
+        config: &[u8],
+        left: Left,
+    ) -> Result<Self, DomainError> {
         check(&spec, config)?;
         let name = spec.name.as_str();
         let error = |what: &str, e: io::Error| DomainError::new(name, format!("{what}: {e}"));
-        let memory = Memory::create(id, spec.frames, spec.grant_entries, config)
+        let memory = Memory::create(id, spec.frames, spec.grant_entries, config, left)
             .map_err(|e| error("making its memory", e))?;
         let memory = Arc::new(memory);
         write_start_info(&memory, id, &spec, config.len())
@@ -127,6 +132,12 @@ impl Domain {
         parts.process = Some(Running { worker, thread });
         self.life.stage = Stage::Starting;
         Ok(())
+    }
+
+    /// Whether it has ever said that it is ready.
+    #[must_use]
+    pub fn was_ready(&self) -> bool {
+        self.counters.ready.load(Ordering::Acquire)
     }
 
     /// Whether it was killed, and the kernel does not let go of its process.
@@ -196,7 +207,7 @@ fn write_start_info(memory: &Memory, id: DomId, spec: &NewDomain, config: usize)
         (info::START_CONFIG_BYTES, config as u64),
         (info::START_DEVICES, u64::from(spec.devices)),
         (info::START_CPUS, cpus),
-        (info::START_TSC_HZ, shmem::time::tsc_hz()),
+        (info::START_TSC_HZ, spec.tsc_hz),
     ] {
         span.u64(offset)?.store(value, Ordering::Relaxed);
     }

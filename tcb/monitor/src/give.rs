@@ -74,13 +74,14 @@ mod tests {
             window_slots: 8,
             collateral: 0,
             cpus: [0; CPU_WORDS],
+            tsc_hz: 0,
             devices: 0,
         }
     }
 
     fn machine() -> (Hypervisor, DomId) {
         let mut machine = Hypervisor::new(None).unwrap();
-        let id = machine.create_domain(spec(), &[]).unwrap();
+        let id = machine.create_domain(spec(), &[], None).unwrap();
         (machine, id)
     }
 
@@ -179,7 +180,7 @@ mod tests {
     fn who_is_given_up_needs_no_new_thread() {
         let (mut machine, id) = machine();
         let (says, said) = channel();
-        let ended_by = [id, machine.create_domain(spec(), &[]).unwrap()].map(|id| {
+        let ended_by = [id, machine.create_domain(spec(), &[], None).unwrap()].map(|id| {
             let control: Arc<dyn DeviceControl> = Arc::new(Says(says.clone()));
             let device = Device {
                 control: Some(control),
@@ -212,6 +213,33 @@ mod tests {
         is_gone_soon(&mut machine, id);
         assert_eq!(machine.domain(id).unwrap().life.text(), "over");
         machine.forget(id).unwrap();
+    }
+
+    /// XDP-10.
+    #[test]
+    fn frames_that_are_left_are_the_next_domains_if_they_are_as_many() {
+        let mut machine = Hypervisor::new(None).unwrap();
+        let spec = |replaces, frames| NewDomain {
+            replaces,
+            frames,
+            ..spec()
+        };
+        let frames = |machine: &Hypervisor, id| Arc::clone(&machine.memory(id).unwrap().frames);
+        let mut id = machine.create_domain(spec(None, 2), &[], None).unwrap();
+        for (next, is_heir) in [(2, true), (2, true), (3, false)] {
+            let before = frames(&machine, id);
+            before.span().put(&[7; 16]).unwrap();
+            machine.give_up(id, "over");
+            is_gone_soon(&mut machine, id);
+            let left = Some(Arc::clone(&before));
+            let spec = spec(Some(id), next);
+            id = machine.create_domain(spec, &[], left).unwrap();
+            let now = frames(&machine, id);
+            assert_eq!(Arc::ptr_eq(&now, &before), is_heir);
+            let mut bytes = [0; 16];
+            now.span().take(16).get(&mut bytes).unwrap();
+            assert_eq!(bytes, [if is_heir { 7 } else { 0 }; 16]);
+        }
     }
 
     /// A domain that is given up may wait for ever: others' descriptors are closed all the same.

@@ -8,7 +8,7 @@ use crate::domain::{Domain, Parts};
 use crate::grant::mechanism::Make;
 use crate::hypercall::Shared;
 use crate::life::Demand;
-use crate::memory::Memory;
+use crate::memory::{Left, Memory};
 use crate::numbers::Numbers;
 use crate::post::Post;
 use crate::spec::{DomainError, Start};
@@ -20,7 +20,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
@@ -75,14 +74,20 @@ impl Hypervisor {
     }
 
     /// Builds a domain: its memory, event channel and account. One that replaces another, of which
-    /// nothing is left, has another id and other memory, and the connections of the one before,
-    /// which begin anew under the same numbers. Devices are to be given to it again.
+    /// nothing is left, has another id and other memory, but for frames that are left to it, and the
+    /// connections of the one before, which begin anew under the same numbers. Devices are to be
+    /// given to it again.
     ///
     /// # Errors
     /// Something of the one before is left, or see [`DomainError`]; nothing has changed then.
-    pub fn create_domain(&mut self, spec: NewDomain, config: &[u8]) -> Result<DomId, DomainError> {
+    pub fn create_domain(
+        &mut self,
+        spec: NewDomain,
+        config: &[u8],
+        left: Left,
+    ) -> Result<DomId, DomainError> {
         let Some(dead) = spec.replaces else {
-            let domain = self.build(spec, config)?;
+            let domain = self.build(spec, config, None)?;
             let id = domain.id;
             self.domains.push(domain);
             return Ok(id);
@@ -93,7 +98,7 @@ impl Hypervisor {
             let what = "something of the one before is still there";
             DomainError::new(spec.name.as_str(), what)
         })?;
-        let domain = self.build(spec, config)?;
+        let domain = self.build(spec, config, left)?;
         let id = domain.id;
         if let Some(parts) = &domain.parts {
             let new = (id, Arc::clone(&parts.port));
@@ -106,9 +111,9 @@ impl Hypervisor {
         Ok(id)
     }
 
-    fn build(&mut self, spec: NewDomain, config: &[u8]) -> Result<Domain, DomainError> {
+    fn build(&mut self, spec: NewDomain, config: &[u8], left: Left) -> Result<Domain, DomainError> {
         let id = self.next_id(spec.name.as_str())?;
-        let built = Domain::build(id, spec, config);
+        let built = Domain::build(id, spec, config, left);
         let domain = built.inspect_err(|_| self.ids.give_back(id.0.into()))?;
         if let Some(Parts { memory, .. }) = &domain.parts {
             let (mut accounts, memory) = (self.shared.grants.lock(), Arc::clone(memory));
@@ -274,7 +279,7 @@ impl Hypervisor {
                 self.started(id, now_ns);
             }
             if let Some(domain) = self.domain_mut(id)
-                && domain.counters.ready.load(Ordering::Acquire)
+                && domain.was_ready()
             {
                 domain.life.ready(now_ns);
             }

@@ -47,5 +47,6 @@ mod worker;
 pub use device::{Device, DeviceControl, DeviceMap, NoRoom};
 pub use domain::Domain;
 pub use hypervisor::Hypervisor;
+pub use memory::Left;
 pub use pins::Pin;
 pub use spec::{DomainError, Start};

@@ -5,6 +5,7 @@ use abi::layout::{self, info, mailbox};
 use shmem::{Region, Span};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// A domain's information region, its page frames and its mailbox. They live as long as anybody has
 /// a use for them: the domain, or a domain that has one of its frames mapped.
@@ -13,7 +14,7 @@ pub struct Memory {
     /// The information region.
     pub info: Region,
     /// The page frames.
-    pub frames: Region,
+    pub frames: Arc<Region>,
     frames_readonly: OwnedFd,
     /// The mailbox, which is the domain's and the manager's: nobody here looks into it.
     pub mailbox: Region,
@@ -25,7 +26,7 @@ pub struct Memory {
 
 impl Memory {
     /// Makes all regions, all zero but for a configuration, in which the domain finds what it is
-    /// to do.
+    /// to do. Frames that another one has left are taken, if they are as many.
     ///
     /// # Errors
     /// The kernel has no memory or no descriptors left.
@@ -34,13 +35,18 @@ impl Memory {
         frame_count: u32,
         grant_entries: u32,
         config: &[u8],
+        left: Left,
     ) -> io::Result<Self> {
         let bytes = info::bytes(grant_entries, config.len());
         let info = Region::create(&format!("info-{id}"), bytes)?;
         let place = info.span().skip(info::config(grant_entries));
         let written = place.take(config.len()).put(config);
         written.map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let frames = Region::create(&format!("frames-{id}"), frame_count as usize * layout::PAGE)?;
+        let bytes = frame_count as usize * layout::PAGE;
+        let frames = match left.filter(|left| left.span().len() == bytes) {
+            Some(left) => left,
+            None => Arc::new(Region::create(&format!("frames-{id}"), bytes)?),
+        };
         let frames_readonly = frames.readonly_fd()?;
         let mailbox = Region::create(&format!("mailbox-{id}"), mailbox::BYTES)?;
         Ok(Self {
@@ -83,3 +89,6 @@ impl Memory {
         (self.frames.fd(), self.frames_readonly.as_fd())
     }
 }
+
+/// Page frames of a domain that is gone, as it has left them, for the one that takes its place.
+pub type Left = Option<Arc<Region>>;

@@ -28,10 +28,7 @@ impl Worker {
             cpus: &self.spec.cpus,
             uid: start.uid,
         });
-        let mut sandboxed = spawned.map_err(|error| match sandbox::probe() {
-            Ok(()) => error.to_string(),
-            Err(why) => format!("{error} ({why})"),
-        })?;
+        let mut sandboxed = spawned.map_err(|error| error.to_string())?;
         let missing = std::mem::take(&mut sandboxed.missing);
         let process = Process::new(sandboxed);
         let process = process.map_err(|error| format!("keeping its descriptors: {error}"))?;

@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_worker_stops_whatever_it_does() {
         for calls in [0, 1, 2, 100, 20_000] {
-            let memory = Arc::new(Memory::create(DomId(0), 1, 0, &[]).unwrap());
+            let memory = Arc::new(Memory::create(DomId(0), 1, 0, &[], None).unwrap());
             let shared = Arc::new(Shared::new(None));
             let held = Arc::clone(&memory);
             shared.grants.lock().insert(DomId(0), held, 0);

@@ -38,7 +38,7 @@ fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
     let slots = ENTRIES + table_slots(ENTRIES);
     let memories: Vec<_> = (0..=granters)
         .map(|id| {
-            let memory = Arc::new(Memory::create(DomId(id), ENTRIES, ENTRIES, &[]).unwrap());
+            let memory = Arc::new(Memory::create(DomId(id), ENTRIES, ENTRIES, &[], None).unwrap());
             let window = slots * u32::from(granters);
             let mut grants = shared.grants.lock();
             grants.insert(DomId(id), Arc::clone(&memory), window);

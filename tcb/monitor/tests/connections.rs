@@ -28,7 +28,7 @@ struct End {
 
 impl End {
     fn new(id: DomId) -> Self {
-        let memory = Arc::new(Memory::create(id, 1, 0, &[]).unwrap());
+        let memory = Arc::new(Memory::create(id, 1, 0, &[], None).unwrap());
         let port = Arc::new(Port::create(Arc::clone(&memory)).unwrap());
         Self { memory, port }
     }

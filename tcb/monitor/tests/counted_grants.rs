@@ -221,7 +221,7 @@ fn tables_are_bounded() {
 /// afterwards. The pin: a pipe that holds the page by reference.
 #[test]
 fn an_exchanged_frame_is_not_the_one_that_was_pinned() {
-    let memory = Memory::create(DomId(0), 2, 1, &[]).unwrap();
+    let memory = Memory::create(DomId(0), 2, 1, &[], None).unwrap();
     let page = memory.frame(1).unwrap();
     for exchanged in [false, true] {
         page.fill(b'a').unwrap();

@@ -224,7 +224,7 @@ impl Serve {
         let unbound = self.units.lock().remove(&number).and_then(Arc::into_inner);
         let unbound = unbound.ok_or_else(|| format!("there is no socket {number} to bind"))?;
         let bound = unbound.bind()?;
-        let rings = bound.rings();
+        let (rings, lasts) = (bound.rings(), bound.lasts());
         let kept: io::Result<Vec<_>> = bound
             .kept()
             .into_iter()
@@ -232,7 +232,7 @@ impl Serve {
             .collect();
         let kept = kept?;
         self.insert(number, bound);
-        Ok((Outcome::Bound { rings }, kept))
+        Ok((Outcome::Bound { rings, lasts }, kept))
     }
 }
 

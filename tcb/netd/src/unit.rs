@@ -280,6 +280,12 @@ impl Unit {
         })
     }
 
+    /// Whether who has a bound socket next can go on with it: all its chunks are to be found. An
+    /// interface that writes packets by itself has some where nobody sees them.
+    pub(crate) fn lasts(&self) -> bool {
+        matches!(self, Self::Shared(device) if device.is_copied())
+    }
+
     /// What is to be seen of a bound socket's rings.
     pub(crate) fn rings(&self) -> [RingPlace; 4] {
         let place = |part: &RingPages| RingPlace {

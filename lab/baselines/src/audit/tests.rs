@@ -38,7 +38,7 @@ impl World {
 fn books() -> World {
     let world = World::default();
     for id in [USER, GRANTER, IDLE] {
-        let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[]).unwrap());
+        let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
         world.grants.lock().insert(id, memory, SLOTS);
     }
     let mut books = world.lock();

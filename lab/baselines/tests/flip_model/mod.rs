@@ -94,7 +94,7 @@ impl Rig {
             alive: [true; 3],
         };
         for id in (0..3).map(DomId) {
-            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[]).unwrap());
+            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
             rig.grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             let spy = Arc::new(Mutex::new(Spy::default()));
             let reached = Arc::clone(&spy) as _;

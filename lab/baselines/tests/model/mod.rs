@@ -184,7 +184,7 @@ impl Rig {
         let mut callers = Vec::new();
         let mechanism = baselines::mechanisms(&grants);
         for id in (0..DOMAINS).map(DomId) {
-            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[]).unwrap());
+            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
             grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             memories.push(memory);
             let space = SharedFake::default();

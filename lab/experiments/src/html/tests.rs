@@ -274,8 +274,13 @@ fn every_item_is_there_or_says_why_not() {
         assert_eq!(page.matches("<p class=\"soft\">Not here: ").count(), {
             paper.item.iter().filter(|item| item.why.is_some()).count()
         });
-        let missing = page.matches("no performance counters, so there are not: ").count();
-        let of_counters = paper.item.iter().filter(|item| item.without_counters.is_some());
+        let missing = page
+            .matches("no performance counters, so there are not: ")
+            .count();
+        let of_counters = paper
+            .item
+            .iter()
+            .filter(|item| item.without_counters.is_some());
         assert_eq!(missing, of_counters.count());
     }
 }

@@ -79,8 +79,9 @@ mod tests {
             ("dtlb_misses_per_packet.total", 2.0),
             ("events_counted", 0.5),
         ];
-        let expected: BTreeMap<String, f64> =
-            expected.map(|(name, value)| (name.to_owned(), value)).into();
+        let expected: BTreeMap<String, f64> = expected
+            .map(|(name, value)| (name.to_owned(), value))
+            .into();
         assert_eq!(out, expected);
         out.clear();
         figures(&Counts::default(), "packet", 2.0, &mut out);

@@ -13,7 +13,12 @@
 //!
 //! What the kernel writes is trusted to be a packet in the chunk that it was given, and checked all
 //! the same: a chunk that is not the kernel's to give is not taken from it.
+//!
+//! A socket may have been another domain's before, which has ended: its rings are as that left
+//! them, and packets have come meanwhile. They are taken like any others; which chunks the dead
+//! domain had is found out by and by.
 
+mod owed;
 mod queue;
 mod ring;
 
@@ -21,7 +26,8 @@ pub use queue::{QueueParts, XdpQueue};
 
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;
-use nic::{BufferId, Buffers, Caps, Frame, Nic, Piece, TxReport};
+use nic::{Buffer, BufferId, Buffers, Caps, Frame, Nic, Piece, TxReport};
+use owed::Owed;
 use ring::{Consumer, Descriptor, Producer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shmem::Span;
@@ -89,6 +95,8 @@ pub struct XdpNic {
     sending: Vec<Sending>,
     /// Those that are idle.
     idle: Vec<u32>,
+    /// What the domain before has left with the kernel; none: there was none, or all is known.
+    owed: Option<Owed>,
     counters: Counters,
     kernel: KernelCounters,
 }
@@ -138,22 +146,82 @@ impl XdpNic {
         };
         let chunks = umem.len().checked_div(chunk_bytes)?;
         let send_chunks = send_chunks.min(chunks);
+        let (fill, transmit) = (producer(Ring::Fill)?, producer(Ring::Transmit)?);
+        let mut completion = consumer(Ring::Completion)?;
+        // What the domain before has handed over is still sent; what was sent of it is ours again.
+        let mut sending = vec![Sending::Idle; send_chunks];
+        for address in transmit.pending_addresses() {
+            let chunk = usize::try_from(address).ok()? / chunk_bytes;
+            *sending.get_mut(chunk)? = Sending::Kernel;
+        }
+        completion.skip();
+        let idle = |chunk: &u32| sending.get(*chunk as usize) == Some(&Sending::Idle);
+        let idle = (0..send_chunks as u32).rev().filter(idle).collect();
+        let had_owner = fill.was_used() || transmit.was_used();
         Some(Self {
             fd,
             umem,
             chunk_bytes,
             mtu,
             receive: consumer(Ring::Receive)?,
-            transmit: producer(Ring::Transmit)?,
-            fill: producer(Ring::Fill)?,
-            completion: consumer(Ring::Completion)?,
+            transmit,
+            fill,
+            completion,
             lent: vec![BufferId::NONE; chunks],
             lent_chunks: 0,
-            sending: vec![Sending::Idle; send_chunks],
-            idle: (0..send_chunks as u32).rev().collect(),
+            sending,
+            idle,
+            owed: had_owner.then(|| Owed::new(chunks)),
             counters: Counters::default(),
             kernel,
         })
+    }
+
+    /// The chunk that a buffer of the supply is, and its place; none: it is of other memory.
+    fn chunk_of(&self, buffer: &Buffer) -> Option<(usize, usize)> {
+        let offset = buffer.span.addr().wrapping_sub(self.umem.addr());
+        let chunk = offset / self.chunk_bytes;
+        let whole = offset.is_multiple_of(self.chunk_bytes)
+            && buffer.span.len() >= self.chunk_bytes
+            && (self.sending.len()..self.lent.len()).contains(&chunk);
+        whole.then_some((chunk, offset))
+    }
+
+    /// Finds out, by and by, which chunks the kernel has of those that the domain before has lent
+    /// it. At first it may have any.
+    fn settle(&mut self, now_ns: u64, buffers: &mut dyn Buffers) {
+        let Some(mut owed) = self.owed.take() else {
+            return;
+        };
+        if owed.begins(now_ns) {
+            let mut foreign = Vec::new();
+            while let Some(buffer) = buffers.take() {
+                let place = self.chunk_of(&buffer).map(|(chunk, _)| chunk);
+                match place.and_then(|chunk| Some((chunk, self.lent.get_mut(chunk)?))) {
+                    Some((chunk, lent)) => {
+                        owed.lent(chunk);
+                        *lent = buffer.id;
+                        self.lent_chunks += 1;
+                    }
+                    None => foreign.push(buffer.id),
+                }
+            }
+            foreign.into_iter().for_each(|id| buffers.put(id));
+        }
+        if owed.is_due(now_ns) {
+            let there = self
+                .fill
+                .pending_addresses()
+                .chain(self.receive.addresses());
+            let chunk_bytes = self.chunk_bytes as u64;
+            for chunk in owed.look(now_ns, there.map(|address| address / chunk_bytes)) {
+                if let Some(lent) = self.lent.get_mut(chunk) {
+                    buffers.put(std::mem::replace(lent, BufferId::NONE));
+                    self.lent_chunks -= 1;
+                }
+            }
+        }
+        self.owed = (!owed.is_settled()).then_some(owed);
     }
 
     /// Lends the kernel as many of the supply's buffers as it takes and there are.
@@ -163,20 +231,15 @@ impl XdpNic {
         while room > 0
             && let Some(buffer) = buffers.take()
         {
-            let offset = buffer.span.addr().wrapping_sub(self.umem.addr());
-            let chunk = offset / self.chunk_bytes;
-            let whole = offset.is_multiple_of(self.chunk_bytes)
-                && buffer.span.len() >= self.chunk_bytes
-                && chunk >= self.sending.len();
-            match self.lent.get_mut(chunk) {
-                Some(lent) if whole && *lent == BufferId::NONE => *lent = buffer.id,
+            let place = self.chunk_of(&buffer);
+            let place = place.and_then(|(chunk, at)| Some((self.lent.get_mut(chunk)?, at)));
+            let Some((lent, offset)) = place.filter(|(lent, _)| **lent == BufferId::NONE) else {
                 // A supply of other memory: no frame can come into it.
-                _ => {
-                    buffers.put(buffer.id);
-                    self.counters.foreign += 1;
-                    break;
-                }
-            }
+                buffers.put(buffer.id);
+                self.counters.foreign += 1;
+                break;
+            };
+            *lent = buffer.id;
             self.fill.put_address(offset as u64);
             self.lent_chunks += 1;
             room -= 1;
@@ -204,6 +267,9 @@ impl XdpNic {
             return None;
         }
         self.lent_chunks -= 1;
+        if let Some(owed) = &mut self.owed {
+            owed.came(chunk);
+        }
         let within = address % self.chunk_bytes + len <= self.chunk_bytes;
         let span = self.umem.sub(address, len);
         let Some(span) = span.filter(|_| within && len >= ETHERNET) else {
@@ -310,11 +376,12 @@ impl Nic for XdpNic {
 
     fn rx(
         &mut self,
-        _now_ns: u64,
+        now_ns: u64,
         budget: usize,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
+        self.settle(now_ns, buffers);
         if self.transmit.pending() > 0 {
             self.kick();
         }
@@ -355,7 +422,9 @@ impl Nic for XdpNic {
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         let waits = self.transmit.pending() > 0 || self.lent_chunks == 0;
-        waits.then(|| now_ns.saturating_add(RETRY_NS))
+        let retry = waits.then(|| now_ns.saturating_add(RETRY_NS));
+        let look = self.owed.as_ref().map(|owed| owed.due_ns(now_ns));
+        retry.into_iter().chain(look).min()
     }
 
     fn starved(&self) -> bool {

@@ -23,6 +23,7 @@ struct Words {
     entries: Span,
     /// Number of entries, a power of two.
     count: u32,
+    entry_bytes: usize,
 }
 
 impl Words {
@@ -34,12 +35,24 @@ impl Words {
             flags: word(layout.flags)?,
             entries: ring.sub(usize::from(layout.entries), count as usize * entry_bytes)?,
             count,
+            entry_bytes,
         };
-        count.is_power_of_two().then_some(words)
+        // Another domain may have written them before us.
+        let there = words.producer.load(Ordering::Relaxed);
+        let there = there.wrapping_sub(words.consumer.load(Ordering::Relaxed));
+        (count.is_power_of_two() && there <= count).then_some(words)
     }
 
     fn at(&self, number: u32) -> usize {
-        (number & (self.count - 1)) as usize
+        (number & (self.count - 1)) as usize * self.entry_bytes
+    }
+
+    /// The addresses of so many entries, from one number on.
+    fn addresses(&self, first: u32, count: u32) -> impl Iterator<Item = u64> {
+        (0..count).filter_map(move |n| {
+            let entry = self.entries.u64(self.at(first.wrapping_add(n)))?;
+            Some(entry.load(Ordering::Relaxed))
+        })
     }
 }
 
@@ -52,7 +65,8 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    /// The ring that lies in `ring`; none if it does not fit or `count` is no power of two.
+    /// The ring that lies in `ring`; none if it does not fit, if `count` is no power of two, or if
+    /// more is in it than fits. It need not be empty.
     pub(super) fn new(
         ring: Span,
         layout: RingLayout,
@@ -71,6 +85,19 @@ impl Producer {
         self.written.wrapping_sub(taken).min(self.words.count)
     }
 
+    /// Whether anything was ever put into it.
+    pub(super) fn was_used(&self) -> bool {
+        self.written != 0
+    }
+
+    /// The addresses of what the kernel has not taken yet, as far as it says: it gives places back
+    /// once it has taken all that it knows of.
+    pub(super) fn pending_addresses(&self) -> impl Iterator<Item = u64> {
+        let pending = self.pending();
+        let words = &self.words;
+        words.addresses(self.written.wrapping_sub(pending), pending)
+    }
+
     /// Entries that can be written.
     pub(super) fn free(&self) -> u32 {
         self.words.count - self.pending()
@@ -78,7 +105,7 @@ impl Producer {
 
     /// Writes an address; there must be room.
     pub(super) fn put_address(&mut self, address: u64) {
-        let at = self.words.at(self.written) * 8;
+        let at = self.words.at(self.written);
         if let Some(entry) = self.words.entries.u64(at) {
             entry.store(address, Ordering::Relaxed);
         }
@@ -87,7 +114,7 @@ impl Producer {
 
     /// Writes a packet's descriptor; there must be room.
     pub(super) fn put_packet(&mut self, address: u64, len: u32) {
-        let at = self.words.at(self.written) * 16;
+        let at = self.words.at(self.written);
         if let (Some(start), Some(rest)) =
             (self.words.entries.u64(at), self.words.entries.u64(at + 8))
         {
@@ -154,6 +181,12 @@ impl Consumer {
         (budget.min(u32::MAX as usize) as u32).min(self.look())
     }
 
+    /// The addresses of what can be taken, found out anew.
+    pub(super) fn addresses(&mut self) -> impl Iterator<Item = u64> {
+        let left = self.look();
+        self.words.addresses(self.taken, left)
+    }
+
     fn left(&self) -> u32 {
         self.seen.wrapping_sub(self.taken).min(self.words.count)
     }
@@ -163,7 +196,7 @@ impl Consumer {
         if ahead >= self.left() {
             return None;
         }
-        let at = self.words.at(self.taken.wrapping_add(ahead)) * 16;
+        let at = self.words.at(self.taken.wrapping_add(ahead));
         let address = self.words.entries.u64(at)?.load(Ordering::Relaxed);
         let len = self.words.entries.u32(at + 8)?.load(Ordering::Relaxed);
         Some(Descriptor { address, len })
@@ -181,10 +214,17 @@ impl Consumer {
         if self.left() == 0 {
             return None;
         }
-        let at = self.words.at(self.taken) * 8;
+        let at = self.words.at(self.taken);
         let address = self.words.entries.u64(at)?.load(Ordering::Relaxed);
         self.taken = self.taken.wrapping_add(1);
         Some(address)
+    }
+
+    /// Leaves out all that there is.
+    pub(super) fn skip(&mut self) {
+        self.look();
+        self.taken = self.seen;
+        self.release();
     }
 
     /// Gives the kernel the places of what was taken.
@@ -260,6 +300,33 @@ mod tests {
         assert_eq!((producer.pending(), producer.free()), (4, 0));
         span.store_u32(0, u32::MAX).unwrap();
         assert_eq!(consumer.look(), 4);
+    }
+
+    #[test]
+    fn who_comes_later_sees_what_was_left() {
+        let span = ring();
+        let mut before = Producer::new(span, LAYOUT, 4, 8).unwrap();
+        assert!(!before.was_used());
+        (1..=3).for_each(|n| before.put_address(n << 11));
+        before.publish();
+        before.put_address(9 << 11);
+        let mut taker = Consumer::new(span, LAYOUT, 4, 8).unwrap();
+        taker.look();
+        taker.take_address();
+        taker.release();
+        // What was not shown is nobody's.
+        let after = Producer::new(span, LAYOUT, 4, 8).unwrap();
+        assert!(after.was_used());
+        assert_eq!(
+            after.pending_addresses().collect::<Vec<_>>(),
+            [2 << 11, 3 << 11]
+        );
+        assert_eq!(taker.addresses().collect::<Vec<_>>(), [2 << 11, 3 << 11]);
+        assert_eq!(after.free(), 2);
+        // More than fits: somebody lied.
+        span.store_u32(0, 9).unwrap();
+        assert!(Producer::new(span, LAYOUT, 4, 8).is_none());
+        assert!(Consumer::new(span, LAYOUT, 4, 8).is_none());
     }
 
     #[test]

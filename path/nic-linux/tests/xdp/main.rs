@@ -35,6 +35,7 @@ struct Wire {
     device: XdpDevice,
     interface: Arc<Netdevice>,
     rings: Span,
+    area: Area,
     namespace: Namespace,
 }
 
@@ -71,6 +72,23 @@ fn place() -> Option<Namespace> {
     Some(Namespace::new().unwrap())
 }
 
+/// What a domain has of a socket; none if its rings make no sense.
+fn data_path(device: &XdpDevice, rings: Span, area: Area) -> Option<(XdpNic, Pool)> {
+    let parts = Parts {
+        fd: device.socket().as_fd().try_clone_to_owned().unwrap(),
+        umem: area.span(),
+        chunk_bytes: CHUNK,
+        send_chunks: SEND_CHUNKS,
+        rings,
+        layouts: Ring::ALL.map(|ring| device.socket().layout(ring)),
+        entries: ENTRIES,
+        mtu: 1500,
+    };
+    let rest = (CHUNKS - SEND_CHUNKS) * CHUNK;
+    let pool = Pool::new(area.part(SEND_CHUNKS * CHUNK, rest).unwrap(), CHUNK);
+    Some((XdpNic::new(parts, Box::new(Vec::new))?, pool))
+}
+
 impl Wire {
     fn new() -> Option<Self> {
         let namespace = place()?;
@@ -98,25 +116,14 @@ impl Wire {
             Err(error) => panic!("{error}"),
         };
         let rings = map_rings(&device.ring_pages(), device.socket().as_fd());
-        let parts = Parts {
-            fd: device.socket().as_fd().try_clone_to_owned().unwrap(),
-            umem: area.span(),
-            chunk_bytes: CHUNK,
-            send_chunks: SEND_CHUNKS,
-            rings,
-            layouts: Ring::ALL.map(|ring| device.socket().layout(ring)),
-            entries: ENTRIES,
-            mtu: 1500,
-        };
-        let rest = (CHUNKS - SEND_CHUNKS) * CHUNK;
-        let pool = Pool::new(area.part(SEND_CHUNKS * CHUNK, rest).unwrap(), CHUNK);
-        let nic = XdpNic::new(parts, Box::new(Vec::new)).unwrap();
+        let (nic, pool) = data_path(&device, rings, area).unwrap();
         let mut wire = Self {
             nic,
             pool,
             device,
             interface,
             rings,
+            area,
             namespace,
         };
         // The kernel is given buffers by the first look.
@@ -146,7 +153,8 @@ impl Wire {
         let mut all = Vec::new();
         loop {
             let mut frames = Vec::new();
-            self.nic.rx(0, 64, &mut self.pool, &mut frames);
+            let now_ns = shmem::time::monotonic_ns();
+            self.nic.rx(now_ns, 64, &mut self.pool, &mut frames);
             for mut frame in frames {
                 let bytes = frame.to_vec().unwrap();
                 // The kernel says something of its own now and then.
@@ -169,6 +177,17 @@ impl Wire {
             .collect();
         let pick: Vec<u32> = (0..frames.len() as u32).collect();
         self.nic.tx(0, &frames, &pick)
+    }
+
+    /// The domain has ended, whatever it had: another one has its socket and its memory.
+    fn pass_on(&mut self) {
+        (self.nic, self.pool) = data_path(&self.device, self.rings, self.area).unwrap();
+    }
+
+    /// What the NIC counts under a name.
+    fn counted(&self, name: &str) -> u64 {
+        let all = self.nic.counters();
+        all.iter().find(|(known, _)| *known == name).unwrap().1
     }
 
     /// All but the namespace goes.
@@ -332,6 +351,81 @@ fn frames_come_and_go_whole_and_in_order() {
         assert!(came == frames, "round {round}: {} came", came.len());
     }
     assert_eq!(Counter::ALL.map(|counter| wire.counter(counter)), before);
+}
+
+/// XDP-10: what comes while there is no domain is there for the next one, and no chunk is lost for
+/// good, whichever the dead domain had.
+#[test]
+fn what_comes_while_nobody_has_the_socket_is_there_for_the_next_domain() {
+    let Some(mut wire) = Wire::new() else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    for life in 0..20 {
+        // It had some itself when it died, and some were on their way to it.
+        let held: Vec<_> = (0..life * 4).map(|n| frame(n, 100)).collect();
+        held.iter().for_each(|frame| station.send(frame));
+        let mut frames = Vec::new();
+        wait_until("they come", || {
+            let now_ns = shmem::time::monotonic_ns();
+            wire.nic.rx(now_ns, 64, &mut wire.pool, &mut frames);
+            frames.len() >= held.len()
+        });
+        let report = wire.send(&[frame(7777, 200)]);
+        assert_eq!(report.sent, 1);
+        let meanwhile: Vec<_> = (0..40).map(|n| frame(1000 * life + n, 300)).collect();
+        meanwhile.iter().for_each(|frame| station.send(frame));
+        wire.pass_on();
+        let came = wire.receive(meanwhile.len(), PATIENCE);
+        assert!(came == meanwhile, "life {life}: {} came", came.len());
+        assert_eq!(station.receive(1), [frame(7777, 200)]);
+        // The kernel says what it has taken when it has taken all that it knows of.
+        wait_until("it still looks for chunks", || {
+            (0..ENTRIES / 2).for_each(|n| station.send(&frame(n, 64)));
+            wire.receive(ENTRIES as usize / 2, Duration::from_millis(15));
+            wire.nic.next_due(0).is_none()
+        });
+    }
+    // All chunks are in their places: more are under way at once than if any had been lost.
+    let burst: Vec<_> = (0..ENTRIES).map(|n| frame(n, 64)).collect();
+    for round in 0..20 {
+        burst.iter().for_each(|frame| station.send(frame));
+        let came = wire.receive(burst.len(), PATIENCE);
+        assert!(came == burst, "round {round}: {} came", came.len());
+    }
+    assert_eq!(wire.counted("rx_malformed"), 0);
+    let report = wire.send(
+        &(0..3 * SEND_CHUNKS as u32)
+            .map(|n| frame(n, 99))
+            .collect::<Vec<_>>(),
+    );
+    assert_eq!((report.sent as usize, report.full), (3 * SEND_CHUNKS, 0));
+}
+
+/// A domain that dies may have written anything into its rings before.
+#[test]
+fn what_a_liar_has_left_costs_the_next_domain_packets_and_not_the_socket() {
+    let Some(mut wire) = Wire::new() else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    let end = (CHUNKS * CHUNK) as u64;
+    // The same chunk again and again, one to send from, and none at all.
+    let last = end - CHUNK as u64;
+    for lie in [last, 0, end, u64::MAX].repeat(ENTRIES as usize / 4) {
+        wire.forge(Ring::Fill, &[lie]);
+    }
+    // More in it than fits: who comes next sees that, and has no use for the socket.
+    assert!(data_path(&wire.device, wire.rings, wire.area).is_none());
+    let (span, layout) = wire.ring(Ring::Fill);
+    let word = |at: u16| span.u32(at.into()).unwrap();
+    let taken = word(layout.consumer).load(std::sync::atomic::Ordering::Relaxed);
+    let most = taken.wrapping_add(ENTRIES);
+    word(layout.producer).store(most, std::sync::atomic::Ordering::Relaxed);
+    wire.pass_on();
+    // Once the kernel has used up the lies all is well.
+    wait_until("frames come again", || {
+        (0..ENTRIES).for_each(|n| station.send(&frame(n, 64)));
+        let came = wire.receive(ENTRIES as usize, Duration::from_millis(50));
+        came.iter()
+            .eq(&(0..ENTRIES).map(|n| frame(n, 64)).collect::<Vec<_>>())
+    });
 }
 
 #[test]

@@ -142,8 +142,6 @@ messages! {
         13 Audit {}
         /// Keep the file beside for the next manager, who reads what this one has written to it.
         14 Keep {}
-        /// Whether domains can run here at all; refused: why not.
-        15 Probe {}
         /// End everything.
         16 End {
             /// Whether the machine failed.
@@ -301,6 +299,8 @@ messages! {
         3 Bound {
             /// What is to be seen of its rings, in the order of their places.
             rings: [RingPlace; 4],
+            /// Whether the domain that takes its domain's place can go on with it.
+            lasts: bool,
         }
         /// It was not done. Beside: why, in words.
         4 Refused {
@@ -353,6 +353,8 @@ pub struct NewDomain {
     pub devices: u32,
     /// CPUs that it may run on, a bit each; none: all.
     pub cpus: [u64; CPU_WORDS],
+    /// Rate of the time-stamp counter, for it to know; 0: it measures that by itself.
+    pub tsc_hz: u64,
 }
 
 /// A socket over page frames, which it receives into and sends from.
@@ -389,6 +391,7 @@ pub struct RingPlace {
 fields! {
     NewDomain {
         replaces name program frames grant_entries window_slots collateral weight devices cpus
+        tsc_hz
     }
 }
 fields! { NewSocket { domain on of first_frame frames chunk_bytes entries rings_slot } }

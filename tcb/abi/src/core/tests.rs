@@ -22,6 +22,7 @@ fn asks() -> Vec<Ask> {
                 weight: 6,
                 devices: 5,
                 cpus: [u64::MAX; CPU_WORDS],
+                tsc_hz: 0,
             },
         },
         Ask::Open { unit },
@@ -58,7 +59,6 @@ fn asks() -> Vec<Ask> {
         Ask::Status {},
         Ask::Audit {},
         Ask::Keep {},
-        Ask::Probe {},
         Ask::End { failed: true },
         Ask::Forget { domain },
     ]
@@ -80,6 +80,7 @@ fn every_message_survives_its_way() {
     };
     let bound = Outcome::Bound {
         rings: [RingPlace { page: 7, pages: 9 }; 4],
+        lasts: true,
     };
     let control = Task::Control {
         unit: 3,

@@ -126,7 +126,6 @@ impl Core {
                 path.map_or(Ok(()), |path| crate::state::write(path, &bytes))?;
             }
             Ask::Forget { domain } => self.forget(domain)?,
-            Ask::Probe {} => sandbox::probe()?,
             Ask::End { failed } => {
                 if failed {
                     self.failure = Some(None);
@@ -154,7 +153,8 @@ impl Core {
         // A configuration beyond CONFIG_MAX is refused below, with the domain's name.
         let config = sealed::read(beside(fds)?, 2 * info::CONFIG_MAX)?;
         let replaces = domain.replaces;
-        let id = self.hypervisor.create_domain(domain, &config)?;
+        let left = replaces.and_then(|dead| self.left_by(dead));
+        let id = self.hypervisor.create_domain(domain, &config, left)?;
         replaces.and_then(|dead| self.known.remove(&dead));
         value(id.0.into(), Vec::new())
     }

@@ -19,7 +19,7 @@ use abi::core::{NewSocket, Outcome, Record, RingPlace, Stage, Task, Tell};
 use abi::layout::ring_slots;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, Received, sealed};
-use monitor::{Device, DeviceMap, Pin};
+use monitor::{Device, DeviceMap, Left, Pin};
 use shmem::Span;
 use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,6 +32,17 @@ const ENTRIES_MAX: u32 = 1 << 16;
 
 type Fds = Vec<OwnedFd>;
 type Rings = [RingPlace; 4];
+
+/// A socket that is bound, and whose it is or was.
+#[derive(Debug)]
+pub(super) struct Bound {
+    socket: NewSocket,
+    rings: Rings,
+    /// If it goes on when its domain has ended: the domain's frames.
+    lasts: Left,
+    /// From here on netd forgets the socket when nobody has this any more.
+    control: Arc<Socket>,
+}
 
 fn netd_is_away() -> Refusal {
     let why = "netd is being started again".into();
@@ -103,6 +114,7 @@ impl Core {
     /// Closes a device, also one that netd is still opening: it does so before it closes it. A netd
     /// that ends before it has done so leaves it to the next one.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> Answer {
+        self.lasting.remove(&unit);
         let (is_opening, description) = self.units.close(token, unit);
         let opening = |by| Unit::new(Task::TakeUp { unit, given: 0 }, vec![by]);
         let mut left = self.units.kept.remove(&unit);
@@ -136,6 +148,18 @@ impl Core {
     pub(super) fn give_socket(&mut self, token: u32, socket: NewSocket, fds: Fds) -> Answer {
         if !(1..=ENTRIES_MAX).contains(&socket.entries) {
             return Err(format!("a ring of {} entries", socket.entries).into());
+        }
+        if socket.of.is_none()
+            && let Some(bound) = self.lasting.remove(&socket.on)
+        {
+            // Who takes a domain's place goes on with its socket, over the same frames.
+            let domain = bound.socket.domain;
+            let is_same = bound.socket == NewSocket { domain, ..socket };
+            let memory = self.hypervisor.memory(socket.domain);
+            let has = |left| memory.is_some_and(|memory| Arc::ptr_eq(&memory.frames, left));
+            if is_same && bound.lasts.as_ref().is_some_and(has) {
+                return self.give_bound(Bound { socket, ..bound });
+            }
         }
         let unit = self.units.next_socket();
         let (on, is_queue) = (socket.on, socket.of.is_some());
@@ -175,8 +199,8 @@ impl Core {
             }
             (Outcome::Opened { given }, Waits::Open(unit, _)) => self.opened(unit, given, fds),
             (Outcome::Made {}, Waits::Make(socket, unit)) => self.made(token, socket, unit, fds),
-            (Outcome::Bound { rings }, Waits::Bind(socket, unit, _)) => {
-                self.bound(socket, unit, rings, fds)
+            (Outcome::Bound { rings, lasts }, Waits::Bind(socket, unit, _)) => {
+                self.bound(socket, unit, (rings, lasts), fds)
             }
             _ => Err("netd has answered something else".into()),
         };
@@ -192,6 +216,19 @@ impl Core {
         let open = Unit::new(Task::TakeUp { unit, given }, take(fds));
         self.units.kept.insert(unit, open);
         value(given.into(), vec![lacks])
+    }
+
+    /// The frames of a dead domain with whose sockets the next one can go on: if it was ever
+    /// ready, for else it may have found something there that nobody can go on with.
+    pub(super) fn left_by(&self, dead: DomId) -> Left {
+        let dead = self
+            .hypervisor
+            .domain(dead)
+            .filter(|dead| dead.was_ready())?;
+        let mut all = self.lasting.values();
+        all.find(|bound| bound.socket.domain == dead.id)?
+            .lasts
+            .clone()
     }
 
     /// The frames that a socket is over.
@@ -230,28 +267,47 @@ impl Core {
     }
 
     /// A socket is bound: it is the domain's.
-    fn bound(&mut self, socket: NewSocket, unit: u32, rings: Rings, fds: &mut Fds) -> Answer {
+    fn bound(
+        &mut self,
+        socket: NewSocket,
+        unit: u32,
+        (rings, lasts): (Rings, bool),
+        fds: &mut Fds,
+    ) -> Answer {
         let (on, is_queue) = (socket.on, socket.of.is_some());
-        // From here on netd forgets the socket when nobody has the control any more.
         let control = Arc::new(Socket {
             netd: Arc::clone(&self.control),
             unit,
             is_queue,
         });
-        self.umem(&socket)?;
-        let device = Device {
-            fd: beside(fds)?.try_clone()?,
-            control: Some(control),
-            pages: places(&rings, socket.rings_slot, socket.entries)?,
-            pin: socket.of.map(|of| Pin {
-                of,
-                first: socket.first_frame,
-                frames: socket.frames,
-            }),
-        };
         let bound = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, take(fds));
         self.units.kept.insert(unit, bound);
+        let memory = self.hypervisor.memory(socket.domain);
+        let frames = memory.map(|memory| Arc::clone(&memory.frames));
+        self.give_bound(Bound {
+            socket,
+            rings,
+            lasts: frames.filter(|_| lasts && !is_queue),
+            control,
+        })
+    }
+
+    /// Gives a domain a socket that is bound.
+    fn give_bound(&mut self, bound: Bound) -> Answer {
+        let (socket, control) = (bound.socket, Arc::clone(&bound.control));
+        self.umem(&socket)?;
+        let kept = self.units.kept.get(&control.unit);
+        let (first, frames) = (socket.first_frame, socket.frames);
+        let device = Device {
+            fd: beside(kept.map_or(&[], |unit| &unit.fds))?.try_clone()?,
+            control: Some(control),
+            pages: places(&bound.rings, socket.rings_slot, socket.entries)?,
+            pin: socket.of.map(|of| Pin { of, first, frames }),
+        };
         self.hypervisor.give_device(socket.domain, Some(device))?;
+        if bound.lasts.is_some() {
+            self.lasting.insert(socket.on, bound);
+        }
         done()
     }
 }

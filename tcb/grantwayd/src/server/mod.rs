@@ -10,6 +10,7 @@ use crate::control::{self, Named};
 use crate::netd::Control;
 use abi::DomId;
 use abi::core::{Record, Stage, Task, Tell, Text};
+use devices::Bound;
 use link::sealed;
 use monitor::Hypervisor;
 use rustix::event::PollFlags;
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     netd: Helper,
     control: Arc<Control>,
     units: Units,
+    /// Sockets that outlive their domains, by the device that they are on.
+    lasting: BTreeMap<u32, Bound>,
     /// The machine's description, as it came: the helpers' to read.
     machine: OwnedFd,
     /// What the manager wants the next one to know; none: the machine was never complete.
@@ -100,6 +103,7 @@ impl Core {
             netd: Helper::new(&args.beside, "grantway-netd", None),
             control: Arc::default(),
             units: Units::default(),
+            lasting: BTreeMap::new(),
             machine: empty,
             kept: None,
             held: Vec::new(),

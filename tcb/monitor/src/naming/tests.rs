@@ -21,6 +21,7 @@ fn spec(window_slots: u32) -> NewDomain {
         window_slots,
         collateral: 1,
         cpus: [0; CPU_WORDS],
+        tsc_hz: 0,
         weight: 1,
         devices: 0,
     }
@@ -34,10 +35,10 @@ fn ids(machine: &Hypervisor) -> Vec<DomId> {
 #[test]
 fn ids_and_numbers_do_not_run_out() {
     let mut machine = Hypervisor::new(None).unwrap();
-    let stays = machine.create_domain(spec(0), &[]).unwrap();
+    let stays = machine.create_domain(spec(0), &[], None).unwrap();
     let mut last = BTreeMap::new();
     for turn in 0..66_000u32 {
-        let id = machine.create_domain(spec(0), &[]).unwrap();
+        let id = machine.create_domain(spec(0), &[], None).unwrap();
         assert_ne!(id, stays);
         if let Some(before) = last.insert(id, turn) {
             assert_eq!(turn - before, 65_535, "the oldest first");
@@ -54,22 +55,25 @@ fn ids_and_numbers_do_not_run_out() {
 fn all_ids_in_use_is_an_error_and_not_the_end() {
     let mut machine = Hypervisor::new(None).unwrap();
     machine.ids = Numbers::new(2, usize::MAX);
-    let first = machine.create_domain(spec(0), &[]).unwrap();
-    machine.create_domain(spec(0), &[]).unwrap();
-    let error = machine.create_domain(spec(0), &[]).unwrap_err().to_string();
+    let first = machine.create_domain(spec(0), &[], None).unwrap();
+    machine.create_domain(spec(0), &[], None).unwrap();
+    let error = machine
+        .create_domain(spec(0), &[], None)
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "domain d: there are no more domain ids");
     machine.forget(first).unwrap_err();
     machine.give_up(first, "over");
     // In the list, with how it ended.
-    machine.create_domain(spec(0), &[]).unwrap_err();
+    machine.create_domain(spec(0), &[], None).unwrap_err();
     // What a start that fails has taken comes back.
     let impossible = NewDomain {
         frames: 0,
         ..spec(0)
     };
     machine.forget(first).unwrap();
-    machine.create_domain(impossible, &[]).unwrap_err();
-    assert_eq!(machine.create_domain(spec(0), &[]).unwrap(), first);
+    machine.create_domain(impossible, &[], None).unwrap_err();
+    assert_eq!(machine.create_domain(spec(0), &[], None).unwrap(), first);
 }
 
 #[derive(Clone, Debug)]
@@ -213,7 +217,7 @@ impl Rig {
         match *op {
             Op::Create => {
                 let named = self.named();
-                if let Ok(id) = self.machine.create_domain(spec(16), &[]) {
+                if let Ok(id) = self.machine.create_domain(spec(16), &[], None) {
                     assert!(!named.contains(&id), "{id} is named");
                     self.begin(id);
                 }
@@ -237,7 +241,7 @@ impl Rig {
                     replaces: Some(dead),
                     ..spec(16)
                 };
-                if let Ok(id) = self.machine.create_domain(new, &[]) {
+                if let Ok(id) = self.machine.create_domain(new, &[], None) {
                     assert!(!named.contains(&id), "{id} is named");
                     self.begin(id);
                 }
@@ -383,7 +387,7 @@ proptest! {
         for (user, number, _) in std::mem::take(&mut rig.pins) {
             rig.machine.shared.counted.pins.remove(user, number);
         }
-        let ids = [(); 5].map(|()| rig.machine.create_domain(spec(0), &[]).map(|id| id.0));
+        let ids = [(); 5].map(|()| rig.machine.create_domain(spec(0), &[], None).map(|id| id.0));
         let mut ids: Vec<_> = ids.into_iter().map(Result::unwrap).collect();
         ids.sort_unstable();
         prop_assert_eq!(ids, [0, 1, 2, 3, 4]);

@@ -115,7 +115,8 @@ impl Rig {
         let counted = CountedGrants::with_limits(Arc::clone(&grants), patience, 1 << 20);
         let memories: Vec<_> = (0..3)
             .map(|id| {
-                let memory = Arc::new(Memory::create(DomId(id), FRAMES, ENTRIES, &[]).unwrap());
+                let memory =
+                    Arc::new(Memory::create(DomId(id), FRAMES, ENTRIES, &[], None).unwrap());
                 grants.lock().insert(DomId(id), Arc::clone(&memory), SLOTS);
                 memory
             })

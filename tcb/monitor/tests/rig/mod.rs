@@ -34,7 +34,7 @@ impl Rig {
     pub(crate) fn new(mechanism: Option<Make>) -> Self {
         let shared = Arc::new(Shared::new(mechanism));
         let memories = [DomId(0), DomId(1)].map(|id| {
-            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[]).unwrap());
+            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
             shared.grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             memory
         });

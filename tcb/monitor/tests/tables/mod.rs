@@ -53,7 +53,7 @@ impl Rig {
         let counted = CountedGrants::with_limits(Arc::clone(&grants), patience, mappings);
         let slots = entries + table_slots(entries);
         for id in 0..=granters {
-            let memory = Arc::new(Memory::create(DomId(id), entries, entries, &[]).unwrap());
+            let memory = Arc::new(Memory::create(DomId(id), entries, entries, &[], None).unwrap());
             let window = slots * u32::from(granters);
             grants.lock().insert(DomId(id), memory, window);
         }

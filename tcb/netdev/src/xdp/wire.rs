@@ -455,6 +455,13 @@ impl XdpDevice {
         &self.socket
     }
 
+    /// Whether the kernel copies what comes, as the interface cannot write it by itself.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        let options = rustix::net::sockopt::xdp_options(self.socket.as_fd());
+        options.is_ok_and(|options| options.is_empty())
+    }
+
     /// What is to be mapped into the domain's window, for each ring.
     #[must_use]
     pub fn ring_pages(&self) -> [RingPages; 4] {

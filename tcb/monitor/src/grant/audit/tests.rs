@@ -11,7 +11,7 @@ const SLOTS: u32 = 8;
 fn books() -> Grants {
     let grants = Grants::default();
     for id in [USER, DomId(1), IDLE] {
-        let memory = Arc::new(Memory::create(id, 4, 8, &[]).unwrap());
+        let memory = Arc::new(Memory::create(id, 4, 8, &[], None).unwrap());
         grants.lock().insert(id, memory, SLOTS);
     }
     grants
