@@ -37,6 +37,10 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use vif::ring::Watch;
 
+/// So long after its start a driver domain leaves NICs alone, unless all guests are there before.
+/// Most take a few milliseconds.
+const GUESTS_COME_NS: u64 = 10_000_000;
+
 /// The driver domain.
 #[derive(Debug)]
 pub struct Driver<W> {
@@ -56,6 +60,8 @@ pub struct Driver<W> {
     watches: Vec<Watch>,
     /// Whether every guest has been connected, at one moment since the start.
     all_came: bool,
+    /// Until then NICs wait for that: set by the first turn.
+    nics_wait_ns: Option<u64>,
     switches: Switches,
     /// Interfaces behind which packets are forwarded, by port.
     forwarding: BTreeMap<usize, String>,
@@ -107,6 +113,7 @@ impl<W: Waiting> Driver<W> {
             poll_set,
             watches,
             all_came: false,
+            nics_wait_ns: None,
             switches: Switches { lro: config.lro },
             forwarding,
             waiter,
@@ -160,7 +167,11 @@ impl<W: Waiting> Driver<W> {
         if !self.all_came {
             let mut vifs = self.switch.ports.vifs();
             self.all_came = vifs.all(|(_, vif)| vif.state() == XenbusState::Connected);
+            drop(vifs);
+            let until_ns = now_ns.saturating_add(GUESTS_COME_NS);
+            self.nics_wait_ns.get_or_insert(until_ns);
         }
+        let nics_wait = self.nics_wait(now_ns).is_some();
         let polled = self.poll_set.begin();
         for &number in &polled {
             // Of a guest that has sent nothing this is all that is touched.
@@ -169,7 +180,7 @@ impl<W: Waiting> Driver<W> {
                 continue;
             }
             match self.switch.ports.get(number) {
-                Some(Port::Nic(nic)) if nic.waits_for_guests && !self.all_came => {}
+                Some(Port::Nic(nic)) if nics_wait || nic.waits_for_guests && !self.all_came => {}
                 Some(Port::Nic(_)) => moved |= self.serve_nic(number, now_ns),
                 Some(Port::Vif(vif)) => {
                     let work = vif.has_work();
@@ -206,6 +217,13 @@ impl<W: Waiting> Driver<W> {
         }
         self.poll_set.end(polled, moved, now_ns);
         moved
+    }
+
+    /// Until when NICs are not looked at, if they are not now: what has come for guests while there
+    /// was no driver domain stays where it is, instead of finding them not connected.
+    fn nics_wait(&self, now_ns: u64) -> Option<u64> {
+        let until_ns = self.nics_wait_ns.filter(|_| !self.all_came);
+        until_ns.filter(|&until_ns| now_ns < until_ns)
     }
 
     /// How many packets of a guest may be taken in its turn: as many as there is room for where
@@ -351,8 +369,9 @@ impl<W: Waiting> Driver<W> {
             bell: Bell::All,
             until_ns: due.min(),
         };
+        let wait = self.nics_wait(now_ns).map(Wake::At);
         for (_, nic) in ports.nics() {
-            let until = match nic.wake(now_ns) {
+            let until = match wait.unwrap_or_else(|| nic.wake(now_ns)) {
                 Wake::Now => return None,
                 Wake::At(at) => {
                     // Its descriptor may be ready already, and is to be ignored until then.
