@@ -6,6 +6,7 @@ use crate::processes::{kill, pid};
 use crate::programs::{
     FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, ping_every_way,
 };
+use crate::restart::{driver, wait_for_another};
 use netdev::netns::Namespace;
 use serde_json::Value;
 use std::fs;
@@ -115,6 +116,31 @@ fn a_driver_that_is_killed_with_frames_in_flight_leaves_nothing() {
     // Its socket goes with it, and the wire with the socket: nobody sends into the void.
     wait_until("the wire outlives its driver", || !wire_is_there(&machine));
     drop((client, server));
+    machine.end();
+}
+
+/// XDP-10: it is the same socket, so nothing that comes meanwhile is lost for want of one.
+#[test]
+fn the_next_driver_goes_on_with_the_socket_of_one_that_was_killed() {
+    let Some(machine) = start("[driver]\nrestart_pause_ms = 20", "", FOR_FILES) else {
+        return;
+    };
+    let socket = |driver: &Value| {
+        let number = abi::layout::fd::DEVICE;
+        let path = format!("/proc/{}/fd/{number}", driver["pid"]);
+        fs::read_link(path).unwrap()
+    };
+    let mut before = driver(&machine);
+    let first = socket(&before);
+    assert!(first.to_string_lossy().starts_with("socket:"), "{first:?}");
+    for _ in 0..5 {
+        assert!(kill(before["pid"].as_u64().unwrap()));
+        before = wait_for_another(&machine, &before);
+        assert_eq!(socket(&before), first);
+        carry_files(&machine, 100_000);
+    }
+    let wire = wire(&machine);
+    assert_eq!(wire["device"]["rx_malformed"], 0, "{wire}");
     machine.end();
 }
 

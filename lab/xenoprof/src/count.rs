@@ -35,7 +35,7 @@ pub struct Counting {
 
 /// What counters have counted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Counts {
+pub struct EventCounts {
     /// By name and event.
     pub sums: BTreeMap<(&'static str, Event), f64>,
     /// The least share of a thread's time in which an event was counted: 1, unless the PMU had to
@@ -44,7 +44,7 @@ pub struct Counts {
 }
 
 impl Counting {
-    /// Counts from now on what happens in these processes, in their kernel calls too, and in
+    /// EventCounts from now on what happens in these processes, in their kernel calls too, and in
     /// threads that they start. Who has gone counts for nothing.
     ///
     /// # Errors
@@ -81,8 +81,8 @@ impl Counting {
     ///
     /// # Errors
     /// If a counter cannot be read.
-    pub fn read(&mut self) -> io::Result<Counts> {
-        let mut counts = Counts::default();
+    pub fn read(&mut self) -> io::Result<EventCounts> {
+        let mut counts = EventCounts::default();
         for (name, event, counter) in &mut self.counters {
             let (count, share) = scaled(&counter.read_full()?);
             *counts.sums.entry((*name, *event)).or_default() += count;
@@ -192,7 +192,7 @@ mod tests {
     fn where_nothing_is_counted_nothing_is_opened() {
         let own = std::process::id().cast_signed();
         let mut none = Counting::start(&[("own", vec![own])], &[]).unwrap();
-        assert_eq!(none.read().unwrap(), Counts::default());
+        assert_eq!(none.read().unwrap(), EventCounts::default());
         assert!(none.counters.is_empty());
     }
 

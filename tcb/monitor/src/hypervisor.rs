@@ -74,9 +74,9 @@ impl Hypervisor {
     }
 
     /// Builds a domain: its memory, event channel and account. One that replaces another, of which
-    /// nothing is left, has another id and other memory, but for frames that are left to it, and the
-    /// connections of the one before, which begin anew under the same numbers. Devices are to be
-    /// given to it again.
+    /// nothing is left, has another id and other memory, but for frames that are left to it, and
+    /// the connections of the one before, which begin anew under the same numbers. Devices are to
+    /// be given to it again.
     ///
     /// # Errors
     /// Something of the one before is left, or see [`DomainError`]; nothing has changed then.

@@ -19,7 +19,7 @@ use figures::{Failure, interrupt};
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
-use xenoprof::count::Counts;
+use xenoprof::count::EventCounts;
 
 const SINK_PORT: u16 = 5201;
 const ECHO_PORT: u16 = 5301;
@@ -138,7 +138,7 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
         beside_bytes: 0,
         cpu_ns,
         busy_ns: now.busy_since(machine, wall).as_nanos() as u64,
-        events: Counts::default(),
+        events: EventCounts::default(),
         path: running.reading()?.since(&path),
         disturbed: now.disturbed_since(machine),
     })

@@ -4,14 +4,14 @@
 use super::running::RIVALS;
 use figures::measure::Part;
 use std::collections::BTreeMap;
-use xenoprof::count::{self, Counting, Counts};
+use xenoprof::count::{self, Counting, EventCounts};
 
 /// Counters of a window.
 #[derive(Debug)]
 pub struct Events(Option<Counting>);
 
 impl Events {
-    /// Counts from now on what these processes do. Where there is no PMU, or this user may not
+    /// EventCounts from now on what these processes do. Where there is no PMU, or this user may not
     /// count others, nothing is counted and there are no figures.
     #[must_use]
     pub fn start(of: &[(Part, Vec<i32>)]) -> Self {
@@ -20,7 +20,7 @@ impl Events {
 
     /// What they did.
     #[must_use]
-    pub fn end(self) -> Counts {
+    pub fn end(self) -> EventCounts {
         let counted = self.0.and_then(|mut counting| counting.read().ok());
         counted.unwrap_or_default()
     }
@@ -31,7 +31,7 @@ impl Events {
 pub const EVENTS_COUNTED: &str = "events_counted";
 
 /// Figures: `<event>_per_<unit>.<part>` and `.total`, and [`EVENTS_COUNTED`].
-pub fn figures(counts: &Counts, unit: &str, units: f64, out: &mut BTreeMap<String, f64>) {
+pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<String, f64>) {
     if units <= 0.0 {
         return;
     }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn events_are_by_part_and_packet_and_rivals_are_in_no_total() {
-        let counts = Counts {
+        let counts = EventCounts {
             sums: [
                 (("driver", Event::Instructions), 600.0),
                 (("guest", Event::Instructions), 200.0),
@@ -84,7 +84,7 @@ mod tests {
             .into();
         assert_eq!(out, expected);
         out.clear();
-        figures(&Counts::default(), "packet", 2.0, &mut out);
+        figures(&EventCounts::default(), "packet", 2.0, &mut out);
         figures(&counts, "packet", 0.0, &mut out);
         assert!(out.is_empty());
     }

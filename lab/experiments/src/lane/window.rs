@@ -11,7 +11,7 @@ use figures::measure::{CpuTimes, Machine, Part};
 use figures::metric::SEGMENT_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use xenoprof::count::Counts;
+use xenoprof::count::EventCounts;
 
 /// What was seen.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Window {
     /// softirqs that hit an idle core, other kernel threads, other programs.
     pub busy_ns: u64,
     /// Hardware events, where they can be counted.
-    pub events: Counts,
+    pub events: EventCounts,
     /// What the path's own counters grew by.
     pub path: Reading,
     /// Whether the hypervisor below took so much CPU time that the figures are disturbed.
@@ -168,8 +168,8 @@ fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 
 impl Window {
     /// The window's figures by metric. Streams: `throughput`, `cycles_per_byte.X`,
-    /// `cycles_per_packet.X`, and those of [`events`]; requests: `transactions`, `latency_us.*`; and
-    /// from the path's own reading, whose sums are named
+    /// `cycles_per_packet.X`, and those of [`events`]; requests: `transactions`, `latency_us.*`;
+    /// and from the path's own reading, whose sums are named
     ///
     /// | name | meaning |
     /// |---|---|
@@ -423,7 +423,7 @@ mod tests {
                 ("lro.wait_sum_ns", 1_330_000.0),
             ]),
             busy_ns: 1_700_000_000,
-            events: Counts::default(),
+            events: EventCounts::default(),
             disturbed: false,
         };
         let figures = window.figures(2_000_000_000);
@@ -485,7 +485,7 @@ mod tests {
             cpu_ns: rivals.then_some((RIVALS, 5)).into_iter().collect(),
             path: sums(&[("acks", 900.0), ("sacks", 90.0)]),
             busy_ns: 0,
-            events: Counts::default(),
+            events: EventCounts::default(),
             disturbed: false,
         };
         let (alone, beside) = (window(false).figures(1), window(true).figures(1));
@@ -527,7 +527,7 @@ mod tests {
             beside_bytes: 0,
             cpu_ns: BTreeMap::new(),
             busy_ns: 0,
-            events: Counts::default(),
+            events: EventCounts::default(),
             path: Reading::default(),
             disturbed: false,
         };

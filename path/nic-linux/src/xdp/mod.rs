@@ -189,7 +189,7 @@ impl XdpNic {
 
     /// Finds out, by and by, which chunks the kernel has of those that the domain before has lent
     /// it. At first it may have any.
-    fn settle(&mut self, now_ns: u64, buffers: &mut dyn Buffers) {
+    fn find_chunks(&mut self, now_ns: u64, buffers: &mut dyn Buffers) {
         let Some(mut owed) = self.owed.take() else {
             return;
         };
@@ -221,7 +221,7 @@ impl XdpNic {
                 }
             }
         }
-        self.owed = (!owed.is_settled()).then_some(owed);
+        self.owed = (!owed.is_complete()).then_some(owed);
     }
 
     /// Lends the kernel as many of the supply's buffers as it takes and there are.
@@ -381,7 +381,7 @@ impl Nic for XdpNic {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        self.settle(now_ns, buffers);
+        self.find_chunks(now_ns, buffers);
         if self.transmit.pending() > 0 {
             self.kick();
         }

@@ -3,7 +3,7 @@
 //!
 //! A chunk that the kernel has lies in the fill ring; one with a packet in the receive ring. But
 //! the kernel says only now and then what it has taken out of the fill ring, and it may be between
-//! the two with a packet. So a chunk is nobody's, and goes back into the supply, when it was in
+//! the two with a packet. So a chunk has no owner, and goes back into the supply, when it was in
 //! neither ring at two looks, [`APART_NS`] from each other; that is some hundred times as long as
 //! the kernel handles the packets of one interrupt. A chunk that comes back with a packet is known.
 
@@ -73,7 +73,7 @@ impl Owed {
         self.due_ns.unwrap_or(now_ns)
     }
 
-    /// A look at both rings, in which `there` are: the chunks that nobody has.
+    /// A look at both rings, in which `there` are: the chunks that have no owner.
     pub(super) fn look(&mut self, now_ns: u64, there: impl Iterator<Item = u64>) -> Vec<usize> {
         self.due_ns = Some(now_ns.saturating_add(APART_NS));
         let mut is_there = vec![false; self.chunks.len()];
@@ -83,24 +83,24 @@ impl Owed {
                 *place = true;
             }
         }
-        let mut nobodys = Vec::new();
+        let mut ownerless = Vec::new();
         for (number, (chunk, is_there)) in self.chunks.iter_mut().zip(is_there).enumerate() {
             *chunk = match (*chunk, is_there) {
                 (Chunk::Known, _) => continue,
                 (_, true) => Chunk::Open,
                 (Chunk::Open, false) => Chunk::Missed,
                 (Chunk::Missed, false) => {
-                    nobodys.push(number);
+                    ownerless.push(number);
                     Chunk::Known
                 }
             };
         }
-        self.open -= nobodys.len();
-        nobodys
+        self.open -= ownerless.len();
+        ownerless
     }
 
     /// Whether everything is known.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.due_ns.is_some() && self.open == 0
     }
 }
@@ -110,9 +110,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missed_twice_is_nobodys() {
+    fn what_is_missed_twice_has_no_owner() {
         let mut owed = Owed::new(6);
-        assert!(!owed.is_settled() && owed.begins(5) && !owed.begins(6));
+        assert!(!owed.is_complete() && owed.begins(5) && !owed.begins(6));
         (1..5).for_each(|chunk| owed.lent(chunk));
         assert!(owed.is_due(5));
         // 1 and 2 are in the rings, 3 and 4 are not; entries may be nonsense, or be there twice.
@@ -125,10 +125,10 @@ mod tests {
         assert_eq!(owed.look(20, [2].into_iter()), [4]);
         // 2 and 1 were seen in the meantime.
         assert_eq!(owed.look(30, [1].into_iter()), []);
-        assert!(!owed.is_settled());
+        assert!(!owed.is_complete());
         owed.came(1);
         assert_eq!(owed.look(40, [].into_iter()), [2]);
-        assert!(owed.is_settled());
+        assert!(owed.is_complete());
         assert_eq!(owed.look(50, [].into_iter()), []);
     }
 }

@@ -314,7 +314,7 @@ mod tests {
         taker.look();
         taker.take_address();
         taker.release();
-        // What was not shown is nobody's.
+        // What was not shown is not there.
         let after = Producer::new(span, LAYOUT, 4, 8).unwrap();
         assert!(after.was_used());
         assert_eq!(

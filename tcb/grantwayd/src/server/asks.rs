@@ -149,13 +149,16 @@ impl Core {
         }
     }
 
-    fn create(&mut self, domain: NewDomain, fds: &[OwnedFd]) -> Answer {
+    pub(super) fn create(&mut self, domain: NewDomain, fds: &[OwnedFd]) -> Answer {
         // A configuration beyond CONFIG_MAX is refused below, with the domain's name.
         let config = sealed::read(beside(fds)?, 2 * info::CONFIG_MAX)?;
         let replaces = domain.replaces;
-        let left = replaces.and_then(|dead| self.left_by(dead));
+        let left = replaces.and_then(|dead| self.left_by(dead, domain.program));
         let id = self.hypervisor.create_domain(domain, &config, left)?;
-        replaces.and_then(|dead| self.known.remove(&dead));
+        if let Some(dead) = replaces {
+            self.known.remove(&dead);
+            self.pass_on(dead, id);
+        }
         value(id.0.into(), Vec::new())
     }
 

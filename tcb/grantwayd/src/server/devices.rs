@@ -13,10 +13,11 @@
 
 use super::Core;
 use super::asks::{Answer, Refusal, beside, done, value};
-use super::units::{SOCKETS, Unit, Waits, copies};
+use super::units::{Bound, Rings, SOCKETS, Unit, Waits, copies};
 use crate::netd::{Socket, Tap};
-use abi::core::{NewSocket, Outcome, Record, RingPlace, Stage, Task, Tell};
+use abi::core::{NewSocket, Outcome, Record, Stage, Task, Tell};
 use abi::layout::ring_slots;
+use abi::status::Program;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, Received, sealed};
 use monitor::{Device, DeviceMap, Left, Pin};
@@ -31,18 +32,6 @@ const WORDS_MAX: usize = 64 << 10;
 const ENTRIES_MAX: u32 = 1 << 16;
 
 type Fds = Vec<OwnedFd>;
-type Rings = [RingPlace; 4];
-
-/// A socket that is bound, and whose it is or was.
-#[derive(Debug)]
-pub(super) struct Bound {
-    socket: NewSocket,
-    rings: Rings,
-    /// If it goes on when its domain has ended: the domain's frames.
-    lasts: Left,
-    /// From here on netd forgets the socket when nobody has this any more.
-    control: Arc<Socket>,
-}
 
 fn netd_is_away() -> Refusal {
     let why = "netd is being started again".into();
@@ -152,13 +141,11 @@ impl Core {
         if socket.of.is_none()
             && let Some(bound) = self.lasting.remove(&socket.on)
         {
-            // Who takes a domain's place goes on with its socket, over the same frames.
-            let domain = bound.socket.domain;
-            let is_same = bound.socket == NewSocket { domain, ..socket };
+            // It was passed on: it is of use over the same frames.
             let memory = self.hypervisor.memory(socket.domain);
             let has = |left| memory.is_some_and(|memory| Arc::ptr_eq(&memory.frames, left));
-            if is_same && bound.lasts.as_ref().is_some_and(has) {
-                return self.give_bound(Bound { socket, ..bound });
+            if bound.socket == socket && bound.lasts.as_ref().is_some_and(has) {
+                return self.give_bound(bound);
             }
         }
         let unit = self.units.next_socket();
@@ -218,17 +205,21 @@ impl Core {
         value(given.into(), vec![lacks])
     }
 
-    /// The frames of a dead domain with whose sockets the next one can go on: if it was ever
-    /// ready, for else it may have found something there that nobody can go on with.
-    pub(super) fn left_by(&self, dead: DomId) -> Left {
-        let dead = self
-            .hypervisor
-            .domain(dead)
-            .filter(|dead| dead.was_ready())?;
+    /// The frames of a dead domain with whose sockets another one of its program can go on: if it
+    /// was ever ready, for else it may have found something there that nobody can go on with.
+    pub(super) fn left_by(&self, dead: DomId, program: Program) -> Left {
         let mut all = self.lasting.values();
-        all.find(|bound| bound.socket.domain == dead.id)?
-            .lasts
-            .clone()
+        let bound = all.find(|bound| bound.socket.domain == dead)?;
+        let dead = self.hypervisor.domain(dead)?;
+        let is_fit = dead.was_ready() && dead.spec.program == program;
+        bound.lasts.clone().filter(|_| is_fit)
+    }
+
+    /// Its sockets are the next one's, and never another's.
+    pub(super) fn pass_on(&mut self, dead: DomId, next: DomId) {
+        let all = self.lasting.values_mut();
+        all.filter(|bound| bound.socket.domain == dead)
+            .for_each(|bound| bound.socket.domain = next);
     }
 
     /// The frames that a socket is over.
@@ -331,6 +322,7 @@ fn places(rings: &Rings, first: u32, entries: u32) -> Result<Vec<DeviceMap>, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::core::{CPU_WORDS, NewDomain, RingPlace, Text};
     use crate::args::Args;
     use crate::child::Helper;
     use monitor::Hypervisor;
@@ -436,6 +428,82 @@ mod tests {
         core.lose_netd(0);
         assert!(began.elapsed() < Duration::from_secs(30), "it has waited");
         others.into_iter().for_each(is_closed);
+    }
+
+    fn new_domain(replaces: Option<DomId>, program: Program) -> NewDomain {
+        NewDomain {
+            replaces,
+            name: Text::cut("d"),
+            program,
+            frames: 4,
+            grant_entries: 0,
+            window_slots: 64,
+            collateral: 0,
+            weight: 1,
+            devices: 1,
+            cpus: [0; CPU_WORDS],
+            tsc_hz: 0,
+        }
+    }
+
+    /// What a domain may have spoiled that was never ready is no other's; nor is what a domain has
+    /// another's for the asking, or by an id that was one's before.
+    #[test]
+    fn a_socket_goes_on_with_who_takes_its_domains_place_alone() {
+        let mut core = core();
+        let config = || vec![sealed::write("config", b"").unwrap()];
+        let mut create = |core: &mut Core, replaces| {
+            let new = new_domain(replaces, Program::Driver);
+            let (id, _) = core.create(new, &config()).unwrap().unwrap();
+            DomId(id as u16)
+        };
+        let (first, other) = (create(&mut core, None), create(&mut core, None));
+        let socket = |domain| NewSocket {
+            domain,
+            on: 1,
+            of: None,
+            first_frame: 0,
+            frames: 2,
+            chunk_bytes: 2048,
+            entries: 64,
+            rings_slot: 0,
+        };
+        let (unit, is_queue) = (SOCKETS, false);
+        let task = Task::TakeUpSocket {
+            on: 1,
+            unit,
+            is_queue,
+        };
+        let file = sealed::write("socket", b"").unwrap();
+        core.units.kept.insert(unit, Unit::new(task, vec![file]));
+        let frames = |core: &Core, id| Arc::clone(&core.hypervisor.memory(id).unwrap().frames);
+        let bound = Bound {
+            socket: socket(first),
+            rings: [RingPlace::default(); 4],
+            lasts: Some(frames(&core, first)),
+            control: Arc::new(Socket {
+                netd: Arc::clone(&core.control),
+                unit,
+                is_queue,
+            }),
+        };
+        core.give_bound(bound).unwrap();
+        let left = core.left_by(first, Program::Driver);
+        assert!(left.is_none(), "it was never ready");
+        let of_first = frames(&core, first);
+        core.hypervisor.give_up(first, "over");
+        testing::wait_for("it is not gone", || {
+            core.hypervisor.handle(0);
+            let stage = core.hypervisor.domain(first)?.life.stage;
+            (stage == Stage::Gone).then_some(())
+        });
+        let next = create(&mut core, Some(first));
+        assert!(!Arc::ptr_eq(&frames(&core, next), &of_first));
+        assert_eq!(core.lasting[&1].socket.domain, next, "and no longer the dead one's");
+        // Who asks for it now makes one of its own, for which there is no netd here.
+        assert!(core.give_socket(0, socket(other), Vec::new()).unwrap_err().is_busy);
+        assert!(core.lasting.is_empty(), "it is closed");
+        assert_eq!(core.control.take_closed(), [unit]);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use crate::control::{self, Named};
 use crate::netd::Control;
 use abi::DomId;
 use abi::core::{Record, Stage, Task, Tell, Text};
-use devices::Bound;
 use link::sealed;
 use monitor::Hypervisor;
 use rustix::event::PollFlags;
@@ -20,7 +19,7 @@ use std::io::{self, Stdout};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use units::{SOCKETS, Units, copies};
+use units::{Bound, SOCKETS, Units, copies};
 
 /// How long each step of the end may take: domains end, devices are closed, helpers end by
 /// themselves. What one leaves of its time the next one has; what is left then ends with this

@@ -1,9 +1,12 @@
 //! What the core keeps of devices, and which asks wait for one.
 
-use abi::core::{NewSocket, Task};
+use crate::netd::Socket;
+use abi::core::{NewSocket, RingPlace, Task};
+use monitor::Left;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Sockets have numbers from here on, devices below.
 pub(super) const SOCKETS: u32 = 1 << 31;
@@ -45,6 +48,20 @@ impl Unit {
             _ => None,
         }
     }
+}
+
+/// What is to be seen of a socket's rings.
+pub(super) type Rings = [RingPlace; 4];
+
+/// A socket that is bound, and whose it is or was.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) socket: NewSocket,
+    pub(super) rings: Rings,
+    /// If it goes on when its domain has ended: the domain's frames.
+    pub(super) lasts: Left,
+    /// From here on netd forgets the socket when nobody has this any more.
+    pub(super) control: Arc<Socket>,
 }
 
 /// What an ask of the manager's waits for until netd has done its part.
