@@ -138,7 +138,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     print!("{}", study.tables(figures));
     println!("{}", report::covered(figures));
     if let Some((repeated, commit)) = before {
-        println!("{repeated}. It was of commit {commit}.");
+        println!("{repeated}. The run before was of commit {commit}.");
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub struct EventCounts {
 }
 
 impl Counting {
-    /// EventCounts from now on what happens in these processes, in their kernel calls too, and in
+    /// Counts from now on what happens in these processes, in their kernel calls too, and in
     /// threads that they start. Who has gone counts for nothing.
     ///
     /// # Errors

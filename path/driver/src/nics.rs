@@ -220,6 +220,12 @@ impl NicPort {
         self.sent.add(&report);
     }
 
+    /// Why it is of no use any more, if it is not.
+    #[must_use]
+    pub fn failure(&self) -> Option<&'static str> {
+        self.nic.failure()
+    }
+
     /// What to wait for before the next look.
     #[must_use]
     pub fn wake(&self, now_ns: u64) -> Wake {

@@ -62,6 +62,8 @@ pub struct Driver<W> {
     all_came: bool,
     /// Until then NICs wait for that: set by the first turn.
     nics_wait_ns: Option<u64>,
+    /// Why a NIC is of no use any more: the next driver domain gets another device.
+    failure: Option<&'static str>,
     switches: Switches,
     /// Interfaces behind which packets are forwarded, by port.
     forwarding: BTreeMap<usize, String>,
@@ -114,6 +116,7 @@ impl<W: Waiting> Driver<W> {
             watches,
             all_came: false,
             nics_wait_ns: None,
+            failure: None,
             switches: Switches { lro: config.lro },
             forwarding,
             waiter,
@@ -134,6 +137,9 @@ impl<W: Waiting> Driver<W> {
         self.watch_all();
         loop {
             self.turn().map_err(|why| refused("epoll", why))?;
+            if let Some(why) = self.failure {
+                return Err(StartError::Damaged(why));
+            }
         }
     }
 
@@ -166,7 +172,7 @@ impl<W: Waiting> Driver<W> {
         self.holds.begin();
         if !self.all_came {
             let mut vifs = self.switch.ports.vifs();
-            self.all_came = vifs.all(|(_, vif)| vif.state() == XenbusState::Connected);
+            self.all_came = vifs.all(|(_, vif)| !vif.is_awaited());
             drop(vifs);
             let until_ns = now_ns.saturating_add(GUESTS_COME_NS);
             self.nics_wait_ns.get_or_insert(until_ns);
@@ -252,6 +258,7 @@ impl<W: Waiting> Driver<W> {
             switch,
             queues,
             dedicated,
+            failure,
             ..
         } = self;
         let budget = POLL_BUDGET;
@@ -267,6 +274,9 @@ impl<W: Waiting> Driver<W> {
         }
         for receiver in dedicated.iter_mut().filter(|of| of.way.nic == number) {
             moved |= receiver.serve(switch, now_ns, budget) > 0;
+        }
+        if let Some(Port::Nic(nic)) = switch.ports.get(number) {
+            *failure = failure.or(nic.failure());
         }
         moved
     }

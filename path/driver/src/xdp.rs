@@ -69,7 +69,12 @@ pub fn nic(
         mtu,
     };
     let counters = kernel_counters(device, platform, &Counter::ALL);
-    XdpNic::new(parts, counters).ok_or(StartError::Damaged(
+    let own = Rc::clone(platform);
+    let is_sound = Box::new(move || {
+        // Refused: the next domain begins with a new socket.
+        let _ = own.tell(device, XdpControl::Sound.encode());
+    });
+    XdpNic::new(parts, counters, is_sound).ok_or(StartError::Damaged(
         "the rings of an AF_XDP socket do not fit their place",
     ))
 }

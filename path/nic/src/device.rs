@@ -91,6 +91,11 @@ pub trait Nic {
         false
     }
 
+    /// Why the device is of no use any more, if it is not: who has it had better end.
+    fn failure(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Gives back the buffers that the device keeps ready for its next frames, before the supply
     /// that they are from goes away.
     fn release(&mut self, buffers: &mut dyn Buffers) {
@@ -154,6 +159,10 @@ impl<N: Nic + ?Sized> Nic for Box<N> {
 
     fn starved(&self) -> bool {
         (**self).starved()
+    }
+
+    fn failure(&self) -> Option<&'static str> {
+        (**self).failure()
     }
 
     fn release(&mut self, buffers: &mut dyn Buffers) {

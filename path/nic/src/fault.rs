@@ -164,6 +164,10 @@ impl<N: Nic> Nic for Faulty<N> {
         self.inner.starved()
     }
 
+    fn failure(&self) -> Option<&'static str> {
+        self.inner.failure()
+    }
+
     fn release(&mut self, buffers: &mut dyn Buffers) {
         for mut frame in self.pending.drain(..) {
             frame.recycle(buffers);

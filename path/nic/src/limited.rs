@@ -146,6 +146,10 @@ impl<N: Nic> Nic for Limited<N> {
         self.inner.starved()
     }
 
+    fn failure(&self) -> Option<&'static str> {
+        self.inner.failure()
+    }
+
     fn release(&mut self, buffers: &mut dyn Buffers) {
         self.inner.release(buffers);
     }

@@ -127,6 +127,10 @@ impl<N: Nic> Nic for Traced<N> {
         self.inner.starved()
     }
 
+    fn failure(&self) -> Option<&'static str> {
+        self.inner.failure()
+    }
+
     fn release(&mut self, buffers: &mut dyn Buffers) {
         self.inner.release(buffers);
     }

@@ -119,7 +119,9 @@ pub enum XdpControl {
     Enable,
     /// The same: from now on none does, for good. Answered by 0, when none is on its way any more.
     Stop,
-    /// The same: frames that the rule of this number ([`crate::firewall::Rules`]) has denied.
+    /// The shared socket: another domain can go on with it. Answered by 0.
+    Sound,
+    /// A queue for a single guest: frames that the rule of this number ([`crate::firewall::Rules`]) has denied.
     DeniedFrames(u32),
     /// Their bytes.
     DeniedBytes(u32),
@@ -132,6 +134,7 @@ impl XdpControl {
     const DENIED_FRAMES: u64 = 4;
     const DENIED_BYTES: u64 = 5;
     const STOP: u64 = 6;
+    const SOUND: u64 = 7;
 
     /// As words 1 and 2 of a hypercall.
     #[must_use]
@@ -141,6 +144,7 @@ impl XdpControl {
             Self::Counter(counter) => [Self::COUNTER, counter as u64],
             Self::Enable => [Self::ENABLE, 0],
             Self::Stop => [Self::STOP, 0],
+            Self::Sound => [Self::SOUND, 0],
             Self::DeniedFrames(rule) => [Self::DENIED_FRAMES, rule as u64],
             Self::DeniedBytes(rule) => [Self::DENIED_BYTES, rule as u64],
         }
@@ -157,6 +161,7 @@ impl XdpControl {
             Self::COUNTER => Counter::ALL.get(place).copied().map(Self::Counter),
             Self::ENABLE if which == 0 => Some(Self::Enable),
             Self::STOP if which == 0 => Some(Self::Stop),
+            Self::SOUND if which == 0 => Some(Self::Sound),
             Self::DENIED_FRAMES => Some(Self::DeniedFrames(which)),
             Self::DENIED_BYTES => Some(Self::DeniedBytes(which)),
             _ => None,
@@ -178,7 +183,7 @@ mod tests {
             XdpControl::DeniedBytes(u32::MAX),
         ];
         for asked in all
-            .chain([XdpControl::Enable, XdpControl::Stop])
+            .chain([XdpControl::Enable, XdpControl::Stop, XdpControl::Sound])
             .chain(denied)
         {
             assert_eq!(XdpControl::decode(asked.encode()), Some(asked));

@@ -12,9 +12,8 @@
 //!
 //! The machine's description, on standard input, is the manager's to read, as are all arguments but
 //! the last two; it opens what they name, and prints the first line
-//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`; the core says the latter,
-//! without the last word, if there is no manager yet). The machine is served until it is told to
-//! end (`down`, SIGTERM, SIGINT, SIGHUP; with `--with-reader` also when the other end of standard
+//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`; where there is no manager
+//! yet the core prints `{"error":"…"}`). The machine is served until it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with `--with-reader` also when the other end of standard
 //! output, a pipe, is closed: the process that holds it takes the machine along, however it dies).
 //! Whatever ends this process, everything ends with it.
 //!

@@ -3,6 +3,7 @@
 
 use abi::core::{Outcome, Record, Task};
 use abi::hypercall::TapControl;
+use abi::xdp::XdpControl;
 use link::Link;
 use monitor::DeviceControl;
 use rustix::event::PollFlags;
@@ -131,10 +132,16 @@ pub(crate) struct Socket {
     pub(crate) unit: u32,
     /// Whether frames come into another domain's memory by it.
     pub(crate) is_queue: bool,
+    /// Whether the domain that has it has said that another one can go on with it.
+    pub(crate) is_sound: AtomicBool,
 }
 
 impl DeviceControl for Socket {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
+        if words == XdpControl::Sound.encode() {
+            self.is_sound.store(true, Ordering::Relaxed);
+            return Ok(0);
+        }
         let unit = self.unit;
         self.netd.ask(Task::Control { unit, words })
     }
@@ -243,6 +250,7 @@ mod tests {
             netd,
             unit,
             is_queue,
+            is_sound: AtomicBool::new(false),
         };
         queue.end();
         assert!(asked.load(Ordering::Relaxed) > 3);

@@ -134,12 +134,6 @@ impl Domain {
         Ok(())
     }
 
-    /// Whether it has ever said that it is ready.
-    #[must_use]
-    pub fn was_ready(&self) -> bool {
-        self.counters.ready.load(Ordering::Acquire)
-    }
-
     /// Whether it was killed, and the kernel does not let go of its process.
     pub(crate) fn lingers(&self) -> bool {
         let process = self.process();

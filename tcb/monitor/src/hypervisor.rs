@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
@@ -279,7 +280,7 @@ impl Hypervisor {
                 self.started(id, now_ns);
             }
             if let Some(domain) = self.domain_mut(id)
-                && domain.was_ready()
+                && domain.counters.ready.load(Ordering::Acquire)
             {
                 domain.life.ready(now_ns);
             }

@@ -136,8 +136,8 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
         if let Some(missing) = item.without_counters.as_ref().filter(|_| !counted) {
             let _infallible = writeln!(
                 out,
-                "<p class=\"soft\">This machine has no performance counters, so there are not: {}.\
-                 </p>",
+                "<p class=\"soft\">This run could read no performance counters, so there are not: \
+                 {}.</p>",
                 escape(missing)
             );
         }

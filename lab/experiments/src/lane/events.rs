@@ -11,7 +11,7 @@ use xenoprof::count::{self, Counting, EventCounts};
 pub struct Events(Option<Counting>);
 
 impl Events {
-    /// EventCounts from now on what these processes do. Where there is no PMU, or this user may not
+    /// Counts from now on what these processes do. Where there is no PMU, or this user may not
     /// count others, nothing is counted and there are no figures.
     #[must_use]
     pub fn start(of: &[(Part, Vec<i32>)]) -> Self {

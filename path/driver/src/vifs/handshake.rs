@@ -25,8 +25,9 @@ impl VifPort {
             let before = self.state;
             let peer = self.platform.peer(self.conn);
             let Ok(Some(peer)) = peer else { return };
+            self.is_abandoned = peer.state == XenbusState::Unknown;
             // A dead guest does not come back: a queue over its memory ends, used or not.
-            if peer.state == XenbusState::Unknown
+            if self.is_abandoned
                 && let Some(queue) = &mut self.queue
             {
                 queue.end();

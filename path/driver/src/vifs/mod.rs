@@ -41,6 +41,8 @@ pub struct VifPort {
     ledger: Rc<Ledger>,
     reach: Box<dyn Reach>,
     state: XenbusState,
+    /// Whether its guest was dead at the last look.
+    is_abandoned: bool,
     doorbell: Option<Box<dyn Doorbell>>,
     /// Whose doorbell that is.
     frontend: Option<DomId>,
@@ -95,6 +97,7 @@ impl VifPort {
             ledger,
             reach,
             state: XenbusState::Initialising,
+            is_abandoned: false,
             doorbell: None,
             frontend: None,
             link: None,
@@ -122,6 +125,12 @@ impl VifPort {
     #[must_use]
     pub fn state(&self) -> XenbusState {
         self.state
+    }
+
+    /// Whether its guest is not connected, and may come.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.state != XenbusState::Connected && !self.is_abandoned
     }
 
     /// What was counted on all its links.

@@ -66,6 +66,10 @@ pub struct Parts {
     pub mtu: usize,
 }
 
+/// Hears that another domain could go on with the socket: nothing that one before may have lied
+/// about is left.
+pub type Sound = Box<dyn FnOnce()>;
+
 /// What the kernel counts of a socket, by name: asked through the domain's platform.
 pub type KernelCounters = Box<dyn Fn() -> Vec<(&'static str, u64)>>;
 
@@ -97,8 +101,14 @@ pub struct XdpNic {
     idle: Vec<u32>,
     /// What the domain before has left with the kernel; none: there was none, or all is known.
     owed: Option<Owed>,
+    /// Chunks that are not lent yet although they are idle.
+    withheld: Vec<BufferId>,
+    /// Whether another domain had the socket before.
+    had_owner: bool,
     counters: Counters,
     kernel: KernelCounters,
+    /// Told once: rings and chunks are as they are to be.
+    is_sound: Option<Sound>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,9 +127,9 @@ impl std::fmt::Debug for XdpNic {
 }
 
 impl XdpNic {
-    /// None if the rings do not lie where they are said to.
+    /// None if the rings do not lie where they are said to, or hold what they cannot.
     #[must_use]
-    pub fn new(parts: Parts, kernel: KernelCounters) -> Option<Self> {
+    pub fn new(parts: Parts, kernel: KernelCounters, is_sound: Sound) -> Option<Self> {
         let Parts {
             fd,
             umem,
@@ -147,17 +157,15 @@ impl XdpNic {
         let chunks = umem.len().checked_div(chunk_bytes)?;
         let send_chunks = send_chunks.min(chunks);
         let (fill, transmit) = (producer(Ring::Fill)?, producer(Ring::Transmit)?);
-        let mut completion = consumer(Ring::Completion)?;
-        // What the domain before has handed over is still sent; what was sent of it is ours again.
-        let mut sending = vec![Sending::Idle; send_chunks];
-        for address in transmit.pending_addresses() {
-            let chunk = usize::try_from(address).ok()? / chunk_bytes;
-            *sending.get_mut(chunk)? = Sending::Kernel;
-        }
-        completion.skip();
-        let idle = |chunk: &u32| sending.get(*chunk as usize) == Some(&Sending::Idle);
-        let idle = (0..send_chunks as u32).rev().filter(idle).collect();
         let had_owner = fill.was_used() || transmit.was_used();
+        let [end, _] = fill.ends();
+        let left = fill.pending_addresses();
+        let left = left.map(|address| address / chunk_bytes as u64);
+        let owed = had_owner.then(|| Owed::new(chunks, left, end));
+        // Where all chunks fit into a ring the kernel keeps none aside for want of room.
+        if had_owner && chunks - send_chunks > entries as usize {
+            return None;
+        }
         Some(Self {
             fd,
             umem,
@@ -166,15 +174,38 @@ impl XdpNic {
             receive: consumer(Ring::Receive)?,
             transmit,
             fill,
-            completion,
+            completion: consumer(Ring::Completion)?,
             lent: vec![BufferId::NONE; chunks],
             lent_chunks: 0,
-            sending,
-            idle,
-            owed: had_owner.then(|| Owed::new(chunks)),
+            sending: vec![Sending::Idle; send_chunks],
+            idle: (0..send_chunks as u32).rev().collect(),
+            owed,
+            withheld: Vec::new(),
+            had_owner,
             counters: Counters::default(),
             kernel,
+            is_sound: Some(is_sound),
         })
+    }
+
+    /// Takes over what the domain before has left, at the first look: what it has handed over to be
+    /// sent is sent, and the kernel may have any of the supply's chunks.
+    fn take_over(&mut self, owed: &mut Owed, buffers: &mut dyn Buffers) {
+        self.kick();
+        self.completion.skip();
+        let mut foreign = Vec::new();
+        while let Some(buffer) = buffers.take() {
+            let place = self.chunk_of(&buffer).map(|(chunk, _)| chunk);
+            match place.and_then(|chunk| Some((chunk, self.lent.get_mut(chunk)?))) {
+                Some((chunk, lent)) => {
+                    owed.lent(chunk);
+                    *lent = buffer.id;
+                    self.lent_chunks += 1;
+                }
+                None => foreign.push(buffer.id),
+            }
+        }
+        foreign.into_iter().for_each(|id| buffers.put(id));
     }
 
     /// The chunk that a buffer of the supply is, and its place; none: it is of other memory.
@@ -188,40 +219,34 @@ impl XdpNic {
     }
 
     /// Finds out, by and by, which chunks the kernel has of those that the domain before has lent
-    /// it. At first it may have any.
+    /// it.
     fn find_chunks(&mut self, now_ns: u64, buffers: &mut dyn Buffers) {
-        let Some(mut owed) = self.owed.take() else {
-            return;
-        };
-        if owed.begins(now_ns) {
-            let mut foreign = Vec::new();
-            while let Some(buffer) = buffers.take() {
-                let place = self.chunk_of(&buffer).map(|(chunk, _)| chunk);
-                match place.and_then(|chunk| Some((chunk, self.lent.get_mut(chunk)?))) {
-                    Some((chunk, lent)) => {
-                        owed.lent(chunk);
-                        *lent = buffer.id;
-                        self.lent_chunks += 1;
+        if let Some(mut owed) = self.owed.take() {
+            if owed.begins(now_ns) {
+                self.take_over(&mut owed, buffers);
+            }
+            let [_, taken] = self.fill.ends();
+            if owed.passes(taken) {
+                self.withheld.drain(..).for_each(|id| buffers.put(id));
+            }
+            if owed.is_due(now_ns) {
+                let filled = self.fill.pending_addresses();
+                let there = filled.chain(self.receive.addresses());
+                let chunk_bytes = self.chunk_bytes as u64;
+                for chunk in owed.look(now_ns, there.map(|address| address / chunk_bytes)) {
+                    if let Some(lent) = self.lent.get_mut(chunk) {
+                        buffers.put(std::mem::replace(lent, BufferId::NONE));
+                        self.lent_chunks -= 1;
                     }
-                    None => foreign.push(buffer.id),
                 }
             }
-            foreign.into_iter().for_each(|id| buffers.put(id));
+            self.owed = (!owed.is_complete()).then_some(owed);
         }
-        if owed.is_due(now_ns) {
-            let there = self
-                .fill
-                .pending_addresses()
-                .chain(self.receive.addresses());
-            let chunk_bytes = self.chunk_bytes as u64;
-            for chunk in owed.look(now_ns, there.map(|address| address / chunk_bytes)) {
-                if let Some(lent) = self.lent.get_mut(chunk) {
-                    buffers.put(std::mem::replace(lent, BufferId::NONE));
-                    self.lent_chunks -= 1;
-                }
-            }
+        if self.owed.is_none()
+            && let Some(is_sound) = self.is_sound.take()
+        {
+            is_sound();
         }
-        self.owed = (!owed.is_complete()).then_some(owed);
     }
 
     /// Lends the kernel as many of the supply's buffers as it takes and there are.
@@ -232,6 +257,14 @@ impl XdpNic {
             && let Some(buffer) = buffers.take()
         {
             let place = self.chunk_of(&buffer);
+            let withholds = |(chunk, _): &(usize, usize)| {
+                let owed = self.owed.as_ref();
+                owed.is_some_and(|owed| owed.withholds(*chunk))
+            };
+            if place.as_ref().is_some_and(withholds) {
+                self.withheld.push(buffer.id);
+                continue;
+            }
             let place = place.and_then(|(chunk, at)| Some((self.lent.get_mut(chunk)?, at)));
             let Some((lent, offset)) = place.filter(|(lent, _)| **lent == BufferId::NONE) else {
                 // A supply of other memory: no frame can come into it.
@@ -261,15 +294,15 @@ impl XdpNic {
         let Descriptor { address, len } = packet;
         let (address, len) = (usize::try_from(address).ok()?, len as usize);
         let chunk = address / self.chunk_bytes;
+        if let Some(owed) = &mut self.owed {
+            owed.came(chunk);
+        }
         let lent = self.lent.get_mut(chunk)?;
         let id = std::mem::replace(lent, BufferId::NONE);
         if id == BufferId::NONE {
             return None;
         }
         self.lent_chunks -= 1;
-        if let Some(owed) = &mut self.owed {
-            owed.came(chunk);
-        }
         let within = address % self.chunk_bytes + len <= self.chunk_bytes;
         let span = self.umem.sub(address, len);
         let Some(span) = span.filter(|_| within && len >= ETHERNET) else {
@@ -429,6 +462,15 @@ impl Nic for XdpNic {
 
     fn starved(&self) -> bool {
         self.lent_chunks == 0
+    }
+
+    fn failure(&self) -> Option<&'static str> {
+        let owed = self.owed.as_ref().map_or(0, Owed::overdue) as usize;
+        let is_wrong = self.receive.is_wrong() || self.completion.is_wrong();
+        // The kernel passes what was left once it has taken as much as a ring holds.
+        let is_useless = is_wrong || owed > 2 * self.lent.len().next_power_of_two();
+        (self.had_owner && is_useless)
+            .then_some("the rings of an AF_XDP socket, which the domain before has left so")
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

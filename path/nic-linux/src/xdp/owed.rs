@@ -6,9 +6,15 @@
 //! the two with a packet. So a chunk has no owner, and goes back into the supply, when it was in
 //! neither ring at two looks, [`APART_NS`] from each other; that is some hundred times as long as
 //! the kernel handles the packets of one interrupt. A chunk that comes back with a packet is known.
+//!
+//! In what the kernel has not said that it has taken a chunk may stand twice: it has come back and
+//! was lent again, or somebody lied. Lent once more it could be written to while it is ours. It is
+//! *withheld* until the kernel has passed all that was left there.
 
-/// From one look to the next.
-pub(super) const APART_NS: u64 = 10_000_000;
+/// From one look to the next, if a chunk is missed.
+const APART_NS: u64 = 10_000_000;
+/// The same, if none is: some may still turn out to be missing, which no packet would tell.
+const RARELY_NS: u64 = 200_000_000;
 
 /// What is known of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,16 +32,32 @@ enum Chunk {
 pub(super) struct Owed {
     chunks: Vec<Chunk>,
     open: usize,
+    /// By chunk, how often it stood in what was left of the fill ring.
+    listed: Vec<u32>,
+    /// The number of the first entry behind that; none: the kernel has passed it.
+    end: Option<u32>,
+    /// Packets that have come until it has.
+    packets: u32,
     /// When to look next; none: it has not begun.
     due_ns: Option<u64>,
 }
 
 impl Owed {
-    /// Of a socket with so many chunks.
-    pub(super) fn new(chunks: usize) -> Self {
+    /// Of a socket with so many chunks, in whose fill ring `left` stands, chunk by chunk, until
+    /// entry `end`.
+    pub(super) fn new(chunks: usize, left: impl Iterator<Item = u64>, end: u32) -> Self {
+        let mut listed = vec![0; chunks];
+        for chunk in left {
+            if let Some(times) = place(&mut listed, chunk) {
+                *times += 1;
+            }
+        }
         Self {
             chunks: vec![Chunk::Known; chunks],
             open: 0,
+            listed,
+            end: Some(end),
+            packets: 0,
             due_ns: None,
         }
     }
@@ -55,12 +77,29 @@ impl Owed {
         }
     }
 
-    /// It came back.
+    /// A packet came, in this chunk if in one that was lent.
     pub(super) fn came(&mut self, chunk: usize) {
+        self.packets = self.packets.saturating_add(1);
         if let Some(open @ (Chunk::Open | Chunk::Missed)) = self.chunks.get_mut(chunk) {
             *open = Chunk::Known;
             self.open -= 1;
         }
+    }
+
+    /// Whether this chunk must not be lent yet.
+    pub(super) fn withholds(&self, chunk: usize) -> bool {
+        self.end.is_some() && self.listed.get(chunk).is_some_and(|times| *times > 1)
+    }
+
+    /// The kernel has passed all entries before `taken`: whether that is all that was left.
+    pub(super) fn passes(&mut self, taken: u32) -> bool {
+        let has_passed = |end: &u32| taken.wrapping_sub(*end) < 1 << 31;
+        self.end.take_if(|end| has_passed(end)).is_some()
+    }
+
+    /// Packets that have come although the kernel has not passed what was left.
+    pub(super) fn overdue(&self) -> u32 {
+        self.end.map_or(0, |_| self.packets)
     }
 
     /// Whether it is time to look.
@@ -75,12 +114,10 @@ impl Owed {
 
     /// A look at both rings, in which `there` are: the chunks that have no owner.
     pub(super) fn look(&mut self, now_ns: u64, there: impl Iterator<Item = u64>) -> Vec<usize> {
-        self.due_ns = Some(now_ns.saturating_add(APART_NS));
         let mut is_there = vec![false; self.chunks.len()];
         for chunk in there {
-            let place = usize::try_from(chunk).ok();
-            if let Some(place) = place.and_then(|place| is_there.get_mut(place)) {
-                *place = true;
+            if let Some(is_there) = place(&mut is_there, chunk) {
+                *is_there = true;
             }
         }
         let mut ownerless = Vec::new();
@@ -96,23 +133,39 @@ impl Owed {
             };
         }
         self.open -= ownerless.len();
+        let apart_ns = match self.chunks.contains(&Chunk::Missed) {
+            true => APART_NS,
+            false => RARELY_NS,
+        };
+        self.due_ns = Some(now_ns.saturating_add(apart_ns));
         ownerless
     }
 
     /// Whether everything is known.
     pub(super) fn is_complete(&self) -> bool {
-        self.due_ns.is_some() && self.open == 0
+        self.due_ns.is_some() && self.open == 0 && self.end.is_none()
     }
+}
+
+/// What a number out of a ring, which may be any, is the place of.
+fn place<T>(all: &mut [T], number: u64) -> Option<&mut T> {
+    all.get_mut(usize::try_from(number).ok()?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn owed(chunks: usize, left: &[u64]) -> Owed {
+        let mut owed = Owed::new(chunks, left.iter().copied(), 10);
+        assert!(!owed.is_complete() && owed.begins(5) && !owed.begins(6));
+        owed
+    }
+
     #[test]
     fn what_is_missed_twice_has_no_owner() {
-        let mut owed = Owed::new(6);
-        assert!(!owed.is_complete() && owed.begins(5) && !owed.begins(6));
+        let mut owed = owed(6, &[]);
+        assert!(owed.passes(10));
         (1..5).for_each(|chunk| owed.lent(chunk));
         assert!(owed.is_due(5));
         // 1 and 2 are in the rings, 3 and 4 are not; entries may be nonsense, or be there twice.
@@ -130,5 +183,35 @@ mod tests {
         assert_eq!(owed.look(40, [].into_iter()), [2]);
         assert!(owed.is_complete());
         assert_eq!(owed.look(50, [].into_iter()), []);
+    }
+
+    /// A driver domain that has nothing to do wakes seldom for it.
+    #[test]
+    fn while_nothing_is_missed_it_looks_rarely() {
+        let mut owed = owed(2, &[0, 1]);
+        (0..2).for_each(|chunk| owed.lent(chunk));
+        assert_eq!(owed.look(5, [0, 1].into_iter()), []);
+        assert_eq!(owed.due_ns(6), 5 + RARELY_NS);
+        assert_eq!(owed.look(6, [0].into_iter()), []);
+        assert_eq!(owed.due_ns(7), 6 + APART_NS);
+    }
+
+    #[test]
+    fn what_stands_there_twice_is_withheld_until_the_kernel_has_passed_it() {
+        let mut owed = owed(4, &[1, 2, 1, 9, u64::MAX]);
+        (0..4).for_each(|chunk| owed.lent(chunk));
+        let withheld = |owed: &Owed| [0, 1, 2, 9].map(|chunk| owed.withholds(chunk));
+        assert_eq!(withheld(&owed), [false, true, false, false]);
+        (0..4).for_each(|chunk| owed.came(chunk));
+        assert!(!owed.passes(9) && !owed.is_complete());
+        assert_eq!((withheld(&owed)[1], owed.overdue()), (true, 4));
+        assert!(owed.passes(10) && !owed.passes(10) && owed.is_complete());
+        assert_eq!((withheld(&owed)[1], owed.overdue()), (false, 0));
+    }
+
+    #[test]
+    fn entries_are_counted_around() {
+        let mut owed = Owed::new(1, [].into_iter(), 2);
+        assert!(!owed.passes(u32::MAX - 3) && owed.passes(3));
     }
 }

@@ -85,6 +85,11 @@ impl Producer {
         self.written.wrapping_sub(taken).min(self.words.count)
     }
 
+    /// The number of the next entry, and of the first that the kernel has not said it has taken.
+    pub(super) fn ends(&self) -> [u32; 2] {
+        [self.written, self.written.wrapping_sub(self.pending())]
+    }
+
     /// Whether anything was ever put into it.
     pub(super) fn was_used(&self) -> bool {
         self.written != 0
@@ -174,6 +179,12 @@ impl Consumer {
         // Acquire: with the count, the entries are seen.
         self.seen = self.words.producer.load(Ordering::Acquire);
         self.left()
+    }
+
+    /// Whether the kernel has shown more than there can be: the count that it goes by is not the
+    /// one that somebody before us has left.
+    pub(super) fn is_wrong(&self) -> bool {
+        self.seen.wrapping_sub(self.taken) > self.words.count
     }
 
     /// [`Consumer::look`] for at most `budget` entries.

@@ -80,6 +80,10 @@ impl<N: Nic, W: Write> Nic for Tee<N, W> {
         self.inner.starved()
     }
 
+    fn failure(&self) -> Option<&'static str> {
+        self.inner.failure()
+    }
+
     fn release(&mut self, buffers: &mut dyn Buffers) {
         self.inner.release(buffers);
     }

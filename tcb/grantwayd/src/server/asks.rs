@@ -153,12 +153,11 @@ impl Core {
         // A configuration beyond CONFIG_MAX is refused below, with the domain's name.
         let config = sealed::read(beside(fds)?, 2 * info::CONFIG_MAX)?;
         let replaces = domain.replaces;
-        let left = replaces.and_then(|dead| self.left_by(dead, domain.program));
+        let left = replaces.filter(|_| domain.program == Program::Driver);
+        let left = left.and_then(|dead| self.left_by(dead));
         let id = self.hypervisor.create_domain(domain, &config, left)?;
-        if let Some(dead) = replaces {
-            self.known.remove(&dead);
-            self.pass_on(dead, id);
-        }
+        replaces.inspect(|&dead| self.pass_on(dead, id));
+        replaces.and_then(|dead| self.known.remove(&dead));
         value(id.0.into(), Vec::new())
     }
 
@@ -212,6 +211,7 @@ impl Core {
             });
         }
         self.known.remove(&id);
+        self.lasting.retain(|_, bound| bound.socket.domain != id);
         Ok(self.hypervisor.forget(id)?)
     }
 }

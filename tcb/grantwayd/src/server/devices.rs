@@ -25,6 +25,7 @@ use shmem::Span;
 use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of a refusal's words, or of what a system cannot provide.
 const WORDS_MAX: usize = 64 << 10;
@@ -205,21 +206,21 @@ impl Core {
         value(given.into(), vec![lacks])
     }
 
-    /// The frames of a dead domain with whose sockets another one of its program can go on: if it
-    /// was ever ready, for else it may have found something there that nobody can go on with.
-    pub(super) fn left_by(&self, dead: DomId, program: Program) -> Left {
+    /// The frames of a dead driver domain with whose sockets the next one can go on, as it has said.
+    pub(super) fn left_by(&self, dead: DomId) -> Left {
+        let is_driver = self.hypervisor.domain(dead)?.spec.program == Program::Driver;
         let mut all = self.lasting.values();
-        let bound = all.find(|bound| bound.socket.domain == dead)?;
-        let dead = self.hypervisor.domain(dead)?;
-        let is_fit = dead.was_ready() && dead.spec.program == program;
-        bound.lasts.clone().filter(|_| is_fit)
+        let bound = all.find(|bound| bound.socket.domain == dead && is_driver)?;
+        bound.lasts.clone()
     }
 
     /// Its sockets are the next one's, and never another's.
     pub(super) fn pass_on(&mut self, dead: DomId, next: DomId) {
         let all = self.lasting.values_mut();
-        all.filter(|bound| bound.socket.domain == dead)
-            .for_each(|bound| bound.socket.domain = next);
+        for bound in all.filter(|bound| bound.socket.domain == dead) {
+            bound.socket.domain = next;
+            bound.control.is_sound.store(false, Ordering::Relaxed);
+        }
     }
 
     /// The frames that a socket is over.
@@ -270,6 +271,7 @@ impl Core {
             netd: Arc::clone(&self.control),
             unit,
             is_queue,
+            is_sound: AtomicBool::new(false),
         });
         let bound = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, take(fds));
         self.units.kept.insert(unit, bound);
@@ -322,11 +324,13 @@ fn places(rings: &Rings, first: u32, entries: u32) -> Result<Vec<DeviceMap>, Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::core::{CPU_WORDS, NewDomain, RingPlace, Text};
     use crate::args::Args;
     use crate::child::Helper;
-    use monitor::Hypervisor;
+    use abi::core::{CPU_WORDS, NewDomain, RingPlace, Text};
+    use abi::xdp::XdpControl;
+    use monitor::{DeviceControl, Hypervisor};
     use rustix::net::sockopt::set_socket_linger;
+    use shmem::Region;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
@@ -446,19 +450,40 @@ mod tests {
         }
     }
 
-    /// What a domain may have spoiled that was never ready is no other's; nor is what a domain has
-    /// another's for the asking, or by an id that was one's before.
-    #[test]
-    fn a_socket_goes_on_with_who_takes_its_domains_place_alone() {
+    /// A machine with a domain of this program that has a socket on device 1.
+    fn with_socket(program: Program) -> (Core, DomId) {
         let mut core = core();
-        let config = || vec![sealed::write("config", b"").unwrap()];
-        let mut create = |core: &mut Core, replaces| {
-            let new = new_domain(replaces, Program::Driver);
-            let (id, _) = core.create(new, &config()).unwrap().unwrap();
-            DomId(id as u16)
+        let first = created(&mut core, None, program);
+        let (on, unit, is_queue) = (1, SOCKETS, false);
+        let task = Task::TakeUpSocket { on, unit, is_queue };
+        let file = sealed::write("socket", b"").unwrap();
+        core.units.kept.insert(unit, Unit::new(task, vec![file]));
+        let frames = frames(&core, first);
+        let control = Arc::new(Socket {
+            netd: Arc::clone(&core.control),
+            unit,
+            is_queue,
+            is_sound: AtomicBool::new(false),
+        });
+        let bound = Bound {
+            socket: socket(first),
+            rings: [RingPlace::default(); 4],
+            lasts: Some(frames),
+            control,
         };
-        let (first, other) = (create(&mut core, None), create(&mut core, None));
-        let socket = |domain| NewSocket {
+        core.give_bound(bound).unwrap();
+        (core, first)
+    }
+
+    fn created(core: &mut Core, replaces: Option<DomId>, program: Program) -> DomId {
+        let config = vec![sealed::write("config", b"").unwrap()];
+        let created = core.create(new_domain(replaces, program), &config);
+        let (id, _) = created.unwrap().unwrap();
+        DomId(id as u16)
+    }
+
+    fn socket(domain: DomId) -> NewSocket {
+        NewSocket {
             domain,
             on: 1,
             of: None,
@@ -467,43 +492,71 @@ mod tests {
             chunk_bytes: 2048,
             entries: 64,
             rings_slot: 0,
-        };
-        let (unit, is_queue) = (SOCKETS, false);
-        let task = Task::TakeUpSocket {
-            on: 1,
-            unit,
-            is_queue,
-        };
-        let file = sealed::write("socket", b"").unwrap();
-        core.units.kept.insert(unit, Unit::new(task, vec![file]));
-        let frames = |core: &Core, id| Arc::clone(&core.hypervisor.memory(id).unwrap().frames);
-        let bound = Bound {
-            socket: socket(first),
-            rings: [RingPlace::default(); 4],
-            lasts: Some(frames(&core, first)),
-            control: Arc::new(Socket {
-                netd: Arc::clone(&core.control),
-                unit,
-                is_queue,
-            }),
-        };
-        core.give_bound(bound).unwrap();
-        let left = core.left_by(first, Program::Driver);
-        assert!(left.is_none(), "it was never ready");
-        let of_first = frames(&core, first);
-        core.hypervisor.give_up(first, "over");
+        }
+    }
+
+    fn frames(core: &Core, id: DomId) -> Arc<Region> {
+        Arc::clone(&core.hypervisor.memory(id).unwrap().frames)
+    }
+
+    fn end(core: &mut Core, id: DomId) {
+        core.hypervisor.give_up(id, "over");
         testing::wait_for("it is not gone", || {
             core.hypervisor.handle(0);
-            let stage = core.hypervisor.domain(first)?.life.stage;
+            core.tell_lives();
+            let stage = core.hypervisor.domain(id)?.life.stage;
             (stage == Stage::Gone).then_some(())
         });
-        let next = create(&mut core, Some(first));
-        assert!(!Arc::ptr_eq(&frames(&core, next), &of_first));
-        assert_eq!(core.lasting[&1].socket.domain, next, "and no longer the dead one's");
-        // Who asks for it now makes one of its own, for which there is no netd here.
-        assert!(core.give_socket(0, socket(other), Vec::new()).unwrap_err().is_busy);
-        assert!(core.lasting.is_empty(), "it is closed");
-        assert_eq!(core.control.take_closed(), [unit]);
+    }
+
+    fn say_that_it_is_sound(core: &Core) {
+        let control = &core.lasting[&1].control;
+        assert_eq!(control.control(XdpControl::Sound.encode()), Ok(0));
+    }
+
+    #[test]
+    fn a_socket_goes_on_with_the_driver_domain_that_takes_its_domains_place() {
+        let (mut core, first) = with_socket(Program::Driver);
+        let before = frames(&core, first);
+        say_that_it_is_sound(&core);
+        end(&mut core, first);
+        let next = created(&mut core, Some(first), Program::Driver);
+        assert!(Arc::ptr_eq(&frames(&core, next), &before));
+        assert_eq!(core.give_socket(0, socket(next), Vec::new()).unwrap().unwrap().0, 0);
+        assert!(core.control.take_closed().is_empty());
+        // It has not said so itself.
+        end(&mut core, next);
+        assert!(core.lasting.is_empty());
+        let last = created(&mut core, Some(next), Program::Driver);
+        assert!(!Arc::ptr_eq(&frames(&core, last), &before));
+        assert_eq!(core.control.take_closed(), [SOCKETS]);
+    }
+
+    /// What is not sound, what is not a driver domain's, and what is another's.
+    #[test]
+    fn a_socket_goes_on_with_no_other_domain() {
+        use Program::{Driver, Guest};
+        for (program, next, is_sound) in [
+            (Driver, Driver, false),
+            (Guest, Guest, true),
+            (Guest, Driver, true),
+            (Driver, Guest, true),
+        ] {
+            let (mut core, first) = with_socket(program);
+            let other = created(&mut core, None, Driver);
+            let before = frames(&core, first);
+            if is_sound {
+                say_that_it_is_sound(&core);
+            }
+            end(&mut core, first);
+            let next = created(&mut core, Some(first), next);
+            assert!(!Arc::ptr_eq(&frames(&core, next), &before));
+            // Who asks makes one of its own, for which there is no netd here.
+            let asked = core.give_socket(0, socket(other), Vec::new());
+            assert!(asked.unwrap_err().is_busy);
+            assert!(core.lasting.is_empty());
+            assert_eq!(core.control.take_closed(), [SOCKETS], "it is closed");
+        }
     }
 
     #[test]

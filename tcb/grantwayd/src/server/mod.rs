@@ -19,6 +19,7 @@ use std::io::{self, Stdout};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use units::{Bound, SOCKETS, Units, copies};
 
 /// How long each step of the end may take: domains end, devices are closed, helpers end by
@@ -228,6 +229,10 @@ impl Core {
             }
             if stage == Stage::Gone {
                 (known.console, known.is_unconnected) = (None, false);
+                // With what it has not said is sound nobody can go on.
+                let is_sound = |of: &Bound| of.control.is_sound.load(Ordering::Relaxed);
+                let all = &mut self.lasting;
+                all.retain(|_, of| of.socket.domain != domain || is_sound(of));
             }
             if known.is_unconnected && self.hypervisor.is_connected(domain) {
                 known.is_unconnected = false;
