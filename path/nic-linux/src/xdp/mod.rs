@@ -105,6 +105,9 @@ pub struct XdpNic {
     withheld: Vec<BufferId>,
     /// Whether another domain had the socket before.
     had_owner: bool,
+    /// What the kernel has said that it has taken out of the fill ring, and how many packets have
+    /// come since it last did.
+    filled: (u32, usize),
     counters: Counters,
     kernel: KernelCounters,
     /// Told once: rings and chunks are as they are to be.
@@ -182,6 +185,7 @@ impl XdpNic {
             owed,
             withheld: Vec::new(),
             had_owner,
+            filled: (0, 0),
             counters: Counters::default(),
             kernel,
             is_sound: Some(is_sound),
@@ -435,6 +439,12 @@ impl Nic for XdpNic {
         }
         if batch > 0 {
             self.receive.release();
+            let [_, taken] = self.fill.ends();
+            let since = match taken == self.filled.0 {
+                true => self.filled.1.saturating_add(batch as usize),
+                false => 0,
+            };
+            self.filled = (taken, since);
         }
         self.lend(buffers);
         out.len() - before
@@ -465,11 +475,10 @@ impl Nic for XdpNic {
     }
 
     fn failure(&self) -> Option<&'static str> {
-        let owed = self.owed.as_ref().map_or(0, Owed::overdue) as usize;
         let is_wrong = self.receive.is_wrong() || self.completion.is_wrong();
-        // The kernel passes what was left once it has taken as much as a ring holds.
-        let is_useless = is_wrong || owed > 2 * self.lent.len().next_power_of_two();
-        (self.had_owner && is_useless)
+        // The kernel says what it has taken at the latest when that is all that the ring holds.
+        let is_lost = self.filled.1 > 2 * self.fill.entries();
+        (self.had_owner && (is_wrong || is_lost))
             .then_some("the rings of an AF_XDP socket, which the domain before has left so")
     }
 

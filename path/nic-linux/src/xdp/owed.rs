@@ -36,8 +36,6 @@ pub(super) struct Owed {
     listed: Vec<u32>,
     /// The number of the first entry behind that; none: the kernel has passed it.
     end: Option<u32>,
-    /// Packets that have come until it has.
-    packets: u32,
     /// When to look next; none: it has not begun.
     due_ns: Option<u64>,
 }
@@ -57,7 +55,6 @@ impl Owed {
             open: 0,
             listed,
             end: Some(end),
-            packets: 0,
             due_ns: None,
         }
     }
@@ -77,9 +74,8 @@ impl Owed {
         }
     }
 
-    /// A packet came, in this chunk if in one that was lent.
+    /// It came back.
     pub(super) fn came(&mut self, chunk: usize) {
-        self.packets = self.packets.saturating_add(1);
         if let Some(open @ (Chunk::Open | Chunk::Missed)) = self.chunks.get_mut(chunk) {
             *open = Chunk::Known;
             self.open -= 1;
@@ -95,11 +91,6 @@ impl Owed {
     pub(super) fn passes(&mut self, taken: u32) -> bool {
         let has_passed = |end: &u32| taken.wrapping_sub(*end) < 1 << 31;
         self.end.take_if(|end| has_passed(end)).is_some()
-    }
-
-    /// Packets that have come although the kernel has not passed what was left.
-    pub(super) fn overdue(&self) -> u32 {
-        self.end.map_or(0, |_| self.packets)
     }
 
     /// Whether it is time to look.
@@ -204,9 +195,9 @@ mod tests {
         assert_eq!(withheld(&owed), [false, true, false, false]);
         (0..4).for_each(|chunk| owed.came(chunk));
         assert!(!owed.passes(9) && !owed.is_complete());
-        assert_eq!((withheld(&owed)[1], owed.overdue()), (true, 4));
+        assert!(withheld(&owed)[1]);
         assert!(owed.passes(10) && !owed.passes(10) && owed.is_complete());
-        assert_eq!((withheld(&owed)[1], owed.overdue()), (false, 0));
+        assert!(!withheld(&owed)[1]);
     }
 
     #[test]

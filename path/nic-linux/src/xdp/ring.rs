@@ -90,6 +90,11 @@ impl Producer {
         [self.written, self.written.wrapping_sub(self.pending())]
     }
 
+    /// How many entries it has.
+    pub(super) fn entries(&self) -> usize {
+        self.words.count as usize
+    }
+
     /// Whether anything was ever put into it.
     pub(super) fn was_used(&self) -> bool {
         self.written != 0

@@ -522,7 +522,13 @@ mod tests {
         end(&mut core, first);
         let next = created(&mut core, Some(first), Program::Driver);
         assert!(Arc::ptr_eq(&frames(&core, next), &before));
-        assert_eq!(core.give_socket(0, socket(next), Vec::new()).unwrap().unwrap().0, 0);
+        assert_eq!(
+            core.give_socket(0, socket(next), Vec::new())
+                .unwrap()
+                .unwrap()
+                .0,
+            0
+        );
         assert!(core.control.take_closed().is_empty());
         // It has not said so itself.
         end(&mut core, next);
