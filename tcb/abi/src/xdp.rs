@@ -121,7 +121,8 @@ pub enum XdpControl {
     Stop,
     /// The shared socket: another domain can go on with it. Answered by 0.
     Sound,
-    /// A queue for a single guest: frames that the rule of this number ([`crate::firewall::Rules`]) has denied.
+    /// A queue for a single guest: frames that the rule of this number
+    /// ([`crate::firewall::Rules`]) has denied.
     DeniedFrames(u32),
     /// Their bytes.
     DeniedBytes(u32),

@@ -11,11 +11,12 @@
 //! | `grantway-manager` | control socket, starts, consoles, log | which domains there are |
 //!
 //! The machine's description, on standard input, is the manager's to read, as are all arguments but
-//! the last two; it opens what they name, and prints the first line
-//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`; where there is no manager
-//! yet the core prints `{"error":"…"}`). The machine is served until it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with `--with-reader` also when the other end of standard
-//! output, a pipe, is closed: the process that holds it takes the machine along, however it dies).
-//! Whatever ends this process, everything ends with it.
+//! the last two; it opens what they name, and prints the first line (`{"ready":true,"up_ms":…}`, or
+//! `{"error":"…","cannot_run_here":…}`; where there is no manager yet the core prints
+//! `{"error":"…"}`). The machine is served until it is told to end (`down`, SIGTERM, SIGINT,
+//! SIGHUP; with `--with-reader` also when the other end of standard output, a pipe, is closed: the
+//! process that holds it takes the machine along, however it dies). Whatever ends this process,
+//! everything ends with it.
 //!
 //! The helpers lie beside this program; the domains' programs, `driver` and `guest`, beside it or
 //! in DIR.

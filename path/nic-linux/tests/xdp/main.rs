@@ -442,7 +442,7 @@ fn what_a_liar_has_left_costs_the_next_domain_packets_and_not_the_socket() {
 /// outlive who has told it.
 #[test]
 fn a_socket_that_a_liar_has_made_useless_is_known_as_such() {
-    // More packets than have come; and fewer chunks than the kernel has taken, while it looks.
+    // More packets than have come; and fewer chunks than the kernel has taken.
     for ring in [Ring::Receive, Ring::Fill] {
         let Some(mut wire) = Wire::new() else { return };
         let station = Station::new(&wire.namespace, "wire");

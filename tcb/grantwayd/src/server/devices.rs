@@ -206,7 +206,7 @@ impl Core {
         value(given.into(), vec![lacks])
     }
 
-    /// The frames of a dead driver domain with whose sockets the next one can go on, as it has said.
+    /// The frames of a dead driver domain with whose sockets the next one can go on.
     pub(super) fn left_by(&self, dead: DomId) -> Left {
         let is_driver = self.hypervisor.domain(dead)?.spec.program == Program::Driver;
         let mut all = self.lasting.values();
@@ -509,7 +509,7 @@ mod tests {
         });
     }
 
-    fn say_that_it_is_sound(core: &Core) {
+    fn find_sound(core: &Core) {
         let control = &core.lasting[&1].control;
         assert_eq!(control.control(XdpControl::Sound.encode()), Ok(0));
     }
@@ -518,7 +518,7 @@ mod tests {
     fn a_socket_goes_on_with_the_driver_domain_that_takes_its_domains_place() {
         let (mut core, first) = with_socket(Program::Driver);
         let before = frames(&core, first);
-        say_that_it_is_sound(&core);
+        find_sound(&core);
         end(&mut core, first);
         let next = created(&mut core, Some(first), Program::Driver);
         assert!(Arc::ptr_eq(&frames(&core, next), &before));
@@ -552,7 +552,7 @@ mod tests {
             let other = created(&mut core, None, Driver);
             let before = frames(&core, first);
             if is_sound {
-                say_that_it_is_sound(&core);
+                find_sound(&core);
             }
             end(&mut core, first);
             let next = created(&mut core, Some(first), next);
