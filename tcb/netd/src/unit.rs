@@ -280,8 +280,8 @@ impl Unit {
         })
     }
 
-    /// Whether who has a bound socket next can go on with it: all its chunks are to be found. An
-    /// interface that writes packets by itself has some where nobody sees them.
+    /// Whether who has a bound socket next can go on with it: every chunk stands in a ring or
+    /// comes back. An interface that writes packets by itself holds chunks that stand in none.
     pub(crate) fn lasts(&self) -> bool {
         matches!(self, Self::Shared(device) if device.is_copied())
     }

@@ -26,8 +26,7 @@ impl Events {
     }
 }
 
-/// The least share of a thread's time in which an event was counted: 1, unless the PMU had to be
-/// shared. It is there if any was.
+/// [`EventCounts::least_share`]; it is there if any event was counted.
 pub const EVENTS_COUNTED: &str = "events_counted";
 
 /// Figures: `<event>_per_<unit>.<part>` and `.total`, and [`EVENTS_COUNTED`].
