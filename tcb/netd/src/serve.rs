@@ -28,30 +28,37 @@ struct Serve {
     closing: Vec<JoinHandle<()>>,
 }
 
-/// Serves until the core is gone.
+/// Serves until the core is gone, or nothing good comes from it any more.
 pub(crate) fn run(link: Link, missing: Vec<String>) -> Result<(), String> {
-    let mut serve = Serve {
-        link,
-        units: Units::default(),
-        files: Files::of(b""),
-        places: Places::default(),
-        missing,
-        closing: Vec::new(),
-    };
-    loop {
-        match serve.turn() {
-            Ok(()) => {}
-            // The machine has ended: what does not go with descriptors is cleared away.
-            Err(LinkError::Closed) => {
-                serve.units.lock().clear();
-                return Ok(());
-            }
-            Err(error) => return Err(format!("the link to the core: {error}")),
-        }
-    }
+    Serve::new(link, missing).run()
 }
 
 impl Serve {
+    fn new(link: Link, missing: Vec<String>) -> Self {
+        Self {
+            link,
+            units: Units::default(),
+            files: Files::of(b""),
+            places: Places::default(),
+            missing,
+            closing: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<(), String> {
+        let why = loop {
+            if let Err(error) = self.turn() {
+                break error;
+            }
+        };
+        // What does not go with descriptors: nobody else clears it away.
+        self.units.lock().clear();
+        match why {
+            LinkError::Closed => Ok(()),
+            why => Err(format!("the link to the core: {why}")),
+        }
+    }
+
     fn turn(&mut self) -> Result<(), LinkError> {
         for unit in self.places.lost() {
             let message = Outcome::Lost { unit };
@@ -85,11 +92,13 @@ impl Serve {
     /// The core takes what is sent: it is waited for.
     fn send(&self, record: &Record<Outcome>, fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
         loop {
-            match self.link.send(record, fds) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.link.wait(PollFlags::OUT, None);
-                }
-                sent => return Ok(sent?),
+            let Err(error) = self.link.send(record, fds) else {
+                return Ok(());
+            };
+            match error.kind() {
+                io::ErrorKind::WouldBlock => self.link.wait(PollFlags::OUT, None),
+                io::ErrorKind::BrokenPipe => return Err(LinkError::Closed),
+                _ => return Err(error.into()),
             }
         }
     }
@@ -280,18 +289,12 @@ fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, Refu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::core::BYTES;
 
     #[test]
     fn what_cannot_be_taken_up_is_known_as_that() {
         let (link, _core) = Link::pair().unwrap();
-        let mut serve = Serve {
-            link,
-            units: Units::default(),
-            files: Files::of(b""),
-            places: Places::default(),
-            missing: Vec::new(),
-            closing: Vec::new(),
-        };
+        let mut serve = Serve::new(link, Vec::new());
         let mut task = |message| {
             let record = Record { token: 0, message };
             serve
@@ -313,5 +316,28 @@ mod tests {
         assert_eq!(task(queue(1, 2)), [], "there is no wire");
         assert_eq!(task(Task::TakeUp { unit: 1, given: 0 }), [(1, true)]);
         assert_eq!(task(queue(1, 2)), [(1, true), (2, true)]);
+    }
+
+    /// What does not go with descriptors would stay.
+    #[test]
+    fn however_the_link_ends_devices_are_cleared_away() {
+        let task = |core: Link| {
+            let (token, message) = (1, Task::Open { unit: 2 });
+            core.send(&Record { token, message }, &[]).unwrap();
+        };
+        let ended = |core_ends: fn(Link)| {
+            let (link, core) = Link::pair().unwrap();
+            let serve = Serve::new(link, Vec::new());
+            let units = serve.units.clone();
+            units.lock().insert(1, Arc::new(Unit::Stuck));
+            core_ends(core);
+            let ended = serve.run();
+            assert!(units.lock().is_empty(), "{ended:?}");
+            ended
+        };
+        assert_eq!(ended(drop), Ok(()));
+        assert_eq!(ended(task), Ok(()), "while a task was answered");
+        let nonsense = ended(|core| core.send_bytes(&[0xff; BYTES], &[]).unwrap());
+        assert!(nonsense.unwrap_err().contains("the link to the core"));
     }
 }
