@@ -28,6 +28,7 @@ mod files;
 mod host;
 mod live;
 mod output;
+mod parent;
 mod prof;
 mod reload;
 mod run;

@@ -1,7 +1,7 @@
 //! Machines come up and go down.
 
 use crate::service::Service;
-use crate::{files, host, output, tables};
+use crate::{files, host, output, parent, tables};
 use abi::machine::Machine;
 use anyhow::Context;
 use clap::{Args, ValueHint};
@@ -9,7 +9,7 @@ use client::Instance;
 use config::domain::GrantMode;
 use config::{Config, Finding, Place};
 use figures::{Failure, interrupt};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -68,7 +68,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What the kernel adds to the name of a program's file that is not there any more.
 pub(crate) const DELETED: &str = " (deleted)";
 
-/// Set in the process inside the user namespace.
+/// Set in the process inside the user namespace: the one outside.
 const INSIDE: &str = "GRANTWAY_UP_INSIDE";
 
 /// `grantway up`.
@@ -96,9 +96,15 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
             false => output::print(&format!("{} can be started.\n", machine.name)),
         };
     }
-    let inside = std::env::var_os(INSIDE).is_some();
-    if inside && !options.detach {
-        set_parent_process_death_signal(Some(Signal::TERM)).context("follow the parent")?;
+    let outside = std::env::var(INSIDE).ok();
+    if let Some(outside) = &outside
+        && !options.detach
+    {
+        let outside = outside.parse();
+        let outside = outside.with_context(|| format!("{INSIDE} is no process's number"))?;
+        if !parent::follow(outside, Signal::TERM)? {
+            return Ok(());
+        }
     }
     // Before the monitor starts, so that a signal cannot leave it behind.
     let signals = Signals::new(ASKED).context("signals")?;
@@ -138,7 +144,7 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
             &config,
             &instance,
             options.detach,
-            inside,
+            outside.is_some(),
         ))?;
     }
     match options.detach {
@@ -242,7 +248,7 @@ fn for_comparisons_alone(grants: GrantMode) -> Finding {
 fn again_as_root_of_a_namespace(config: &Config) -> anyhow::Result<()> {
     let what = format!("machine {} has TAPs: that", config.name);
     let mut child = host::in_own_namespaces(&what)?
-        .env(INSIDE, "1")
+        .env(INSIDE, parent::own()?.to_string())
         .spawn()
         .context("start again inside a user namespace")?;
     // What becomes of the child is the result; a signal is for the child, which has something to

@@ -2,9 +2,9 @@
 //! hands signals on, and waits. With its end the kernel ends all others.
 
 use super::exit::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
-use super::machine::is_alive;
 use super::note::Note;
 use super::signals;
+use crate::parent;
 use anyhow::Context;
 use rustix::fs::CWD;
 use rustix::mount::{
@@ -12,8 +12,7 @@ use rustix::mount::{
     mount_bind, mount_change, move_mount, open_tree, unmount,
 };
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal,
-    set_parent_process_death_signal, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal, wait,
 };
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -31,7 +30,7 @@ pub(crate) const SUBCOMMAND: &str = "run-first";
 /// What it is told.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Spec {
-    /// `grantway run`.
+    /// `grantway run`, by the number that `/proc` shows.
     pub(super) parent: u32,
     /// The command's resolv.conf; none: the system's.
     pub(super) resolver: Option<String>,
@@ -62,9 +61,8 @@ pub(crate) fn main(spec: &str, command: &[OsString]) -> ExitCode {
 fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
     let spec: Spec = figures::helper::parse(spec)?;
     let note = Note { quiet: spec.quiet };
-    set_parent_process_death_signal(Some(Signal::KILL)).context("follow grantway run")?;
-    // It could have ended before that. These are still the processes of its own namespace.
-    if !is_alive(spec.parent) {
+    // The processes of its own namespace are still those that are shown.
+    if !parent::follow(spec.parent, Signal::KILL)? {
         return Ok(OWN_FAILURE);
     }
     let down = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;

@@ -208,7 +208,7 @@ fn clear_stale(runtime: &Path, is_alive: impl Fn(u32) -> bool) {
 }
 
 /// Whether there is such a process in the namespace that `/proc` shows.
-pub(super) fn is_alive(pid: u32) -> bool {
+fn is_alive(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 

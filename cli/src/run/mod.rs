@@ -38,7 +38,7 @@ pub(crate) mod signals;
 
 pub(crate) use args::{AFTER_HELP, RunArgs};
 
-use crate::host;
+use crate::{host, parent};
 use anyhow::Context;
 use figures::Failure;
 use home::Home;
@@ -125,7 +125,7 @@ impl Ready {
             return Ok(exit::by_signal(signal));
         }
         let first = first::Spec {
-            parent: std::process::id(),
+            parent: parent::own()?,
             resolver,
             scratch: machine.folder().context("the machine has ended")?,
             wait: args.wait,
