@@ -320,9 +320,9 @@ fn version_within(bytes: &[u8]) -> Option<u32> {
 
 /// Ends a helper of a core, and waits until there is another.
 fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
-    let before = children(core, helper);
+    let before = running(core, helper);
     for pid in &before {
-        let Some(pid) = Pid::from_raw(*pid) else {
+        let Some(pid) = Pid::from_raw(pid.cast_signed()) else {
             continue;
         };
         // It may just have ended: there is another soon.
@@ -331,7 +331,7 @@ fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
         }
     }
     let until = Instant::now() + BACK;
-    while !children(core, helper)
+    while !running(core, helper)
         .iter()
         .any(|pid| !before.contains(pid))
     {
@@ -345,23 +345,17 @@ fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
 }
 
 /// The processes that a core has started of this program, and that live.
-fn children(core: u32, program: &str) -> Vec<i32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{core}/task")) else {
-        return Vec::new();
-    };
-    let listed = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children"));
-    let children = threads.flatten().filter_map(|thread| listed(thread).ok());
-    let pids: Vec<i32> = children
-        .flat_map(|text| text.split_whitespace().map(str::parse).collect::<Vec<_>>())
-        .flatten()
-        .collect();
+fn running(core: u32, program: &str) -> Vec<u32> {
     // Of one that has ended, or is not yet what it becomes, the file says so.
-    let is_program = |pid: &i32| {
+    let is_program = |pid: &u32| {
         let file = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         name.strip_suffix(DELETED).unwrap_or(&name) == program
     };
-    pids.into_iter().filter(is_program).collect()
+    client::children(core)
+        .into_iter()
+        .filter(is_program)
+        .collect()
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub use instance::{Instance, Log, Options};
 pub use left::forget_left;
 pub use log::last_words;
 pub use metrics::MetricsFormat;
+pub use process::children;
 pub use reach::Reach;
 pub use runtime::{
     MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, find, given_dir,

@@ -52,8 +52,9 @@ fn stat(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default()
 }
 
-/// The processes that one has started, its threads included, and that live.
-pub(crate) fn children(pid: u32) -> Vec<u32> {
+/// The processes that one has started, on whichever of its threads, and that were not waited for.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten();
