@@ -48,6 +48,8 @@ pub(super) struct Shape {
 pub(super) struct Memory {
     common: Common,
     shape: Shape,
+    /// Whether no netfront has used its frames yet.
+    fresh: bool,
     /// The table of counted grants, while there is one.
     counted_table: Option<CountedTable>,
     /// Pages that change hands, while there are any.
@@ -59,6 +61,7 @@ impl Memory {
         Self {
             common,
             shape,
+            fresh: true,
             counted_table: None,
             flips: None,
         }
@@ -72,7 +75,12 @@ impl Memory {
         backend: DomId,
         back: &BackRecord,
     ) -> Result<(Netfront, Record), String> {
-        let mut setup = self.setup(backend);
+        // A guest's memory is new when it starts.
+        let fresh = std::mem::take(&mut self.fresh);
+        let mut setup = Setup {
+            fresh,
+            ..self.setup(backend)
+        };
         let calls = &self.common.calls;
         self.counted_table = if back.features.has(Features::COUNTED_GRANTS) {
             let (entries, first) = (self.common.grant_entries, self.shape.first_frame);
@@ -129,6 +137,7 @@ impl Memory {
             frames: self.common.frames,
             first_frame,
             layout,
+            fresh: false,
             backend,
             mac,
             features,

@@ -21,6 +21,9 @@ pub struct Setup {
     pub first_frame: u32,
     /// Where what lies.
     pub layout: Layout,
+    /// Whether nobody has written to those frames yet: they are zero, and the kernel need not find
+    /// memory for them before they are used.
+    pub fresh: bool,
     /// The driver domain.
     pub backend: DomId,
     /// The interface's MAC.
@@ -74,8 +77,8 @@ pub(super) struct Laid {
 }
 
 impl Laid {
-    /// Zeroes the pages of `setup` and grants them; `grants` has all grants that were made, even if
-    /// there was an error then.
+    /// Grants the pages of `setup`, which are zero then; `grants` has all grants that were made,
+    /// even if there was an error.
     pub(super) fn out(
         setup: &Setup,
         table: &mut dyn Granter,
@@ -94,7 +97,9 @@ impl Laid {
             };
             let page = memory.page(at).ok_or(SetupError::Frames)?;
             // The driver domain is not to see what lay here before (row 22).
-            page.fill(0)?;
+            if exchange.is_some() || !setup.fresh {
+                page.fill(0)?;
+            }
             spans.push(page);
             granted.push(GrantedPage {
                 frame: first + at,

@@ -69,6 +69,9 @@ pub fn back_record(features: Features) -> BackRecord {
 }
 
 impl Rig {
+    /// What is in every byte of the guest's frames before they are laid out.
+    pub const BEFORE: u8 = 0x5a;
+
     /// Two ends that can do everything.
     ///
     /// # Panics
@@ -147,6 +150,9 @@ impl Rig {
         let flipped = if flips { layout.sizes().rx_pages } else { 0 };
         let memory = Memory::new(exchanged + flipped + outside_pages);
         let area = memory.area();
+        let frames = area.at(0, layout.frames() as usize * PAGE);
+        let frames = frames.expect("room for the frames");
+        frames.fill(Self::BEFORE).expect("own memory");
         let table_span = area
             .at(layout.frames() as usize * PAGE, table_pages * PAGE)
             .expect("room for the table");
@@ -166,6 +172,7 @@ impl Rig {
             frames: area,
             first_frame: 0,
             layout,
+            fresh: false,
             backend: BACKEND,
             mac: [2, 0, 0, 0, 0, 1],
             features: front,
