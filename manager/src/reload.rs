@@ -5,7 +5,7 @@
 //! away for as short as can be: it goes and comes again at once, unless it needs what one has that
 //! goes later: its address, say.
 
-use crate::shape::Shape;
+use crate::shape::{Shape, ShapeChange};
 use crate::windows::Windows;
 use abi::machine::Setting;
 use abi::reload::{ReloadStep, StepKind, StepReason};
@@ -108,7 +108,7 @@ pub(crate) fn steps(
         let set = trial.config.set_nics(&step.nics);
         match set.and_then(|()| becomes.refits(&trial.config, &step)) {
             Ok(refits) => {
-                becomes.to_mut().apply(refits);
+                becomes.to_mut().apply(ShapeChange::Refits(refits));
                 trial.steps.push(Step::nics(step));
             }
             Err(wrong) => trial.wrong.push(wrong),

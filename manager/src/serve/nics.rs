@@ -21,7 +21,7 @@ impl Server<'_> {
         let mut config = live_config(&mut self.config, self.world.shape())?.clone();
         config.set_nics(&step.nics)?;
         let refits = self.world.shape().refits(&config, step)?;
-        self.world.change(refits);
+        self.world.change(ShapeChange::Refits(refits));
         let opened = match self.keep() {
             Ok(()) => self.open_refitted(),
             Err(Refusal { why, .. }) => Err(format!("the core cannot keep what there is: {why}")),
