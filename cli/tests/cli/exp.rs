@@ -3,6 +3,13 @@
 use crate::place::{Place, wait};
 use serde_json::Value;
 use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One experiment at a time, as users run them: each takes all CPUs for its own.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Figures of a run's standard output, behind its provenance.
 fn figures(out: &str) -> Vec<Value> {
@@ -26,6 +33,7 @@ fn figure<'a>(figures: &'a [Value], config: &str, metric: &str) -> (f64, &'a str
 
 #[test]
 fn small_frames_are_told_with_window_and_touch() {
+    let _alone = alone();
     let place = Place::with_machine();
     let only = "pointers-64,shared-64,ngm-64";
     let args = ["exp", "small", "--only", only, "--seconds", "0.5"];
@@ -110,6 +118,7 @@ wires = [1, 4]
 #[test]
 fn a_plan_of_ones_own_spoils_the_wire_and_crowds_the_machine() {
     testing::require!(root, tap, tool("nft"), tool("ip"), tool("ethtool"));
+    let _alone = alone();
     let place = Place::with_machine();
     let file = place.file("own.toml", OWN);
     let run = place.run(&["exp", &file, "--quick", "--json"]);
@@ -162,6 +171,7 @@ place = ["one-core"]
 #[test]
 fn a_web_server_is_asked_over_a_machine_and_leaves_nothing() {
     testing::require!(root, tap, tool("nginx"), tool("httperf"));
+    let _alone = alone();
     let place = Place::with_machine();
     let run = place.run(&["exp", &place.file("web.toml", WEB), "--quick", "--json"]);
     assert!(run.ok(), "{run:?}");
@@ -200,6 +210,7 @@ fn a_web_server_that_is_not_installed_is_named_by_its_package() {
 #[test]
 fn a_run_that_is_broken_off_leaves_neither_a_machine_nor_its_files() {
     testing::require!(root, tap);
+    let _alone = alone();
     let place = Place::with_machine();
     let of_machines = || -> Vec<String> {
         let files = fs::read_dir(place.folder().join("run"));
@@ -257,6 +268,7 @@ fn mistakes_in_a_plan_of_ones_own_are_told_with_their_place() {
 #[test]
 fn peers_run_beside_ours_and_leave_nothing_behind() {
     let pages = || fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
+    let _alone = alone();
     let place = Place::with_machine();
     let before = pages();
     let all = ["exp", "peers", "--json", "--quick", "--seconds"];
