@@ -1,8 +1,10 @@
 //! AF_XDP sockets on real veth pairs. Without root or bpf(2) every test skips and says why.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
+mod interface;
 mod lasting;
 mod queues;
+mod station;
 
 use abi::machine::{Netdev, Xdp};
 use abi::xdp::{Counter, Ring};
@@ -13,16 +15,15 @@ use nic::{Buffers, Frame, Nic, Pool};
 use nic_linux::XdpNic;
 use nic_linux::xdp::Parts;
 use shmem::{Area, Span};
-use std::ffi::CString;
-use std::io::ErrorKind;
+use station::{Station, frame};
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, require, skip, wait_for, wait_until};
+use testing::{PATIENCE, require, skip, wait_until};
 
 const CHUNK: usize = 2048;
 const CHUNKS: usize = 256;
@@ -270,81 +271,6 @@ fn map_rings(pages: &[RingPages], socket: BorrowedFd<'_>) -> Span {
     area.span()
 }
 
-fn frame(number: u32, len: usize) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 0xaa, 2, 0, 0, 0, 0, 0xbb];
-    frame.extend(ETHERTYPE);
-    frame.extend(number.to_be_bytes());
-    frame.extend((frame.len()..len).map(|at| (at as u32 + number) as u8));
-    frame
-}
-
-/// A packet socket on the wire's end.
-struct Station(OwnedFd);
-
-impl Station {
-    fn new(namespace: &Namespace, ifname: &str) -> Self {
-        let protocol = u16::from_be_bytes(ETHERTYPE).to_be();
-        let fd = namespace.enter(|| {
-            let name = CString::new(ifname).unwrap();
-            let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            // SAFETY: a system call without pointers, and one that reads the name.
-            let (fd, index) = unsafe {
-                (
-                    libc::socket(libc::AF_PACKET, kind, i32::from(protocol)),
-                    libc::if_nametoindex(name.as_ptr()),
-                )
-            };
-            assert!(fd >= 0 && index > 0);
-            // SAFETY: integers and bytes, for which zeroes are a value.
-            let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-            address.sll_family = libc::AF_PACKET as u16;
-            address.sll_protocol = protocol;
-            address.sll_ifindex = index as i32;
-            let bytes = size_of_val(&address) as u32;
-            // SAFETY: bind reads the address, whose size is given.
-            let bound = unsafe { libc::bind(fd, (&raw const address).cast(), bytes) };
-            assert_eq!(bound, 0);
-            fd
-        });
-        // SAFETY: the kernel has just made it for us.
-        Self(unsafe { OwnedFd::from_raw_fd(fd.unwrap()) })
-    }
-
-    fn send(&self, frame: &[u8]) {
-        let send = || {
-            let bytes = frame.as_ptr().cast();
-            // SAFETY: write reads the slice.
-            unsafe { libc::write(self.0.as_raw_fd(), bytes, frame.len()) }
-        };
-        let would_wait = || std::io::Error::last_os_error().kind() == ErrorKind::WouldBlock;
-        // What was sent before may still wait for a CPU.
-        let sent = wait_for("there is no room", || {
-            Some(send()).filter(|sent| *sent >= 0 || !would_wait())
-        });
-        assert_eq!(sent, frame.len() as isize);
-    }
-
-    fn receive(&self, want: usize) -> Vec<Vec<u8>> {
-        self.receive_within(want, PATIENCE)
-    }
-
-    fn receive_within(&self, want: usize, patience: Duration) -> Vec<Vec<u8>> {
-        let end = Instant::now() + patience;
-        let mut all = Vec::new();
-        while all.len() < want && Instant::now() < end {
-            let mut bytes = vec![0; 4096];
-            // SAFETY: read writes at most the slice.
-            let got =
-                unsafe { libc::read(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
-            if let Ok(got) = usize::try_from(got) {
-                bytes.truncate(got);
-                all.push(bytes);
-            }
-        }
-        all
-    }
-}
-
 #[test]
 fn frames_come_and_go_whole_and_in_order() {
     let Some(mut wire) = Wire::new() else { return };
@@ -499,97 +425,6 @@ fn counts_that_make_no_sense_stop_nobody_else() {
     drop(wire.nic);
     // The wire itself goes on: its other end still takes what is sent.
     station.send(&frame(0, 100));
-}
-
-#[test]
-fn the_pair_goes_with_the_device() {
-    let Some(wire) = Wire::new() else { return };
-    let there = || {
-        let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-        devices.contains("wire")
-    };
-    assert!(wire.namespace.enter(there).unwrap());
-    let namespace = wire.end();
-    wait_until("it is still there", || !namespace.enter(there).unwrap());
-}
-
-#[test]
-fn an_interface_that_is_there_is_taken_over_and_given_back() {
-    let Some(namespace) = place() else { return };
-    let ip = |args: &[&str]| {
-        let run = namespace.enter(|| Command::new("ip").args(args).status());
-        run.unwrap().is_ok_and(|status| status.success())
-    };
-    if !ip(&[
-        "link", "add", "near", "type", "veth", "peer", "name", "wire",
-    ]) {
-        return skip("veth");
-    }
-    assert!(ip(&["link", "set", "wire", "up"]));
-    let netdev = Netdev::Existing {
-        ifname: "near".into(),
-        netns: Some(path(&namespace)),
-    };
-    let Some(mut wire) = Wire::on(namespace, netdev) else {
-        return;
-    };
-    // Its other end notices by and by that there is a carrier, and sends nothing before.
-    let show = || Command::new("ip").args(["link", "show", "wire"]).output();
-    let is_up = |shown: std::process::Output| {
-        String::from_utf8(shown.stdout).is_ok_and(|text| text.contains("state UP"))
-    };
-    wait_until("no carrier", || {
-        is_up(wire.namespace.enter(show).unwrap().unwrap())
-    });
-    let station = Station::new(&wire.namespace, "wire");
-    station.send(&frame(1, 100));
-    assert_eq!(wire.receive(1, PATIENCE), [frame(1, 100)]);
-    let namespace = wire.end();
-    let show = || Command::new("ip").args(["link", "show", "near"]).output();
-    let shown = || String::from_utf8(namespace.enter(show).unwrap().unwrap().stdout).unwrap();
-    assert!(shown().contains("near"));
-    wait_until("it is not as it was", || {
-        let shown = shown();
-        !shown.contains("xdp") && !shown.contains("PROMISC")
-    });
-}
-
-#[test]
-fn what_cannot_be_taken_over_is_told_with_a_remedy() {
-    let Some(namespace) = place() else { return };
-    let netns = path(&namespace);
-    let missing = inspect("nowhere", Some(&netns), 0).unwrap_err();
-    assert!(
-        matches!(missing, SetupError::NoInterface { .. }),
-        "{missing}"
-    );
-    let text = missing.to_string();
-    assert!(
-        text.contains("`nowhere`") && text.contains("ip link"),
-        "{text}"
-    );
-    let made = namespace.enter(|| {
-        let pair = "link add many numrxqueues 4 numtxqueues 4 type veth peer name other";
-        Command::new("ip").args(pair.split(' ')).status()
-    });
-    if !made.unwrap().is_ok_and(|status| status.success()) {
-        return skip("veth");
-    }
-    let many = inspect("many", Some(&netns), 0).unwrap_err().to_string();
-    assert!(
-        many.contains("4 queues") && many.contains("ethtool -L many"),
-        "{many}"
-    );
-    // A name that is taken.
-    let area = Area::anonymous(CHUNKS * CHUNK).unwrap();
-    let taken = Netdev::Veth(TapSpec {
-        ifname: "many".into(),
-        netns: Some(netns),
-        mtu: 1500,
-        ..TapSpec::default()
-    });
-    let taken = open(&spec(taken), area.span()).unwrap_err();
-    assert!(matches!(taken, SetupError::Exists { .. }), "{taken}");
 }
 
 #[test]

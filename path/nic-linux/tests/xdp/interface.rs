@@ -1,0 +1,94 @@
+//! Interfaces that are made for a wire, or taken over and given back.
+
+use super::*;
+
+#[test]
+fn the_pair_goes_with_the_device() {
+    let Some(wire) = Wire::new() else { return };
+    let there = || {
+        let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        devices.contains("wire")
+    };
+    assert!(wire.namespace.enter(there).unwrap());
+    let namespace = wire.end();
+    wait_until("it is still there", || !namespace.enter(there).unwrap());
+}
+
+#[test]
+fn an_interface_that_is_there_is_taken_over_and_given_back() {
+    let Some(namespace) = place() else { return };
+    let ip = |args: &[&str]| {
+        let run = namespace.enter(|| Command::new("ip").args(args).status());
+        run.unwrap().is_ok_and(|status| status.success())
+    };
+    if !ip(&[
+        "link", "add", "near", "type", "veth", "peer", "name", "wire",
+    ]) {
+        return skip("veth");
+    }
+    assert!(ip(&["link", "set", "wire", "up"]));
+    let netdev = Netdev::Existing {
+        ifname: "near".into(),
+        netns: Some(path(&namespace)),
+    };
+    let Some(mut wire) = Wire::on(namespace, netdev) else {
+        return;
+    };
+    // Its other end notices by and by that there is a carrier, and sends nothing before.
+    let show = || Command::new("ip").args(["link", "show", "wire"]).output();
+    let is_up = |shown: std::process::Output| {
+        String::from_utf8(shown.stdout).is_ok_and(|text| text.contains("state UP"))
+    };
+    wait_until("no carrier", || {
+        is_up(wire.namespace.enter(show).unwrap().unwrap())
+    });
+    let station = Station::new(&wire.namespace, "wire");
+    station.send(&frame(1, 100));
+    assert_eq!(wire.receive(1, PATIENCE), [frame(1, 100)]);
+    let namespace = wire.end();
+    let show = || Command::new("ip").args(["link", "show", "near"]).output();
+    let shown = || String::from_utf8(namespace.enter(show).unwrap().unwrap().stdout).unwrap();
+    assert!(shown().contains("near"));
+    wait_until("it is not as it was", || {
+        let shown = shown();
+        !shown.contains("xdp") && !shown.contains("PROMISC")
+    });
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_told_with_a_remedy() {
+    let Some(namespace) = place() else { return };
+    let netns = path(&namespace);
+    let missing = inspect("nowhere", Some(&netns), 0).unwrap_err();
+    assert!(
+        matches!(missing, SetupError::NoInterface { .. }),
+        "{missing}"
+    );
+    let text = missing.to_string();
+    assert!(
+        text.contains("`nowhere`") && text.contains("ip link"),
+        "{text}"
+    );
+    let made = namespace.enter(|| {
+        let pair = "link add many numrxqueues 4 numtxqueues 4 type veth peer name other";
+        Command::new("ip").args(pair.split(' ')).status()
+    });
+    if !made.unwrap().is_ok_and(|status| status.success()) {
+        return skip("veth");
+    }
+    let many = inspect("many", Some(&netns), 0).unwrap_err().to_string();
+    assert!(
+        many.contains("4 queues") && many.contains("ethtool -L many"),
+        "{many}"
+    );
+    // A name that is taken.
+    let area = Area::anonymous(CHUNKS * CHUNK).unwrap();
+    let taken = Netdev::Veth(TapSpec {
+        ifname: "many".into(),
+        netns: Some(netns),
+        mtu: 1500,
+        ..TapSpec::default()
+    });
+    let taken = open(&spec(taken), area.span()).unwrap_err();
+    assert!(matches!(taken, SetupError::Exists { .. }), "{taken}");
+}

@@ -1,0 +1,85 @@
+//! Who sends and receives on the other end of a wire.
+
+use super::ETHERTYPE;
+use netdev::netns::Namespace;
+use std::ffi::CString;
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+use testing::{PATIENCE, wait_for};
+
+/// A frame that nobody else sends here, and that can be told from others by its number.
+pub(crate) fn frame(number: u32, len: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 0xaa, 2, 0, 0, 0, 0, 0xbb];
+    frame.extend(ETHERTYPE);
+    frame.extend(number.to_be_bytes());
+    frame.extend((frame.len()..len).map(|at| (at as u32 + number) as u8));
+    frame
+}
+
+/// A packet socket on the wire's end.
+pub(crate) struct Station(OwnedFd);
+
+impl Station {
+    pub(crate) fn new(namespace: &Namespace, ifname: &str) -> Self {
+        let protocol = u16::from_be_bytes(ETHERTYPE).to_be();
+        let fd = namespace.enter(|| {
+            let name = CString::new(ifname).unwrap();
+            let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            // SAFETY: a system call without pointers, and one that reads the name.
+            let (fd, index) = unsafe {
+                (
+                    libc::socket(libc::AF_PACKET, kind, i32::from(protocol)),
+                    libc::if_nametoindex(name.as_ptr()),
+                )
+            };
+            assert!(fd >= 0 && index > 0);
+            // SAFETY: integers and bytes, for which zeroes are a value.
+            let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = protocol;
+            address.sll_ifindex = index as i32;
+            let bytes = size_of_val(&address) as u32;
+            // SAFETY: bind reads the address, whose size is given.
+            let bound = unsafe { libc::bind(fd, (&raw const address).cast(), bytes) };
+            assert_eq!(bound, 0);
+            fd
+        });
+        // SAFETY: the kernel has just made it for us.
+        Self(unsafe { OwnedFd::from_raw_fd(fd.unwrap()) })
+    }
+
+    pub(crate) fn send(&self, frame: &[u8]) {
+        let send = || {
+            let bytes = frame.as_ptr().cast();
+            // SAFETY: write reads the slice.
+            unsafe { libc::write(self.0.as_raw_fd(), bytes, frame.len()) }
+        };
+        let would_wait = || std::io::Error::last_os_error().kind() == ErrorKind::WouldBlock;
+        // What was sent before may still wait for a CPU.
+        let sent = wait_for("there is no room", || {
+            Some(send()).filter(|sent| *sent >= 0 || !would_wait())
+        });
+        assert_eq!(sent, frame.len() as isize);
+    }
+
+    pub(crate) fn receive(&self, want: usize) -> Vec<Vec<u8>> {
+        self.receive_within(want, PATIENCE)
+    }
+
+    pub(crate) fn receive_within(&self, want: usize, patience: Duration) -> Vec<Vec<u8>> {
+        let end = Instant::now() + patience;
+        let mut all = Vec::new();
+        while all.len() < want && Instant::now() < end {
+            let mut bytes = vec![0; 4096];
+            // SAFETY: read writes at most the slice.
+            let got =
+                unsafe { libc::read(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+            if let Ok(got) = usize::try_from(got) {
+                bytes.truncate(got);
+                all.push(bytes);
+            }
+        }
+        all
+    }
+}
