@@ -150,11 +150,11 @@ impl Rig {
         let flipped = if flips { layout.sizes().rx_pages } else { 0 };
         let memory = Memory::new(exchanged + flipped + outside_pages);
         let area = memory.area();
-        let frames = area.at(0, layout.frames() as usize * PAGE);
-        let frames = frames.expect("room for the frames");
+        let frame_bytes = layout.frames() as usize * PAGE;
+        let frames = area.at(0, frame_bytes).expect("room for the frames");
         frames.fill(Self::BEFORE).expect("own memory");
         let table_span = area
-            .at(layout.frames() as usize * PAGE, table_pages * PAGE)
+            .at(frame_bytes, table_pages * PAGE)
             .expect("room for the table");
         let mut table = GrantTable::new(table_span);
         let pages = area.part(exchanged as usize * PAGE, flipped as usize * PAGE);
