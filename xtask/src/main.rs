@@ -49,6 +49,8 @@ usage: cargo xtask <task>
   soak --kills N [--of driver|guest|manager|netd] [--minutes M] [--fresh]
                      kill it (the driver domain) under load; resumable
   soak --attaches N [--minutes M] [--fresh]  attach and detach under load and kills; resumable
+  soak --guests N [--minutes M] [--fresh]  mixed traffic of N guests for M minutes (30) under kills,
+                     profiles and traces; resumable
   hostile [--minutes N]  what innocent guests notice of a hostile guest, a hostile driver domain
   fuzz-smoke [--guided] [--seconds N] [BODY…]  run every fuzz target for N seconds (5)";
 

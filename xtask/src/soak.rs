@@ -1,15 +1,16 @@
-//! `soak`: kills of the driver domain under load, or guests that come and go by the thousand, and
-//! what came of it.
+//! `soak`: kills of the driver domain under load, guests that come and go by the thousand, or many
+//! guests for as long as is wanted, and what came of it.
 //!
-//! Resumable: each kill, and each hundred of guests, is a line of JSON in a file below
-//! `target/soak/` that is named by the programs that were tried. A run goes on where the one before
-//! stopped.
+//! Resumable: each kill, each hundred of guests, and each round of many, is a line of JSON in a file
+//! below `target/soak/` that is named by the programs that were tried. A run goes on where the one
+//! before stopped.
 
 mod summary;
 mod victim;
 
 use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::fs::{self, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,6 +27,9 @@ const ATTACHES_OF_LINE: u64 = 100;
 /// Of so many attaches one is disturbed by a kill.
 const ATTACHES_OF_KILL: u64 = 20;
 
+/// How long many guests have traffic, unless told otherwise.
+const MINUTES_OF_GUESTS: u64 = 30;
+
 /// What is done again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
@@ -33,6 +37,8 @@ enum Trial {
     Kills(Victim),
     /// A guest comes and goes.
     Attaches,
+    /// So many guests have traffic, for seconds.
+    Guests(u64),
 }
 
 impl Trial {
@@ -40,6 +46,7 @@ impl Trial {
         match self {
             Self::Kills(_) => "kills",
             Self::Attaches => "attaches",
+            Self::Guests(_) => "seconds",
         }
     }
 
@@ -48,6 +55,7 @@ impl Trial {
         match self {
             Self::Kills(_) => 1,
             Self::Attaches => line["attaches"].as_u64().unwrap_or(0),
+            Self::Guests(_) => line["seconds"].as_f64().unwrap_or(0.0).ceil() as u64,
         }
     }
 
@@ -69,6 +77,10 @@ impl Trial {
                 });
                 ["attaches".to_owned(), spec.to_string()]
             }
+            Self::Guests(guests) => {
+                let spec = json!({ "guests": guests, "seconds": count, "seed": seed });
+                ["guests".to_owned(), spec.to_string()]
+            }
         }
     }
 }
@@ -84,7 +96,8 @@ struct Wanted {
     grantway: Option<PathBuf>,
 }
 
-/// `soak [--kills N [--of VICTIM]|--attaches N] [--minutes M] [--fresh] [--grantway PATH]`.
+/// `soak [--kills N [--of VICTIM]|--attaches N|--guests N] [--minutes M] [--fresh]
+/// [--grantway PATH]`.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let asked = read(args)?;
     let grantway = match asked.grantway {
@@ -101,6 +114,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let end = asked
         .minutes
         .map(|m| Instant::now() + Duration::from_secs(m * 60));
+    let bar = ProgressBar::new(asked.count);
     loop {
         let done = done(trial, &file)?;
         let left = end.map(|end| end.saturating_duration_since(Instant::now()).as_secs());
@@ -109,16 +123,22 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             break;
         }
         println!("{done} of {} {}", asked.count, trial.name());
-        run_one(&grantway, trial, missing, left, &file)?;
+        bar.set_position(done);
+        let helper = trial.helper(missing, left, records(&file)?.len());
+        run_one(&grantway, helper, &file, |line| {
+            bar.inc(trial.of_line(line))
+        })?;
         ensure!(
             self::done(trial, &file)? > done || left.is_some(),
             "nothing came to its end"
         );
     }
+    bar.finish_and_clear();
     let records = records(&file)?;
     match trial {
         Trial::Kills(victim) => summary::of_kills(victim, &records),
         Trial::Attaches => summary::of_attaches(&records),
+        Trial::Guests(guests) => summary::of_guests(guests, &records),
     }
 }
 
@@ -128,35 +148,48 @@ fn done(trial: Trial, file: &Path) -> Result<u64> {
 }
 
 fn read(args: &[String]) -> Result<Wanted> {
-    let mut asked = Wanted {
-        trial: Trial::Kills(Victim::Driver),
-        count: 1000,
-        minutes: None,
-        fresh: false,
-        grantway: None,
-    };
-    let (mut attaches, mut victim) = (false, None);
+    let (mut trial, mut victim) = (None, None);
+    let (mut count, mut minutes) = (None, None);
+    let (mut fresh, mut grantway) = (false, None);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
         match arg.as_str() {
-            "--kills" | "--attaches" => {
-                asked.count = value()?.parse().with_context(|| arg.clone())?;
-                attaches = arg == "--attaches";
+            "--kills" | "--attaches" | "--guests" => {
+                let number: u64 = value()?.parse().with_context(|| arg.clone())?;
+                ensure!(trial.is_none(), "{arg}: one thing at a time");
+                (trial, count) = (Some(arg.as_str()), Some(number));
             }
             "--of" => victim = Some(Victim::named(value()?)?),
-            "--minutes" => asked.minutes = Some(value()?.parse().context("--minutes")?),
-            "--grantway" => asked.grantway = Some(value()?.into()),
-            "--fresh" => asked.fresh = true,
+            "--minutes" => minutes = Some(value()?.parse().context("--minutes")?),
+            "--grantway" => grantway = Some(value()?.into()),
+            "--fresh" => fresh = true,
             other => bail!("soak has no option {other}"),
         }
     }
-    asked.trial = match (attaches, victim) {
-        (true, Some(_)) => bail!("--of says who is killed by --kills, not by --attaches"),
-        (true, None) => Trial::Attaches,
-        (false, victim) => Trial::Kills(victim.unwrap_or(Victim::Driver)),
+    let count = count.unwrap_or(1000);
+    let (trial, count, minutes) = match (trial, victim) {
+        (Some(option @ ("--attaches" | "--guests")), Some(_)) => {
+            bail!("--of says who is killed by --kills, not by {option}")
+        }
+        (Some("--attaches"), None) => (Trial::Attaches, count, minutes),
+        // As long as is asked for is what is wanted of them, not an early end.
+        (Some("--guests"), None) => {
+            let wanted = minutes.unwrap_or(MINUTES_OF_GUESTS) * 60;
+            (Trial::Guests(count), wanted, None)
+        }
+        (_, victim) => {
+            let victim = victim.unwrap_or(Victim::Driver);
+            (Trial::Kills(victim), count, minutes)
+        }
     };
-    Ok(asked)
+    Ok(Wanted {
+        trial,
+        count,
+        minutes,
+        fresh,
+        grantway,
+    })
 }
 
 /// The file about these programs.
@@ -174,6 +207,7 @@ fn records_of(grantway: &Path, trial: Trial) -> Result<PathBuf> {
     let what = match trial {
         Trial::Kills(victim) => victim.name(),
         Trial::Attaches => trial.name(),
+        Trial::Guests(guests) => &format!("guests-{guests}"),
     };
     Ok(folder.join(format!("{programs:016x}-{what}.jsonl")))
 }
@@ -187,15 +221,8 @@ fn records(file: &Path) -> Result<Vec<Value>> {
     Ok(lines.collect())
 }
 
-/// Runs one machine.
-fn run_one(
-    grantway: &Path,
-    trial: Trial,
-    count: u64,
-    seconds: Option<u64>,
-    file: &Path,
-) -> Result<()> {
-    let helper = trial.helper(count, seconds, records(file)?.len());
+/// Runs one machine; each line that it tells is kept.
+fn run_one(grantway: &Path, helper: [String; 2], file: &Path, kept: impl Fn(&Value)) -> Result<()> {
     let mut child = Command::new(grantway)
         .arg("internal")
         .args(helper)
@@ -211,7 +238,10 @@ fn run_one(
         match value["error"].as_str() {
             Some(text) => error = Some(text.to_owned()),
             // A line of its own, also after one that was broken off.
-            None => write!(records, "\n{line}\n")?,
+            None => {
+                write!(records, "\n{line}\n")?;
+                kept(&value);
+            }
         }
     }
     let status = child.wait()?;
@@ -232,10 +262,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("x.jsonl");
         assert!(records(&file).unwrap().is_empty());
-        let line = json!({ "attaches": 100 }).to_string();
+        let line = json!({ "attaches": 100, "seconds": 7.5 }).to_string();
         fs::write(&file, format!("\n{line}\n\n{line}\n{}", &line[..12])).unwrap();
         assert_eq!(done(Trial::Kills(Victim::Driver), &file).unwrap(), 2);
         assert_eq!(done(Trial::Attaches, &file).unwrap(), 200);
+        assert_eq!(done(Trial::Guests(64), &file).unwrap(), 16);
     }
 
     #[test]
@@ -251,6 +282,15 @@ mod tests {
         let error = read(&words("--of nobody")).unwrap_err().to_string();
         assert_eq!(error, "--of nobody: one of driver, guest, manager, netd");
         assert!(read(&words("--attaches 5 --of netd")).is_err());
+        assert!(read(&words("--guests 4 --of netd")).is_err());
+        assert!(read(&words("--guests 4 --kills 3")).is_err());
+        let asked = read(&words("--guests 64 --minutes 2")).unwrap();
+        let guests = Trial::Guests(64);
+        assert_eq!(
+            (asked.trial, asked.count, asked.minutes),
+            (guests, 120, None)
+        );
+        assert_eq!(read(&words("--guests 4")).unwrap().count, 1800);
         let asked = read(&words("--attaches 10000")).unwrap();
         assert_eq!((asked.trial, asked.count), (Trial::Attaches, 10_000));
         let error = read(&words("--attaches x")).unwrap_err();

@@ -53,3 +53,18 @@ fn so_do_kills_of_a_guest_and_of_helpers() {
         killed(victim, 2);
     }
 }
+
+#[test]
+fn guests_have_mixed_traffic_under_kills_profiles_and_traces() {
+    require!(machine);
+    let spec = json!({ "guests": 8, "seconds": 12, "seed": 1 });
+    let records = records("guests", &spec.to_string());
+    assert!(!records.is_empty());
+    for record in records {
+        assert_eq!(record["grown"], json!({}), "{record}");
+        for key in ["streamed", "requests", "sent", "profiled", "hops"] {
+            assert!(record[key].as_f64().unwrap() > 0.0, "{key}: {record}");
+        }
+        assert!(record["lost"].as_u64() < record["sent"].as_u64());
+    }
+}

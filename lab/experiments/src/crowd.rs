@@ -30,9 +30,18 @@ fn guest_name(number: usize) -> String {
     format!("guest{number}")
 }
 
-fn guest_cidr(number: usize) -> String {
-    format!("10.79.{}.{}/16", number / 250, number % 250 + 1)
+/// The address of a guest.
+fn guest_address(number: usize) -> IpAddr {
+    let [third, fourth] = [number / 250, number % 250 + 1].map(|part| part as u8);
+    IpAddr::V4(Ipv4Addr::new(10, 79, third, fourth))
 }
+
+fn guest_cidr(number: usize) -> String {
+    format!("{}/16", guest_address(number))
+}
+
+/// A guest as an application in it sees it: its namespace and its address.
+pub(crate) type Home = (PathBuf, IpAddr);
 
 /// Milliseconds since then.
 pub(crate) fn ms_since(began: Instant) -> f64 {
@@ -88,6 +97,11 @@ impl GuestPlace {
         // There is no other answer than the neighbour's own kernel's, that nobody listens.
         let answer = self.namespace.enter(ask)?;
         Ok(answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused))
+    }
+
+    /// The guest of this number that lives here, as its applications have it.
+    pub(crate) fn home(&self, number: usize) -> Home {
+        (self.namespace.path(), guest_address(number))
     }
 
     /// The guest of this number that lives here, as the control socket has it.
@@ -150,8 +164,8 @@ impl Crowd {
         &self.machine
     }
 
-    /// Namespaces and addresses of the neighbours.
-    pub(crate) fn neighbours(&self) -> [(PathBuf, IpAddr); 2] {
+    /// The neighbours.
+    pub(crate) fn neighbours(&self) -> [Home; 2] {
         let [first, second] = &self.neighbours;
         [(first.path(), neighbour(1)), (second.path(), neighbour(2))]
     }

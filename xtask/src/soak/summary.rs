@@ -78,6 +78,43 @@ pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
         vec![key.to_owned(), number(usual), number(most)]
     });
     println!("{}", table(&["under load", "p50", "max"], &rows));
+    print_held(records);
+    none_has_any(records, "grown")
+}
+
+/// Prints what so many guests' rounds came to; fails if something has grown.
+pub(super) fn of_guests(guests: u64, records: &[Value]) -> Result<()> {
+    ensure!(!records.is_empty(), "no round was recorded");
+    let sum = |key: &str| all(records, &format!("/{key}")).iter().sum::<f64>();
+    println!(
+        "{guests} guests, {} minutes, {} rounds; {} GB, {} requests, {} datagrams of which {} were \
+         lost",
+        number(sum("seconds") / 60.0),
+        records.len(),
+        number(sum("streamed") / 1e9),
+        sum("requests"),
+        sum("sent"),
+        sum("lost"),
+    );
+    let mut rows = Vec::new();
+    for (title, key) in [
+        ("killed until there again, ms", "back_ms"),
+        ("longest silence of a probe, ms", "outage_ms"),
+        ("a guest comes, ms", "attach_ms"),
+        ("goes, ms", "detach_ms"),
+        ("domains of a profile", "profiled"),
+        ("hops of a packet followed", "hops"),
+    ] {
+        let cells = ranks(&all(records, &format!("/{key}")), [0.5, 0.99, 1.0]).map(number);
+        rows.push([vec![title.to_owned()], cells.to_vec()].concat());
+    }
+    println!("{}", table(&["each round", "p50", "p99", "max"], &rows));
+    print_held(records);
+    none_has_any(records, "grown")
+}
+
+/// Prints what may differ within bounds, at first and at last.
+fn print_held(records: &[Value]) {
     let held = |record: Option<&Value>, name: &str| {
         let held = record.and_then(|record| record["bounded"][name].as_f64());
         number(held.unwrap_or(f64::NAN))
@@ -92,7 +129,6 @@ pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
         })
         .collect();
     println!("{}", table(&["held", "at first", "at last"], &rows));
-    none_has_any(records, "grown")
 }
 
 /// Fails with the first record of which something under `key` is not 0.
@@ -148,5 +184,20 @@ mod tests {
         let error = of_attaches(&[record(none), leaks]).unwrap_err().to_string();
         assert!(error.contains("\"descriptors.core\":2"), "{error}");
         assert!(of_attaches(&[]).is_err());
+    }
+
+    #[test]
+    fn what_grows_under_many_guests_fails() {
+        let round = |frames: i64| {
+            let grown = match frames {
+                0 => serde_json::json!({}),
+                frames => serde_json::json!({ "frames": frames }),
+            };
+            serde_json::json!({ "seconds": 9.5, "grown": grown, "bounded": {} })
+        };
+        assert!(of_guests(4, &[round(0), round(0)]).is_ok());
+        let error = of_guests(4, &[round(0), round(1)]).unwrap_err().to_string();
+        assert!(error.contains("\"frames\":1"), "{error}");
+        assert!(of_guests(4, &[]).is_err());
     }
 }

@@ -166,6 +166,12 @@ impl Running {
         self.instance.up_ms().unwrap_or(f64::NAN)
     }
 
+    /// What the machine is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.instance.name()
+    }
+
     /// The monitor's status.
     ///
     /// # Errors

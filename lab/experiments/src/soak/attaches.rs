@@ -4,7 +4,7 @@
 //!
 //! `cargo xtask soak --attaches` runs it as a helper, `internal attaches`, and keeps what it tells.
 
-use super::holdings::Holdings;
+use super::holdings::{Holdings, NETD};
 use super::victim::Victim;
 use super::waiting::wait;
 use crate::crowd::{Crowd, GuestPlace};
@@ -99,6 +99,7 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
     }
     soak.take_record(0)?;
     let before = Holdings::at_rest(&crowd, &homes)?;
+    let netd = crowd.machine().helper(NETD)?;
     let end = spec
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
@@ -117,6 +118,10 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         record.bounded.clone_from(&now.bounded);
         figures::helper::reply(&serde_json::to_value(&record)?);
         ensure!(record.grown.is_empty(), "grown: {:?}", record.grown);
+        ensure!(
+            netd == crowd.machine().helper(NETD)?,
+            "{NETD} has ended, unasked"
+        );
     }
     drop(soak);
     crowd.down()

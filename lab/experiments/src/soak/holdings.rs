@@ -2,6 +2,7 @@
 
 use super::waiting::{LOST, SETTLE, wait};
 use crate::crowd::{Crowd, GuestPlace};
+use abi::machine::Program;
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +11,7 @@ use std::time::Instant;
 
 /// Helpers of the core's.
 pub(super) const HELPERS: [&str; 2] = [NETD, MANAGER];
-/// It is not killed while guests come and go.
+/// It opens and configures devices.
 pub(super) const NETD: &str = "grantway-netd";
 /// The one that answers.
 pub(super) const MANAGER: &str = "grantway-manager";
@@ -37,6 +38,16 @@ pub(super) fn descriptors(pid: i32) -> anyhow::Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
+/// How many it has.
+fn threads(pid: i32) -> anyhow::Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/task"))?.count())
+}
+
+/// What all of them have together.
+fn sum<T: std::iter::Sum>(pids: &[i32], of: fn(i32) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    pids.iter().map(|pid| of(*pid)).sum()
+}
+
 /// How many network namespaces these processes are in.
 pub(super) fn namespaces(pids: &[i32]) -> usize {
     let links = pids.iter().map(|pid| format!("/proc/{pid}/ns/net"));
@@ -58,11 +69,15 @@ impl Holdings {
         let mut put = |what: String, count: usize| all.exact.insert(what, count as i64);
         for (name, pid) in &processes {
             put(format!("descriptors.{name}"), descriptors(*pid)?);
-            // Another one would have taken the place of one that has ended, unasked.
-            if name == NETD {
-                put(format!("process.{name}"), usize::try_from(*pid)?);
-            }
+            put(format!("threads.{name}"), threads(*pid)?);
         }
+        let guests = status
+            .domains
+            .iter()
+            .filter(|d| d.program == Program::Guest);
+        let guests: Vec<i32> = guests.map(|guest| guest.pid).collect();
+        put("descriptors.guests".to_owned(), sum(&guests, descriptors)?);
+        put("threads.guests".to_owned(), sum(&guests, threads)?);
         let everybody = machine.descendants();
         put("processes".to_owned(), everybody.len());
         put("namespaces".to_owned(), namespaces(&everybody));
@@ -86,6 +101,8 @@ impl Holdings {
             let kib = anonymous_kib(pid)?;
             all.bounded.insert(format!("rss_kib.{name}"), kib);
         }
+        let kib = sum(&guests, anonymous_kib)?;
+        all.bounded.insert("rss_kib.guests".to_owned(), kib);
         Ok(all)
     }
 

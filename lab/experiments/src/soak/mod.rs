@@ -5,8 +5,10 @@
 //! `cargo xtask soak` runs it as a helper, `internal soak`, and keeps what each kill came to.
 
 pub mod attaches;
+pub mod guests;
 mod holdings;
 pub mod probe;
+mod traffic;
 pub(crate) mod victim;
 mod waiting;
 
@@ -185,7 +187,7 @@ impl Soak {
         let life = self.victim.kill(self.machine()?)?;
         let mut probed = Probed::default();
         let back = loop {
-            if let Some(back) = self.victim.after(&life, self.machine()?, began)? {
+            if let Some(back) = life.after(self.machine()?, began)? {
                 break back;
             }
             wait("who was killed is not back", began)?;

@@ -14,7 +14,7 @@ use std::time::Instant;
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Victim {
     Driver,
-    /// The first guest.
+    /// The first guest, unless another one is named.
     Guest,
     Manager,
     Netd,
@@ -23,6 +23,7 @@ pub(crate) enum Victim {
 /// What was killed.
 #[derive(Debug)]
 pub(crate) struct Life {
+    name: String,
     pid: i32,
     /// None: it was no domain.
     domain: Option<u16>,
@@ -37,77 +38,85 @@ pub(crate) struct Back {
     pub(crate) connected_ms: Option<f64>,
 }
 
+impl Life {
+    fn of(domain: &DomainStatus) -> Self {
+        Self {
+            name: domain.name.clone(),
+            pid: domain.pid,
+            domain: Some(domain.id),
+        }
+    }
+
+    /// Whose it was.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Ends it.
+    fn kill(self) -> anyhow::Result<Self> {
+        let pid = Pid::from_raw(self.pid).context("it has no process")?;
+        kill_process(pid, Signal::KILL).context("it cannot be killed")?;
+        Ok(self)
+    }
+
+    /// The next one, once it is there; this one was killed then.
+    pub(crate) fn after(&self, machine: &Running, killed: Instant) -> anyhow::Result<Option<Back>> {
+        let Some(id) = self.domain else {
+            // A manager that is about to be back does not answer yet.
+            let is_back = machine.helper(&self.name)? != self.pid && machine.status().is_ok();
+            return Ok(is_back.then(|| Back {
+                ready_ms: ms_since(killed),
+                connected_ms: None,
+            }));
+        };
+        let mut domains = machine.status()?.domains.into_iter();
+        let next = domains.find(|domain| domain.name == self.name && domain.id != id);
+        let restarts = next.as_ref().and_then(|domain| domain.restarts.as_ref());
+        let times = restarts.and_then(|times| times.ready_ns.zip(times.connected_ns));
+        Ok(times.map(|(ready, connected)| Back {
+            ready_ms: ready as f64 / 1e6,
+            connected_ms: Some(connected as f64 / 1e6),
+        }))
+    }
+}
+
 impl Victim {
+    /// All, in the order in which they are killed in turns.
+    pub(super) const ALL: [Self; 4] = [Self::Driver, Self::Guest, Self::Manager, Self::Netd];
+
     /// Its process.
     pub(crate) fn pid(self, machine: &Running) -> anyhow::Result<i32> {
         Ok(self.life(machine)?.pid)
     }
 
-    /// As it is now.
-    fn life(self, machine: &Running) -> anyhow::Result<Life> {
-        Ok(match self.helper() {
-            Some(name) => Life {
-                pid: machine.helper(name)?,
-                domain: None,
-            },
-            None => {
-                let domain = self.domain(machine)?;
-                Life {
-                    pid: domain.pid,
-                    domain: Some(domain.id),
-                }
-            }
-        })
-    }
-
     /// Kills it.
     pub(crate) fn kill(self, machine: &Running) -> anyhow::Result<Life> {
-        let life = self.life(machine)?;
-        let pid = Pid::from_raw(life.pid).context("it has no process")?;
-        kill_process(pid, Signal::KILL).context("it cannot be killed")?;
-        Ok(life)
+        self.life(machine)?.kill()
     }
 
-    /// The next one, once it is there; the last one was killed then.
-    pub(crate) fn after(
-        self,
-        last: &Life,
-        machine: &Running,
-        killed: Instant,
-    ) -> anyhow::Result<Option<Back>> {
-        let Some(name) = self.helper() else {
-            let domain = self.domain(machine)?;
-            let times = domain.restarts.as_ref();
-            let times = times.and_then(|times| times.ready_ns.zip(times.connected_ns));
-            let is_next = last.domain.is_some_and(|id| id != domain.id);
-            return Ok(times.filter(|_| is_next).map(|(ready, connected)| Back {
-                ready_ms: ready as f64 / 1e6,
-                connected_ms: Some(connected as f64 / 1e6),
-            }));
+    /// As it is now.
+    fn life(self, machine: &Running) -> anyhow::Result<Life> {
+        let helper = |name: &str| -> anyhow::Result<Life> {
+            Ok(Life {
+                name: name.to_owned(),
+                pid: machine.helper(name)?,
+                domain: None,
+            })
         };
-        // A manager that is about to be back does not answer yet.
-        let is_back = machine.helper(name)? != last.pid && machine.status().is_ok();
-        Ok(is_back.then(|| Back {
-            ready_ms: ms_since(killed),
-            connected_ms: None,
-        }))
-    }
-
-    /// The name of its program, if it is a helper of the core's.
-    const fn helper(self) -> Option<&'static str> {
         match self {
-            Self::Driver | Self::Guest => None,
-            Self::Manager => Some(MANAGER),
-            Self::Netd => Some(NETD),
+            Self::Driver => Ok(Life::of(&machine.driver()?)),
+            Self::Guest => {
+                let mut domains = machine.status()?.domains.into_iter();
+                let guest = domains.find(|domain| domain.program == Program::Guest);
+                Ok(Life::of(&guest.context("no guest")?))
+            }
+            Self::Manager => helper(MANAGER),
+            Self::Netd => helper(NETD),
         }
     }
+}
 
-    fn domain(self, machine: &Running) -> anyhow::Result<DomainStatus> {
-        if self == Self::Driver {
-            return machine.driver();
-        }
-        let mut domains = machine.status()?.domains.into_iter();
-        let guest = domains.find(|domain| domain.program == Program::Guest);
-        guest.context("no guest")
-    }
+/// Kills a domain, whichever it is.
+pub(super) fn kill_domain(domain: &DomainStatus) -> anyhow::Result<Life> {
+    Life::of(domain).kill()
 }

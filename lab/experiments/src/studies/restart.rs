@@ -249,7 +249,7 @@ fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Res
         }
         sleep(LOOK);
     }
-    let back = Victim::Driver.after(&life, lane.machine()?, began)?;
+    let back = life.after(lane.machine()?, began)?;
     let back = back.context("the driver domain is not back")?;
     let in_ms = |time: Duration| time.as_secs_f64() * 1e3;
     Ok(Outage {

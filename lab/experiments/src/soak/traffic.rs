@@ -1,0 +1,123 @@
+//! Traffic of several kinds between pairs of guests.
+
+use super::probe::{Probe, ProbeSpec, Probed};
+use super::waiting::wait;
+use crate::crowd::Home;
+use crate::load::{Load, LoadSpec, Role};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// Where its receivers listen.
+const PORT: u16 = 5500;
+/// Bytes of a request, and of its answer.
+const REQUEST: usize = 512;
+/// A datagram that is older than this is the last one of a probe that has stopped.
+const LIVELY_NS: u64 = 1_000_000_000;
+
+/// What one pair does.
+#[derive(Debug)]
+enum Pair {
+    /// A stream, copied or out of a file, and who receives it.
+    Stream([Load; 2]),
+    /// Requests, one after another, and who answers them.
+    Requests([Load; 2]),
+    /// A datagram every millisecond.
+    Datagrams(Probe),
+}
+
+/// What came of all pairs since this was asked last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Came {
+    /// Bytes of streams.
+    pub(super) streamed: u64,
+    /// Requests that were answered.
+    pub(super) requests: u64,
+    /// Datagrams, of all probes together; the longest silence is the longest of any.
+    pub(super) datagrams: Probed,
+}
+
+/// All pairs.
+#[derive(Debug, Default)]
+pub(super) struct Traffic(Vec<Pair>);
+
+impl Traffic {
+    /// Begins one more pair: streams, files, requests and datagrams in turns.
+    pub(super) fn add(&mut self, from: &Home, to: &Home) -> anyhow::Result<()> {
+        let load = |role, home: &Home| {
+            Load::start(&LoadSpec {
+                role,
+                netns: Some(home.0.clone()),
+                cpu: None,
+                address: SocketAddr::new(to.1, PORT),
+                size: REQUEST,
+                flows: 1,
+            })
+        };
+        let begun = |receives, sends| -> anyhow::Result<[Load; 2]> {
+            let receiver = load(receives, to)?;
+            let mut sender = load(sends, from)?;
+            sender.go()?;
+            Ok([sender, receiver])
+        };
+        self.0.push(match self.0.len() % 4 {
+            0 => Pair::Stream(begun(Role::Sink, Role::Source)?),
+            1 => Pair::Requests(begun(Role::Echo, Role::Client)?),
+            2 => Pair::Stream(begun(Role::Sink, Role::File)?),
+            _ => Pair::Datagrams(Probe::start(&ProbeSpec {
+                from: from.0.clone(),
+                to: to.0.clone(),
+                address: SocketAddr::new(to.1, PORT),
+            })?),
+        });
+        Ok(())
+    }
+
+    /// What came since the last time, once every pair goes on.
+    pub(super) fn came(&mut self) -> anyhow::Result<Came> {
+        let (mut came, began) = (Came::default(), Instant::now());
+        // What came before is told, and is no sign of going on.
+        for pair in &mut self.0 {
+            pair.mark(&mut came)?;
+        }
+        for (number, pair) in self.0.iter_mut().enumerate() {
+            while !pair.mark(&mut came)? {
+                wait(
+                    &format!("{} of pair {number} do not go on", pair.what()),
+                    began,
+                )?;
+            }
+        }
+        Ok(came)
+    }
+}
+
+impl Pair {
+    const fn what(&self) -> &'static str {
+        match self {
+            Self::Stream(_) => "bytes",
+            Self::Requests(_) => "requests",
+            Self::Datagrams(_) => "datagrams",
+        }
+    }
+
+    /// Adds what came since the last time; whether anything did.
+    fn mark(&mut self, came: &mut Came) -> anyhow::Result<bool> {
+        Ok(match self {
+            Self::Stream([_, receiver]) => {
+                let bytes = receiver.mark()?.bytes;
+                came.streamed += bytes;
+                bytes > 0
+            }
+            Self::Requests([client, _]) => {
+                let answered = client.mark()?.operations;
+                came.requests += answered;
+                answered > 0
+            }
+            Self::Datagrams(probe) => {
+                let probed = probe.mark()?;
+                came.datagrams = came.datagrams.and(probed);
+                probed.received > 0 && probed.silent_ns < LIVELY_NS
+            }
+        })
+    }
+}
