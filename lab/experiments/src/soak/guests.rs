@@ -4,7 +4,7 @@
 //!
 //! `cargo xtask soak --guests` runs it as a helper, `internal guests`, and keeps what it tells.
 
-use super::holdings::Holdings;
+use super::holdings::{HELPERS, Holdings};
 use super::traffic::Traffic;
 use super::victim::{Victim, kill_domain};
 use super::waiting::wait;
@@ -108,7 +108,9 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
         folder: tempfile::tempdir()?,
         random: Xoshiro256PlusPlus::seed_from_u64(spec.seed),
         victims: Victim::ALL.into_iter().cycle(),
+        lives: BTreeMap::new(),
     };
+    soak.lives = soak.processes()?;
     // What is made once, for the first life after a kill, is there from now on.
     for _ in Victim::ALL {
         soak.round()?;
@@ -138,6 +140,8 @@ struct Guests<'a> {
     folder: TempDir,
     random: Xoshiro256PlusPlus,
     victims: Cycle<IntoIter<Victim, 4>>,
+    /// After the last round.
+    lives: BTreeMap<String, i32>,
 }
 
 impl Guests<'_> {
@@ -159,6 +163,12 @@ impl Guests<'_> {
         let profiled = self.profile()?;
         let hops = self.trace()?;
         let came = self.traffic.came()?;
+        let now = self.processes()?;
+        let ended = |name: &&String| **name != killed && now.get(*name) != self.lives.get(*name);
+        if let Some(name) = self.lives.keys().find(ended) {
+            bail!("{name} has ended, unasked");
+        }
+        self.lives = now;
         Ok(RoundRecord {
             seconds: 0.0,
             killed,
@@ -175,6 +185,20 @@ impl Guests<'_> {
             grown: BTreeMap::new(),
             bounded: BTreeMap::new(),
         })
+    }
+
+    /// Who may be killed, and the process of each.
+    fn processes(&self) -> anyhow::Result<BTreeMap<String, i32>> {
+        let machine = self.crowd.machine();
+        let domains = machine.status()?.domains;
+        let domains = domains
+            .iter()
+            .map(|domain| (domain.name.clone(), domain.pid));
+        let mut all: BTreeMap<String, i32> = domains.collect();
+        for helper in HELPERS {
+            all.insert(helper.to_owned(), machine.helper(helper)?);
+        }
+        Ok(all)
     }
 
     /// Kills it, of guests any; its name, and how many milliseconds it took to be there again.

@@ -14,7 +14,7 @@ use std::time::Instant;
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Victim {
     Driver,
-    /// The first guest, unless another one is named.
+    /// The first guest.
     Guest,
     Manager,
     Netd,
