@@ -23,7 +23,9 @@ use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, table_slots};
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
 use abi::machine::{Domain, Live, Machine, Program, Setting};
+use abi::xdp::Ring;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use written::written;
 
 /// Guests of one interface each that there is room for in the driver domain's window, beside those
@@ -32,6 +34,10 @@ const ROOM: u32 = 256;
 /// The same where guests give pages back one by one, so that what they grant lies scattered: each
 /// has mappings for a pool of the usual size, every page of which stands alone.
 const ROOM_SCATTERED: u32 = 64;
+
+/// Slots at the end of a window that are kept for the rings of AF_XDP NICs that come: of eight with
+/// 4096 buffers each.
+pub const RINGS_SLOTS: u32 = 8 * Ring::ALL.len() as u32 * Ring::slots(4096);
 
 /// The machine of a configuration that was read from `files`, to which guests can be attached.
 ///
@@ -57,7 +63,8 @@ pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
     for driver in drivers.filter(|domain| domain.program == Program::Driver) {
         let slots = driver
             .window_slots
-            .saturating_add(slots.saturating_mul(room));
+            .saturating_add(slots.saturating_mul(room))
+            .saturating_add(RINGS_SLOTS);
         driver.window_slots = slots.min(WINDOW_SLOTS_MAX);
         let collateral = collateral.saturating_mul(room);
         driver.collateral = driver.collateral.saturating_add(collateral);
@@ -248,34 +255,48 @@ impl LiveConfig {
     }
 }
 
-/// Finds room in a worker's window, from slot `first` up to `end`, for all that it maps of the
-/// interfaces `vifs`, and notes in each where that lies. Whether there is room for all.
+/// Where the guests' part of a worker's window ends.
+pub(crate) const fn guests_end(window_slots: u32) -> u32 {
+    window_slots.saturating_sub(RINGS_SLOTS)
+}
+
+/// Finds room in a worker's window of so many slots, from slot `first` on, for all that it maps of
+/// the interfaces `vifs`, and notes in each where that lies. Whether there is room for all.
 #[must_use]
-pub fn place(driver: &DriverConfig, first: u32, end: u32, vifs: &mut [VifConfig]) -> bool {
-    let range = |vif: &VifConfig| {
-        let behind = vif.tables_slot.saturating_add(behind(driver.grants, vif));
-        (vif.first_slot, behind)
-    };
-    let mut taken: Vec<(u32, u32)> = driver.vifs.iter().map(range).collect();
-    taken.sort_unstable();
-    let mut taken = taken.into_iter().peekable();
-    let mut at = first;
+pub fn place(driver: &DriverConfig, first: u32, slots: u32, vifs: &mut [VifConfig]) -> bool {
+    let (mut taken, end) = (taken_by_guests(driver), guests_end(slots));
     for vif in vifs {
         let wanted = vif.slots.saturating_add(behind(driver.grants, vif));
-        let room = |at: u32, until: u32| until.saturating_sub(at) >= wanted;
-        while let Some(&(from, to)) = taken.peek()
-            && !room(at, from)
-        {
-            at = at.max(to);
-            taken.next();
-        }
-        if !room(at, taken.peek().map_or(end, |(from, _)| *from)) {
+        let Some(at) = free(&mut taken, first..end, wanted) else {
             return false;
-        }
+        };
         (vif.first_slot, vif.tables_slot) = (at, at.saturating_add(vif.slots));
-        at = at.saturating_add(wanted);
     }
     true
+}
+
+/// The slots that a worker's guests have.
+fn taken_by_guests(driver: &DriverConfig) -> Vec<Range<u32>> {
+    let range = |vif: &VifConfig| {
+        let behind = behind(driver.grants, vif);
+        vif.first_slot..vif.tables_slot.saturating_add(behind)
+    };
+    driver.vifs.iter().map(range).collect()
+}
+
+/// Takes so many slots in a row that nobody has.
+fn free(taken: &mut Vec<Range<u32>>, within: Range<u32>, wanted: u32) -> Option<u32> {
+    taken.sort_unstable_by_key(|range| range.start);
+    let mut at = within.start;
+    for range in &*taken {
+        if range.start.saturating_sub(at) >= wanted {
+            break;
+        }
+        at = at.max(range.end);
+    }
+    let found = (within.end.saturating_sub(at) >= wanted).then_some(at)?;
+    taken.push(found..found.saturating_add(wanted));
+    Some(found)
 }
 
 /// Slots behind those of an interface's grants: for sub-tables, or pages that are exchanged.

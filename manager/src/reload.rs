@@ -288,7 +288,7 @@ mod tests {
         let first = before.live.as_ref().unwrap().first_slot;
         let driver = before.domains.first_mut().unwrap();
         let taken = end_of(driver);
-        driver.window_slots = first + 2 * (taken - first);
+        driver.window_slots = first + 2 * (taken - first) + config::live::RINGS_SLOTS;
         let before = shape_of(before);
         let [a, b, c] = ["a", "b", "c"].map(|name| guest(name, ""));
         assert_eq!(planned(&before, &format!("{a}{b}")).unwrap(), "+b");

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
-use testing::{PATIENCE, Stops, child_of, wait_for, wait_until};
+use testing::{PATIENCE, Stops, child_of, require, wait_for, wait_until};
 
 /// The place where the NIC's end in the kernel is.
 const WIRE: usize = 2;
@@ -78,8 +78,21 @@ const GONE: &str = "start driver again: NIC wire is not in the file any more";
 #[test]
 fn a_nic_comes_and_goes_under_a_stream_of_guests() {
     let Some(machine) = start(2) else { return };
-    let without = file_of(&machine, &GUESTS);
     let with = with_nic(&machine, "");
+    comes_and_goes(machine, &with);
+}
+
+#[test]
+fn a_nic_on_af_xdp_comes_and_goes_under_a_stream_of_guests() {
+    require!(af_xdp);
+    let Some(machine) = start(2) else { return };
+    let with = on_af_xdp(&with_nic(&machine, ""));
+    comes_and_goes(machine, &with);
+}
+
+/// The NIC with its end in the last namespace comes and goes again and again.
+fn comes_and_goes(machine: Machine, with: &str) {
+    let without = file_of(&machine, &GUESTS);
     reaches(&machine, 0, 1);
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -91,18 +104,18 @@ fn a_nic_comes_and_goes_under_a_stream_of_guests() {
                 carried.load(Ordering::Relaxed) > so_far
             });
         };
-        let dry = machine.grantway(&["reload", &write(&machine, &with), "--dry-run"]);
+        let dry = machine.grantway(&["reload", &write(&machine, with), "--dry-run"]);
         assert_eq!(text(&dry.stdout), format!("{NEW}\n"), "{dry:?}");
         assert!(link(&machine).is_empty(), "a dry run does nothing");
         let mut before = None;
         for _ in 0..4 {
-            assert_eq!(reload(&machine, &with), [NEW]);
+            assert_eq!(reload(&machine, with), [NEW]);
             goes_on();
             for guest in [0, 1] {
                 reaches(&machine, WIRE, guest);
             }
             // Twice is once.
-            assert!(reload(&machine, &with).is_empty());
+            assert!(reload(&machine, with).is_empty());
             assert_eq!(reload(&machine, &without), [GONE]);
             goes_on();
             loses_interface(&machine, WIRE);
@@ -120,6 +133,41 @@ fn a_nic_comes_and_goes_under_a_stream_of_guests() {
         drop(stops);
         streaming.join().unwrap();
     });
+    machine.end();
+}
+
+/// The same with a socket in the NIC's place.
+fn on_af_xdp(file: &str) -> String {
+    file.replacen("kind = \"tap\"", "kind = \"xdp\"", 1)
+}
+
+#[test]
+fn a_nic_on_af_xdp_stays_when_one_before_it_goes() {
+    require!(af_xdp);
+    let Some(machine) = start(2) else { return };
+    let cable = "[[nic]]\nname = \"cable\"\nkind = \"sim\"\naddresses = [\"10.0.0.77/24\"]\n";
+    let guests = file_of(&machine, &GUESTS);
+    let alone = on_af_xdp(&with_nic(&machine, ""));
+    let both = format!("{guests}{cable}{}", &alone[guests.len()..]);
+    reload(&machine, &format!("{guests}{cable}"));
+    assert_eq!(reload(&machine, &both), [NEW]);
+    reaches(&machine, WIRE, 0);
+    // "7: c2@if6: …": another interface has another number.
+    let index = || link(&machine).split(':').next().map(str::to_owned);
+    let before = index();
+    for victim in ["manager", "driver"] {
+        let gone = "start driver again: NIC cable is not in the file any more";
+        assert_eq!(reload(&machine, &alone), [gone]);
+        reaches(&machine, WIRE, 1);
+        replace(&machine, victim);
+        reaches(&machine, WIRE, 0);
+        let comes = "start driver again: NIC cable is new";
+        assert_eq!(reload(&machine, &both), [comes]);
+        reaches(&machine, WIRE, 1);
+        assert_eq!(index(), before, "its interface was made again");
+    }
+    assert_eq!(reload(&machine, &format!("{guests}{cable}")), [GONE]);
+    loses_interface(&machine, WIRE);
     machine.end();
 }
 

@@ -1,12 +1,12 @@
 //! NICs that come and go while a machine runs: ends of the driver domain's in the kernel, with an
-//! uplink or without, and cables in memory. Its workers are started again with them, as when one
+//! uplink or without, AF_XDP sockets, and cables in memory. Its workers are started again with them, as when one
 //! has died: frames and devices are given out at a start. All other devices keep their numbers.
 
 use super::sections::{Sections, differences, find, list};
 use super::written::write;
 use crate::Mac;
 use crate::domain::NicConfig;
-use crate::model::{Config, Kind, Nic, Queues};
+use crate::model::{Config, Kind, Nic, Queues, XdpWire};
 use crate::parse::read_nics;
 use crate::problem::Problems;
 use abi::machine::{Domain, Live, Setting};
@@ -110,10 +110,9 @@ fn may_come(nic: &Nic) -> bool {
     may_go(nic) && !matches!(nic.kind, Kind::Pcap(_))
 }
 
-/// Whether it can go, and can stay when others come or go before it: its buffers lie elsewhere
-/// then, and no guest has a queue of it.
+/// Whether it can go, and can stay when others come or go: no guest has a queue of it.
 fn may_go(nic: &Nic) -> bool {
-    !matches!(nic.kind, Kind::Xdp { .. }) && nic.queues == Queues::Shared
+    nic.queues == Queues::Shared
 }
 
 /// NICs whose MACs are not written keep those that they have, and new ones get some that no other
@@ -148,7 +147,11 @@ pub(super) fn name_macs(config: &mut Config) {
 
 fn mac_mut(nic: &mut Nic) -> Option<&mut Option<Mac>> {
     match &mut nic.kind {
-        Kind::Tap { port, .. } | Kind::Local { port } => Some(&mut port.mac),
+        Kind::Tap { port, .. }
+        | Kind::Local { port }
+        | Kind::Xdp {
+            wire: XdpWire::Veth(port),
+        } => Some(&mut port.mac),
         Kind::Sim { mac, .. } => Some(mac),
         Kind::Xdp { .. } | Kind::Pcap(_) => None,
     }

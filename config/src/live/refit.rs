@@ -1,14 +1,16 @@
 //! Workers of the driver domain with other NICs: what each has of them.
 
-use super::LiveConfig;
 use super::nics::{self, Refitted};
+use super::{LiveConfig, free, guests_end, taken_by_guests};
 use crate::check;
 use crate::domain::{DriverConfig, NicConfig, NicKind};
 use crate::machine;
 use crate::problem::Problems;
 use crate::sizes::nic_pages;
 use abi::machine::{Device, Domain, Setting};
+use abi::xdp::Ring;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 impl LiveConfig {
     /// The machine has these NICs from now on.
@@ -50,10 +52,34 @@ impl LiveConfig {
                 }
             }
         }
+        let mut taken = taken_by_guests(driver);
+        let staying = told.iter().filter(|nic| stays(&nic.name));
+        taken.extend(staying.filter_map(|nic| rings(&nic.kind)));
+        let behind_guests = guests_end(domain.window_slots)..domain.window_slots;
         for nic in &mut nics {
+            let own = number(&nic.kind).and_then(|number| devices.get(number as usize));
             match told.iter().find(|before| before.name == nic.name) {
-                Some(before) if stays(&nic.name) => nic.kind.clone_from(&before.kind),
-                _ => take_over(nic, &devices, &mut domain.devices),
+                Some(before) if stays(&nic.name) => {
+                    nic.kind.clone_from(&before.kind);
+                    let place = number(&nic.kind).map(|number| number as usize);
+                    let device = place.and_then(|place| domain.devices.get_mut(place));
+                    // Its buffers lie behind those of the NICs before it.
+                    if let (Some(Device::Xdp(now)), Some(Device::Xdp(own))) = (device, own) {
+                        now.first_frame = own.first_frame;
+                    }
+                }
+                _ => {
+                    let mut own = own.cloned();
+                    if let (NicKind::Xdp { rings_slot, .. }, Some(Device::Xdp(own))) =
+                        (&mut nic.kind, &mut own)
+                    {
+                        let wanted = rings_slots(own.entries);
+                        let place = free(&mut taken, behind_guests.clone(), wanted);
+                        let place = place.ok_or_else(|| no_room(&nic.name, wanted))?;
+                        (*rings_slot, own.rings_slot) = (place, place);
+                    }
+                    take_over(&mut nic.kind, own, &mut domain.devices);
+                }
             }
         }
         let pages = |nics: &[NicConfig]| -> u32 {
@@ -74,26 +100,60 @@ impl LiveConfig {
     }
 }
 
-/// Numbers of a NIC's devices.
+fn no_room(nic: &str, slots: u32) -> String {
+    format!(
+        "NIC {nic}: its rings take {slots} slots of the driver domain's window, and so many are \
+         not left for NICs that come; write fewer `buffers`, or restart the machine"
+    )
+}
+
+/// Slots that the rings of a socket take.
+const fn rings_slots(entries: u32) -> u32 {
+    Ring::ALL.len() as u32 * Ring::slots(entries)
+}
+
+/// Where a NIC's rings lie.
+fn rings(kind: &NicKind) -> Option<Range<u32>> {
+    match kind {
+        NicKind::Xdp {
+            rings_slot,
+            entries,
+            ..
+        } => Some(*rings_slot..rings_slot.saturating_add(rings_slots(*entries))),
+        _ => None,
+    }
+}
+
+/// The number of the device that a NIC is, if it outlives a domain.
+fn number(kind: &NicKind) -> Option<u32> {
+    match kind {
+        NicKind::Tap { device, .. }
+        | NicKind::Local { device, .. }
+        | NicKind::Xdp { device, .. } => Some(*device),
+        NicKind::Sim { .. } | NicKind::Pcap(_) => None,
+    }
+}
+
+/// Numbers of all of a NIC's devices.
 fn numbers(kind: &NicKind) -> Vec<u32> {
     match kind {
         NicKind::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
-        NicKind::Local { device, .. } => vec![*device],
         NicKind::Pcap(files) => files.read.into_iter().chain(files.write).collect(),
-        NicKind::Xdp { .. } | NicKind::Sim { .. } => Vec::new(),
+        other => number(other).into_iter().collect(),
     }
 }
 
 /// Puts a NIC's device among a domain's, where one has gone or behind all.
-fn take_over(nic: &mut NicConfig, from: &[Device], to: &mut Vec<Device>) {
-    if let NicKind::Tap { device, .. } | NicKind::Local { device, .. } = &mut nic.kind
-        && let Some(own) = from.get(*device as usize)
+fn take_over(nic: &mut NicKind, own: Option<Device>, to: &mut Vec<Device>) {
+    if let NicKind::Tap { device, .. } | NicKind::Local { device, .. } | NicKind::Xdp { device, .. } =
+        nic
+        && let Some(own) = own
     {
         let free = to.iter().position(|device| *device == Device::Nothing);
         let place = free.unwrap_or(to.len());
         match to.get_mut(place) {
-            Some(free) => free.clone_from(own),
-            None => to.push(own.clone()),
+            Some(free) => *free = own,
+            None => to.push(own),
         }
         *device = place as u32;
     }

@@ -327,13 +327,12 @@ fn taps_come_and_go_and_change_by_going_and_coming_again() {
 #[test]
 fn nics_that_share_what_is_given_out_at_the_start_stay() {
     let queues = "queues = \"vmq\"\n";
-    let xdp = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nifname = \"x0\"\n";
     let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nwrite = \"f\"\n";
     let fixed = FILE.replacen("[driver]", "[driver]\nrestart = false", 1);
     for (before, now) in [
         (FILE.to_owned(), format!("{TAP}{queues}{FILE}")),
         (format!("{TAP}{queues}{FILE}"), FILE.to_owned()),
-        (format!("{xdp}{FILE}"), format!("{xdp}{TAP}{FILE}")),
+        (FILE.to_owned(), format!("{XDP}{queues}{FILE}")),
         (FILE.to_owned(), format!("{pcap}{FILE}")),
         (fixed.clone(), format!("{TAP}{fixed}")),
     ] {
@@ -403,6 +402,106 @@ fn running(file: &str) -> (Domain, DriverConfig, LiveConfig) {
     let told = serde_json::from_str(&worker.config).unwrap();
     let config = LiveConfig::of(&machine.live.unwrap()).unwrap();
     (worker, told, config)
+}
+
+const XDP: &str = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nbuffers = 512\n";
+
+/// What a worker becomes by the only step to a file.
+fn refitted(
+    live: &Live,
+    (domain, driver): (&Domain, &DriverConfig),
+    file: &str,
+) -> (Live, Domain, DriverConfig) {
+    let step = against(live, file).unwrap().nics.remove(0);
+    let mut config = LiveConfig::of(live).unwrap();
+    config.set_nics(&step.nics).unwrap();
+    let refitted = config.refit(0, domain, driver, &step.come).unwrap();
+    let nics = refitted.nics;
+    let driver = DriverConfig {
+        nics,
+        ..driver.clone()
+    };
+    let nics = Some(step.nics);
+    let live = Live {
+        nics,
+        ..live.clone()
+    };
+    (live, refitted.domain, driver)
+}
+
+/// Where the rings of the NIC `x` lie, and its first frame: what the driver is told, and what its
+/// device is, agree.
+fn socket(domain: &Domain, driver: &DriverConfig) -> (u32, u32) {
+    let nic = driver.nics.iter().find(|nic| nic.name == "x").unwrap();
+    let NicKind::Xdp {
+        device, rings_slot, ..
+    } = nic.kind
+    else {
+        panic!("{nic:?}");
+    };
+    let Device::Xdp(xdp) = &domain.devices[device as usize] else {
+        panic!("{domain:?}");
+    };
+    assert_eq!(xdp.rings_slot, rings_slot);
+    (rings_slot, xdp.first_frame)
+}
+
+#[test]
+fn the_rings_of_a_socket_that_comes_lie_behind_the_guests() {
+    let before = format!("{TAP}{FILE}");
+    let (worker, told, _) = running(&before);
+    let there = live(&before);
+    let end = crate::live::guests_end(worker.window_slots);
+    let with = format!("{TAP}{FILE}{XDP}");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &with);
+    let (rings, behind_two) = socket(&worker, &told);
+    assert_eq!(rings, end);
+
+    // One that stays keeps its rings; its buffers follow those of the NICs before it.
+    let (there, worker, told) = refitted(&there, (&worker, &told), &format!("{FILE}{XDP}"));
+    let (rings, behind_one) = socket(&worker, &told);
+    assert_eq!(rings, end);
+    assert!(behind_one < behind_two, "{behind_one} {behind_two}");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &with);
+    assert_eq!(socket(&worker, &told), (end, behind_one));
+
+    // It goes, and one that comes has its place.
+    let (there, worker, told) = refitted(&there, (&worker, &told), &before);
+    let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
+    assert!(!worker.devices.iter().any(is_xdp));
+    let (_, worker, told) = refitted(&there, (&worker, &told), &with);
+    assert_eq!(socket(&worker, &told).0, end);
+}
+
+#[test]
+fn a_socket_of_the_file_keeps_its_rings_and_there_is_room_for_some_more() {
+    let file = format!("{XDP}{FILE}");
+    let (worker, told, _) = running(&file);
+    assert_eq!(socket(&worker, &told), (0, 0));
+    let more = |count: usize, buffers: u32| {
+        let one = |n| format!("[[nic]]\nname = \"y{n}\"\nkind = \"xdp\"\nbuffers = {buffers}\n");
+        (0..count).map(one).collect::<String>() + &file
+    };
+    let (_, worker, told) = refitted(&live(&file), (&worker, &told), &more(8, 4096));
+    assert_eq!(socket(&worker, &told), (0, 0));
+    let rings = worker.devices.iter().filter_map(|device| match device {
+        Device::Xdp(xdp) => Some(xdp.rings_slot),
+        _ => None,
+    });
+    let places: std::collections::BTreeSet<u32> = rings.collect();
+    assert_eq!(places.len(), 9, "each has a place of its own: {places:?}");
+
+    let (worker, told, mut config) = running(&file);
+    let step = against(&live(&file), &more(1, 65_536))
+        .unwrap()
+        .nics
+        .remove(0);
+    config.set_nics(&step.nics).unwrap();
+    let why = config.refit(0, &worker, &told, &step.come).unwrap_err();
+    assert!(
+        why.starts_with("NIC y0: its rings take 1028 slots"),
+        "{why}"
+    );
 }
 
 #[test]
