@@ -1,9 +1,9 @@
 //! `soak`: kills of the driver domain under load, guests that come and go by the thousand, or many
 //! guests for as long as is wanted, and what came of it.
 //!
-//! Resumable: each kill, each hundred of guests, and each round of many, is a line of JSON in a file
-//! below `target/soak/` that is named by the programs that were tried. A run goes on where the one
-//! before stopped.
+//! Resumable: each kill, each hundred of guests, and each round of many, is a line of JSON in a
+//! file below `target/soak/` that is named by the programs that were tried. A run goes on where the
+//! one before stopped.
 
 mod summary;
 mod victim;

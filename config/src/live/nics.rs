@@ -1,6 +1,7 @@
 //! NICs that come and go while a machine runs: ends of the driver domain's in the kernel, with an
-//! uplink or without, AF_XDP sockets, and cables in memory. Its workers are started again with them, as when one
-//! has died: frames and devices are given out at a start. All other devices keep their numbers.
+//! uplink or without, AF_XDP sockets, and cables in memory. Its workers are started again with
+//! them, as when one has died: frames and devices are given out at a start. All other devices keep
+//! their numbers.
 
 use super::sections::{Sections, differences, find, list};
 use super::written::write;

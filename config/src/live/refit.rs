@@ -57,11 +57,11 @@ impl LiveConfig {
         taken.extend(staying.filter_map(|nic| rings(&nic.kind)));
         let behind_guests = guests_end(domain.window_slots)..domain.window_slots;
         for nic in &mut nics {
-            let own = number(&nic.kind).and_then(|number| devices.get(number as usize));
+            let own = number(&mut nic.kind).and_then(|number| devices.get(*number as usize));
             match told.iter().find(|before| before.name == nic.name) {
                 Some(before) if stays(&nic.name) => {
                     nic.kind.clone_from(&before.kind);
-                    let place = number(&nic.kind).map(|number| number as usize);
+                    let place = number(&mut nic.kind).map(|number| *number as usize);
                     let device = place.and_then(|place| domain.devices.get_mut(place));
                     // Its buffers lie behind those of the NICs before it.
                     if let (Some(Device::Xdp(now)), Some(Device::Xdp(own))) = (device, own) {
@@ -124,12 +124,12 @@ fn rings(kind: &NicKind) -> Option<Range<u32>> {
     }
 }
 
-/// The number of the device that a NIC is, if it outlives a domain.
-fn number(kind: &NicKind) -> Option<u32> {
+/// The number of the device that a NIC is, if that outlives a domain.
+fn number(kind: &mut NicKind) -> Option<&mut u32> {
     match kind {
         NicKind::Tap { device, .. }
         | NicKind::Local { device, .. }
-        | NicKind::Xdp { device, .. } => Some(*device),
+        | NicKind::Xdp { device, .. } => Some(device),
         NicKind::Sim { .. } | NicKind::Pcap(_) => None,
     }
 }
@@ -138,23 +138,22 @@ fn number(kind: &NicKind) -> Option<u32> {
 fn numbers(kind: &NicKind) -> Vec<u32> {
     match kind {
         NicKind::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
+        NicKind::Local { device, .. } | NicKind::Xdp { device, .. } => vec![*device],
         NicKind::Pcap(files) => files.read.into_iter().chain(files.write).collect(),
-        other => number(other).into_iter().collect(),
+        NicKind::Sim { .. } => Vec::new(),
     }
 }
 
 /// Puts a NIC's device among a domain's, where one has gone or behind all.
 fn take_over(nic: &mut NicKind, own: Option<Device>, to: &mut Vec<Device>) {
-    if let NicKind::Tap { device, .. } | NicKind::Local { device, .. } | NicKind::Xdp { device, .. } =
-        nic
-        && let Some(own) = own
-    {
-        let free = to.iter().position(|device| *device == Device::Nothing);
-        let place = free.unwrap_or(to.len());
-        match to.get_mut(place) {
-            Some(free) => *free = own,
-            None => to.push(own),
-        }
-        *device = place as u32;
+    let (Some(number), Some(own)) = (number(nic), own) else {
+        return;
+    };
+    let free = to.iter().position(|device| *device == Device::Nothing);
+    let place = free.unwrap_or(to.len());
+    match to.get_mut(place) {
+        Some(free) => *free = own,
+        None => to.push(own),
     }
+    *number = place as u32;
 }

@@ -41,7 +41,7 @@ fn guest_cidr(number: usize) -> String {
 }
 
 /// A guest as an application in it sees it: its namespace and its address.
-pub(crate) type Home = (PathBuf, IpAddr);
+pub(crate) type GuestHome = (PathBuf, IpAddr);
 
 /// Milliseconds since then.
 pub(crate) fn ms_since(began: Instant) -> f64 {
@@ -100,7 +100,7 @@ impl GuestPlace {
     }
 
     /// The guest of this number that lives here, as its applications have it.
-    pub(crate) fn home(&self, number: usize) -> Home {
+    pub(crate) fn home(&self, number: usize) -> GuestHome {
         (self.namespace.path(), guest_address(number))
     }
 
@@ -165,7 +165,7 @@ impl Crowd {
     }
 
     /// The neighbours.
-    pub(crate) fn neighbours(&self) -> [Home; 2] {
+    pub(crate) fn neighbours(&self) -> [GuestHome; 2] {
         let [first, second] = &self.neighbours;
         [(first.path(), neighbour(1)), (second.path(), neighbour(2))]
     }

@@ -6,8 +6,8 @@ use crate::{forwarder, load, ns, soak};
 use figures::Failure;
 use figures::helper::{parse, report};
 
-/// Runs a helper: `internal <load|ns|forward|probe|soak|attaches|guests> [JSON]`. Returns only if it
-/// could not start.
+/// Runs a helper: `internal <load|ns|forward|probe|soak|attaches|guests> [JSON]`. Returns only if
+/// it could not start.
 ///
 /// # Errors
 /// If the arguments are wrong or the helper cannot do its work.

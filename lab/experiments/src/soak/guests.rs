@@ -5,7 +5,7 @@
 //! `cargo xtask soak --guests` runs it as a helper, `internal guests`, and keeps what it tells.
 
 use super::holdings::{HELPERS, Holdings};
-use super::traffic::Traffic;
+use super::traffic::MixedTraffic;
 use super::victim::{Victim, kill_domain};
 use super::waiting::wait;
 use crate::crowd::{Crowd, GuestPlace};
@@ -96,7 +96,7 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
     for (number, home) in homes.iter().take(spec.guests).enumerate() {
         crowd.attach(number, home)?;
     }
-    let mut traffic = Traffic::default();
+    let mut traffic = MixedTraffic::default();
     for from in (0..spec.guests).step_by(2) {
         let [from, to] = [from, from + 1].map(|number| homes[number].home(number));
         traffic.add(&from, &to)?;
@@ -133,7 +133,7 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
 
 struct Guests<'a> {
     // First: loads end before the machine does.
-    traffic: Traffic,
+    traffic: MixedTraffic,
     crowd: &'a Crowd,
     homes: &'a [GuestPlace],
     /// Profiles lie here while they are looked at.

@@ -2,7 +2,7 @@
 
 use super::probe::{Probe, ProbeSpec, Probed};
 use super::waiting::wait;
-use crate::crowd::Home;
+use crate::crowd::GuestHome;
 use crate::load::{Load, LoadSpec, Role};
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -16,7 +16,7 @@ const LIVELY_NS: u64 = 1_000_000_000;
 
 /// What one pair does.
 #[derive(Debug)]
-enum Pair {
+enum Talk {
     /// A stream, copied or out of a file, and who receives it.
     Stream([Load; 2]),
     /// Requests, one after another, and who answers them.
@@ -38,12 +38,12 @@ pub(super) struct Came {
 
 /// All pairs.
 #[derive(Debug, Default)]
-pub(super) struct Traffic(Vec<Pair>);
+pub(super) struct MixedTraffic(Vec<Talk>);
 
-impl Traffic {
+impl MixedTraffic {
     /// Begins one more pair: streams, files, requests and datagrams in turns.
-    pub(super) fn add(&mut self, from: &Home, to: &Home) -> anyhow::Result<()> {
-        let load = |role, home: &Home| {
+    pub(super) fn add(&mut self, from: &GuestHome, to: &GuestHome) -> anyhow::Result<()> {
+        let load = |role, home: &GuestHome| {
             Load::start(&LoadSpec {
                 role,
                 netns: Some(home.0.clone()),
@@ -60,10 +60,10 @@ impl Traffic {
             Ok([sender, receiver])
         };
         self.0.push(match self.0.len() % 4 {
-            0 => Pair::Stream(begun(Role::Sink, Role::Source)?),
-            1 => Pair::Requests(begun(Role::Echo, Role::Client)?),
-            2 => Pair::Stream(begun(Role::Sink, Role::File)?),
-            _ => Pair::Datagrams(Probe::start(&ProbeSpec {
+            0 => Talk::Stream(begun(Role::Sink, Role::Source)?),
+            1 => Talk::Requests(begun(Role::Echo, Role::Client)?),
+            2 => Talk::Stream(begun(Role::Sink, Role::File)?),
+            _ => Talk::Datagrams(Probe::start(&ProbeSpec {
                 from: from.0.clone(),
                 to: to.0.clone(),
                 address: SocketAddr::new(to.1, PORT),
@@ -91,7 +91,7 @@ impl Traffic {
     }
 }
 
-impl Pair {
+impl Talk {
     const fn what(&self) -> &'static str {
         match self {
             Self::Stream(_) => "bytes",
