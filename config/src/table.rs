@@ -26,6 +26,8 @@ impl LineStarts {
     fn new(begin: usize, text: &str) -> Self {
         let newlines = text.bytes().enumerate().filter(|&(_, c)| c == b'\n');
         let behind = newlines.map(|(at, _)| begin + at + 1);
+        // What is behind the last line's end is told of that line.
+        let behind = behind.filter(|&start| start < begin + text.len());
         Self {
             begin,
             lines: std::iter::once(begin).chain(behind).collect(),

@@ -354,6 +354,20 @@ fn mistakes_of_syntax_have_lines() {
 }
 
 #[test]
+fn what_is_missing_at_the_end_is_told_of_the_last_line() {
+    for open in ["x = [\n", "x = 1\ny = {\n", "x = \"\"\"\n\n"] {
+        let text = errors(open);
+        let lines = open.lines().count();
+        let line = |told: &str| told.split(':').nth(1)?.parse::<usize>().ok();
+        let told: Vec<usize> = text.lines().filter_map(line).collect();
+        assert!(
+            !told.is_empty() && told.iter().all(|line| *line <= lines),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn all_mistakes_are_told_at_once() {
     let text = SMALL
         .replace("10.0.0.2/24", "nowhere")
