@@ -19,11 +19,10 @@ use crate::machine;
 use crate::model::{Config, Guest, Queues};
 use crate::parse::{parse_located, read_guest};
 use crate::problem::Problems;
-use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, table_slots};
+use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, table_slots};
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
 use abi::machine::{Domain, Live, Machine, Program, Setting};
-use abi::xdp::Ring;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use written::written;
@@ -37,7 +36,7 @@ const ROOM_SCATTERED: u32 = 64;
 
 /// Slots at the end of a window that are kept for the rings of AF_XDP NICs that come: of eight with
 /// 4096 buffers each.
-pub const RINGS_SLOTS: u32 = 8 * Ring::ALL.len() as u32 * Ring::slots(4096);
+pub const RINGS_SLOTS: u32 = 8 * rings_slots(4096);
 
 /// The machine of a configuration that was read from `files`, to which guests can be attached.
 ///

@@ -4,6 +4,7 @@
 use crate::domain::StackApp;
 use crate::domain::{self, GrantMode, Offloads};
 use crate::model::{Config, Endpoint, Guest, Vif};
+use abi::xdp::Ring;
 
 /// Grant references below this are never given out, as in Xen.
 pub(crate) const RESERVED_GRANTS: u32 = 8;
@@ -37,6 +38,11 @@ pub(crate) fn worker_name(worker: u32) -> String {
         0 => "driver".to_owned(),
         _ => format!("driver-{worker}"),
     }
+}
+
+/// Slots of a window that the rings of an AF_XDP socket take.
+pub(crate) const fn rings_slots(entries: u32) -> u32 {
+    Ring::ALL.len() as u32 * Ring::slots(entries)
 }
 
 /// Pages of a NIC's own buffers.

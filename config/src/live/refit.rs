@@ -6,9 +6,8 @@ use crate::check;
 use crate::domain::{DriverConfig, NicConfig, NicKind};
 use crate::machine;
 use crate::problem::Problems;
-use crate::sizes::nic_pages;
+use crate::sizes::{nic_pages, rings_slots};
 use abi::machine::{Device, Domain, Setting};
-use abi::xdp::Ring;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -105,11 +104,6 @@ fn no_room(nic: &str, slots: u32) -> String {
         "NIC {nic}: its rings take {slots} slots of the driver domain's window, and so many are \
          not left for NICs that come; write fewer `buffers`, or restart the machine"
     )
-}
-
-/// Slots that the rings of a socket take.
-const fn rings_slots(entries: u32) -> u32 {
-    Ring::ALL.len() as u32 * Ring::slots(entries)
 }
 
 /// Where a NIC's rings lie.

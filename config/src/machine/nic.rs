@@ -7,9 +7,8 @@ use super::told::stack;
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKind, Offloads, Vmq};
 use crate::model::{Config, KernelPort, Kind, Nic, Queues, XdpWire};
-use crate::sizes::{BUFFERS_PER_PAGE, nic_pages};
+use crate::sizes::{BUFFERS_PER_PAGE, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Tap, Xdp};
-use abi::xdp::Ring;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -112,7 +111,7 @@ impl Nics {
     fn xdp(&mut self, config: &Config, (n, nic): (usize, &Nic), netdev: Netdev) -> NicKind {
         let entries = nic.buffers.next_power_of_two();
         let rings_slot = self.window_slots;
-        self.window_slots += Ring::ALL.len() as u32 * Ring::slots(entries);
+        self.window_slots += rings_slots(entries);
         let device = self.devices.add(Device::Xdp(Xdp {
             netdev,
             first_frame: self.frames,

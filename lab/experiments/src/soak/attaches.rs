@@ -5,10 +5,11 @@
 //! `cargo xtask soak --attaches` runs it as a helper, `internal attaches`, and keeps what it tells.
 
 use super::holdings::{Holdings, NETD};
+use super::traffic::loads;
 use super::victim::Victim;
 use super::waiting::wait;
 use crate::crowd::{Crowd, GuestPlace};
-use crate::load::{Load, LoadSpec, Role};
+use crate::load::{Load, Role};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
 use figures::stats::ranks;
@@ -17,7 +18,6 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -115,13 +115,14 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         let mut record = soak.take_record(some)?;
         let now = before.wait_for(&crowd, &homes)?;
         record.grown = before.grown(&now);
+        // Another one would have taken the place of one that has ended, unasked.
+        let more = crowd.machine().helper(NETD)? - netd;
+        if more != 0 {
+            record.grown.insert(format!("process.{NETD}"), more.into());
+        }
         record.bounded.clone_from(&now.bounded);
         figures::helper::reply(&serde_json::to_value(&record)?);
         ensure!(record.grown.is_empty(), "grown: {:?}", record.grown);
-        ensure!(
-            netd == crowd.machine().helper(NETD)?,
-            "{NETD} has ended, unasked"
-        );
     }
     drop(soak);
     crowd.down()
@@ -132,20 +133,7 @@ fn streams(crowd: &Crowd) -> anyhow::Result<Vec<[Load; 2]>> {
     let [first, second] = crowd.neighbours();
     let mut streams = Vec::new();
     for (port, (from, to)) in (PORT..).zip([(&first, &second), (&second, &first)]) {
-        let load = |role, netns: &std::path::PathBuf| {
-            Load::start(&LoadSpec {
-                role,
-                netns: Some(netns.clone()),
-                cpu: None,
-                address: SocketAddr::new(to.1, port),
-                size: 0,
-                flows: 1,
-            })
-        };
-        let sink = load(Role::Sink, &to.0)?;
-        let mut source = load(Role::Source, &from.0)?;
-        source.go()?;
-        streams.push([sink, source]);
+        streams.push(loads(Role::Sink, Role::Source, from, to, port)?);
     }
     Ok(streams)
 }

@@ -6,7 +6,7 @@
 
 use super::holdings::{HELPERS, Holdings};
 use super::traffic::MixedTraffic;
-use super::victim::{Victim, kill_domain};
+use super::victim::{Life, Victim};
 use super::waiting::wait;
 use crate::crowd::{Crowd, GuestPlace};
 use crate::kernel;
@@ -211,7 +211,7 @@ impl Guests<'_> {
                     .crowd
                     .guest(any as usize)?
                     .context("a guest is missing")?;
-                kill_domain(&guest)?
+                Life::of(&guest).kill()?
             }
             victim => victim.kill(machine)?,
         };

@@ -17,9 +17,9 @@ const LIVELY_NS: u64 = 1_000_000_000;
 /// What one pair does.
 #[derive(Debug)]
 enum Talk {
-    /// A stream, copied or out of a file, and who receives it.
+    /// Who receives a stream, and who sends it, copied or out of a file.
     Stream([Load; 2]),
-    /// Requests, one after another, and who answers them.
+    /// Who answers requests, and who asks, one after another.
     Requests([Load; 2]),
     /// A datagram every millisecond.
     Datagrams(Probe),
@@ -43,22 +43,7 @@ pub(super) struct MixedTraffic(Vec<Talk>);
 impl MixedTraffic {
     /// Begins one more pair: streams, files, requests and datagrams in turns.
     pub(super) fn add(&mut self, from: &GuestHome, to: &GuestHome) -> anyhow::Result<()> {
-        let load = |role, home: &GuestHome| {
-            Load::start(&LoadSpec {
-                role,
-                netns: Some(home.0.clone()),
-                cpu: None,
-                address: SocketAddr::new(to.1, PORT),
-                size: REQUEST,
-                flows: 1,
-            })
-        };
-        let begun = |receives, sends| -> anyhow::Result<[Load; 2]> {
-            let receiver = load(receives, to)?;
-            let mut sender = load(sends, from)?;
-            sender.go()?;
-            Ok([sender, receiver])
-        };
+        let begun = |receives, sends| loads(receives, sends, from, to, PORT);
         self.0.push(match self.0.len() % 4 {
             0 => Talk::Stream(begun(Role::Sink, Role::Source)?),
             1 => Talk::Requests(begun(Role::Echo, Role::Client)?),
@@ -91,6 +76,30 @@ impl MixedTraffic {
     }
 }
 
+/// Who receives at a port of `to`'s, and who sends there from `from`, at work.
+pub(super) fn loads(
+    receives: Role,
+    sends: Role,
+    from: &GuestHome,
+    to: &GuestHome,
+    port: u16,
+) -> anyhow::Result<[Load; 2]> {
+    let load = |role, (netns, _): &GuestHome| {
+        Load::start(&LoadSpec {
+            role,
+            netns: Some(netns.clone()),
+            cpu: None,
+            address: SocketAddr::new(to.1, port),
+            size: REQUEST,
+            flows: 1,
+        })
+    };
+    let receiver = load(receives, to)?;
+    let mut sender = load(sends, from)?;
+    sender.go()?;
+    Ok([receiver, sender])
+}
+
 impl Talk {
     const fn what(&self) -> &'static str {
         match self {
@@ -103,12 +112,12 @@ impl Talk {
     /// Adds what came since the last time; whether anything did.
     fn mark(&mut self, came: &mut Came) -> anyhow::Result<bool> {
         Ok(match self {
-            Self::Stream([_, receiver]) => {
+            Self::Stream([receiver, _]) => {
                 let bytes = receiver.mark()?.bytes;
                 came.streamed += bytes;
                 bytes > 0
             }
-            Self::Requests([client, _]) => {
+            Self::Requests([_, client]) => {
                 let answered = client.mark()?.operations;
                 came.requests += answered;
                 answered > 0

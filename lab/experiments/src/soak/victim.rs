@@ -39,7 +39,8 @@ pub(crate) struct Back {
 }
 
 impl Life {
-    fn of(domain: &DomainStatus) -> Self {
+    /// A domain's, as it is now.
+    pub(super) fn of(domain: &DomainStatus) -> Self {
         Self {
             name: domain.name.clone(),
             pid: domain.pid,
@@ -53,7 +54,7 @@ impl Life {
     }
 
     /// Ends it.
-    fn kill(self) -> anyhow::Result<Self> {
+    pub(super) fn kill(self) -> anyhow::Result<Self> {
         let pid = Pid::from_raw(self.pid).context("it has no process")?;
         kill_process(pid, Signal::KILL).context("it cannot be killed")?;
         Ok(self)
@@ -114,9 +115,4 @@ impl Victim {
             Self::Netd => helper(NETD),
         }
     }
-}
-
-/// Kills a domain, whichever it is.
-pub(super) fn kill_domain(domain: &DomainStatus) -> anyhow::Result<Life> {
-    Life::of(domain).kill()
 }
