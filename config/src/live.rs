@@ -255,7 +255,8 @@ impl LiveConfig {
 }
 
 /// Where the guests' part of a worker's window ends.
-pub(crate) const fn guests_end(window_slots: u32) -> u32 {
+#[must_use]
+pub const fn guests_end(window_slots: u32) -> u32 {
     window_slots.saturating_sub(RINGS_SLOTS)
 }
 

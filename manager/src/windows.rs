@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// They, by the worker's place in the machine.
 #[derive(Debug)]
 pub(crate) struct Windows<'a> {
-    /// From this slot on they are guests'.
+    /// From this slot on they are guests', up to those that are kept for NICs.
     first: u32,
     /// What a worker serves, and where its window ends.
     of: BTreeMap<usize, (Cow<'a, DriverConfig>, u32)>,
@@ -28,9 +28,10 @@ impl<'a> Windows<'a> {
         for (&worker, (driver, end)) in &self.of {
             let mut vifs = vifs.to_vec();
             if !live::place(driver, self.first, *end, &mut vifs) {
+                let slots = live::guests_end(*end).saturating_sub(self.first);
                 return Err(format!(
-                    "the machine is full: the window of the driver domain has {end} slots, and no \
-                     room for what this guest grants; detach another one first"
+                    "the machine is full: the window of the driver domain has {slots} slots for \
+                     guests, and no room for what this guest grants; detach another one first"
                 ));
             }
             all.insert(worker, vifs);

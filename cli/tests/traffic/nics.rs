@@ -141,33 +141,56 @@ fn on_af_xdp(file: &str) -> String {
     file.replacen("kind = \"tap\"", "kind = \"xdp\"", 1)
 }
 
+/// Its buffers lie behind those of the ones before it.
 #[test]
 fn a_nic_on_af_xdp_stays_when_one_before_it_goes() {
     require!(af_xdp);
     let Some(machine) = start(2) else { return };
-    let cable = "[[nic]]\nname = \"cable\"\nkind = \"sim\"\naddresses = [\"10.0.0.77/24\"]\n";
+    let cable = |n| {
+        format!("[[nic]]\nname = \"cable{n}\"\nkind = \"sim\"\naddresses = [\"10.0.0.7{n}/24\"]\n")
+    };
     let guests = file_of(&machine, &GUESTS);
-    let alone = on_af_xdp(&with_nic(&machine, ""));
-    let both = format!("{guests}{cable}{}", &alone[guests.len()..]);
-    reload(&machine, &format!("{guests}{cable}"));
-    assert_eq!(reload(&machine, &both), [NEW]);
+    let cables = format!("{guests}{}{}", cable(1), cable(2));
+    let with = on_af_xdp(&nic(&machine, ""));
+    reload(&machine, &cables);
+    assert_eq!(reload(&machine, &format!("{cables}{with}")), [NEW]);
     reaches(&machine, WIRE, 0);
     // "7: c2@if6: …": another interface has another number.
     let index = || link(&machine).split(':').next().map(str::to_owned);
     let before = index();
-    for victim in ["manager", "driver"] {
-        let gone = "start driver again: NIC cable is not in the file any more";
-        assert_eq!(reload(&machine, &alone), [gone]);
+    for (victim, goes, stay) in [("manager", 1, cable(2)), ("driver", 2, String::new())] {
+        let gone = format!("start driver again: NIC cable{goes} is not in the file any more");
+        assert_eq!(reload(&machine, &format!("{guests}{stay}{with}")), [gone]);
         reaches(&machine, WIRE, 1);
         replace(&machine, victim);
         reaches(&machine, WIRE, 0);
-        let comes = "start driver again: NIC cable is new";
-        assert_eq!(reload(&machine, &both), [comes]);
-        reaches(&machine, WIRE, 1);
         assert_eq!(index(), before, "its interface was made again");
     }
-    assert_eq!(reload(&machine, &format!("{guests}{cable}")), [GONE]);
+    let comes = ["start driver again: NIC cable1 is new"];
+    let both = format!("{guests}{}{with}", cable(1));
+    assert_eq!(reload(&machine, &both), comes);
+    reaches(&machine, WIRE, 1);
+    assert_eq!(index(), before, "its interface was made again");
+    assert_eq!(reload(&machine, &format!("{guests}{}", cable(1))), [GONE]);
     loses_interface(&machine, WIRE);
+    machine.end();
+}
+
+/// It goes and comes: its interface has the name of the one before.
+#[test]
+fn a_nic_on_af_xdp_that_is_described_otherwise_again_and_again_is_there() {
+    require!(af_xdp);
+    let Some(machine) = start(2) else { return };
+    let with = |mtu| on_af_xdp(&with_nic(&machine, &format!("mtu = {mtu}")));
+    assert_eq!(reload(&machine, &with(1300)), [NEW]);
+    for mtu in (1301..1313).rev() {
+        let steps = reload(&machine, &with(mtu));
+        let comes = "start driver again: NIC wire is there again";
+        assert_eq!(steps.last().map(String::as_str), Some(comes), "{steps:?}");
+        let now = link(&machine);
+        assert!(now.contains(&format!("mtu {mtu}")), "{now}");
+    }
+    reaches(&machine, WIRE, 1);
     machine.end();
 }
 
@@ -269,12 +292,25 @@ fn is_whole(machine: &Machine, with: &str) -> Option<bool> {
     (fits && works()).then_some(is_there)
 }
 
-/// Manager, netd or driver die while NICs come or go: the same files again make the machine what
-/// they say.
 #[test]
 fn who_dies_while_nics_come_or_go_leaves_no_half() {
     let Some(machine) = start(2) else { return };
-    let files = [with_nic(&machine, ""), file_of(&machine, &GUESTS)];
+    let with = with_nic(&machine, "");
+    dies_while_it_comes_or_goes(machine, with);
+}
+
+#[test]
+fn who_dies_while_nics_on_af_xdp_come_or_go_leaves_no_half() {
+    require!(af_xdp);
+    let Some(machine) = start(2) else { return };
+    let with = on_af_xdp(&with_nic(&machine, ""));
+    dies_while_it_comes_or_goes(machine, with);
+}
+
+/// Manager, netd or driver die while the NIC comes or goes: the same files again make the machine
+/// what they say.
+fn dies_while_it_comes_or_goes(machine: Machine, with: String) {
+    let files = [with, file_of(&machine, &GUESTS)];
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     for (turn, victim) in (0..).zip(["manager", "netd", "driver"].repeat(4)) {
         let there = turn % 2 == 0;
@@ -309,18 +345,30 @@ fn who_dies_while_nics_come_or_go_leaves_no_half() {
     machine.end();
 }
 
-/// The manager dies while netd opens the interface, which it does after that, or cannot do.
 #[test]
 fn a_nic_that_comes_while_its_manager_dies_has_not_come() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, "");
+    has_not_come(machine, &with);
+}
+
+#[test]
+fn a_nic_on_af_xdp_that_comes_while_its_manager_dies_has_not_come() {
+    require!(af_xdp);
+    let Some(machine) = start(2) else { return };
+    let with = on_af_xdp(&with_nic(&machine, ""));
+    has_not_come(machine, &with);
+}
+
+/// The manager dies while netd opens the interface, which it does after that, or cannot do.
+fn has_not_come(machine: Machine, with: &str) {
     let netns = machine.places[WIRE].0.path().display().to_string();
     let nowhere = with.replace(&netns, "/no/such/namespace");
     reaches(&machine, 0, 1);
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let helper = |name| wait_for("no helper", || child_of(core, name));
     let before = at_rest(&machine);
-    for file in [&with, &nowhere, &with] {
+    for file in [with, &nowhere, with] {
         let (manager, netd) = (helper("grantway-manager"), helper("grantway-netd"));
         // It serves this one: what waits for the socket the next manager would be asked.
         let mut stream = connect(&machine);
@@ -335,14 +383,14 @@ fn a_nic_that_comes_while_its_manager_dies_has_not_come() {
             signal(netd, "-CONT");
         });
         wait_until("it has come, or is half there", || {
-            is_whole(&machine, &with) == Some(false)
+            is_whole(&machine, with) == Some(false)
         });
     }
     wait_until("a descriptor has stayed", || {
         let mut open = held(&machine).into_iter().zip(before);
         open.all(|(now, before)| now <= before)
     });
-    assert_eq!(reload(&machine, &with), [NEW]);
+    assert_eq!(reload(&machine, with), [NEW]);
     reaches(&machine, WIRE, 0);
     machine.end();
 }
@@ -356,6 +404,17 @@ fn capture(at: &Path) {
 
 #[test]
 fn a_driver_that_does_not_come_back_gets_the_nics_again_that_it_had() {
+    does_not_come_back(str::to_owned);
+}
+
+#[test]
+fn a_driver_that_does_not_come_back_has_no_nic_on_af_xdp() {
+    require!(af_xdp);
+    does_not_come_back(on_af_xdp);
+}
+
+/// The driver cannot start with the NIC that is to come, whose kind is what `of_kind` makes of it.
+fn does_not_come_back(of_kind: fn(&str) -> String) {
     let folder = tempfile::tempdir().unwrap();
     let read = folder.path().join("in.pcap");
     capture(&read);
@@ -369,7 +428,7 @@ fn a_driver_that_does_not_come_back_gets_the_nics_again_that_it_had() {
         own.clone()
     });
     let Some(machine) = machine else { return };
-    let with = with_nic(&machine, "") + &pcap;
+    let with = of_kind(&with_nic(&machine, "")) + &pcap;
     reaches(&machine, 0, 1);
     // No driver can start without it.
     fs::remove_file(&read).unwrap();

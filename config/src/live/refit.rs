@@ -54,7 +54,7 @@ impl LiveConfig {
         let mut taken = taken_by_guests(driver);
         let staying = told.iter().filter(|nic| stays(&nic.name));
         taken.extend(staying.filter_map(|nic| rings(&nic.kind)));
-        let behind_guests = guests_end(domain.window_slots)..domain.window_slots;
+        let kept = guests_end(domain.window_slots)..domain.window_slots;
         for nic in &mut nics {
             let own = number(&mut nic.kind).and_then(|number| devices.get(*number as usize));
             match told.iter().find(|before| before.name == nic.name) {
@@ -73,7 +73,7 @@ impl LiveConfig {
                         (&mut nic.kind, &mut own)
                     {
                         let wanted = rings_slots(own.entries);
-                        let place = free(&mut taken, behind_guests.clone(), wanted);
+                        let place = free(&mut taken, kept.clone(), wanted);
                         let place = place.ok_or_else(|| no_room(&nic.name, wanted))?;
                         (*rings_slot, own.rings_slot) = (place, place);
                     }

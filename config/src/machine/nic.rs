@@ -12,8 +12,9 @@ use abi::machine::{Device, Netdev, Tap, Xdp};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// The NICs of one worker. The driver puts their buffers one NIC's behind the other's, from its
-/// first frame on; rings of AF_XDP sockets lie at the beginning of its grant window.
+/// The NICs of one worker that it starts with. The driver puts their buffers one NIC's behind the
+/// other's, from its first frame on; rings of AF_XDP sockets lie at the beginning of its grant
+/// window (those of NICs that come later: at its end).
 #[derive(Default)]
 pub(super) struct Nics {
     pub(super) nics: Vec<NicConfig>,

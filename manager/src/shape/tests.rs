@@ -207,7 +207,7 @@ fn nics_that_came_half_go_again_also_with_the_next_manager() {
 fn a_full_machine_says_so_and_stays_as_it_is() {
     let (mut shape, mut config) = shape();
     let one = shape.live.as_ref().unwrap().first_slot;
-    shape.domains.get_mut(&1).unwrap().window_slots = one + 10;
+    shape.domains.get_mut(&1).unwrap().window_slots = one + config::live::RINGS_SLOTS + 10;
     let as_read = config.clone();
     let full = shape.admit(&mut config, &guest("c")).unwrap_err();
     assert!(full.contains("the machine is full"), "{full}");

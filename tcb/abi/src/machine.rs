@@ -53,7 +53,8 @@ pub struct Group {
 pub struct Live {
     /// The configuration files that the machine is built from: their texts.
     pub files: Vec<String>,
-    /// Slots of the window of each worker of the driver domain from here on are guests'.
+    /// Slots of the window of each worker of the driver domain from here on are guests', but for
+    /// those at its end, which are kept for NICs that come.
     pub first_slot: u32,
     /// Guests that were attached since the start, by name, with the MACs that they were given.
     #[serde(default)]

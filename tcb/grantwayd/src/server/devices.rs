@@ -105,6 +105,8 @@ impl Core {
     /// that ends before it has done so leaves it to the next one.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> Answer {
         self.lasting.remove(&unit);
+        // Until its socket has gone, too, a device has a name that the next one may want.
+        self.close_left();
         let (is_opening, description) = self.units.close(token, unit);
         let opening = |by| Unit::new(Task::TakeUp { unit, given: 0 }, vec![by]);
         let mut left = self.units.kept.remove(&unit);
@@ -115,9 +117,14 @@ impl Core {
         let left = left.or(description.map(opening));
         let task = self.units.wait(0, Waits::Close(unit, left));
         self.task(task, Task::Close { unit }, Vec::new());
-        match is_opening {
-            true => Ok(None),
-            false => done(),
+        // netd answers for what it is still opening.
+        Ok((!is_opening).then(Default::default))
+    }
+
+    /// Closes sockets that no domain has any more.
+    pub(super) fn close_left(&mut self) {
+        for unit in self.control.take_closed() {
+            let _nobody_waits = self.close(0, unit);
         }
     }
 
@@ -476,8 +483,12 @@ mod tests {
     }
 
     fn created(core: &mut Core, replaces: Option<DomId>, program: Program) -> DomId {
+        create(core, new_domain(replaces, program))
+    }
+
+    fn create(core: &mut Core, domain: NewDomain) -> DomId {
         let config = vec![sealed::write("config", b"").unwrap()];
-        let created = core.create(new_domain(replaces, program), &config);
+        let created = core.create(domain, &config);
         let (id, _) = created.unwrap().unwrap();
         DomId(id as u16)
     }
@@ -538,15 +549,34 @@ mod tests {
         assert_eq!(core.control.take_closed(), [SOCKETS]);
     }
 
-    /// What is not sound, what is not a driver domain's, and what is another's.
+    /// As long as it is there, the device's name is taken for who comes next.
+    #[test]
+    fn a_socket_that_waits_for_the_next_domain_is_closed_before_its_device() {
+        let (mut core, first) = with_socket(Program::Driver);
+        let device = Unit::new(Task::TakeUp { unit: 1, given: 0 }, Vec::new());
+        core.units.kept.insert(1, device);
+        find_sound(&core);
+        end(&mut core, first);
+        created(&mut core, Some(first), Program::Driver);
+        core.close(0, 1).unwrap();
+        let closed = core.units.waiting.values().map(|(_, waits)| match waits {
+            Waits::Close(unit, _) => *unit,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(closed.collect::<Vec<_>>(), [SOCKETS, 1]);
+        assert!(core.units.kept.is_empty());
+    }
+
+    /// What is not sound, not a driver domain's, another's, or of another size.
     #[test]
     fn a_socket_goes_on_with_no_other_domain() {
         use Program::{Driver, Guest};
-        for (program, next, is_sound) in [
-            (Driver, Driver, false),
-            (Guest, Guest, true),
-            (Guest, Driver, true),
-            (Driver, Guest, true),
+        for (program, next, is_sound, more_frames) in [
+            (Driver, Driver, false, 0),
+            (Guest, Guest, true, 0),
+            (Guest, Driver, true, 0),
+            (Driver, Guest, true, 0),
+            (Driver, Driver, true, 1),
         ] {
             let (mut core, first) = with_socket(program);
             let other = created(&mut core, None, Driver);
@@ -555,7 +585,9 @@ mod tests {
                 find_sound(&core);
             }
             end(&mut core, first);
-            let next = created(&mut core, Some(first), next);
+            let mut next = new_domain(Some(first), next);
+            next.frames += more_frames;
+            let next = create(&mut core, next);
             assert!(!Arc::ptr_eq(&frames(&core, next), &before));
             // Who asks makes one of its own, for which there is no netd here.
             let asked = core.give_socket(0, socket(other), Vec::new());

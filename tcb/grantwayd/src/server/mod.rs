@@ -259,9 +259,7 @@ impl Core {
             self.handle(ready);
         }
         let now = monotonic_ns();
-        for unit in self.control.take_closed() {
-            let _nobody_waits = self.close(0, unit);
-        }
+        self.close_left();
         self.tell_lives();
         self.start_helpers(now);
     }
