@@ -55,7 +55,7 @@ impl Trial {
         match self {
             Self::Kills(_) => 1,
             Self::Attaches => line["attaches"].as_u64().unwrap_or(0),
-            Self::Guests(_) => line["seconds"].as_f64().unwrap_or(0.0).ceil() as u64,
+            Self::Guests(_) => line["seconds"].as_f64().unwrap_or(0.0).round() as u64,
         }
     }
 
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         if missing == 0 || left == Some(0) {
             break;
         }
-        println!("{done} of {} {}", asked.count, trial.name());
+        bar.suspend(|| println!("{done} of {} {}", asked.count, trial.name()));
         bar.set_position(done);
         let helper = trial.helper(missing, left, records(&file)?.len());
         run_one(&grantway, helper, &file, |line| {
@@ -175,6 +175,10 @@ fn read(args: &[String]) -> Result<Wanted> {
         (Some("--attaches"), None) => (Trial::Attaches, count, minutes),
         // As long as is asked for is what is wanted of them, not an early end.
         (Some("--guests"), None) => {
+            ensure!(
+                count >= 2 && count.is_multiple_of(2),
+                "--guests {count}: each has its traffic with another one: write an even number"
+            );
             let wanted = minutes.unwrap_or(MINUTES_OF_GUESTS) * 60;
             (Trial::Guests(count), wanted, None)
         }
@@ -284,6 +288,10 @@ mod tests {
         assert!(read(&words("--attaches 5 --of netd")).is_err());
         assert!(read(&words("--guests 4 --of netd")).is_err());
         assert!(read(&words("--guests 4 --kills 3")).is_err());
+        for odd in ["0", "3"] {
+            let error = read(&words(&format!("--guests {odd}"))).unwrap_err();
+            assert!(error.to_string().starts_with("--guests"), "{error}");
+        }
         let asked = read(&words("--guests 64 --minutes 2")).unwrap();
         let guests = Trial::Guests(64);
         assert_eq!(

@@ -73,7 +73,7 @@ pub struct RoundRecord {
     pub lost: u64,
     /// The longest silence of any probe, milliseconds.
     pub outage_ms: f64,
-    /// What there is more of than before, or less.
+    /// What there is more of than before, or less; and whose process has ended, unasked.
     pub grown: BTreeMap<String, i64>,
     /// Memory, and descriptors of the driver domain.
     pub bounded: BTreeMap<String, i64>,
@@ -121,7 +121,7 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
         let from = Instant::now();
         let mut record = soak.round()?;
         let now = before.wait_for(&crowd, &homes)?;
-        record.grown = before.grown(&now);
+        record.grown.append(&mut before.grown(&now));
         record.bounded = now.bounded;
         record.seconds = from.elapsed().as_secs_f64();
         figures::helper::reply(&serde_json::to_value(&record)?);
@@ -140,7 +140,7 @@ struct Guests<'a> {
     folder: TempDir,
     random: Xoshiro256PlusPlus,
     victims: Cycle<IntoIter<Victim, 4>>,
-    /// After the last round.
+    /// Everybody's process, as nobody has killed it since.
     lives: BTreeMap<String, i32>,
 }
 
@@ -150,6 +150,9 @@ impl Guests<'_> {
         interrupt::sleep(pause)?;
         let victim = self.victims.next().context("no victim")?;
         let (killed, back_ms) = self.kill(victim)?;
+        if let Some(next) = self.processes()?.remove(&killed) {
+            self.lives.insert(killed.clone(), next);
+        }
         let [.., home] = self.homes else {
             bail!("no place for who comes");
         };
@@ -164,10 +167,11 @@ impl Guests<'_> {
         let hops = self.trace()?;
         let came = self.traffic.came()?;
         let now = self.processes()?;
-        let ended = |name: &&String| **name != killed && now.get(*name) != self.lives.get(*name);
-        if let Some(name) = self.lives.keys().find(ended) {
-            bail!("{name} has ended, unasked");
-        }
+        let ended = self
+            .lives
+            .extract_if(.., |name, pid| now.get(name) != Some(pid));
+        let unasked = ended.map(|(name, _)| (format!("process.{name}"), 1));
+        let grown = unasked.collect();
         self.lives = now;
         Ok(RoundRecord {
             seconds: 0.0,
@@ -182,7 +186,7 @@ impl Guests<'_> {
             sent: came.datagrams.sent,
             lost: came.datagrams.sent.saturating_sub(came.datagrams.received),
             outage_ms: came.datagrams.longest_ns as f64 / 1e6,
-            grown: BTreeMap::new(),
+            grown,
             bounded: BTreeMap::new(),
         })
     }
