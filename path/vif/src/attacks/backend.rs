@@ -5,6 +5,7 @@ use crate::counters::Drop;
 use crate::netfront::Sizes;
 use crate::netif::{MAX_SLOTS, TxResponse, rsp};
 use crate::testing::{ipv4_tcp, packet};
+use abi::PAGE;
 use nic::{Checksum, Frame, Offload};
 
 #[test]
@@ -258,6 +259,17 @@ fn attack_07_oversize_and_wrap() {
         assert!(rig.take(64).is_empty());
         assert_eq!(rig.back.counters().from_guest_drops.total(), 2);
         assert_eq!(raw.rsp_prod(), 50);
+        // One byte too long for its page, and one that just fits.
+        let at_the_end = |id, size| {
+            let part = TxRequest::decode(tx_part(&rig, id, size, 0));
+            let offset = PAGE as u16 - 60;
+            TxRequest { offset, ..part }.encode()
+        };
+        let words = [at_the_end(30, 61), at_the_end(31, 60)];
+        raw.send(&words);
+        assert_eq!(rig.take(64).len(), 1);
+        let drops = &rig.back.counters().from_guest_drops;
+        assert_eq!((drops.get(Drop::CrossesPage), drops.total()), (2, 3));
     });
 }
 
