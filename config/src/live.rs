@@ -16,7 +16,7 @@ pub use nics::{NicsStep, Refitted};
 
 use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::machine;
-use crate::model::{Config, Guest, Queues};
+use crate::model::{Config, Guest};
 use crate::parse::{parse_located, read_guest};
 use crate::problem::Problems;
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, table_slots};
@@ -229,13 +229,12 @@ impl LiveConfig {
         if guest.is_none() {
             return Err(format!("there is no guest {name}"));
         }
-        let mut nics = self.config.nics.iter();
-        let queues = nics.find(|nic| matches!(nic.queues, Queues::Vmq(_)));
-        match queues.filter(|_| !self.attached.contains(name)) {
-            Some(nic) => Err(format!(
-                "guest {name} is in the file, and may have a queue of NIC {}: such guests stay as \
-                 long as the machine",
-                nic.name
+        let vifs = guest.into_iter().flat_map(|guest| &guest.vifs);
+        match vifs.filter_map(|vif| vif.pdev.as_ref()).next() {
+            Some(pdev) => Err(format!(
+                "guest {name} has queue {} of NIC {} for its own: such guests stay as long as the \
+                 machine",
+                pdev.queue, pdev.nic
             )),
             None => Ok(()),
         }

@@ -306,13 +306,16 @@ mod tests {
 
     #[test]
     fn everybody_who_must_stay_or_cannot_come_is_told() {
-        let wire = "[[nic]]\nname = \"wire\"\nkind = \"sim\"\nqueues = \"vmq\"\n\
+        let wire = "[[nic]]\nname = \"wire\"\nkind = \"xdp\"\nqueues = \"vmq\"\n\
                     vmq_queues = 2\naddresses = [\"10.0.0.1/24\"]\n";
-        let before = shape(&format!("{wire}{}{}", guest("a", ""), guest("b", "")));
-        let why = planned(&before, &format!("{wire}{}", guest("b", "mtu = 1400"))).unwrap_err();
+        let [a, b] = [("a", 1), ("b", 2)];
+        let has = |(name, queue)| guest(name, &format!("pdev = \"wire:{queue}\""));
+        let slower = guest("b", "pdev = \"wire:2\"\nmtu = 1400");
+        let before = shape(&format!("{wire}{}{}", has(a), has(b)));
+        let why = planned(&before, &format!("{wire}{slower}")).unwrap_err();
         let lines: Vec<&str> = why.lines().collect();
-        assert!(lines[0].starts_with("guest a is in the file"), "{why}");
-        assert!(lines[1].starts_with("guest b is in the file"), "{why}");
+        assert!(lines[0].starts_with("guest a has queue 1 of"), "{why}");
+        assert!(lines[1].starts_with("guest b has queue 2 of"), "{why}");
         let copies = "[driver]\ngrants = \"copy\"\n";
         let before = shape(copies);
         let why = planned(&before, &format!("{copies}{}", guest("a", ""))).unwrap_err();

@@ -173,11 +173,12 @@ pub(crate) fn replace(machine: &Machine, victim: &str) {
                 now["pid"] != before && !now["restarts"]["connected_ns"].is_null()
             });
         }
-        _ => {
-            let [core, _, manager] = trusted(machine);
-            kill(manager);
-            wait_until("no other manager", || {
-                child_of(core, "grantway-manager").is_some_and(|now| now != manager)
+        helper => {
+            let ([core, ..], name) = (trusted(machine), format!("grantway-{helper}"));
+            let before = wait_for("no helper", || child_of(core, &name));
+            kill(before);
+            wait_until("no other helper", || {
+                child_of(core, &name).is_some_and(|now| now != before)
             });
         }
     }

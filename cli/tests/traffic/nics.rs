@@ -1,7 +1,8 @@
 //! NICs come to a machine that runs, and go again.
 
 use crate::attach::{
-    NAMES, address, domains, has_interface, hears, loses_interface, reaches, replace, stream,
+    NAMES, address, detach, domains, has_interface, hears, loses_interface, reaches, replace,
+    stream,
 };
 use crate::machine::{Machine, text};
 use crate::persistent::signal;
@@ -72,6 +73,8 @@ fn at_rest(machine: &Machine) -> [usize; 3] {
     })
 }
 
+/// For as many guests as there are.
+const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 2";
 const NEW: &str = "start driver again: NIC wire is new";
 const GONE: &str = "start driver again: NIC wire is not in the file any more";
 
@@ -87,6 +90,13 @@ fn a_nic_on_af_xdp_comes_and_goes_under_a_stream_of_guests() {
     require!(af_xdp);
     let Some(machine) = start(2) else { return };
     let with = on_af_xdp(&with_nic(&machine, ""));
+    comes_and_goes(machine, &with);
+}
+
+#[test]
+fn a_nic_with_queues_comes_and_goes_under_a_stream_of_guests() {
+    let Some(machine) = start(2) else { return };
+    let with = with_nic(&machine, QUEUES);
     comes_and_goes(machine, &with);
 }
 
@@ -225,6 +235,68 @@ fn the_next_manager_and_the_next_driver_have_the_nics_of_the_last_reload() {
     machine.end();
 }
 
+/// Each guest that has a queue of the NIC, and whether headers come last there.
+fn holders(machine: &Machine) -> Vec<(String, bool)> {
+    let vmq = crate::queues::vmq(machine).unwrap_or_default();
+    let queues = vmq["queues"].as_array().into_iter().flatten();
+    let active = queues.filter(|queue| queue["phase"] == "active");
+    let holder =
+        |queue: &Value| Some((queue["guest"].as_str()?.to_owned(), queue["split"] == true));
+    let mut holders: Vec<_> = active.filter_map(holder).collect();
+    holders.sort();
+    holders
+}
+
+/// Guests get queues of a NIC when they come, and leave them to others when they go.
+#[test]
+fn who_comes_has_a_queue_of_a_nic_and_who_goes_leaves_it() {
+    let Some(machine) = start(1) else { return };
+    let of = |guests: &[(usize, &str)]| file_of(&machine, guests) + &nic(&machine, QUEUES);
+    assert_eq!(reload(&machine, &of(&GUESTS[..1])), [NEW]);
+    let direct = || {
+        let vmq = crate::queues::vmq(&machine)?;
+        Some(crate::queues::count(&vmq["direct_packets"]))
+    };
+    if direct().is_none() {
+        machine.end();
+        return;
+    }
+    let have = |guests: &[(&str, bool)]| {
+        let expected = guests
+            .iter()
+            .map(|(name, split)| (format!("vif.{name}-0"), *split));
+        let expected: Vec<_> = expected.collect();
+        wait_until("others have queues", || holders(&machine) == expected);
+        for (name, _) in guests {
+            let (place, before) = (NAMES.iter().position(|one| one == name), direct());
+            reaches(&machine, WIRE, place.unwrap());
+            assert!(direct() > before, "{name}: nothing has come by its queue");
+        }
+    };
+    have(&[("c0", false)]);
+    reload(&machine, &of(&GUESTS));
+    have(&[("c0", false), ("c1", false)]);
+    // Rules are asked before a header is there.
+    let rule = "[[guest.vif.rule]]\naction = \"deny\"\nprotocol = \"tcp\"\n";
+    reload(&machine, &of(&[(0, rule), (1, "")]));
+    have(&[("c0", true), ("c1", false)]);
+    for victim in ["driver", "manager", "netd"] {
+        replace(&machine, victim);
+        have(&[("c0", true), ("c1", false)]);
+    }
+    reload(&machine, &of(&[(0, rule)]));
+    have(&[("c0", true)]);
+    detach(&machine, 0);
+    have(&[]);
+    reload(&machine, &of(&GUESTS[1..]));
+    have(&[("c1", false)]);
+    // What is copied after it has been counted cannot lie in pages before.
+    reload(&machine, &of(&[(1, "rate_to_guest_mbps = 100\n")]));
+    have(&[]);
+    reaches(&machine, WIRE, 1);
+    machine.end();
+}
+
 #[test]
 fn a_nic_that_cannot_come_leaves_the_machine_as_it_was() {
     let Some(machine) = start(2) else { return };
@@ -246,7 +318,7 @@ fn a_nic_that_cannot_come_leaves_the_machine_as_it_was() {
     }
     for (changed, says) in [
         (
-            with_nic(&machine, "queues = \"vmq\""),
+            on_af_xdp(&with_nic(&machine, "queues = \"vmq\"")),
             "NIC wire is new; that cannot change while the machine runs: restart the machine",
         ),
         (

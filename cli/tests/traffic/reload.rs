@@ -212,7 +212,7 @@ fn a_file_that_cannot_be_carried_out_changes_nothing() {
     reaches(&machine, 0, 1);
     let before = Held::at_rest(&machine);
     let wire =
-        "[[nic]]\nname = \"w\"\nkind = \"tap\"\nqueues = \"vmq\"\naddresses = [\"10.9.0.1/24\"]\n";
+        "[[nic]]\nname = \"w\"\nkind = \"xdp\"\nqueues = \"vmq\"\naddresses = [\"10.9.0.1/24\"]\n";
     let ghost = "netns = \"/no/such/namespace\"";
     let netns = more
         .lines()

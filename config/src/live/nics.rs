@@ -1,7 +1,7 @@
 //! NICs that come and go while a machine runs: ends of the driver domain's in the kernel, with an
-//! uplink or without, AF_XDP sockets, and cables in memory. Its workers are started again with
-//! them, as when one has died: frames and devices are given out at a start. All other devices keep
-//! their numbers.
+//! uplink or without, with queues for single guests or without, AF_XDP sockets, and cables in
+//! memory. Its workers are started again with them, as when one has died: frames and devices are
+//! given out at a start. All other devices keep their numbers.
 
 use super::sections::{Sections, differences, find, list};
 use super::written::write;
@@ -111,9 +111,9 @@ fn may_come(nic: &Nic) -> bool {
     may_go(nic) && !matches!(nic.kind, Kind::Pcap(_))
 }
 
-/// Whether it can go, and can stay when others come or go: no guest has a queue of it.
+/// Whether it can go, and can stay when others come or go: no guest has a queue of it for good.
 fn may_go(nic: &Nic) -> bool {
-    nic.queues == Queues::Shared
+    nic.queues == Queues::Shared || !matches!(nic.kind, Kind::Xdp { .. })
 }
 
 /// NICs whose MACs are not written keep those that they have, and new ones get some that no other

@@ -68,9 +68,13 @@ impl LiveConfig {
                     }
                 }
                 _ => {
-                    let mut own = own.cloned();
-                    if let (NicKind::Xdp { rings_slot, .. }, Some(Device::Xdp(own))) =
-                        (&mut nic.kind, &mut own)
+                    let own = numbers(&nic.kind);
+                    let own = own
+                        .iter()
+                        .filter_map(|number| devices.get(*number as usize));
+                    let mut own: Vec<Device> = own.cloned().collect();
+                    if let (NicKind::Xdp { rings_slot, .. }, [Device::Xdp(own)]) =
+                        (&mut nic.kind, &mut own[..])
                     {
                         let wanted = rings_slots(own.entries);
                         let place = free(&mut taken, kept.clone(), wanted);
@@ -138,16 +142,23 @@ fn numbers(kind: &NicKind) -> Vec<u32> {
     }
 }
 
-/// Puts a NIC's device among a domain's, where one has gone or behind all.
-fn take_over(nic: &mut NicKind, own: Option<Device>, to: &mut Vec<Device>) {
-    let (Some(number), Some(own)) = (number(nic), own) else {
+/// Puts a NIC's devices among a domain's, one behind the other: where some have gone, or behind
+/// all.
+fn take_over(nic: &mut NicKind, own: Vec<Device>, to: &mut Vec<Device>) {
+    let Some(number) = number(nic).filter(|_| !own.is_empty()) else {
         return;
     };
-    let free = to.iter().position(|device| *device == Device::Nothing);
+    let is_free = |devices: &[Device]| devices.iter().all(|device| *device == Device::Nothing);
+    let count = own.len();
+    let free = to.windows(count).position(is_free);
     let place = free.unwrap_or(to.len());
-    match to.get_mut(place) {
-        Some(free) => *free = own,
-        None => to.push(own),
-    }
+    to.splice(place..(place + count).min(to.len()), own);
     *number = place as u32;
+    if let NicKind::Tap { queues, .. } = nic {
+        let behind = place as u32 + 1..;
+        queues
+            .iter_mut()
+            .zip(behind)
+            .for_each(|(queue, at)| *queue = at);
+    }
 }

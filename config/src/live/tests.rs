@@ -144,17 +144,25 @@ fn what_cannot_come_is_told_and_leaves_nothing() {
     assert_eq!(why, "there is no guest nobody");
 }
 
+/// Queues that are given by load are anybody's; one that is written is a guest's for good.
 #[test]
-fn who_may_have_a_queue_stays() {
-    let file = FILE.replace(
+fn who_has_a_queue_for_good_stays() {
+    let given = FILE.replace(
         "kind = \"sim\"",
         "kind = \"sim\"\nqueues = \"vmq\"\nvmq_queues = 2",
     );
-    let (_, mut live) = live(&file);
+    let (_, mut live) = self::live(&given);
     live.add(&guest("c", "")).unwrap();
-    live.may_leave("c").unwrap();
+    for name in ["a", "c"] {
+        live.may_leave(name).unwrap();
+    }
+    let written = FILE
+        .replace("kind = \"sim\"", "kind = \"xdp\"\nqueues = \"vmq\"")
+        .replacen("[[guest.vif]]", "[[guest.vif]]\npdev = \"wire:2\"", 1);
+    let (_, live) = self::live(&written);
+    live.may_leave("b").unwrap();
     let why = live.may_leave("a").unwrap_err();
-    assert!(why.contains("a queue of NIC wire"), "{why}");
+    assert!(why.starts_with("guest a has queue 2 of NIC wire"), "{why}");
 }
 
 #[test]

@@ -60,7 +60,6 @@ pub(super) fn tap(
         tso: offloads >= Offloads::Tso,
         tx_queue: port.tx_queue,
         queues: 0,
-        steered: Vec::new(),
         shares: 0,
         uplink: None,
         persistent: None,

@@ -42,7 +42,7 @@ impl Nics {
                 moderation: nic.moderation,
                 buffers: nic.buffers,
                 addresses: plain(nic.addresses().0),
-                vmq: vmq(nic, &vif_macs(config)),
+                vmq: vmq(nic),
                 rules: nic.rules.clone(),
             });
         }
@@ -60,12 +60,12 @@ impl Nics {
         let tap = |port: &KernelPort, offloads| tap(port, ifname.clone(), mac, nic.mtu, offloads);
         match &nic.kind {
             Kind::Tap { port, offloads } => {
-                let tap = steered(tap(port, *offloads), nic, vif_macs(config));
+                let queues = vmq(nic).map_or(0, |vmq| vmq.queues);
                 let tap = Tap {
                     uplink: nic.uplink.clone(),
-                    ..tap
+                    queues,
+                    ..tap(port, *offloads)
                 };
-                let queues = tap.queues;
                 let device = self.devices.share(tap, worker, workers);
                 let queue = |_| self.devices.add(Device::TapQueue);
                 NicKind::Tap {
@@ -137,38 +137,12 @@ impl Nics {
     }
 }
 
-/// A TAP that has a NIC's dedicated queues, for guests whose MACs are `macs`.
-fn steered(tap: Tap, nic: &Nic, macs: Vec<[u8; 6]>) -> Tap {
-    match vmq(nic, &macs) {
-        Some(vmq) => Tap {
-            queues: vmq.queues,
-            steered: macs,
-            ..tap
-        },
-        None => tap,
-    }
-}
-
-/// A NIC's dedicated queues that are given by load: no more than there are guests' interfaces.
-fn vmq(nic: &Nic, macs: &[[u8; 6]]) -> Option<Vmq> {
+/// A NIC's dedicated queues that are given by load; those of an AF_XDP wire are not.
+fn vmq(nic: &Nic) -> Option<Vmq> {
     match nic.queues {
-        // Those of an AF_XDP wire are not given by load.
-        Queues::Vmq(vmq) if !macs.is_empty() && !matches!(nic.kind, Kind::Xdp { .. }) => {
-            Some(Vmq {
-                queues: vmq.queues.min(macs.len() as u32),
-                ..vmq
-            })
-        }
+        Queues::Vmq(vmq) if !matches!(nic.kind, Kind::Xdp { .. }) => Some(vmq),
         _ => None,
     }
-}
-
-/// The MACs of all guests, in the order of their vifs.
-fn vif_macs(config: &Config) -> Vec<[u8; 6]> {
-    let guests = config.guests.iter().enumerate();
-    let vifs = guests.flat_map(|(g, guest)| (0..guest.vifs.len()).map(move |v| (g, v)));
-    vifs.filter_map(|(g, v)| config.vif_mac(g, v).map(|mac| mac.0))
-        .collect()
 }
 
 /// The gateways that no station in this file has: they are somewhere behind a NIC.

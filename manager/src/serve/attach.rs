@@ -127,8 +127,6 @@ impl Server<'_> {
     fn connect_guest(&mut self, admitted: &Admitted) -> Result<Vec<Telling>, Refusal> {
         let frontend = build::create(self.core, &mut self.world, admitted.place, None)?;
         let mut vifs = admitted.vifs.clone();
-        // Others ask for it while it is away.
-        let returns = self.world.shape().returning(&admitted.name).is_some();
         // The guest counts its connections so: each interface's, worker by worker.
         for handle in 0..admitted.macs.len() {
             for (&worker, vifs) in &mut vifs {
@@ -140,7 +138,7 @@ impl Server<'_> {
                 };
                 let done = self.core.ask(connect, &[])?;
                 if let Some(vif) = vifs.get_mut(handle) {
-                    (vif.conn, vif.announces) = ((done.value >> 32) as u32, returns);
+                    vif.conn = (done.value >> 32) as u32;
                 }
             }
         }

@@ -208,6 +208,21 @@ impl Ports {
         }
     }
 
+    /// A NIC, and a guest's interface if one is asked for.
+    pub fn nic_and_maybe_vif(
+        &mut self,
+        nic: usize,
+        vif: Option<usize>,
+    ) -> Option<(&mut NicPort, Option<&mut VifPort>)> {
+        match vif {
+            Some(vif) => {
+                let (nic, vif) = self.nic_and_vif(nic, vif)?;
+                Some((nic, Some(vif)))
+            }
+            None => Some((self.nic_mut(nic)?, None)),
+        }
+    }
+
     /// All ports, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Port)> {
         let slots = self.slots.iter().enumerate();

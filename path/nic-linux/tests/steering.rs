@@ -4,6 +4,7 @@
 
 mod common;
 
+use abi::machine::EVERY_MAC;
 use common::{ETHERTYPE, Guests, MACS, OTHER, SHARED_ONLY, Sender, frame_to};
 use nic::frame::SNAPSHOT;
 use nic::vmq::{QueueId, VmqError};
@@ -95,15 +96,46 @@ fn a_mac_moves_at_once_and_its_queue_is_free_when_nothing_can_come_any_more() {
 }
 
 #[test]
-fn only_what_the_tap_was_set_up_for_can_be_steered() {
+fn what_can_be_steered_is_bounded() {
     let Some(guests) = Guests::new() else {
         return;
     };
     let steering = &guests.steering;
-    assert!(steering.steer(OTHER, Some(0)).is_err());
-    assert!(steering.steer(MACS[0], Some(MACS.len() as u32)).is_err());
+    let queues = MACS.len() as u32;
+    assert!(steering.steer(MACS[0], Some(queues)).is_err());
     assert!(steering.steer(MACS[0], None).is_ok(), "it was not steered");
-    assert!(steering.steer(MACS[0], Some(0)).is_ok());
+    let mac = |number: u32| {
+        let [.., a, b] = number.to_be_bytes();
+        [2, 0, 0, 0, a, b]
+    };
+    let steered = (0..1000).take_while(|number| steering.steer(mac(*number), Some(0)).is_ok());
+    let steered = steered.count() as u32;
+    assert!((queues..100).contains(&steered), "{steered}");
+    steering.steer(EVERY_MAC, None).unwrap();
+    for number in 0..queues {
+        steering.steer(mac(1000 + number), Some(number)).unwrap();
+    }
+}
+
+/// A driver domain does so first: it does not know what the one before it has led where.
+#[test]
+fn all_frames_are_led_to_the_shared_queue_at_once() {
+    let Some(mut guests) = Guests::new() else {
+        return;
+    };
+    for n in 0..MACS.len() {
+        guests.give_queue(n);
+    }
+    guests.steering.steer(EVERY_MAC, None).unwrap();
+    let sender = Sender::new(&guests.namespace);
+    for mac in MACS {
+        sender.send(&frame_to(mac, 1));
+    }
+    let by_queue = collect(&mut guests, MACS.len());
+    let counts: Vec<usize> = by_queue.iter().map(Vec::len).collect();
+    let (shared, queues) = counts.split_last().unwrap();
+    assert_eq!(*shared, MACS.len());
+    assert!(queues.iter().all(|frames| *frames == 0), "{queues:?}");
 }
 
 /// With headers kept apart the kernel writes what follows them straight behind their place, and

@@ -243,7 +243,7 @@ pub enum TapControl {
     /// Lead frames to a MAC to a queue; none: to the shared one. Answered with a point in time,
     /// as [`TapControl::Settled`] counts it.
     Steer {
-        /// The MAC: one that the TAP was set up to steer.
+        /// The MAC; [`EVERY_MAC`](crate::machine::EVERY_MAC) to the shared queue: all MACs.
         mac: [u8; 6],
         /// The queue's number.
         queue: Option<u32>,

@@ -223,9 +223,6 @@ pub struct Tap {
     /// Queues beside the shared one, each a [`Device::TapQueue`] of its own.
     #[serde(default)]
     pub queues: u32,
-    /// The MACs that may be led to one of these queues; everything else is for the shared one.
-    #[serde(default)]
-    pub steered: Vec<[u8; 6]>,
     /// Shared queues beside the first, each a [`Device::TapShare`]; the kernel spreads flows over
     /// all of them. Not together with `queues`.
     #[serde(default)]
@@ -238,6 +235,9 @@ pub struct Tap {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<String>,
 }
+
+/// A MAC that no interface has. Led to the shared queue of a TAP it stands for all MACs.
+pub const EVERY_MAC: [u8; 6] = [0; 6];
 
 /// A network that is reached by an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -77,7 +77,6 @@ fn who_steers_too_often_waits() {
             mtu: 1500,
             tx_queue: 100,
             queues: 1,
-            steered: vec![mac],
             ..Tap::default()
         }),
         Device::TapQueue,

@@ -30,7 +30,6 @@ fn plan_with_tap(place: &Namespace) -> Machine {
             netns: Some(place.path().display().to_string()),
             mtu: 1500,
             queues: 1,
-            steered: vec![[2, 0, 0, 0, 0, 1]],
             ..Tap::default()
         }),
         Device::TapQueue,

@@ -185,7 +185,7 @@ pub(crate) fn take_up(
             let (of, on) = (opening.namespace, &opening.switched_on);
             let uplink = table.map(|table| Uplink::adopt(tap, of, table, on));
             let map = rest.into_iter().next();
-            let steering = map.map(|map| Steering::adopt(map, &tap.steered, tap.queues));
+            let steering = map.map(|map| Steering::adopt(map, tap.queues));
             Unit::Tap {
                 steering: steering.transpose()?,
                 uplink,
@@ -363,7 +363,6 @@ fn steer(steering: &Steering, words: [u64; 2]) -> Result<u64, i32> {
     match TapControl::decode(words).ok_or(INVAL)? {
         TapControl::Steer { mac, queue } => {
             steering.steer(mac, queue).map_err(|error| match error {
-                SteerError::Mac => rustix::io::Errno::PERM.raw_os_error(),
                 SteerError::Queue => rustix::io::Errno::NXIO.raw_os_error(),
                 SteerError::System(error) => errno(&error),
             })

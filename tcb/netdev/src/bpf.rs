@@ -10,6 +10,7 @@ const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_MAP_GET_NEXT_KEY: libc::c_long = 4;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_MAP_TYPE_HASH: u32 = 1;
@@ -375,6 +376,27 @@ impl Map {
         match unsafe { bpf(BPF_MAP_DELETE_ELEM, &attr) } {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             other => other.map(drop),
+        }
+    }
+
+    /// Removes all entries of a map whose keys are 8 bytes.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        let mut key = [0; 8];
+        loop {
+            let attr = self.element(&key, 0)?;
+            // After no key comes the first one.
+            let attr = Element {
+                key: 0,
+                value: &raw mut key as u64,
+                ..attr
+            };
+            // SAFETY: the kernel reads the attributes, and writes a key, which `element` has
+            // checked.
+            match unsafe { bpf(BPF_MAP_GET_NEXT_KEY, &attr) } {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+                found => found?,
+            };
+            self.remove(&key)?;
         }
     }
 

@@ -14,6 +14,7 @@ use crate::bpf::{
     Assembler, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, SKB_LOAD_BYTES,
 };
 use crate::tun;
+use abi::machine::EVERY_MAC;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ use std::time::Duration;
 const SKB_QUEUE_MAPPING: i16 = 12;
 /// Bytes of a MAC.
 const MAC: i32 = 6;
+/// A queue has one MAC; who leads another one to it first is not refused.
+const MACS_PER_QUEUE: u32 = 2;
 /// Where on the stack the key is built: a MAC and two zero bytes.
 pub(super) const KEY: i16 = -8;
 /// Between two attempts to wait for a grace period, if the kernel should refuse one.
@@ -39,7 +42,6 @@ const PASS: Label = Label(1);
 #[derive(Debug)]
 pub struct Steering {
     map: Map,
-    macs: Vec<[u8; 6]>,
     queues: u32,
     grace: Grace,
 }
@@ -47,9 +49,6 @@ pub struct Steering {
 /// Why something was not steered.
 #[derive(Debug, thiserror::Error)]
 pub enum SteerError {
-    /// The MAC is none of those that this TAP may steer.
-    #[error("this MAC is not to be steered")]
-    Mac,
     /// There is no such queue.
     #[error("there is no such queue")]
     Queue,
@@ -59,22 +58,17 @@ pub enum SteerError {
 }
 
 impl Steering {
-    /// Makes a TAP with `queues` queues and one more, the last and shared one, steer the MACs of
-    /// `macs`; none of them is steered yet. `tap` is any of its descriptors.
+    /// Makes a TAP with `queues` queues and one more, the last and shared one, steer MACs; none is
+    /// steered yet. `tap` is any of its descriptors.
     ///
     /// # Errors
     /// bpf(2) or membarrier(2) is not permitted, or the kernel is too old for them.
-    pub(super) fn install(tap: &OwnedFd, macs: &[[u8; 6]], queues: u32) -> io::Result<Self> {
-        let map = Map::new(macs.len() as u32)?;
+    pub(super) fn install(tap: &OwnedFd, queues: u32) -> io::Result<Self> {
+        let map = Map::new(queues.saturating_mul(MACS_PER_QUEUE))?;
         let grace = Grace::start()?;
         tun::steer(tap, &steering(&map, queues).load(Kind::SocketFilter)?)?;
         tun::filter(tap, &filter(&map, queues).load(Kind::SocketFilter)?)?;
-        Ok(Self {
-            map,
-            macs: macs.to_vec(),
-            queues,
-            grace,
-        })
+        Ok(Self { map, queues, grace })
     }
 
     /// The steering of a TAP that another process has set up, by what that has kept of it
@@ -82,7 +76,7 @@ impl Steering {
     ///
     /// # Errors
     /// As where it was set up.
-    pub fn adopt(map: OwnedFd, macs: &[[u8; 6]], queues: u32) -> io::Result<Self> {
+    pub fn adopt(map: OwnedFd, queues: u32) -> io::Result<Self> {
         let grace = Grace::start()?;
         // By the clock, so that they are behind all that a process before has counted up to. What
         // that has changed is effective after this one.
@@ -92,7 +86,6 @@ impl Steering {
         grace.request();
         Ok(Self {
             map: Map::adopt(map, 8),
-            macs: macs.to_vec(),
             queues,
             grace,
         })
@@ -104,20 +97,18 @@ impl Steering {
         self.map.as_fd()
     }
 
-    /// From now on frames to `mac` go to `queue`; none: to the shared one. Answers with a point
-    /// for [`Steering::effective`]. Never blocks.
+    /// From now on frames to `mac` go to `queue`; none: to the shared one, and with [`EVERY_MAC`]
+    /// all frames do. Answers with a point for [`Steering::effective`]. Never blocks.
     ///
     /// # Errors
-    /// Only MACs that the TAP was set up with and queues that it has can be steered.
+    /// There is no such queue, or more MACs than so many queues have need of are led somewhere.
     pub fn steer(&self, mac: [u8; 6], queue: Option<u32>) -> Result<u64, SteerError> {
-        if !self.macs.contains(&mac) {
-            return Err(SteerError::Mac);
-        }
         let [a, b, c, d, e, f] = mac;
         let key = [a, b, c, d, e, f, 0, 0];
         match queue {
             Some(queue) if queue >= self.queues => return Err(SteerError::Queue),
             Some(queue) => self.map.set(&key, queue)?,
+            None if mac == EVERY_MAC => self.map.clear()?,
             None => self.map.remove(&key)?,
         }
         Ok(self.grace.request())

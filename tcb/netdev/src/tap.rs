@@ -157,7 +157,7 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     let shares = (0..spec.shares).map(|_| open(tun::Queue::Next));
     let shares = shares.collect::<Result<Vec<_>, _>>()?;
     let steering = (!queues.is_empty()).then(|| {
-        Steering::install(&fd, &spec.steered, spec.queues).map_err(|error| SetupError::Steering {
+        Steering::install(&fd, spec.queues).map_err(|error| SetupError::Steering {
             interface: spec.ifname.clone(),
             error,
         })

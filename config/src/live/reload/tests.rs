@@ -161,16 +161,18 @@ fn what_cannot_change_is_told_key_by_key_with_its_line() {
             ][..],
         ),
         (
-            "delay_us = 4",
-            "delay_us = 4\nqueues = \"vmq\"",
+            "kind = \"sim\"\ndelay_us = 4",
+            "kind = \"xdp\"\nqueues = \"vmq\"",
             &[
-                "new:10: [[nic]] 1: `queues` is \"vmq\" and was left out; that cannot change \
+                "[[nic]] 1: `delay_us` is left out and was 4",
+                "new:8: [[nic]] 1: `kind` is \"xdp\" instead of \"sim\"",
+                "new:9: [[nic]] 1: `queues` is \"vmq\" and was left out; that cannot change \
                  while the machine runs: restart the machine, or write it as it was",
             ][..],
         ),
         (
-            "name = \"wire\"",
-            "name = \"other\"\nqueues = \"vmq\"",
+            "name = \"wire\"\nkind = \"sim\"\ndelay_us = 4",
+            "name = \"other\"\nkind = \"xdp\"\nqueues = \"vmq\"",
             &["NIC wire is not there any more", "NIC other is new"][..],
         ),
         (
@@ -330,8 +332,11 @@ fn nics_that_share_what_is_given_out_at_the_start_stay() {
     let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nwrite = \"f\"\n";
     let fixed = FILE.replacen("[driver]", "[driver]\nrestart = false", 1);
     for (before, now) in [
-        (FILE.to_owned(), format!("{TAP}{queues}{FILE}")),
-        (format!("{TAP}{queues}{FILE}"), FILE.to_owned()),
+        (format!("{XDP}{queues}{FILE}"), FILE.to_owned()),
+        (
+            format!("{XDP}{queues}{FILE}"),
+            format!("{TAP}{XDP}{queues}{FILE}"),
+        ),
         (FILE.to_owned(), format!("{XDP}{queues}{FILE}")),
         (FILE.to_owned(), format!("{pcap}{FILE}")),
         (fixed.clone(), format!("{TAP}{fixed}")),
@@ -339,6 +344,52 @@ fn nics_that_share_what_is_given_out_at_the_start_stay() {
         let why = against(&live(&before), &now).unwrap_err();
         assert!(why.contains("that cannot change while"), "{why}");
     }
+}
+
+/// A TAP is followed by its queues.
+#[test]
+fn a_nic_comes_and_goes_with_the_queues_that_are_given_by_load() {
+    const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 3\n";
+    let with = format!("{TAP}{QUEUES}{FILE}");
+    let tap = |worker: &Domain, told: &DriverConfig, name: &str| {
+        let nic = told.nics.iter().find(|nic| nic.name == name).unwrap();
+        let NicKind::Tap { device, queues, .. } = &nic.kind else {
+            panic!("{nic:?}");
+        };
+        let devices = &worker.devices[*device as usize..];
+        assert!(matches!(devices[0], Device::Tap(_)), "{devices:?}");
+        for (at, queue) in (1..).zip(queues) {
+            assert_eq!(
+                (*queue, &devices[at]),
+                (device + at as u32, &Device::TapQueue)
+            );
+        }
+        (*device, queues.len())
+    };
+    let (worker, told, _) = running(FILE);
+    let (there, worker, told) = refitted(&live(FILE), (&worker, &told), &with);
+    let first = tap(&worker, &told, "tap");
+    assert_eq!(first.1, 3);
+    // One behind it stays where it is; what comes fits the gap, or goes behind all.
+    let second = TAP
+        .replace("\"tap\"\nkind", "\"second\"\nkind")
+        .replace(".9/", ".8/");
+    let both = format!("{second}{with}");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &both);
+    let behind = tap(&worker, &told, "second");
+    assert_eq!(behind, (first.0 + 4, 0));
+    let alone = format!("{second}{FILE}");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &alone);
+    let gap = &worker.devices[first.0 as usize..behind.0 as usize];
+    assert_eq!(*gap, [const { Device::Nothing }; 4]);
+    let more = both.replace("vmq_queues = 3", "vmq_queues = 4");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &more);
+    assert_eq!(tap(&worker, &told, "second"), behind);
+    assert_eq!(tap(&worker, &told, "tap"), (behind.0 + 1, 4));
+    let (there, worker, told) = refitted(&there, (&worker, &told), &alone);
+    let (_, worker, told) = refitted(&there, (&worker, &told), &both);
+    assert_eq!(tap(&worker, &told, "tap"), first);
+    assert_eq!(tap(&worker, &told, "second"), behind);
 }
 
 #[test]

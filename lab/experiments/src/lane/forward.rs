@@ -29,7 +29,6 @@ fn tap(netns: PathBuf, address: IpAddr) -> Tap {
         // What the kernel gives a TAP by itself.
         tx_queue: 500,
         queues: 0,
-        steered: Vec::new(),
         shares: 0,
         uplink: None,
         persistent: None,

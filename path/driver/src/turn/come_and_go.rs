@@ -51,8 +51,9 @@ impl<W: Waiting> Driver<W> {
         self.watch_all();
     }
 
-    /// Tells all others where guests are that were away and are connected now. Without it a domain
-    /// that has asked for one in vain asks again only after a second.
+    /// Tells all others where guests are that have come and are connected now. Without it a domain
+    /// that has asked for one in vain asks again only after a second, and one that knows another
+    /// MAC under its address goes on with that for half a minute.
     fn announce(&mut self) {
         let connected = |vif: &VifPort| vif.state() == XenbusState::Connected;
         let vifs = self.switch.ports.vifs();
@@ -82,8 +83,10 @@ impl<W: Waiting> Driver<W> {
             None => {
                 let reach = self.guests.reach(&vif)?;
                 let number = self.welcome(&vif, reach)?;
-                // What the other end has done was told before there was a port for it.
                 if let Some(port) = self.switch.ports.vif_mut(number) {
+                    // Others may have asked for it in vain, or know who has had them before.
+                    port.announced = vif.addresses;
+                    // What the other end has done was told before there was a port for it.
                     port.advance();
                 }
                 self.announce();
@@ -123,6 +126,9 @@ impl<W: Waiting> Driver<W> {
         self.switch.bridge.set_rules(number, &rules);
         self.switch.firewall.set(number, &vif.rules);
         self.fairness.insert(number, &vif);
+        for queues in &mut self.queues {
+            queues.change(&mut self.switch.ports, number, &vif);
+        }
         if let Some(port) = self.switch.ports.vif_mut(number) {
             port.limit.set(vif.to_guest.as_ref());
         }
@@ -137,9 +143,6 @@ impl<W: Waiting> Driver<W> {
         let (name, conn) = (port_name(vif), ConnId(vif.conn));
         let mut port = VifPort::new(name, conn, vif.mac, platform, ledger, reach);
         port.limit.set(vif.to_guest.as_ref());
-        if vif.announces {
-            port.announced.clone_from(&vif.addresses);
-        }
         let number = ports.insert(Port::Vif(Box::new(port)));
         if let Err(error) = self.switch.bridge.add(number, &guest_port(vif)) {
             self.switch.ports.remove(number);
@@ -150,6 +153,9 @@ impl<W: Waiting> Driver<W> {
         self.fairness.insert(number, vif);
         self.holds.insert(number);
         self.poll_set.insert(number);
+        for queues in &mut self.queues {
+            queues.welcome(number, vif);
+        }
         if self.watches.len() <= number {
             self.watches.resize(number + 1, Watch::NONE);
         }
@@ -170,6 +176,9 @@ impl<W: Waiting> Driver<W> {
             *watch = Watch::NONE;
         }
         self.forwarding.remove(&number);
+        for queues in &mut self.queues {
+            queues.part_with(&mut self.switch.ports, number);
+        }
         self.switch.ports.remove(number);
     }
 

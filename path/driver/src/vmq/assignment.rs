@@ -1,8 +1,7 @@
 //! Which guest has which queue of a NIC. Guests that get the most frames by the shared queue get
 //! the queues; a guest loses its queue to another one that needs it much more.
 
-use crate::nics::Seen;
-use crate::numbered::Numbered;
+use crate::nics::{NicPort, Seen};
 use crate::ports::Ports;
 use config::domain::{FRAME_EXTRA_BYTES, GSO_BYTES, NicConfig, NicKind, VifConfig};
 use config::rule::{self, Firewall, Rule};
@@ -27,6 +26,8 @@ pub struct Assignment {
     held: Vec<Held>,
     /// By port.
     guests: Vec<Demand>,
+    /// Whether the NIC has rules for what comes by it.
+    has_rules: bool,
     /// Room that a frame needs.
     frame_bytes: usize,
     /// How often guests may lose queues to others; 0: never.
@@ -50,19 +51,21 @@ enum Arrival {
 }
 
 impl Arrival {
-    /// How frames of `nic` get to a guest. To one that has a limit they are copied: only what is
-    /// not in its pages yet can be dropped.
-    fn of(nic: &NicConfig, vif: &VifConfig) -> Self {
-        let asks = |rules: &[Rule], way| rules.iter().any(|rule| rule.is_for(way));
+    /// How frames get to a guest from a NIC that has rules for them, or none. To one that has a
+    /// limit they are copied: only what is not in its pages yet can be dropped.
+    fn of(has_rules: bool, vif: &VifConfig) -> Self {
         match vif.firewall {
             _ if vif.to_guest.is_some() => Self::Copied,
-            _ if !asks(&nic.rules, rule::Way::In) && !asks(&vif.rules, rule::Way::Out) => {
-                Self::Whole
-            }
+            _ if !has_rules && !asks(&vif.rules, rule::Way::Out) => Self::Whole,
             Firewall::Split => Self::HeaderLast,
             Firewall::Shared => Self::Copied,
         }
     }
+}
+
+/// Whether any rule is for what passes a port this way.
+fn asks(rules: &[Rule], way: rule::Way) -> bool {
+    rules.iter().any(|rule| rule.is_for(way))
 }
 
 /// What is known of a port that may want a queue.
@@ -80,8 +83,8 @@ struct Demand {
 pub struct Held {
     /// The queue.
     pub queue: QueueId,
-    /// The port of the guest.
-    pub port: usize,
+    /// The port of the guest; none: it has gone, or was another driver domain's.
+    pub port: Option<usize>,
     /// How far its way from guest to guest it is.
     pub phase: Phase,
     /// Whether headers come last.
@@ -111,23 +114,15 @@ impl Phase {
 }
 
 impl Assignment {
-    /// The queues of the NIC at port `nic`, which no guest has; none: it has no queues.
+    /// The queues of the NIC at port `nic`, of which no guest is known; none: it has no queues.
     #[must_use]
-    pub fn new(nic: usize, config: &NicConfig, numbered: &Numbered<'_>) -> Option<Self> {
+    pub fn new(nic: usize, config: &NicConfig) -> Option<Self> {
         let vmq = config.vmq?;
-        let mut guests = Vec::new();
-        for (port, vif) in numbered.vifs() {
-            if guests.len() <= port {
-                guests.resize(port + 1, Demand::default());
-            }
-            if let Some(guest) = guests.get_mut(port) {
-                guest.arrival = Arrival::of(config, vif);
-            }
-        }
         Some(Self {
             nic,
             held: Vec::new(),
-            guests,
+            guests: Vec::new(),
+            has_rules: asks(&config.rules, rule::Way::In),
             frame_bytes: frame_bytes(config),
             rebalance_ns: u64::from(vmq.rebalance_ms) * 1_000_000,
             next_ns: 0,
@@ -135,6 +130,42 @@ impl Assignment {
             taken_back: 0,
             trouble: String::new(),
         })
+    }
+
+    /// A guest has come to `port`: it may get a queue.
+    pub fn welcome(&mut self, port: usize, vif: &VifConfig) {
+        if self.guests.len() <= port {
+            self.guests.resize(port + 1, Demand::default());
+        }
+        if let Some(guest) = self.guests.get_mut(port) {
+            *guest = Demand {
+                arrival: Arrival::of(self.has_rules, vif),
+                ..Demand::default()
+            };
+        }
+    }
+
+    /// The guest at `port` has other rules or limits. It gets another queue if its frames have to
+    /// come otherwise.
+    pub fn change(&mut self, ports: &mut Ports, port: usize, vif: &VifConfig) {
+        let arrival = Arrival::of(self.has_rules, vif);
+        match self.guests.get_mut(port) {
+            Some(guest) if guest.arrival != arrival => guest.arrival = arrival,
+            _ => return,
+        }
+        self.take_back_from(ports, port);
+    }
+
+    /// The guest at `port` goes: what is left in its queue goes on as if it had come by the shared
+    /// one.
+    pub fn part_with(&mut self, ports: &mut Ports, port: usize) {
+        if let Some(guest) = self.guests.get_mut(port) {
+            *guest = Demand::default();
+        }
+        self.take_back_from(ports, port);
+        for held in self.held.iter_mut().filter(|held| held.port == Some(port)) {
+            held.port = None;
+        }
     }
 
     /// Room that a frame needs.
@@ -158,24 +189,19 @@ impl Assignment {
     /// Begins with no frame in any queue: what a driver domain before this one has left there goes
     /// on as if it had come by the shared queue.
     pub fn recover(&mut self, ports: &mut Ports) {
-        let vifs = ports.vifs().map(|(port, vif)| (port, vif.mac()));
-        let (at, macs): (Vec<usize>, Vec<[u8; 6]>) = vifs.unzip();
-        let (Some(nic), Some(&port)) = (ports.nic_mut(self.nic), at.first()) else {
+        let nic = ports.nic_mut(self.nic);
+        let Some((vmq, _)) = nic.and_then(NicPort::vmq) else {
             return;
         };
-        let Some((vmq, _)) = nic.vmq() else {
-            return;
-        };
-        // It is not known which guests had these queues: they are counted as the first guest's.
         let queues = vmq.avail_queues() as u32;
         self.held.extend((0..queues).map(|queue| Held {
             queue: QueueId(queue),
-            port,
+            port: None,
             phase: Phase::Leaving,
             split: false,
             given_ns: 0,
         }));
-        if let Err(error) = vmq.recover(&macs) {
+        if let Err(error) = vmq.recover() {
             self.report_trouble(ports, error);
         }
     }
@@ -201,7 +227,7 @@ impl Assignment {
         let held = self.held.iter().map(|held| {
             json!({
                 "queue": held.queue.0,
-                "guest": ports.name(held.port).unwrap_or(""),
+                "guest": held.port.and_then(|port| ports.name(port)).unwrap_or(""),
                 "phase": held.phase.name(),
                 "split": held.split,
             })
@@ -256,10 +282,12 @@ impl Assignment {
         holders.retain(|held| held.phase != Phase::Leaving);
         holders.sort_by_key(|held| self.usual(held.port));
         for held in holders {
-            let able = self.is_able(ports, held.port, caps);
-            let needed_more = |port: &usize| {
-                self.rebalance_ns > 0 && self.usual(*port) > 2 * self.usual(held.port) + SWAP_FRAMES
-            };
+            let able = held
+                .port
+                .is_some_and(|port| self.is_able(ports, port, caps));
+            let enough = 2 * self.usual(held.port) + SWAP_FRAMES;
+            let needed_more =
+                |port: &usize| self.rebalance_ns > 0 && self.usual(Some(*port)) > enough;
             if able && candidates.next_if(needed_more).is_none() {
                 continue;
             }
@@ -294,8 +322,9 @@ impl Assignment {
             .map_or(Arrival::Copied, |guest| guest.arrival)
     }
 
-    fn usual(&self, port: usize) -> u64 {
-        self.guests.get(port).map_or(0, |guest| guest.usual)
+    fn usual(&self, port: Option<usize>) -> u64 {
+        let guest = port.and_then(|port| self.guests.get(port));
+        guest.map_or(0, |guest| guest.usual)
     }
 
     /// Whether frames can be written straight to the pages of the guest at `port`.
@@ -309,12 +338,12 @@ impl Assignment {
 
     /// Ports of guests that have no queue and could have one, the busiest first.
     fn candidates(&self, ports: &Ports, caps: Caps) -> Vec<usize> {
-        let without = |port: usize| self.held.iter().all(|held| held.port != port);
+        let without = |port: usize| self.held.iter().all(|held| held.port != Some(port));
         let guests = ports.vifs().map(|(port, _)| port);
         let mut found: Vec<usize> = guests
             .filter(|&port| self.is_able(ports, port, caps) && without(port))
             .collect();
-        found.sort_by_key(|&port| std::cmp::Reverse(self.usual(port)));
+        found.sort_by_key(|&port| std::cmp::Reverse(self.usual(Some(port))));
         found
     }
 
@@ -348,12 +377,23 @@ impl Assignment {
         self.given += u64::from(given.is_ok());
         self.held.push(Held {
             queue,
-            port,
+            port: Some(port),
             phase,
             split,
             given_ns: now_ns,
         });
         given
+    }
+
+    /// The guest at `port` is to have no queue. Where that cannot be done now, it is when the next
+    /// queues are given out.
+    fn take_back_from(&mut self, ports: &mut Ports, port: usize) {
+        let has = |held: &&Held| held.port == Some(port) && held.phase != Phase::Leaving;
+        if let Some(held) = self.held.iter().find(has).copied()
+            && let Err(error) = self.take_back(ports, held.queue)
+        {
+            self.report_trouble(ports, error);
+        }
     }
 
     fn take_back(&mut self, ports: &mut Ports, queue: QueueId) -> Result<(), VmqError> {

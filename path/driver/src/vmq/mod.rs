@@ -24,8 +24,9 @@ use crate::nics::Seen;
 use crate::numbered::Numbered;
 use crate::ports::Ports;
 use crate::switch::Switch;
+use crate::vifs::VifPort;
 use assignment::{Assignment, Held, Phase};
-use config::domain::Lro;
+use config::domain::{Lro, VifConfig};
 use net::bridge::Verdict;
 use nic::Frame;
 use posting::Posting;
@@ -51,9 +52,13 @@ impl Queues {
     #[must_use]
     pub fn of(numbered: &Numbered<'_>, lro: &Lro) -> Vec<Self> {
         let with_queues = numbered.nics().filter_map(|(nic, config)| {
+            let mut assignment = Assignment::new(nic, config)?;
+            for (port, vif) in numbered.vifs() {
+                assignment.welcome(port, vif);
+            }
             Some(Self {
                 nic,
-                assignment: Assignment::new(nic, config, numbered)?,
+                assignment,
                 in_place: InPlace::new(lro),
                 bounced: Vec::new(),
                 bounced_packets: 0,
@@ -66,6 +71,21 @@ impl Queues {
     /// on as if it had come by the shared queue.
     pub fn recover(&mut self, ports: &mut Ports) {
         self.assignment.recover(ports);
+    }
+
+    /// A guest has come to `port`.
+    pub fn welcome(&mut self, port: usize, vif: &VifConfig) {
+        self.assignment.welcome(port, vif);
+    }
+
+    /// The guest at `port` has other rules or limits.
+    pub fn change(&mut self, ports: &mut Ports, port: usize, vif: &VifConfig) {
+        self.assignment.change(ports, port, vif);
+    }
+
+    /// The guest at `port` goes.
+    pub fn part_with(&mut self, ports: &mut Ports, port: usize) {
+        self.assignment.part_with(ports, port);
     }
 
     /// Changes large receive offload.
@@ -159,14 +179,17 @@ impl Queues {
             split,
             ..
         } = held;
-        let Some((nic, vif)) = switch.ports.nic_and_vif(self.nic, port) else {
+        let active = port.filter(|_| phase == Phase::Active);
+        let Some((nic, vif)) = switch.ports.nic_and_maybe_vif(self.nic, active) else {
             return 0;
         };
         let Some((vmq, pool)) = nic.vmq() else {
             return 0;
         };
-        let merging = self.in_place.merges_for(vif);
-        let mut netback = (phase == Phase::Active).then(|| vif.netback()).flatten();
+        let merging = vif
+            .as_ref()
+            .is_some_and(|vif| self.in_place.merges_for(vif));
+        let mut netback = vif.and_then(VifPort::netback);
         if let Some(netback) = &mut netback {
             netback.expect_merged(merging);
         }
@@ -183,18 +206,20 @@ impl Queues {
         if frames >= budget {
             nic.has_more();
         }
-        self.assignment.count(port, frames as u64);
+        if let Some(port) = port {
+            self.assignment.count(port, frames as u64);
+        }
         self.bounced_packets += self.bounced.len() as u64;
-        if phase == Phase::Active {
+        if let Some(guest) = active {
             let way = Direct {
                 nic: self.nic,
-                guest: port,
+                guest,
             };
             let buffers = Buffers::Posted { header_last: split };
             let report = self.in_place.deliver(switch, way, buffers, merging, now_ns);
-            if let Some(vif) = switch.ports.vif_mut(port) {
+            if let Some(vif) = switch.ports.vif_mut(guest) {
                 vif.delivered(&report);
-                switch.dirty.mark(port);
+                switch.dirty.mark(guest);
             }
         }
         if !self.bounced.is_empty() {

@@ -90,7 +90,6 @@ impl Guests {
     pub fn with_offloads(offloads: bool) -> Option<Self> {
         let (namespace, opened) = open(TapSpec {
             queues: MACS.len() as u32,
-            steered: MACS.to_vec(),
             vnet_header: offloads,
             checksum: offloads,
             tso: offloads,

@@ -5,6 +5,7 @@ use crate::buffer::Buffers;
 use crate::frame::copy::CopyError;
 use crate::frame::{Frame, SNAPSHOT};
 use crate::vmq::{QueueId, Receive, Received, Steering, VmqError};
+use abi::machine::EVERY_MAC;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -65,9 +66,10 @@ impl Steering for MacTable {
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
         let table = &mut self.0.borrow_mut().table;
         match queue {
-            Some(queue) => table.insert(mac, queue),
-            None => table.remove(&mac),
-        };
+            Some(queue) => _ = table.insert(mac, queue),
+            None if mac == EVERY_MAC => table.clear(),
+            None => _ = table.remove(&mac),
+        }
         Ok(0)
     }
 

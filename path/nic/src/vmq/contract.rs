@@ -98,13 +98,12 @@ pub trait Vmq {
     /// The queue is not enabled, or steering was refused.
     fn disable_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
-    /// Recovers all queues from an earlier driver domain, in any state: from now on frames to
-    /// `macs`, all that can be steered, go to the shared queue, and every queue drains. A driver
-    /// calls this first.
+    /// Recovers all queues from an earlier driver domain, in any state: from now on all frames go
+    /// to the shared queue, and every queue drains. A driver calls this first.
     ///
     /// # Errors
-    /// Not all could be steered yet. No queue is handed out until they could: [`Vmq::poll`] tries.
-    fn recover(&mut self, macs: &[[u8; 6]]) -> Result<(), VmqError>;
+    /// They could not be steered yet. No queue is handed out until they could: [`Vmq::poll`] tries.
+    fn recover(&mut self) -> Result<(), VmqError>;
 
     /// Whether the queue may still yield frames to its last MAC.
     fn is_draining(&self, queue: QueueId) -> bool;
@@ -152,9 +151,10 @@ pub trait Backend {
 
 /// Tells the NIC which MAC belongs to which queue.
 pub trait Steering: std::fmt::Debug {
-    /// From now on frames to `mac` choose `queue` (none: the shared one). Frames that chose before
-    /// may be on their way until [`Steering::effective`] has reached the number that this returns.
-    /// Changes are made in the order in which they were asked for.
+    /// From now on frames to `mac` choose `queue` (none: the shared one, and with
+    /// [`EVERY_MAC`](abi::machine::EVERY_MAC) all frames do). Frames that chose before may be on
+    /// their way until [`Steering::effective`] has reached the number that this returns. Changes
+    /// are made in the order in which they were asked for.
     ///
     /// # Errors
     /// [`VmqError::Refused`], [`VmqError::Unanswered`].

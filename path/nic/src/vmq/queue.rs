@@ -4,6 +4,7 @@
 use super::contract::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
 use crate::buffer::{Buffer, BufferId, Buffers};
 use crate::frame::Frame;
+use abi::machine::EVERY_MAC;
 
 /// The shortest time between two questions which change of steering is in effect: another process
 /// may have to answer.
@@ -76,7 +77,8 @@ pub struct MultiQueue<S, R> {
     queues: Vec<Queue>,
     effective: u64,
     asked_ns: Option<u64>,
-    /// MACs that any draining queue may have frames of, until they are led away.
+    /// MACs that any draining queue may have frames of, until they are led away; one may be
+    /// [`EVERY_MAC`].
     astray: Vec<[u8; 6]>,
     led_away: u64,
     again_ns: u64,
@@ -246,8 +248,8 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         Ok(())
     }
 
-    fn recover(&mut self, macs: &[[u8; 6]]) -> Result<(), VmqError> {
-        self.astray = macs.to_vec();
+    fn recover(&mut self) -> Result<(), VmqError> {
+        self.astray = vec![EVERY_MAC];
         for queue in &mut self.queues {
             queue.state = State::Draining(None);
         }

@@ -20,8 +20,10 @@ fn who_is_limited_gets_its_frames_copied() {
     .concat();
     let machine = config::parse("f", &text).unwrap().machine().unwrap();
     let config: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
-    let numbered = Numbered::new(&config, &[0], &[1, 2, 3, 4]);
-    let queues = Assignment::new(0, &config.nics[0], &numbered).unwrap();
+    let mut queues = Assignment::new(0, &config.nics[0]).unwrap();
+    for (port, vif) in (1..).zip(&config.vifs) {
+        queues.welcome(port, vif);
+    }
     let arrivals = [1, 2, 3, 4].map(|port| queues.arrival(port));
     let [whole, header, copied] = [Arrival::Whole, Arrival::HeaderLast, Arrival::Copied];
     assert_eq!(arrivals, [whole, copied, header, copied]);
