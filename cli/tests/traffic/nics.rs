@@ -124,6 +124,9 @@ fn comes_and_goes(machine: Machine, with: &str) {
             for guest in [0, 1] {
                 reaches(&machine, WIRE, guest);
             }
+            if with.contains(QUEUES) && crate::queues::vmq(&machine).is_some() {
+                wait_until("they have no queues", || holders(&machine).len() == 2);
+            }
             // Twice is once.
             assert!(reload(&machine, with).is_empty());
             assert_eq!(reload(&machine, &without), [GONE]);

@@ -240,7 +240,7 @@ fn announcements(seen: &str, place: usize) -> usize {
 
 /// Who has asked for one that was away would ask again after a second only.
 #[test]
-fn who_comes_back_tells_others_where_it_is() {
+fn who_comes_or_comes_back_tells_others_where_it_is() {
     let Some(mut machine) = empty(&["ip", "ping", "tcpdump"]) else {
         return;
     };
@@ -270,6 +270,11 @@ fn who_comes_back_tells_others_where_it_is() {
         announcements(&seen(0), 1) + announcements(&seen(1), 0) > 0
     });
     reaches(&machine, 0, 1);
+    // Somebody else may have had the addresses of one that is new.
+    attach(&machine, 2);
+    wait_until("nobody is told of who is new", || {
+        announcements(&seen(0), 2) > 0 && announcements(&seen(1), 2) > 0
+    });
     drop(watching);
     machine.end();
 }

@@ -30,7 +30,8 @@ pub(super) fn domain(domain: &Domain, place: Place, found: &mut Findings) {
     for (what, has, most) in limits(domain) {
         if has > most {
             let what = format!("domain {} needs {has} {what}", domain.name);
-            let remedy = format!("{most} is the most: use fewer guests, interfaces or buffers");
+            let remedy =
+                format!("{most} is the most: use fewer guests, interfaces, queues or buffers");
             found.add(place, "", what, remedy);
         }
     }

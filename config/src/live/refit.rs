@@ -56,9 +56,10 @@ impl LiveConfig {
         taken.extend(staying.filter_map(|nic| rings(&nic.kind)));
         let kept = guests_end(domain.window_slots)..domain.window_slots;
         for nic in &mut nics {
-            let own = number(&mut nic.kind).and_then(|number| devices.get(*number as usize));
             match told.iter().find(|before| before.name == nic.name) {
                 Some(before) if stays(&nic.name) => {
+                    let own = number(&mut nic.kind).map(|number| *number as usize);
+                    let own = own.and_then(|number| devices.get(number));
                     nic.kind.clone_from(&before.kind);
                     let place = number(&mut nic.kind).map(|number| *number as usize);
                     let device = place.and_then(|place| domain.devices.get_mut(place));
@@ -151,7 +152,8 @@ fn take_over(nic: &mut NicKind, own: Vec<Device>, to: &mut Vec<Device>) {
     let is_free = |devices: &[Device]| devices.iter().all(|device| *device == Device::Nothing);
     let count = own.len();
     let free = to.windows(count).position(is_free);
-    let place = free.unwrap_or(to.len());
+    let last = to.iter().rposition(|device| *device != Device::Nothing);
+    let place = free.unwrap_or(last.map_or(0, |last| last + 1));
     to.splice(place..(place + count).min(to.len()), own);
     *number = place as u32;
     if let NicKind::Tap { queues, .. } = nic {

@@ -158,6 +158,9 @@ fn configured(path: &Path) -> Result<(String, Domain), Failed> {
     if config.driver.workers > 1 {
         return refuse("[driver] workers: on Xen there is one");
     }
+    if config.nics.iter().any(|nic| nic.dedicated_queues() > 0) {
+        return refuse("[[nic]] queues: on Xen it is \"shared\"");
+    }
     let served = [GrantMode::Copy, GrantMode::Map, GrantMode::Counted];
     if !served.contains(&config.driver.grants) {
         return refuse("[driver] grants: on Xen it is \"copy\" or \"map\"");
@@ -211,5 +214,36 @@ fn give_up_rights() -> Result<(), Failed> {
         Some(missing) => Err(Failed::Text(format!(
             "this system does not grant {missing}"
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_there_is_not_on_xen_is_refused_by_its_key() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let told = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            configured(file.path())
+        };
+        let nic = "[[nic]]\nname = \"wire\"\nkind = \"sim\"\naddresses = [\"10.0.0.1/24\"]\n";
+        for (text, key) in [
+            (format!("{nic}queues = \"vmq\"\n"), "[[nic]] queues"),
+            ("[driver]\nworkers = 2\n".to_owned(), "[driver] workers"),
+            (
+                "[driver]\ngrants = \"unchecked\"\n".to_owned(),
+                "[driver] grants",
+            ),
+            (
+                "[[guest]]\nname = \"g\"\n[[guest.vif]]\nendpoint = \"echo\"\n".to_owned(),
+                "[[guest]]",
+            ),
+        ] {
+            let refused = told(&text).map(|(name, _)| name).unwrap_err().to_string();
+            assert!(refused.contains(&format!(": {key}: on Xen")), "{refused}");
+        }
+        assert!(told(nic).is_ok());
     }
 }

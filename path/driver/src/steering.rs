@@ -1,5 +1,5 @@
 //! Steering a NIC's frames to queues, as a driver domain does it: it asks the monitor, which alone
-//! holds the NIC's table of MACs and knows which of them are this driver's guests'.
+//! holds the NIC's table of MACs.
 
 use abi::hypercall::TapControl;
 use nic::vmq::{QueueId, Steering, VmqError};

@@ -15,9 +15,9 @@ use config::domain::{GrantMode, Lro, Offloads, RingFormat, VifConfig};
 use config::lro::{Backend, Meta};
 use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
-use nic::Pool;
 use nic::moderation::Policy;
 use nic::sim::Cable;
+use nic::{Nic, Pool};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::lro::{Merger, Side};
@@ -130,10 +130,15 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
 /// The near end of a cable.
 pub(crate) fn nic_port(name: &str) -> NicPort {
     let (near, _) = Cable::default().ends();
+    nic_port_of(name, Box::new(near))
+}
+
+/// The port of a NIC of the test's.
+pub(crate) fn nic_port_of(name: &str, nic: Box<dyn Nic>) -> NicPort {
     let area = Area::anonymous(PAGE).unwrap();
     NicPort::new(
         name.to_owned(),
-        Box::new(near),
+        nic,
         Pool::new(area, 2048),
         Policy::Spin,
         Merger::new(Side::Physical, &Lro::default(), 1),

@@ -5,7 +5,7 @@
 /// hypercalls, tables; and of what the core and its helpers do: records, the machine's description,
 /// what a helper leaves for the next one. It is another one with every change that one of the two
 /// would misunderstand.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The note's owner, with a NUL.
 pub const OWNER: &[u8] = b"Grantway\0";

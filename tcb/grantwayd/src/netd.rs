@@ -22,7 +22,7 @@ const WORK_NS: u64 = 1_000_000_000;
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// Changes of a TAP's steering in a row, before [`STEERS_PER_SECOND`] counts: more than one for
-/// each guest interface, which is what a driver domain begins with.
+/// each guest interface.
 const STEERS_BURST: u32 = 4 * abi::layout::fd::CONNECTIONS_MAX;
 /// The same, a second, in the long run: each asks the whole system for a grace period.
 const STEERS_PER_SECOND: u64 = 4096;
@@ -93,8 +93,8 @@ impl Control {
     }
 }
 
-/// A device of a TAP's kind, whose domain may lead frames to its queues. Which MACs it may lead was
-/// fixed when the TAP was set up, and each life may lead as often as the one before.
+/// A device of a TAP's kind, whose domain may lead frames to its queues. How many MACs may be led
+/// at once follows from these, and each life may lead as often as the one before.
 #[derive(Debug)]
 pub(crate) struct Tap {
     netd: Arc<Control>,

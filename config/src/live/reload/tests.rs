@@ -366,8 +366,8 @@ fn a_nic_comes_and_goes_with_the_queues_that_are_given_by_load() {
         }
         (*device, queues.len())
     };
-    let (worker, told, _) = running(FILE);
-    let (there, worker, told) = refitted(&live(FILE), (&worker, &told), &with);
+    let (first_worker, first_told, _) = running(FILE);
+    let (there, worker, told) = refitted(&live(FILE), (&first_worker, &first_told), &with);
     let first = tap(&worker, &told, "tap");
     assert_eq!(first.1, 3);
     // One behind it stays where it is; what comes fits the gap, or goes behind all.
@@ -390,6 +390,13 @@ fn a_nic_comes_and_goes_with_the_queues_that_are_given_by_load() {
     let (_, worker, told) = refitted(&there, (&worker, &told), &both);
     assert_eq!(tap(&worker, &told, "tap"), first);
     assert_eq!(tap(&worker, &told, "second"), behind);
+
+    // A gap behind all is grown into.
+    let (there, worker, told) = refitted(&live(FILE), (&first_worker, &first_told), &with);
+    let (there, worker, told) = refitted(&there, (&worker, &told), FILE);
+    let more = with.replace("vmq_queues = 3", "vmq_queues = 7");
+    let (_, worker, told) = refitted(&there, (&worker, &told), &more);
+    assert_eq!(tap(&worker, &told, "tap"), (first.0, 7));
 }
 
 #[test]

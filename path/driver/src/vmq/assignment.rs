@@ -83,7 +83,7 @@ struct Demand {
 pub struct Held {
     /// The queue.
     pub queue: QueueId,
-    /// The port of the guest; none: it has gone, or was another driver domain's.
+    /// The port of the guest; none: it has gone or lost the queue, or was another driver domain's.
     pub port: Option<usize>,
     /// How far its way from guest to guest it is.
     pub phase: Phase,
@@ -163,9 +163,6 @@ impl Assignment {
             *guest = Demand::default();
         }
         self.take_back_from(ports, port);
-        for held in self.held.iter_mut().filter(|held| held.port == Some(port)) {
-            held.port = None;
-        }
     }
 
     /// Room that a frame needs.
@@ -262,40 +259,53 @@ impl Assignment {
         for guest in &mut self.guests {
             guest.usual = (guest.usual + std::mem::take(&mut guest.now)) / 2;
         }
-        let Some(nic) = ports.nic_mut(self.nic) else {
+        let Some(caps) = ports.nic(self.nic).map(NicPort::caps) else {
             return;
         };
-        let mut free = nic.vmq().map_or(0, |(vmq, _)| vmq.avail_queues());
-        let caps = nic.caps();
+        // Who cannot use theirs go first: MACs may be others' by now.
+        for held in self.holders() {
+            let able = held
+                .port
+                .is_some_and(|port| self.is_able(ports, port, caps));
+            if !able && let Err(error) = self.take_back(ports, held.queue) {
+                self.report_trouble(ports, error);
+            }
+        }
+        let vmq = ports.nic_mut(self.nic).and_then(NicPort::vmq);
+        let mut free = vmq.map_or(0, |(vmq, _)| vmq.avail_queues());
         let mut candidates = self.candidates(ports, caps).into_iter().peekable();
         while free > 0
             && let Some(port) = candidates.next()
         {
-            free -= 1;
-            if let Err(error) = self.assign(ports, port, now_ns, budget) {
-                self.report_trouble(ports, error);
-                return;
+            match self.assign(ports, port, now_ns, budget) {
+                Ok(()) => free -= 1,
+                // A queue that is to be taken back may have frames to it.
+                Err(VmqError::MacTaken) => {}
+                Err(error) => return self.report_trouble(ports, error),
             }
         }
         // The least busy first.
-        let mut holders = self.held.clone();
-        holders.retain(|held| held.phase != Phase::Leaving);
+        let mut holders = self.holders();
+        holders.retain(|held| held.port.is_some());
         holders.sort_by_key(|held| self.usual(held.port));
         for held in holders {
-            let able = held
-                .port
-                .is_some_and(|port| self.is_able(ports, port, caps));
             let enough = 2 * self.usual(held.port) + SWAP_FRAMES;
             let needed_more =
                 |port: &usize| self.rebalance_ns > 0 && self.usual(Some(*port)) > enough;
-            if able && candidates.next_if(needed_more).is_none() {
-                continue;
-            }
-            if let Err(error) = self.take_back(ports, held.queue) {
-                self.report_trouble(ports, error);
-                return;
+            if candidates.next_if(needed_more).is_some()
+                && let Err(error) = self.take_back(ports, held.queue)
+            {
+                return self.report_trouble(ports, error);
             }
         }
+    }
+
+    /// The queues that are not given back yet.
+    fn holders(&self) -> Vec<Held> {
+        let held = self.held.iter();
+        held.filter(|held| held.phase != Phase::Leaving)
+            .copied()
+            .collect()
     }
 
     /// Whether [`Assignment::rebalance`] is due.
@@ -385,12 +395,16 @@ impl Assignment {
         given
     }
 
-    /// The guest at `port` is to have no queue. Where that cannot be done now, it is when the next
-    /// queues are given out.
+    /// The guest at `port` has no queue from now on: what comes by that is read into buffers of
+    /// ours. Where it cannot be taken back now, it is when the next queues are given out.
     fn take_back_from(&mut self, ports: &mut Ports, port: usize) {
-        let has = |held: &&Held| held.port == Some(port) && held.phase != Phase::Leaving;
-        if let Some(held) = self.held.iter().find(has).copied()
-            && let Err(error) = self.take_back(ports, held.queue)
+        let mut queue = None;
+        for held in self.held.iter_mut().filter(|held| held.port == Some(port)) {
+            held.port = None;
+            queue = queue.or((held.phase != Phase::Leaving).then_some(held.queue));
+        }
+        if let Some(queue) = queue
+            && let Err(error) = self.take_back(ports, queue)
         {
             self.report_trouble(ports, error);
         }

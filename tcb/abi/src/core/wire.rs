@@ -1,7 +1,7 @@
 //! Sizes of a record, and what is wrong with bytes that are none.
 
 /// Of this protocol. A helper of another version is refused at its first record.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Words of a record.
 pub const WORDS: usize = 48;
 /// Bytes of a record.

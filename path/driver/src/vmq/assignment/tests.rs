@@ -1,5 +1,18 @@
 use super::*;
+use crate::ports::Port;
+use crate::testing::{nic_port_of, vif_port};
 use config::domain::DriverConfig;
+use nic::vmq::{MultiQueue, Receive, Received, Steering, Vmq};
+use nic::{Buffers, Frame, Nic, TxReport};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What the driver of such a machine is told.
+fn told(text: &str) -> DriverConfig {
+    let machine = config::parse("f", text).unwrap().machine().unwrap();
+    serde_json::from_str(&machine.domains[0].config).unwrap()
+}
 
 /// What lies in a guest's pages cannot be dropped: a guest with a limit gets no queue.
 #[test]
@@ -18,8 +31,7 @@ fn who_is_limited_gets_its_frames_copied() {
         &guest("d", &format!("{limit}{rule}")),
     ]
     .concat();
-    let machine = config::parse("f", &text).unwrap().machine().unwrap();
-    let config: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    let config = told(&text);
     let mut queues = Assignment::new(0, &config.nics[0]).unwrap();
     for (port, vif) in (1..).zip(&config.vifs) {
         queues.welcome(port, vif);
@@ -27,4 +39,126 @@ fn who_is_limited_gets_its_frames_copied() {
     let arrivals = [1, 2, 3, 4].map(|port| queues.arrival(port));
     let [whole, header, copied] = [Arrival::Whole, Arrival::HeaderLast, Arrival::Copied];
     assert_eq!(arrivals, [whole, copied, header, copied]);
+}
+
+/// Which MAC is led where, and whether every change is refused.
+#[derive(Debug, Default)]
+struct Table {
+    led: BTreeMap<[u8; 6], QueueId>,
+    is_closed: bool,
+}
+
+/// A NIC by which nothing comes, with three queues.
+#[derive(Clone, Debug, Default)]
+struct Silent(Rc<RefCell<Table>>);
+
+impl Steering for Silent {
+    fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
+        let mut table = self.0.borrow_mut();
+        if table.is_closed {
+            return Err(VmqError::Refused(2));
+        }
+        match queue {
+            Some(queue) => table.led.insert(mac, queue),
+            None => table.led.remove(&mac),
+        };
+        Ok(0)
+    }
+
+    fn effective(&mut self) -> u64 {
+        0
+    }
+}
+
+impl Receive for Silent {
+    fn queues(&self) -> usize {
+        3
+    }
+
+    fn receive(
+        &mut self,
+        _queue: QueueId,
+        _now_ns: u64,
+        _budget: usize,
+        _split: bool,
+        _buffers: &mut dyn Buffers,
+        _out: &mut Vec<Frame>,
+    ) -> Received {
+        Received::default()
+    }
+
+    fn release(&mut self, _queue: QueueId, _buffers: &mut dyn Buffers) {}
+}
+
+struct SilentNic(MultiQueue<Silent, Silent>);
+
+impl Nic for SilentNic {
+    fn caps(&self) -> Caps {
+        Caps::default()
+    }
+
+    fn rx(
+        &mut self,
+        _now_ns: u64,
+        _budget: usize,
+        _buffers: &mut dyn Buffers,
+        _out: &mut Vec<Frame>,
+    ) -> usize {
+        0
+    }
+
+    fn tx(&mut self, _now_ns: u64, _frames: &[Frame], _pick: &[u32]) -> TxReport {
+        TxReport::default()
+    }
+
+    fn vmq(&mut self) -> Option<&mut dyn Vmq> {
+        Some(&mut self.0)
+    }
+}
+
+/// VMQ-5, VMQ-14: also where the NIC does not do what it is asked for.
+#[test]
+fn who_loses_a_queue_has_nothing_more_in_its_pages_by_it() {
+    let text = "[[nic]]\nname = \"wire\"\nkind = \"sim\"\nqueues = \"vmq\"\n\
+                addresses = [\"10.0.0.1/24\"]\n[[guest]]\nname = \"a\"\n[[guest.vif]]\n\
+                endpoint = \"sink\"\n";
+    let plain = told(text);
+    let ruled = told(&format!("{text}[[guest.vif.rule]]\naction = \"deny\"\n"));
+    for goes in [false, true] {
+        let nic = Silent::default();
+        let steered = MultiQueue::new(nic.clone(), nic.clone());
+        let port = nic_port_of("wire", Box::new(SilentNic(steered)));
+        let mut ports = Ports::default();
+        ports.insert(Port::Nic(Box::new(port)));
+        ports.insert(Port::Vif(Box::new(vif_port("a"))));
+        let mut queues = Assignment::new(0, &plain.nics[0]).unwrap();
+        queues.welcome(1, &plain.vifs[0]);
+        queues.assign(&mut ports, 1, 0, 64).unwrap();
+        let held = queues.held(0).unwrap();
+        assert_eq!((held.port, held.split), (Some(1), false));
+
+        nic.0.borrow_mut().is_closed = true;
+        if goes {
+            queues.part_with(&mut ports, 1);
+            queues.welcome(1, &ruled.vifs[0]);
+        } else {
+            queues.change(&mut ports, 1, &ruled.vifs[0]);
+        }
+        let held = queues.held(0).unwrap();
+        assert_eq!((held.port, held.phase), (None, Phase::Joining));
+        assert_eq!(nic.0.borrow().led.len(), 1, "it is led there still");
+        let taken = queues.assign(&mut ports, 1, 0, 64);
+        assert_eq!((taken, queues.held_queues()), (Err(VmqError::MacTaken), 1));
+        queues.rebalance(&mut ports, 0, 64);
+        assert_eq!(queues.held(0).unwrap().phase, Phase::Joining);
+
+        nic.0.borrow_mut().is_closed = false;
+        queues.rebalance(&mut ports, 0, 64);
+        assert_eq!(queues.held(0).unwrap().phase, Phase::Leaving);
+        assert!(nic.0.borrow().led.is_empty());
+        queues.assign(&mut ports, 1, 0, 64).unwrap();
+        let next = queues.held(1).unwrap();
+        assert_eq!((next.port, next.split), (Some(1), true));
+        assert_ne!(next.queue, held.queue);
+    }
 }
