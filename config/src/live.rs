@@ -23,7 +23,8 @@ use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, tab
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
 use abi::machine::{Domain, Live, Machine, Program, Setting};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::ops::Range;
 use written::written;
 
@@ -33,6 +34,9 @@ const ROOM: u32 = 256;
 /// The same where guests give pages back one by one, so that what they grant lies scattered: each
 /// has mappings for a pool of the usual size, every page of which stands alone.
 const ROOM_SCATTERED: u32 = 64;
+
+/// Addresses of guests who have left that are known.
+const LEFT_MAX: usize = 4096;
 
 /// Slots at the end of a window that are kept for the rings of AF_XDP NICs that come: of eight with
 /// 4096 buffers each.
@@ -95,6 +99,8 @@ pub struct LiveConfig {
     config: Config,
     /// Guests that were attached.
     attached: BTreeSet<String>,
+    /// Addresses that guests had who have left, with the MACs under which others may know them.
+    left: BTreeMap<IpAddr, Mac>,
 }
 
 impl LiveConfig {
@@ -124,7 +130,12 @@ impl LiveConfig {
                 .push(read_guest(config.guests.len(), &written(guest))?);
             attached.insert(name.clone());
         }
-        Ok(Self { config, attached })
+        let left = BTreeMap::new();
+        Ok(Self {
+            config,
+            attached,
+            left,
+        })
     }
 
     /// Adds a guest, described as by a section `[[guest]]`. An interface may have a key `network`
@@ -173,7 +184,11 @@ impl LiveConfig {
 
     /// Guest number `g`, if nothing is wrong with it.
     fn newcomer(&self, g: usize, guest: &Setting, macs: Vec<Mac>) -> Result<Newcomer, Problems> {
-        let (domain, vifs) = machine::guest_of(&self.config, g);
+        let (domain, mut vifs) = machine::guest_of(&self.config, g);
+        for vif in &mut vifs {
+            let others = |address| self.left.get(address).is_some_and(|mac| mac.0 != vif.mac);
+            vif.announces = vif.addresses.iter().any(others);
+        }
         let found = self.config.findings_with(g, &domain);
         let newcomer = Newcomer {
             domain,
@@ -248,6 +263,17 @@ impl LiveConfig {
 
     /// A guest is no more.
     pub fn remove(&mut self, name: &str) {
+        let guests = self.config.guests.iter().enumerate();
+        for (g, guest) in guests.filter(|(_, guest)| guest.name == name) {
+            for (v, vif) in guest.vifs.iter().enumerate() {
+                let addresses = vif.addresses().0.iter().map(|cidr| cidr.address);
+                let mac = self.config.vif_mac(g, v);
+                self.left.extend(addresses.zip(mac.into_iter().cycle()));
+            }
+        }
+        while self.left.len() > LEFT_MAX {
+            self.left.pop_first();
+        }
         self.config.guests.retain(|guest| guest.name != name);
         self.attached.remove(name);
     }

@@ -203,6 +203,10 @@ pub struct VifConfig {
     /// Addresses of the guest that no other guest may claim.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
+    /// Whether others are told where these are, once it is connected: it was away, and they may
+    /// have asked in vain, or they may know who has had them before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub announces: bool,
     /// The most that the guest may send, megabits of frames a second; none: no limit.
     pub rate_mbps: Option<f64>,
     /// Bytes of frames that it may send at once after a pause.
@@ -256,6 +260,7 @@ impl VifConfig {
             name,
             mac,
             addresses: Vec::new(),
+            announces: false,
             rate_mbps: None,
             burst_bytes: BURST_BYTES,
             to_guest: None,

@@ -79,7 +79,8 @@ fn macs_stay_whoever_comes_and_goes() {
     let next = config.add(&guest("d", "")).unwrap();
     assert_eq!(next.macs, [Mac::derived(1, 0, 0)]);
     live.attached.insert("d".into(), next.guest);
-    // What another manager reads is the same.
+    // What another manager reads is the same, but for who has left.
+    config.left.clear();
     let again = LiveConfig::of(&live).unwrap();
     assert_eq!(again, config);
     let mac = |name: &str| {
@@ -142,6 +143,26 @@ fn what_cannot_come_is_told_and_leaves_nothing() {
     }
     let why = before.may_leave("nobody").unwrap_err();
     assert_eq!(why, "there is no guest nobody");
+}
+
+/// Others may know the address under the MAC of who has had it before.
+#[test]
+fn an_address_that_another_has_had_is_announced() {
+    let (_, mut live) = live(FILE);
+    let with =
+        |name: &str, address: &str| guest(name, &format!("\"addresses\": [\"{address}/24\"],"));
+    let c = live.add(&with("c", "10.0.0.4")).unwrap();
+    assert!(!c.vifs[0].announces, "nobody has had it");
+    for name in ["a", "b"] {
+        live.remove(name);
+    }
+    // It has the MAC that `a` had.
+    let d = live.add(&with("d", "10.0.0.3")).unwrap();
+    assert!(d.vifs[0].announces);
+    live.remove("c");
+    live.add(&with("e", "10.0.0.5")).unwrap();
+    let f = live.add(&with("f", "10.0.0.4")).unwrap();
+    assert_eq!((f.vifs[0].mac, f.vifs[0].announces), (c.vifs[0].mac, false));
 }
 
 /// Queues that are given by load are anybody's; one that is written is a guest's for good.

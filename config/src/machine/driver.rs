@@ -84,6 +84,7 @@ pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> Vif
         name: VifConfig::name_of(name, v),
         mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
         addresses: plain(vif.addresses().0),
+        announces: false,
         rate_mbps: vif.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
         burst_bytes: vif.burst_bytes,
         to_guest: vif.limit_to_guest().map(|limit| Limit {

@@ -151,6 +151,7 @@ fn every_kind_survives_json() {
             name: "g-0".into(),
             mac: [2; 6],
             addresses: vec!["fd00::2".parse().unwrap()],
+            announces: false,
             rate_mbps: None,
             burst_bytes: 9000,
             to_guest: Some(Limit {

@@ -139,6 +139,8 @@ impl Server<'_> {
                 let done = self.core.ask(connect, &[])?;
                 if let Some(vif) = vifs.get_mut(handle) {
                     vif.conn = (done.value >> 32) as u32;
+                    // Others ask for it while it is away.
+                    vif.announces |= self.world.shape().returning(&admitted.name).is_some();
                 }
             }
         }

@@ -51,9 +51,9 @@ impl<W: Waiting> Driver<W> {
         self.watch_all();
     }
 
-    /// Tells all others where guests are that have come and are connected now. Without it a domain
-    /// that has asked for one in vain asks again only after a second, and one that knows another
-    /// MAC under its address goes on with that for half a minute.
+    /// Tells all others where guests are that have come and are connected now, where they may have
+    /// to know. Without it a domain that has asked for one in vain asks again only after a second,
+    /// and one that knows another MAC under its address goes on with that for half a minute.
     fn announce(&mut self) {
         let connected = |vif: &VifPort| vif.state() == XenbusState::Connected;
         let vifs = self.switch.ports.vifs();
@@ -84,8 +84,9 @@ impl<W: Waiting> Driver<W> {
                 let reach = self.guests.reach(&vif)?;
                 let number = self.welcome(&vif, reach)?;
                 if let Some(port) = self.switch.ports.vif_mut(number) {
-                    // Others may have asked for it in vain, or know who has had them before.
-                    port.announced = vif.addresses;
+                    if vif.announces {
+                        port.announced = vif.addresses;
+                    }
                     // What the other end has done was told before there was a port for it.
                     port.advance();
                 }
