@@ -241,11 +241,8 @@ impl LiveConfig {
     /// There is none of this name, or why not.
     pub fn may_leave(&self, name: &str) -> Result<(), String> {
         let guest = self.config.guests.iter().find(|guest| guest.name == name);
-        if guest.is_none() {
-            return Err(format!("there is no guest {name}"));
-        }
-        let vifs = guest.into_iter().flat_map(|guest| &guest.vifs);
-        match vifs.filter_map(|vif| vif.pdev.as_ref()).next() {
+        let guest = guest.ok_or_else(|| format!("there is no guest {name}"))?;
+        match guest.vifs.iter().find_map(|vif| vif.pdev.as_ref()) {
             Some(pdev) => Err(format!(
                 "guest {name} has queue {} of NIC {} for its own: such guests stay as long as the \
                  machine",

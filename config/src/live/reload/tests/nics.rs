@@ -1,0 +1,351 @@
+//! NICs that differ.
+
+use super::*;
+use crate::domain::{DriverConfig, NicConfig, NicKind};
+use abi::machine::{Device, Domain};
+
+const TAP: &str = "[[nic]]\nname = \"tap\"\nkind = \"tap\"\naddresses = [\"10.0.0.9/24\"]\n";
+
+/// The words of each step that is about NICs, and the names of the NICs from then on.
+fn nic_steps(live: &Live, file: &str) -> Vec<(String, Vec<String>)> {
+    let difference = against(live, file).unwrap();
+    assert_eq!(short(&difference), "");
+    let steps = difference.nics.iter().map(|step| {
+        let nics = crate::live::nics::read(&step.nics).unwrap();
+        let names = nics.into_iter().map(|nic| nic.name).collect();
+        (step.changes.join("; "), names)
+    });
+    steps.collect()
+}
+
+#[test]
+fn taps_come_and_go_and_change_by_going_and_coming_again() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let plain = live(FILE);
+    assert_eq!(nic_steps(&plain, FILE), []);
+    let with = format!("{TAP}{FILE}");
+    let comes = ("NIC tap is new".to_owned(), names(&["wire", "tap"]));
+    assert_eq!(nic_steps(&plain, &with), [comes]);
+
+    // As the manager keeps it.
+    let mut there = plain.clone();
+    let step = against(&plain, &with).unwrap().nics.remove(0);
+    assert_eq!(step.come, ["tap".to_owned()].into());
+    let mut config = LiveConfig::of(&plain).unwrap();
+    config.set_nics(&step.nics).unwrap();
+    there.nics = Some(step.nics.clone());
+    assert_eq!(LiveConfig::of(&there).unwrap(), config);
+    assert_eq!(nic_steps(&there, &with), []);
+    let gone = "NIC tap is not in the file any more".to_owned();
+    assert_eq!(nic_steps(&there, FILE), [(gone, names(&["wire"]))]);
+    let slow = format!("{}{FILE}", TAP.replacen("kind", "mtu = 1400\nkind", 1));
+    assert_eq!(
+        nic_steps(&there, &slow),
+        [
+            (
+                "NIC tap: `mtu` is 1400 and was left out".to_owned(),
+                names(&["wire"])
+            ),
+            ("NIC tap is there again".to_owned(), names(&["wire", "tap"])),
+        ]
+    );
+}
+
+#[test]
+fn nics_that_share_what_is_given_out_at_the_start_stay() {
+    let queues = "queues = \"vmq\"\n";
+    let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nwrite = \"f\"\n";
+    let fixed = FILE.replacen("[driver]", "[driver]\nrestart = false", 1);
+    for (before, now) in [
+        (format!("{XDP}{queues}{FILE}"), FILE.to_owned()),
+        (
+            format!("{XDP}{queues}{FILE}"),
+            format!("{TAP}{XDP}{queues}{FILE}"),
+        ),
+        (FILE.to_owned(), format!("{XDP}{queues}{FILE}")),
+        (FILE.to_owned(), format!("{pcap}{FILE}")),
+        (fixed.clone(), format!("{TAP}{fixed}")),
+    ] {
+        let why = against(&live(&before), &now).unwrap_err();
+        assert!(why.contains("that cannot change while"), "{why}");
+    }
+}
+
+/// A TAP is followed by its queues.
+#[test]
+fn a_nic_comes_and_goes_with_the_queues_that_are_given_by_load() {
+    const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 3\n";
+    let with = format!("{TAP}{QUEUES}{FILE}");
+    let tap = |worker: &Domain, told: &DriverConfig, name: &str| {
+        let nic = told.nics.iter().find(|nic| nic.name == name).unwrap();
+        let NicKind::Tap { device, queues, .. } = &nic.kind else {
+            panic!("{nic:?}");
+        };
+        let devices = &worker.devices[*device as usize..];
+        assert!(matches!(devices[0], Device::Tap(_)), "{devices:?}");
+        for (at, queue) in (1..).zip(queues) {
+            assert_eq!(
+                (*queue, &devices[at]),
+                (device + at as u32, &Device::TapQueue)
+            );
+        }
+        (*device, queues.len())
+    };
+    let (first_worker, first_told, _) = running(FILE);
+    let (there, worker, told) = refitted(&live(FILE), (&first_worker, &first_told), &with);
+    let first = tap(&worker, &told, "tap");
+    assert_eq!(first.1, 3);
+    // One behind it stays where it is; what comes fits the gap, or goes behind all.
+    let second = TAP
+        .replace("\"tap\"\nkind", "\"second\"\nkind")
+        .replace(".9/", ".8/");
+    let both = format!("{second}{with}");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &both);
+    let behind = tap(&worker, &told, "second");
+    assert_eq!(behind, (first.0 + 4, 0));
+    let alone = format!("{second}{FILE}");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &alone);
+    let gap = &worker.devices[first.0 as usize..behind.0 as usize];
+    assert_eq!(*gap, [const { Device::Nothing }; 4]);
+    let more = both.replace("vmq_queues = 3", "vmq_queues = 4");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &more);
+    assert_eq!(tap(&worker, &told, "second"), behind);
+    assert_eq!(tap(&worker, &told, "tap"), (behind.0 + 1, 4));
+    let (there, worker, told) = refitted(&there, (&worker, &told), &alone);
+    let (_, worker, told) = refitted(&there, (&worker, &told), &both);
+    assert_eq!(tap(&worker, &told, "tap"), first);
+    assert_eq!(tap(&worker, &told, "second"), behind);
+
+    // A gap behind all is grown into.
+    let (there, worker, told) = refitted(&live(FILE), (&first_worker, &first_told), &with);
+    let (there, worker, told) = refitted(&there, (&worker, &told), FILE);
+    let more = with.replace("vmq_queues = 3", "vmq_queues = 7");
+    let (_, worker, told) = refitted(&there, (&worker, &told), &more);
+    assert_eq!(tap(&worker, &told, "tap"), (first.0, 7));
+}
+
+#[test]
+fn a_worker_with_other_nics_keeps_the_numbers_of_its_other_devices() {
+    let local = TAP
+        .replace("\"tap\"", "\"local\"")
+        .replace("10.0.0.9", "10.0.0.8");
+    let two = format!("{TAP}{local}{FILE}");
+    let config = parse("f", &two).unwrap();
+    let file = File {
+        name: "f".into(),
+        text: two.clone(),
+    };
+    let machine = crate::live::machine(&config, &[file]).unwrap();
+    let before = &machine.domains[0];
+    let told: DriverConfig = serde_json::from_str(&before.config).unwrap();
+    let live = machine.live.unwrap();
+    let mut running = LiveConfig::of(&live).unwrap();
+    let step = against(&live, &format!("{local}{FILE}"))
+        .unwrap()
+        .nics
+        .remove(0);
+    running.set_nics(&step.nics).unwrap();
+    let without = running.refit(0, before, &told, &step.come).unwrap();
+    assert_eq!(without.domain.devices[0], Device::Nothing);
+    assert_eq!(without.domain.devices[1], before.devices[1]);
+    assert!(without.domain.frames < before.frames);
+    let local_kind = told.nics[1].kind.clone();
+    assert!(matches!(local_kind, NicKind::Local { device: 1, .. }));
+    assert_eq!(without.nics[0].kind, local_kind);
+
+    // What comes takes the number that is free, and the machine is as large as before.
+    let live = Live {
+        nics: Some(step.nics),
+        ..live
+    };
+    let back = against(&live, &two).unwrap().nics.remove(0);
+    running.set_nics(&back.nics).unwrap();
+    let told_without = DriverConfig {
+        nics: without.nics,
+        ..told.clone()
+    };
+    let with = running.refit(0, &without.domain, &told_without, &back.come);
+    let with = with.unwrap();
+    assert_eq!(with.domain.frames, before.frames);
+    assert_eq!(with.domain.devices, before.devices);
+    assert_eq!(with.nics.len(), told.nics.len());
+    let tap = with.nics.iter().find(|nic| nic.name == "tap").unwrap();
+    assert!(matches!(tap.kind, NicKind::Tap { device: 0, .. }));
+}
+
+/// The machine of a file, what its first worker is told, and its configuration as it is.
+fn running(file: &str) -> (Domain, DriverConfig, LiveConfig) {
+    let config = parse("f", file).unwrap();
+    let files = [File {
+        name: "f".into(),
+        text: file.into(),
+    }];
+    let mut machine = crate::live::machine(&config, &files).unwrap();
+    let worker = machine.domains.remove(0);
+    let told = serde_json::from_str(&worker.config).unwrap();
+    let config = LiveConfig::of(&machine.live.unwrap()).unwrap();
+    (worker, told, config)
+}
+
+const XDP: &str = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nbuffers = 512\n";
+
+/// What a worker becomes by the only step to a file.
+fn refitted(
+    live: &Live,
+    (domain, driver): (&Domain, &DriverConfig),
+    file: &str,
+) -> (Live, Domain, DriverConfig) {
+    let step = against(live, file).unwrap().nics.remove(0);
+    let mut config = LiveConfig::of(live).unwrap();
+    config.set_nics(&step.nics).unwrap();
+    let refitted = config.refit(0, domain, driver, &step.come).unwrap();
+    let nics = refitted.nics;
+    let driver = DriverConfig {
+        nics,
+        ..driver.clone()
+    };
+    let nics = Some(step.nics);
+    let live = Live {
+        nics,
+        ..live.clone()
+    };
+    (live, refitted.domain, driver)
+}
+
+/// Where the rings of the NIC `x` lie, and its first frame: what the driver is told, and what its
+/// device is, agree.
+fn socket(domain: &Domain, driver: &DriverConfig) -> (u32, u32) {
+    let nic = driver.nics.iter().find(|nic| nic.name == "x").unwrap();
+    let NicKind::Xdp {
+        device, rings_slot, ..
+    } = nic.kind
+    else {
+        panic!("{nic:?}");
+    };
+    let Device::Xdp(xdp) = &domain.devices[device as usize] else {
+        panic!("{domain:?}");
+    };
+    assert_eq!(xdp.rings_slot, rings_slot);
+    (rings_slot, xdp.first_frame)
+}
+
+#[test]
+fn the_rings_of_a_socket_that_comes_lie_behind_the_guests() {
+    let before = format!("{TAP}{FILE}");
+    let (worker, told, _) = running(&before);
+    let there = live(&before);
+    let end = crate::live::guests_end(worker.window_slots);
+    let with = format!("{TAP}{FILE}{XDP}");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &with);
+    let (rings, behind_two) = socket(&worker, &told);
+    assert_eq!(rings, end);
+
+    // One that stays keeps its rings; its buffers follow those of the NICs before it.
+    let (there, worker, told) = refitted(&there, (&worker, &told), &format!("{FILE}{XDP}"));
+    let (rings, behind_one) = socket(&worker, &told);
+    assert_eq!(rings, end);
+    assert!(behind_one < behind_two, "{behind_one} {behind_two}");
+    let (there, worker, told) = refitted(&there, (&worker, &told), &with);
+    assert_eq!(socket(&worker, &told), (end, behind_one));
+
+    // It goes, and one that comes has its place.
+    let (there, worker, told) = refitted(&there, (&worker, &told), &before);
+    let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
+    assert!(!worker.devices.iter().any(is_xdp));
+    let (_, worker, told) = refitted(&there, (&worker, &told), &with);
+    assert_eq!(socket(&worker, &told).0, end);
+}
+
+#[test]
+fn a_socket_of_the_file_keeps_its_rings_and_there_is_room_for_some_more() {
+    let file = format!("{XDP}{FILE}");
+    let (worker, told, _) = running(&file);
+    assert_eq!(socket(&worker, &told), (0, 0));
+    let more = |count: usize, buffers: u32| {
+        let one = |n| format!("[[nic]]\nname = \"y{n}\"\nkind = \"xdp\"\nbuffers = {buffers}\n");
+        (0..count).map(one).collect::<String>() + &file
+    };
+    let (_, worker, told) = refitted(&live(&file), (&worker, &told), &more(8, 4096));
+    assert_eq!(socket(&worker, &told), (0, 0));
+    let rings = worker.devices.iter().filter_map(|device| match device {
+        Device::Xdp(xdp) => Some(xdp.rings_slot),
+        _ => None,
+    });
+    let places: std::collections::BTreeSet<u32> = rings.collect();
+    assert_eq!(places.len(), 9, "each has a place of its own: {places:?}");
+
+    let (worker, told, mut config) = running(&file);
+    let step = against(&live(&file), &more(1, 65_536))
+        .unwrap()
+        .nics
+        .remove(0);
+    config.set_nics(&step.nics).unwrap();
+    let why = config.refit(0, &worker, &told, &step.come).unwrap_err();
+    assert!(
+        why.starts_with("NIC y0: its rings take 1028 slots"),
+        "{why}"
+    );
+}
+
+#[test]
+fn cables_in_memory_come_and_go_and_files_only_go() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let slower = FILE.replacen("delay_us = 4", "delay_us = 5", 1);
+    let changed = "NIC wire: `delay_us` is 5 instead of 4".to_owned();
+    let again = "NIC wire is there again".to_owned();
+    let steps = [(changed, names(&[])), (again, names(&["wire"]))];
+    assert_eq!(nic_steps(&live(FILE), &slower), steps);
+
+    let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nread = \"r\"\nwrite = \"w\"\n";
+    let with = format!("{pcap}{FILE}");
+    // It bears that others come.
+    let comes = ("NIC tap is new".to_owned(), names(&["p", "wire", "tap"]));
+    assert_eq!(nic_steps(&live(&with), &format!("{TAP}{with}")), [comes]);
+    let step = against(&live(&with), FILE).unwrap().nics.remove(0);
+    let (worker, told, mut config) = running(&with);
+    assert!(matches!(worker.devices[1], Device::Write(_)));
+    config.set_nics(&step.nics).unwrap();
+    let without = config.refit(0, &worker, &told, &step.come).unwrap();
+    assert_eq!(without.domain.devices, [Device::Nothing, Device::Nothing]);
+    assert!(matches!(
+        without.nics[..],
+        [NicConfig {
+            kind: NicKind::Sim { .. },
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn nics_that_are_too_many_for_a_domain_are_refused_in_a_line() {
+    let (worker, told, config) = running(FILE);
+    let tap = |name: String, buffers: i64| {
+        let keys = [
+            ("name", Setting::Text(name)),
+            ("kind", Setting::Text("tap".into())),
+            ("buffers", Setting::Number(buffers)),
+        ];
+        let keys = keys.map(|(key, value)| (key.to_owned(), value));
+        Setting::Section(keys.into())
+    };
+    for (number, buffers, why) in [
+        (
+            40,
+            65_536,
+            "[driver]: domain driver needs 1321024 page frames; 1048576 is the most: ",
+        ),
+        (
+            600,
+            64,
+            "[driver]: domain driver needs 600 devices; 496 is the most: ",
+        ),
+    ] {
+        let taps: Vec<Setting> = (0..number).map(|n| tap(format!("t{n}"), buffers)).collect();
+        let mut config = config.clone();
+        config.set_nics(&taps).unwrap();
+        let refused = config.refit(0, &worker, &told, &BTreeSet::new());
+        let refused = refused.unwrap_err();
+        assert!(refused.starts_with(why), "{refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
+    }
+}

@@ -1,0 +1,281 @@
+use super::*;
+use crate::args::Args;
+use crate::child::Helper;
+use abi::core::{CPU_WORDS, NewDomain, RingPlace, Text};
+use abi::xdp::XdpControl;
+use monitor::{DeviceControl, Hypervisor};
+use rustix::net::sockopt::set_socket_linger;
+use shmem::Region;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use testing::PATIENCE;
+
+fn core() -> Core {
+    let args = Args {
+        state: None,
+        beside: "/nowhere".into(),
+        programs: "/nowhere".into(),
+        with_reader: false,
+        of_manager: Vec::new(),
+    };
+    let (signals, _signal) = UnixStream::pair().unwrap();
+    let hypervisor = Hypervisor::new(None).unwrap();
+    Core::new(hypervisor, args, signals, 0).unwrap()
+}
+
+/// The last descriptor of a device may take long to close: the next netd does it.
+#[test]
+fn what_is_closed_while_netd_is_away_is_not_closed_here() {
+    let mut core = core();
+    let (mut other_end, end) = UnixStream::pair().unwrap();
+    other_end.set_nonblocking(true).unwrap();
+    let state = sealed::write("device", b"").unwrap();
+    let device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, end.into()]);
+    core.units.kept.insert(1, device);
+    core.close(0, 1).unwrap();
+    assert!(!core.units.knows(1) && core.units.is_any_closing());
+    let error = other_end.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "it is open");
+}
+
+/// A descriptor whose closing takes a minute, or until the other end is dropped: nobody reads
+/// what was sent by it.
+fn slow() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    one.set_nonblocking(true).unwrap();
+    while (&one).write(&[0; 1 << 16]).is_ok() {}
+    one.set_nonblocking(false).unwrap();
+    set_socket_linger(&one, Some(Duration::from_secs(60))).unwrap();
+    (one.into(), other)
+}
+
+/// What was sent by it comes, and after it the end, as soon as it is closed.
+fn is_closed(mut other: TcpStream) {
+    other.set_read_timeout(Some(10 * PATIENCE)).unwrap();
+    let end = std::io::copy(&mut other, &mut std::io::sink());
+    assert!(end.is_ok(), "it is open: {end:?}");
+}
+
+/// Each is the last one: netd is dead, which was not seen yet.
+#[test]
+fn what_closes_slowly_is_not_waited_for() {
+    let mut core = core();
+    core.netd = Helper::new(Path::new("/bin"), "true", None);
+    core.netd.start(0).unwrap();
+    let (fds, others): (Vec<_>, Vec<_>) = [(); 5].map(|()| slow()).into_iter().unzip();
+    let [of_device, opened, unwanted, refused, of_socket] = fds.try_into().unwrap();
+    let began = Instant::now();
+    let state = sealed::write("device", b"").unwrap();
+    let device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, of_device]);
+    core.units.kept.insert(1, device);
+    assert!(core.netd.listens());
+    core.close(0, 1).unwrap();
+    let socket = NewSocket {
+        domain: DomId(1),
+        on: 2,
+        of: None,
+        first_frame: 0,
+        frames: 1,
+        chunk_bytes: 2048,
+        entries: 64,
+        rings_slot: 0,
+    };
+    let said = |core: &mut Core, waits: Option<Waits>, message: Outcome, fd: OwnedFd| {
+        let token = waits.map_or(u32::MAX, |waits| core.units.wait(0, waits));
+        let mut fds = vec![fd];
+        core.outcome(Record { token, message }, &mut fds);
+        core.hypervisor.close(fds);
+    };
+    let message = || Outcome::Opened { given: 0 };
+    said(&mut core, Some(Waits::Closed(None)), message(), opened);
+    said(&mut core, None, message(), unwanted);
+    let waits = Waits::Bind(socket, SOCKETS, vec![refused]);
+    let why = sealed::write("why", b"so").unwrap();
+    said(
+        &mut core,
+        Some(waits),
+        Outcome::Refused { is_busy: false },
+        why,
+    );
+    core.units
+        .wait(0, Waits::Bind(socket, SOCKETS, vec![of_socket]));
+    core.lose_netd(0);
+    assert!(began.elapsed() < Duration::from_secs(30), "it has waited");
+    others.into_iter().for_each(is_closed);
+}
+
+fn new_domain(replaces: Option<DomId>, program: Program) -> NewDomain {
+    NewDomain {
+        replaces,
+        name: Text::cut("d"),
+        program,
+        frames: 4,
+        grant_entries: 0,
+        window_slots: 64,
+        collateral: 0,
+        weight: 1,
+        devices: 1,
+        cpus: [0; CPU_WORDS],
+        tsc_hz: 0,
+    }
+}
+
+/// A machine with a domain of this program that has a socket on device 1.
+fn with_socket(program: Program) -> (Core, DomId) {
+    let mut core = core();
+    let first = created(&mut core, None, program);
+    let (on, unit, is_queue) = (1, SOCKETS, false);
+    let task = Task::TakeUpSocket { on, unit, is_queue };
+    let file = sealed::write("socket", b"").unwrap();
+    core.units.kept.insert(unit, Unit::new(task, vec![file]));
+    let frames = frames(&core, first);
+    let control = Arc::new(Socket {
+        netd: Arc::clone(&core.control),
+        unit,
+        is_queue,
+        is_sound: AtomicBool::new(false),
+    });
+    let bound = Bound {
+        socket: socket(first),
+        rings: [RingPlace::default(); 4],
+        lasts: Some(frames),
+        control,
+    };
+    core.give_bound(bound).unwrap();
+    (core, first)
+}
+
+fn created(core: &mut Core, replaces: Option<DomId>, program: Program) -> DomId {
+    create(core, new_domain(replaces, program))
+}
+
+fn create(core: &mut Core, domain: NewDomain) -> DomId {
+    let config = vec![sealed::write("config", b"").unwrap()];
+    let created = core.create(domain, &config);
+    let (id, _) = created.unwrap().unwrap();
+    DomId(id as u16)
+}
+
+fn socket(domain: DomId) -> NewSocket {
+    NewSocket {
+        domain,
+        on: 1,
+        of: None,
+        first_frame: 0,
+        frames: 2,
+        chunk_bytes: 2048,
+        entries: 64,
+        rings_slot: 0,
+    }
+}
+
+fn frames(core: &Core, id: DomId) -> Arc<Region> {
+    Arc::clone(&core.hypervisor.memory(id).unwrap().frames)
+}
+
+fn end(core: &mut Core, id: DomId) {
+    core.hypervisor.give_up(id, "over");
+    testing::wait_for("it is not gone", || {
+        core.hypervisor.handle(0);
+        core.tell_lives();
+        let stage = core.hypervisor.domain(id)?.life.stage;
+        (stage == Stage::Gone).then_some(())
+    });
+}
+
+fn find_sound(core: &Core) {
+    let control = &core.lasting[&1].control;
+    assert_eq!(control.control(XdpControl::Sound.encode()), Ok(0));
+}
+
+#[test]
+fn a_socket_goes_on_with_the_driver_domain_that_takes_its_domains_place() {
+    let (mut core, first) = with_socket(Program::Driver);
+    let before = frames(&core, first);
+    find_sound(&core);
+    end(&mut core, first);
+    let next = created(&mut core, Some(first), Program::Driver);
+    assert!(Arc::ptr_eq(&frames(&core, next), &before));
+    assert_eq!(
+        core.give_socket(0, socket(next), Vec::new())
+            .unwrap()
+            .unwrap()
+            .0,
+        0
+    );
+    assert!(core.control.take_closed().is_empty());
+    // It has not said so itself.
+    end(&mut core, next);
+    assert!(core.lasting.is_empty());
+    let last = created(&mut core, Some(next), Program::Driver);
+    assert!(!Arc::ptr_eq(&frames(&core, last), &before));
+    assert_eq!(core.control.take_closed(), [SOCKETS]);
+}
+
+/// As long as it is there, the device's name is taken for who comes next.
+#[test]
+fn a_socket_that_waits_for_the_next_domain_is_closed_before_its_device() {
+    let (mut core, first) = with_socket(Program::Driver);
+    let device = Unit::new(Task::TakeUp { unit: 1, given: 0 }, Vec::new());
+    core.units.kept.insert(1, device);
+    find_sound(&core);
+    end(&mut core, first);
+    created(&mut core, Some(first), Program::Driver);
+    core.close(0, 1).unwrap();
+    let closed = core.units.waiting.values().map(|(_, waits)| match waits {
+        Waits::Close(unit, _) => *unit,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(closed.collect::<Vec<_>>(), [SOCKETS, 1]);
+    assert!(core.units.kept.is_empty());
+}
+
+/// What is not sound, not a driver domain's, another's, or of another size.
+#[test]
+fn a_socket_goes_on_with_no_other_domain() {
+    use Program::{Driver, Guest};
+    for (program, next, is_sound, more_frames) in [
+        (Driver, Driver, false, 0),
+        (Guest, Guest, true, 0),
+        (Guest, Driver, true, 0),
+        (Driver, Guest, true, 0),
+        (Driver, Driver, true, 1),
+    ] {
+        let (mut core, first) = with_socket(program);
+        let other = created(&mut core, None, Driver);
+        let before = frames(&core, first);
+        if is_sound {
+            find_sound(&core);
+        }
+        end(&mut core, first);
+        let mut next = new_domain(Some(first), next);
+        next.frames += more_frames;
+        let next = create(&mut core, next);
+        assert!(!Arc::ptr_eq(&frames(&core, next), &before));
+        // Who asks makes one of its own, for which there is no netd here.
+        let asked = core.give_socket(0, socket(other), Vec::new());
+        assert!(asked.unwrap_err().is_busy);
+        assert!(core.lasting.is_empty());
+        assert_eq!(core.control.take_closed(), [SOCKETS], "it is closed");
+    }
+}
+
+#[test]
+fn rings_that_do_not_fit_their_slots_are_refused() {
+    let ring = |pages| RingPlace { page: 5, pages };
+    let slots = ring_slots(512);
+    let places = |rings, first| places(&rings, first, 512);
+    let found = places([ring(1), ring(0), ring(slots), ring(0)], 7).unwrap();
+    let slot = |n: usize| (found[n].slot.0, found[n].pages);
+    assert_eq!(
+        (found.len(), slot(0), slot(1)),
+        (2, (7, 1), (7 + slots, slots))
+    );
+    assert!(places([ring(slots + 1); 4], 0).is_err());
+    assert!(places([ring(1); 4], u32::MAX - 1).is_err());
+}
