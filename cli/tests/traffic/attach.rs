@@ -2,12 +2,13 @@
 
 use crate::machine::{Machine, text};
 use crate::processes::{descriptors, kill};
-use crate::reload::ask;
+use crate::reload::{ask, socket};
 use crate::returning::Inside;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -69,6 +70,35 @@ pub(crate) fn loses_interface(machine: &Machine, place: usize) {
     wait_until("the interface has stayed", || {
         !has_interface(machine, place)
     });
+}
+
+/// It asks as soon as anybody listens, in one breath: how the machine stands, and for a guest.
+#[test]
+fn who_asks_before_the_machine_is_complete_is_answered_when_it_is() {
+    // A machine may be complete before this process has had its turn.
+    let was_early = (0..20).any(|_| {
+        let guests = "[[guest]]\nname = \"g{}\"\n[[guest.vif]]\nendpoint = \"sink\"\n";
+        let guests: String = (0..8)
+            .map(|n| guests.replace("{}", &n.to_string()))
+            .collect();
+        let Some(machine) = Machine::begin(&[], &NAMES, |_| format!("[driver]\n{guests}")) else {
+            return true;
+        };
+        let connect = || UnixStream::connect(socket(&machine)).ok();
+        let mut stream = wait_for("nobody listens", connect);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let guest = json!({ "name": "late", "vif": [{ "endpoint": "sink" }] });
+        let attach = json!({ "op": "attach", "guest": guest });
+        let both = format!("{}\n{attach}\n", json!({ "op": "status" }));
+        stream.write_all(both.as_bytes()).unwrap();
+        let mut answers = BufReader::new(stream).lines();
+        let mut answer = || serde_json::from_str(&answers.next().unwrap().unwrap()).unwrap();
+        let (status, attached): (Value, Value) = (answer(), answer());
+        assert_eq!(attached["domain"], "late", "{attached}");
+        assert!(domains(&machine).contains(&"late".to_owned()));
+        status["up_took_ns"].is_null()
+    });
+    assert!(was_early, "the machine was always complete");
 }
 
 /// Names of the machine's domains.

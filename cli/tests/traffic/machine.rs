@@ -39,6 +39,17 @@ impl Machine {
         names: &[N],
         config: impl FnOnce(&[String]) -> String,
     ) -> Option<Self> {
+        let machine = Self::begin(needed, names, config)?;
+        machine.wait_until_up();
+        Some(machine)
+    }
+
+    /// One that may not be up yet.
+    pub(crate) fn begin<N: ToString>(
+        needed: &[&str],
+        names: &[N],
+        config: impl FnOnce(&[String]) -> String,
+    ) -> Option<Self> {
         let one = alone();
         require!(machine);
         for needed in needed {
@@ -61,14 +72,12 @@ impl Machine {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let machine = Self {
+        Some(Self {
             up,
             folder,
             places,
             _one: one,
-        };
-        machine.wait_until_up();
-        Some(machine)
+        })
     }
 
     fn wait_until_up(&self) {

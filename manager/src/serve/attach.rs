@@ -43,7 +43,7 @@ impl Server<'_> {
         now: u64,
     ) -> Result<(), String> {
         if !self.restarts_now() {
-            return Err("the machine is on its way up or down".into());
+            return Err("the machine is on its way down".into());
         }
         let config = live_config(&mut self.config, self.world.shape())?;
         let admitted = self.world.admit(config, guest)?;

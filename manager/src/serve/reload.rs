@@ -27,7 +27,7 @@ impl Server<'_> {
         now: u64,
     ) -> Result<(), String> {
         if !self.restarts_now() {
-            return Err("the machine is on its way up or down".into());
+            return Err("the machine is on its way down".into());
         }
         if self.reload.is_some() {
             return Err("another reload is under way: try again when it is done".into());

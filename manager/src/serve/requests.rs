@@ -19,6 +19,17 @@ const ROOM_AGAIN_NS: u64 = 1_000_000;
 /// Bytes of a status or an audit: far above those of the largest machine.
 const BYTES_MAX: usize = 256 << 20;
 
+/// Whether a request alters what a machine is made of; its end does not wait for its beginning.
+fn alters(request: &Control) -> bool {
+    match request {
+        Control::Attach { .. }
+        | Control::Detach { .. }
+        | Control::Reload { .. }
+        | Control::Restart { .. } => true,
+        Control::Status | Control::Grants | Control::Relay { .. } | Control::Down => false,
+    }
+}
+
 impl Server<'_> {
     /// Sees to every request that has arrived.
     pub(super) fn requests(&mut self, now: u64) {
@@ -38,6 +49,10 @@ impl Server<'_> {
             return self.answer(id, &refusal(why.to_owned()), now);
         }
         match request {
+            // A client may speak to a machine as soon as it is started.
+            Ok(request) if self.is_coming() && alters(&request) => {
+                self.wait_for(id, Waits::Complete(line.to_vec()));
+            }
             Ok(Control::Status) => match self.status(now) {
                 Ok(status) => self.answer(id, &status, now),
                 Err(error) => self.answer(id, &refusal(error.why), now),
@@ -86,6 +101,20 @@ impl Server<'_> {
                 }
             }
             Err(error) => self.answer(id, &refusal(format!("no such request: {error}")), now),
+        }
+    }
+
+    /// Sees to every request that has waited for the machine.
+    pub(super) fn requests_held(&mut self, now: u64) {
+        let mut held = Vec::new();
+        for (&id, client) in &mut self.clients {
+            if let Waits::Complete(line) = &mut client.waits {
+                held.push((id, std::mem::take(line)));
+                client.waits = Waits::Nothing;
+            }
+        }
+        for (id, line) in held {
+            self.request(id, &line, now);
         }
     }
 
