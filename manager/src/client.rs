@@ -2,6 +2,7 @@
 
 use crate::access::Right;
 use abi::DomId;
+use abi::machine::Control;
 use abi::reload::REQUEST_MAX;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -36,8 +37,8 @@ pub(crate) enum Waits {
     /// A domain's next start, by its place in the machine and its starts before, until the time
     /// given.
     Start(usize, u64, u64),
-    /// The machine, which is not complete yet: then this request of the client's is seen to.
-    Complete(Vec<u8>),
+    /// The machine, which is not complete yet: then this request is seen to.
+    Complete(Control),
     /// A guest that comes or goes, or several: their attach, detach or reload answers.
     Change,
     /// The end of everything.

@@ -145,7 +145,7 @@ impl<'a> Server<'a> {
                 self.complete_ns = Some(now);
                 self.inherit();
                 self.keep().map_err(|refusal| refusal.why)?;
-                self.requests_held(now);
+                self.requests(now);
                 return Ok(now.saturating_sub(self.began_ns));
             }
             if let Some(failure) = self.failure(now) {
@@ -469,11 +469,6 @@ impl<'a> Server<'a> {
     /// for then its start has failed.
     fn restarts_now(&self) -> bool {
         self.complete_ns.is_some() && self.ending.is_none()
-    }
-
-    /// Whether the machine is not complete yet, and may become so.
-    fn is_coming(&self) -> bool {
-        self.complete_ns.is_none() && self.ending.is_none()
     }
 
     /// Starts domains again that have ended.

@@ -26,9 +26,6 @@ impl Server<'_> {
         is_dry: bool,
         now: u64,
     ) -> Result<(), String> {
-        if !self.restarts_now() {
-            return Err("the machine is on its way down".into());
-        }
         if self.reload.is_some() {
             return Err("another reload is under way: try again when it is done".into());
         }

@@ -19,22 +19,18 @@ const ROOM_AGAIN_NS: u64 = 1_000_000;
 /// Bytes of a status or an audit: far above those of the largest machine.
 const BYTES_MAX: usize = 256 << 20;
 
-/// Whether a request alters what a machine is made of; its end does not wait for its beginning.
-fn alters(request: &Control) -> bool {
-    match request {
-        Control::Attach { .. }
-        | Control::Detach { .. }
-        | Control::Reload { .. }
-        | Control::Restart { .. } => true,
-        Control::Status | Control::Grants | Control::Relay { .. } | Control::Down => false,
-    }
-}
-
 impl Server<'_> {
-    /// Sees to every request that has arrived.
+    /// Sees to every request that has arrived, or has waited until the machine was complete.
     pub(super) fn requests(&mut self, now: u64) {
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
+            let waits = self.clients.get_mut(&id).map(|client| &mut client.waits);
+            if self.complete_ns.is_some()
+                && let Some(waits @ Waits::Complete(_)) = waits
+                && let Waits::Complete(request) = std::mem::replace(waits, Waits::Nothing)
+            {
+                self.alter(id, request, now);
+            }
             while let Some(line) = self.clients.get_mut(&id).and_then(|c| c.next_line()) {
                 self.request(id, &line, now);
             }
@@ -49,10 +45,6 @@ impl Server<'_> {
             return self.answer(id, &refusal(why.to_owned()), now);
         }
         match request {
-            // A client may speak to a machine as soon as it is started.
-            Ok(request) if self.is_coming() && alters(&request) => {
-                self.wait_for(id, Waits::Complete(line.to_vec()));
-            }
             Ok(Control::Status) => match self.status(now) {
                 Ok(status) => self.answer(id, &status, now),
                 Err(error) => self.answer(id, &refusal(error.why), now),
@@ -72,26 +64,6 @@ impl Server<'_> {
                 }
                 None => self.answer(id, &refusal(format!("there is no domain {domain}")), now),
             },
-            Ok(Control::Restart { domain }) => {
-                if let Err(error) = self.restart_now(id, &domain, now) {
-                    self.answer(id, &refusal(error), now);
-                }
-            }
-            Ok(Control::Attach { guest }) => {
-                if let Err(error) = self.begin_attach(AskedBy::Client(id), &guest, now) {
-                    self.answer(id, &refusal(error), now);
-                }
-            }
-            Ok(Control::Detach { domain }) => {
-                if let Err(error) = self.detach_for(AskedBy::Client(id), &domain) {
-                    self.answer(id, &refusal(error), now);
-                }
-            }
-            Ok(Control::Reload { files, dry_run }) => {
-                if let Err(error) = self.begin_reload(id, files, dry_run, now) {
-                    self.answer(id, &refusal(error), now);
-                }
-            }
             Ok(Control::Down) => {
                 self.wait_for(id, Waits::End);
                 if self.ending.is_none() {
@@ -100,21 +72,28 @@ impl Server<'_> {
                     self.ending = Some(self.core.post(end, &[]));
                 }
             }
+            Ok(request) => self.alter(id, request, now),
             Err(error) => self.answer(id, &refusal(format!("no such request: {error}")), now),
         }
     }
 
-    /// Sees to every request that has waited for the machine.
-    pub(super) fn requests_held(&mut self, now: u64) {
-        let mut held = Vec::new();
-        for (&id, client) in &mut self.clients {
-            if let Waits::Complete(line) = &mut client.waits {
-                held.push((id, std::mem::take(line)));
-                client.waits = Waits::Nothing;
+    /// Alters what the machine is made of. Who asks before it is complete waits for that: a client
+    /// may speak to a machine as soon as it is started.
+    fn alter(&mut self, id: u64, request: Control, now: u64) {
+        let begun = match request {
+            _ if self.ending.is_some() => Err("the machine is on its way down".to_owned()),
+            _ if self.complete_ns.is_none() => {
+                self.wait_for(id, Waits::Complete(request));
+                Ok(())
             }
-        }
-        for (id, line) in held {
-            self.request(id, &line, now);
+            Control::Restart { domain } => self.restart_now(id, &domain, now),
+            Control::Attach { guest } => self.begin_attach(AskedBy::Client(id), &guest, now),
+            Control::Detach { domain } => self.detach_for(AskedBy::Client(id), &domain),
+            Control::Reload { files, dry_run } => self.begin_reload(id, files, dry_run, now),
+            _ => Err("it alters nothing".to_owned()),
+        };
+        if let Err(error) = begun {
+            self.answer(id, &refusal(error), now);
         }
     }
 
