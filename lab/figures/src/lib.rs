@@ -6,7 +6,8 @@
 //! | [`measure`] | exact CPU time of processes, what the hypervisor below took, cores |
 //! | [`stats`] | medians, intervals, verdicts |
 //! | [`metric`] | names of metrics: unit, better side |
-//! | [`report`] | a figure; JSON lines and tables of figures |
+//! | [`report`] | a figure; JSON lines, and cells of tables |
+//! | [`table`] | tables for people |
 //! | [`mod@csv`] | figures as comma-separated values |
 //! | [`plot`] | figures as SVG |
 //! | [`provenance`] | where figures come from |
@@ -34,5 +35,6 @@ pub mod report;
 pub mod sampler;
 pub mod socket;
 pub mod stats;
+pub mod table;
 
 pub use failure::{Failure, exit_code};

@@ -1,11 +1,10 @@
-//! Figures, and how they are printed: JSON lines for scripts, tables for people, data files.
+//! Figures, and how they are printed: JSON lines for scripts, cells for people, data files.
 
+use crate::file;
 use crate::metric;
 use crate::provenance::Provenance;
 use crate::stats::{self, Estimate, Verdict};
-use crate::{clean, file};
 use anyhow::Context as _;
-use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -232,27 +231,6 @@ impl From<Kept> for Figure {
     }
 }
 
-/// The line below a table's header.
-const HEADER_LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
-
-/// A table in the house's form: no more than 98 columns wide, figures to the right.
-#[must_use]
-pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING.header_separator(HEADER_LINE))
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(98)
-        .set_header(header);
-    for row in rows {
-        table.add_row(row.iter().map(|cell| clean::line(cell).into_owned()));
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table.to_string()
-}
-
 /// A number with about three significant digits, thousands set apart.
 #[must_use]
 pub fn number(value: f64) -> String {
@@ -284,19 +262,20 @@ pub fn number(value: f64) -> String {
 }
 
 /// A figure as a table's cell: the median, the interval if there is one, a mark if it is
-/// unresolved.
+/// unresolved. It breaks before the interval, if at all.
 #[must_use]
 pub fn cell(figure: Option<&Figure>) -> String {
     let Some((figure, value)) = figure.and_then(|f| Some((f, f.value?))) else {
         return "–".to_owned();
     };
     let mark = match figure.verdict {
-        Some(Verdict::Unresolved) => " ?",
+        Some(Verdict::Unresolved) => "\u{a0}?",
         _ => "",
     };
     match (figure.lo, figure.hi) {
         (Some(lo), Some(hi)) if figure.n > 1 && lo != hi => {
-            format!("{}{mark} [{}, {}]", number(value), number(lo), number(hi))
+            let (lo, hi) = (number(lo), number(hi));
+            format!("{}{mark} [{lo},\u{a0}{hi}]", number(value))
         }
         _ => format!("{}{mark}", number(value)),
     }
@@ -419,19 +398,6 @@ mod tests {
         ] {
             assert_eq!(number(value), text);
         }
-    }
-
-    #[test]
-    fn tables_stay_narrow() {
-        let rows = vec![vec![
-            "a long first column with words that can wrap ".repeat(4),
-            "1".to_owned(),
-        ]];
-        let text = table(&["what", "value"], &rows);
-        assert!(
-            text.lines().all(|line| line.chars().count() < 100),
-            "{text}"
-        );
     }
 
     #[test]

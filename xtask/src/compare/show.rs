@@ -4,8 +4,9 @@ use super::cells::{Cell, Outcome};
 use super::instructions::Count;
 use super::sides::Sides;
 use figures::metric;
-use figures::report::{number, table};
+use figures::report::number;
 use figures::stats::Side;
+use figures::table::table;
 use serde_json::{Value, json};
 
 /// A table per plan, and what was counted.

@@ -9,7 +9,7 @@ mod scratch;
 
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
-use figures::report::table;
+use figures::table::table;
 use scratch::{Ran, Scratch};
 use serde::Deserialize;
 use std::collections::BTreeMap;

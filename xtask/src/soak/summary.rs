@@ -2,8 +2,9 @@
 
 use super::victim::Victim;
 use anyhow::{Result, bail, ensure};
-use figures::report::{number, table};
+use figures::report::number;
 use figures::stats::ranks;
+use figures::table::table;
 use serde_json::Value;
 
 /// What the kill of a domain may cost the probe, milliseconds.

@@ -4,7 +4,8 @@ use super::findings::{COLUMN, Findings};
 use crate::plan::{Config, Direction};
 use client::Reach;
 use figures::provenance::Provenance;
-use figures::report::{Figure, Index, cell, covered, number, table};
+use figures::report::{Figure, Index, cell, covered, number};
+use figures::table::table;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 

@@ -16,8 +16,9 @@ use crate::plan::{
 use crate::runner::Samples;
 use figures::Failure;
 use figures::provenance::Provenance;
-use figures::report::{Figure, Index, cell, table};
+use figures::report::{Figure, Index, cell};
 use figures::stats::{self, EQUIVALENCE, Side};
+use figures::table::table;
 use serde::Deserialize;
 use std::path::Path;
 

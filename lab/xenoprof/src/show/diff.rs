@@ -5,8 +5,9 @@ use super::text::shortened;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::Session;
-use figures::report::{Figure, table};
+use figures::report::Figure;
 use figures::stats::Verdict;
+use figures::table::table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 

@@ -3,7 +3,8 @@
 use super::sums::{COARSE_NOTE, GOOD, Sums, behalf, outside, traffic};
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Mode, Session};
-use figures::report::{number, table};
+use figures::report::number;
+use figures::table::table;
 use std::fmt::Write as _;
 
 pub(super) fn report(

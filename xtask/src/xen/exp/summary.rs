@@ -2,8 +2,9 @@
 
 use super::cells::{COLUMNS, cells};
 use super::kept::Window;
-use figures::report::{self, Figure, Index, cell, number, table};
+use figures::report::{self, Figure, Index, cell, number};
 use figures::stats::{Side, Verdict, against, estimate, ratios};
+use figures::table::table;
 use std::collections::BTreeMap;
 
 /// The plan's name.

@@ -3,8 +3,8 @@
 use super::rows::{Measured, short};
 use crate::plan::{Column, Config, Plan, Ratio};
 use crate::runner::{Samples, Series};
-use figures::report::{self, Figure, Index};
-use figures::stats;
+use figures::report::{Figure, Index};
+use figures::{stats, table};
 
 /// Acknowledgements, where a plan spoils the wire or changes them.
 pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> String {
@@ -33,7 +33,7 @@ pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> Str
         row
     };
     let rows: Vec<_> = all.iter().map(row).collect();
-    format!("{}\n\n", report::table(&header, &rows))
+    format!("{}\n\n", table::table(&header, &rows))
 }
 
 /// What an acknowledgement more costs, `cycles_per_ack`, and what all of a column's come to at this

@@ -12,8 +12,9 @@ use crate::plan::{
 };
 use crate::runner::Samples;
 use figures::metric;
-use figures::report::{Figure, Index, cell, table};
+use figures::report::{Figure, Index, cell};
 use figures::stats::{self, Side};
+use figures::table::table;
 
 /// What policies are compared by: the metric, and the workload that shows it.
 fn criteria(plan: &Plan) -> Vec<(&'static str, Workload)> {

@@ -2,7 +2,8 @@
 
 use super::rows::short;
 use crate::plan::{Config, Direction, Plan, Receive};
-use figures::report::{Figure, Index, table};
+use figures::report::{Figure, Index};
+use figures::table::table;
 
 /// Throughput by the receiver's buffer, a column for each configuration.
 pub(super) fn receive_table(plan: &Plan, index: &Index<'_>) -> String {

@@ -5,7 +5,8 @@ use super::{acks, frontier, points};
 use crate::papers::Paper;
 use crate::plan::{Config, Direction, FileColumn, Plan, Wake, Wire, Workload};
 use crate::runner::words;
-use figures::report::{Figure, Index, cell, number, table};
+use figures::report::{Figure, Index, cell, number};
+use figures::table::table;
 
 /// The figures as tables.
 #[must_use]

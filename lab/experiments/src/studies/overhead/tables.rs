@@ -1,7 +1,8 @@
 //! The figures of `prof-overhead` as text.
 
 use super::plan::{Beside, OverheadPlan, config};
-use figures::report::{Figure, Index, cell, table};
+use figures::report::{Figure, Index, cell};
+use figures::table::table;
 
 /// The figures as text.
 pub(super) fn tables(plan: &OverheadPlan, figures: &[Figure]) -> String {
