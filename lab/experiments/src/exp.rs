@@ -135,7 +135,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     println!("{}: {}\n", study.name(), study.about());
     println!("{}\n", provenance.text());
-    print!("{}", study.tables(figures));
+    println!("{}\n", study.tables(figures).trim_end());
     println!("{}", report::covered(figures));
     if let Some((repeated, commit)) = before {
         println!("{repeated}. The run before was of commit {commit}.");

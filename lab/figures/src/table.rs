@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 
 /// Columns of a terminal that a table may take.
 const WIDTH: u16 = 98;
-/// Of them, those that a column of the table takes beside its text, and those between two.
+/// Of them, those that a column of the table takes beside its text, and those of each border.
 const PADDING: u16 = 2;
-const BETWEEN: u16 = 1;
+const BORDER: u16 = 1;
+/// So many columns are repeated at most.
+const NAMES: usize = 3;
 /// The line below a table's header.
 const HEADER_LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
 
@@ -64,12 +66,12 @@ fn part(header: &[&str], rows: &[Vec<String>], widths: &[u16], columns: &[usize]
 
 fn width_of(widths: &[u16], columns: &[usize]) -> u16 {
     let widths = columns.iter().filter_map(|&column| widths.get(column));
-    widths.fold(0, |sum, width| {
-        sum.saturating_add(*width).saturating_add(BETWEEN)
+    widths.fold(BORDER, |sum, width| {
+        sum.saturating_add(*width).saturating_add(BORDER)
     })
 }
 
-/// So many columns, from the first on, tell all rows apart; one where none do.
+/// So many columns, from the first on, tell all rows apart; one where few do not.
 fn names(columns: usize, rows: &[Vec<String>]) -> usize {
     let tell_apart = |names: &usize| {
         let told: BTreeSet<&[String]> = rows
@@ -78,7 +80,7 @@ fn names(columns: usize, rows: &[Vec<String>]) -> usize {
             .collect();
         told.len() == rows.len()
     };
-    (1..columns).find(tell_apart).unwrap_or(1)
+    (1..=NAMES.min(columns)).find(tell_apart).unwrap_or(1)
 }
 
 /// Which columns each part has: the first `names`, and as many others as fit.
@@ -86,17 +88,11 @@ fn parts(widths: &[u16], names: usize) -> Vec<Vec<usize>> {
     let fresh: Vec<usize> = (0..names.min(widths.len())).collect();
     let mut parts = vec![fresh.clone()];
     for column in names..widths.len() {
-        let is_full = parts.last().is_some_and(|part| {
-            let with = width_of(widths, part).saturating_add(width_of(widths, &[column]));
-            part.len() > names && with > WIDTH
-        });
-        if is_full {
-            parts.push(fresh.clone());
+        let fits = |part: &[usize]| width_of(widths, &[part, &[column]].concat()) <= WIDTH;
+        match parts.last_mut() {
+            Some(part) if part.len() == names || fits(part) => part.push(column),
+            _ => parts.push([&*fresh, &[column]].concat()),
         }
-        parts
-            .last_mut()
-            .into_iter()
-            .for_each(|part| part.push(column));
     }
     parts
 }
@@ -146,6 +142,17 @@ mod tests {
         let parts = text.split("\n\n").count();
         assert_eq!(text.matches("grantway").count(), 2 * parts, "{text}");
         assert_eq!((parts, text.matches("guests").count()), (4, 4), "{text}");
+    }
+
+    #[test]
+    fn columns_of_any_width_stay_narrow_and_whole() {
+        for length in 1..40 {
+            let word = "x".repeat(length);
+            let row = ["name"].into_iter().chain([&*word; 20]).collect::<Vec<_>>();
+            let text = table(&[""; 21], &rows(&[&row]));
+            let narrow = text.lines().all(|line| line.chars().count() <= 98);
+            assert!(narrow && text.matches(&word).count() >= 20, "{text}");
+        }
     }
 
     #[test]

@@ -37,6 +37,13 @@ const METRICS: [(&str, &str); 4] = [
     ("one_way_us.p50", "µs one way"),
 ];
 
+/// What is compared with the kernel.
+const RATIOS: [(&str, &str); 3] = [
+    ("throughput", "÷ kernel, Gb/s"),
+    ("cycles_per_byte.total", "÷ kernel, cyc/B"),
+    ("one_way_us.p50", "÷ kernel, µs"),
+];
+
 /// The plan.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -273,22 +280,19 @@ impl Study for Uplink {
                 let config = traffic.config(&column.name).name();
                 let mut row = vec![config.clone()];
                 row.extend(METRICS.map(|(metric, _)| cell(index.get(&config, metric))));
-                for ratio in &self.ratio {
-                    let of = |metric: &str| format!("ratio.{}.{metric}", ratio.to);
-                    let found = [METRICS[0].0, METRICS[2].0, METRICS[3].0]
-                        .map(|metric| index.get(&config, &of(metric)))
-                        .into_iter()
-                        .flatten();
-                    row.extend(found.map(|figure| format!("× {}", cell(Some(figure)))));
-                }
-                row.resize(METRICS.len() + 3, String::new());
+                // A column is compared with one other.
+                let ratio = |metric: &str| {
+                    let to = |ratio: &Ratio| format!("ratio.{}.{metric}", ratio.to);
+                    let mut found = self.ratio.iter().map(to);
+                    found.find_map(|metric| index.get(&config, &metric))
+                };
+                row.extend(RATIOS.map(|(metric, _)| cell(ratio(metric))));
                 rows.push(row);
             }
         }
         let mut header = vec!["column"];
         header.extend(METRICS.map(|(_, unit)| unit));
-        header.extend(["beside", "the", "kernel"]);
-        header.truncate(METRICS.len() + 3);
+        header.extend(RATIOS.map(|(_, title)| title));
         table(&header, &rows)
     }
 }
