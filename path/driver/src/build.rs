@@ -6,7 +6,7 @@
 use crate::dedicated::queue::DedicatedQueue;
 use crate::devices;
 use crate::firewall::{self, Firewall};
-use crate::guests::{Attached, Fixed, Guests, guest_port, port_name};
+use crate::guests::{Attached, Fixed, Guests, guest_port};
 use crate::linear::Linear;
 use crate::nics::NicPort;
 use crate::numbered::Numbered;
@@ -15,7 +15,7 @@ use crate::switch::Switch;
 use crate::turn::Driver;
 use crate::vifs::VifPort;
 use crate::vifs::memory::{GuestMemory, Shared};
-use abi::{ConnId, PAGE};
+use abi::PAGE;
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
     VifConfig,
@@ -130,14 +130,11 @@ fn vif_port(
 ) -> Result<VifPort, StartError> {
     let staging = memory.take(vif.staging_pages as usize * PAGE)?;
     let mut port = VifPort::new(
-        port_name(vif),
-        ConnId(vif.conn),
-        vif.mac,
+        vif,
         Rc::clone(&shared.platform),
         Rc::clone(ledger),
         Box::new(GuestMemory::new(vif, shared, staging)),
     );
-    port.limit.set(vif.to_guest.as_ref());
     if let Some(queue) = vif.queue {
         let mtu = config.nics.get(queue.nic as usize);
         let mtu = mtu.map_or(0, |nic| nic.mtu);

@@ -68,11 +68,6 @@ impl Guests for Attached {
     }
 }
 
-/// What the port of an interface is called.
-pub(crate) fn port_name(vif: &VifConfig) -> String {
-    format!("vif.{}", vif.name)
-}
-
 /// A guest's port of the bridge. Rate limits are kept where they are back-pressure, not drops: see
 /// `fairness`.
 pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {

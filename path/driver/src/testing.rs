@@ -124,7 +124,9 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
     };
     let memory = Box::new(GuestMemory::new(&vif, &shared, Span::EMPTY));
     let (platform, ledger) = (shared.platform, Rc::new(Ledger::new(false)));
-    VifPort::new(vif.name, ConnId(0), mac, platform, ledger, memory)
+    let mut port = VifPort::new(&vif, platform, ledger, memory);
+    port.name = vif.name;
+    port
 }
 
 /// The near end of a cable.

@@ -58,10 +58,9 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
 }
 
 fn port(vif: &VifConfig, shared: &Shared) -> VifPort {
-    let (name, conn) = (vif.name.clone(), ConnId(vif.conn));
     let (platform, ledger) = (Rc::clone(&shared.platform), Rc::new(Ledger::new(false)));
     let memory = GuestMemory::new(vif, shared, Span::EMPTY);
-    VifPort::new(name, conn, vif.mac, platform, ledger, Box::new(memory))
+    VifPort::new(vif, platform, ledger, Box::new(memory))
 }
 
 /// Every page of the window that may be written: rings, buffers, the counts of uses.

@@ -2,11 +2,11 @@
 
 use super::Driver;
 use crate::firewall;
-use crate::guests::{Change, guest_port, port_name};
+use crate::guests::{Change, guest_port};
 use crate::ports::Port;
 use crate::switch::Switch;
-use crate::vifs::VifPort;
 use crate::vifs::memory::Reach;
+use crate::vifs::{VifPort, port_name};
 use abi::{ConnId, XenbusState};
 use config::domain::VifConfig;
 use net::packet::Mac;
@@ -84,9 +84,6 @@ impl<W: Waiting> Driver<W> {
                 let reach = self.guests.reach(&vif)?;
                 let number = self.welcome(&vif, reach)?;
                 if let Some(port) = self.switch.ports.vif_mut(number) {
-                    if vif.announces {
-                        port.announced = vif.addresses;
-                    }
                     // What the other end has done was told before there was a port for it.
                     port.advance();
                 }
@@ -141,9 +138,7 @@ impl<W: Waiting> Driver<W> {
     fn welcome(&mut self, vif: &VifConfig, reach: Box<dyn Reach>) -> Result<usize, String> {
         let Switch { ports, ledger, .. } = &mut self.switch;
         let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(ledger));
-        let (name, conn) = (port_name(vif), ConnId(vif.conn));
-        let mut port = VifPort::new(name, conn, vif.mac, platform, ledger, reach);
-        port.limit.set(vif.to_guest.as_ref());
+        let port = VifPort::new(vif, platform, ledger, reach);
         let number = ports.insert(Port::Vif(Box::new(port)));
         if let Err(error) = self.switch.bridge.add(number, &guest_port(vif)) {
             self.switch.ports.remove(number);

@@ -13,6 +13,7 @@ use crate::limit::GuestLimit;
 use crate::room::Room;
 use crate::traffic::Traffic;
 use abi::{ConnId, DomId, XenbusState};
+use config::domain::VifConfig;
 use memory::Reach;
 use nic::Caps;
 use queues::GuestQueues;
@@ -73,26 +74,30 @@ impl std::fmt::Debug for Link {
     }
 }
 
+/// What the port of an interface is called.
+pub(crate) fn port_name(vif: &VifConfig) -> String {
+    format!("vif.{}", vif.name)
+}
+
 impl VifPort {
-    /// A port for connection `conn`, whose guest has the station address `mac`, and whose memory
-    /// is within `reach`.
+    /// A port for a guest's interface, whose memory is within `reach`.
     #[must_use]
     pub fn new(
-        name: String,
-        conn: ConnId,
-        mac: [u8; 6],
+        vif: &VifConfig,
         platform: Rc<dyn Platform>,
         ledger: Rc<Ledger>,
         reach: Box<dyn Reach>,
     ) -> Self {
+        let mut limit = GuestLimit::default();
+        limit.set(vif.to_guest.as_ref());
         Self {
-            name,
+            name: port_name(vif),
             traffic: Traffic::default(),
             not_connected: 0,
-            limit: GuestLimit::default(),
+            limit,
             trouble: String::new(),
-            conn,
-            mac,
+            conn: ConnId(vif.conn),
+            mac: vif.mac,
             platform,
             ledger,
             reach,
@@ -104,7 +109,10 @@ impl VifPort {
             past: Counters::default(),
             room: Room::default(),
             queue: None,
-            announced: Vec::new(),
+            announced: match vif.announces {
+                true => vif.addresses.clone(),
+                false => Vec::new(),
+            },
             touched: false,
         }
     }
