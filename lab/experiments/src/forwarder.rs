@@ -1,5 +1,5 @@
 //! The baseline that a driver domain is measured against: one process, two TAPs, one `read` and one
-//! `write` per frame, no offloads, no isolation.
+//! `write` per frame or segment, no isolation.
 
 use abi::machine::Tap;
 use anyhow::Context as _;
@@ -8,12 +8,50 @@ use figures::measure::pin;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Frames taken from one side before the other has its turn.
 const BUDGET: u32 = 64;
+
+/// Bytes of a virtio-net header and a segment, and more.
+const FRAME_MAX: usize = 128 << 10;
+
+/// One side: frames only, unless it is told otherwise.
+#[must_use]
+pub fn side(ifname: &str, netns: &Path, address: Option<String>) -> Tap {
+    Tap {
+        ifname: ifname.to_owned(),
+        netns: Some(netns.display().to_string()),
+        mac: None,
+        addresses: address.into_iter().collect(),
+        gateway: None,
+        routes: Vec::new(),
+        mtu: 1500,
+        vnet_header: false,
+        checksum: false,
+        tso: false,
+        // What the kernel gives a TAP by itself.
+        tx_queue: 500,
+        queues: 0,
+        shares: 0,
+        uplink: None,
+        persistent: None,
+    }
+}
+
+/// The same for segments.
+#[must_use]
+pub fn side_with_segments(ifname: &str, netns: &Path, address: Option<String>) -> Tap {
+    Tap {
+        vnet_header: true,
+        checksum: true,
+        tso: true,
+        ..side(ifname, netns, address)
+    }
+}
 
 /// What the helper is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -110,7 +148,7 @@ pub fn main(spec: &ForwarderSpec) -> anyhow::Result<()> {
 }
 
 fn forward(taps: &[OwnedFd; 2], tally: &Tally) -> rustix::io::Result<()> {
-    let mut frame = vec![0u8; 65536];
+    let mut frame = vec![0u8; FRAME_MAX];
     let [a, b] = taps;
     loop {
         let mut set = [PollFd::new(a, PollFlags::IN), PollFd::new(b, PollFlags::IN)];

@@ -280,7 +280,7 @@ impl Study for Uplink {
                 let config = traffic.config(&column.name).name();
                 let mut row = vec![config.clone()];
                 row.extend(METRICS.map(|(metric, _)| cell(index.get(&config, metric))));
-                // A column is compared with one other.
+                // What a column is compared with first is the kernel.
                 let ratio = |metric: &str| {
                     let to = |ratio: &Ratio| format!("ratio.{}.{metric}", ratio.to);
                     let mut found = self.ratio.iter().map(to);

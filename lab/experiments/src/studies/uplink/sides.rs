@@ -1,8 +1,10 @@
 //! Two namespaces with an address each, and what lies between.
 
+use crate::forwarder::{Forwarder, ForwarderSpec, side_with_segments};
 use crate::kernel::need;
 use crate::lane::running::{Running, fresh_name};
 use crate::ns::Namespace;
+use abi::machine::{Tap, Uplink};
 use figures::Failure;
 use serde::Deserialize;
 use std::fmt::Write as _;
@@ -29,6 +31,8 @@ pub(super) enum Middle {
     Uplink,
     /// The same with a queue of the guest's own.
     UplinkVmq,
+    /// The same with one process, which passes segments on between two TAPs, instead of a machine.
+    Forwarder,
     /// Two guests.
     Guests,
     /// The host and a guest.
@@ -40,6 +44,7 @@ pub(super) struct Sides {
     pub(super) near: Namespace,
     pub(super) far: Namespace,
     machine: Option<Running>,
+    _forwarder: Option<Forwarder>,
     _bridge: Option<Namespace>,
 }
 
@@ -62,7 +67,11 @@ impl Sides {
                 port(&mut middle, "far", &mut far, Wiring::Whole, FAR)?;
                 bridge = Some(middle);
             }
-            Middle::Bridge | Middle::BridgeNapi | Middle::Uplink | Middle::UplinkVmq => {
+            Middle::Bridge
+            | Middle::BridgeNapi
+            | Middle::Uplink
+            | Middle::UplinkVmq
+            | Middle::Forwarder => {
                 let threads = between != Middle::Bridge;
                 let mut middle = new_bridge()?;
                 port(
@@ -78,6 +87,10 @@ impl Sides {
                 bridge = Some(middle);
             }
         }
+        let forwarder = match (between, &bridge) {
+            (Middle::Forwarder, Some(bridge)) => Some(forwarder(bridge, &far)?),
+            _ => None,
+        };
         let machine = match config(between, &near, &far, bridge.as_ref()) {
             Some(text) => {
                 let mut config = config::parse("uplink", &text)
@@ -91,6 +104,7 @@ impl Sides {
             near,
             far,
             machine,
+            _forwarder: forwarder,
             _bridge: bridge,
         })
     }
@@ -149,6 +163,20 @@ fn port(
     Ok(())
 }
 
+/// One process between a TAP that is the bridge's other port, and one at the far end.
+fn forwarder(bridge: &Namespace, far: &Namespace) -> anyhow::Result<Forwarder> {
+    let port = side_with_segments(IFNAME, &bridge.path(), None);
+    let port = Tap {
+        uplink: Some(Uplink::Bridge("br0".to_owned())),
+        ..port
+    };
+    let end = side_with_segments(IFNAME, &far.path(), Some(format!("{FAR}/24")));
+    Forwarder::start(&ForwarderSpec {
+        taps: [port, end],
+        cpu: None,
+    })
+}
+
 /// The file of the machine, as its user would write it.
 fn config(
     between: Middle,
@@ -175,7 +203,7 @@ fn config(
         format!("[[nic]]\nname = \"uplink\"\nkind = \"tap\"\nuplink = \"br0\"\n{queues}{keys}{far}")
     };
     match between {
-        Middle::Bridge | Middle::BridgeNapi | Middle::Containers => None,
+        Middle::Bridge | Middle::BridgeNapi | Middle::Containers | Middle::Forwarder => None,
         Middle::Uplink => Some(uplink("")),
         Middle::UplinkVmq => Some(uplink("queues = \"vmq\"\n")),
         Middle::Guests => {
