@@ -72,10 +72,11 @@ impl Default for Options {
 const ANSWER: Duration = Duration::from_secs(20);
 /// How long metrics may take: every domain is asked.
 const METRICS: Duration = Duration::from_secs(20);
-/// How long a domain's end and start may take.
-const RESTART: Duration = Duration::from_secs(45);
-/// How long a guest may take to come, and to go again if it does not.
-const CHANGE: Duration = Duration::from_secs(45);
+/// How long a domain's end and start may take, likewise.
+const RESTART: Duration = Duration::from_secs(65);
+/// How long a guest may take to come, and to go again if it does not, of a machine that may still
+/// have to come itself: 20 s each.
+const CHANGE: Duration = Duration::from_secs(65);
 /// How long a reload may take: hundreds of guests, one after another.
 const RELOAD: Duration = Duration::from_secs(600);
 /// How long an end may take when nobody waits for the outcome.

@@ -72,33 +72,60 @@ pub(crate) fn loses_interface(machine: &Machine, place: usize) {
     });
 }
 
+/// A machine of eight guests that has just begun to come up, and a connection to its socket.
+fn early() -> Option<(Machine, UnixStream)> {
+    let guest = |n| format!("[[guest]]\nname = \"g{n}\"\n[[guest.vif]]\nendpoint = \"sink\"\n");
+    let guests: String = (0..8).map(guest).collect();
+    let machine = Machine::begin(&[], &NAMES, |_| format!("[driver]\n{guests}"))?;
+    let connect = || UnixStream::connect(socket(&machine)).ok();
+    let stream = wait_for("nobody listens", connect);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    Some((machine, stream))
+}
+
+fn attach_late() -> Value {
+    let guest = json!({ "name": "late", "vif": [{ "endpoint": "sink" }] });
+    json!({ "op": "attach", "guest": guest })
+}
+
 /// It asks as soon as anybody listens, in one breath: how the machine stands, and for a guest.
 #[test]
 fn who_asks_before_the_machine_is_complete_is_answered_when_it_is() {
     // A machine may be complete before this process has had its turn.
     let was_early = (0..20).any(|_| {
-        let guests = "[[guest]]\nname = \"g{}\"\n[[guest.vif]]\nendpoint = \"sink\"\n";
-        let guests: String = (0..8)
-            .map(|n| guests.replace("{}", &n.to_string()))
-            .collect();
-        let Some(machine) = Machine::begin(&[], &NAMES, |_| format!("[driver]\n{guests}")) else {
+        let Some((machine, mut stream)) = early() else {
             return true;
         };
-        let connect = || UnixStream::connect(socket(&machine)).ok();
-        let mut stream = wait_for("nobody listens", connect);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let guest = json!({ "name": "late", "vif": [{ "endpoint": "sink" }] });
-        let attach = json!({ "op": "attach", "guest": guest });
-        let both = format!("{}\n{attach}\n", json!({ "op": "status" }));
+        let both = format!("{}\n{}\n", json!({ "op": "status" }), attach_late());
         stream.write_all(both.as_bytes()).unwrap();
         let mut answers = BufReader::new(stream).lines();
         let mut answer = || serde_json::from_str(&answers.next().unwrap().unwrap()).unwrap();
         let (status, attached): (Value, Value) = (answer(), answer());
         assert_eq!(attached["domain"], "late", "{attached}");
         assert!(domains(&machine).contains(&"late".to_owned()));
+        machine.end();
         status["up_took_ns"].is_null()
     });
     assert!(was_early, "the machine was always complete");
+}
+
+#[test]
+fn who_waits_for_a_machine_that_does_not_come_up_is_told() {
+    let refused = (0..20).any(|_| {
+        let Some((machine, mut stream)) = early() else {
+            return true;
+        };
+        let attach = format!("{}\n", attach_late());
+        stream.write_all(attach.as_bytes()).unwrap();
+        let mut other = UnixStream::connect(socket(&machine)).unwrap();
+        let down = format!("{}\n", json!({ "op": "down" }));
+        other.write_all(down.as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        answer["error"] == "told to end before it was ready"
+    });
+    assert!(refused, "the machine was always complete");
 }
 
 /// Names of the machine's domains.

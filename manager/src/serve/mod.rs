@@ -145,10 +145,10 @@ impl<'a> Server<'a> {
                 self.complete_ns = Some(now);
                 self.inherit();
                 self.keep().map_err(|refusal| refusal.why)?;
-                self.requests(now);
                 return Ok(now.saturating_sub(self.began_ns));
             }
             if let Some(failure) = self.failure(now) {
+                self.refuse_held(&failure, now);
                 return Err(failure);
             }
             self.turn();
@@ -294,6 +294,7 @@ impl<'a> Server<'a> {
 
     /// Serves until the core is gone, or everything has ended that was to end.
     pub(crate) fn run(&mut self) {
+        self.requests(monotonic_ns());
         while !self.core.is_gone() {
             let ended = self.ending.and_then(|token| self.core.answer(token));
             if ended.is_some() {

@@ -3,7 +3,7 @@
 use super::Server;
 use super::changes::AskedBy;
 use crate::access::{self, Right};
-use crate::client::{Relay, Waits};
+use crate::client::{Client, Relay, Waits};
 use crate::core::Refusal;
 use crate::mailbox::Reply;
 use abi::core::{Ask, CoreStatus, Text, report_of};
@@ -82,6 +82,10 @@ impl Server<'_> {
     fn alter(&mut self, id: u64, request: Control, now: u64) {
         let begun = match request {
             _ if self.ending.is_some() => Err("the machine is on its way down".to_owned()),
+            // The last place is that of who asks how it stands, or has it end.
+            _ if self.complete_ns.is_none() && self.is_full() => {
+                Err("the machine is on its way up, and others wait for that".to_owned())
+            }
             _ if self.complete_ns.is_none() => {
                 self.wait_for(id, Waits::Complete(request));
                 Ok(())
@@ -94,6 +98,14 @@ impl Server<'_> {
         };
         if let Err(error) = begun {
             self.answer(id, &refusal(error), now);
+        }
+    }
+
+    /// Tells who waits for the machine why it does not become complete.
+    pub(super) fn refuse_held(&mut self, why: &str, now: u64) {
+        let held = |client: &&mut Client| matches!(client.waits, Waits::Complete(_));
+        for client in self.clients.values_mut().filter(held) {
+            client.answer(&refusal(why.to_owned()), now);
         }
     }
 
