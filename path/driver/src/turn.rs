@@ -176,6 +176,7 @@ impl<W: Waiting> Driver<W> {
             drop(vifs);
             let until_ns = now_ns.saturating_add(GUESTS_COME_NS);
             self.nics_wait_ns.get_or_insert(until_ns);
+            self.announce();
         }
         let nics_wait = self.nics_wait(now_ns).is_some();
         let polled = self.poll_set.begin();
@@ -374,7 +375,7 @@ impl<W: Waiting> Driver<W> {
         let dedicated = ports.vifs().filter_map(|(_, vif)| vif.queue.as_ref());
         let dedicated = dedicated.filter_map(|queue| queue.due_ns(now_ns));
         let due = queues.chain(dedicated).chain(self.fairness.due_ns());
-        let due = due.chain(self.holds.due_ns());
+        let due = due.chain(self.holds.due_ns()).chain(self.nics_wait(now_ns));
         let mut rest = Rest {
             bell: Bell::All,
             until_ns: due.min(),

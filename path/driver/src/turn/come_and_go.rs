@@ -54,7 +54,12 @@ impl<W: Waiting> Driver<W> {
     /// Tells all others where guests are that have come and are connected now, where they may have
     /// to know. Without it a domain that has asked for one in vain asks again only after a second,
     /// and one that knows another MAC under its address goes on with that for half a minute.
-    fn announce(&mut self) {
+    pub(super) fn announce(&mut self) {
+        // After a start they come one after another, and who is not there yet does not hear it.
+        let now_ns = shmem::time::monotonic_ns();
+        if self.nics_wait_ns.is_none() || self.nics_wait(now_ns).is_some() {
+            return;
+        }
         let connected = |vif: &VifPort| vif.state() == XenbusState::Connected;
         let vifs = self.switch.ports.vifs();
         let waiting = vifs.filter(|(_, vif)| !vif.announced.is_empty() && connected(vif));
@@ -65,7 +70,6 @@ impl<W: Waiting> Driver<W> {
             let (mac, addresses) = (Mac(vif.mac()), std::mem::take(&mut vif.announced));
             let frames = addresses.into_iter().map(|ip| announcement(mac, ip));
             let mut frames: Vec<_> = frames.filter_map(|it| Frame::with_header(&it)).collect();
-            let now_ns = shmem::time::monotonic_ns();
             self.switch.forward(number, now_ns, &mut frames);
         }
     }
