@@ -35,12 +35,12 @@ const GUESTS_MAX: u32 = 256;
 const METRICS: [(&str, &str); 9] = [
     ("up_all_ms", "all come"),
     ("attach_ms.p50", "attach"),
-    ("attach_ms.p99", "p99"),
+    ("attach_ms.p99", "attach p99"),
     ("detach_ms.p50", "detach"),
-    ("detach_ms.p99", "p99"),
+    ("detach_ms.p99", "detach p99"),
     ("link_gone_ms.max", "link gone"),
     ("neighbour_p50_us", "probe, µs"),
-    ("neighbour_p999_us", "p99.9, µs"),
+    ("neighbour_p999_us", "probe p99.9, µs"),
     ("neighbour_lost", "lost"),
 ];
 /// What neighbours see beside guests, divided by what they see beside processes.

@@ -37,11 +37,15 @@ const METRICS: [(&str, &str); 4] = [
     ("one_way_us.p50", "µs one way"),
 ];
 
-/// What is compared with the kernel.
-const RATIOS: [(&str, &str); 3] = [
-    ("throughput", "÷ kernel, Gb/s"),
-    ("cycles_per_byte.total", "÷ kernel, cyc/B"),
-    ("one_way_us.p50", "÷ kernel, µs"),
+/// The column that is one process, with which machines are compared, too.
+const FORWARDER: &str = "forwarder-uplink";
+/// What is compared: with the kernel, or with that process.
+const RATIOS: [(&str, bool, &str); 5] = [
+    ("throughput", true, "÷ kernel, Gb/s"),
+    ("cycles_per_byte.total", true, "÷ kernel, cyc/B"),
+    ("one_way_us.p50", true, "÷ kernel, µs"),
+    ("throughput", false, "÷ process, Gb/s"),
+    ("cycles_per_byte.total", false, "÷ process, cyc/B"),
 ];
 
 /// The plan.
@@ -280,19 +284,18 @@ impl Study for Uplink {
                 let config = traffic.config(&column.name).name();
                 let mut row = vec![config.clone()];
                 row.extend(METRICS.map(|(metric, _)| cell(index.get(&config, metric))));
-                // What a column is compared with first is the kernel.
-                let ratio = |metric: &str| {
-                    let to = |ratio: &Ratio| format!("ratio.{}.{metric}", ratio.to);
-                    let mut found = self.ratio.iter().map(to);
-                    found.find_map(|metric| index.get(&config, &metric))
+                let ratio = |metric: &str, of_kernel: bool| {
+                    let others = self.ratio.iter().map(|ratio| &*ratio.to);
+                    let mut others = others.filter(|to| (*to != FORWARDER) == of_kernel);
+                    others.find_map(|to| index.get(&config, &format!("ratio.{to}.{metric}")))
                 };
-                row.extend(RATIOS.map(|(metric, _)| cell(ratio(metric))));
+                row.extend(RATIOS.map(|(metric, of_kernel, _)| cell(ratio(metric, of_kernel))));
                 rows.push(row);
             }
         }
         let mut header = vec!["column"];
         header.extend(METRICS.map(|(_, unit)| unit));
-        header.extend(RATIOS.map(|(_, title)| title));
+        header.extend(RATIOS.map(|(.., title)| title));
         table(&header, &rows)
     }
 }
