@@ -72,10 +72,10 @@ impl Default for Options {
 const ANSWER: Duration = Duration::from_secs(20);
 /// How long metrics may take: every domain is asked.
 const METRICS: Duration = Duration::from_secs(20);
-/// How long a domain's end and start may take, likewise.
+/// How long a domain's end and start may take, and before them the machine's own: 20 s each.
 const RESTART: Duration = Duration::from_secs(65);
-/// How long a guest may take to come, and to go again if it does not, of a machine that may still
-/// have to come itself: 20 s each.
+/// How long a guest may take to come, and to go again if it does not, and before that the machine
+/// itself to come: 20 s each.
 const CHANGE: Duration = Duration::from_secs(65);
 /// How long a reload may take: hundreds of guests, one after another.
 const RELOAD: Duration = Duration::from_secs(600);

@@ -62,6 +62,8 @@ pub struct Driver<W> {
     all_came: bool,
     /// Until then NICs wait for that: set by the first turn.
     nics_wait_ns: Option<u64>,
+    /// Whether somebody may be there to be announced who was not looked at yet.
+    may_announce: bool,
     /// Why a NIC is of no use any more: the next driver domain gets another device.
     failure: Option<&'static str>,
     switches: Switches,
@@ -116,6 +118,7 @@ impl<W: Waiting> Driver<W> {
             watches,
             all_came: false,
             nics_wait_ns: None,
+            may_announce: false,
             failure: None,
             switches: Switches { lro: config.lro },
             forwarding,
@@ -176,7 +179,7 @@ impl<W: Waiting> Driver<W> {
             drop(vifs);
             let until_ns = now_ns.saturating_add(GUESTS_COME_NS);
             self.nics_wait_ns.get_or_insert(until_ns);
-            self.announce();
+            self.announce(now_ns);
         }
         let nics_wait = self.nics_wait(now_ns).is_some();
         let polled = self.poll_set.begin();

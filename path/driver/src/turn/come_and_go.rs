@@ -47,17 +47,18 @@ impl<W: Waiting> Driver<W> {
                 vif.advance();
             }
         }
-        self.announce();
+        self.may_announce = true;
+        self.announce(shmem::time::monotonic_ns());
         self.watch_all();
     }
 
     /// Tells all others where guests are that have come and are connected now, where they may have
     /// to know. Without it a domain that has asked for one in vain asks again only after a second,
     /// and one that knows another MAC under its address goes on with that for half a minute.
-    pub(super) fn announce(&mut self) {
+    pub(super) fn announce(&mut self, now_ns: u64) {
         // After a start they come one after another, and who is not there yet does not hear it.
-        let now_ns = shmem::time::monotonic_ns();
-        if self.nics_wait_ns.is_none() || self.nics_wait(now_ns).is_some() {
+        let too_early = self.nics_wait_ns.is_none() || self.nics_wait(now_ns).is_some();
+        if too_early || !std::mem::take(&mut self.may_announce) {
             return;
         }
         let connected = |vif: &VifPort| vif.state() == XenbusState::Connected;
@@ -91,7 +92,8 @@ impl<W: Waiting> Driver<W> {
                     // What the other end has done was told before there was a port for it.
                     port.advance();
                 }
-                self.announce();
+                self.may_announce = true;
+                self.announce(shmem::time::monotonic_ns());
                 self.watch_all();
             }
         }
