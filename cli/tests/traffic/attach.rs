@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, text};
 use crate::processes::{descriptors, kill};
-use crate::reload::{ask, socket};
+use crate::reload::{answer, ask, send, socket};
 use crate::returning::Inside;
 use serde_json::{Value, json};
 use std::fs;
@@ -117,13 +117,8 @@ fn who_waits_for_a_machine_that_does_not_come_up_is_told() {
         };
         let attach = format!("{}\n", attach_late());
         stream.write_all(attach.as_bytes()).unwrap();
-        let mut other = UnixStream::connect(socket(&machine)).unwrap();
-        let down = format!("{}\n", json!({ "op": "down" }));
-        other.write_all(down.as_bytes()).unwrap();
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).unwrap();
-        let answer: Value = serde_json::from_str(&answer).unwrap();
-        answer["error"] == "told to end before it was ready"
+        let _other = send(&socket(&machine), b"{\"op\":\"down\"}\n");
+        answer(stream)["error"] == "told to end before it was ready"
     });
     assert!(refused, "the machine was always complete");
 }

@@ -3,14 +3,15 @@
 
 use crate::attach::{Held, address, attach, detach, domains, reaches};
 use crate::machine::Machine;
+use crate::reload::{answer, send};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, wait_until};
+use testing::wait_until;
 
 /// A machine with one guest, a place for another, what it holds, and its control socket.
 fn with_one() -> Option<(Machine, Held, PathBuf)> {
@@ -35,19 +36,6 @@ fn request(machine: &Machine, name: &str, place: usize) -> String {
     });
     let guest = json!({ "name": name, "vif": [vif] });
     format!("{}\n", json!({ "op": "attach", "guest": guest }))
-}
-
-fn send(socket: &PathBuf, bytes: &[u8]) -> UnixStream {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    stream.write_all(bytes).unwrap();
-    stream
-}
-
-fn answer(stream: UnixStream) -> Value {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).unwrap();
-    serde_json::from_str(&line).unwrap()
 }
 
 /// It is as it was, with one guest in the first place.

@@ -81,12 +81,21 @@ fn short(steps: &[Value]) -> String {
 
 /// A request on the control socket, as it is documented.
 pub(crate) fn ask(socket: &Path, request: &Value) -> Value {
+    answer(send(socket, format!("{request}\n").as_bytes()))
+}
+
+pub(crate) fn send(socket: &Path, bytes: &[u8]) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream
+}
+
+/// The next line that comes, for who waits for one.
+pub(crate) fn answer(stream: UnixStream) -> Value {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).unwrap();
-    serde_json::from_str(&answer).unwrap()
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
 }
 
 pub(crate) fn socket(machine: &Machine) -> PathBuf {
