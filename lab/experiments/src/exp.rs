@@ -136,6 +136,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     println!("{}: {}\n", study.name(), study.about());
     println!("{}\n", provenance.text());
     println!("{}\n", study.tables(figures).trim_end());
+    print!("{}", report::missing(figures));
     println!("{}", report::covered(figures));
     if let Some((repeated, commit)) = before {
         println!("{repeated}. The run before was of commit {commit}.");

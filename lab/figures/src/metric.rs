@@ -22,7 +22,7 @@ pub fn unit(metric: &str) -> &'static str {
         .next()
         .unwrap_or_default();
     match last {
-        "throughput" => "Gb/s",
+        "throughput" | "peak_throughput" => "Gb/s",
         "packets" => "Mpps",
         "in_flight" => "frames",
         "transactions" | "replies" | "peak_replies" => "1/s",
@@ -40,6 +40,13 @@ pub fn unit(metric: &str) -> &'static str {
         "cache_misses_per_request" | "dtlb_misses_per_request" | "itlb_misses_per_request" => {
             "misses/request"
         }
+        "instructions_per_second" => "instructions/s",
+        "cache_misses_per_second" | "dtlb_misses_per_second" | "itlb_misses_per_second" => {
+            "misses/s"
+        }
+        "cache_misses_per_instruction"
+        | "dtlb_misses_per_instruction"
+        | "itlb_misses_per_instruction" => "misses/instruction",
         "hypercalls_per_packet" | "notifications_per_packet" => "hypercalls/packet",
         "grant_operations_per_packet" => "operations/packet",
         "lro_rate" => "segments/aggregate",
@@ -48,7 +55,7 @@ pub fn unit(metric: &str) -> &'static str {
         "neighbour_p50_us" | "neighbour_p999_us" => "us",
         "neighbour_lost" => "datagrams",
         "drops" => "packets",
-        "acks" | "sacks" | "segments" => "packets/GB",
+        "acks" | "sacks" | "segments" | "wire_received" | "wire_sent" => "packets/GB",
         "segments_per_ack" => "segments/ACK",
         "regret" => "sum of shares",
         "dominated" => "policies",
@@ -69,11 +76,83 @@ pub fn unit(metric: &str) -> &'static str {
     }
 }
 
+/// Returns a metric in words, with its unit and what it is divided by: `ACKs per GB of payload`.
+#[must_use]
+pub fn words(metric: &str) -> String {
+    let (stem, part) = metric.split_once('.').unwrap_or((metric, ""));
+    let per_unit = stem.split_once("_per_").and_then(|(what, by)| {
+        let what = match what {
+            "cycles" | "instructions" => what,
+            "cache_misses" => "misses of the last cache",
+            "dtlb_misses" => "data-TLB misses",
+            "itlb_misses" => "instruction-TLB misses",
+            _ => return None,
+        };
+        let by = match by {
+            "packet" => "packet of 1514 bytes",
+            "byte" => "byte of payload",
+            "ack" => "additional ACK",
+            other => other,
+        };
+        Some(format!("{what} per {by}"))
+    });
+    let whole = match stem {
+        "throughput" => "throughput, Gb/s of payload",
+        "peak_throughput" => "most throughput with any number of NICs, Gb/s of payload",
+        "packets" => "million packets per second",
+        "transactions" => "requests per second",
+        "replies" => "replies per second",
+        "peak_replies" => "most replies per second",
+        "unanswered" => "unanswered share of the connections",
+        "lro_rate" => "LRO rate, packets received per packet delivered",
+        "flush_latency_us" => "wait of an aggregate's first packet, microseconds",
+        "flush_within_us" => "share of aggregates whose first packet waits at most so many µs",
+        "wire_received" => "packets received from the wire per GB of payload",
+        "wire_sent" => "packets sent to the wire per GB of payload",
+        "segments" => "packets delivered to TCP per GB of payload",
+        "acks" => "ACKs per GB of payload",
+        "sacks" => "selective ACKs per GB of payload",
+        "segments_per_ack" => "packets delivered to TCP per ACK",
+        "sack_share" => "selective ACKs, share of all ACKs",
+        "pages_reused" => "packets received per granted page",
+        "packets_per_page_used" => "packets per page used",
+        "granted_anew" => "pages granted anew per packet of 1514 bytes",
+        "hit_rate" => "uses that find their page granted, share of all",
+        _ => "",
+    };
+    let words = match per_unit {
+        Some(words) => words,
+        None if whole.is_empty() => return metric.to_owned(),
+        None => whole.to_owned(),
+    };
+    let part = match part {
+        "" => return words,
+        "total" => "all".to_owned(),
+        "p50" => "median".to_owned(),
+        "p99" => "99th percentile".to_owned(),
+        "grants" => "grant mechanism".to_owned(),
+        part => {
+            let named = |word| match word {
+                "driver" => "driver domain",
+                "grants" => "grant mechanism",
+                other => other,
+            };
+            let words: Vec<&str> = part.split('.').map(named).collect();
+            words
+                .join(", ")
+                .replace("class, ", "class ")
+                .replace("hop, ", "hop ")
+        }
+    };
+    format!("{words}: {part}")
+}
+
 /// The side of 1 on which a ratio of this metric is the better one.
 #[must_use]
 pub fn better(metric: &str) -> Side {
     match metric.split('.').next().unwrap_or_default() {
         "throughput"
+        | "peak_throughput"
         | "packets"
         | "transactions"
         | "replies"
@@ -89,6 +168,31 @@ pub fn better(metric: &str) -> Side {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn metrics_in_words_name_their_denominator() {
+        for (metric, said) in [
+            ("acks", "ACKs per GB of payload"),
+            ("throughput", "throughput, Gb/s of payload"),
+            ("cycles_per_byte.total", "cycles per byte of payload: all"),
+            (
+                "cycles_per_packet.driver.class.copy",
+                "cycles per packet of 1514 bytes: driver domain, class copy",
+            ),
+            (
+                "dtlb_misses_per_instruction.total",
+                "data-TLB misses per instruction: all",
+            ),
+            (
+                "flush_latency_us.p99",
+                "wait of an aggregate's first packet, microseconds: 99th percentile",
+            ),
+            ("cycles_per_request.guest", "cycles per request: guest"),
+            ("unknown.x", "unknown.x"),
+        ] {
+            assert_eq!(words(metric), said);
+        }
+    }
 
     #[test]
     fn units_and_sides() {

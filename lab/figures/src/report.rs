@@ -6,7 +6,7 @@ use crate::provenance::Provenance;
 use crate::stats::{self, Estimate, Verdict};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::Path;
 
@@ -164,6 +164,27 @@ pub fn covered(figures: &[Figure]) -> String {
     }
 }
 
+/// Returns every configuration that was not measured, each with its reason, a line each; empty if
+/// all were.
+#[must_use]
+pub fn missing(figures: &[Figure]) -> String {
+    let mut told = BTreeSet::new();
+    let mut out = String::new();
+    // A comparison is missing because one of its sides is.
+    let sides = figures.iter().filter(|f| {
+        let compares = ["ratio.", "quotient.", "difference."];
+        f.verdict == Some(Verdict::NotMeasurable)
+            && !compares.iter().any(|start| f.metric.starts_with(start))
+    });
+    for figure in sides {
+        let why = figure.note.as_deref().unwrap_or("the run does not say why");
+        if told.insert((&figure.config, why)) {
+            out.push_str(&format!("{}: not measurable: {why}\n", figure.config));
+        }
+    }
+    out
+}
+
 /// So many numbers of samples are told apart.
 const COVERAGES: usize = 4;
 
@@ -231,7 +252,17 @@ impl From<Kept> for Figure {
     }
 }
 
-/// A number with about three significant digits, thousands set apart.
+/// Returns a value with all digits that it was stated with, thousands set apart: `0.5054`.
+#[must_use]
+pub fn exact(value: f64) -> String {
+    let text = value.to_string();
+    match value.is_finite() && value.abs() < 999.5 {
+        true => text,
+        false => number(value),
+    }
+}
+
+/// Returns a number with about three significant digits, thousands set apart.
 #[must_use]
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
@@ -257,7 +288,9 @@ pub fn number(value: f64) -> String {
         s if s >= 99.5 => format!("{value:.0}"),
         s if s >= 9.95 => format!("{value:.1}"),
         0.0 => "0".to_owned(),
-        _ => format!("{value:.2}"),
+        s if s >= 0.995 => format!("{value:.2}"),
+        s if s >= 0.000_95 => format!("{value:.3}"),
+        _ => format!("{value:.6}"),
     }
 }
 
@@ -389,6 +422,9 @@ mod tests {
         for (value, text) in [
             (0.0, "0"),
             (1.234, "1.23"),
+            (0.5054, "0.505"),
+            (0.9951, "1.00"),
+            (0.000_12, "0.000120"),
             (12.34, "12.3"),
             (123.4, "123"),
             (999.7, "1\u{202f}000"),
@@ -397,6 +433,36 @@ mod tests {
             (f64::NAN, "–"),
         ] {
             assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn each_absent_configuration_has_its_reason_once() {
+        let absent = |config, metric| Figure::not_measurable("ram", config, metric, "no `ip`");
+        let figures = [
+            absent("ram-linux", "throughput"),
+            absent("ram-linux", "transactions"),
+            Figure::single("ram", "ram-xen", "throughput", 1.0),
+            absent("ram-xen", "quotient.ram-linux.throughput"),
+            absent("ram-transmit-linux", "throughput"),
+        ];
+        assert_eq!(
+            missing(&figures),
+            "ram-linux: not measurable: no `ip`\nram-transmit-linux: not measurable: no `ip`\n"
+        );
+        assert_eq!(missing(&figures[2..3]), "");
+    }
+
+    #[test]
+    fn what_a_paper_states_keeps_its_digits() {
+        for (value, text) in [
+            (0.5054, "0.5054"),
+            (0.5084, "0.5084"),
+            (354_000.0, "354\u{202f}000"),
+            (4.5, "4.5"),
+            (f64::NAN, "–"),
+        ] {
+            assert_eq!(exact(value), text);
         }
     }
 

@@ -6,6 +6,7 @@
 //! cover 75 % at the most, so their interval is not called one of 95 %.
 
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 
 /// Samples from which on the binomial distribution is as good as normal.
 const MANY: usize = 1000;
@@ -29,18 +30,26 @@ pub struct Estimate {
     pub n: usize,
 }
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// On the expected side, interval and all.
+    /// The whole interval lies on the expected side.
     SameSign,
-    /// The interval lies within [`EQUIVALENCE`] of 1.
+    /// The interval lies within [`EQUIVALENCE`] of 1; beside a paper, the quotient's lies in
+    /// [`ALIKE`] and both ratios are on one side of 1.
     Equal,
-    /// On the other side, interval and all.
+    /// The paper has an effect, and this interval contains 1 and lies in [`ALIKE`].
+    NoEffect,
+    /// The paper has no effect worth the name, and this interval lies outside of [`ALIKE`], not
+    /// on the other side of 1.
+    DiffersInSize,
+    /// The whole interval lies on the other side.
     Opposite,
     /// The interval contains the threshold, or the rounds were disturbed.
     Unresolved,
+    /// Both sides were measured, but the set-ups differ in what the ratio is about.
+    NotComparable,
     /// There is nothing to compare with.
     NotMeasurable,
 }
@@ -168,31 +177,65 @@ pub fn against(figure: &Estimate, threshold: f64, side: Side) -> Verdict {
     }
 }
 
-/// A quotient of ratios in this range says that one is as the other.
+/// The range of a quotient of ratios that counts as equal, and of a ratio that shows no effect.
 pub const ALIKE: std::ops::RangeInclusive<f64> = 0.80..=1.25;
 
-/// The verdict on an own ratio ÷ `paper`, the ratio of a paper that is repeated: equal if all of
-/// the quotient's interval lies in [`ALIKE`]; else whether the own ratio is on the paper's side of
-/// 1. Where the paper saw no difference there is no side: a clear difference is opposite.
-#[must_use]
-pub fn beside(quotient: &Estimate, paper: f64) -> Verdict {
-    let alike = |quotient| ALIKE.contains(&quotient);
-    if quotient.n > 1 && alike(quotient.lo) && alike(quotient.hi) {
-        return Verdict::Equal;
+/// A paper's ratio of two of its configurations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Beside {
+    /// The ratio.
+    pub ratio: f64,
+    /// Whether the paper calls the difference an effect although it is within [`EQUIVALENCE`].
+    pub claimed: bool,
+}
+
+impl Beside {
+    /// Returns whether the paper has an effect: a ratio outside of [`EQUIVALENCE`], or a smaller
+    /// one that its text claims.
+    #[must_use]
+    pub fn has_effect(self) -> bool {
+        self.claimed || (self.ratio - 1.0).abs() > EQUIVALENCE
     }
-    let own = [quotient.lo * paper, quotient.hi * paper];
+}
+
+/// Returns the verdict on an own ratio ÷ the paper's.
+///
+/// The sign comes first. Where the paper has an effect, the own interval decides between its side
+/// of 1 (equal if the quotient's interval lies in [`ALIKE`], else the same sign), the other side,
+/// and neither: no effect if the own interval lies in [`ALIKE`], else unresolved. Where the paper
+/// has none, an own interval outside of [`ALIKE`] differs in size, or is opposite if the paper's
+/// ratio lies on the other side of 1.
+#[must_use]
+pub fn beside(quotient: &Estimate, paper: Beside) -> Verdict {
+    let several = quotient.n > 1;
+    let alike = |[lo, hi]: [f64; 2]| several && ALIKE.contains(&lo) && ALIKE.contains(&hi);
+    let quotients = [quotient.lo, quotient.hi];
+    let own = quotients.map(|quotient| quotient * paper.ratio);
     let [least, most] = own;
-    if (paper - 1.0).abs() <= EQUIVALENCE {
-        let apart = most < *ALIKE.start() || least > *ALIKE.end();
-        return match apart {
-            true => Verdict::Opposite,
-            false => Verdict::Unresolved,
+    let theirs = paper.ratio.total_cmp(&1.0);
+    if paper.has_effect() {
+        return match own.map(|ratio| ratio.total_cmp(&1.0)) {
+            [low, high] if low != high || low.is_eq() => match alike(own) {
+                true => Verdict::NoEffect,
+                false => Verdict::Unresolved,
+            },
+            [side, _] if side != theirs => Verdict::Opposite,
+            _ if alike(quotients) => Verdict::Equal,
+            _ => Verdict::SameSign,
         };
     }
-    match own.map(|ratio| ratio.total_cmp(&1.0)) {
-        [low, high] if low != high => Verdict::Unresolved,
-        [side, _] if side == paper.total_cmp(&1.0) => Verdict::SameSign,
-        _ => Verdict::Opposite,
+    if alike(quotients) {
+        return Verdict::Equal;
+    }
+    let side = match (most < *ALIKE.start(), least > *ALIKE.end()) {
+        (true, _) => Ordering::Less,
+        (_, true) => Ordering::Greater,
+        _ => return Verdict::Unresolved,
+    };
+    // A ratio of exactly 1 has no side to be opposite of.
+    match theirs.is_eq() || theirs == side {
+        true => Verdict::DiffersInSize,
+        false => Verdict::Opposite,
     }
 }
 
@@ -344,39 +387,124 @@ mod tests {
         assert!(!is_equal(&single), "one sample proves no equality");
     }
 
-    #[test]
-    fn a_ratio_beside_a_papers() {
-        let of = |lo, hi, paper| {
-            let value = f64::midpoint(lo, hi);
-            beside(
-                &Estimate {
-                    value,
-                    lo,
-                    hi,
-                    n: 9,
-                },
-                paper,
-            )
+    fn judged(lo: f64, hi: f64, ratio: f64, claimed: bool) -> Verdict {
+        let value = f64::midpoint(lo, hi);
+        let quotient = Estimate {
+            value,
+            lo,
+            hi,
+            n: 9,
         };
-        assert_eq!(of(0.8, 1.25, 4.5), Verdict::Equal);
-        assert_eq!(of(0.9, 1.3, 4.5), Verdict::SameSign);
-        assert_eq!(of(0.1, 0.2, 4.5), Verdict::Opposite);
-        assert_eq!(of(0.1, 0.3, 4.5), Verdict::Unresolved);
-        // Where the paper saw nothing.
-        assert_eq!(of(0.9, 1.1, 1.0), Verdict::Equal);
-        assert_eq!(of(0.9, 1.3, 1.0), Verdict::Unresolved);
-        assert_eq!(of(1.3, 1.5, 1.0), Verdict::Opposite);
-        let single = Estimate {
-            value: 1.0,
-            lo: 1.0,
-            hi: 1.0,
+        beside(&quotient, Beside { ratio, claimed })
+    }
+
+    #[test]
+    fn the_sign_is_decided_before_equality() {
+        // Quotient intervals of a run whose 19 cells were all called equal.
+        let (equal, none) = (Verdict::Equal, Verdict::NoEffect);
+        for (cell, lo, hi, paper, claimed, verdict) in [
+            (
+                "hatori-guest2 driver",
+                0.90,
+                0.93,
+                2.09 / 2.32,
+                false,
+                equal,
+            ),
+            (
+                "sccp-optimized throughput",
+                0.96,
+                1.05,
+                588.47 / 588.65,
+                false,
+                equal,
+            ),
+            (
+                "sccp-optimized LRO rate",
+                1.02,
+                1.02,
+                2.43 / 2.49,
+                false,
+                equal,
+            ),
+            (
+                "sccp-optimized driver",
+                1.04,
+                1.12,
+                12.64 / 13.51,
+                false,
+                none,
+            ),
+            ("sccp-optimized guest", 0.81, 0.95, 7.78 / 7.08, false, none),
+            ("oi-xen requests", 1.08, 1.13, 5036.0 / 6090.0, false, equal),
+            ("oi-lro requests", 0.97, 1.01, 5010.0 / 5036.0, false, equal),
+            ("oi-bo throughput", 0.94, 1.09, 576.5 / 577.2, false, equal),
+            ("oi-bo driver", 0.98, 1.09, 13.0 / 13.4, true, none),
+            ("oi-bo all", 0.92, 1.06, 1.0, false, equal),
+            ("oi-bo requests", 0.87, 1.05, 4999.0 / 5010.0, false, equal),
+            ("oi-da requests", 0.87, 1.03, 5015.0 / 5010.0, false, equal),
+            ("ram-ngm all", 1.13, 1.18, 0.81, false, equal),
+            ("ram-ngm driver", 0.88, 0.99, 0.79, false, equal),
+            ("ram-mq-ngm guest", 0.89, 0.94, 4790.0 / 4383.0, false, none),
+            ("ram-spf guest", 1.02, 1.07, 4176.0 / 4440.0, false, none),
+            (
+                "ram-halfpg driver",
+                1.17,
+                1.25,
+                1378.0 / 1672.0,
+                false,
+                none,
+            ),
+            ("ram-transmit-ngm all", 0.93, 1.03, 0.53, false, equal),
+            ("menon-domain0 web peak", 0.96, 1.08, 0.8, false, equal),
+        ] {
+            assert_eq!(judged(lo, hi, paper, claimed), verdict, "{cell}");
+        }
+    }
+
+    #[test]
+    fn a_difference_where_a_paper_has_none_has_a_side() {
+        for (lo, hi, paper, verdict) in [
+            // hatori-guest2's throughput and hatori-guest3's cycles.
+            (2.90, 3.09, 508.4 / 505.4, Verdict::DiffersInSize),
+            (0.35, 0.39, 9.87 / 9.71, Verdict::Opposite),
+            (0.30, 0.35, 1.0, Verdict::DiffersInSize),
+            (1.82, 2.02, 1.0, Verdict::DiffersInSize),
+            (0.5, 0.6, 0.97, Verdict::DiffersInSize),
+            (1.6, 1.7, 0.97, Verdict::Opposite),
+            (0.9, 1.3, 1.0, Verdict::Unresolved),
+        ] {
+            assert_eq!(judged(lo, hi, paper, false), verdict, "{lo} {hi} {paper}");
+        }
+    }
+
+    #[test]
+    fn a_ratio_beside_a_papers_effect() {
+        for (lo, hi, paper, verdict) in [
+            (0.8, 1.25, 4.5, Verdict::Equal),
+            (0.9, 1.3, 4.5, Verdict::SameSign),
+            (0.1, 0.2, 4.5, Verdict::Opposite),
+            // Contains 1, and is too wide to say that there is no effect.
+            (0.1, 0.3, 4.5, Verdict::Unresolved),
+            (0.0, 3.13, 0.67, Verdict::Unresolved),
+            // Near enough to be equal, on the other side of 1.
+            (0.85, 0.88, 1.1, Verdict::Opposite),
+        ] {
+            assert_eq!(judged(lo, hi, paper, false), verdict, "{lo} {hi} {paper}");
+        }
+        let once = |value| Estimate {
+            value,
+            lo: value,
+            hi: value,
             n: 1,
         };
-        assert_eq!(
-            beside(&single, 4.5),
-            Verdict::SameSign,
-            "one round proves no equality"
-        );
+        let paper = Beside {
+            ratio: 4.5,
+            claimed: false,
+        };
+        let found = beside(&once(1.0), paper);
+        assert_eq!(found, Verdict::SameSign, "one round proves no equality");
+        assert_eq!(beside(&once(1.0 / 4.5), paper), Verdict::Unresolved);
     }
 
     #[test]
@@ -384,13 +512,19 @@ mod tests {
         let text = serde_json::to_string(&[
             Verdict::SameSign,
             Verdict::Equal,
+            Verdict::NoEffect,
+            Verdict::DiffersInSize,
             Verdict::Opposite,
             Verdict::Unresolved,
+            Verdict::NotComparable,
             Verdict::NotMeasurable,
         ]);
         assert_eq!(
             text.unwrap(),
-            r#"["same-sign","equal","opposite","unresolved","not-measurable"]"#
+            concat!(
+                r#"["same-sign","equal","no-effect","differs-in-size","opposite","unresolved","#,
+                r#""not-comparable","not-measurable"]"#
+            )
         );
     }
 

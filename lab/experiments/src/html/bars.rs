@@ -1,7 +1,8 @@
 //! Bars: ours and the paper's beside each other, each divided by its own first one.
 
 use super::cell::{Cell, Who, escape};
-use figures::report::number;
+use figures::metric::words;
+use figures::report::{exact, number};
 use std::fmt::Write as _;
 
 const ROW: f64 = 18.0;
@@ -108,7 +109,7 @@ fn draw(title: &str, bars: &[Row<'_>]) -> String {
         NAMES + BARS + NUMBERS,
         escape(title),
         ROW * 0.8,
-        escape(title),
+        escape(&words(title)),
     );
     let mut y = ROW * 1.2;
     for bar in bars {
@@ -159,7 +160,10 @@ fn one(out: &mut String, bar: &Row<'_>, y: f64, x: &dyn Fn(f64) -> f64) {
         escape(bar.config),
         bar.who.word(),
         NAMES + BARS + 8.0,
-        number(bar.value),
+        match bar.who {
+            Who::Ours => number(bar.value),
+            Who::Paper => exact(bar.value),
+        },
         number(bar.value / bar.base),
     );
 }

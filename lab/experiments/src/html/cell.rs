@@ -15,6 +15,8 @@ pub(super) struct Cell<'a> {
     pub(super) paper: Option<f64>,
     /// What the paper has of its configuration on the item's axis: where, and the value.
     pub(super) points: Vec<(f64, f64)>,
+    /// Whether the paper's value is the one that ratios are made of.
+    pub(super) judged: bool,
 }
 
 /// Whose value something shows.

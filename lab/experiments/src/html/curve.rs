@@ -2,7 +2,8 @@
 //! paper's panel, with what its text states, lies beside ours; each has an axis of its own.
 
 use super::cell::{Cell, Who, escape};
-use figures::report::{Figure, number};
+use figures::metric::words;
+use figures::report::{Figure, exact, number};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 840.0;
@@ -57,7 +58,6 @@ pub(super) struct PaperMark<'a> {
 struct Panel<'a> {
     who: Who,
     metric: &'a str,
-    unit: &'a str,
     axis: &'a str,
     curves: Vec<Curve<'a>>,
     /// Places on the axis that are all that is known.
@@ -67,7 +67,6 @@ struct Panel<'a> {
 /// The curves of one metric against a key; nothing if no configuration has two points.
 pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
     let (mut ours, mut theirs) = (Vec::<Curve<'_>>::new(), Vec::<Curve<'_>>::new());
-    let mut unit = "";
     for cell in cells.iter().filter(|cell| cell.metric == metric) {
         let Some((name, x)) = without(&cell.config, key) else {
             continue;
@@ -75,7 +74,6 @@ pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
         let known = ours.iter().position(|curve| curve.name == name);
         let style = known.unwrap_or(ours.len());
         if let Some((figure, y)) = cell.ours.and_then(|figure| Some((figure, figure.value?))) {
-            unit = figure.unit;
             let (config, range) = (cell.config.as_str(), figure.lo.zip(figure.hi));
             let point = Point {
                 config,
@@ -108,7 +106,6 @@ pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
     let panel = |(who, curves)| Panel {
         who,
         metric,
-        unit,
         axis: key,
         curves,
         marks: Vec::new(),
@@ -127,7 +124,6 @@ pub(super) fn distribution(
     let panel = Panel {
         who: Who::Ours,
         metric,
-        unit: "share",
         axis: "at most",
         curves: (0..)
             .zip(shares)
@@ -237,16 +233,11 @@ fn one(out: &mut String, panel: &Panel<'_>, left: f64, width: f64) {
         from: bottom,
         to: TOP,
     };
-    let unit = match panel.unit {
-        "" => String::new(),
-        unit => format!(", {unit}"),
-    };
     let _infallible = writeln!(
         out,
-        "<text x=\"{left}\" y=\"14\">{}{}: {}</text>\
+        "<text x=\"{left}\" y=\"14\">{}: {}</text>\
          <path class=\"axis\" d=\"M{from} {TOP} V{bottom} H{to}\"/>",
-        escape(panel.metric),
-        escape(&unit),
+        escape(&words(panel.metric)),
         panel.who.word(),
     );
     for share in [0.0, 0.5, 1.0] {
@@ -280,7 +271,7 @@ fn one(out: &mut String, panel: &Panel<'_>, left: f64, width: f64) {
              data-metric=\"{metric}\" data-who=\"paper\" data-value=\"{}\"/>",
             mark.value,
         );
-        let said = format!("{}, the paper's: {}", mark.config, number(mark.value));
+        let said = format!("{}, the paper's: {}", mark.config, exact(mark.value));
         legend(out, &said, style, left, &mut y);
     }
 }

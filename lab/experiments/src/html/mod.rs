@@ -8,14 +8,15 @@ mod curve;
 mod flames;
 
 use crate::lane::events::EVENTS_COUNTED;
-use crate::papers::{Item, Paper, PaperRatio, SWEPT, Value};
+use crate::papers::{Item, Paper, PaperRatio, SWEPT, Stated, Value};
 use crate::plan::Config;
 use crate::runner::{Stands, words};
 use cell::{Cell, escape};
 use curve::PaperMark;
 use figures::again;
+use figures::metric::words as words_of;
 use figures::provenance::Provenance;
-use figures::report::{Figure, Index, cell, covered, number};
+use figures::report::{Figure, Index, cell, covered, exact, number};
 use figures::stats::Verdict;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -68,7 +69,11 @@ pub fn page(provenance: &Provenance, parts: &[Part<'_>], flames: &Flames) -> Str
 const HOW_TO_READ: &str = "<p>Each figure of ours stands beside the paper's. The machines lie more \
     than a decade apart, so what is judged is the <em>quotient</em>: our ratio to our baseline, \
     divided by the paper's ratio to its own. <em>Equal as in the paper</em>: all of the quotient's \
-    interval lies in 0.80–1.25. <em>Same sign</em>: our ratio lies on the paper's side of 1. Bars \
+    interval lies in 0.80–1.25, and both ratios on one side of 1. <em>Same sign</em>, \
+    <em>opposite</em>: the side of 1 that our interval lies on. <em>No effect seen</em>: the paper \
+    has an effect, and our interval contains 1 and lies in 0.80–1.25. <em>Differs in size</em>: the \
+    paper's ratio lies within 5 % of 1, and ours clearly does not. <em>Unresolved</em>: the rounds \
+    do not decide. <em>Not comparable</em>: the set-ups differ in what the ratio is about. Bars \
     show each value divided by that of the first configuration, classes as shares of all that the \
     first one has. Curves have values as they are; the paper's has the points that its text \
     states.</p>\n";
@@ -130,6 +135,9 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
             );
         }
         out.push_str(&unstated(paper, item));
+        if let Some(stated) = &item.stated {
+            out.push_str(&stated_table(stated));
+        }
         if let Some(why) = &item.why {
             let _infallible = writeln!(out, "<p class=\"soft\">Not here: {}.</p>", escape(why));
         }
@@ -229,7 +237,7 @@ fn unstated(paper: &Paper, item: &Item) -> String {
     }
     let parts: Vec<String> = missing
         .into_iter()
-        .map(|(metric, configs)| format!("{metric} ({})", configs.join(", ")))
+        .map(|(metric, configs)| format!("{} ({})", words_of(metric), configs.join(", ")))
         .collect();
     match parts.is_empty() {
         true => String::new(),
@@ -238,6 +246,24 @@ fn unstated(paper: &Paper, item: &Item) -> String {
             escape(&parts.join("; "))
         ),
     }
+}
+
+/// A table of the paper's that nothing of ours stands beside.
+fn stated_table(stated: &Stated) -> String {
+    let mut out = format!("<table><tr><th>{}</th>", escape(&stated.unit));
+    for column in &stated.columns {
+        let _infallible = write!(out, "<th>{}</th>", escape(column));
+    }
+    out.push_str("</tr>\n");
+    for (name, values) in &stated.rows {
+        let _infallible = write!(out, "<tr><td>{}</td>", escape(name));
+        for value in values {
+            let _infallible = write!(out, "<td>{}</td>", escape(value));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</table>\n");
+    out
 }
 
 /// Everything of an item, by configuration.
@@ -259,15 +285,21 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
                 }
             }
             for config in configs {
+                let absent = absence(config, part.figures);
                 for metric in &item.metrics {
                     for metric in matching(metric, config, index) {
-                        let (paper, points) = said(part.paper, item, [theirs, config], &metric);
+                        let Said {
+                            value,
+                            points,
+                            judged,
+                        } = said(part.paper, item, [theirs, config], &metric);
                         cells.push(Cell {
                             config: config.to_owned(),
                             theirs,
-                            ours: index.get(config, &metric),
-                            paper,
+                            ours: index.get(config, &metric).or(absent),
+                            paper: value,
                             points,
+                            judged,
                             metric,
                         });
                     }
@@ -276,7 +308,13 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
         }
     }
     let Some(key) = &item.against else {
-        cells.retain(|cell| cell.ours.is_some() || cell.paper.is_some());
+        // A value of the paper's stands alone only where no configuration of ours is beside it.
+        let of = |cell: &Cell<'_>| (cell.theirs.to_owned(), cell.metric.clone());
+        let measured = cells.iter().filter(|cell| cell.ours.is_some()).map(of);
+        let measured: BTreeSet<_> = measured.collect();
+        cells.retain(|cell| {
+            cell.ours.is_some() || (cell.paper.is_some() && !measured.contains(&of(cell)))
+        });
         return cells;
     };
     // What has points on the axis is there with them alone.
@@ -288,28 +326,46 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
     cells
 }
 
-/// What a paper has of its configuration that an item shows: its value of what is measured here,
-/// and its points on the item's axis.
-fn said(
-    paper: &Paper,
-    item: &Item,
-    [theirs, config]: [&str; 2],
-    metric: &str,
-) -> (Option<f64>, Vec<(f64, f64)>) {
+/// The figure that says why a configuration was not measured.
+fn absence<'a>(config: &str, figures: &'a [Figure]) -> Option<&'a Figure> {
+    let is_absent = |f: &&Figure| f.verdict == Some(Verdict::NotMeasurable) && f.config == config;
+    let mut of_itself = figures.iter().filter(|f| !f.metric.contains("quotient."));
+    of_itself.find(is_absent)
+}
+
+/// What a paper has of its configuration that an item shows.
+struct Said {
+    /// Its value of what is measured here.
+    value: Option<f64>,
+    /// Its points on the item's axis.
+    points: Vec<(f64, f64)>,
+    /// Whether the value is the first that the paper states of this, which is what is judged.
+    judged: bool,
+}
+
+/// Of two statements of one value an item shows the one that stands in it.
+fn said(paper: &Paper, item: &Item, [theirs, config]: [&str; 2], metric: &str) -> Said {
     let shown = || {
         let values = paper.values(theirs, metric);
         values.filter(|(_, said)| item.shows(said))
     };
     let keys = Config::keys_of(config);
-    let here = shown().find(|(_, said)| said.is_of(&keys));
+    let here = || shown().filter(|(_, said)| said.is_of(&keys));
+    let own = here().find(|(_, said)| item.states(said));
+    let first = here().next();
     let point = |(value, said): (f64, &Value)| {
         let at = item.against.as_ref().and_then(|key| said.at.get(key))?;
         Some((*at, value))
     };
-    (
-        here.map(|(value, _)| value),
-        shown().filter_map(point).collect(),
-    )
+    let found = own.or(first);
+    Said {
+        value: found.map(|(value, _)| value),
+        points: shown().filter_map(point).collect(),
+        judged: match (found, first) {
+            (Some((_, found)), Some((_, first))) => std::ptr::eq(found, first),
+            _ => true,
+        },
+    }
 }
 
 /// The metrics of a configuration that a name stands for.
@@ -349,7 +405,7 @@ fn table(part: &Part<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
         let ratios = part.paper.ratios(item.theirs);
         let mut ratios: Vec<Option<&PaperRatio<'_>>> = ratios
             .iter()
-            .filter(|r| r.metric == item.metric && !point && r.is_of(&keys))
+            .filter(|r| r.metric == item.metric && !point && item.judged && r.is_of(&keys))
             .map(Some)
             .collect();
         if ratios.is_empty() {
@@ -378,13 +434,21 @@ fn row(
             index.get(&item.config, &format!("quotient.{column}.{}", item.metric))
         })
     });
-    let absent = item
-        .ours
-        .is_some_and(|f| f.verdict == Some(Verdict::NotMeasurable));
-    let verdict = match quotient.and_then(|figure| figure.verdict) {
-        Some(verdict) => words(verdict),
-        None if absent => words(Verdict::NotMeasurable),
-        None => "",
+    let is_absent = |figure: &&Figure| figure.verdict == Some(Verdict::NotMeasurable);
+    let absent = quotient.filter(is_absent).or(item.ours.filter(is_absent));
+    let verdict = match (absent, quotient) {
+        (Some(Figure { note, .. }), _) => {
+            let why = note.as_deref().unwrap_or("the run does not say why");
+            format!("{}: {why}", words(Verdict::NotMeasurable))
+        }
+        (None, Some(figure)) => figure.verdict.map_or(String::new(), |verdict| {
+            let why = ratio.and_then(|ratio| ratio.not_comparable);
+            match why.filter(|_| verdict == Verdict::NotComparable) {
+                Some(why) => format!("{}: {why}", words(verdict)),
+                None => words(verdict).to_owned(),
+            }
+        }),
+        (None, None) => String::new(),
     };
     let before = match quotient.is_some_and(again::is_elsewhere) {
         true => ", not as before",
@@ -392,18 +456,20 @@ fn row(
     };
     let own = quotient.and_then(|q| Some(q.value? * ratio?.ratio));
     let known = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
+    let stated = item.paper.map_or_else(|| "–".to_owned(), exact);
     let to = ratio.map_or_else(String::new, |ratio| format!(" ({})", ratio.to));
     format!(
-        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-         <td>{}</td></tr>\n",
+        "<tr><td>{}</td><td title=\"{}\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+         <td>{}</td><td>{}</td></tr>\n",
         escape(&item.config),
         escape(&item.metric),
+        escape(&words_of(&item.metric)),
         escape(&cell(item.ours)),
-        known(item.paper),
+        stated,
         known(own),
         escape(&format!("{}{to}", known(ratio.map(|ratio| ratio.ratio)))),
         escape(&cell(quotient)),
-        format_args!("{verdict}{before}"),
+        escape(&format!("{verdict}{before}")),
     )
 }
 

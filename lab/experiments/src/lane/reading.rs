@@ -32,6 +32,9 @@ impl Reading {
     }
 }
 
+/// How the driver domain's names of ports begin that are wires.
+const WIRES: &str = "nic.wire";
+
 /// Adds a domain's counters to a reading: see [`super::window::Window::figures`] for the names.
 pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
@@ -69,9 +72,20 @@ pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     if let Some(count) = stat["pool"]["granted_anew"].as_f64() {
         add("granted_anew".to_owned(), count);
     }
-    for port in stat["ports"].as_object().into_iter().flatten() {
+    for (port, counters) in stat["ports"].as_object().into_iter().flatten() {
         for name in ["acks", "sacks"] {
-            if let Some(count) = port.1[name].as_f64() {
+            if let Some(count) = counters[name].as_f64() {
+                add(name.to_owned(), count);
+            }
+        }
+        if !port.starts_with(WIRES) {
+            continue;
+        }
+        for (name, counter) in [
+            ("wire_received", "in_packets"),
+            ("wire_sent", "out_packets"),
+        ] {
+            if let Some(count) = counters["traffic"][counter].as_f64() {
                 add(name.to_owned(), count);
             }
         }
@@ -102,6 +116,8 @@ mod tests {
                        "cpu_ns": 20, "tsc_hz": 2_000_000_000u64, "corrected_cycles": 4},
             "drops": {"no_buffer": 2, "spoofed": 0},
             "lro": {"waits_ns": {"1000": 3}, "wait_sum_ns": 2500},
+            "ports": {"nic.wire": {"traffic": {"in_packets": 9, "out_packets": 2}, "acks": 1},
+                      "nic.local": {"traffic": {"in_packets": 2, "out_packets": 9}}},
             "vifs": {"0": {"endpoint": {"tx_packets": 5, "source_under_way_max": 7}}},
         });
         let mut reading = Reading::default();
@@ -114,6 +130,8 @@ mod tests {
         assert_eq!(reading.sums["drops.spoofed"], 0.0, "zeros are printed too");
         assert_eq!(reading.sums["lro.waits.1000"], 6.0);
         assert_eq!(reading.sums["lro.wait_sum_ns"], 5000.0);
+        let wire = ["wire_received", "wire_sent", "acks"].map(|name| reading.sums[name]);
+        assert_eq!(wire, [18.0, 4.0, 2.0]);
         assert_eq!(reading.sums["guest.delivered"], 10.0);
         assert_eq!(reading.most["under_way"], 7.0);
     }

@@ -185,6 +185,7 @@ impl Window {
     ///
     /// `segments_per_ack` is how many of the segments that the receiver's TCP was handed (an
     /// aggregate is one) an acknowledgement answers; delayed ones answer two.
+    /// | `wire_received`, `wire_sent` | packets that the NICs received and sent |
     #[must_use]
     pub fn figures(&self, tsc_hz: u64) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
@@ -277,7 +278,11 @@ impl Window {
         let acks = counted("acks").unwrap_or(self.mark.sent_segments as f64);
         let each = [("segments", segments), ("acks", acks)];
         let sacks = counted("sacks").map(|sacks| ("sacks", sacks));
-        for (name, count) in each.into_iter().chain(sacks) {
+        let wire = ["wire_received", "wire_sent"];
+        let wire = wire
+            .into_iter()
+            .filter_map(|name| Some((name, counted(name)?)));
+        for (name, count) in each.into_iter().chain(sacks).chain(wire) {
             out.insert(name.to_owned(), count / (bytes / 1e9));
         }
         if acks > 0.0 {
@@ -483,7 +488,7 @@ mod tests {
             },
             beside_bytes: 7,
             cpu_ns: rivals.then_some((RIVALS, 5)).into_iter().collect(),
-            path: sums(&[("acks", 900.0), ("sacks", 90.0)]),
+            path: sums(&[("acks", 900.0), ("sacks", 90.0), ("wire_sent", 950.0)]),
             busy_ns: 0,
             events: EventCounts::default(),
             disturbed: false,
@@ -504,6 +509,7 @@ mod tests {
         let driver = [
             ("driver.lro.segments", 400.0),
             ("driver.lro.aggregates", 20.0),
+        assert_eq!(alone["wire_sent"], 950.0);
         ];
         let guest = [("guest.lro.segments", 20.0), ("guest.lro.aggregates", 10.0)];
         assert_eq!(rate(&[]), 1.0);

@@ -8,8 +8,8 @@ use super::samples::Samples;
 use crate::papers::{Paper, PaperRatio, SWEPT};
 use crate::plan::Config;
 use figures::report::{Figure, number};
-use figures::stats::{self, Verdict};
-use std::collections::BTreeMap;
+use figures::stats::{self, Beside, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Which of the paper's configurations each column stands for.
 pub type Stands<'a> = BTreeMap<&'a str, &'a str>;
@@ -30,9 +30,13 @@ impl Samples {
             }
             let (name, keys) = (config.name(), config.keys());
             let values = paper.config(theirs).into_iter().flat_map(|c| &c.values);
+            let mut told: BTreeSet<&str> = BTreeSet::new();
             for value in values.filter(|value| value.is_of(&keys)) {
                 let measured = self.series(config, &value.metric).is_some();
-                if let Some(known) = value.value.filter(|_| measured) {
+                // What a paper states twice is judged by its first statement.
+                if let Some(known) = value.value.filter(|_| measured)
+                    && told.insert(&value.metric)
+                {
                     let metric = format!("paper.{}", value.metric);
                     let mut figure = Figure::single(plan, &name, &metric, known);
                     figure.note = Some(value.source.clone());
@@ -71,8 +75,13 @@ impl Samples {
         for quotient in &mut quotients {
             *quotient /= theirs.ratio;
         }
-        let mut figure = self.compared(plan, [config, &other], &name, &quotients, |quotient| {
-            stats::beside(quotient, theirs.ratio)
+        let paper = Beside {
+            ratio: theirs.ratio,
+            claimed: theirs.effect,
+        };
+        let sides = [config, &other];
+        let mut figure = self.compared(plan, sides, &name, &quotients, |quotient| {
+            stats::beside(quotient, paper)
         })?;
         let own = figure.value.map_or(f64::NAN, |value| value * theirs.ratio);
         let mut note = format!(
@@ -81,6 +90,11 @@ impl Samples {
             number(theirs.ratio),
             theirs.source
         );
+        if let Some(why) = theirs.not_comparable {
+            figure.verdict = Some(Verdict::NotComparable);
+            note.push_str("; not comparable: ");
+            note.push_str(why);
+        }
         if let Some(remark) = &figure.note {
             note.push_str("; ");
             note.push_str(remark);
@@ -96,8 +110,11 @@ pub fn words(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Equal => "equal as in the paper",
         Verdict::SameSign => "same sign",
+        Verdict::NoEffect => "no effect seen",
+        Verdict::DiffersInSize => "differs in size",
         Verdict::Opposite => "opposite",
         Verdict::Unresolved => "unresolved",
+        Verdict::NotComparable => "not comparable",
         Verdict::NotMeasurable => "not measurable",
     }
 }
@@ -139,19 +156,42 @@ mod tests {
         }
         let stands: Stands<'_> = columns.iter().map(|c| (c.as_str(), c.as_str())).collect();
         let figures = samples.beside("menon", &Paper::find("menon").unwrap(), &stands);
-        let of = |start: &str| {
+        let named = |start: &str| {
             let found = figures.iter().filter(|f| f.metric.starts_with(start));
             let mut names: Vec<&str> = found.map(|f| f.config.as_str()).collect();
             names.sort_unstable();
             names
         };
-        // The text has the driver domain with two NICs and Linux with three: no ratio.
+        // The driver domain's figure with two NICs and Linux' with three are no ratio: the text has
+        // one of three NICs.
         assert_eq!(
-            of("quotient."),
-            ["menon-guest1@wires=1", "menon-send-domain0@wires=4"]
+            named("quotient."),
+            [
+                "menon-domain0@wires=3",
+                "menon-guest1@wires=1",
+                "menon-send-domain0@wires=4"
+            ]
+        );
+        let of = |config: &str| {
+            let mut found = figures.iter();
+            let found = found
+                .find(|f| f.config == config && f.metric.starts_with("quotient."))
+                .unwrap();
+            (found.verdict, found.note.clone().unwrap())
+        };
+        assert_eq!(of("menon-domain0@wires=3").0, Some(Verdict::NoEffect));
+        let (verdict, note) = of("menon-guest1@wires=1");
+        assert_eq!(
+            verdict,
+            Some(Verdict::NotComparable),
+            "both were the link's"
+        );
+        assert!(
+            note.contains("not comparable: theirs was the link's"),
+            "{note}"
         );
         assert_eq!(
-            of("paper."),
+            named("paper."),
             [
                 "menon-domain0@wires=2",
                 "menon-linux@wires=3",

@@ -39,6 +39,28 @@ impl Samples {
         }
     }
 
+    /// Adds `peak_<metric>` to a column: of each round the most of the metric at any value of
+    /// `key`, under the configuration without that key.
+    pub fn peaks(&mut self, column: &str, key: &str, metric: &str) {
+        let mut peaks: BTreeMap<Config, Vec<f64>> = BTreeMap::new();
+        let points = self.of_column(column).filter(|c| c.keys.contains_key(key));
+        for (config, series) in points.filter_map(|c| Some((c, self.series(c, metric)?))) {
+            let mut whole = config.clone();
+            whole.keys.remove(key);
+            let most = peaks.entry(whole).or_default();
+            most.resize(most.len().max(series.len()), f64::NAN);
+            for (most, value) in most.iter_mut().zip(series) {
+                *most = most.max(value.unwrap_or(f64::NAN));
+            }
+        }
+        for (config, most) in peaks {
+            for (round, value) in most.into_iter().enumerate().filter(|(_, v)| v.is_finite()) {
+                let figures = BTreeMap::from([(format!("peak_{metric}"), value)]);
+                self.add(&config, round, &figures);
+            }
+        }
+    }
+
     /// Notes that a configuration was still disturbed after all repetitions.
     pub fn disturb(&mut self, config: &Config) {
         self.disturbed.insert(config.clone());
@@ -153,6 +175,21 @@ mod tests {
 
     fn one(metric: &str, value: f64) -> BTreeMap<String, f64> {
         BTreeMap::from([(metric.to_owned(), value)])
+    }
+
+    #[test]
+    fn a_peak_is_of_one_round_at_any_point() {
+        let mut samples = Samples::default();
+        for (wires, rates) in [("1", [3.0, 1.0]), ("2", [2.0, 5.0])] {
+            let config = Config::new("linux", &[("wires", wires)]);
+            for (round, rate) in rates.into_iter().enumerate() {
+                samples.add(&config, round, &one("throughput", rate));
+            }
+        }
+        samples.peaks("linux", "wires", "throughput");
+        let whole = Config::new("linux", &[]);
+        let peaks = samples.series(&whole, "peak_throughput").unwrap();
+        assert_eq!(*peaks, [Some(3.0), Some(5.0)]);
     }
 
     #[test]

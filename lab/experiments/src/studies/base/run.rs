@@ -119,6 +119,9 @@ impl<'a> Run<'a> {
             }
         }
         self.received(&mut lanes)?;
+        for column in self.plan.column.iter().filter(|c| c.wires.len() > 1) {
+            self.samples.peaks(&column.name, "wires", "throughput");
+        }
         self.web(&mut lanes)
     }
 

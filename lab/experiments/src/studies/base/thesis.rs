@@ -98,7 +98,13 @@ pub(super) fn count(
             false => (asked + agent("driver"), 0.0),
         };
         counted.push(("driver.class.xen".to_owned(), by_driver));
-        counted.push(("guest.class.xen".to_owned(), by_guest + agent("guest")));
+        let by_guest = by_guest + agent("guest");
+        counted.push(("guest.class.xen".to_owned(), by_guest));
+        // What the mechanism costs: the domain's own calls, and the work of monitor and agents.
+        let driver_grants = of("driver.hop.grant") + by_driver;
+        let guest_grants = of("guest.hop.grant") + by_guest;
+        counted.push(("driver.grants".to_owned(), driver_grants));
+        counted.push(("grants".to_owned(), driver_grants + guest_grants));
         let bytes = figures.get("throughput").copied().unwrap_or(0.0) * 1e9 / 8.0 * seconds;
         let packets = bytes / SEGMENT_BYTES;
         // The thesis divides by the pages that a window used. Here each page that is granted
@@ -120,10 +126,31 @@ pub(super) fn count(
         let total: f64 = own.sum();
         figures.insert(format!("{event}.total"), total);
     }
+    event_rates(figures);
     figures.retain(|name, _| !name.ends_with(".receive_side"));
     for (part, cycles) in counted {
         figures.insert(format!("cycles_per_byte.{part}"), cycles / SEGMENT_BYTES);
         figures.insert(format!("cycles_per_packet.{part}"), cycles);
+    }
+}
+
+/// Adds totals of hardware events by the second and by the instruction, as Menon and others state
+/// them.
+fn event_rates(figures: &mut BTreeMap<String, f64>) {
+    let packets_per_s =
+        figures.get("throughput").copied().unwrap_or(0.0) * 1e9 / 8.0 / SEGMENT_BYTES;
+    let instructions = figures.get("instructions_per_packet.total").copied();
+    let totals: Vec<(String, f64)> = figures
+        .iter()
+        .filter_map(|(name, count)| Some((name.strip_suffix("_per_packet.total")?, *count)))
+        .filter(|(event, _)| *event != "cycles")
+        .map(|(event, count)| (event.to_owned(), count))
+        .collect();
+    for (event, count) in totals {
+        figures.insert(format!("{event}_per_second.total"), count * packets_per_s);
+        if let Some(all) = instructions.filter(|all| *all > 0.0 && event != "instructions") {
+            figures.insert(format!("{event}_per_instruction.total"), count / all);
+        }
     }
 }
 
@@ -167,6 +194,7 @@ mod tests {
             ("driver.hop.netback", 60.0),
             ("driver.hop.ring", 20.0),
             ("driver.hop.idle", 20.0),
+            ("driver.hop.grant", 9.0),
             ("closure.driver", 1.0),
             ("guest.hop.lro", 7.0),
         ]);
@@ -188,9 +216,11 @@ mod tests {
         assert_eq!(of("driver.class.network+usercopy+other"), 20.0);
         assert_eq!(
             of("driver.class.xen"),
-            140.0,
-            "100 of the agent, 40 of the monitor"
+            131.0,
+            "91 of the agent, 40 of the monitor"
         );
+        assert_eq!(of("driver.grants"), 140.0, "and 9 of its own");
+        assert_eq!(of("grants"), 140.0);
         assert_eq!(of("guest.class.netfront"), 7.0);
         assert_eq!(of("monitor"), 40.0, "beside");
         assert_eq!(seen["cycles_per_byte.total"], 1040.0 / 1448.0);
@@ -203,12 +233,13 @@ mod tests {
         let of = |part: &str| new[&format!("cycles_per_packet.{part}")];
         assert_eq!(
             (of("driver"), of("guest"), of("total")),
-            (400.0, 640.0, 1040.0)
+            (409.0, 631.0, 1040.0)
         );
         assert_eq!(
             (of("driver.class.xen"), of("guest.class.xen")),
-            (0.0, 140.0)
+            (0.0, 131.0)
         );
+        assert_eq!((of("driver.grants"), of("grants")), (9.0, 140.0));
         assert_eq!(new["pages_reused"], 500_000.0 / 251_000.0);
     }
 
@@ -224,7 +255,14 @@ mod tests {
         ];
         let name = |part| format!("instructions_per_packet.{part}");
         seen.extend(parts.map(|(part, count)| (name(part), count)));
+        seen.insert("throughput".to_owned(), 1448.0 * 8.0 / 1e9 * 10.0);
+        seen.insert("dtlb_misses_per_packet.driver".to_owned(), 41.0);
+        seen.insert("dtlb_misses_per_packet.total".to_owned(), 41.0);
         count(Direction::ToGuest, 1.0, None, &mut seen);
+        let close = |name: &str, value: f64| (seen[name] - value).abs() < 1e-9;
+        assert!(close("instructions_per_second.total", 820.0));
+        assert!(close("dtlb_misses_per_second.total", 410.0));
+        assert!(close("dtlb_misses_per_instruction.total", 0.5));
         assert_eq!(seen["instructions_per_packet.total"], 82.0);
         assert_eq!(seen["instructions_per_packet.sender"], 900.0);
         assert_eq!(seen["cycles_per_packet.total"], 5.0);
