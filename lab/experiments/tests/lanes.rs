@@ -6,6 +6,7 @@
 use anyhow::Context as _;
 use experiments::lane::build::OnWire;
 use experiments::lane::cores::Cores;
+use experiments::lane::kernel_path::Offloaded;
 use experiments::lane::machine::lane;
 use experiments::lane::{Lane, Loads, forward, kernel_path};
 use experiments::plan::{Direction, Gro, Place, Times, Topology, Wire, WireNic, Workload};
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
         return in_own_place();
     }
     let cores = Cores::choose();
-    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 8] = [
+    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 9] = [
         ("namespaces_end_with_their_holder", &namespaces_end),
         ("forwarder_carries_both_directions", &|| {
             carries(forward::lane(Place::Split, cores, &Loads::default()))
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
             killed(cores)
         }),
         ("veth_carries_both_directions", &|| {
-            carries(kernel_path::lane(false, Gro::On, cores, &Loads::default()))
+            carries(kernel_path::veth_lane(1, Gro::On, cores, &Loads::default()))
         }),
         ("veth_with_three_wires_carries_over_each", &|| {
             carries(kernel_path::veth_lane(
@@ -61,12 +62,14 @@ fn main() -> ExitCode {
             ))
         }),
         ("bridge_with_threads_carries_both_directions", &|| {
-            carries(kernel_path::lane(true, Gro::Napi, cores, &Loads::default()))
+            let of = Offloaded::frames(Gro::Napi);
+            carries(kernel_path::bridge_lane(of, cores, &Loads::default()))
         }),
         (
             "bridge_that_merges_at_its_ports_hands_aggregates_on",
             &|| merges(cores),
         ),
+        ("wires_carry_frames_or_whole_segments", &|| wires(cores)),
     ];
     let mut failed = 0;
     for (name, case) in &cases {
@@ -207,7 +210,8 @@ fn carries(lane: anyhow::Result<Lane>) -> anyhow::Result<()> {
 /// packets, with kernel threads and without.
 fn merges(cores: Cores) -> anyhow::Result<()> {
     for gro in [Gro::In, Gro::InNapi] {
-        let Some(mut lane) = allowed(kernel_path::lane(true, gro, cores, &Loads::default()))?
+        let of = Offloaded::frames(gro);
+        let Some(mut lane) = allowed(kernel_path::bridge_lane(of, cores, &Loads::default()))?
         else {
             return Ok(());
         };
@@ -223,6 +227,46 @@ fn merges(cores: Cores) -> anyhow::Result<()> {
             anyhow::ensure!(Instant::now() < end, "{gro:?}: {each} bytes a segment");
         }
         carries(Ok(lane))?;
+    }
+    Ok(())
+}
+
+/// From a guest, wires of the bridge's and the machine's carry frames of the MTU, or segments whole.
+fn wires(cores: Cores) -> anyhow::Result<()> {
+    let (speed, loads) = (Wire::unbounded(), Loads::default());
+    let gro = Gro::InNapi;
+    for segments in [false, true] {
+        let bridge = kernel_path::bridge_lane(Offloaded { gro, segments }, cores, &loads);
+        let wire = OnWire {
+            segments,
+            ..OnWire::tap(&speed)
+        };
+        let machine = match client::daemon_path() {
+            Ok(_) => Some(lane(
+                Place::OneCore,
+                wire,
+                Topology::default(),
+                cores,
+                &loads,
+            )),
+            Err(error) => skip(error),
+        };
+        for made in std::iter::once(bridge).chain(machine) {
+            let Some(mut lane) = allowed(made)? else {
+                continue;
+            };
+            let end = Instant::now() + PATIENCE;
+            loop {
+                let window = lane.window(Workload::Stream, Direction::FromGuest, TIMES)?;
+                let mark = window.mark;
+                let each = mark.frame_bytes as f64 / mark.frames.max(1) as f64;
+                anyhow::ensure!(segments || each <= 1514.0, "{each} bytes a frame");
+                if mark.frames > 0 && (each > 3000.0) == segments {
+                    break;
+                }
+                anyhow::ensure!(Instant::now() < end, "{segments}: {each} bytes a frame");
+            }
+        }
     }
     Ok(())
 }

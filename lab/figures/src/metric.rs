@@ -71,7 +71,7 @@ pub fn unit(metric: &str) -> &'static str {
         "samples" => "samples",
         "cost_ns" => "ns",
         "rate" => "1/s",
-        "bytes_per_receive" => "bytes",
+        "bytes_per_receive" | "frame_bytes" => "bytes",
         _ => "",
     }
 }

@@ -22,6 +22,8 @@ pub struct OnWire<'a> {
     pub moderation: Moderation,
     /// Whether the wire's own TCP runs on the wire's core, as on another machine.
     pub apart: bool,
+    /// Whether a TAP carries segments of TCP whole (segmentation offload), not frames of the MTU.
+    pub segments: bool,
 }
 
 impl<'a> OnWire<'a> {
@@ -33,6 +35,7 @@ impl<'a> OnWire<'a> {
             speed,
             moderation: Moderation::Event,
             apart: false,
+            segments: false,
         }
     }
 }
@@ -63,8 +66,11 @@ pub fn config(
             match near.nic {
                 WireNic::Tap => Kind::Tap {
                     port: port(wire, WIRE),
-                    // Frames of the MTU with their checksums, as from a real wire.
-                    offloads: Offloads::None,
+                    // Without: frames of the MTU with their checksums, as from a real wire.
+                    offloads: match near.segments {
+                        true => Offloads::Tso,
+                        false => Offloads::None,
+                    },
                 },
                 WireNic::Xdp => Kind::Xdp {
                     wire: XdpWire::Veth(port(wire, WIRE)),

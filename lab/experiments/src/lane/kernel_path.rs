@@ -23,33 +23,48 @@ struct KernelPath {
     near: Vec<i32>,
 }
 
-/// Sets up a veth pair, with a bridge if `bridged`. Offloads that would put more than the MTU on
-/// the wire are off. A bridge that merges at its ports hands what it merged to the guest whole, and
-/// takes segments from it, as a guest's TAP does.
+/// Where segments of TCP pass whole, and frames are merged.
+#[derive(Clone, Copy, Debug)]
+pub struct Offloaded {
+    /// Where frames are merged.
+    pub gro: Gro,
+    /// Whether the wire carries segments whole (segmentation offload), not frames of the MTU.
+    pub segments: bool,
+}
+
+impl Offloaded {
+    /// Returns a path whose wire carries frames of the MTU.
+    #[must_use]
+    pub const fn frames(gro: Gro) -> Self {
+        let segments = false;
+        Self { gro, segments }
+    }
+}
+
+/// Sets up two veth pairs with a bridge between. Unless the wire carries segments whole, offloads
+/// that would put more than the MTU on it are off. A bridge that merges at its ports hands what it
+/// merged to the guest whole, and takes segments from it, as a guest's TAP does.
 ///
 /// # Errors
 /// [`figures::Failure::CannotRun`] if `ip` or `ethtool` is not installed; otherwise if the kernel
 /// refuses.
-pub fn lane(bridged: bool, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
+pub fn bridge_lane(of: Offloaded, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;
     let ends = Ends::new()?;
-    if !bridged {
-        return of_pairs(ends, gro, cores, loads);
-    }
     let mut near = Vec::new();
     let path = KernelPath {
-        _middle: Some(bridge(&ends, gro, cores, &mut near)?),
+        _middle: Some(bridge(&ends, of, cores, &mut near)?),
         far: Vec::new(),
         near,
     };
-    through(ends, path, gro, cores, loads)
+    through(ends, path, of, cores, loads)
 }
 
 /// Sets up so many wires, each a veth pair to an interface of the guest's of its own, as a machine
 /// with so many NICs has them.
 ///
 /// # Errors
-/// As [`lane`].
+/// As [`bridge_lane`].
 pub fn veth_lane(wires: u32, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;
     of_pairs(Ends::of(wires, 1)?, gro, cores, loads)
@@ -61,7 +76,8 @@ fn of_pairs(mut ends: Ends, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Re
     for (number, wire) in (1..).zip(&mut ends.further_wires) {
         pair(wire, IFNAME, guest, &nic(number))?;
     }
-    through(ends, KernelPath::default(), gro, cores, loads)
+    let frames = Offloaded::frames(gro);
+    through(ends, KernelPath::default(), frames, cores, loads)
 }
 
 /// The guest's interface to a further wire.
@@ -73,7 +89,7 @@ fn nic(number: usize) -> String {
 fn through(
     mut ends: Ends,
     mut path: KernelPath,
-    gro: Gro,
+    Offloaded { gro, segments }: Offloaded,
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
@@ -82,7 +98,7 @@ fn through(
     for (end, address) in each.zip(&wires) {
         let near = Near {
             core: cores.wire,
-            whole: false,
+            whole: segments,
         };
         path.far.extend(interface(end, IFNAME, near, gro)?);
         let cidr = format!("{address}/{PREFIX}");
@@ -168,7 +184,7 @@ fn pair(near: &mut Namespace, name: &str, far: i32, far_name: &str) -> anyhow::R
 /// A bridge in a namespace of its own, with a port to each end; the threads of its ports.
 fn bridge(
     ends: &Ends,
-    gro: Gro,
+    Offloaded { gro, segments }: Offloaded,
     cores: Cores,
     threads: &mut Vec<i32>,
 ) -> anyhow::Result<Namespace> {
@@ -178,7 +194,11 @@ fn bridge(
     for (port, end) in [("wire", &ends.wire), ("guest", &ends.guest)] {
         pair(&mut middle, port, end.pid(), IFNAME)?;
         let on = if gro.at_ports() { "on" } else { "off" };
-        offloads(&mut middle, port, on, gro.at_ports() && port == "guest")?;
+        let whole = match port {
+            "wire" => segments,
+            _ => gro.at_ports(),
+        };
+        offloads(&mut middle, port, on, whole)?;
         middle.run(&["ip", "link", "set", port, "master", "br0", "up"])?;
         if gro == Gro::InNapi {
             threads.extend(thread(&mut middle, port, cores.guest)?);

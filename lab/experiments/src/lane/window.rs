@@ -155,6 +155,8 @@ fn mark(pairs: &mut [Pair], workload: Workload) -> anyhow::Result<Mark> {
             cpu_ns: all.cpu_ns + mark.cpu_ns,
             segments: all.segments + first * mark.segments,
             sent_segments: all.sent_segments + first * mark.sent_segments,
+            frames: all.frames + first * mark.frames,
+            frame_bytes: all.frame_bytes + first * mark.frame_bytes,
             p50_us: later(all.p50_us, mark.p50_us),
             p99_us: later(all.p99_us, mark.p99_us),
         };
@@ -168,7 +170,8 @@ fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 
 impl Window {
     /// The window's figures by metric. Streams: `throughput`, `cycles_per_byte.X`,
-    /// `cycles_per_packet.X`, and those of [`events`]; requests: `transactions`, `latency_us.*`;
+    /// `cycles_per_packet.X`, `frame_bytes` (the mean frame that the receiver's interfaces took),
+    /// and those of [`events`]; requests: `transactions`, `latency_us.*`;
     /// and from the path's own reading, whose sums are named
     ///
     /// | name | meaning |
@@ -182,10 +185,10 @@ impl Window {
     /// | `lro.waits.<ns>` | aggregates whose first packet waited so many nanoseconds |
     /// | `lro.wait_sum_ns` | what all of them waited together |
     /// | `acks`, `sacks` | acknowledgements sent to the wire, and those of them that are selective |
+    /// | `wire_received`, `wire_sent` | packets that the NICs received and sent |
     ///
     /// `segments_per_ack` is how many of the segments that the receiver's TCP was handed (an
     /// aggregate is one) an acknowledgement answers; delayed ones answer two.
-    /// | `wire_received`, `wire_sent` | packets that the NICs received and sent |
     #[must_use]
     pub fn figures(&self, tsc_hz: u64) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
@@ -260,6 +263,10 @@ impl Window {
         }
         for (us, share) in within(&self.path) {
             out.insert(format!("flush_within_us.{us}"), share);
+        }
+        if self.mark.frames > 0 {
+            let mean = self.mark.frame_bytes as f64 / self.mark.frames as f64;
+            out.insert("frame_bytes".to_owned(), mean);
         }
         if let Some(anew) = self.path.sums.get("granted_anew") {
             out.insert("granted_anew".to_owned(), anew / packets);
@@ -410,6 +417,8 @@ mod tests {
                 ns: 2_000_000_000,
                 bytes: 1_448_000_000,
                 segments: 724_000,
+                frames: 724_000,
+                frame_bytes: 724_000 * 2066,
                 ..Mark::default()
             },
             beside_bytes: 0,
@@ -434,6 +443,7 @@ mod tests {
         let figures = window.figures(2_000_000_000);
         assert_eq!(figures["acks"], 10_000.0);
         assert_eq!(figures["segments"], 500_000.0);
+        assert_eq!(figures["frame_bytes"], 2066.0);
         assert_eq!(figures["segments_per_ack"], 50.0);
         assert!(!figures.contains_key("sack_share"), "nobody counts them");
         assert_eq!(figures["granted_anew"], 0.05);
@@ -499,6 +509,7 @@ mod tests {
             (900.0, 300.0 / 900.0)
         );
         assert_eq!((alone["sacks"], alone["sack_share"]), (90.0, 0.1));
+        assert_eq!(alone["wire_sent"], 950.0);
         assert_eq!((beside["acks"], beside["segments_per_ack"]), (100.0, 3.0));
         assert!(!beside.contains_key("sacks") && !beside.contains_key("sack_share"));
     }
@@ -509,7 +520,6 @@ mod tests {
         let driver = [
             ("driver.lro.segments", 400.0),
             ("driver.lro.aggregates", 20.0),
-        assert_eq!(alone["wire_sent"], 950.0);
         ];
         let guest = [("guest.lro.segments", 20.0), ("guest.lro.aggregates", 10.0)];
         assert_eq!(rate(&[]), 1.0);

@@ -136,6 +136,8 @@ pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
                 cpu_ns: now.cpu_ns - last.cpu_ns,
                 segments: now.segments - last.segments,
                 sent_segments: now.sent_segments - last.sent_segments,
+                frames: now.frames.saturating_sub(last.frames),
+                frame_bytes: now.frame_bytes.saturating_sub(last.frame_bytes),
                 p50_us: latency.map(|(p50, _)| p50),
                 p99_us: latency.map(|(_, p99)| p99),
             };

@@ -61,6 +61,10 @@ pub struct Mark {
     pub segments: u64,
     /// TCP segments that it has sent: of one that only receives, acknowledgements.
     pub sent_segments: u64,
+    /// Frames that the interfaces of its namespace have received, before they are merged.
+    pub frames: u64,
+    /// Bytes of these frames.
+    pub frame_bytes: u64,
     /// Median round trip, microseconds (client).
     pub p50_us: Option<f64>,
     /// 99th percentile of the round trip, microseconds (client).

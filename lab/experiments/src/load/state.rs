@@ -88,6 +88,8 @@ pub(super) struct Totals {
     pub(super) cpu_ns: u64,
     pub(super) segments: u64,
     pub(super) sent_segments: u64,
+    pub(super) frames: u64,
+    pub(super) frame_bytes: u64,
 }
 
 impl Totals {
@@ -98,7 +100,11 @@ impl Totals {
             (time.tv_sec * 1_000_000_000 + time.tv_nsec).cast_unsigned()
         };
         let snmp = std::fs::read_to_string("/proc/self/net/snmp").unwrap_or_default();
+        let interfaces = std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+        let (frames, frame_bytes) = received(&interfaces);
         Self {
+            frames,
+            frame_bytes,
             ns: ns(ClockId::Monotonic),
             bytes: state.bytes.load(Ordering::Relaxed),
             operations: state.operations.load(Ordering::Relaxed),
@@ -119,9 +125,30 @@ fn segments(snmp: &str, counter: &str) -> Option<u64> {
     lines.next()?.split_whitespace().nth(at)?.parse().ok()
 }
 
+/// Returns the frames and bytes that all interfaces but the loopback have received: in each line a
+/// name, then bytes and packets.
+fn received(interfaces: &str) -> (u64, u64) {
+    let lines = interfaces.lines().filter_map(|line| line.split_once(':'));
+    let others = lines.filter(|(name, _)| name.trim() != "lo");
+    let counters = others.filter_map(|(_, counters)| {
+        let mut counters = counters.split_whitespace().map(str::parse::<u64>);
+        let bytes = counters.next()?.ok()?;
+        Some((counters.next()?.ok()?, bytes))
+    });
+    counters.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::segments;
+    use super::{received, segments};
+
+    #[test]
+    fn frames_of_known_interfaces() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes    packets errs | bytes\n\
+                    lo: 99 9 0 0\n  eth0: 3000 2 0 0\neth1:1500 1 0\nbad: x\n";
+        assert_eq!(received(text), (3, 4500));
+        assert_eq!(received(""), (0, 0));
+    }
 
     #[test]
     fn segments_of_a_known_table() {

@@ -110,6 +110,10 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if column.gro.is_some_and(Gro::at_ports) && column.path != PathKind::Bridge {
         return Err("`gro` in and in-napi belong to bridge");
     }
+    let carries = matches!(column.path, PathKind::Machine | PathKind::Bridge);
+    if column.segments && !(carries && column.nic == WireNic::Tap) {
+        return Err("`segments` belongs to bridge, and to machine with a TAP for a wire");
+    }
     column.faults.unwrap_or_default().check()?;
     // With none there would be no machine to measure.
     let are = |counts: &[u32], range: RangeInclusive<u32>| {

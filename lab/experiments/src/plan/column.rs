@@ -29,6 +29,10 @@ pub struct Column {
     /// driver domain that writes to the wire's TAP.
     #[serde(default)]
     pub apart: bool,
+    /// Whether the wire carries segments of TCP whole (segmentation offload), not frames of the
+    /// MTU.
+    #[serde(default)]
+    pub segments: bool,
     /// What becomes of packets on the wire; none: all come, in order.
     pub faults: Option<Faults>,
     /// Whether the guests acknowledge at once what they receive.

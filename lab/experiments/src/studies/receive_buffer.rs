@@ -76,7 +76,7 @@ impl LaneColumn for Receiver {
     fn lane(&self, cores: Cores) -> anyhow::Result<Lane> {
         let (wire, loads) = (Wire::unbounded(), &Loads::of_stream(&[Direction::ToGuest]));
         match self {
-            Self::Native => kernel_path::lane(false, Gro::On, cores, loads),
+            Self::Native => kernel_path::veth_lane(1, Gro::On, cores, loads),
             Self::Local => {
                 let near = (OnWire::tap(&wire), 1);
                 machine::local_lane(Place::OneCore, near, cores, loads)

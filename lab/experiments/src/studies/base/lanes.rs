@@ -2,6 +2,7 @@
 
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
+use crate::lane::kernel_path::Offloaded;
 use crate::lane::{Lane, Loads, forward, kernel_path, machine};
 use crate::plan::{
     Column, Config, Direction, Faults, Gro, Lro, LroRules, Moderation, PathKind, Place, Plan,
@@ -38,6 +39,7 @@ struct Kind {
     nic: WireNic,
     moderation: Moderation,
     apart: bool,
+    segments: bool,
     faults: Option<Faults>,
     quick_ack: bool,
     topology: Topology,
@@ -108,7 +110,10 @@ fn set_up_column(
     for topology in column.machines() {
         if column.place.is_empty() {
             let path = match column.path {
-                PathKind::Bridge => kernel_path::lane(true, gro, cores, loads),
+                PathKind::Bridge => {
+                    let segments = column.segments;
+                    kernel_path::bridge_lane(Offloaded { gro, segments }, cores, loads)
+                }
                 _ => kernel_path::veth_lane(topology.wires, gro, cores, loads),
             };
             let lane = lanes.push(path?);
@@ -124,6 +129,7 @@ fn set_up_column(
             nic: column.nic,
             moderation,
             apart: column.apart || plan.as_thesis,
+            segments: column.segments,
             faults: column.faults,
             quick_ack: column.quick_ack,
             topology,
@@ -137,6 +143,7 @@ fn set_up_column(
                 let near = OnWire {
                     moderation,
                     apart: kind.apart,
+                    segments: kind.segments,
                     ..OnWire::tap(wire)
                 };
                 let lane = machine::local_lane(place, (near, topology.wires), cores, loads);
@@ -148,6 +155,7 @@ fn set_up_column(
                     speed: wire,
                     moderation,
                     apart: kind.apart,
+                    segments: kind.segments,
                 };
                 let lane = machine::lane(place, near, topology, cores, loads);
                 lanes.push(lane.with_context(|| format!("column {name}"))?)

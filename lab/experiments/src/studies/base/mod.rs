@@ -243,12 +243,14 @@ mod tests {
             columns,
             [
                 "grantway",
+                "grantway-tso",
                 "forwarder",
                 "bridge-gro-off",
                 "bridge-gro-on",
                 "bridge-gro-napi",
                 "bridge-gro-in",
                 "bridge-gro-in-napi",
+                "bridge-gro-in-napi-tso",
                 "veth-gro-off",
                 "veth-gro-on",
                 "veth-gro-napi"
@@ -256,6 +258,22 @@ mod tests {
         );
         let frames: Vec<&str> = plan.frames.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(frames, ["frames-map", "frames-mapped"]);
+    }
+
+    /// A ratio of columns whose wires carry different frames compares nothing.
+    #[test]
+    fn base_divides_columns_of_one_kind_of_wire() {
+        let plan = plan("base");
+        let whole = |name: &str| {
+            let column = plan.column.iter().find(|column| column.name == name);
+            column.unwrap().segments
+        };
+        for ratio in &plan.ratio {
+            assert_eq!(whole(&ratio.own), whole(&ratio.to), "{ratio:?}");
+        }
+        let offloaded = plan.column.iter().filter(|column| column.segments);
+        let offloaded: Vec<&str> = offloaded.map(|column| column.name.as_str()).collect();
+        assert_eq!(offloaded, ["grantway-tso", "bridge-gro-in-napi-tso"]);
     }
 
     #[test]
