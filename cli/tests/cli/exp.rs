@@ -306,6 +306,15 @@ fn peers_run_beside_ours_and_leave_nothing_behind() {
             );
         }
     }
+    // Those that touch every byte are divided by each other.
+    for peer in ["memif-touched", "ovs-dpdk-touched"] {
+        for size in ["64", "1514"] {
+            let own = format!("ngm-touched@size={size}");
+            let (ratio, note) = figure(&figures, &own, &format!("ratio.{peer}.packets"));
+            assert!(ratio > 0.0, "{note}");
+            assert_eq!(note.matches("payload touched").count(), 2, "{note}");
+        }
+    }
     assert_eq!((pages(), place.left()), (before.clone(), Vec::new()));
     assert_eq!(place.users(), Vec::<String>::new());
 

@@ -7,12 +7,14 @@
 //! | [`huge`] | the huge pages that they need, lent and given back |
 //! | [`process`] | a program of theirs, which ends with what started it |
 //! | [`testpmd`] | DPDK's forwarder, asked by its command line: guest, and switch |
+//! | [`touch`] | a guest that writes and reads every byte |
 //! | [`ovs`] | Open vSwitch with DPDK |
 
 pub mod huge;
 pub mod ovs;
 pub mod process;
 pub mod testpmd;
+pub mod touch;
 
 use crate::kernel;
 use crate::lane::cores::Cores;
@@ -24,7 +26,8 @@ use figures::{Failure, interrupt};
 use huge::HugePages;
 use ovs::Ovs;
 use std::collections::BTreeMap;
-use testpmd::{Site, Testpmd};
+use testpmd::{Forwarded, Site, Testpmd};
+use touch::{TouchProgram, TouchingGuest};
 
 /// Frames that go round: testpmd's bursts of 32.
 const BURSTS: u32 = 24;
@@ -61,11 +64,13 @@ pub fn need(kinds: &[PeerKind]) -> Result<(), Failure> {
 
 /// A run of a peer.
 #[derive(Clone, Copy, Debug)]
-pub struct PeerRun {
+pub struct PeerRun<'a> {
     /// Which.
     pub kind: PeerKind,
     /// Bytes of a frame.
     pub size: u32,
+    /// The guest that writes and reads every byte; none: testpmd, which touches no payload.
+    pub touch: Option<&'a TouchProgram>,
     /// The guest has the wire's core, the switch has the guest's.
     pub cores: Cores,
 }
@@ -96,7 +101,50 @@ impl Switch {
     }
 }
 
-impl PeerRun {
+/// The guest: it sends frames and takes them back.
+enum PeerGuest {
+    Testpmd(Testpmd),
+    Touching(TouchingGuest),
+}
+
+impl PeerGuest {
+    fn pid(&self) -> i32 {
+        match self {
+            Self::Testpmd(guest) => guest.pid(),
+            Self::Touching(guest) => guest.pid(),
+        }
+    }
+
+    fn wait_for_link(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Testpmd(guest) => guest.wait_for_link(),
+            Self::Touching(guest) => guest.wait_for_link(),
+        }
+    }
+
+    fn go(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Testpmd(guest) => guest.forward(Some(BURSTS)),
+            Self::Touching(guest) => guest.go(),
+        }
+    }
+
+    fn rate(&mut self) -> anyhow::Result<f64> {
+        match self {
+            Self::Testpmd(guest) => guest.rate(),
+            Self::Touching(guest) => guest.rate(),
+        }
+    }
+
+    fn forwarded(&mut self) -> anyhow::Result<Forwarded> {
+        match self {
+            Self::Testpmd(guest) => guest.forwarded(),
+            Self::Touching(guest) => guest.forwarded(),
+        }
+    }
+}
+
+impl PeerRun<'_> {
     /// Starts guest and switch, lets frames go round, opens a window, ends both.
     ///
     /// # Errors
@@ -113,7 +161,7 @@ impl PeerRun {
         if let Switch::Testpmd(switch) = &mut switch {
             switch.forward(None)?;
         }
-        guest.forward(Some(BURSTS))?;
+        guest.go()?;
         interrupt::sleep(times.warm_up)?;
         let parts = [("driver", vec![switch.pid()]), ("guest", vec![guest.pid()])];
         if let Switch::Ovs(switch) = &mut switch {
@@ -154,14 +202,18 @@ impl PeerRun {
             figures,
             conditions: format!(
                 "{UNDER_WAY} frames go round, in bursts of {}; copied twice, in and out of the \
-                 switch; payload not touched; pages of 2 MB",
-                testpmd::BURST
+                 switch; payload {}; pages of 2 MB",
+                testpmd::BURST,
+                match self.touch {
+                    Some(_) => "touched",
+                    None => "not touched",
+                }
             ),
             disturbed,
         })
     }
 
-    fn start(&self, folder: &std::path::Path) -> anyhow::Result<(Testpmd, Switch)> {
+    fn start(&self, folder: &std::path::Path) -> anyhow::Result<(PeerGuest, Switch)> {
         let socket = folder.join("port");
         let path = socket.display();
         let memif = |number, role, more| {
@@ -192,7 +244,14 @@ impl PeerRun {
             Switch::Testpmd(Testpmd::start(place, &far, "macswap", self.size)?)
         };
         process::wait_for(&socket)?;
-        let guest = Testpmd::start(at(self.cores.wire, "guest"), &near, "io", self.size)?;
+        let place = at(self.cores.wire, "guest");
+        let guest = match self.touch {
+            None => PeerGuest::Testpmd(Testpmd::start(place, &near, "io", self.size)?),
+            Some(program) => {
+                let guest = TouchingGuest::start(program, place, &near, self.size, UNDER_WAY)?;
+                PeerGuest::Touching(guest)
+            }
+        };
         Ok((guest, switch))
     }
 }

@@ -55,9 +55,7 @@ impl Testpmd {
         command
             .args(["-oL", "dpdk-testpmd"])
             .env("RUNTIME_DIRECTORY", place.folder)
-            .arg(format!("--lcores=0@{core},1@{core}"))
-            .args(["--in-memory", "--single-file-segments", "-m", "256"])
-            .args(["--no-pci", "--no-telemetry", "--log-level=4"])
+            .args(environment(core))
             .arg(format!("--vdev={vdev}"))
             .args(["--", "-i", "--nb-cores=1", "--port-topology=loop"])
             .arg(format!("--forward-mode={mode}"))
@@ -168,6 +166,16 @@ impl Testpmd {
             self.said.push_str(&String::from_utf8_lossy(&bytes));
         }
     }
+}
+
+/// Returns the arguments that DPDK's environment takes in every program of a run: two threads on
+/// one core, one of which polls, and memory that ends with them.
+pub(super) fn environment(core: usize) -> Vec<String> {
+    let threads = format!("--lcores=0@{core},1@{core}");
+    let memory = ["--in-memory", "--single-file-segments", "-m", "256"];
+    let quiet = ["--no-pci", "--no-telemetry", "--log-level=4"];
+    let rest = memory.into_iter().chain(quiet).map(str::to_owned);
+    std::iter::once(threads).chain(rest).collect()
 }
 
 fn forwarded(said: &str) -> Option<Forwarded> {

@@ -66,6 +66,9 @@ pub struct Peer {
     pub switch: PeerKind,
     /// Bytes of a frame.
     pub size: Vec<u32>,
+    /// Whether the guest writes and reads every byte of a frame.
+    #[serde(default)]
+    pub touch: bool,
 }
 
 impl Peer {

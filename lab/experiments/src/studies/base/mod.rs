@@ -218,7 +218,8 @@ impl Study for Base {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Lro;
+    use crate::plan::{Lro, Ratio};
+    use std::collections::BTreeMap;
 
     fn plan(name: &str) -> Plan {
         let found = PLANS.iter().find(|(known, _)| *known == name);
@@ -274,6 +275,23 @@ mod tests {
         let offloaded = plan.column.iter().filter(|column| column.segments);
         let offloaded: Vec<&str> = offloaded.map(|column| column.name.as_str()).collect();
         assert_eq!(offloaded, ["grantway-tso", "bridge-gro-in-napi-tso"]);
+    }
+
+    /// Frames that nobody writes or reads are no reference for those that are.
+    #[test]
+    fn peers_divides_columns_that_touch_alike() {
+        let plan = plan("peers");
+        let frames = plan.frames.iter().map(|f| (f.name.as_str(), f.touch));
+        let peers = plan.peer.iter().map(|p| (p.name.as_str(), p.touch));
+        let touch: BTreeMap<&str, bool> = frames.chain(peers).collect();
+        for ratio in &plan.ratio {
+            let sides = [&ratio.own, &ratio.to].map(|side| touch[side.as_str()]);
+            assert_eq!(sides[0], sides[1], "{ratio:?}");
+        }
+        for peer in ["memif", "vhost", "ovs-dpdk"] {
+            let touched = |r: &&Ratio| r.own == "ngm-touched" && r.to == format!("{peer}-touched");
+            assert!(plan.ratio.iter().any(|ratio| touched(&ratio)), "{peer}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::lane::frame_run::FrameRun;
 use crate::lane::{Lane, Loads, machine};
 use crate::load::CHUNK;
 use crate::peers::PeerRun;
+use crate::peers::touch::TouchProgram;
 use crate::plan::{
     Config, Direction, FileColumn, Frames, Peer, Plan, Receive, Times, Up, Wake, Web, Workload,
 };
@@ -118,10 +119,10 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        self.received(&mut lanes)?;
         for column in self.plan.column.iter().filter(|c| c.wires.len() > 1) {
             self.samples.peaks(&column.name, "wires", "throughput");
         }
+        self.received(&mut lanes)?;
         self.web(&mut lanes)
     }
 
@@ -367,7 +368,9 @@ impl<'a> Run<'a> {
             let stop = |(frames, size, load)| (Through::Own(frames, load), size);
             frames.size.iter().flat_map(loads).map(stop)
         });
-        let peers = plan.peer.iter().flat_map(|peer| {
+        let touch = self.touching()?;
+        let possible = |peer: &&Peer| !peer.touch || touch.is_some();
+        let peers = plan.peer.iter().filter(possible).flat_map(|peer| {
             let stop = move |&size: &u32| (Through::Peer(peer), size);
             peer.size.iter().map(stop)
         });
@@ -404,6 +407,7 @@ impl<'a> Run<'a> {
                     Through::Peer(peer) => PeerRun {
                         kind: peer.switch,
                         size,
+                        touch: touch.as_ref().filter(|_| peer.touch),
                         cores,
                     }
                     .measure(times, tsc_hz),
@@ -418,6 +422,26 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Compiles the peers' guest that touches payload, if the plan has columns of it. Returns `None`,
+    /// and notes why, if they cannot be measured here.
+    fn touching(&mut self) -> anyhow::Result<Option<TouchProgram>> {
+        if !self.plan.peer.iter().any(|peer| peer.touch) {
+            return Ok(None);
+        }
+        match TouchProgram::build() {
+            Ok(program) => Ok(Some(program)),
+            Err(Failure::CannotRun(why)) => {
+                for peer in self.plan.peer.iter().filter(|peer| peer.touch) {
+                    for &size in &peer.size {
+                        self.samples.absent(&peer.config(size), &why);
+                    }
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Every file's sizes, round by round.

@@ -308,7 +308,7 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
         .flat_map(|peer| peer.size.iter().map(move |size| (peer, size)))
     {
         let name = peer.config(size).name();
-        rows.push(frame_row(index, &name, false));
+        rows.push(frame_row(index, &name, peer.touch));
     }
     if rows.is_empty() {
         return String::new();

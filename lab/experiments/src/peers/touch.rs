@@ -1,0 +1,195 @@
+//! A guest over DPDK that writes and reads every byte of its frames, as `touch` does in ours. It is a
+//! program in C (`peers/touch.c`), compiled when a run needs it.
+
+use super::process::{self, PATIENCE};
+use super::testpmd::{self, Forwarded, Site};
+use crate::kernel;
+use anyhow::Context as _;
+use figures::Failure;
+use figures::helper::LineChild;
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+const SOURCE: &str = include_str!("../../peers/touch.c");
+const LIBRARY: &str = "libdpdk";
+
+/// The compiled program. Its file goes with the value.
+#[derive(Debug)]
+pub struct TouchProgram {
+    folder: tempfile::TempDir,
+}
+
+impl TouchProgram {
+    /// Compiles it.
+    ///
+    /// # Errors
+    /// [`Failure::CannotRun`] with what is missing, or what the compiler says.
+    pub fn build() -> Result<Self, Failure> {
+        kernel::need(&["cc", "pkg-config"])?;
+        let cannot = |why: String| Failure::CannotRun(format!("peers/touch.c: {why}"));
+        let flags = |which| {
+            let known = output(Command::new("pkg-config").args([which, LIBRARY]));
+            known.map_err(|_| cannot(format!("no {LIBRARY}: package libdpdk-dev")))
+        };
+        let (compiling, linking) = (flags("--cflags")?, flags("--libs")?);
+        let folder = tempfile::tempdir().map_err(|error| cannot(error.to_string()))?;
+        let this = Self { folder };
+        let source = this.folder.path().join("touch.c");
+        std::fs::write(&source, SOURCE).map_err(|error| cannot(error.to_string()))?;
+        let mut compiler = Command::new("cc");
+        compiler
+            .args(["-O3", "-Wall"])
+            .args(compiling.split_whitespace())
+            // Behind the library's own: for this processor, as Debian's build of DPDK is not.
+            .args(["-march=native", "-o"])
+            .arg(this.path())
+            .arg(source)
+            .args(linking.split_whitespace());
+        output(&mut compiler).map_err(cannot)?;
+        Ok(this)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("touch")
+    }
+}
+
+/// Runs a program to its end: what it printed, or else what it complained about.
+fn output(command: &mut Command) -> Result<String, String> {
+    let done = command.stdin(Stdio::null()).output();
+    let done = done.map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match done.status.success() {
+        true => Ok(text(&done.stdout)),
+        false => Err(text(&done.stderr)),
+    }
+}
+
+/// A running one, with one port.
+#[derive(Debug)]
+pub struct TouchingGuest {
+    child: LineChild,
+    last: Sums,
+}
+
+/// Sums since frames go round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+struct Sums {
+    frames: f64,
+    cycles: f64,
+    ns: f64,
+}
+
+impl Sums {
+    /// Frames a second since `earlier`.
+    fn rate_since(&self, earlier: &Self) -> f64 {
+        let seconds = (self.ns - earlier.ns) / 1e9;
+        (self.frames - earlier.frames) / seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+impl TouchingGuest {
+    /// Starts it with port `vdev`; so many of its frames of `size` bytes are under way.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(
+        program: &TouchProgram,
+        place: Site<'_>,
+        vdev: &str,
+        size: u32,
+        under_way: u32,
+    ) -> anyhow::Result<Self> {
+        let path = program.path();
+        let mut command = process::mortal(path.to_str().context("no name of a file")?);
+        command
+            .env("RUNTIME_DIRECTORY", place.folder)
+            .args(testpmd::environment(place.core))
+            .arg(format!("--vdev={vdev}"))
+            .arg("--")
+            .args([size, testpmd::BURST, under_way].map(|number| number.to_string()));
+        let child = LineChild::start(place.name, command, PATIENCE)?;
+        let last = Sums::default();
+        Ok(Self { child, last })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.child.pid()
+    }
+
+    /// Waits until its port is connected.
+    ///
+    /// # Errors
+    /// If that does not happen in time.
+    pub fn wait_for_link(&mut self) -> anyhow::Result<()> {
+        process::wait("the port of the guest that touches", || {
+            let said = self.child.ask("link", PATIENCE)?;
+            Ok(said["up"] == true)
+        })
+    }
+
+    /// Sends frames from now on.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn go(&mut self) -> anyhow::Result<()> {
+        self.child.ask("start", PATIENCE).map(drop)
+    }
+
+    /// Returns the frames a second that came back since this was asked last, by its own clock.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn rate(&mut self) -> anyhow::Result<f64> {
+        let now = self.sums()?;
+        let rate = now.rate_since(&self.last);
+        self.last = now;
+        Ok(rate)
+    }
+
+    /// Returns what it has done since it began. A frame that the switch does not take is sent
+    /// again, so none is dropped here.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn forwarded(&mut self) -> anyhow::Result<Forwarded> {
+        let sums = self.sums()?;
+        Ok(Forwarded {
+            cycles: sums.cycles / sums.frames.max(1.0),
+            dropped: 0.0,
+        })
+    }
+
+    fn sums(&mut self) -> anyhow::Result<Sums> {
+        let said = self.child.ask("show", PATIENCE)?;
+        Ok(serde_json::from_value(said)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_of_the_time_between() {
+        let at = |frames, ns| Sums {
+            frames,
+            cycles: 0.0,
+            ns,
+        };
+        let (first, second) = (at(100.0, 1e9), at(2_100.0, 3e9));
+        assert_eq!(second.rate_since(&first), 1000.0);
+        assert_eq!(first.rate_since(&first), 0.0);
+    }
+
+    #[test]
+    fn the_program_compiles_where_dpdk_is_installed() {
+        match TouchProgram::build() {
+            Ok(program) => assert!(program.path().is_file()),
+            Err(error) => testing::skip(error),
+        }
+    }
+}
