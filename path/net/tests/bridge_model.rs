@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Build, small_frames};
-use net::bridge::{Bridge, BridgeSettings, DropReason, Kind, Port, Verdict};
+use net::bridge::{Bridge, BridgeSettings, Claims, DropReason, Kind, Port, Verdict};
 use net::packet::Mac;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,14 +150,11 @@ fn agree(ops: &[Op], hash_seed: u64) {
                 let fits = model.add_guest(*port, &macs);
                 let kind = Kind::Guest {
                     macs,
-                    router: false,
-                    confined: false,
+                    claims: Claims::default(),
                 };
                 let guest = Port {
                     kind,
-                    addresses: Vec::new(),
-                    rate: None,
-                    rules: Vec::new(),
+                    ..Port::nic()
                 };
                 assert_eq!(bridge.add(*port, &guest).is_ok(), fits);
             }

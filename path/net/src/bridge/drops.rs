@@ -23,6 +23,10 @@ abi::named_enum! {
         ForgedNd = "forged_nd",
         /// From a guest that is no router: a router advertisement or a redirect.
         ForgedRouter = "forged_router",
+        /// From a guest: an IP source that is not one of the guest's.
+        ForgedAddress = "forged_address",
+        /// From a guest that is no DHCP server: a packet to DHCP clients.
+        ForgedDhcp = "forged_dhcp",
         /// From a guest: headers that hide what the frame is (too many, too long, or nonsense).
         Obscure = "obscure",
         /// A rule of the port that it came in by, or of the one that it would go out by, denies it.
@@ -37,6 +41,22 @@ abi::named_enum! {
         SamePort = "same_port",
         /// There is no port that it could go to.
         NoPort = "no_port",
+    }
+}
+
+impl DropReason {
+    /// Whether the guest claimed an identity that it does not have.
+    #[must_use]
+    pub const fn is_forgery(self) -> bool {
+        matches!(
+            self,
+            Self::ForgedSource
+                | Self::ForgedArp
+                | Self::ForgedNd
+                | Self::ForgedRouter
+                | Self::ForgedAddress
+                | Self::ForgedDhcp
+        )
     }
 }
 

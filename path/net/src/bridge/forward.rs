@@ -1,18 +1,18 @@
 //! Forwarding: where one frame goes, or a batch.
 
+use super::addresses::Addresses;
 use super::drops::DropReason;
 use super::ethernet::{Ethernet, GROUP_BIT, RESERVED, RESERVED_MASK};
-use super::guard::{Guard, is_harmless, wanted};
+use super::guard::{Guard, wanted};
 use super::members::{Bridge, PortState};
 use super::membership::{self, Membership};
+use super::offence::Offence;
 use super::rules::{Filtered, Firewall, Way};
 use super::table::{ForwardingTable, Learned};
 use super::verdict::Verdict;
 use crate::packet::ETHERNET_BYTES;
 use nic::{Frame, SmallFrame};
 use shmem::Fault;
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 impl Bridge {
     /// Decides where a frame goes that came in by `in_port`.
@@ -102,7 +102,7 @@ impl Bridge {
             };
             let ethernet = Ethernet::of(ethernet);
             let is_known = ethernet.source == state.bound || guard.has(ethernet.source);
-            if !is_known || !is_harmless(ethernet.ethertype, small_frame.head()) {
+            if !is_known || !guard.is_harmless(ethernet.ethertype, small_frame.head()) {
                 return false;
             }
             if ethernet.destination != last.0 {
@@ -127,7 +127,8 @@ impl Bridge {
         let arrivals = Arrivals {
             table: &mut self.table,
             rules: &mut self.rules,
-            owners: &self.owners,
+            addresses: &self.addresses,
+            has_offences: &mut self.has_offences,
             in_port,
             now_ns,
             is_router: false,
@@ -149,7 +150,8 @@ fn lengthen(frame: &mut Frame) -> Result<(), Fault> {
 struct Arrivals<'a> {
     table: &'a mut ForwardingTable,
     rules: &'a mut [Firewall],
-    owners: &'a BTreeMap<IpAddr, usize>,
+    addresses: &'a Addresses,
+    has_offences: &'a mut bool,
     in_port: usize,
     now_ns: u64,
     /// Whether one of them says that who has sent it routes multicast.
@@ -162,6 +164,11 @@ impl Arrivals<'_> {
     fn forward(&mut self, state: &mut PortState, header: &[u8], len: usize) -> Verdict {
         self.decide(state, header, len).unwrap_or_else(|reason| {
             state.drops.count(reason);
+            if reason.is_forgery() && state.drops.get(reason) == 1 {
+                let offence = Offence::of(reason, header, self.addresses);
+                state.offences.push(offence);
+                *self.has_offences = true;
+            }
             Verdict::Drop(reason)
         })
     }
@@ -242,10 +249,10 @@ impl Arrivals<'_> {
             if source != state.bound && !guard.has(source) {
                 return Err(DropReason::ForgedSource);
             }
-            if is_harmless(ethertype, header) {
+            if guard.is_harmless(ethertype, header) {
                 return Ok(());
             }
-            return guard.inspect(header, source, self.owners);
+            return guard.inspect(header, source, self.addresses);
         }
         if source & GROUP_BIT != 0 || source == 0 {
             return Err(DropReason::BadSource);

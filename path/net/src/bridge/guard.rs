@@ -1,16 +1,19 @@
-//! What a guest may claim about itself: ARP, and neighbour discovery (RFC 4861).
+//! What a guest may claim: in ARP, in neighbour discovery (RFC 4861), as a DHCP server, and as its
+//! IP source.
 //!
-//! The Ethernet source was checked before. Other stations believe what ARP and neighbour discovery
-//! say, so it is checked as well: a MAC in them must be the frame's source, an address must not be
-//! another port's. A frame whose headers hide what it is is dropped: another station might
-//! understand what cannot be checked here.
+//! The Ethernet source was checked before. Other stations believe what these packets say, so a MAC
+//! in them must be the frame's source, and an address must not be another port's. A frame whose
+//! headers hide what it is is dropped: another station might understand what cannot be checked
+//! here.
 
+use super::addresses::{Addresses, Owner};
 use super::drops::DropReason;
 use super::ethernet::word_of;
-use crate::packet::{Arp, Ipv6, MAX_TAGS, Mac, Network, Packet, TAG_BYTES, Transport};
+use super::port::Claims;
+use super::sources::Sources;
+use crate::packet::{Arp, Ipv4, Ipv6, MAX_TAGS, Mac, Network, Packet, TAG_BYTES, Transport};
 use crate::packet::{array, be16, byte, ethertype, protocol};
 use nic::frame::SNAPSHOT;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// ICMPv6 types of neighbour discovery.
@@ -19,6 +22,10 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
+
+/// UDP ports of DHCP clients (RFC 2131, 8415). No other program of a host has a port so low.
+const DHCP_CLIENT: u16 = 68;
+const DHCPV6_CLIENT: u16 = 546;
 
 /// EtherTypes below this are lengths of 802.3 frames.
 const LENGTHS: u16 = 1536;
@@ -44,16 +51,6 @@ fn is_plain(header: &[u8]) -> bool {
     matches!(byte(header, 20), Ok(protocol::TCP | protocol::UDP))
 }
 
-/// Whether a frame with this EtherType claims nothing about anybody but by its Ethernet source.
-#[inline]
-pub(super) fn is_harmless(ethertype: u16, header: &[u8]) -> bool {
-    match ethertype {
-        ethertype::IPV4 => true,
-        ethertype::IPV6 => is_plain(header),
-        other => is_opaque(other),
-    }
-}
-
 /// Whether the bridge inspects nothing behind this EtherType: it is no tag, and no length of an
 /// 802.3 frame, which may carry any protocol.
 fn is_opaque(ethertype: u16) -> bool {
@@ -75,18 +72,23 @@ pub(super) struct Guard {
     port: usize,
     macs: Vec<u64>,
     router: bool,
-    /// Whether it may claim only addresses that are known to be its own.
+    dhcp_server: bool,
     confined: bool,
+    /// The IP sources that it may use. `None`: any.
+    sources: Option<Sources>,
 }
 
 impl Guard {
-    pub(super) fn new(port: usize, macs: &[Mac], router: bool, confined: bool) -> Self {
+    pub(super) fn new(port: usize, macs: &[Mac], claims: &Claims, own: &[IpAddr]) -> Self {
         let macs = macs.iter().map(|mac| word_of(*mac)).collect();
+        let sources = claims.sources.as_deref();
         Self {
             port,
             macs,
-            router,
-            confined,
+            router: claims.router,
+            dhcp_server: claims.dhcp_server,
+            confined: claims.confined,
+            sources: sources.map(|prefixes| Sources::new(own, prefixes)),
         }
     }
 
@@ -95,34 +97,96 @@ impl Guard {
         self.macs.contains(&mac)
     }
 
-    /// Inspects a frame that is not [harmless](is_harmless); its source is one of the guest's.
+    /// Whether a frame needs no [inspection](Self::inspect): its headers stand at fixed places and
+    /// claim nothing that the guest may not claim. 64 bytes of the frame are enough to tell.
+    #[inline]
+    pub(super) fn is_harmless(&self, ethertype: u16, header: &[u8]) -> bool {
+        match ethertype {
+            ethertype::IPV4 => self.is_harmless_v4(header),
+            ethertype::IPV6 => self.is_harmless_v6(header),
+            other => is_opaque(other),
+        }
+    }
+
+    #[inline]
+    fn is_harmless_v4(&self, header: &[u8]) -> bool {
+        // Up to the destination port of a packet without options.
+        let Some(head) = header.first_chunk::<38>() else {
+            return false;
+        };
+        let source = u32::from_be_bytes([head[26], head[27], head[28], head[29]]);
+        let to_client =
+            head[23] == protocol::UDP && [head[36], head[37]] == DHCP_CLIENT.to_be_bytes();
+        let may_send = |sources: &Sources| sources.has_v4(source);
+        head[14] == 0x45 && !to_client && self.sources.as_ref().is_none_or(may_send)
+    }
+
+    #[inline]
+    fn is_harmless_v6(&self, header: &[u8]) -> bool {
+        // Up to the destination port of a packet without extension headers.
+        let Some(head) = header.first_chunk::<58>() else {
+            return false;
+        };
+        let source = head.get(22..38).and_then(|bytes| bytes.try_into().ok());
+        let source = source.map_or(0, u128::from_be_bytes);
+        let is_plain = match head[20] {
+            protocol::TCP => true,
+            protocol::UDP => [head[56], head[57]] != DHCPV6_CLIENT.to_be_bytes(),
+            _ => false,
+        };
+        let may_send = |sources: &Sources| sources.has_v6(source);
+        is_plain && self.sources.as_ref().is_none_or(may_send)
+    }
+
+    /// Inspects a frame that is not [harmless](Self::is_harmless); its source is one of the
+    /// guest's.
     pub(super) fn inspect(
         &self,
         header: &[u8],
         source: u64,
-        owners: &BTreeMap<IpAddr, usize>,
+        addresses: &Addresses,
     ) -> Result<(), DropReason> {
-        let packet = Packet::parse(header).map_err(|_| DropReason::Obscure)?;
+        let packet = match Packet::parse(header) {
+            Ok(packet) => packet,
+            // No station takes such a packet. Only its source would be judged.
+            Err(_) if is_untagged_v4(header) && self.sources.is_none() => return Ok(()),
+            Err(_) => return Err(DropReason::Obscure),
+        };
         match packet.network {
-            Network::Arp(arp) => self.arp(&arp, source, owners),
-            Network::Ipv6(ip) => self.ipv6(header, &packet, &ip, source, owners),
-            Network::Ipv4(_) => Ok(()),
+            Network::Arp(arp) => self.arp(&arp, source, addresses),
+            Network::Ipv4(ip) => self.ipv4(header, &packet, &ip),
+            Network::Ipv6(ip) => self.ipv6(header, &packet, &ip, source, addresses),
             Network::Other if is_disguised(header, &packet) => Err(DropReason::Obscure),
             Network::Other => Ok(()),
         }
     }
 
-    fn arp(
-        &self,
-        arp: &Arp,
-        source: u64,
-        owners: &BTreeMap<IpAddr, usize>,
-    ) -> Result<(), DropReason> {
-        let honest = word_of(arp.sender_mac) == source && self.may_claim(arp.sender.into(), owners);
+    fn arp(&self, arp: &Arp, source: u64, addresses: &Addresses) -> Result<(), DropReason> {
+        let honest =
+            word_of(arp.sender_mac) == source && self.may_claim(arp.sender.into(), addresses);
         if honest {
             Ok(())
         } else {
             Err(DropReason::ForgedArp)
+        }
+    }
+
+    fn ipv4(&self, header: &[u8], packet: &Packet, ip: &Ipv4) -> Result<(), DropReason> {
+        if !self
+            .sources
+            .as_ref()
+            .is_none_or(|own| own.has(ip.source.into()))
+        {
+            return Err(DropReason::ForgedAddress);
+        }
+        // A header of 60 bytes and a port lie in every snapshot: a packet that does not show its
+        // port has none.
+        let Ok(Transport::Udp { at }) = packet.transport(header) else {
+            return Ok(());
+        };
+        match be16(header, at + 2) {
+            Ok(DHCP_CLIENT) if !self.dhcp_server => Err(DropReason::ForgedDhcp),
+            _ => Ok(()),
         }
     }
 
@@ -132,11 +196,41 @@ impl Guard {
         packet: &Packet,
         ip: &Ipv6,
         source: u64,
-        owners: &BTreeMap<IpAddr, usize>,
+        addresses: &Addresses,
     ) -> Result<(), DropReason> {
-        if ip.protocol != protocol::ICMPV6 || ip.is_later_fragment() {
-            return Ok(());
+        if !ip.is_later_fragment() {
+            match ip.protocol {
+                protocol::ICMPV6 => self.icmpv6(header, packet, ip, source, addresses)?,
+                protocol::UDP => self.udpv6(header, packet)?,
+                _ => {}
+            }
         }
+        match self.may_send_from(ip.source.into(), addresses) {
+            true => Ok(()),
+            false => Err(DropReason::ForgedAddress),
+        }
+    }
+
+    fn udpv6(&self, header: &[u8], packet: &Packet) -> Result<(), DropReason> {
+        let port = match packet.transport(header) {
+            Ok(Transport::Udp { at }) => be16(header, at + 2),
+            _ => return Err(DropReason::Obscure),
+        };
+        match port {
+            Ok(DHCPV6_CLIENT) if !self.dhcp_server => Err(DropReason::ForgedDhcp),
+            Ok(_) => Ok(()),
+            Err(_) => Err(DropReason::Obscure),
+        }
+    }
+
+    fn icmpv6(
+        &self,
+        header: &[u8],
+        packet: &Packet,
+        ip: &Ipv6,
+        source: u64,
+        addresses: &Addresses,
+    ) -> Result<(), DropReason> {
         let at = match packet.transport(header) {
             Ok(Transport::Icmp { at }) => at,
             _ => return Err(DropReason::Obscure),
@@ -156,15 +250,8 @@ impl Guard {
         if !self.router && matches!(kind, ROUTER_ADVERTISEMENT | REDIRECT) {
             return Err(DropReason::ForgedRouter);
         }
-        // A solicitation makes its sender known; an advertisement makes its target known.
-        let claimed = if kind == NEIGHBOUR_ADVERTISEMENT {
-            array(header, at + 8)
-                .map(Ipv6Addr::from)
-                .map_err(|_| DropReason::Obscure)?
-        } else {
-            ip.source
-        };
-        if !self.may_claim(claimed.into(), owners) {
+        let claimed = claimed(header, ip, at).ok_or(DropReason::Obscure)?;
+        if !self.may_claim(claimed.into(), addresses) {
             return Err(DropReason::ForgedNd);
         }
         let end = packet.network_at + 40 + ip.payload_len;
@@ -172,13 +259,47 @@ impl Guard {
     }
 
     /// Whether the guest may say that an address is its own.
-    fn may_claim(&self, address: IpAddr, owners: &BTreeMap<IpAddr, usize>) -> bool {
-        match owners.get(&address) {
-            Some(owner) => *owner == self.port,
+    fn may_claim(&self, address: IpAddr, addresses: &Addresses) -> bool {
+        match addresses.owner(address) {
+            Owner::Port(owner) => owner == self.port,
+            Owner::Gateway => false,
             // A station that probes whether an address is free claims the unspecified one.
-            None => !self.confined || address.is_unspecified() || is_link_local(address),
+            Owner::Nobody => !self.confined || address.is_unspecified() || is_link_local(address),
         }
     }
+
+    /// Whether the guest may send IP packets from an address.
+    fn may_send_from(&self, source: IpAddr, addresses: &Addresses) -> bool {
+        let Some(own) = &self.sources else {
+            return true;
+        };
+        own.has(source)
+            || is_link_local(source)
+                && match addresses.owner(source) {
+                    Owner::Port(owner) => owner == self.port,
+                    Owner::Gateway => false,
+                    Owner::Nobody => true,
+                }
+    }
+}
+
+/// The address that a message of neighbour discovery, whose ICMPv6 header stands at `at`, makes
+/// known: a solicitation's sender, an advertisement's target.
+fn claimed(header: &[u8], ip: &Ipv6, at: usize) -> Option<Ipv6Addr> {
+    match byte(header, at) {
+        Ok(NEIGHBOUR_ADVERTISEMENT) => array(header, at + 8).map(Ipv6Addr::from).ok(),
+        _ => Some(ip.source),
+    }
+}
+
+/// The address that a dropped message of neighbour discovery would have made known.
+pub(super) fn advertised(header: &[u8], ip: &Ipv6) -> Ipv6Addr {
+    claimed(header, ip, ip.transport_at).unwrap_or(ip.source)
+}
+
+/// Whether a frame is IPv4 without a VLAN tag.
+fn is_untagged_v4(header: &[u8]) -> bool {
+    be16(header, 12) == Ok(ethertype::IPV4)
 }
 
 fn is_link_local(address: IpAddr) -> bool {

@@ -1,17 +1,17 @@
 //! The bridge and its ports: adding, removing, and what can be asked of them.
 
+use super::addresses::Addresses;
 use super::drops::{DropReason, Drops};
 use super::ethernet::{GROUP_BIT, destination_of, word_of};
 use super::guard::Guard;
 use super::membership::{self, Membership};
+use super::offence::Offence;
 use super::port::{AddError, BridgeSettings, Kind, Port};
 use super::ports::{MAX_PORTS, PortSet};
 use super::rules::{Count, Firewall, Inspected, Rule, Way};
 use super::table::{ForwardingTable, Station};
 use super::verdict::Verdict;
 use nic::rate::TokenBucket;
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 /// One port's state.
 #[derive(Debug)]
@@ -31,6 +31,10 @@ pub(super) struct PortState {
     /// Whether it is told what hosts report: a NIC's, or of a guest that routes multicast.
     pub(super) is_router: bool,
     pub(super) drops: Drops,
+    /// The first frame of each kind that it forged.
+    pub(super) offences: Vec<Offence>,
+    /// How many of them [`Bridge::new_offences`] has returned.
+    told: usize,
 }
 
 /// The bridge.
@@ -41,7 +45,9 @@ pub struct Bridge {
     pub(super) ports: Vec<Option<PortState>>,
     /// By port, up to the last port that has rules. Empty if no port has.
     pub(super) rules: Vec<Firewall>,
-    pub(super) owners: BTreeMap<IpAddr, usize>,
+    pub(super) addresses: Addresses,
+    /// Whether [`Bridge::new_offences`] has any to return.
+    pub(super) has_offences: bool,
     /// Drops of removed ports, and of frames that came in by a port that does not exist.
     pub(super) past: Drops,
 }
@@ -59,7 +65,8 @@ impl Bridge {
             ),
             ports: Vec::new(),
             rules: Vec::new(),
-            owners: BTreeMap::new(),
+            addresses: Addresses::default(),
+            has_offences: false,
             past: Drops::default(),
         }
     }
@@ -72,21 +79,16 @@ impl Bridge {
         self.check(number, port)?;
         let (bound, guard, is_router) = match &port.kind {
             Kind::Nic => (0, None, true),
-            Kind::Guest {
-                macs,
-                router,
-                confined,
-            } => {
+            Kind::Guest { macs, claims } => {
                 for mac in macs {
                     self.table.bind(word_of(*mac), number);
                 }
-                let guard = Guard::new(number, macs, *router, *confined);
+                let guard = Guard::new(number, macs, claims, &port.addresses);
                 let bound = macs.first().map_or(0, |mac| word_of(*mac));
-                (bound, Some(guard), *router)
+                (bound, Some(guard), claims.router)
             }
         };
-        self.owners
-            .extend(port.addresses.iter().map(|address| (*address, number)));
+        self.addresses.add(number, &port.addresses, &port.gateways);
         let BridgeSettings {
             group_pps,
             group_burst,
@@ -104,6 +106,8 @@ impl Bridge {
             report: Err(DropReason::NoPort),
             is_router,
             drops: Drops::default(),
+            offences: Vec::new(),
+            told: 0,
         };
         if self.ports.len() <= number {
             self.ports.resize_with(number + 1, || None);
@@ -151,7 +155,7 @@ impl Bridge {
         match port
             .addresses
             .iter()
-            .find(|address| self.owners.contains_key(address))
+            .find(|address| self.addresses.is_taken(address))
         {
             Some(address) => Err(AddError::AddressTaken(*address)),
             None => Ok(()),
@@ -169,7 +173,7 @@ impl Bridge {
             *rules = Firewall::default();
         }
         self.table.forget_port(number);
-        self.owners.retain(|_, owner| *owner != number);
+        self.addresses.remove(number);
         self.update_floods();
         true
     }
@@ -211,6 +215,29 @@ impl Bridge {
     #[must_use]
     pub fn drops(&self, number: usize) -> Option<&Drops> {
         self.ports.get(number)?.as_ref().map(|state| &state.drops)
+    }
+
+    /// The first frame of each kind that the guest of a port forged.
+    #[must_use]
+    pub fn offences(&self, number: usize) -> &[Offence] {
+        let state = self.ports.get(number).and_then(Option::as_ref);
+        state.map_or(&[], |state| &state.offences)
+    }
+
+    /// The offences since the last call, each with its port.
+    pub fn new_offences(&mut self) -> Vec<(usize, Offence)> {
+        let mut new = Vec::new();
+        if !std::mem::take(&mut self.has_offences) {
+            return new;
+        }
+        for (number, state) in self.ports.iter_mut().enumerate() {
+            if let Some(state) = state {
+                let untold = state.offences.iter().skip(state.told);
+                new.extend(untold.map(|offence| (number, *offence)));
+                state.told = state.offences.len();
+            }
+        }
+        new
     }
 
     /// Everything that was dropped, also by ports that are no more.

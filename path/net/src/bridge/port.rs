@@ -1,7 +1,7 @@
 //! What is configured: the bridge's bounds, and ports as they are added.
 
 use super::ports::MAX_PORTS;
-use super::rules::Rule;
+use super::rules::{Prefix, Rule};
 use crate::packet::Mac;
 use std::net::IpAddr;
 
@@ -54,11 +54,25 @@ pub enum Kind {
     Guest {
         /// Its MACs, at least one: the only sources that it may use, and what is forwarded to it.
         macs: Vec<Mac>,
-        /// Whether it may call itself a router (ICMPv6 router advertisements and redirects).
-        router: bool,
-        /// Whether it may claim no IP addresses but those of its port (and link-local ones).
-        confined: bool,
+        /// What it may claim beside them.
+        claims: Claims,
     },
+}
+
+/// What a guest may claim to be. The default is a host that may use any IP address of no other
+/// port's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Whether it may send router advertisements and redirects.
+    pub router: bool,
+    /// Whether it may send to DHCP clients.
+    pub dhcp_server: bool,
+    /// Whether ARP and neighbour discovery may claim its port's addresses only (and link-local
+    /// ones).
+    pub confined: bool,
+    /// Prefixes of the IP sources that it may use beside its port's addresses. `None`: it may use
+    /// any source.
+    pub sources: Option<Vec<Prefix>>,
 }
 
 /// A port, as it is added.
@@ -68,6 +82,9 @@ pub struct Port {
     pub kind: Kind,
     /// The IP addresses behind it that are known: no guest port may claim another port's.
     pub addresses: Vec<IpAddr>,
+    /// The routers that stations behind it send to. As long as the port exists, no guest may claim
+    /// one, except the guest whose address it is.
+    pub gateways: Vec<IpAddr>,
     /// What may come in by it; none: no limit.
     pub rate: Option<Rate>,
     /// Which frames may pass it: the first rule that fits decides; a frame that no rule fits may
@@ -82,6 +99,7 @@ impl Port {
         Self {
             kind: Kind::Nic,
             addresses: Vec::new(),
+            gateways: Vec::new(),
             rate: None,
             rules: Vec::new(),
         }
@@ -92,14 +110,11 @@ impl Port {
     pub fn guest(mac: Mac) -> Self {
         let kind = Kind::Guest {
             macs: vec![mac],
-            router: false,
-            confined: false,
+            claims: Claims::default(),
         };
         Self {
             kind,
-            addresses: Vec::new(),
-            rate: None,
-            rules: Vec::new(),
+            ..Self::nic()
         }
     }
 }

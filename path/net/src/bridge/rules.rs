@@ -54,6 +54,11 @@ impl Prefix {
         }
     }
 
+    /// Whether an address begins with the prefix.
+    pub(super) fn has(self, other: IpAddr) -> bool {
+        self.contains(other.into())
+    }
+
     fn contains(self, other: Address) -> bool {
         let differ = match (self.address, other) {
             (Address::V4(own), Address::V4(other)) => u128::from(own ^ other),

@@ -8,10 +8,12 @@ mod forwarding;
 mod learning;
 mod membership;
 mod neighbours;
+mod offences;
 mod ports;
+mod sources;
 
 use common::{Build, arp, small_frames};
-use net::bridge::{Bridge, BridgeSettings, DropReason, Kind, Port, Verdict};
+use net::bridge::{Bridge, BridgeSettings, Claims, DropReason, Kind, Port, Verdict};
 use net::packet::{ETHERNET_BYTES, Mac};
 use nic::frame::SNAPSHOT;
 
@@ -35,12 +37,13 @@ fn guest(macs: &[Mac], addresses: &[&str]) -> Port {
     Port {
         kind: Kind::Guest {
             macs: macs.to_vec(),
-            router: false,
-            confined: !addresses.is_empty(),
+            claims: Claims {
+                confined: !addresses.is_empty(),
+                ..Claims::default()
+            },
         },
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-        rate: None,
-        rules: Vec::new(),
+        ..Port::nic()
     }
 }
 
@@ -68,8 +71,10 @@ fn bridge() -> Bridge {
         .unwrap();
     let router = Kind::Guest {
         macs: vec![MAC_R],
-        router: true,
-        confined: false,
+        claims: Claims {
+            router: true,
+            ..Claims::default()
+        },
     };
     bridge
         .add(

@@ -20,6 +20,7 @@ pub struct Build {
     pub v6: bool,
     pub source: Mac,
     pub destination: Mac,
+    pub source4: [u8; 4],
     pub source6: [u8; 16],
     pub tags: usize,
     pub ip_options: usize,
@@ -60,6 +61,7 @@ impl Build {
             v6: false,
             source: SRC,
             destination: DST,
+            source4: SRC4,
             source6: SRC6,
             tags: 0,
             ip_options: 0,
@@ -135,7 +137,7 @@ impl Build {
         bytes.extend(((header + self.transport.len()) as u16).to_be_bytes());
         bytes.extend(self.id.to_be_bytes());
         bytes.extend([0x40, 0, 64, self.protocol, 0, 0]);
-        bytes.extend(SRC4);
+        bytes.extend(self.source4);
         bytes.extend(DST4);
         bytes.extend(vec![1; self.ip_options]);
     }

@@ -1,0 +1,63 @@
+//! The first frame of each kind that a guest forged: what a person needs to find the cause.
+
+use super::addresses::{Addresses, Owner};
+use super::drops::DropReason;
+use crate::packet::{Mac, Network, Packet};
+use std::net::IpAddr;
+
+/// A forged identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// An Ethernet source.
+    Mac(Mac),
+    /// An IP address.
+    Address(IpAddr),
+    /// The role of a router or of a DHCP server.
+    Role,
+}
+
+/// The first frame from a port that was dropped for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offence {
+    /// The reason, one of those for which [`DropReason::is_forgery`] holds.
+    pub reason: DropReason,
+    /// What the frame claimed.
+    pub claim: Claim,
+    /// The port that has the address, if another port has it.
+    pub owner: Option<usize>,
+}
+
+impl Offence {
+    /// What `header`, which was dropped for `reason`, claimed.
+    #[cold]
+    pub(super) fn of(reason: DropReason, header: &[u8], addresses: &Addresses) -> Self {
+        let claim = claim(reason, header);
+        let owner = match claim {
+            Claim::Address(address) => match addresses.owner(address) {
+                Owner::Port(port) => Some(port),
+                Owner::Gateway | Owner::Nobody => None,
+            },
+            Claim::Mac(_) | Claim::Role => None,
+        };
+        Self {
+            reason,
+            claim,
+            owner,
+        }
+    }
+}
+
+fn claim(reason: DropReason, header: &[u8]) -> Claim {
+    let source = header.get(6..12).and_then(|mac| mac.try_into().ok());
+    let mac = source.map_or(Claim::Role, |mac| Claim::Mac(Mac(mac)));
+    match (reason, Packet::parse(header).map(|packet| packet.network)) {
+        (DropReason::ForgedSource, _) => mac,
+        (DropReason::ForgedArp, Ok(Network::Arp(arp))) => Claim::Address(arp.sender.into()),
+        (DropReason::ForgedNd, Ok(Network::Ipv6(ip))) => {
+            Claim::Address(super::guard::advertised(header, &ip).into())
+        }
+        (DropReason::ForgedAddress, Ok(Network::Ipv4(ip))) => Claim::Address(ip.source.into()),
+        (DropReason::ForgedAddress, Ok(Network::Ipv6(ip))) => Claim::Address(ip.source.into()),
+        _ => Claim::Role,
+    }
+}
