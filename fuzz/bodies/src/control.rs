@@ -10,17 +10,18 @@ use std::fmt::Debug;
 /// What is taken means the same once it was written again.
 pub fn control(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
-        stays::<Control>(line);
-        stays::<Machine>(line);
-        stays::<Request>(line);
-        stays::<Status>(line);
-        stays::<Audit>(line);
-        stays::<Relayed>(line);
-        stays::<ControlError>(line);
+        round_trips::<Control>(line);
+        round_trips::<Machine>(line);
+        round_trips::<Request>(line);
+        round_trips::<Status>(line);
+        round_trips::<Audit>(line);
+        round_trips::<Relayed>(line);
+        round_trips::<ControlError>(line);
     }
 }
 
-fn stays<T: Serialize + DeserializeOwned + PartialEq + Debug>(line: &[u8]) {
+/// Reads a line; an accepted one is written and read again unchanged.
+pub(crate) fn round_trips<T: Serialize + DeserializeOwned + PartialEq + Debug>(line: &[u8]) {
     let Ok(taken) = serde_json::from_slice::<T>(line) else {
         return;
     };

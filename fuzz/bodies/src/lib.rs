@@ -13,6 +13,10 @@
 //! | [`captures()`] | who recorded a capture file | 28, 29 |
 //! | [`profiles()`] | who gives a profile, as a file or as a participant | 28 |
 //! | [`control()`] | who speaks to the control socket, or to a domain's mailbox | 28 |
+//! | [`records()`] | the manager or netd towards the core, and the core towards them | 28, 29 |
+//! | [`state()`] | the author of a state file | 28 |
+//! | [`sessions()`] | a participant in a profile | 28 |
+//! | [`xenstore()`] | a xenstore, a guest's nodes and control ring | 24, 28, 29 |
 //!
 //! `fuzz/fuzz_targets` runs them under libFuzzer, `tests/properties.rs` on random bytes with any
 //! compiler, together with every input that once found something; the program `smoke` changes
@@ -27,7 +31,11 @@ mod hypercalls;
 mod input;
 mod lro;
 mod profiles;
+mod records;
 mod ring;
+mod sessions;
+mod state;
+mod xenstore;
 
 pub use bridge::bridge;
 pub use captures::captures;
@@ -37,13 +45,17 @@ pub use frames::frames;
 pub use hypercalls::hypercalls;
 pub use lro::lro;
 pub use profiles::profiles;
+pub use records::records;
 pub use ring::ring;
+pub use sessions::sessions;
+pub use state::state;
+pub use xenstore::xenstore;
 
 /// What is done with one input.
 pub type Body = fn(&[u8]);
 
 /// Every body, by its name.
-pub const BODIES: [(&str, Body); 10] = [
+pub const BODIES: [(&str, Body); 14] = [
     ("ring", ring),
     ("netif", netif),
     ("hypercalls", hypercalls),
@@ -54,6 +66,10 @@ pub const BODIES: [(&str, Body); 10] = [
     ("captures", captures),
     ("profiles", profiles),
     ("control", control),
+    ("records", records),
+    ("state", state),
+    ("sessions", sessions),
+    ("xenstore", xenstore),
 ];
 
 /// The wire format and both ends of a virtual interface; the first byte chooses.

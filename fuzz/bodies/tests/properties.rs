@@ -19,7 +19,10 @@ macro_rules! properties {
     };
 }
 
-properties! { ring netif hypercalls frames bridge lro config captures profiles control }
+properties! {
+    ring netif hypercalls frames bridge lro config captures profiles control records state sessions
+    xenstore
+}
 
 /// Files `<body>-<what it was>` in `regressions/`.
 #[test]

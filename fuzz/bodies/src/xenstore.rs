@@ -1,0 +1,177 @@
+//! A hostile xenstore, and hostile guests of a Xen: their nodes and their control rings.
+
+use crate::input::Input;
+use abi::PAGE;
+use driver::vifs::hashing::Hashing;
+use shmem::{Area, Span};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use vif::ring::{Format, HEADER_BYTES, Index, Pages, Words};
+use xen::netif::control::{ControlRing, Fetch, SLOTS, TakenRequest};
+use xen::netif::features;
+use xen::netif::settings::Settings;
+use xen::netif::states;
+use xen::store::wire::{HEADER, Header, Kind, PAYLOAD_MAX};
+use xen::store::{Channel, Store};
+
+/// Queues of the interface that a control ring steers.
+const QUEUES: u32 = 4;
+
+/// Answers every request with messages of the input's making.
+struct Daemon<'a> {
+    input: Input<'a>,
+    out: VecDeque<u8>,
+}
+
+impl Daemon<'_> {
+    fn message(&mut self, request: u32, kind: u32) {
+        let kinds = [kind, kind, Kind::WatchEvent as u32, Kind::Error as u32];
+        let kind = match self.input.below(5) {
+            4 => self.input.u32(),
+            at => kinds.get(at).copied().unwrap_or(kind),
+        };
+        let payload = self.input.bytes(64).to_vec();
+        let length = match self.input.u8() {
+            255 => self.input.u32(),
+            254 => PAYLOAD_MAX as u32 + 1,
+            _ => payload.len() as u32,
+        };
+        let header = Header {
+            kind,
+            request: if self.input.u8() == 255 {
+                self.input.u32()
+            } else {
+                request
+            },
+            transaction: 0,
+            length,
+        };
+        self.out.extend(header.encode());
+        self.out.extend(payload);
+    }
+}
+
+impl Channel for Daemon<'_> {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        let (header, _) = message.split_first_chunk::<HEADER>().expect("a header");
+        let header = Header::decode(*header).expect("requests are well-formed");
+        assert_eq!(header.length as usize + HEADER, message.len());
+        for _ in 0..self.input.below(4) {
+            self.message(header.request, header.kind);
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Duration) -> io::Result<bool> {
+        Ok(!self.out.is_empty())
+    }
+
+    fn receive(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        for byte in bytes {
+            *byte = self.out.pop_front().ok_or(io::ErrorKind::UnexpectedEof)?;
+        }
+        Ok(())
+    }
+}
+
+/// Requests of every kind to a xenstore that answers anything, then the nodes of an interface with
+/// any values, then a control ring with any contents. Nothing panics, waits, or leads a frame to a
+/// queue that does not exist.
+pub fn xenstore(bytes: &[u8]) {
+    let mut choices = Input::new(bytes);
+    let mut store = Store::new(Daemon {
+        input: Input::new(bytes),
+        out: VecDeque::new(),
+    });
+    for _ in 0..choices.below(12) {
+        // Errors are what a hostile daemon causes; each is a refusal of this request alone.
+        match choices.below(6) {
+            0 => drop(store.read("a")),
+            1 => drop(store.list("a")),
+            2 => drop(store.write_all("a", &[("b", "c".to_owned())])),
+            3 => drop(store.remove("a")),
+            4 => drop(store.watch("a")),
+            _ => drop(store.event()),
+        }
+    }
+    nodes(&mut choices);
+    control_ring(&mut choices);
+}
+
+fn nodes(input: &mut Input<'_>) {
+    let mut value = |_: &str| {
+        let values = [
+            "0",
+            "1",
+            "7",
+            "4294967295",
+            "02:00:00:00:00:01",
+            "10.0.0.2 fd00::2",
+            "8,1",
+        ];
+        match input.below(9) {
+            8 => None,
+            at => Some(values.get(at).map_or_else(
+                || String::from_utf8_lossy(input.bytes(6)).into_owned(),
+                |text| (*text).to_owned(),
+            )),
+        }
+    };
+    if let Ok(settings) = Settings::of(&mut value) {
+        assert_eq!(settings.mac[0] & 1, 0, "a group's address");
+    }
+    if let Ok(chosen) = features::chosen([2, 0, 0, 0, 0, 1], &mut value) {
+        let queues = chosen.queues.len();
+        assert!((1..=features::QUEUES_MAX).contains(&queues), "{queues}");
+    }
+    let _state = states::of_node(value("state").as_deref());
+}
+
+/// Grants what the input says.
+struct Granted<'a>(&'a [u8]);
+
+impl Fetch for Granted<'_> {
+    fn fetch(&self, gref: u32, bytes: &mut [u8]) -> bool {
+        let from = self.0.iter().cycle().skip(gref as usize % 7);
+        bytes
+            .iter_mut()
+            .zip(from)
+            .for_each(|(to, from)| *to = *from % 6);
+        gref % 3 != 0
+    }
+}
+
+fn control_ring(input: &mut Input<'_>) {
+    let memory = Area::anonymous(4 * PAGE).expect("memory");
+    let page = |n: usize| memory.span().sub(n * PAGE, PAGE).expect("inside");
+    let pages = || Pages::new(Format::Xen, &[page(0)], Span::EMPTY).expect("one page");
+    let guest = pages();
+    let hashing = Hashing::over(page(1).sub(0, Hashing::BYTES).expect("inside"));
+    let mut ring = ControlRing::new(pages(), TakenRequest::over(page(2)));
+    let (ring_page, granted) = (page(0), input.bytes(32));
+    for _ in 0..input.below(6) {
+        for _ in 0..input.below(8) {
+            let at = HEADER_BYTES + usize::from(input.u16()) % (SLOTS as usize * 16);
+            let word = request_word(input);
+            ring_page.store_u32(at & !3, word).expect("mapped");
+        }
+        let made = input.near(0);
+        guest.set_index(Index::ReqProd, made, Ordering::Release);
+        let _notify = ring.serve(hashing, QUEUES, &Granted(granted));
+        let header = input.bytes(64);
+        if let Some(queue) = hashing.queue(header, QUEUES as usize) {
+            assert!(queue < QUEUES as usize, "{queue}");
+        }
+    }
+}
+
+/// Mostly a request's kind, or a small number.
+fn request_word(input: &mut Input<'_>) -> u32 {
+    match input.below(3) {
+        0 => u32::from(input.u8() % 9) << 16,
+        1 => u32::from(input.u8()),
+        _ => input.u32(),
+    }
+}
