@@ -246,6 +246,9 @@ pub(crate) struct Sampling {
     /// Samples a second and CPU; otherwise 997, and a word where these take over 2 % of a busy core
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hz: Option<u32>,
+    /// Profile this machine alone; otherwise every machine of this host
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// Processes that are to be a domain, NAME=PID[,PID…]; can be given more than once
     #[arg(long, value_name = "NAME=PID")]
     domain: Vec<String>,
@@ -261,6 +264,7 @@ impl Sampling {
             hz: self.hz,
             limit: seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()),
             named: self.domain.clone(),
+            machine: self.name.clone(),
             kallsyms: self.kallsyms.clone(),
             command: command.to_vec(),
             ..xenoprof::record::Options::default()
@@ -358,11 +362,17 @@ impl Participate {
     }
 }
 
-/// Samples everything for a while and prints what one domain's CPU time was spent on. Nothing is
-/// written to a file.
-pub(crate) fn look_at(domain: &str, time: Duration, functions: usize) -> anyhow::Result<()> {
+/// Samples one machine for `time` and prints the functions in which one of its domains ran. Writes
+/// no file.
+pub(crate) fn look_at(
+    machine: &str,
+    domain: &str,
+    time: Duration,
+    functions: usize,
+) -> anyhow::Result<()> {
     let options = xenoprof::record::Options {
         limit: Some(time),
+        machine: Some(machine.to_owned()),
         ..xenoprof::record::Options::default()
     };
     let (session, _) = xenoprof::record::run(&options)?;

@@ -9,11 +9,9 @@ use crate::{output, prof, trace};
 use clap::Args;
 use client::Instance;
 use figures::{Failure, clean, interrupt};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use sample::{Row, Sample, Span, Who};
-use screen::{Key, Screen};
-use std::io::{self, BufRead, IsTerminal, Write};
+use screen::{Key, Keys, Screen};
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 use table::Order;
 
@@ -25,9 +23,11 @@ const PROFILE: Duration = Duration::from_secs(3);
 const FUNCTIONS: usize = 15;
 /// How often signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
-/// What the keys do.
-const KEYS: &str = "q quit · by: s sent r received d drops c CPU n name · ↑↓ select · \
+/// The line of keys above the table.
+const KEYS: &str = "q, Esc quit · by: s sent r received d drops c CPU n name · ↑↓ select · \
                     t trace · p profile";
+/// The line of keys below a trace and below a profile.
+const KEYS_BELOW: &str = "q, Esc, Return back to the table · Ctrl-C quit";
 
 /// What was asked for.
 #[derive(Debug, Args)]
@@ -175,7 +175,7 @@ impl LiveView<'_> {
 
     fn press(&mut self, key: Key) -> Next {
         match key {
-            Key::Letter('q') | Key::End => return Next::End,
+            Key::Letter('q') | Key::Escape | Key::Interrupt | Key::Gone => return Next::End,
             Key::Letter('t') if !self.rows().is_empty() => return Next::Trace,
             Key::Letter('p') if !self.rows().is_empty() => return Next::Profile,
             Key::Letter('s') => self.order(Order::Sends),
@@ -185,7 +185,7 @@ impl LiveView<'_> {
             Key::Letter('n') => self.order(Order::Name),
             Key::Up | Key::Letter('k') => self.select(self.place().saturating_sub(1)),
             Key::Down | Key::Letter('j') => self.select(self.place().saturating_add(1)),
-            Key::Letter(_) | Key::Resized => {}
+            Key::Letter(_) | Key::Return | Key::Resized => {}
         }
         Next::GoOn
     }
@@ -208,7 +208,7 @@ impl LiveView<'_> {
         self.rows().get(self.place())
     }
 
-    /// Traces or profiles who is selected, and waits until that was read.
+    /// Traces or profiles the selected row, and returns when the user goes back to the table.
     fn look_closer(&self, next: Next) -> anyhow::Result<()> {
         let row = self.selected_row();
         let done = match next {
@@ -217,7 +217,7 @@ impl LiveView<'_> {
                 let seconds = PROFILE.as_secs();
                 let said = clean::line(domain);
                 output::print(&format!("Sampling {said} for {seconds} s …\n"))?;
-                prof::look_at(domain, PROFILE, FUNCTIONS)
+                prof::look_at(self.instance.name(), domain, PROFILE, FUNCTIONS)
             }),
             _ => {
                 let domain = row.filter(|row| matches!(row.who, Who::Guest | Who::Driver));
@@ -232,25 +232,26 @@ impl LiveView<'_> {
             Err(error) => output::print(&format!("{error:#}\n"))?,
             Ok(()) => {}
         }
-        output::print("Return goes back. ")?;
+        output::print(KEYS_BELOW)?;
         io::stdout().flush()?;
-        wait_for_return()
+        let went = wait_to_go_back();
+        output::print("\n")?;
+        went
     }
 }
 
-/// Until a line has come, or a signal: this one ends the program.
-fn wait_for_return() -> anyhow::Result<()> {
-    let stdin = io::stdin();
+/// Waits for a key that goes back to the table.
+///
+/// # Errors
+/// [`Failure::Interrupted`] on Ctrl-C, on a signal, and where the terminal has been closed.
+fn wait_to_go_back() -> anyhow::Result<()> {
+    let mut keys = Keys::take()?;
     loop {
-        let mut ready = [PollFd::new(&stdin, PollFlags::IN)];
-        let wait = Timespec::try_from(LOOK)?;
-        match poll(&mut ready, Some(&wait)) {
-            Ok(0) | Err(Errno::INTR) => interrupt::check()?,
-            Ok(_) => {
-                stdin.lock().read_line(&mut String::new())?;
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
+        interrupt::check()?;
+        match keys.key(LOOK)? {
+            Some(Key::Letter('q') | Key::Escape | Key::Return) => return Ok(()),
+            Some(Key::Interrupt | Key::Gone) => return Err(Failure::Interrupted.into()),
+            _ => {}
         }
     }
 }

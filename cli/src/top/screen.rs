@@ -1,4 +1,4 @@
-//! A terminal that is drawn on, and is as it was when that is over, however it ends.
+//! The terminal: reads single keys and draws whole screens. Dropped, it restores the terminal.
 
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
@@ -14,51 +14,60 @@ use std::panic;
 use std::sync::Once;
 use std::time::Duration;
 
-/// The screen. Dropped, the terminal is as it was; a panic gives it back before it says why.
+/// The alternate screen. Dropped, or by a panic, it restores the terminal.
 #[derive(Debug)]
 pub(crate) struct Screen {
-    /// Whether a key was read, with which others may have come.
+    keys: Keys,
+}
+
+/// The keyboard in raw mode: each key is read when it is pressed, and is not echoed. Dropped, or by
+/// a panic, it leaves raw mode.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    /// Whether the last look found a key, so that more may be buffered.
     has_read: bool,
 }
 
-/// A key, as far as it means something.
+/// A key press, or another event of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     /// A letter.
     Letter(char),
     Up,
     Down,
-    /// Ctrl-C, Escape; the terminal has gone.
-    End,
+    Return,
+    Escape,
+    /// Ctrl-C.
+    Interrupt,
+    /// The terminal was closed.
+    Gone,
     /// The terminal has another size.
     Resized,
 }
 
-impl Screen {
-    /// Takes the terminal.
+impl Keys {
+    /// Switches the terminal to raw mode.
     pub(crate) fn take() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let before = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
-                give_back();
+                leave_screen();
                 before(info);
             }));
         });
         enable_raw_mode()?;
-        let screen = Self { has_read: false };
-        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
-        Ok(screen)
+        Ok(Self { has_read: false })
     }
 
-    /// The next key, if one comes in time.
+    /// Returns the next key, or `None` if none is pressed in time.
     pub(crate) fn key(&mut self, within: Duration) -> io::Result<Option<Key>> {
         let within = match self.has_read {
             true => Duration::ZERO,
             false => within,
         };
         if has_gone(within)? {
-            return Ok(Some(Key::End));
+            return Ok(Some(Key::Gone));
         }
         self.has_read = match poll(Duration::ZERO) {
             // A signal: the loop looks for it now.
@@ -72,9 +81,10 @@ impl Screen {
             Event::Resize(..) => Some(Key::Resized),
             Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
                 KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                    Some(Key::End)
+                    Some(Key::Interrupt)
                 }
-                KeyCode::Esc => Some(Key::End),
+                KeyCode::Esc => Some(Key::Escape),
+                KeyCode::Enter => Some(Key::Return),
                 KeyCode::Up => Some(Key::Up),
                 KeyCode::Down => Some(Key::Down),
                 KeyCode::Char(letter) => Some(Key::Letter(letter)),
@@ -82,6 +92,22 @@ impl Screen {
             },
             _ => None,
         })
+    }
+}
+
+impl Screen {
+    /// Takes the terminal.
+    pub(crate) fn take() -> io::Result<Self> {
+        let screen = Self {
+            keys: Keys::take()?,
+        };
+        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// Returns the next key, or `None` if none is pressed in time.
+    pub(crate) fn key(&mut self, within: Duration) -> io::Result<Option<Key>> {
+        self.keys.key(within)
     }
 
     /// Draws lines from the top, what does not fit left out; the one at `marked` stands out, and is
@@ -135,13 +161,23 @@ fn first_shown(lines: usize, marked: usize, room: usize) -> usize {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        leave_screen();
     }
 }
 
-fn give_back() {
-    // A terminal that is gone needs nothing.
+impl Drop for Keys {
+    fn drop(&mut self) {
+        leave_raw_mode();
+    }
+}
+
+/// Restores the terminal; one that was closed needs no restoring.
+fn leave_screen() {
     let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
+    leave_raw_mode();
+}
+
+fn leave_raw_mode() {
     let _ = disable_raw_mode();
 }
 

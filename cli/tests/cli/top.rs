@@ -42,7 +42,7 @@ fn live(place: &Place) {
     let run = place.on_a_terminal(&["top"], Duration::ZERO, "ndjpq");
     assert!(run.ok(), "{run:?}");
     assert!(
-        run.out.contains(TAKEN) && run.out.contains("q quit"),
+        run.out.contains(TAKEN) && run.out.contains("q, Esc quit"),
         "{run:?}"
     );
     let last = run.out.rfind(GIVEN).unwrap();
@@ -66,9 +66,9 @@ fn between(terminal: &Terminal) -> String {
 
 /// Until what `top` has begun is over, for which a machine that is busy takes its time: it reads
 /// the names of functions of all programs.
-fn asks_for_return(terminal: &Terminal) {
+fn shows_its_keys(terminal: &Terminal) {
     let until = Instant::now() + 10 * PATIENCE;
-    while !between(terminal).contains("Return goes back.") {
+    while !between(terminal).contains("q, Esc, Return back") {
         assert!(Instant::now() < until, "{}", between(terminal));
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -108,34 +108,40 @@ fn a_chosen_row_is_traced_and_profiled_and_the_terminal_given_back() {
     terminal.press("k");
     wait_for_screen(&terminal, |screen| is_marked(screen, "web"));
     terminal.press("t");
-    // Return is asked for whatever came of it; on a machine that is busy that may be no packet.
-    asks_for_return(&terminal);
+    // On a busy machine no packet may be found; the keys are shown all the same.
+    shows_its_keys(&terminal);
     let traced = between(&terminal);
     assert!(
         traced.contains("web") && (traced.contains("endpoint") || traced.contains("no packet")),
         "{traced}"
     );
-    terminal.press("\r");
+    terminal.press("q");
     wait_for_screen(&terminal, |screen| is_marked(screen, "web"));
     terminal.press("p");
-    asks_for_return(&terminal);
+    shows_its_keys(&terminal);
     let profiled = between(&terminal);
     assert!(profiled.contains("Sampling web for 3 s"), "{profiled}");
-    terminal.press("\r");
+    for key in ["\x1b", "\r"] {
+        terminal.press(key);
+        wait_for_screen(&terminal, |screen| screen.contains("n name"));
+        terminal.press("t");
+        shows_its_keys(&terminal);
+    }
+    terminal.press("q");
     wait_for_screen(&terminal, |screen| screen.contains("n name"));
     // What does not fit is left out.
     terminal.resize(40, 6);
     wait_for_screen(&terminal, |screen| {
-        screen.contains("q quit") && !screen.contains("n name")
+        screen.contains("q, Esc quit") && !screen.contains("n name")
     });
     // Ctrl-C is a key like `q` …
     terminal.press("\x03");
     assert_eq!(terminal.end(), 0);
-    // … and a signal while it waits for Return.
+    // … and ends the program while a trace is shown.
     let mut terminal = Terminal::new(&place, &["top"]);
     wait_for_screen(&terminal, |screen| screen.contains(" rows"));
     terminal.press("t");
-    asks_for_return(&terminal);
+    shows_its_keys(&terminal);
     terminal.press("\x03");
     assert_eq!(terminal.end(), 130);
     // A terminal that goes takes it along: its keys would be read for ever.

@@ -1,9 +1,9 @@
 //! Which processes are domains, and what they use: looked at again and again while a session runs,
 //! because domains come and go.
 //!
-//! Instances are found by their sockets in the runtime directory and say themselves who their
-//! domains are. What a domain's counters said and what the scheduler counted is read at the same
-//! moment, so that the one can be closed against the other.
+//! Finds instances by their sockets in the runtime directory; each reports its domains. Reads a
+//! domain's counters and the scheduler's account of its process at the same moment, so that the
+//! two can be compared.
 
 use super::process::{self, Process};
 use crate::model::{Domain, Kind, Mode, Traffic};
@@ -13,6 +13,9 @@ use client::Instance;
 use figures::measure;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The domain of every process of an instance that the session is not about.
+pub const OTHER_INSTANCES: &str = "other instances";
 
 /// A process that was seen.
 #[derive(Clone, Debug)]
@@ -67,15 +70,19 @@ pub struct Watch {
     named: Vec<(String, Vec<u32>)>,
     /// The command of this session.
     command: Option<(u32, String)>,
+    /// The only instance that the session is about; none: all of them.
+    only: Option<String>,
     looks: u32,
 }
 
 impl Watch {
-    /// Begins to watch. `named` are processes that are domains because the user says so.
+    /// Begins to watch. `named` are processes that the user declares to be domains; `only` is the
+    /// instance that the session is about, `None` for every instance.
     #[must_use]
-    pub fn new(named: Vec<(String, Vec<u32>)>) -> Self {
+    pub fn new(named: Vec<(String, Vec<u32>)>, only: Option<String>) -> Self {
         let mut watch = Self {
             named,
+            only,
             ..Self::default()
         };
         watch.look();
@@ -145,14 +152,16 @@ impl Watch {
                 self.found.insert(name, found);
             }
         }
-        for found in self.found.values_mut() {
+        for (name, found) in &mut self.found {
             if found.silent {
                 continue;
             }
             match found.instance.status() {
                 Ok(status) => {
                     found.take(&status);
-                    found.read();
+                    if is_profiled(self.only.as_deref(), name) {
+                        found.read();
+                    }
                 }
                 Err(client::Error::Late { .. }) => found.silent = true,
                 // One that has gone stays known by its last words.
@@ -170,7 +179,7 @@ impl Watch {
         assigned.put(0, "idle", Kind::Idle);
         assigned.put(own, "profiler", Kind::Profiler);
         let names = self.qualified();
-        for (instance, found) in &self.found {
+        for (instance, found) in self.profiled() {
             let monitor = name(&names, instance, "monitor");
             assigned.put(found.monitor, &monitor, Kind::Monitor);
             for (domain, running) in &found.domains {
@@ -190,14 +199,56 @@ impl Watch {
                 assigned.put(*pid, name, Kind::Process);
             }
         }
-        let has_machine = !self.found.is_empty();
+        let has_machine = self.has_machine();
         let pids: BTreeSet<u32> = self.seen.keys().chain(parents.keys()).copied().collect();
         for pid in pids {
-            let (name, kind) = self.other(pid, parents, has_machine);
+            let (name, kind) = match self.instance_of(pid, parents) {
+                Some((instance, false)) => (name(&names, instance, "monitor"), Kind::Monitor),
+                Some((_, true)) => (OTHER_INSTANCES.to_owned(), Kind::Other),
+                None => self.other(pid, parents, has_machine),
+            };
             assigned.put(pid, &name, kind);
         }
         self.account(&mut assigned);
         assigned
+    }
+
+    /// Instances that the session is about.
+    fn profiled(&self) -> impl Iterator<Item = (&String, &Found)> {
+        let only = self.only.as_deref();
+        self.found
+            .iter()
+            .filter(move |(name, _)| is_profiled(only, name))
+    }
+
+    /// Whether an instance that the session is about was seen.
+    #[must_use]
+    pub fn has_machine(&self) -> bool {
+        self.profiled().next().is_some()
+    }
+
+    /// Names of the instances that the session is about.
+    pub fn machines(&self) -> Vec<&str> {
+        self.profiled().map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// The instance whose monitor has started a process, and whether it is one that the session is
+    /// not about. Of a profiled instance only the monitor's own helpers (netd, the manager) are
+    /// found so: its domains have names.
+    fn instance_of(&self, pid: u32, parents: &BTreeMap<u32, u32>) -> Option<(&str, bool)> {
+        let only = self.only.as_deref();
+        self.found.iter().find_map(|(name, found)| {
+            let is_other = !is_profiled(only, name);
+            let seen = self.seen.get(&pid);
+            let is_helper = seen.is_some_and(|seen| {
+                seen.process.parent == found.monitor && seen.process.name.starts_with("grantway-")
+            });
+            let is_its = match is_other {
+                true => self.descends(pid, found.monitor, parents),
+                false => is_helper,
+            };
+            is_its.then_some((name.as_str(), is_other))
+        })
     }
 
     /// The domain of a process that no instance and no user named.
@@ -232,7 +283,7 @@ impl Watch {
     /// Names that occur in more than one instance.
     fn qualified(&self) -> BTreeSet<String> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for found in self.found.values() {
+        for (_, found) in self.profiled() {
             for name in found.domains.keys().map(String::as_str).chain(["monitor"]) {
                 *counts.entry(name).or_default() += 1;
             }
@@ -247,7 +298,7 @@ impl Watch {
     /// The name of the domain that the command is, where it is one as a whole.
     #[must_use]
     pub fn lone_command(&self) -> Option<&str> {
-        let (_, name) = self.command.as_ref().filter(|_| self.found.is_empty())?;
+        let (_, name) = self.command.as_ref().filter(|_| !self.has_machine())?;
         Some(name)
     }
 
@@ -260,7 +311,8 @@ impl Watch {
                 *domain.cpu_ns.get_or_insert(0) += seen.to_ns.saturating_sub(seen.from_ns);
             }
         }
-        for running in self.found.values().flat_map(|found| found.domains.values()) {
+        let profiled = self.profiled();
+        for running in profiled.flat_map(|(_, found)| found.domains.values()) {
             for life in &running.lives {
                 let agent_ns = self
                     .seen
@@ -289,6 +341,10 @@ impl Watch {
             }
         }
     }
+}
+
+fn is_profiled(only: Option<&str>, instance: &str) -> bool {
+    only.is_none_or(|only| only == instance)
 }
 
 fn name(qualified: &BTreeSet<String>, instance: &str, name: &str) -> String {
@@ -366,23 +422,19 @@ fn cpu_ns(pid: u32) -> Option<u64> {
     measure::cpu_ns(pid.cast_signed())
 }
 
-/// A domain's answer is its own: whatever makes no sense in it counts for nothing.
+/// Reads a domain's answer, which the domain makes up as it likes: anything malformed counts as 0.
+///
+/// Every frame enters the bridge by exactly one port, so the sum over the ports' inputs counts each
+/// frame once: from a NIC, to a NIC, and between guests.
 fn reading(stat: &Value, cpu_ns: u64) -> Reading {
     let ledger = &stat["ledger"];
     let hops = ledger["hops"].as_object();
-    let mut traffic = [Traffic::default(); 2];
-    for (port, counters) in stat["ports"].as_object().into_iter().flatten() {
+    let mut traffic = Traffic::default();
+    for (_, counters) in stat["ports"].as_object().into_iter().flatten() {
         let of = |name: &str| counters["traffic"][name].as_u64().unwrap_or(0);
-        let [nics, vifs] = &mut traffic;
-        if port.starts_with("nic.") {
-            nics.frames += of("in_packets").saturating_add(of("out_packets"));
-            nics.bytes += of("in_bytes").saturating_add(of("out_bytes"));
-        } else {
-            vifs.frames += of("in_packets");
-            vifs.bytes += of("in_bytes");
-        }
+        traffic.frames = traffic.frames.saturating_add(of("in_packets"));
+        traffic.bytes = traffic.bytes.saturating_add(of("in_bytes"));
     }
-    let [nics, vifs] = traffic;
     Reading {
         hops: hops
             .into_iter()
@@ -390,8 +442,7 @@ fn reading(stat: &Value, cpu_ns: u64) -> Reading {
             .filter_map(|(hop, entry)| Some((hop.clone(), entry["cycles"].as_u64()?)))
             .collect(),
         stamps: ledger["stamps"].as_u64().unwrap_or(0),
-        // On the wire where there is one; between guests otherwise.
-        traffic: if nics.frames > 0 { nics } else { vifs },
+        traffic,
         cpu_ns,
     }
 }
@@ -511,7 +562,8 @@ mod tests {
             "ports": {
                 "nic.wire": {"traffic": {"in_packets": 2, "in_bytes": 3028,
                                           "out_packets": 1, "out_bytes": 66}},
-                "vif.a-0": {"traffic": {"in_packets": 50, "in_bytes": 9}},
+                "vif.a-0": {"traffic": {"in_packets": 1, "in_bytes": 66}},
+                "vif.b-0": "nonsense",
             },
         });
         let read = reading(&stat, 5);
@@ -527,6 +579,27 @@ mod tests {
         let nothing = reading(&serde_json::json!({"ledger": [], "ports": 3}), 5);
         assert_eq!(nothing.traffic, Traffic::default());
         assert!(nothing.hops.is_empty());
+    }
+
+    /// Frames between guests count, each once, whatever a NIC carries beside them.
+    #[test]
+    fn frames_between_guests_are_counted_once() {
+        let traffic = |pings: u64, frames: u64| {
+            let port = |input: u64, output: u64| {
+                serde_json::json!({"traffic": {"in_packets": input, "in_bytes": input * 1514,
+                                               "out_packets": output, "out_bytes": output * 1514}})
+            };
+            let stat = serde_json::json!({"ports": {
+                "nic.wire": port(pings, pings),
+                "vif.a-0": port(frames + pings, 2 + pings),
+                "vif.b-0": port(2, frames),
+            }});
+            reading(&stat, 5).traffic
+        };
+        let before = traffic(0, 100);
+        let after = traffic(4, 900);
+        assert_eq!(after.frames - before.frames, 800 + 2 * 4);
+        assert_eq!(after.bytes - before.bytes, (800 + 2 * 4) * 1514);
     }
 
     #[test]

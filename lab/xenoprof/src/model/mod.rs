@@ -215,7 +215,8 @@ pub struct Ledger {
     pub stamps: u64,
 }
 
-/// What a driver domain carried between the first and the last reading of its counters.
+/// Frames that entered a driver domain's bridge between the first and the last reading of its
+/// counters, each counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Frames.
@@ -225,19 +226,29 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// The denominator of `cycles_per_packet`: the papers' estimate, 1514-byte packets, wherever
-    /// frames are large; what was counted where they are not.
-    #[must_use]
-    pub fn packets(self) -> f64 {
+    /// Fewest packets that time is divided by: below, the time of a few pings and of everything
+    /// that ran beside them would be told as the price of a packet.
+    pub const PACKETS_MIN: f64 = 1000.0;
+
+    /// Returns the denominator of `cycles_per_packet`: the papers' estimate, 1514-byte packets,
+    /// where frames are large; the number of frames where they are small.
+    ///
+    /// # Errors
+    /// The reason, where fewer than [`Self::PACKETS_MIN`] packets were carried.
+    pub fn packets(self) -> Result<f64, String> {
         const FULL: u64 = 1514;
-        if self.frames == 0 {
-            return 0.0;
+        let packets = match self.bytes.checked_div(self.frames) {
+            None => return Err("the driver domain carried no packets".to_owned()),
+            Some(bytes) if bytes >= FULL / 3 => self.bytes as f64 / FULL as f64,
+            Some(_) => self.frames as f64,
+        };
+        if packets < Self::PACKETS_MIN {
+            let (found, least) = (packets.ceil(), Self::PACKETS_MIN);
+            return Err(format!(
+                "the driver domain carried {found} packets, fewer than {least}"
+            ));
         }
-        if self.bytes / self.frames >= FULL / 3 {
-            self.bytes as f64 / FULL as f64
-        } else {
-            self.frames as f64
-        }
+        Ok(packets)
     }
 }
 

@@ -26,7 +26,7 @@ impl BareSession {
             ..Options::default()
         };
         let (_, _, sampler, _) = open(&options)?;
-        let watcher = Watcher::start(Watch::new(Vec::new()));
+        let watcher = Watcher::start(Watch::new(Vec::new(), None));
         let cpu_ns = measure::own_cpu_ns();
         let start_ns = raw_ns();
         let collector = Collector::start(sampler, None)?;

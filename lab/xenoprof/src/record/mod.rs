@@ -54,6 +54,8 @@ pub struct Options {
     pub limit: Option<Duration>,
     /// Process domains: `NAME=PID[,PID…]`.
     pub named: Vec<String>,
+    /// The only instance to profile; `None` for every instance of this host.
+    pub machine: Option<String>,
     /// Symbols of another kernel.
     pub kallsyms: Option<PathBuf>,
     /// The command to run; empty: until the limit or Ctrl-C.
@@ -199,7 +201,8 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         None => None,
     };
 
-    let watch = Watch::new(named);
+    find_machine(options)?;
+    let watch = Watch::new(named, options.machine.clone());
     let demux = initiator.as_ref().map(Initiator::demux);
     if let Some(initiator) = &mut initiator {
         let at = initiator.arm();
@@ -247,7 +250,11 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         command: options.command.clone(),
         profiler_cpu_ns: own_cpu,
         provenance: provenance(tier),
-        notes: price.into_iter().chain(notes(&collected, tier)).collect(),
+        notes: price
+            .into_iter()
+            .chain(notes(&collected, tier))
+            .chain(machines(options, &watch))
+            .collect(),
     };
     let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
     let lone = options.command.first().map(|_| children);
@@ -362,6 +369,32 @@ fn notes(collected: &Collected, tier: Tier) -> Vec<String> {
         notes.push(tier.text().to_owned());
     }
     notes
+}
+
+/// Checks that the machine to profile runs, unless a command may start it.
+///
+/// # Errors
+/// It does not run, or does not answer.
+pub(crate) fn find_machine(options: &Options) -> anyhow::Result<()> {
+    if let Some(name) = &options.machine
+        && options.command.is_empty()
+    {
+        client::Instance::connect(name)?;
+    }
+    Ok(())
+}
+
+/// Says which machines a session is about, where that could be misread.
+fn machines(options: &Options, watch: &Watch) -> Option<String> {
+    match (&options.machine, watch.machines().as_slice()) {
+        (Some(name), []) => Some(format!("no machine `{name}` ran during the session")),
+        (None, several @ [_, _, ..]) => Some(format!(
+            "figures are of {} machines together ({}): `--name` profiles one of them",
+            several.len(),
+            several.join(", ")
+        )),
+        _ => None,
+    }
 }
 
 fn provenance(tier: Tier) -> serde_json::Value {

@@ -1,6 +1,6 @@
 //! The command `prof report`: tables, and the same as figures.
 
-use super::sums::{COARSE, COARSE_NOTE, GOOD, Sums, outside, traffic};
+use super::sums::{COARSE, COARSE_NOTE, Denominator, GOOD, Sums, outside};
 use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
@@ -74,8 +74,7 @@ pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Ve
         list: Vec::new(),
     };
     let all = Sums::of(session, found);
-    let traffic = traffic(session);
-    let (packets, bytes) = (traffic.packets(), traffic.bytes as f64);
+    let denominator = Denominator::of(session);
     let mut total = 0.0;
     for sums in &all {
         let name = sums.domain.name.as_str();
@@ -84,13 +83,13 @@ pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Ve
             to.exact(&format!("ran_in.{name}"), cycles);
             if sums.counts() {
                 total += cycles;
-                to.per(name, cycles, packets, bytes);
+                to.per(name, cycles, &denominator);
             }
         }
         to.samples(sums);
         to.closure(sums);
-        to.hops(sums, session.head.tsc_hz, packets);
-        to.classes(sums, &found.classes, packets);
+        to.hops(sums, session.head.tsc_hz, denominator.packets());
+        to.classes(sums, &found.classes, denominator.packets());
     }
     let seen = |name: &str| all.iter().any(|sums| sums.domain.name == name);
     for domain in session.domains.iter().filter(|d| !seen(&d.name)) {
@@ -98,7 +97,7 @@ pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Ve
             to.refused(&format!("cycles.{}", domain.name), missing);
         }
     }
-    to.per("total", total, packets, bytes);
+    to.per("total", total, &denominator);
     to.behalf(&all);
     to.list
 }
@@ -140,10 +139,16 @@ impl Figures {
         self.list.push(figure);
     }
 
-    fn per(&mut self, name: &str, cycles: f64, packets: f64, bytes: f64) {
-        if packets > 0.0 {
-            self.exact(&format!("cycles_per_packet.{name}"), cycles / packets);
-            self.exact(&format!("cycles_per_byte.{name}"), cycles / bytes);
+    fn per(&mut self, name: &str, cycles: f64, denominator: &Denominator) {
+        let metrics = ["packet", "byte"].map(|unit| format!("cycles_per_{unit}.{name}"));
+        if let Some(units) = denominator.packets_and_bytes() {
+            for (metric, unit) in metrics.iter().zip(units) {
+                self.exact(metric, cycles / unit);
+            }
+        } else if let Some(why) = denominator.refusal() {
+            for metric in &metrics {
+                self.refused(metric, why);
+            }
         }
     }
 
@@ -180,21 +185,21 @@ impl Figures {
     }
 
     /// The ledger covers the time between two readings; its hops are scaled to the whole session.
-    fn hops(&mut self, sums: &Sums<'_>, tsc_hz: u64, packets: f64) {
+    fn hops(&mut self, sums: &Sums<'_>, tsc_hz: u64, packets: Option<f64>) {
         let (Some(ledger), Some(cycles)) = (&sums.domain.ledger, sums.cycles) else {
             return;
         };
         let covered = ledger.cpu_ns as f64 * tsc_hz as f64 / 1e9;
-        if packets <= 0.0 || covered <= 0.0 {
+        let Some(packets) = packets.filter(|_| covered > 0.0) else {
             return;
-        }
+        };
         for (hop, own) in &ledger.hops {
             let metric = format!("cycles_per_packet.{}.hop.{hop}", sums.domain.name);
             self.exact(&metric, *own as f64 / covered * cycles / packets);
         }
     }
 
-    fn classes(&mut self, sums: &Sums<'_>, classes: &[String], packets: f64) {
+    fn classes(&mut self, sums: &Sums<'_>, classes: &[String], packets: Option<f64>) {
         if !sums.counts() {
             return;
         }
@@ -208,7 +213,7 @@ impl Figures {
                 continue;
             }
             self.share(&metric, sums, *count, 1.0);
-            if let Some(cycles) = sums.cycles.filter(|_| packets > 0.0) {
+            if let (Some(cycles), Some(packets)) = (sums.cycles, packets) {
                 self.share(&per_packet, sums, *count, cycles / packets);
             }
         }
@@ -336,11 +341,35 @@ mod tests {
     }
 
     #[test]
-    fn without_packets_there_are_no_figures_per_packet() {
+    fn without_a_driver_no_figure_is_per_packet() {
         let mut session = session();
         session.domains[0].traffic = None;
         let figures = all(&session);
         assert!(figures.iter().all(|f| !f.metric.starts_with("cycles_per")));
+    }
+
+    #[test]
+    fn few_packets_refuse_figures_with_the_reason() {
+        for (frames, reason) in [(0, "no packets"), (999, "999 packets, fewer than 1000")] {
+            let mut session = session();
+            session.domains[0].traffic = Some(crate::model::Traffic {
+                frames,
+                bytes: frames * 1514,
+            });
+            let figures = all(&session);
+            for name in ["driver", "guest", "total"] {
+                for unit in ["packet", "byte"] {
+                    let refused = of(&figures, &format!("cycles_per_{unit}.{name}"));
+                    assert_eq!(refused.verdict, Some(Verdict::NotMeasurable));
+                    assert!(refused.note.as_ref().unwrap().contains(reason));
+                }
+            }
+            let hops = |f: &Figure| f.metric.contains(".hop.") || f.value.is_some();
+            let per_packet = figures
+                .iter()
+                .filter(|f| f.metric.starts_with("cycles_per"));
+            assert_eq!(per_packet.filter(|f| hops(f)).count(), 0);
+        }
     }
 
     #[test]

@@ -113,12 +113,42 @@ pub(crate) fn outside(value: f64, [low, high]: [f64; 2]) -> bool {
     !(low..=high).contains(&value)
 }
 
-/// What all driver domains carried.
-pub(crate) fn traffic(session: &Session) -> Traffic {
-    let carried = || session.domains.iter().filter_map(|domain| domain.traffic);
-    Traffic {
-        frames: total(carried().map(|traffic| traffic.frames)),
-        bytes: total(carried().map(|traffic| traffic.bytes)),
+/// What cycles are divided by.
+pub(crate) struct Denominator {
+    /// What all driver domains carried; `None` in a session without a driver domain.
+    pub(crate) traffic: Option<Traffic>,
+    /// Its packets, or why no figure per packet can be given.
+    pub(crate) packets: Result<f64, String>,
+}
+
+impl Denominator {
+    pub(crate) fn of(session: &Session) -> Self {
+        let carried = || session.domains.iter().filter_map(|domain| domain.traffic);
+        let traffic = carried().next().map(|_| Traffic {
+            frames: total(carried().map(|traffic| traffic.frames)),
+            bytes: total(carried().map(|traffic| traffic.bytes)),
+        });
+        let none = || Err("no driver domain was read".to_owned());
+        Self {
+            packets: traffic.map_or_else(none, Traffic::packets),
+            traffic,
+        }
+    }
+
+    /// The packets, if there are enough of them.
+    pub(crate) fn packets(&self) -> Option<f64> {
+        self.packets.as_ref().ok().copied()
+    }
+
+    /// Packets and bytes, if there are enough packets.
+    pub(crate) fn packets_and_bytes(&self) -> Option<[f64; 2]> {
+        Some([self.packets()?, self.traffic?.bytes as f64])
+    }
+
+    /// Why the figures per packet of a session with a driver domain are refused, if they are.
+    pub(crate) fn refusal(&self) -> Option<&str> {
+        self.traffic?;
+        self.packets.as_ref().err().map(String::as_str)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The report for people.
 
-use super::sums::{COARSE_NOTE, GOOD, Sums, behalf, outside, traffic};
+use super::sums::{COARSE_NOTE, Denominator, GOOD, Sums, behalf, outside};
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Mode, Session};
 use figures::report::number;
@@ -81,10 +81,10 @@ fn percent(share: f64) -> String {
 }
 
 fn domains(session: &Session, all: &[Sums<'_>]) -> String {
-    let traffic = traffic(session);
-    let (packets, bytes) = (traffic.packets(), traffic.bytes as f64);
+    let denominator = Denominator::of(session);
+    let units = denominator.packets_and_bytes();
     let mut header = vec!["domain", "CPU ms", "of a CPU %"];
-    if packets > 0.0 {
+    if units.is_some() {
         header.extend(["cycles/packet", "cycles/byte"]);
     }
     header.extend(["closure", "raw/exact", "expected", "samples", "lost"]);
@@ -101,9 +101,8 @@ fn domains(session: &Session, all: &[Sums<'_>]) -> String {
         ];
         let cycles = sums.cycles.filter(|_| sums.counts());
         total += cycles.unwrap_or(0.0);
-        if packets > 0.0 {
-            row.push(cycles.map_or_else(|| "–".to_owned(), |c| number(c / packets)));
-            row.push(cycles.map_or_else(|| "–".to_owned(), |c| number(c / bytes)));
+        for unit in units.iter().flatten() {
+            row.push(cycles.map_or_else(|| "–".to_owned(), |c| number(c / unit)));
         }
         row.extend([
             optional(sums.closure),
@@ -114,14 +113,14 @@ fn domains(session: &Session, all: &[Sums<'_>]) -> String {
         ]);
         rows.push(row);
     }
-    if packets > 0.0 {
+    if let Some(units) = units {
         let mut row = vec!["total".to_owned(), String::new(), String::new()];
-        row.extend([number(total / packets), number(total / bytes)]);
+        row.extend(units.map(|unit| number(total / unit)));
         row.resize(header.len(), String::new());
         rows.push(row);
     }
     let mut out = format!("\nDomains: exact CPU time\n{}\n", table(&header, &rows));
-    if packets > 0.0 {
+    if let (Some([packets, bytes]), Some(traffic)) = (units, denominator.traffic) {
         let _infallible = writeln!(
             out,
             "{} frames, {} MB carried: {} packets. The total is without idle, profiler and other.",
@@ -129,6 +128,9 @@ fn domains(session: &Session, all: &[Sums<'_>]) -> String {
             number(bytes / 1e6),
             number(packets)
         );
+    }
+    if let Some(why) = denominator.refusal() {
+        let _infallible = writeln!(out, "cycles/packet: refused: {why}");
     }
     out
 }
@@ -167,7 +169,7 @@ fn classes(found: &Attribution, all: &[Sums<'_>], classing: Classing) -> String 
 
 /// The ledger's hops, in cycles a packet where there are packets.
 fn hops(session: &Session, all: &[Sums<'_>]) -> String {
-    let packets = traffic(session).packets();
+    let packets = Denominator::of(session).packets();
     let per_ns = session.head.tsc_hz as f64 / 1e9;
     let with: Vec<&Sums<'_>> = all
         .iter()
@@ -192,9 +194,9 @@ fn hops(session: &Session, all: &[Sums<'_>]) -> String {
                 own / (ledger.cpu_ns.max(1) as f64 * per_ns)
             });
             any |= share > 0.0;
-            row.push(match sums.cycles.filter(|_| packets > 0.0) {
-                Some(cycles) => number(share * cycles / packets),
-                None => percent(share),
+            row.push(match (sums.cycles, packets) {
+                (Some(cycles), Some(packets)) => number(share * cycles / packets),
+                _ => percent(share),
             });
         }
         if any {
@@ -206,7 +208,11 @@ fn hops(session: &Session, all: &[Sums<'_>]) -> String {
     }
     let mut header = vec!["hop"];
     header.extend(with.iter().map(|sums| sums.domain.name.as_str()));
-    let unit = if packets > 0.0 { "cycles/packet" } else { "%" };
+    let unit = if packets.is_some() {
+        "cycles/packet"
+    } else {
+        "%"
+    };
     format!("\nHop ledger, {unit}\n{}\n", table(&header, &rows))
 }
 
@@ -385,6 +391,20 @@ mod tests {
             text.lines().all(|line| line.chars().count() < 150),
             "{text}"
         );
+    }
+
+    #[test]
+    fn few_packets_are_no_denominator() {
+        let mut session = session();
+        session.domains[0].traffic = Some(crate::model::Traffic {
+            frames: 12,
+            bytes: 12 * 98,
+        });
+        let text = text(&session);
+        let refused = "cycles/packet: refused: the driver domain carried 12 packets, fewer than";
+        assert!(text.contains(refused), "{text}");
+        assert!(!text.contains("cycles/byte"), "{text}");
+        assert!(text.contains("Hop ledger, %"), "{text}");
     }
 
     #[test]
