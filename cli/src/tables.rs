@@ -105,29 +105,37 @@ fn state(domain: &DomainStatus) -> String {
     }
 }
 
+/// What the columns of [`grants`] mean.
+const GRANTS_LEGEND: &str = "\
+owned: pages of the domain; granted: those of them that it lets another domain use;
+mapped: pages of other domains that it can touch now, until their owner or the monitor revokes them
+leaked: grants, mappings and pages without an owner; anything but 0 is a bug of the monitor";
+/// The same of the column that only machines of `up --lab` have.
+const CLASSIC_LEGEND: &str = "in use: grants of the classic table that another domain uses now";
+
 /// `grantway grants`.
 pub(crate) fn grants(audit: &Audit, all: bool) -> String {
-    let mut domains = table(
-        &[
-            "domain",
-            "pages owned",
-            "granted",
-            "in use",
-            "of others mapped",
-        ],
-        1,
-    );
+    // Grants that stay mapped have no entry in the classic table: a column of zeros beside them
+    // would read as if nothing was in use.
+    let has_classic = audit.domains.iter().any(|domain| !domain.in_use.is_empty());
+    let mut header = vec!["domain", "pages owned", "granted", "mapped of others"];
+    header.extend(has_classic.then_some("in use"));
+    let mut domains = table(&header, 1);
     for domain in &audit.domains {
         let dead = if domain.alive { "" } else { " (dead)" };
-        domains.add_row([
+        let mut row = vec![
             format!("{}{dead}", domain.name),
             domain.owned.to_string(),
             domain.granted.to_string(),
-            domain.in_use.len().to_string(),
             domain.mapped.to_string(),
-        ]);
+        ];
+        row.extend(has_classic.then(|| domain.in_use.len().to_string()));
+        domains.add_row(row);
     }
-    let mut text = format!("{domains}\nleaked: {}\n", audit.leaked);
+    let mut text = format!("{domains}\nleaked: {}\n\n{GRANTS_LEGEND}\n", audit.leaked);
+    if has_classic {
+        let _ = writeln!(text, "{CLASSIC_LEGEND}");
+    }
     if all {
         let mut grants = table(
             &[
@@ -460,7 +468,7 @@ mod tests {
             collateral_used: 0,
             in_use: vec![grant],
         };
-        let audit = Audit {
+        let mut audit = Audit {
             domains: vec![domain],
             leaked: 0,
             created: 0,
@@ -473,5 +481,11 @@ mod tests {
         );
         assert!(!short.contains("77"));
         assert!(grants(&audit, true).contains("77"));
+        // Without a classic table in use there is no column of zeros beside mapped pages.
+        assert!(short.contains("in use: grants of the classic table"));
+        audit.domains[0].in_use.clear();
+        let text = grants(&audit, false);
+        assert!(!text.contains("in use"), "{text}");
+        assert!(text.contains("mapped: pages of other domains"), "{text}");
     }
 }
