@@ -11,7 +11,9 @@ pub mod needs;
 mod placed;
 mod processes;
 mod promtool;
+mod signals;
 mod skips;
+mod tied;
 mod tracer;
 mod waiting;
 
@@ -21,9 +23,11 @@ pub use groups::group_id;
 pub use placed::{place_machine, place_program, place_script};
 pub use processes::{Killed, child_of};
 pub use promtool::promtool;
+pub use signals::default_signals;
 pub use skips::{LIST, skip};
+pub use tied::Tied;
 pub use tracer::Tracer;
-pub use waiting::{PATIENCE, accept, end_of, patient, wait_for, wait_until};
+pub use waiting::{PATIENCE, accept, end_of, output_of, patient, wait_for, wait_until};
 
 /// Leaves the test, or the function that prepares for it, unless everything is there. The needs are
 /// the functions of [`needs`]: `require!(root, tap, tool("iperf3"))`. What is returned is the

@@ -1,8 +1,9 @@
 //! Waiting for what has to come, without a guess how soon.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, ExitStatus};
+use std::process::{Child, ExitStatus, Output};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// How long something that has to come is waited for: no promise of anybody's, only the end of a
@@ -65,6 +66,42 @@ pub fn patient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
     stream
+}
+
+/// Returns what a program has printed into its pipes when it ends, as
+/// [`Child::wait_with_output`], within a deadline. A process that the program has left behind may
+/// hold the pipes open.
+///
+/// # Panics
+/// If the pipes stay open for longer than `longest`, or the program does not end then.
+#[track_caller]
+pub fn output_of(mut child: Child, longest: Duration) -> Output {
+    drop(child.stdin.take());
+    let [out, err] = [
+        child.stdout.take().map(read_all),
+        child.stderr.take().map(read_all),
+    ];
+    let bytes = |pipe: Option<mpsc::Receiver<Vec<u8>>>| match pipe {
+        Some(pipe) => pipe.recv_timeout(longest).expect("its pipes stay open"),
+        None => Vec::new(),
+    };
+    let [stdout, stderr] = [out, err].map(bytes);
+    Output {
+        status: end_of(&mut child),
+        stdout,
+        stderr,
+    }
+}
+
+fn read_all(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
+    let (sender, bytes) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        if pipe.read_to_end(&mut all).is_ok() {
+            let _gave_up = sender.send(all);
+        }
+    });
+    bytes
 }
 
 /// How a program has ended, which is waited for.

@@ -38,7 +38,7 @@ pub(super) struct Families {
 impl Network {
     /// As it was asked for, or one that nothing here leads to, as far as IPv4 routes tell.
     pub(super) fn choose(args: &RunArgs, uplink: bool) -> anyhow::Result<Self> {
-        let routes = routes(&fs::read_to_string("/proc/self/net/route").unwrap_or_default());
+        let routes = own_routes();
         let own = match args.ip {
             Some(own) => own,
             None => free(&routes, std::process::id()),
@@ -203,6 +203,14 @@ fn other(own: Cidr) -> Option<IpAddr> {
     Some(free.address)
 }
 
+/// Returns an address in a network that no route of the calling process's namespace leads to, and
+/// the other address of that network.
+pub(super) fn unused() -> anyhow::Result<(Cidr, IpAddr)> {
+    let own = free(&own_routes(), std::process::id());
+    let gateway = other(own).context("a network of four addresses has two stations")?;
+    Ok((own, gateway))
+}
+
 /// Whether all of `inner` is in the network of `outer`.
 fn is_within(inner: Cidr, outer: Cidr) -> bool {
     inner.prefix >= outer.prefix && outer.contains(inner.address)
@@ -229,6 +237,11 @@ fn free(routes: &[Cidr], pid: u32) -> Cidr {
     };
     let mut candidates = (0..256).map(candidate);
     candidates.find(is_free).unwrap_or(candidate(0))
+}
+
+/// The IPv4 routes of this process's namespace but for default routes.
+fn own_routes() -> Vec<Cidr> {
+    routes(&fs::read_to_string("/proc/self/net/route").unwrap_or_default())
 }
 
 /// The IPv4 routes of a system but for default routes, as `/proc/net/route` lists them.

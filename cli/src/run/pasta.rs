@@ -5,15 +5,17 @@
 //! one it serves is gone. So a process between the two, the keeper, ends it with `grantway run`,
 //! however that ends.
 
-use super::network::Families;
+use super::network::{self, Families};
 use abi::machine::{Forward, Transport};
 use anyhow::Context;
+use config::Cidr;
 use figures::helper;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGTERM;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -26,12 +28,19 @@ pub(crate) const HELPER: &str = "pasta";
 /// How long pasta may take until the namespace has a default route.
 const READY: Duration = Duration::from_secs(20);
 
-/// What the keeper is told.
+/// The IPv6 address inside and its gateway, in a network that is not routed anywhere else.
+const IPV6: [&str; 2] = ["fd67:7261:6e74::2", "fd67:7261:6e74::1"];
+
+/// The keeper's task.
 #[derive(Serialize, Deserialize)]
 struct Task {
     /// The process whose network namespace is joined, and with which everything ends.
     of: u32,
     program: PathBuf,
+    /// The IPv4 address inside, which is not this system's: the namespace would take packets to
+    /// this system for its own.
+    inside: Cidr,
+    gateway: IpAddr,
     forward: Vec<Forward>,
 }
 
@@ -45,9 +54,12 @@ impl Keeper {
         let Some(program) = find() else {
             return Ok(Self(None));
         };
+        let (inside, gateway) = network::unused()?;
         let task = Task {
             of: std::process::id(),
             program,
+            inside,
+            gateway,
             forward: forward.to_vec(),
         };
         let child = helper::own(HELPER)?
@@ -151,7 +163,7 @@ fn last_words(from: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// In the foreground, with the addresses of the outside, without ways to its loopback.
+/// Arguments of a pasta in the foreground, which hands nothing on to this system's loopback.
 fn arguments(task: &Task) -> Vec<String> {
     let ports = |transport| {
         let ports = task.forward.iter().filter(|f| f.transport == transport);
@@ -172,6 +184,17 @@ fn arguments(task: &Task) -> Vec<String> {
         "none",
     ];
     let fixed = fixed.map(str::to_owned).into_iter();
+    let [ipv6, ipv6_gateway] = IPV6.map(str::to_owned);
+    let addresses = [
+        ("-a", task.inside.address.to_string()),
+        ("-n", task.inside.prefix.to_string()),
+        ("-g", task.gateway.to_string()),
+        // pasta ignores these on a system that has no way outside by IPv6.
+        ("-a", ipv6),
+        ("-g", ipv6_gateway),
+    ];
+    let addresses = addresses.into_iter();
+    let addresses = addresses.flat_map(|(option, value)| [option.to_owned(), value]);
     let forwarded = [
         "-t".to_owned(),
         ports(Transport::Tcp),
@@ -179,6 +202,7 @@ fn arguments(task: &Task) -> Vec<String> {
         ports(Transport::Udp),
     ];
     fixed
+        .chain(addresses)
         .chain(forwarded)
         .chain([task.of.to_string()])
         .collect()
@@ -193,13 +217,18 @@ mod tests {
         let task = |forward: &[&str]| Task {
             of: 7,
             program: PathBuf::from("pasta"),
+            inside: "10.64.0.6/30".parse().unwrap(),
+            gateway: "10.64.0.5".parse().unwrap(),
             forward: forward
                 .iter()
                 .map(|text| text.parse::<config::Forwarded>().unwrap().0)
                 .collect(),
         };
         let words = |forward: &[&str]| arguments(&task(forward)).join(" ");
-        assert!(words(&[]).ends_with(" -T none -U none -t none -u none 7"));
+        assert!(words(&[]).ends_with(" -t none -u none 7"));
+        assert!(
+            words(&[]).contains("--no-map-gw -T none -U none -a 10.64.0.6 -n 30 -g 10.64.0.5 ")
+        );
         let both = [
             "tcp:80=10.0.0.2:80",
             "udp:53=10.0.0.2:53",

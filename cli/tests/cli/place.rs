@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Once;
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{place_program, place_script, wait_for};
+use testing::{Tied, default_signals, place_program, place_script, wait_for};
 
 /// A machine that needs no TAP.
 pub(crate) const SIM: &str = r#"
@@ -127,6 +127,7 @@ pub(crate) struct Place {
 impl Place {
     /// With no other program beside `grantway`.
     pub(crate) fn new() -> Self {
+        default_signals();
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("grantway");
         // The program looks for others beside the file that it is: a symbolic link would not do.
@@ -319,6 +320,7 @@ impl Place {
         let out = fs::File::create(self.path("out")).unwrap();
         let child = command.stdout(out).spawn().unwrap();
         Running {
+            _tied: Tied::new(child.id()),
             child: Some(child),
             out: self.path("out"),
         }
@@ -377,6 +379,7 @@ pub(crate) fn is_alive(pid: &str) -> bool {
 /// A program that is running.
 pub(crate) struct Running {
     child: Option<Child>,
+    _tied: Tied,
     out: PathBuf,
 }
 

@@ -103,6 +103,41 @@ fn pasta_leads_outside() {
     wait_until_none(pastas);
 }
 
+/// What README shows: a server of the system itself, at the system's own address. Its loopback
+/// stays out of reach.
+#[test]
+fn pasta_leads_to_the_system_itself() {
+    require!(userns);
+    let Some(world) = World::new(&["pasta", "curl"]) else {
+        return;
+    };
+    let route = ["route", "add", "default", "via", OUTSIDE];
+    assert_eq!(
+        world.spawn(&mut world.command("ip", &route)).finish().code,
+        0
+    );
+    netdev::netns::Namespace::enter(&world.system, || netdev::netns::loopback_up().unwrap())
+        .unwrap();
+    let get = |url: &str| {
+        as_nobody(
+            &world,
+            &["--", "curl", "-sS", "--max-time", "60", url],
+            None,
+        )
+    };
+    let ran = get(&format!("http://{}/", world.serve_web_here(SYSTEM)));
+    assert_eq!(
+        (ran.code, ran.out),
+        (0, format!("you are {SYSTEM}\n")),
+        "{}",
+        ran.err
+    );
+    let ran = get(&format!("http://{}/", world.serve_web_here("127.0.0.1")));
+    assert_ne!(ran.code, 0, "{ran:?}");
+    world.wait_until_clean();
+    wait_until_none(pastas);
+}
+
 /// Processes of pasta.
 fn pastas() -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
-use testing::{place_machine, require, wait_until};
+use testing::{PATIENCE, Tied, default_signals, output_of, place_machine, require, wait_until};
 
 /// One machine at a time: they share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -24,11 +25,8 @@ static ONE: Mutex<()> = Mutex::new(());
 pub(crate) const SYSTEM: &str = "192.0.2.1";
 pub(crate) const OUTSIDE: &str = "192.0.2.2";
 
-/// How long a program may run.
-const LONGEST: Timespec = Timespec {
-    tv_sec: 600,
-    tv_nsec: 0,
-};
+/// How long a program may run, and may print nothing.
+const LONGEST: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
 
 pub(crate) struct World {
     pub(crate) system: Namespace,
@@ -65,6 +63,7 @@ impl World {
             require!(tool(needed));
         }
         set_child_subreaper(Some(getpid())).unwrap();
+        default_signals();
         let [system, outside] = [(), ()].map(|()| Namespace::new().unwrap());
         let folder = TempDir::new().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -111,11 +110,15 @@ impl World {
         // A test that waits for a line that never comes gets an end instead.
         thread::spawn(move || {
             let mut ended = [PollFd::new(&watched, PollFlags::IN)];
-            if poll(&mut ended, Some(&LONGEST)) == Ok(0) {
+            let longest = Timespec::try_from(LONGEST).unwrap();
+            if poll(&mut ended, Some(&longest)) == Ok(0) {
                 let _ = pidfd_send_signal(&watched, Signal::KILL);
             }
         });
-        Running(Some(child))
+        Running {
+            _tied: Tied::new(child.id()),
+            child: Some(child),
+        }
     }
 
     /// Starts `grantway run ARGS`.
@@ -201,25 +204,15 @@ impl World {
         wait_until_none(|| self.left());
     }
 
-    /// A web server outside; it serves until the end of the test. What it answers is the address
-    /// that it was asked from.
+    /// A web server outside; it serves until the end of the test, and answers with the address of
+    /// its client.
     pub(crate) fn serve_web(&self) -> String {
-        let bound = self
-            .outside
-            .enter(|| TcpListener::bind((OUTSIDE, 0)).unwrap());
-        let listener = bound.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let from = stream.peer_addr().unwrap().ip();
-                let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
-                let answer = format!("HTTP/1.0 200 OK\r\n\r\nyou are {from}\n");
-                stream.write_all(answer.as_bytes()).unwrap();
-            }
-        });
-        format!("{OUTSIDE}:{port}")
+        serve_web(&self.outside, OUTSIDE)
+    }
+
+    /// The same on the system itself, at one of its addresses.
+    pub(crate) fn serve_web_here(&self, address: &str) -> String {
+        serve_web(&self.system, address)
     }
 
     /// A name server outside, for which every name has the address of who is outside.
@@ -257,32 +250,58 @@ impl World {
     }
 }
 
+fn serve_web(namespace: &Namespace, address: &str) -> String {
+    let bound = namespace.enter(|| TcpListener::bind((address, 0)).unwrap());
+    let listener = bound.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let from = stream.peer_addr().unwrap().ip();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            let answer = format!("HTTP/1.0 200 OK\r\n\r\nyou are {from}\n");
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    format!("{address}:{port}")
+}
+
 /// A program that does not outlive its test.
-pub(crate) struct Running(Option<Child>);
+pub(crate) struct Running {
+    child: Option<Child>,
+    _tied: Tied,
+}
 
 impl Running {
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(self.0.as_ref().unwrap());
+        let pid = Pid::from_child(self.child.as_ref().unwrap());
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
     /// Types this.
     pub(crate) fn write(&mut self, text: &str) {
-        let stdin = self.0.as_mut().unwrap().stdin.as_mut().unwrap();
+        let stdin = self.child.as_mut().unwrap().stdin.as_mut().unwrap();
         stdin.write_all(text.as_bytes()).unwrap();
     }
 
     /// There is no more to type.
     pub(crate) fn end_of_input(&mut self) {
-        drop(self.0.as_mut().unwrap().stdin.take());
+        drop(self.child.as_mut().unwrap().stdin.take());
     }
 
     /// The next line that it prints.
     pub(crate) fn line(&mut self) -> String {
-        let stdout = self.0.as_mut().unwrap().stdout.as_mut().unwrap();
+        let stdout = self.child.as_mut().unwrap().stdout.as_mut().unwrap();
         let mut line = Vec::new();
         let mut byte = [0; 1];
-        while stdout.read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+        let longest = Timespec::try_from(LONGEST).unwrap();
+        loop {
+            let mut ready = [PollFd::new(&*stdout, PollFlags::IN)];
+            assert_ne!(poll(&mut ready, Some(&longest)), Ok(0), "it prints nothing");
+            if stdout.read(&mut byte).unwrap() == 0 || byte == *b"\n" {
+                break;
+            }
             line.push(byte[0]);
         }
         String::from_utf8_lossy(&line).trim_end().to_owned()
@@ -300,13 +319,13 @@ impl Running {
     }
 
     pub(crate) fn finish(mut self) -> Ran {
-        self.0.take().unwrap().wait_with_output().unwrap().into()
+        output_of(self.child.take().unwrap(), LONGEST).into()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
+        if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
-use testing::{end_of, require, wait_until};
+use testing::{default_signals, end_of, require, wait_until};
 
 /// One machine at a time: they share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -52,6 +52,7 @@ impl Machine {
     ) -> Option<Self> {
         let one = alone();
         require!(machine);
+        default_signals();
         for needed in needed {
             require!(tool(needed));
         }
