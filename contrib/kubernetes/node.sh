@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes a node of Kubernetes use Grantway, and undoes it.
 #
-#   node.sh install   plugins into CNI_BIN_DIR, then FILES/10-grantway.conflist into CNI_CONF_DIR
+#   node.sh install   plugins into CNI_BIN_DIR, then FILES/10-grantway.conflist into CNI_CONF_DIR;
+#                     `loopback` among them, which containerd up to 1.7 calls for every pod
 #   node.sh render    FILES/grantway.conf, filled in, to standard output
 #   node.sh remove    takes the conflist and the plugin away again; what is gone is no error
 #   node.sh routes    a route to the pods of every other node; lines `ADDRESS SUBNET` come in
@@ -74,6 +75,7 @@ install() {
     done
     wanted=$(printf '%s\n' "$conflist" | grep -o '"type": *"[^"]*"' | cut -d '"' -f 4 | sort -u)
     [ -n "$wanted" ] || refuse "$FILES/$NAME names no plugin"
+    wanted="$wanted loopback"
     for plugin in $wanted; do
         case $plugin in */* | .*) refuse "$plugin is no name of a plugin" ;; esac
         is_there "$plugin" || [ -x "$PLUGINS/$plugin" ] ||

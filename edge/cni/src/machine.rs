@@ -27,7 +27,7 @@ impl Machine {
     pub(crate) fn guests(&self) -> Result<Vec<String>, Error> {
         let status: Status = self.ask(&Control::Status, READY)?;
         if status.up_took_ns.is_none() {
-            return Err(Error::Refused("it is on its way up".to_owned()));
+            return Err(Error::Refused("the machine is still starting".to_owned()));
         }
         let domains = status.domains.into_iter();
         Ok(domains.map(|domain| domain.report.name).collect())
@@ -62,10 +62,11 @@ impl Machine {
         ask(&self.socket, control, limit)
     }
 
-    /// What a runtime is told when the machine does not answer: not ready, or try later.
+    /// The failure of a call while the machine does not answer: not ready, or try again later.
     pub(crate) fn away(&self, code: Code, error: Error) -> Failure {
         let socket = self.socket.display();
-        let msg = format!("no machine answers at {socket}: start one with `grantway up`");
+        let msg =
+            format!("no machine answers at {socket}: start one with `grantway up`, then try again");
         Failure::new(code, msg).because(error)
     }
 }

@@ -182,8 +182,13 @@ fn come_and_go(node: &Node, a: &Pod, b: Pod) {
 fn refused(node: &mut Node, a: &Pod) {
     node.said(grantway(), &["down"]);
     let said = Pod::run(node, "c", None).map(|_| ()).unwrap_err();
-    let why = "no machine answers at /run/grantway/grantway.sock";
+    // The page quotes the event that a user sees.
+    let why = "no machine answers at /run/grantway/grantway.sock: start one with `grantway up`, \
+               then try again";
     assert!(said.contains(why), "{said}");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kubernetes.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains(why), "docs/kubernetes.md");
     a.end(node);
     assert_eq!(node.leases(), 0);
     assert!(!node.undone().is_empty());

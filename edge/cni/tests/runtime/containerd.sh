@@ -13,12 +13,11 @@ done
 # As systemd leaves it: containers may see what is mounted in there later.
 mount --make-shared /run/netns
 ip link set lo up
-# What nodes have before there is a network.
+# Plugins of the image, from which the node gets its own.
 mkdir "$w/plugins"
 for folder in /usr/lib/cni /usr/libexec/cni; do
     [ ! -d "$folder" ] || cp "$folder"/* "$w/plugins/"
 done
-cp "$w/plugins/loopback" /opt/cni/bin/
 
 # Files of an image lie under their checksums.
 keep() {

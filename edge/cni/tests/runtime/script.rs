@@ -28,7 +28,9 @@ impl Host {
         host.write("files/10-grantway.conflist", CONFLIST);
         host.write("files/grantway.conf", "addresses = [\"@GATEWAY@\"]\n");
         host.program("plugins/grantway-cni", "echo first");
-        host.program("plugins/host-local", "echo theirs");
+        for plugin in ["host-local", "loopback"] {
+            host.program(&format!("plugins/{plugin}"), "echo theirs");
+        }
         host
     }
 
@@ -99,7 +101,8 @@ fn refused(run: &Output, why: &str) {
 fn a_node_gets_the_plugins_and_a_network_of_its_own_subnet() {
     let host = Host::new();
     done(&host.install());
-    assert_eq!(host.names("host/bin"), ["grantway-cni", "host-local"]);
+    let plugins = ["grantway-cni", "host-local", "loopback"];
+    assert_eq!(host.names("host/bin"), plugins);
     assert_eq!(host.names("host/net.d"), ["10-grantway.conflist"]);
     let conflist: Value =
         serde_json::from_str(&host.read("host/net.d/10-grantway.conflist")).unwrap();
@@ -119,7 +122,7 @@ fn a_node_gets_the_plugins_and_a_network_of_its_own_subnet() {
 
     for _ in 0..2 {
         done(&host.command("remove").output().unwrap());
-        assert_eq!(host.names("host/bin"), ["host-local"]);
+        assert_eq!(host.names("host/bin"), ["host-local", "loopback"]);
         assert!(host.names("host/net.d").is_empty());
     }
 }
@@ -169,9 +172,11 @@ fn what_cannot_be_done_is_said_and_nothing_is_written() {
         &host.command("instal").output().unwrap(),
         "install, render, remove or routes",
     );
-    fs::remove_file(host.path("plugins/host-local")).unwrap();
-    nothing("the plugin host-local is neither in");
-    host.program("plugins/host-local", "");
+    for plugin in ["host-local", "loopback"] {
+        fs::remove_file(host.path(&format!("plugins/{plugin}"))).unwrap();
+        nothing(&format!("the plugin {plugin} is neither in"));
+        host.program(&format!("plugins/{plugin}"), "");
+    }
     fs::rename(host.path("files"), host.path("elsewhere")).unwrap();
     nothing("there is no file");
     fs::rename(host.path("elsewhere"), host.path("files")).unwrap();
