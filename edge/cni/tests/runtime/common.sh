@@ -20,7 +20,7 @@ eventually() {
 own() {
     for folder in "$@"; do
         mkdir -p "$folder"
-        mount -t tmpfs tmpfs "$folder"
+        mount -t tmpfs -o mode=755 tmpfs "$folder"
     done
 }
 guests() { "$grantway" status --json | grep -o '"program": *"guest"' | wc -l; }
