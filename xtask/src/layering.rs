@@ -8,6 +8,9 @@ use crate::workspace::{self, Crate};
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The page whose table lists the crates, each below those that it uses.
+const PAGE: &str = "ARCHITECTURE.md";
+
 /// Prints every breach of the rules and fails if there is one.
 pub(crate) fn check() -> Result<()> {
     let (rules, crates) = (rules::read()?, workspace::crates()?);
@@ -16,6 +19,8 @@ pub(crate) fn check() -> Result<()> {
     breaches.extend(dependencies(&rules, &crates));
     breaches.extend(empty_rooms(&rules, &crates));
     breaches.extend(unwanted(&rules)?);
+    let page = std::fs::read_to_string(workspace::root().join(PAGE))?;
+    breaches.extend(undescribed(&page, &crates));
     for found in &crates {
         breaches.extend(unsafe_code(&rules, found)?);
         for target in &found.targets {
@@ -68,6 +73,31 @@ fn arrows_up(rules: &Rules) -> Vec<String> {
                 }
                 Some(_) => {}
             }
+        }
+    }
+    breaches
+}
+
+/// Crates without a row in the page's table, and rows above those of crates that they use.
+fn undescribed(page: &str, crates: &[Crate]) -> Vec<String> {
+    let folders = page.lines().filter_map(|line| {
+        let (folder, _) = line.strip_prefix("| `")?.split_once('`')?;
+        Some(folder)
+    });
+    let rows: Vec<&str> = folders.collect();
+    let row = |of: &Crate| rows.iter().position(|folder| of.root.ends_with(folder));
+    let mut breaches = Vec::new();
+    for found in crates {
+        let Some(own) = row(found) else {
+            breaches.push(format!("{PAGE} has no row for {}", found.name));
+            continue;
+        };
+        let uses = crates
+            .iter()
+            .filter(|used| found.inside.contains(&used.name));
+        for used in uses.filter(|used| row(used).is_some_and(|row| row > own)) {
+            let (name, used) = (&found.name, &used.name);
+            breaches.push(format!("{PAGE} lists {name} above {used}, which it uses"));
         }
     }
     breaches
@@ -202,6 +232,27 @@ mod tests {
         assert_eq!(lines[3..5], ["high", "    c            a"]);
         let crates = ["a", "b", "c", "d"].map(|name| a_crate(name, &[], &[]));
         assert_eq!(empty_rooms(&rules, &crates), ["there is no crate e"]);
+    }
+
+    #[test]
+    fn the_page_lists_each_crate_below_its_uses() {
+        let at = |name: &str, root: &str, inside: &[&str]| Crate {
+            root: root.into(),
+            ..a_crate(name, inside, &[])
+        };
+        let crates = [
+            at("low", "/x/tcb/low", &[]),
+            at("high", "/x/high", &["low"]),
+            at("tool", "/x/tool", &[]),
+        ];
+        let page = "| `high` | uses |\n| `grantway` (the CLI) | |\n| `tcb/low` | nothing |";
+        assert_eq!(
+            undescribed(page, &crates),
+            [
+                "ARCHITECTURE.md lists high above low, which it uses",
+                "ARCHITECTURE.md has no row for tool"
+            ]
+        );
     }
 
     #[test]
