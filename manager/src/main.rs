@@ -51,7 +51,8 @@ use crate::core::Core;
 use abi::core::{Ask, MACHINE_MAX, Tell};
 use abi::machine::Machine;
 use args::Args;
-use confine::{CapabilitySet, MANAGER, Rights, confine};
+use confine::roles::MANAGER;
+use confine::{Rights, confine};
 use keep::Keep;
 use link::sealed;
 use log::Log;
@@ -148,13 +149,8 @@ fn run(core: &mut Core) -> Result<(), String> {
     // Before the right to make sockets is given up.
     let metrics = metrics::prepare(opened.metrics, given.user).map_err(of_metrics)?;
     let is_root = rustix::process::geteuid().is_root();
-    let rights = Rights {
-        name: "manager",
-        user: is_root.then_some(given.own_user),
-        keep: CapabilitySet::empty(),
-        ends_with_parent: true,
-        calls: MANAGER,
-    };
+    let user = is_root.then_some(given.own_user);
+    let rights = Rights { user, ..MANAGER };
     let mut missing = confine(&rights).map_err(|e| format!("the manager's own rights: {e}"))?;
     // Takes 20 ms, which the first domain would have to wait for. Without a thread it does.
     let _ = std::thread::Builder::new().spawn(shmem::time::tsc_hz);

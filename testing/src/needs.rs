@@ -93,6 +93,17 @@ pub fn seccomp_notify() -> Result<(), Missing> {
     confine::probe()
 }
 
+/// Landlock.
+///
+/// # Errors
+/// The kernel has none, or it is switched off.
+pub fn landlock() -> Result<(), Missing> {
+    match confine::has_landlock() {
+        true => Ok(()),
+        false => Err("Landlock".into()),
+    }
+}
+
 /// A program of the system's.
 ///
 /// # Errors

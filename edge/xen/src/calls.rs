@@ -2,10 +2,18 @@
 //! program, and these. A call that is not on the list fails with EPERM.
 
 use crate::dev::{EVTCHN_REQUESTS, GNTDEV_REQUESTS};
-use confine::{COMMON, Call, When, calls};
+use confine::{COMMON, Call, CapabilitySet, Rights, SERVING, When, calls};
 
-/// All of them.
-pub const CALLS: &[&[Call]] = &[COMMON, OWN];
+/// The process's rights. It adds the user that it becomes.
+pub const RIGHTS: Rights<'_> = Rights {
+    name: "the driver domain",
+    user: None,
+    keep: CapabilitySet::empty(),
+    // Guests are served on when the shell that started it ends.
+    ends_with_parent: false,
+    files: None,
+    calls: &[COMMON, SERVING, OWN],
+};
 
 /// Requests of Xen's devices, and that by which a socket is told not to wait.
 const REQUESTS: [u64; 7] = {

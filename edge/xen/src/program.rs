@@ -4,7 +4,7 @@
 //! socket. Then the process becomes the user `nobody`, for good, and a filter leaves it the system
 //! calls that it needs.
 
-use crate::calls::CALLS;
+use crate::calls::RIGHTS;
 use crate::control::{self, Server};
 use crate::dev::{Evtchn, Gntdev};
 use crate::devices::Devices;
@@ -19,7 +19,7 @@ use abi::layout::{info, mailbox};
 use abi::machine::{Domain, Program};
 use abi::{DomId, PAGE};
 use config::domain::{DriverConfig, GrantMode};
-use confine::{CapabilitySet, Rights, confine};
+use confine::{Rights, confine, own_user};
 use runtime::call::Calls;
 use runtime::start::{StartError, Started};
 use shmem::Area;
@@ -44,7 +44,6 @@ beside it. `grantway xen CONFIG.toml` chooses both.";
 pub const PANICKED: i32 = 70;
 
 /// The user that the process becomes.
-const NOBODY: u32 = 65534;
 
 /// Why it could not start, for people.
 #[derive(Debug, thiserror::Error)]
@@ -194,21 +193,14 @@ fn home(domain: &Domain) -> io::Result<Home> {
     })
 }
 
-/// Gives up root, every way back, and every system call but [`CALLS`]. The process has one thread
-/// yet.
+/// Becomes a user that no other process has, and keeps [`RIGHTS`] alone. The process still has one
+/// thread.
 fn give_up_rights() -> Result<(), Failed> {
     if !rustix::process::getuid().is_root() {
         return Err(Failed::Text("it has to be started by root".to_owned()));
     }
-    let rights = Rights {
-        name: "driver domain",
-        user: Some(NOBODY),
-        keep: CapabilitySet::empty(),
-        // Guests are served on when the shell that has started it ends.
-        ends_with_parent: false,
-        calls: CALLS,
-    };
-    let missing = confine(&rights)?;
+    let user = own_user();
+    let missing = confine(&Rights { user, ..RIGHTS })?;
     match missing.first() {
         None => Ok(()),
         Some(missing) => Err(Failed::Text(format!(

@@ -27,6 +27,7 @@ pub mod reload;
 #[cfg(feature = "json")]
 pub mod restarts;
 pub mod status;
+pub mod users;
 pub mod version;
 pub mod xdp;
 

@@ -13,6 +13,8 @@ pub enum When {
     HasNot(u8, u64),
     /// This argument is one of these.
     OneOf(u8, &'static [u64]),
+    /// This argument is the caller's own process id.
+    Own(u8),
 }
 
 /// A call that is allowed.
@@ -39,10 +41,10 @@ const EXEC: u64 = libc::PROT_EXEC as u64;
 const NEWNET: u64 = libc::CLONE_NEWNET as u64;
 const FIONBIO: u64 = libc::FIONBIO;
 
-/// What each of them may call: descriptors that it was given, and its own memory. Nothing is opened
-/// by any of these.
+/// Calls of every program but the broker: on descriptors that it was given, and its own memory.
+/// None of them opens anything.
 pub const COMMON: &[Call] = &calls! {
-    // The link to the core, clients, consoles, the log.
+    // Links and sealed files.
     SYS_read When::Always;
     SYS_write When::Always;
     SYS_writev When::Always;
@@ -51,9 +53,7 @@ pub const COMMON: &[Call] = &calls! {
     SYS_sendmsg When::Always;
     SYS_sendto When::Always;
     SYS_recvfrom When::Always;
-    SYS_accept4 When::Always;
     SYS_getsockopt When::Always;
-    SYS_shutdown When::Always;
     SYS_close When::Always;
     SYS_dup When::Always;
     SYS_fcntl When::Always;
@@ -61,14 +61,9 @@ pub const COMMON: &[Call] = &calls! {
     SYS_poll When::Always;
     SYS_ppoll When::Always;
     SYS_memfd_create When::Always;
-    // The log is rotated by copying.
     SYS_statx When::Always;
     SYS_fstat When::Always;
     SYS_lseek When::Always;
-    SYS_ftruncate When::Always;
-    SYS_copy_file_range When::Always;
-    SYS_sendfile When::Always;
-    SYS_splice When::Always;
     // Memory.
     SYS_mmap When::HasNot(2, EXEC);
     SYS_mprotect When::HasNot(2, EXEC);
@@ -97,44 +92,118 @@ pub const COMMON: &[Call] = &calls! {
     SYS_rt_sigprocmask When::Always;
     SYS_rt_sigreturn When::Always;
     SYS_sigaltstack When::Always;
-    SYS_tgkill When::Always;
+    // By which `abort` ends the process.
+    SYS_tgkill When::Own(0);
     SYS_getpid When::Always;
     SYS_gettid When::Always;
     SYS_getrandom When::Always;
 };
 
-/// What the manager may call.
-pub const MANAGER: &[&[Call]] = &[COMMON, CONSOLES];
+/// Calls of a program that serves clients and writes a log.
+pub const SERVING: &[Call] = &calls! {
+    SYS_accept4 When::Always;
+    SYS_shutdown When::Always;
+    // The log is rotated by copying.
+    SYS_ftruncate When::Always;
+    SYS_copy_file_range When::Always;
+    SYS_sendfile When::Always;
+    SYS_splice When::Always;
+};
 
-/// Waiting for the consoles of all domains at once.
-const CONSOLES: &[Call] = &calls! {
+/// The manager waits for the consoles of all domains at once.
+pub(crate) const CONSOLES: &[Call] = &calls! {
     SYS_epoll_create1 When::Always;
     SYS_epoll_ctl When::Always;
     SYS_epoll_pwait When::Always;
 };
 
-/// What netd may call.
-pub const NETD: &[&[Call]] = &[COMMON, DEVICES];
+/// Requests of TAPs, of ethtool, and for numbers and names of interfaces. No request of a terminal is among them: TIOCSTI types into one.
+const REQUESTS: &[u64] = &[
+    FIONBIO,
+    0x8910,      // SIOCGIFNAME
+    0x8933,      // SIOCGIFINDEX
+    0x8946,      // SIOCETHTOOL
+    0x4004_54ca, // TUNSETIFF
+    0x4004_54cb, // TUNSETPERSIST
+    0x4004_54d0, // TUNSETOFFLOAD
+    0x4004_54d8, // TUNSETVNETHDRSZ
+    0x4004_54d9, // TUNSETQUEUE
+    0x8004_54e0, // TUNSETSTEERINGEBPF
+    0x8004_54e1, // TUNSETFILTEREBPF
+];
 
-/// What it takes to open and configure a device.
-const DEVICES: &[Call] = &calls! {
-    // Namespaces by their files, settings of interfaces, the TAP driver; files that a NIC reads or
-    // writes, and none that the machine's description does not name.
+/// Families of sockets. No Unix socket is among them: by one root could command systemd.
+const FAMILIES: &[u64] = &[
+    libc::AF_INET as u64,
+    libc::AF_NETLINK as u64,
+    libc::AF_PACKET as u64,
+    libc::AF_XDP as u64,
+];
+
+/// Commands of bpf(2): maps, programs, and the links that attach them to interfaces. None of them
+/// attaches a program to a trace point, or opens an object of another program's by its number.
+const BPF_COMMANDS: &[u64] = &[
+    0,  // BPF_MAP_CREATE
+    1,  // BPF_MAP_LOOKUP_ELEM
+    2,  // BPF_MAP_UPDATE_ELEM
+    3,  // BPF_MAP_DELETE_ELEM
+    4,  // BPF_MAP_GET_NEXT_KEY
+    5,  // BPF_PROG_LOAD
+    28, // BPF_LINK_CREATE
+];
+
+/// netd opens and configures devices.
+pub(crate) const DEVICES: &[Call] = &calls! {
+    // The TAP driver, and settings of network namespaces: Landlock knows the paths.
     SYS_openat When::Always;
-    SYS_readlink When::Always;
-    SYS_newfstatat When::Always;
     // Netlink, ethtool's requests, sockets for XDP.
-    SYS_socket When::Always;
-    SYS_socketpair When::Always;
+    SYS_socket When::OneOf(0, FAMILIES);
     SYS_bind When::Always;
-    SYS_connect When::Always;
-    SYS_getsockname When::Always;
-    SYS_setsockopt When::Always;
-    SYS_ioctl When::Always;
-    SYS_bpf When::Always;
+    SYS_setsockopt When::Is(1, libc::SOL_PACKET as u64);
+    SYS_ioctl When::OneOf(1, REQUESTS);
+    SYS_bpf When::OneOf(0, BPF_COMMANDS);
     // Into network namespaces, and a new one for the near end of a pair; into no other kind.
     SYS_setns When::Is(1, NEWNET);
     SYS_unshare When::Is(0, NEWNET);
     // Grace periods.
     SYS_membarrier When::Always;
+};
+
+/// The broker's calls: all that it may make.
+pub(crate) const BROKER_CALLS: &[Call] = &calls! {
+    SYS_openat When::Always;
+    SYS_fstatfs When::Always;
+    SYS_statx When::Always;
+    // The link, sealed files, `/proc/PID/stat`.
+    SYS_recvmsg When::Always;
+    SYS_sendmsg When::Always;
+    SYS_poll When::Always;
+    SYS_ppoll When::Always;
+    SYS_read When::Always;
+    SYS_pread64 When::Always;
+    SYS_lseek When::Always;
+    SYS_fstat When::Always;
+    SYS_fcntl When::Always;
+    SYS_memfd_create When::Always;
+    SYS_close When::Always;
+    // Messages on standard error.
+    SYS_write When::Always;
+    // Memory.
+    SYS_mmap When::HasNot(2, EXEC);
+    SYS_munmap When::Always;
+    SYS_mremap When::Always;
+    SYS_madvise When::Always;
+    SYS_brk When::Always;
+    SYS_futex When::Always;
+    SYS_getrandom When::Always;
+    // The end.
+    SYS_sigaltstack When::Always;
+    SYS_rt_sigaction When::Always;
+    SYS_rt_sigprocmask When::Always;
+    SYS_rt_sigreturn When::Always;
+    SYS_restart_syscall When::Always;
+    SYS_getpid When::Always;
+    SYS_gettid When::Always;
+    SYS_tgkill When::Own(0);
+    SYS_exit_group When::Always;
 };

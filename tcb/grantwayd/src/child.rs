@@ -214,11 +214,15 @@ impl Helper {
         self.ended(0);
     }
 
+    /// Its process id; 0 while it does not run.
+    pub(crate) fn pid(&self) -> i32 {
+        let running = self.running.as_ref();
+        running.map_or(0, |running| running.child.id() as i32)
+    }
+
     /// CPU time of its threads, nanoseconds.
     pub(crate) fn cpu_ns(&self) -> u64 {
-        let running = self.running.as_ref();
-        let cpu_ns = running.and_then(|running| sandbox::cpu_ns(running.child.id() as i32));
-        cpu_ns.unwrap_or(0)
+        sandbox::cpu_ns(self.pid()).unwrap_or(0)
     }
 }
 

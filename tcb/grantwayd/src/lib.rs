@@ -28,7 +28,6 @@ mod netd;
 mod server;
 mod signals;
 mod state;
-mod users;
 
 use abi::core::MACHINE_MAX;
 use args::Args;
@@ -54,6 +53,12 @@ fn serve(mechanism: Option<Make>) -> Result<(), Option<String>> {
     let began_ns = monotonic_ns();
     let args = Args::parse(std::env::args().skip(1))?;
     shmem::install_fault_handler();
+    // A helper that is taken over must not read our memory. Without root's rights we could not open
+    // our own files in /proc then.
+    if rustix::process::geteuid().is_root() {
+        let off = rustix::process::DumpableBehavior::NotDumpable;
+        rustix::process::set_dumpable_behavior(off).map_err(|e| format!("dumpable: {e}"))?;
+    }
     let signals = signals::pipe().map_err(|e| format!("signals: {e}"))?;
     let hypervisor = Hypervisor::new(mechanism).map_err(|e| e.to_string())?;
     let mut core = Core::new(hypervisor, args, signals, began_ns)?;

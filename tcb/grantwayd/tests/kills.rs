@@ -8,6 +8,7 @@ use common::{Daemon, eventually, is_process, kill, machine, signal};
 use netdev::netns::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Duration;
 use testing::require;
@@ -280,8 +281,8 @@ fn helpers_have_the_rights_that_they_need_and_no_more() {
     for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
         assert_eq!(u64::from_str_radix(&fact(manager, set), 16), Ok(0), "{set}");
     }
-    // CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_BPF.
-    let kept = [12, 13, 19, 21, 39]
+    // CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_BPF.
+    let kept = [12, 13, 21, 39]
         .iter()
         .fold(0u64, |set, cap| set | 1 << cap);
     let of_netd = u64::from_str_radix(&fact(netd, "CapPrm"), 16).unwrap();
@@ -289,12 +290,32 @@ fn helpers_have_the_rights_that_they_need_and_no_more() {
     for pid in [manager, netd] {
         assert_eq!(fact(pid, "NoNewPrivs"), "1");
     }
+    // Of netd's broker, CAP_SYS_PTRACE.
+    let broker = testing::child_of(netd as u64, "netd-broker").unwrap() as i64;
+    let of_broker = u64::from_str_radix(&fact(broker, "CapPrm"), 16).unwrap();
+    assert_eq!(of_broker & !(1 << 19), 0, "{of_broker:x}");
     let lacks = status(&daemon)["missing"].to_string();
-    let own = fact(manager, "Uid") != fact(netd, "Uid");
-    assert_ne!(
-        own,
-        lacks.contains("an own user for the manager"),
-        "{lacks}"
-    );
+    if !lacks.contains("an own user for the manager") {
+        let status = status(&daemon);
+        let domains = ["driver", "g0"].map(|name| of(&status, name)["pid"].as_i64().unwrap());
+        let all = [
+            daemon.child.id().into(),
+            manager,
+            netd,
+            domains[0],
+            domains[1],
+        ];
+        let users: BTreeSet<String> = all.iter().map(|pid| fact(*pid, "Uid")).collect();
+        assert_eq!(users.len(), all.len(), "{users:?}");
+        let own = users
+            .iter()
+            .map(|user| user.split('\t').next().unwrap().parse().unwrap());
+        let own: Vec<u32> = own.filter(|user| *user != 0).collect();
+        let range = abi::users::FIRST..abi::users::END;
+        assert!(
+            own.len() == 4 && own.iter().all(|user| range.contains(user)),
+            "{own:?}"
+        );
+    }
     daemon.down();
 }

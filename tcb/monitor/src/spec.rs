@@ -23,8 +23,6 @@ pub struct Start {
     pub program: PathBuf,
     /// Becomes its standard output and standard error.
     pub console: OwnedFd,
-    /// Its user id, if it gets one of its own.
-    pub uid: Option<u32>,
 }
 
 /// Whether there is such a domain, with this configuration.

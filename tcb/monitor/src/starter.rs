@@ -26,7 +26,6 @@ impl Worker {
             epoll: self.epoll.as_fd(),
             console: start.console.as_fd(),
             cpus: &self.spec.cpus,
-            uid: start.uid,
         });
         let mut sandboxed = spawned.map_err(|error| error.to_string())?;
         let missing = std::mem::take(&mut sandboxed.missing);

@@ -2,28 +2,42 @@
 //!
 //! Its standard input is the link to the core. It may change the host's network, and has no frame
 //! of any domain: what a device consists of goes to the core, which keeps it, hands domains their
-//! descriptors, and gives all of it to the next netd when this one has died. Frames flow meanwhile:
-//! they never pass here. Of a TAP a descriptor stays here, the last one that is closed, for the
-//! kernel takes its time over that.
+//! descriptors, and passes all of it to the next netd when this one has died. Frames never pass
+//! here. netd keeps a descriptor of each TAP and closes it last, for the kernel takes long over
+//! that.
+//!
+//! netd opens the TAP driver and network settings, and reaches no other process. Its broker, this
+//! program again, opens network namespaces and `pcap` files for it.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `serve` | tasks of the core: open, take up, bind, close |
+//! | `broker` | opens namespaces and files |
 //! | `told` | what domains tell their devices, on a thread of its own |
 //! | `unit` | one device or socket |
 //! | `places` | which namespaces they were made in, and whether these are there |
 
+mod broker;
 mod places;
 mod serve;
 mod told;
 mod unit;
 
-use confine::{CapabilitySet, NETD, Rights, confine};
-use std::os::fd::AsFd;
+use broker::Broker;
+use confine::roles::{BROKER, NETD};
+use confine::{Rights, confine, own_user};
+use netdev::netns;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 fn main() -> ExitCode {
-    match run() {
+    let is_broker = std::env::args().nth(1).as_deref() == Some(broker::ARGUMENT);
+    let ended = match is_broker {
+        true => run_broker(),
+        false => run(),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("grantway-netd: {error}");
@@ -33,21 +47,28 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let stdin = std::io::stdin();
-    let link = stdin.as_fd().try_clone_to_owned();
-    let link = link.map_err(|e| format!("the link to the core: {e}"))?;
-    let rights = Rights {
-        name: "netd",
-        user: None,
-        keep: CapabilitySet::NET_ADMIN
-            | CapabilitySet::NET_RAW
-            | CapabilitySet::BPF
-            // To enter namespaces of others, and to find them by a process.
-            | CapabilitySet::SYS_ADMIN
-            | CapabilitySet::SYS_PTRACE,
-        ends_with_parent: true,
-        calls: NETD,
-    };
-    let missing = confine(&rights).map_err(|e| format!("giving up what it does not need: {e}"))?;
-    serve::run(link.into(), missing)
+    let link = stdin()?;
+    let broker = Arc::new(Broker::start().map_err(|e| format!("starting the broker: {e}"))?);
+    let user = own_user();
+    let missing = confined(&Rights { user, ..NETD })?;
+    let opener = Arc::clone(&broker);
+    netns::open_by(Box::new(move |path| opener.namespace(path)));
+    serve::run(link.into(), broker, missing)
+}
+
+fn run_broker() -> Result<(), String> {
+    let link = stdin()?;
+    let _ = rustix::thread::set_name(c"netd-broker");
+    confined(&BROKER)?;
+    broker::serve(link.into())
+}
+
+/// The link on standard input.
+fn stdin() -> Result<OwnedFd, String> {
+    let link = std::io::stdin().as_fd().try_clone_to_owned();
+    link.map_err(|e| format!("the link to the core: {e}"))
+}
+
+fn confined(rights: &Rights<'_>) -> Result<Vec<String>, String> {
+    confine(rights).map_err(|e| format!("giving up what it does not need: {e}"))
 }

@@ -1,6 +1,7 @@
-//! Where devices were made: a namespace that is not found any more under its name, or another one
-//! there, is noticed. The descriptors of a TAP would keep it for ever, unseen by anybody.
+//! Network namespaces that devices were made in. Reports a namespace whose path leads nowhere, or
+//! to another namespace: the descriptors of a TAP keep it alive, and nothing else notices.
 
+use crate::broker::Broker;
 use abi::machine::NetnsPlace;
 use netdev::netns::{self, Identity, identity};
 use std::collections::BTreeMap;
@@ -12,14 +13,12 @@ use std::time::{Duration, Instant};
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What a name stands for now, told from what has its numbers later.
-pub(crate) fn place(name: &str) -> Option<NetnsPlace> {
-    let path = netns::path(name);
-    let [device, inode] = identity(&path)?;
-    // The number of one that is gone is given out again at once. A file that is mounted is as old
-    // as its mount.
+/// The namespace at `path`, if there is one.
+pub(crate) fn place(path: &Path) -> Option<NetnsPlace> {
+    let [device, inode] = identity(path)?;
+    // The kernel reuses an inode's number at once. A file that is mounted is as old as its mount.
     let mounted = |file: Metadata| file.ctime() as u64 * 1_000_000_000 + file.ctime_nsec() as u64;
-    let since = began(&path).or_else(|| std::fs::metadata(&path).ok().map(mounted));
+    let since = began(path).or_else(|| std::fs::metadata(path).ok().map(mounted));
     Some([device, inode, since?])
 }
 
@@ -65,19 +64,25 @@ impl Places {
         (!self.of.is_empty()).then_some(left)
     }
 
-    /// If it is time: devices whose namespaces have gone since the last look, each told once.
-    pub(crate) fn lost(&mut self) -> Vec<u32> {
+    /// Returns, if it is time to look, the devices whose namespaces have gone since the last look.
+    pub(crate) fn lost(&mut self, broker: &Broker) -> Vec<u32> {
         if self.wait() != Some(Duration::ZERO) {
             return Vec::new();
         }
         self.looked = Instant::now();
-        self.look()
+        self.look(broker)
     }
 
-    fn look(&mut self) -> Vec<u32> {
-        let gone = |(path, was): &(PathBuf, Identity)| identity(path) != Some(*was);
-        let lost = self.of.iter().filter(|(_, place)| gone(place));
-        let lost: Vec<u32> = lost.map(|(unit, _)| *unit).collect();
+    fn look(&mut self, broker: &Broker) -> Vec<u32> {
+        let paths: Vec<&Path> = self.of.values().map(|(path, _)| path.as_path()).collect();
+        let Ok(found) = broker.places(&paths) else {
+            return Vec::new();
+        };
+        let all = self.of.iter().zip(found);
+        let gone = all.filter(|((_, (_, was)), now)| {
+            now.is_none_or(|[device, inode, _]| [device, inode] != *was)
+        });
+        let lost: Vec<u32> = gone.map(|((unit, _), _)| *unit).collect();
         lost.iter().for_each(|unit| self.remove(*unit));
         lost
     }
@@ -106,26 +111,27 @@ mod tests {
             (began > own).then_some(())
         });
         assert_eq!(of("/run/netns/x"), None);
-        assert_eq!(place("/proc/self/ns/net").unwrap()[2], own);
-        assert_eq!(place("/no/such/namespace"), None);
+        assert_eq!(place(Path::new("/proc/self/ns/net")).unwrap()[2], own);
+        assert_eq!(place(Path::new("/no/such/namespace")), None);
     }
 
     #[test]
     fn a_namespace_that_goes_or_is_another_is_told_once() {
         let dir = tempfile::tempdir().unwrap();
         let name = |name: &str| dir.path().join(name).display().to_string();
+        let broker = Broker::in_a_thread();
         let mut places = Places::default();
         assert_eq!(places.wait(), None);
         for (unit, file) in [(1, "stays"), (2, "goes"), (3, "changes")] {
             std::fs::write(name(file), "").unwrap();
             places.insert(unit, &name(file), identity(name(file)).unwrap());
         }
-        assert!(places.look().is_empty());
+        assert!(places.look(&broker).is_empty());
         std::fs::remove_file(name("goes")).unwrap();
         std::fs::write(name("new"), "").unwrap();
         std::fs::rename(name("new"), name("changes")).unwrap();
-        assert_eq!(places.look(), [2, 3]);
-        assert!(places.look().is_empty());
+        assert_eq!(places.look(&broker), [2, 3]);
+        assert!(places.look(&broker).is_empty());
         assert!(places.wait().is_some());
         places.remove(1);
         assert_eq!(places.wait(), None);

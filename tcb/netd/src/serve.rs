@@ -1,11 +1,13 @@
 //! The core's tasks, one after another.
 
-use crate::places::{self, Places};
+use crate::broker::Broker;
+use crate::places::Places;
 use crate::told::{self, Units};
-use crate::unit::{self, Files, Opened, Refusal, Unit};
-use abi::core::{MACHINE_MAX, Outcome, Record, Task};
+use crate::unit::{self, Opened, Refusal, Unit};
+use abi::core::{Outcome, Record, Task};
 use abi::machine::{Device, OpenedNotes, Opening, XdpQueue};
 use link::{Link, LinkError, Received, sealed};
+use netdev::netns;
 use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +23,7 @@ type Answer = Result<(Outcome, Vec<OwnedFd>), Refusal>;
 struct Serve {
     link: Link,
     units: Units,
-    files: Files,
+    broker: Arc<Broker>,
     places: Places,
     missing: Vec<String>,
     /// Closes what was closed.
@@ -29,16 +31,16 @@ struct Serve {
 }
 
 /// Serves until the core is gone, or nothing good comes from it any more.
-pub(crate) fn run(link: Link, missing: Vec<String>) -> Result<(), String> {
-    Serve::new(link, missing).run()
+pub(crate) fn run(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Result<(), String> {
+    Serve::new(link, broker, missing).run()
 }
 
 impl Serve {
-    fn new(link: Link, missing: Vec<String>) -> Self {
+    fn new(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Self {
         Self {
             link,
             units: Units::default(),
-            files: Files::of(b""),
+            broker,
             places: Places::default(),
             missing,
             closing: Vec::new(),
@@ -60,7 +62,7 @@ impl Serve {
     }
 
     fn turn(&mut self) -> Result<(), LinkError> {
-        for unit in self.places.lost() {
+        for unit in self.places.lost(&self.broker) {
             let message = Outcome::Lost { unit };
             self.send(&Record { token: 0, message }, &[])?;
         }
@@ -108,7 +110,7 @@ impl Serve {
         match received.record.message {
             Task::Welcome {} => {
                 let [told, machine] = parts(fds)?;
-                self.files = Files::of(&sealed::read(&machine, MACHINE_MAX)?);
+                self.broker.welcome(&machine)?;
                 told::start(told.into(), self.units.clone())?;
                 done()
             }
@@ -182,19 +184,22 @@ impl Serve {
     fn open(&mut self, number: u32, fds: Vec<OwnedFd>) -> Answer {
         let [description] = parts(fds)?;
         let mut opening = opening(&description)?;
-        let place = namespace(&opening.device).and_then(places::place);
+        let place = match namespace(&opening.device) {
+            Some(name) => self.broker.places(&[&netns::path(name)])?.pop().flatten(),
+            None => None,
+        };
         if opening.expected.is_some() && opening.expected != place {
             let why = "its network namespace is not there any more";
             return Err(why.to_owned().into());
         }
         opening.namespace = place.map(|[device, inode, _]| [device, inode]);
-        let mut opened = unit::open(&opening, &self.files);
+        let mut opened = unit::open(&opening, &self.broker);
         if opened.is_err() && !self.closing.is_empty() {
             // What is in its way may be about to go.
             self.closing
                 .drain(..)
                 .for_each(|thread| drop(thread.join()));
-            opened = unit::open(&opening, &self.files);
+            opened = unit::open(&opening, &self.broker);
         }
         let Opened { unit, given, lacks } = opened?;
         opening.switched_on = unit.switched_on();
@@ -294,7 +299,7 @@ mod tests {
     #[test]
     fn what_cannot_be_taken_up_is_known_as_that() {
         let (link, _core) = Link::pair().unwrap();
-        let mut serve = Serve::new(link, Vec::new());
+        let mut serve = Serve::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
         let mut task = |message| {
             let record = Record { token: 0, message };
             serve
@@ -327,7 +332,7 @@ mod tests {
         };
         let ended = |core_ends: fn(Link)| {
             let (link, core) = Link::pair().unwrap();
-            let serve = Serve::new(link, Vec::new());
+            let serve = Serve::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
             let units = serve.units.clone();
             units.lock().insert(1, Arc::new(Unit::Stuck));
             core_ends(core);

@@ -1,16 +1,14 @@
 //! One device, or one socket on a device: opened, or taken up from the netd before.
 
+use crate::broker::Broker;
 use abi::core::{Outcome, RingPlace};
-use abi::machine::{self, Device, Machine, Opening, XdpQueue};
+use abi::machine::{self, Device, Opening, XdpQueue};
 use abi::xdp::XdpControl;
 use abi::{hypercall::TapControl, xdp::Ring};
 use netdev::xdp::{QueueSocket, RingPages, Socket, Wire, XdpDevice};
 use netdev::{SetupError, SteerError, Steering, Uplink};
-use std::collections::BTreeSet;
-use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 /// Where TAPs cannot be told which queue a frame goes to.
@@ -83,34 +81,8 @@ pub(crate) struct Opened {
     pub(crate) lacks: Vec<&'static str>,
 }
 
-/// The files that the machine's description names: no other is opened for anybody.
-#[derive(Debug)]
-pub(crate) struct Files(BTreeSet<String>);
-
-impl Files {
-    /// Those of the description that came on the core's standard input.
-    pub(crate) fn of(machine: &[u8]) -> Self {
-        // A description that cannot be read is refused by the manager, in words.
-        let machine = serde_json::from_slice::<Machine>(machine).ok();
-        let domains = machine.into_iter().flat_map(|machine| machine.domains);
-        let devices = domains.flat_map(|domain| domain.devices);
-        let file = |device| match device {
-            Device::Read(path) | Device::Write(path) => Some(path),
-            _ => None,
-        };
-        Self(devices.filter_map(file).collect())
-    }
-
-    fn check(&self, path: &str) -> Result<(), Refusal> {
-        match self.0.contains(path) {
-            true => Ok(()),
-            false => Err(format!("the machine has no file {path}").into()),
-        }
-    }
-}
-
 /// Opens what a description says.
-pub(crate) fn open(opening: &Opening, files: &Files) -> Result<Opened, Refusal> {
+pub(crate) fn open(opening: &Opening, broker: &Broker) -> Result<Opened, Refusal> {
     match &opening.device {
         Device::Tap(spec) => {
             let tap = netdev::open_queues(spec)?;
@@ -143,18 +115,8 @@ pub(crate) fn open(opening: &Opening, files: &Files) -> Result<Opened, Refusal> 
                 given: vec![],
             })
         }
-        Device::Read(path) => {
-            files.check(path)?;
-            file(open_read(path)?)
-        }
-        Device::Write(path) => {
-            files.check(path)?;
-            file(match opening.life {
-                0 => open_write(path)?,
-                // What the ones before have written stays.
-                life => open_next(path, life)?,
-            })
-        }
+        Device::Read(path) => file(broker.read(path)?),
+        Device::Write(path) => file(broker.write(path, opening.life)?),
         Device::TapQueue | Device::TapShare { .. } | Device::XdpQueue(_) | Device::Nothing => {
             Err("this is part of another device".to_owned().into())
         }
@@ -393,85 +355,4 @@ fn ask(socket: &Socket, queue: Option<&QueueSocket>, words: [u64; 2]) -> Result<
 
 fn layout(socket: &Socket, ring: Ring) -> u64 {
     socket.layout(ring).encode()
-}
-
-fn open_read(path: &str) -> Result<OwnedFd, String> {
-    OpenOptions::new()
-        .read(true)
-        .open(path)
-        .map(OwnedFd::from)
-        .map_err(|error| format!("the file {path} cannot be read: {error}"))
-}
-
-fn open_write(path: &str) -> Result<OwnedFd, String> {
-    create(path).map_err(|error| format!("the file {path} cannot be made: {error}"))
-}
-
-/// The first file of a domain's `life` that is not there: starts that failed have left theirs.
-fn open_next(path: &str, life: u64) -> Result<OwnedFd, String> {
-    let mut number = life;
-    loop {
-        let next = format!("{path}.{number}");
-        match create(&next) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
-            Err(error) => return Err(format!("the file {next} cannot be made: {error}")),
-            Ok(file) => return Ok(file),
-        }
-    }
-}
-
-fn create(path: &str) -> io::Result<OwnedFd> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    Ok(file.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn opening(device: Device, life: u64) -> Opening {
-        Opening {
-            device,
-            life,
-            switched_on: Vec::new(),
-            namespace: None,
-            expected: None,
-        }
-    }
-
-    #[test]
-    fn only_files_of_the_machine_are_opened_and_none_is_written_twice() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name).display().to_string();
-        std::fs::write(path("other"), "secret").unwrap();
-        let machine = serde_json::json!({
-            "name": "m",
-            "domains": [{
-                "name": "d", "program": "guest", "frames": 1, "grant_entries": 1,
-                "window_slots": 1, "cpus": [], "config": "",
-                "devices": [{ "write": path("out") }],
-            }],
-            "connections": [],
-        });
-        let files = Files::of(machine.to_string().as_bytes());
-        let open = |device, life| open(&opening(device, life), &files);
-        for device in [Device::Read(path("other")), Device::Write(path("new"))] {
-            let refused = open(device, 0).unwrap_err();
-            assert!(
-                refused.why.contains("the machine has no file"),
-                "{}",
-                refused.why
-            );
-        }
-        assert_eq!(open(Device::Write(path("out")), 0).unwrap().given.len(), 1);
-        assert!(open(Device::Write(path("out")), 0).is_err());
-        assert!(open(Device::Write(path("out")), 1).is_ok());
-        assert!(std::fs::exists(path("out.1")).unwrap());
-        assert!(open(Device::TapQueue, 0).is_err());
-        assert!(!std::fs::exists(path("new")).unwrap());
-    }
 }

@@ -5,12 +5,17 @@
 
 use crate::error::SetupError;
 use crate::netlink::Netlink;
+use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The type of the file system that namespaces are files of.
+const NSFS_MAGIC: i64 = 0x6e73_6673;
 
 /// Where a namespace is found: a name lies under `/run/netns`, an absolute path (such as
 /// `/proc/PID/ns/net`) is taken as it is.
@@ -50,18 +55,38 @@ pub fn in_netns<T: Send>(
     in_netns_fd(file.as_fd(), work).map_err(failed)
 }
 
-/// Opens the file of a namespace. What is none is not even opened: a pipe would never return, and
-/// a device may mean something by it.
-fn open(path: &Path) -> io::Result<File> {
-    if !fs::metadata(path)?.is_file() {
+/// Opens the namespace at a path.
+pub type Opener = dyn Fn(&Path) -> io::Result<OwnedFd> + Send + Sync;
+
+static OPENER: OnceLock<Box<Opener>> = OnceLock::new();
+
+/// Has `opener` open every namespace but the calling thread's own from now on, for a process that
+/// may not open them itself. The first opener stays.
+pub fn open_by(opener: Box<Opener>) {
+    let _ = OPENER.set(opener);
+}
+
+/// Opens the namespace at `path` for this process.
+pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
+    match OPENER.get() {
+        Some(opener) if path != Path::new(OWN) => opener(path),
+        _ => open_here(path),
+    }
+}
+
+/// Opens the namespace at `path`, without an opener. Opens no other file: a pipe would block, and
+/// opening a device may have an effect.
+///
+/// # Errors
+/// There is no namespace at `path`, or it may not be opened.
+pub fn open_here(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = openat(CWD, path, flags, Mode::empty())?;
+    if fstatfs(&found)?.f_type != NSFS_MAGIC {
         let what = "it is no namespace's file";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(nonblock)
-        .open(path)
+    Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?.into())
 }
 
 /// The same with an open descriptor of the namespace.
@@ -107,7 +132,7 @@ impl Namespace {
             unshare_net()?;
             loopback_up()?;
             Ok(Self {
-                fd: File::open(OWN)?.into(),
+                fd: open(Path::new(OWN))?,
             })
         })
     }

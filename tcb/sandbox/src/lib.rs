@@ -39,7 +39,7 @@ pub use agent::{Agent, AgentError};
 pub use mappings::mappings_max;
 pub use notify::{Call, Listener};
 pub use policy::{Profile, system_calls};
-pub use process::{cpu_ns, thread_cpu_ns};
+pub use process::{cpu_ns, thread_cpu_ns, user_of};
 pub use runs::{DeviceMap, PageMap};
 pub use sandboxed::Sandboxed;
 pub use spawn::{check, spawn};

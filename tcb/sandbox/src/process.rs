@@ -12,6 +12,14 @@ pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
     clock_ns(tid, 6)
 }
 
+/// The user id of a process of ours: see [`abi::users`].
+#[must_use]
+pub fn user_of(pid: i32) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
+    abi::users::user_of(pid.cast_unsigned(), namespace)
+}
+
 /// What one of the kernel's clocks shows whose number is made of a process's or thread's
 /// (include/linux/posix-timers.h).
 fn clock_ns(id: i32, kind: libc::clockid_t) -> Option<u64> {

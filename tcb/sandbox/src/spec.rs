@@ -37,8 +37,6 @@ pub struct Spec<'a> {
     /// CPUs that the domain may run on, a bit each; none: all. (The agent runs wherever it is
     /// called from.)
     pub cpus: &'a [u64; CPU_WORDS],
-    /// User and group id that the domain gets; none: 65534.
-    pub uid: Option<u32>,
 }
 
 /// Why a domain could not be started. Nothing of it is left.

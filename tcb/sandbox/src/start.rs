@@ -23,7 +23,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-const NOBODY: u32 = 65534;
 /// Descriptors that a domain may have: its last doorbell lies below.
 const DOMAIN_NOFILE: u64 = 2048;
 const CPU_SET_BYTES: u64 = CPU_WORDS as u64 * 8;
@@ -367,7 +366,7 @@ impl Start {
         spec: &Spec<'_>,
         program: &Program,
     ) -> Result<Listener, SpawnError> {
-        let id = u64::from(spec.uid.unwrap_or(NOBODY));
+        let id = crate::user_of(domain.pid).into();
         // In this order: each is allowed by what the next one gives up.
         let what = "changing the user";
         let own_user = [

@@ -184,7 +184,6 @@ impl Core {
         let start = Start {
             program: self.args.programs.join(program),
             console: theirs,
-            uid: Some(crate::users::user_of(Some(id))),
         };
         self.hypervisor.start(id, start)?;
         let known = self.known.entry(id).or_default();

@@ -179,7 +179,7 @@ impl Core {
             began_ns: self.began_ns,
             user: rustix::process::geteuid().as_raw(),
             has_kept: self.kept.is_some(),
-            own_user: crate::users::user_of(None),
+            own_user: sandbox::user_of(self.manager.pid()),
         };
         let fds = [&self.machine].into_iter().chain(&self.kept);
         let fds = fds.chain(&self.held).map(AsFd::as_fd);

@@ -69,7 +69,7 @@ pub(crate) fn core() -> &'static str {
 
 /// A program of another package, beside `grantwayd`: the helpers, and the domain of these tests.
 /// What this package's tests build is its own program alone.
-fn built(program: &str) -> PathBuf {
+pub(crate) fn built(program: &str) -> PathBuf {
     static ONCE: std::sync::Once = std::sync::Once::new();
     let own = Path::new(core());
     let folder = own.parent().unwrap();
@@ -88,6 +88,8 @@ fn built(program: &str) -> PathBuf {
                 "manager",
                 "-p",
                 "probe-domain",
+                "-p",
+                "probe-helper",
             ])
             .args(["--profile", profile, "--target-dir"])
             // Below it are the target and the profile.

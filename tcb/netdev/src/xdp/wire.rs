@@ -14,7 +14,6 @@ use abi::machine::{Netdev, Xdp, XdpQueue};
 use abi::xdp::Ring;
 use shmem::umem::{self, Umem};
 use shmem::{Region, Span};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -482,9 +481,9 @@ impl Pair {
         let near = Namespace::new().map_err(failed(far, "given a namespace", PRIVILEGES))?;
         let path = match &far.netns {
             Some(name) => netns::path(name),
-            None => "/proc/thread-self/ns/net".into(),
+            None => netns::OWN.into(),
         };
-        let far_netns = File::open(&path).map_err(|error| SetupError::Namespace {
+        let far_netns = netns::open(&path).map_err(|error| SetupError::Namespace {
             path: path.display().to_string(),
             error,
         })?;

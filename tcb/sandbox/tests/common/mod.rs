@@ -96,7 +96,6 @@ pub(crate) fn start_by(
         epoll: set.as_fd(),
         console: theirs.as_fd(),
         cpus: &set_of_cpus,
-        uid: None,
     })?;
     let guest = Region::create("guest", GUEST_FRAMES as usize * PAGE).expect("memory");
     let guest_readonly = guest.readonly_fd().expect("a descriptor");

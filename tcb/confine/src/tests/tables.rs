@@ -1,0 +1,149 @@
+//! Each role's rights, call by call. A change of a role has to change its table, too.
+
+use crate::roles::{BROKER, MANAGER, NETD};
+use crate::{CapabilitySet, Rights, When};
+use libc::*;
+use std::collections::BTreeMap;
+
+/// Conditions of the calls that are not always allowed.
+type Conditions<'a> = &'a [(i64, When)];
+
+const FIONBIO: u64 = 0x5421;
+const EXEC: u64 = 4;
+const THREAD: u64 = 0x0001_0100;
+
+/// A role has these rights and no others.
+#[track_caller]
+fn check(rights: &Rights<'_>, keep: &[CapabilitySet], always: &[i64], sometimes: Conditions<'_>) {
+    let mut calls = BTreeMap::new();
+    for call in rights.calls.iter().copied().flatten() {
+        calls.insert(call.number, call.when);
+    }
+    let always = always.iter().map(|number| (*number, When::Always));
+    let expected: BTreeMap<_, _> = always.chain(sometimes.iter().copied()).collect();
+    for (number, when) in &calls {
+        assert_eq!(
+            expected.get(number),
+            Some(when),
+            "call {number} of {}",
+            rights.name
+        );
+    }
+    for (number, when) in &expected {
+        assert_eq!(
+            calls.get(number),
+            Some(when),
+            "call {number} of {}",
+            rights.name
+        );
+    }
+    let keep: CapabilitySet = keep.iter().copied().collect();
+    assert_eq!(rights.keep, keep);
+    assert!(rights.ends_with_parent && rights.user.is_none());
+}
+
+#[rustfmt::skip]
+const MANAGER_ALWAYS: &[i64] = &[
+    SYS_accept4, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_clone3, SYS_close,
+    SYS_copy_file_range, SYS_dup, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_exit,
+    SYS_exit_group, SYS_fcntl, SYS_fstat, SYS_ftruncate, SYS_futex, SYS_getpid, SYS_getrandom,
+    SYS_getsockopt, SYS_gettid, SYS_lseek, SYS_madvise, SYS_memfd_create, SYS_mremap, SYS_munmap,
+    SYS_nanosleep, SYS_poll, SYS_ppoll, SYS_pread64, SYS_read, SYS_recvfrom, SYS_recvmsg,
+    SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
+    SYS_sched_getaffinity, SYS_sched_yield, SYS_sendfile, SYS_sendmsg, SYS_sendto,
+    SYS_set_robust_list, SYS_set_tid_address, SYS_shutdown, SYS_sigaltstack, SYS_splice,
+    SYS_statx, SYS_write, SYS_writev,
+];
+
+#[test]
+fn the_manager_has_the_rights_of_its_table() {
+    let sometimes: Conditions<'_> = &[
+        (SYS_ioctl, When::Is(1, FIONBIO)),
+        (SYS_mmap, When::HasNot(2, EXEC)),
+        (SYS_mprotect, When::HasNot(2, EXEC)),
+        (SYS_clone, When::Has(0, THREAD)),
+        (SYS_prctl, When::Is(0, 15)),
+        (SYS_tgkill, When::Own(0)),
+    ];
+    check(&MANAGER, &[], MANAGER_ALWAYS, sometimes);
+    assert_eq!(MANAGER.files, None);
+}
+
+#[rustfmt::skip]
+const NETD_ALWAYS: &[i64] = &[
+    SYS_bind, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_clone3, SYS_close, SYS_dup,
+    SYS_exit, SYS_exit_group, SYS_fcntl, SYS_fstat, SYS_futex, SYS_getpid, SYS_getrandom,
+    SYS_getsockopt, SYS_gettid, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_memfd_create,
+    SYS_mremap, SYS_munmap, SYS_nanosleep, SYS_openat, SYS_poll, SYS_ppoll, SYS_pread64, SYS_read,
+    SYS_recvfrom, SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction,
+    SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmsg,
+    SYS_sendto, SYS_set_robust_list, SYS_set_tid_address, SYS_sigaltstack, SYS_statx, SYS_write,
+    SYS_writev,
+];
+
+#[test]
+fn netd_has_the_rights_of_its_table() {
+    let sometimes: Conditions<'_> = &[
+        (
+            SYS_ioctl,
+            When::OneOf(
+                1,
+                &[
+                    FIONBIO,
+                    0x8910,
+                    0x8933,
+                    0x8946,
+                    0x4004_54ca,
+                    0x4004_54cb,
+                    0x4004_54d0,
+                    0x4004_54d8,
+                    0x4004_54d9,
+                    0x8004_54e0,
+                    0x8004_54e1,
+                ],
+            ),
+        ),
+        (SYS_mmap, When::HasNot(2, EXEC)),
+        (SYS_mprotect, When::HasNot(2, EXEC)),
+        (SYS_clone, When::Has(0, THREAD)),
+        (SYS_prctl, When::Is(0, 15)),
+        (SYS_tgkill, When::Own(0)),
+        (SYS_socket, When::OneOf(0, &[2, 16, 17, 44])),
+        (SYS_setsockopt, When::Is(1, 263)),
+        (SYS_bpf, When::OneOf(0, &[0, 1, 2, 3, 4, 5, 28])),
+        (SYS_setns, When::Is(1, 0x4000_0000)),
+        (SYS_unshare, When::Is(0, 0x4000_0000)),
+    ];
+    let keep = [
+        CapabilitySet::NET_ADMIN,
+        CapabilitySet::NET_RAW,
+        CapabilitySet::BPF,
+        CapabilitySet::SYS_ADMIN,
+    ];
+    check(&NETD, &keep, NETD_ALWAYS, sometimes);
+    assert_eq!(NETD.files, Some(&["/dev/net", "/proc/sys/net"][..]));
+}
+
+#[rustfmt::skip]
+const BROKER_ALWAYS: &[i64] = &[
+    SYS_brk, SYS_close, SYS_exit_group, SYS_fcntl, SYS_fstat, SYS_fstatfs, SYS_futex, SYS_getpid,
+    SYS_getrandom, SYS_gettid, SYS_lseek, SYS_madvise, SYS_memfd_create, SYS_mremap, SYS_munmap,
+    SYS_openat, SYS_poll, SYS_ppoll, SYS_pread64, SYS_read, SYS_recvmsg, SYS_restart_syscall,
+    SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sendmsg, SYS_sigaltstack,
+    SYS_statx, SYS_write,
+];
+
+#[test]
+fn the_broker_has_the_rights_of_its_table() {
+    let sometimes: Conditions<'_> = &[
+        (SYS_mmap, When::HasNot(2, EXEC)),
+        (SYS_tgkill, When::Own(0)),
+    ];
+    check(
+        &BROKER,
+        &[CapabilitySet::SYS_PTRACE],
+        BROKER_ALWAYS,
+        sometimes,
+    );
+    assert_eq!(BROKER.files, None);
+}

@@ -1,0 +1,162 @@
+//! `probe-helper ROLE`: gives up the rights of a helper and attacks. Prints every attempt that
+//! succeeded.
+//!
+//! Without a role, as the core starts netd, it attacks in netd's place, and writes its report to
+//! the file `report` beside itself.
+
+use confine::roles::{BROKER, MANAGER, NETD};
+use confine::{Rights, confine, own_user};
+use probe_helper::{ATTACKS, not_refused};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Descriptors of the core that are tried.
+const DESCRIPTORS: u32 = 256;
+/// Processes that are tried.
+const PROCESSES: u32 = 1 << 16;
+
+fn main() -> ExitCode {
+    let role = std::env::args().nth(1);
+    match attack(role.as_deref()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("probe-helper: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn attack(role: Option<&str>) -> io::Result<()> {
+    let core = std::os::unix::process::parent_id();
+    let user = own_user();
+    // Without Landlock, as on an older kernel.
+    let bare = Rights {
+        files: None,
+        ..NETD
+    };
+    let rights = match role {
+        Some("manager") => MANAGER,
+        Some("broker") => BROKER,
+        Some("bare") => Rights { user, ..bare },
+        _ => Rights { user, ..NETD },
+    };
+    let mut report: Box<dyn Write> = match role {
+        Some(_) => Box::new(io::stdout()),
+        None => {
+            let own = std::env::current_exe()?;
+            Box::new(File::create(own.with_file_name("report"))?)
+        }
+    };
+    confine(&rights)?;
+    let mut succeeded = not_refused(ATTACKS);
+    if role != Some("manager") && role != Some("broker") {
+        succeeded.extend(processes(core));
+    }
+    if role.is_none_or(|role| role == "netd") {
+        succeeded.extend(files());
+        succeeded.extend(needed());
+    }
+    for line in &succeeded {
+        writeln!(report, "{line}")?;
+    }
+    writeln!(report, "done")?;
+    report.flush()?;
+    // As netd, until the link to the core closes.
+    if role.is_none() {
+        io::stdin().read_to_end(&mut Vec::new())?;
+    }
+    Ok(())
+}
+
+/// Attempts at the core and at every other process, domains among them.
+fn processes(core: u32) -> Vec<String> {
+    let mut paths: Vec<String> = (0..DESCRIPTORS)
+        .map(|n| format!("/proc/{core}/fd/{n}"))
+        .collect();
+    for file in [
+        "environ",
+        "auxv",
+        "pagemap",
+        "root/etc/passwd",
+        "cwd",
+        "exe",
+    ] {
+        paths.push(format!("/proc/{core}/{file}"));
+    }
+    for kind in ["mnt", "net", "pid", "user", "ipc"] {
+        paths.push(format!("/proc/{core}/ns/{kind}"));
+    }
+    let all = (1..PROCESSES).filter(|pid| *pid != std::process::id());
+    paths.extend(all.map(|pid| format!("/proc/{pid}/mem")));
+    paths.into_iter().filter_map(opened).collect()
+}
+
+/// Attempts at files.
+fn files() -> Vec<String> {
+    let paths = [
+        "/etc/passwd",
+        "/etc/shadow",
+        "/root",
+        "/",
+        "/proc/kcore",
+        "/proc/kallsyms",
+        "/proc/1/status",
+        "/proc/1/maps",
+        "/proc/self/mem",
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/kernel/modprobe",
+        "/proc/sysrq-trigger",
+        "/sys/kernel",
+        "/dev/mem",
+        "/dev/kmsg",
+        "/dev/null",
+        "/run",
+    ];
+    let opened = paths.into_iter().filter_map(|path| opened(path.to_owned()));
+    let beside = std::env::temp_dir().join(format!("probe-{}", std::process::id()));
+    let made = [
+        PathBuf::from("/etc/probe"),
+        PathBuf::from("/root/probe"),
+        beside,
+    ];
+    let made = made.into_iter().filter(|path| File::create(path).is_ok());
+    let made = made.map(|path| format!("{} was made", path.display()));
+    opened.chain(made).collect()
+}
+
+/// The name of a file that could be opened, for reading or for writing.
+fn opened(path: String) -> Option<String> {
+    let open = |write: bool| {
+        OpenOptions::new()
+            .read(!write)
+            .write(write)
+            .open(&path)
+            .is_ok()
+    };
+    (open(false) || open(true)).then(|| format!("{path} was opened"))
+}
+
+/// What netd needs and could not do.
+fn needed() -> Vec<String> {
+    let tun = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun");
+    let setting = OpenOptions::new()
+        .write(true)
+        .open("/proc/sys/net/ipv4/ip_forward");
+    let own = File::open("/proc/thread-self/ns/net");
+    let all = [
+        ("the TAP driver", tun),
+        ("ip_forward", setting),
+        ("its own namespace", own),
+    ];
+    let failed = all
+        .into_iter()
+        .filter_map(|(what, opened)| Some((what, opened.err()?)));
+    failed
+        .map(|(what, error)| format!("{what} is out of reach: {error}"))
+        .collect()
+}
