@@ -104,6 +104,55 @@ fn a_machine_is_recorded_and_looked_at_in_every_way() {
 }
 
 #[test]
+fn one_machine_of_two_is_profiled() {
+    let place = Place::with_machine();
+    if !may_sample(&place) {
+        return;
+    }
+    let file = place.file("good.toml", SIM);
+    for name in ["a", "b"] {
+        let up = place.run(&["up", &file, "--name", name, "--detach"]);
+        assert!(up.ok(), "{up:?}");
+    }
+    let record = |more: &[&str]| place.run(&[&["prof", "record", "--seconds", "1"], more].concat());
+    let one = record(&["--name", "a", "-o", "one.prof"]);
+    let all = record(&["-o", "all.prof"]);
+    let none = record(&["--name", "c", "-o", "none.prof"]);
+    for name in ["a", "b"] {
+        assert!(place.run(&["down", "--name", name]).ok());
+    }
+    assert!(one.ok() && !one.err.contains("machines"), "{one:?}");
+    assert!(
+        all.ok() && all.err.contains("2 machines together (a, b)"),
+        "{all:?}"
+    );
+    assert!(
+        !none.ok() && none.err.contains("no instance named `c`"),
+        "{none:?}"
+    );
+    assert!(!place.has("none.prof"));
+
+    let metrics = |file: &str| -> Vec<String> {
+        let figures = lines(&place.run(&["prof", "report", file, "--json"]));
+        let metrics = figures
+            .iter()
+            .filter_map(|figure| figure["metric"].as_str());
+        metrics.map(str::to_owned).collect()
+    };
+    let [one, all] = ["one.prof", "all.prof"].map(metrics);
+    let has = |metrics: &[String], metric: &str| metrics.iter().any(|found| found == metric);
+    for domain in ["driver", "web", "monitor", "other instances"] {
+        assert!(has(&one, &format!("cycles.{domain}")), "{domain}: {one:?}");
+    }
+    // Beside the machine: in no sum.
+    assert!(!has(&one, "cycles_per_packet.other instances"));
+    assert!(!one.iter().any(|metric| metric.contains("b/")), "{one:?}");
+    for domain in ["a/driver", "b/driver"] {
+        assert!(has(&all, &format!("cycles.{domain}")), "{domain}: {all:?}");
+    }
+}
+
+#[test]
 fn a_file_that_is_no_session_is_status_2_with_its_name_and_line() {
     let place = Place::new();
     let wrong = |args: &[&str], part: &str| {

@@ -39,6 +39,7 @@ fn options(command: Vec<String>) -> Options {
         // Never met, unless a busy machine has no time for the command at all.
         limit: Some(Duration::from_secs(120)),
         named: Vec::new(),
+        machine: None,
         kallsyms: None,
         command,
         participants: None,

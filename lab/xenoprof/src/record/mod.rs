@@ -120,6 +120,7 @@ pub fn to_file(
 
 /// A session's event, its period and its sampler, which has not started, over which CPUs.
 pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Vec<u32>)> {
+    find_machine(options)?;
     let (event, tier) = match &options.event {
         None => Event::best(),
         Some(name) => {
@@ -182,10 +183,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     interrupt::watch();
     let (event, period, sampler, cpus) = open(options)?;
     let tier = sampler.tier();
-    let price = match options.hz {
-        Some(_) => None,
-        None => price(tier, &cpus),
-    };
+    let price = options.hz.is_none().then(|| price(tier, &cpus)).flatten();
     let id = session_id();
     let mut initiator = match &options.participants {
         Some(participants) => {
@@ -201,7 +199,6 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         None => None,
     };
 
-    find_machine(options)?;
     let watch = Watch::new(named, options.machine.clone());
     let demux = initiator.as_ref().map(Initiator::demux);
     if let Some(initiator) = &mut initiator {
@@ -250,11 +247,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         command: options.command.clone(),
         profiler_cpu_ns: own_cpu,
         provenance: provenance(tier),
-        notes: price
-            .into_iter()
-            .chain(notes(&collected, tier))
-            .chain(machines(options, &watch))
-            .collect(),
+        notes: notes([price, machines(options, &watch)], &collected, tier),
     };
     let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
     let lone = options.command.first().map(|_| children);
@@ -353,8 +346,8 @@ fn assemble(
     session
 }
 
-fn notes(collected: &Collected, tier: Tier) -> Vec<String> {
-    let mut notes = Vec::new();
+fn notes(first: [Option<String>; 2], collected: &Collected, tier: Tier) -> Vec<String> {
+    let mut notes: Vec<String> = first.into_iter().flatten().collect();
     if collected.nonsense > 0 {
         notes.push(format!(
             "{} records of the kernel's made no sense",
@@ -375,7 +368,7 @@ fn notes(collected: &Collected, tier: Tier) -> Vec<String> {
 ///
 /// # Errors
 /// It does not run, or does not answer.
-pub(crate) fn find_machine(options: &Options) -> anyhow::Result<()> {
+fn find_machine(options: &Options) -> anyhow::Result<()> {
     if let Some(name) = &options.machine
         && options.command.is_empty()
     {

@@ -8,7 +8,7 @@ use crate::host::cpus::raw_ns;
 use crate::host::process;
 use crate::host::watch::Watch;
 use crate::model::{Head, Session};
-use crate::record::{Options, find_machine, open};
+use crate::record::{Options, open};
 use crate::resolve::{Resolver, Symbolizer};
 use crate::sampler::parse::Record;
 use anyhow::Context as _;
@@ -56,7 +56,6 @@ pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
         tsc_hz: shmem::time::tsc_hz(),
         ..Head::default()
     };
-    find_machine(options)?;
     let mut watch = Watch::new(named, options.machine.clone());
     let mut resolver = Resolver::new(0);
     let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
