@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 
 /// Pages that are read whole, and the bytes that they may have.
-const PAGES: [(&str, usize); 2] = [("README.md", 6144), ("ARCHITECTURE.md", 8192)];
+const PAGES: [(&str, usize); 2] = [("README.md", 7000), ("ARCHITECTURE.md", 12_000)];
 
 /// Prints the lines of code of each folder, then every breach; fails if there is one.
 pub(crate) fn check() -> Result<()> {

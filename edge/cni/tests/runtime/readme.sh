@@ -72,7 +72,8 @@ block() {
         on && /^```sh$/ { inside = 1; n++ }' "$top/README.md" | tee "$w/block"
     grep -q . "$w/block" || fail "README has no block $1 on containers"
     while read -r line; do
-        sed "s,^ *,," "$top/docs/containers.md" | grep -qxF "$line" || fail "docs/containers.md lacks: $line"
+        sed "s,^ *,," "$top/docs/containers.md" | grep -qxF "$line" ||
+            fail "docs/containers.md lacks: $line"
     done <"$w/block"
 }
 runs() { said=$(set -e; eval "$1" 2>&1) || fail "$1: $said"; }
