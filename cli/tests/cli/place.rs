@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Once;
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{Tied, default_signals, place_program, place_script, wait_for};
+use testing::{PATIENCE, Tied, default_signals, output_of, place_program, place_script, wait_for};
 
 /// A machine that needs no TAP.
 pub(crate) const SIM: &str = r#"
@@ -52,6 +52,9 @@ endpoint = "echo"
 
 /// A user who may do nothing special.
 pub(crate) const NOBODY: u32 = 65_534;
+
+/// How long a program may run, experiments among them.
+const LONGEST: Duration = Duration::from_secs(15 * PATIENCE.as_secs());
 
 /// What lies beside `grantway`.
 const PROGRAMS: [&str; 7] = [
@@ -229,7 +232,7 @@ impl Place {
     /// Runs it to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Run {
         let child = self.command(args).spawn().unwrap();
-        Run::new(child.wait_with_output().unwrap())
+        Run::new(output_of(child, LONGEST))
     }
 
     /// Runs it to its end on a terminal, where keys are pressed after a pause.
@@ -252,7 +255,7 @@ impl Place {
         let mut stdin = child.stdin.take().unwrap();
         std::thread::sleep(pause);
         stdin.write_all(keys.as_bytes()).unwrap();
-        let run = Run::new(child.wait_with_output().unwrap());
+        let run = Run::new(output_of(child, LONGEST));
         drop(stdin);
         run
     }
@@ -261,7 +264,7 @@ impl Place {
     pub(crate) fn run_without_programs(&self, args: &[&str]) -> Run {
         let mut command = self.command(args);
         let child = command.env("PATH", self.dir.path()).spawn().unwrap();
-        Run::new(child.wait_with_output().unwrap())
+        Run::new(output_of(child, LONGEST))
     }
 
     /// Runs it to its end as another user.
@@ -273,7 +276,7 @@ impl Place {
     pub(crate) fn run_as_group(&self, user: u32, group: u32, args: &[&str]) -> Run {
         let mut command = self.command(args);
         let child = command.uid(user).gid(group).spawn().unwrap();
-        Run::new(child.wait_with_output().unwrap())
+        Run::new(output_of(child, LONGEST))
     }
 
     /// Starts it, with its output going to the file `out`.
@@ -294,7 +297,7 @@ impl Place {
     /// Runs it so to its end.
     pub(crate) fn run_apart(&self, args: &[&str]) -> Run {
         let child = self.command_apart(args).spawn().unwrap();
-        Run::new(child.wait_with_output().unwrap())
+        Run::new(output_of(child, LONGEST))
     }
 
     fn command_apart(&self, args: &[&str]) -> Command {
@@ -412,7 +415,7 @@ impl Running {
     /// Waits until it ends by itself.
     pub(crate) fn finish(mut self) -> Run {
         let child = self.child.take().unwrap();
-        let mut run = Run::new(child.wait_with_output().unwrap());
+        let mut run = Run::new(output_of(child, LONGEST));
         run.out = fs::read_to_string(&self.out).unwrap();
         run
     }

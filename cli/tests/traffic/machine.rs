@@ -11,8 +11,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tempfile::TempDir;
-use testing::{default_signals, end_of, require, wait_until};
+use testing::{PATIENCE, Tied, default_signals, end_of, output_of, require, wait_until};
+
+/// How long a program may run.
+const LONGEST: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
 
 /// One machine at a time: they share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -25,6 +29,8 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 /// A running machine, and the namespaces that its TAPs are in.
 pub(crate) struct Machine {
     pub(crate) up: Child,
+    /// Ends `up`, and the machine with it, if these tests are killed.
+    tied: Tied,
     pub(crate) folder: TempDir,
     /// In each is one TAP, of the name beside it.
     pub(crate) places: Vec<(Namespace, String)>,
@@ -74,6 +80,7 @@ impl Machine {
             .spawn()
             .unwrap();
         Some(Self {
+            tied: Tied::new(up.id()),
             up,
             folder,
             places,
@@ -109,6 +116,7 @@ impl Machine {
             }
             self.is_up()
         });
+        self.tied = Tied::new(self.up.id());
     }
 
     pub(crate) fn grantway(&self, args: &[&str]) -> Output {
@@ -215,7 +223,7 @@ impl Running {
     }
 
     pub(crate) fn output(mut self) -> Output {
-        self.0.take().unwrap().wait_with_output().unwrap()
+        output_of(self.0.take().unwrap(), LONGEST)
     }
 
     /// Ends it in the way of Ctrl-C, so that it can write what it has.
@@ -223,7 +231,7 @@ impl Running {
         let child = self.0.take().unwrap();
         let pid = child.id().to_string();
         Command::new("kill").args(["-INT", &pid]).status().unwrap();
-        child.wait_with_output().unwrap()
+        output_of(child, LONGEST)
     }
 }
 
