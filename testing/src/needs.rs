@@ -85,6 +85,28 @@ pub fn userns() -> Result<(), Missing> {
     }
 }
 
+/// VXLAN tunnels.
+///
+/// # Errors
+/// The kernel has none, or there is no `ip` to make one with.
+pub fn vxlan() -> Result<(), Missing> {
+    let namespace = fresh_netns()?;
+    tool("ip")?;
+    let words = [
+        "link", "add", "probe", "type", "vxlan", "id", "1", "dstport", "4789",
+    ];
+    let add = || {
+        Command::new("ip")
+            .args(words)
+            .stderr(Stdio::null())
+            .status()
+    };
+    match namespace.enter(add) {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        _ => Err("vxlan: the kernel makes no tunnel".into()),
+    }
+}
+
 /// All that confining a domain stands on, seccomp's user notification above all.
 ///
 /// # Errors

@@ -24,6 +24,7 @@ mod returning;
 mod sandboxes;
 mod sendfile;
 mod soak;
+mod tunnels;
 mod upgrade;
 mod uplink;
 mod workers;

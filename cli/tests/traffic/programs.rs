@@ -21,7 +21,7 @@ pub(crate) const WEB: usize = 1;
 pub(crate) const DB: usize = 2;
 pub(crate) const NAMES: [&str; 3] = ["wire", "web", "db"];
 pub(crate) const IPV4: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
-const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
+pub(crate) const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 
 /// Every way that traffic can take.
 pub(crate) const WAYS: [(usize, usize); 4] = [(WIRE, WEB), (WEB, WIRE), (WEB, DB), (DB, WEB)];

@@ -8,13 +8,14 @@ use crate::switch::Switch;
 use crate::vifs::VifPort;
 use config::domain::Lro;
 use net::bridge::Verdict;
+use net::packet::checksum::finish_in_place;
 use nic::Frame;
 use runtime::ledger::Hop;
 use runtime::lro::Sums;
 use serde_json::{Map, Value};
 use vif::grants::Grants;
 use vif::netback::{Netback, Returned, ToGuest};
-use vif::netif::MAX_SLOTS;
+use vif::netif::{MAX_SLOTS, transport};
 
 /// Whose the buffers are that frames lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,9 @@ impl InPlace {
         now_ns: u64,
     ) -> ToGuest {
         self.direct += self.frames.len() as u64;
+        self.frames
+            .iter_mut()
+            .for_each(|frame| settle(frame, buffers));
         // A header that comes last is there for the merger only when the bridge has decided on its
         // frame. Otherwise merging comes first: a merged frame is decided on once.
         let header_last = buffers == Buffers::Posted { header_last: true };
@@ -203,6 +207,21 @@ impl InPlace {
                 report
             }
         })
+    }
+}
+
+/// Fills in a checksum that the guest would not find. A frame that cannot be mended is refused
+/// later, for that reason.
+fn settle(frame: &mut Frame, buffers: Buffers) {
+    if transport::is_placed(frame) || finish_in_place(frame).is_err() {
+        return;
+    }
+    // A header that comes last is written when the bridge has decided.
+    if buffers != (Buffers::Posted { header_last: true })
+        && let Some(first) = frame.pieces.first()
+    {
+        // A page that was revoked is found by the next one that uses it.
+        let _ = first.span.write(frame.header());
     }
 }
 

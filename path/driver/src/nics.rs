@@ -4,6 +4,7 @@ use crate::linear::Linear;
 use crate::traffic::Traffic;
 use config::domain::Lro;
 use net::packet::ack::pure_ack;
+use net::packet::checksum::finish_beyond_reach;
 use nic::moderation::{Moderator, Policy, Wake};
 use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool};
@@ -182,8 +183,11 @@ impl NicPort {
     }
 
     fn look(&mut self, now_ns: u64, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
+        let before = out.len();
         let taken = ledger.at(Hop::Nic, || {
-            self.nic.rx(now_ns, budget, &mut self.pool, out)
+            let taken = self.nic.rx(now_ns, budget, &mut self.pool, out);
+            out.iter_mut().skip(before).for_each(finish_beyond_reach);
+            taken
         });
         self.moderator.looked(now_ns, taken, budget);
         self.seen = if taken < budget {

@@ -3,6 +3,7 @@
 use net::packet::checksum::{FinishError, finish};
 use net::packet::segment::{SegmentError, segment};
 use nic::{Caps, Frame};
+use vif::netif::transport;
 
 /// Frames made by software that are handed over at once: what one packet of a guest may become is
 /// bounded, what a whole batch may is not to be kept.
@@ -39,6 +40,22 @@ impl Unfit {
     }
 }
 
+/// What a port takes as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Takes {
+    /// What it does by itself.
+    pub caps: Caps,
+    /// Whether its other end looks for a blank checksum behind the outer IP header, as a netfront
+    /// does, instead of where the frame says that it is.
+    pub finds_checksum: bool,
+}
+
+impl Takes {
+    fn takes(&self, frame: &Frame) -> bool {
+        self.caps.takes(frame) && (!self.finds_checksum || transport::is_placed(frame))
+    }
+}
+
 /// Makes frames fit for ports.
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -61,17 +78,17 @@ impl Outbox {
         &mut self,
         frames: &[Frame],
         pick: &[u32],
-        caps: Caps,
+        takes: Takes,
         mut send: impl FnMut(&[Frame], &[u32]),
     ) {
         let chosen = || pick.iter().filter_map(|&index| frames.get(index as usize));
-        if chosen().all(|frame| caps.takes(frame)) {
+        if chosen().all(|frame| takes.takes(frame)) {
             send(frames, pick);
             return;
         }
         self.fit.clear();
         for frame in chosen() {
-            self.make_fit(frame, caps);
+            self.make_fit(frame, takes);
             if self.fit.len() >= AT_ONCE {
                 self.flush(&mut send);
             }
@@ -89,8 +106,9 @@ impl Outbox {
         self.fit.clear();
     }
 
-    fn make_fit(&mut self, frame: &Frame, caps: Caps) {
-        if caps.takes(frame) {
+    fn make_fit(&mut self, frame: &Frame, takes: Takes) {
+        let caps = takes.caps;
+        if takes.takes(frame) {
             self.fit.push(frame.clone());
         } else if frame.offload.gso.is_some() {
             // Also where only the checksum is the port's trouble: each segment has its own.

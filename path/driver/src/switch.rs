@@ -8,7 +8,7 @@ use crate::capture::Capture;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress::EgressBatch;
 use crate::firewall::Firewall;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Takes};
 use crate::ports::{Port, Ports};
 use net::bridge::{Bridge, DropReason, Verdict};
 use net::fair::QUANTUM_MIN;
@@ -235,9 +235,15 @@ fn send_by(
         return;
     }
     match port.caps() {
-        Some(caps) => outbox.deliver(frames, pick, caps, |frames, pick| {
-            port.send(now_ns, frames, pick, ledger);
-        }),
+        Some(caps) => {
+            let takes = Takes {
+                caps,
+                finds_checksum: matches!(port, Port::Vif(_)),
+            };
+            outbox.deliver(frames, pick, takes, |frames, pick| {
+                port.send(now_ns, frames, pick, ledger);
+            });
+        }
         // A port that cannot send now counts them.
         None => port.send(now_ns, frames, pick, ledger),
     }

@@ -4,7 +4,9 @@ mod common;
 
 use common::{Build, any_build, frame_of, tcp};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use net::packet::checksum::{FinishError, Sum, finish, fold, pseudo_v4, pseudo_v6};
+use net::packet::checksum::{
+    FinishError, Sum, finish, finish_in_place, fold, pseudo_v4, pseudo_v6,
+};
 use net::packet::segment::{MAX_SEGMENTS, SegmentError, packets, segment, split};
 use net::packet::{ParseError, flags, protocol};
 use nic::frame::{HOT, SNAPSHOT};
@@ -443,6 +445,41 @@ proptest! {
         let whole = [&initial.to_be_bytes()[..], &bytes].concat();
         // Zero has two forms, and both are right.
         prop_assert_eq!(sum.folded() % 0xffff, reference(&whole) % 0xffff);
+    }
+
+    /// Against an oracle that knows no frames.
+    #[test]
+    fn a_checksum_at_any_offset_comes_out_right(
+        bytes in prop::collection::vec(any::<u8>(), 0..400),
+        mut cuts in prop::collection::vec(0usize..400, 0..5),
+        start in 0u16..420,
+        offset in 0u16..420,
+        in_place: bool,
+    ) {
+        cuts.sort_unstable();
+        cuts.iter_mut().for_each(|cut| *cut = (*cut).min(bytes.len()));
+        let mut frame = frame_of(&bytes, &cuts);
+        frame.offload.checksum = Checksum::Blank { start, offset };
+        let done = match in_place {
+            true => finish_in_place(&mut frame),
+            false => finish(&mut frame),
+        };
+        let (start, field) = (usize::from(start), usize::from(start + offset));
+        let writable = if in_place { bytes.len() } else { bytes.len().min(SNAPSHOT) };
+        let mut expected = bytes.clone();
+        if field + 2 > writable {
+            prop_assert_eq!(done, Err(FinishError::FieldOutsideHeader));
+            prop_assert_ne!(frame.offload.checksum, Checksum::Unknown);
+        } else {
+            let checksum = match !reference(&bytes[start..]) {
+                0 => 0xffff,
+                checksum => checksum,
+            };
+            expected[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+            prop_assert_eq!(done, Ok(()));
+            prop_assert_eq!(frame.offload.checksum, Checksum::Unknown);
+        }
+        prop_assert_eq!(frame.to_vec().unwrap(), expected);
     }
 
     #[test]

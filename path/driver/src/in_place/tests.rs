@@ -1,6 +1,7 @@
 use super::*;
 use crate::testing::{Machine, frame, mac};
-use nic::{BufferId, Piece};
+use net::packet::checksum::Sum;
+use nic::{BufferId, Checksum, Piece};
 use std::slice;
 
 const STATION: [u8; 6] = [2, 0, 0, 0, 9, 9];
@@ -58,6 +59,28 @@ fn what_is_for_the_guest_stays_where_it_lies() {
     assert_eq!(in_place.misdirected(), 0);
     assert_eq!(in_place.stat()["direct_packets"], 4);
     assert!(in_place.frames.is_empty());
+}
+
+#[test]
+fn a_blank_checksum_inside_a_tunnel_is_filled_in() {
+    let (mut machine, mut in_place) = (Machine::new(2), in_place());
+    let mut sent = vec![
+        frame(mac(GUEST), STATION, 600, 1),
+        frame(mac(GUEST), STATION, 61, 2),
+    ];
+    received(&mut in_place, &mut machine, &sent);
+    // The second one's field lies apart from the first byte that it covers.
+    for (frame, bytes, (start, offset)) in [(0, 600, (84, 16)), (1, 61, (50, 6))] {
+        in_place.frames[frame].offload.checksum = Checksum::Blank { start, offset };
+        let (start, offset) = (usize::from(start), usize::from(offset));
+        let mut sum = Sum::default();
+        sum.add_bytes(&sent[frame][start..bytes]);
+        let at = start + offset;
+        sent[frame][at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
+    }
+    let report = deliver(&mut in_place, &mut machine);
+    assert_eq!((report.delivered, report.drops.total()), (2, 0));
+    assert_eq!(machine.received(GUEST), sent);
 }
 
 /// After a queue has changed hands: frames of the guest before lie in this one's pages.

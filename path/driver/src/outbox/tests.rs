@@ -89,10 +89,14 @@ fn given(frame: &Frame) -> Given {
     }
 }
 
-/// Delivers all of `frames`; what the port was given, call by call.
+/// Delivers all of `frames` to a NIC; what the port was given, call by call.
 fn deliver(outbox: &mut Outbox, frames: &[Frame], pick: &[u32], caps: Caps) -> Vec<Vec<Given>> {
     let mut calls = Vec::new();
-    outbox.deliver(frames, pick, caps, |frames, pick| {
+    let takes = Takes {
+        caps,
+        finds_checksum: false,
+    };
+    outbox.deliver(frames, pick, takes, |frames, pick| {
         let chosen = pick.iter().map(|&n| given(&frames[n as usize]));
         calls.push(chosen.collect());
     });
@@ -117,6 +121,56 @@ fn a_checksum_that_the_port_cannot_fill_in_is_filled_in() {
     };
     assert!(call[0].right && !call[0].blank, "{call:?}");
     assert_eq!(outbox.checksummed, 1);
+}
+
+/// A frame in a tunnel: 50 bytes of outer headers before that of `tcp`.
+fn tunnelled(area: Area, payload: usize) -> Frame {
+    let inner = tcp(area, payload, 1).to_vec().unwrap();
+    let mut bytes = vec![0; 50];
+    bytes[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
+    bytes[23] = 17;
+    bytes.extend(inner);
+    let span = area.at(0, bytes.len()).unwrap();
+    span.write(&bytes).unwrap();
+    let piece = Piece {
+        span,
+        buffer: BufferId::NONE,
+    };
+    let mut frame = Frame::new(piece, bytes.len()).unwrap();
+    let (start, offset) = (84, 16);
+    frame.offload.checksum = Checksum::Blank { start, offset };
+    frame
+}
+
+#[test]
+fn guests_get_no_blank_checksum_inside_a_tunnel() {
+    for (finds_checksum, filled_in) in [(false, 0), (true, 1)] {
+        let mut outbox = Outbox::default();
+        let takes = Takes {
+            caps: EVERYTHING,
+            finds_checksum,
+        };
+        let mut right = Vec::new();
+        let frames = [tunnelled(area(), 301), tcp(area(), 10, 1)];
+        outbox.deliver(&frames, &[0, 1], takes, |frames, pick| {
+            for frame in pick.iter().map(|&n| &frames[n as usize]) {
+                let bytes = frame.to_vec().unwrap();
+                let inner = &bytes[bytes.len().saturating_sub(HEADERS + 301)..];
+                let ips = [[10, 0, 0, 1], [10, 0, 0, 2]].map(Into::into);
+                let pseudo = pseudo_v4(ips[0], ips[1], 6, inner.len() - 34);
+                let mut sum = Sum::new(pseudo);
+                sum.add_bytes(&inner[34..]);
+                right.push((frame.offload.checksum, sum.folded() == 0xffff));
+            }
+        });
+        let inside = match finds_checksum {
+            true => (Checksum::Unknown, true),
+            false => (frames[0].offload.checksum, false),
+        };
+        assert_eq!(right, [inside, (frames[1].offload.checksum, false)]);
+        assert_eq!(outbox.checksummed, filled_in);
+        assert_eq!(outbox.unfit, Unfit::default());
+    }
 }
 
 #[test]

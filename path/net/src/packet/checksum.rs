@@ -1,6 +1,7 @@
 //! Internet checksums over frames (RFC 1071), and what a device would have filled in.
 
 use super::bytes::put;
+use nic::frame::SNAPSHOT;
 use nic::{Checksum, Frame};
 use shmem::{Fault, Span};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -94,8 +95,8 @@ fn length(sum: u32, len: usize) -> u32 {
 /// Why a checksum could not be filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FinishError {
-    /// The field lies outside the header that we hold a copy of: nothing that we send on may be
-    /// written where a peer can write.
+    /// The field lies outside of what may be written: the snapshot or, for [`finish_in_place`], the
+    /// frame.
     #[error("the checksum field lies outside the header")]
     FieldOutsideHeader,
     /// The frame is still to be cut into segments; each gets its own checksum then.
@@ -107,11 +108,38 @@ pub enum FinishError {
 }
 
 /// Fills in the checksum of a frame that has a [`Checksum::Blank`] one; others stay as they are.
-/// The payload is read once; a peer that changes it afterwards spoils its own checksum.
+/// The payload is read once; a peer that changes it afterwards spoils its own checksum. Writes to
+/// the snapshot alone, so other frames may share the memory behind it.
 ///
 /// # Errors
 /// The frame is dropped: see [`FinishError`].
 pub fn finish(frame: &mut Frame) -> Result<(), FinishError> {
+    fill_in(frame, false)
+}
+
+/// As [`finish`], and writes to the frame's memory where the field lies behind the snapshot. The
+/// caller is the only one that uses this memory as a frame.
+///
+/// # Errors
+/// The frame is dropped: see [`FinishError`].
+pub fn finish_in_place(frame: &mut Frame) -> Result<(), FinishError> {
+    fill_in(frame, true)
+}
+
+/// Fills in a checksum whose field no snapshot reaches. A device's user calls it for each frame
+/// that it has received, because later frames may share memory. A frame that cannot be mended stays
+/// as it is.
+#[inline]
+pub fn finish_beyond_reach(frame: &mut Frame) {
+    if let Checksum::Blank { start, offset } = frame.offload.checksum
+        && usize::from(start) + usize::from(offset) + 2 > SNAPSHOT
+    {
+        // The next one that needs the checksum drops the frame and counts why.
+        let _ = finish_in_place(frame);
+    }
+}
+
+fn fill_in(frame: &mut Frame, in_place: bool) -> Result<(), FinishError> {
     let Checksum::Blank { start, offset } = frame.offload.checksum else {
         return Ok(());
     };
@@ -120,16 +148,27 @@ pub fn finish(frame: &mut Frame) -> Result<(), FinishError> {
     }
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
     frame.need(field + 2)?;
-    if frame.header().len() < field + 2 {
+    let writable = match in_place {
+        true => frame.len(),
+        false => frame.header().len(),
+    };
+    if writable < field + 2 {
         return Err(FinishError::FieldOutsideHeader);
     }
     let mut sum = Sum::default();
     sum.add_bytes(frame.header().get(start..).unwrap_or(&[]));
-    for span in frame.payload() {
+    for span in frame.payload_from(start) {
         sum.add(span)?;
     }
-    if !put(frame.header_mut(), field, &sum.finish().to_be_bytes()) {
-        return Err(FinishError::FieldOutsideHeader);
+    // The two bytes may lie apart.
+    for (at, byte) in (field..).zip(sum.finish().to_be_bytes()) {
+        match at < frame.header().len() {
+            true => _ = put(frame.header_mut(), at, &[byte]),
+            false => {
+                let span = frame.payload_from(at).next();
+                span.map_or(Ok(()), |span| span.write(&[byte]))?;
+            }
+        }
     }
     frame.offload.checksum = Checksum::Unknown;
     Ok(())

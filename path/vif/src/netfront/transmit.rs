@@ -5,7 +5,7 @@ use super::pool::{Located, TX_SMALL_BYTES, rx_index};
 use crate::counters::Drop;
 use crate::fatal::Fatal;
 use crate::netif::{ExtraInfo, TxRequest, TxResponse, rsp, transport, txf};
-use net::packet::checksum::{FinishError, finish};
+use net::packet::checksum::{FinishError, finish_in_place};
 use nic::{BufferId, Buffers, Checksum, Frame, Offload, Piece};
 use shmem::Span;
 
@@ -163,8 +163,9 @@ impl Netfront {
         if frame.offload.gso.is_some() {
             return Err(reason);
         }
-        // What cannot be left to the other end is done here.
-        finish(frame).map_err(|why| match why {
+        // The driver domain looks behind the outer IP header alone. No other frame shares this
+        // one's memory yet.
+        finish_in_place(frame).map_err(|why| match why {
             FinishError::Fault(_) => Drop::Fault,
             FinishError::FieldOutsideHeader | FinishError::Segmented => Drop::BadOffload,
         })

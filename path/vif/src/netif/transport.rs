@@ -58,6 +58,24 @@ pub fn find(header: &[u8]) -> Option<Transport> {
     })
 }
 
+/// Whether a frame has no blank checksum, or has it where [`find`] looks for it.
+#[must_use]
+#[inline]
+pub fn is_placed(frame: &Frame) -> bool {
+    const TCP: u8 = protocol::TCP;
+    const UDP: u8 = protocol::UDP;
+    let Checksum::Blank { start, offset } = frame.offload.checksum else {
+        return true;
+    };
+    match frame.header().get(12..24) {
+        // Nearly every frame: IPv4 without options, tag and fragments. It is not parsed.
+        Some([0x08, 0x00, 0x45, _, _, _, _, _, 0 | 0x40, 0, _, protocol]) => {
+            matches!((start, *protocol, offset), (34, TCP, 16) | (34, UDP, 6))
+        }
+        _ => find(frame.header()).is_some_and(|found| found.blank() == frame.offload.checksum),
+    }
+}
+
 /// Whether a frame's offloads can be left to an end with these abilities. A blank checksum has to
 /// be where the other end will look for it (a kernel may leave the one inside a tunnel blank, for
 /// instance), and what is to be segmented has a blank one.

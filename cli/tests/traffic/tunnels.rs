@@ -1,0 +1,168 @@
+//! Tunnels between a guest's namespace and the wire's: their kernels leave the inner checksum blank,
+//! at a place that only the frame itself tells.
+
+use crate::machine::Machine;
+use crate::programs::{IPV4, IPV6, NAMES, WEB, WIRE, config};
+use crate::queues::{driver, vmq};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use testing::{PATIENCE, accept, patient, require, wait_until};
+
+const ENDS: [usize; 2] = [WIRE, WEB];
+const BYTES: usize = 1_000_000;
+
+fn ip(machine: &Machine, place: usize, words: &str) {
+    let words: Vec<&str> = words.split(' ').collect();
+    let run = machine.run(place, "ip", &words);
+    assert!(run.status.success(), "{words:?}: {run:?}");
+}
+
+/// A tunnel between the wire and a guest over the addresses `outer`; the addresses inside.
+fn tunnel(machine: &Machine, outer: [&str; 3], checksum: &str) -> [[IpAddr; 2]; 2] {
+    for (place, other) in [(WIRE, WEB), (WEB, WIRE)] {
+        let (local, remote, dev) = (outer[place], outer[other], NAMES[place]);
+        // Datagrams without an outer checksum are dropped over IPv6 unless that is switched off.
+        let mut add = format!(
+            "link add vx type vxlan id 7 dstport 4789 local {local} remote {remote} dev {dev} "
+        );
+        add += &match (outer[place].contains(':'), checksum) {
+            (false, with) => with.to_owned(),
+            (true, "noudpcsum") => "udp6zerocsumtx udp6zerocsumrx".to_owned(),
+            (true, _) => "noudp6zerocsumtx noudp6zerocsumrx".to_owned(),
+        };
+        ip(machine, place, &add);
+        ip(
+            machine,
+            place,
+            &format!("addr add 10.66.0.{}/24 dev vx", place + 1),
+        );
+        ip(
+            machine,
+            place,
+            &format!("addr add fd66::{}/64 dev vx nodad", place + 1),
+        );
+        ip(machine, place, "link set vx up");
+    }
+    ENDS.map(|end| {
+        let [v4, v6] = [format!("10.66.0.{}", end + 1), format!("fd66::{}", end + 1)];
+        [v4, v6].map(|address| address.parse().unwrap())
+    })
+}
+
+fn remove_tunnel(machine: &Machine) {
+    ENDS.iter().for_each(|end| ip(machine, *end, "link del vx"));
+}
+
+/// Lets a stream and datagrams pass from one end to the other.
+fn passes(machine: &Machine, (from, to): (usize, usize), address: IpAddr) {
+    let inside = |place: usize| &machine.places[place].0;
+    let (port, bytes) = (7000, vec![7; BYTES]);
+    let at = SocketAddr::new(address, port);
+    let listener = inside(to).enter(|| TcpListener::bind(at).unwrap()).unwrap();
+    let connect = || TcpStream::connect_timeout(&at, PATIENCE).unwrap();
+    let mut sender = patient(inside(from).enter(connect).unwrap());
+    let mut receiver = accept(&listener);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            sender.write_all(&bytes).unwrap();
+            drop(sender);
+        });
+        let mut got = Vec::new();
+        receiver.read_to_end(&mut got).unwrap();
+        assert!(got == bytes, "{} bytes of {BYTES}", got.len());
+    });
+    let any = SocketAddr::new(
+        if address.is_ipv4() { "0.0.0.0" } else { "::" }
+            .parse()
+            .unwrap(),
+        0,
+    );
+    let socket = inside(from)
+        .enter(|| UdpSocket::bind(any).unwrap())
+        .unwrap();
+    let other = inside(to).enter(|| UdpSocket::bind(at).unwrap()).unwrap();
+    other.set_nonblocking(true).unwrap();
+    // Odd, and longer than what is looked at of a frame.
+    let datagram = [9; 1001];
+    wait_until("no datagram arrives", || {
+        socket.send_to(&datagram, at).unwrap();
+        other
+            .recv(&mut [0; 2000])
+            .is_ok_and(|length| length == datagram.len())
+    });
+}
+
+fn bad_offloads(stat: &Value) -> Vec<&Value> {
+    match stat {
+        Value::Object(all) => {
+            let own = all.get("bad_offload").into_iter();
+            own.chain(all.values().flat_map(bad_offloads)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Every way through a tunnel of every kind.
+fn carries_tunnels(machine: &Machine) {
+    for outer in [IPV4, IPV6] {
+        for checksum in ["udpcsum", "noudpcsum"] {
+            let inner = tunnel(machine, outer, checksum);
+            for (way, to) in [((WIRE, WEB), 1), ((WEB, WIRE), 0)] {
+                for address in inner[to] {
+                    passes(machine, way, address);
+                }
+            }
+            remove_tunnel(machine);
+        }
+    }
+    let stat = machine.ask(&["stat"]);
+    assert!(bad_offloads(&stat).len() > 1, "{stat}");
+    assert!(
+        bad_offloads(&stat).iter().all(|count| **count == 0),
+        "{stat}"
+    );
+}
+
+/// The usual machine, with a wire of this kind and these keys.
+fn start(wire: &str) -> Option<Machine> {
+    require!(vxlan);
+    let with_keys =
+        |namespaces: &[String]| config("", namespaces).replacen("kind = \"tap\"", wire, 1);
+    Machine::start(&["ip"], &NAMES, with_keys)
+}
+
+#[test]
+fn tunnels_pass_between_a_guest_and_the_wire() {
+    let Some(machine) = start("kind = \"tap\"\noffloads = \"tso\"") else {
+        return;
+    };
+    carries_tunnels(&machine);
+    machine.end();
+}
+
+#[test]
+fn tunnels_pass_by_a_guest_s_own_queue() {
+    let Some(machine) = start("kind = \"tap\"\noffloads = \"tso\"\nqueues = \"vmq\"") else {
+        return;
+    };
+    if vmq(&machine).is_some() {
+        carries_tunnels(&machine);
+        let vmq = &driver(&machine)["ports"]["nic.wire"]["vmq"];
+        assert!(vmq["direct_packets"].as_u64() > Some(100), "{vmq}");
+    }
+    machine.end();
+}
+
+#[test]
+fn tunnels_pass_by_wires_without_offloads() {
+    for wire in ["kind = \"tap\"", "kind = \"xdp\""] {
+        if wire.contains("xdp") {
+            require!(af_xdp);
+        }
+        let Some(machine) = start(wire) else { return };
+        carries_tunnels(&machine);
+        machine.end();
+    }
+}
