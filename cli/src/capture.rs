@@ -21,8 +21,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -42,6 +42,9 @@ pub(crate) struct CaptureOptions {
     /// The file; `-` is standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     write: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    force: bool,
     /// Frames, and the end
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -65,10 +68,13 @@ pub(crate) fn capture(options: &CaptureOptions, as_json: bool) -> anyhow::Result
         let text = "--json and a capture on standard output do not go together";
         return Err(Failure::Usage(text.to_owned()).into());
     }
-    let file = open(options, to_stdout)?;
+    if to_stdout && io::stdout().is_terminal() {
+        let text = "a capture is nothing for a terminal: pipe it, or write -w FILE";
+        return Err(Failure::Usage(text.to_owned()).into());
+    }
     interrupt::watch();
     let spinner = output::spinner(&format!("capturing {}", options.of));
-    let captured = run(&instance, &drivers, options, file);
+    let captured = run(&instance, &drivers, options);
     spinner.finish_and_clear();
     let Captured { frames, lost } = captured?;
     if as_json {
@@ -115,20 +121,82 @@ fn is_of(port: &str, of: &str) -> bool {
     name == of || kind == "vif" && VifConfig::guest_of(name) == Some(of)
 }
 
-fn open(options: &CaptureOptions, to_stdout: bool) -> anyhow::Result<Box<dyn Write>> {
-    if to_stdout {
-        if io::stdout().is_terminal() {
-            let text = "a capture is nothing for a terminal: pipe it, or write -w FILE";
-            return Err(Failure::Usage(text.to_owned()).into());
-        }
-        return Ok(Box::new(io::stdout().lock()));
+/// Opens what `-w` names. A file that holds anything is refused without `--force`; a device or a
+/// pipe stays what it is.
+fn open(options: &CaptureOptions) -> anyhow::Result<Target> {
+    let path = &options.write;
+    if path.as_os_str() == "-" {
+        let stdout = Box::new(io::stdout().lock());
+        return Ok(Target::new("standard output", stdout, None));
     }
     // What is on a wire is nobody else's business.
     let mut open = OpenOptions::new();
-    open.write(true).create(true).truncate(true).mode(0o600);
-    let file = open.open(&options.write);
-    let file = file.with_context(|| format!("write {}", options.write.display()))?;
-    Ok(Box::new(file))
+    open.write(true).mode(0o600);
+    let there = fs::metadata(path).ok();
+    let is_file = there.as_ref().is_none_or(fs::Metadata::is_file);
+    let is_empty = there.is_some_and(|there| there.len() == 0);
+    match is_file {
+        true if options.force || is_empty => open.create(true).truncate(true),
+        true => open.create_new(true),
+        false => &mut open,
+    };
+    let file = open.open(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::Usage(format!(
+            "{} exists: choose another name with -w, or replace it with --force",
+            path.display()
+        )),
+        _ => Failure::Failed(format!("write {}: {error}", path.display())),
+    })?;
+    let to_cut = is_file.then(|| file.try_clone()).transpose()?;
+    let name = path.display().to_string();
+    Ok(Target::new(&name, Box::new(file), to_cut))
+}
+
+/// Where the blocks of a capture go.
+struct Target {
+    /// For errors.
+    name: String,
+    to: Box<dyn Write>,
+    /// The same if it is a file, which can be cut.
+    to_cut: Option<fs::File>,
+    written: u64,
+}
+
+impl Target {
+    fn new(name: &str, to: Box<dyn Write>, to_cut: Option<fs::File>) -> Self {
+        Self {
+            name: name.to_owned(),
+            to,
+            to_cut,
+            written: 0,
+        }
+    }
+
+    /// Writes blocks that end at `ends`. If it fails, a file ends with the last block that was
+    /// written whole.
+    fn write(&mut self, blocks: &[u8], ends: &[usize]) -> anyhow::Result<()> {
+        let mut done = 0;
+        let outcome = loop {
+            let rest = blocks.get(done..).unwrap_or_default();
+            match self.to.write(rest) {
+                _ if rest.is_empty() => break self.to.flush(),
+                Ok(0) => break Err(ErrorKind::WriteZero.into()),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        let whole = match outcome {
+            Ok(()) => done,
+            Err(_) => ends.iter().copied().rfind(|end| *end <= done).unwrap_or(0),
+        };
+        self.written += whole as u64;
+        if let (Err(_), Some(file)) = (&outcome, &self.to_cut) {
+            file.set_len(self.written)
+                .with_context(|| format!("cut {}", self.name))?;
+        }
+        outcome.with_context(|| format!("write {}", self.name))
+    }
 }
 
 /// What became of it.
@@ -150,7 +218,6 @@ fn run(
     instance: &Instance,
     drivers: &[String],
     options: &CaptureOptions,
-    file: Box<dyn Write>,
 ) -> anyhow::Result<Captured> {
     // Which capture it is: another one may have this process's number, in another namespace.
     let now = now_ns(ClockId::Monotonic) & 0xffff_ffff;
@@ -159,18 +226,31 @@ fn run(
         let of = options.of.clone();
         instance.relay(driver, &Request::Capture { id, of, snaplen })
     };
+    // Without it a capture ends by itself, but later.
+    let end = |ask: &dyn Fn(&str, u32) -> Result<Value, client::Error>| {
+        for driver in drivers {
+            let _ = ask(driver, 0);
+        }
+    };
     // What this returns is nothing yet. The file is begun when it is sure that there is something.
     for driver in drivers {
         ask(driver, options.snaplen)?;
     }
-    let mut written = File::begin(file, options.snaplen)?;
-    let end = options
+    let begun = open(options).and_then(|target| File::begin(target, options.snaplen));
+    let mut written = match begun {
+        Ok(written) => written,
+        Err(error) => {
+            end(&ask);
+            return Err(error);
+        }
+    };
+    let end_at = options
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s.into()));
     let most = options.count.unwrap_or(u64::MAX);
     let mut captured = Captured::default();
     let outcome = loop {
-        let is_over = end.is_some_and(|end| Instant::now() >= end);
+        let is_over = end_at.is_some_and(|at| Instant::now() >= at);
         // Ctrl-C ends a capture as it should end.
         let stop = interrupt::sleep(ASK_EVERY).is_err() || is_over;
         let mut frames = Vec::new();
@@ -190,10 +270,7 @@ fn run(
             break Ok(());
         }
     };
-    for driver in drivers {
-        // It would end by itself.
-        let _ = ask(driver, 0);
-    }
+    end(&ask);
     outcome.map(|()| captured)
 }
 
@@ -216,7 +293,11 @@ fn now_ns(clock: ClockId) -> u64 {
 
 /// The file.
 struct File {
-    writer: PcapNgWriter<BufWriter<Box<dyn Write>>>,
+    /// Blocks that were not written yet.
+    writer: PcapNgWriter<Vec<u8>>,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+    target: Target,
     snaplen: u32,
     /// The number of each port, by its name.
     interfaces: BTreeMap<String, u32>,
@@ -224,10 +305,13 @@ struct File {
 }
 
 impl File {
-    fn begin(file: Box<dyn Write>, snaplen: u32) -> anyhow::Result<Self> {
-        let writer = PcapNgWriter::new(BufWriter::new(file)).map_err(of_writer)?;
+    fn begin(target: Target, snaplen: u32) -> anyhow::Result<Self> {
+        let writer = PcapNgWriter::new(Vec::new())?;
+        let ends = vec![writer.get_ref().len()];
         Ok(Self {
             writer,
+            ends,
+            target,
             snaplen,
             interfaces: BTreeMap::new(),
             ahead_ns: realtime_less_monotonic_ns(),
@@ -247,7 +331,9 @@ impl File {
             self.frame(&frame)?;
             count += 1;
         }
-        self.writer.get_mut().flush()?;
+        let blocks = std::mem::take(self.writer.get_mut());
+        let ends = std::mem::take(&mut self.ends);
+        self.target.write(&blocks, &ends)?;
         Ok(count)
     }
 
@@ -264,8 +350,9 @@ impl File {
             data: Cow::Borrowed(&frame.data),
             options,
         };
-        let written = self.writer.write_pcapng_block(block);
-        written.map(drop).map_err(of_writer)
+        self.writer.write_pcapng_block(block)?;
+        self.ends.push(self.writer.get_ref().len());
+        Ok(())
     }
 
     /// The number of a port in the file, which has a description of it from now on.
@@ -282,17 +369,10 @@ impl File {
                 InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
             ],
         };
-        self.writer.write_pcapng_block(block).map_err(of_writer)?;
+        self.writer.write_pcapng_block(block)?;
+        self.ends.push(self.writer.get_ref().len());
         self.interfaces.insert(port.to_owned(), number);
         Ok(number)
-    }
-}
-
-/// A writer's error as what it is about.
-fn of_writer(error: pcap_file::PcapError) -> anyhow::Error {
-    match error {
-        pcap_file::PcapError::IoError(error) => anyhow::Error::from(error).context("write"),
-        error => error.into(),
     }
 }
 
@@ -365,6 +445,83 @@ mod tests {
         assert_eq!(captured.lost, u64::MAX);
     }
 
+    /// A disk with room for some bytes more.
+    struct Disk(fs::File, usize);
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.1);
+            if taken == 0 && !bytes.is_empty() {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            self.1 -= taken;
+            self.0.write(bytes.get(..taken).unwrap_or_default())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_on_a_full_disk_ends_with_a_whole_frame() {
+        let frame = json!({"at_ns": 1, "port": "nic.w", "in": true, "bytes": 40,
+                           "data": "0a".repeat(40), "dropped": null});
+        let written = |room| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            let disk = Disk(file.reopen().unwrap(), room);
+            let target = Target::new("the.pcapng", Box::new(disk), file.reopen().ok());
+            let mut capture = File::begin(target, 100).unwrap();
+            let frames = [frame.clone(), frame.clone(), frame.clone()];
+            // The second batch is the one that finds the disk full.
+            let done = [&frames[..1], &frames[1..]].map(|some| capture.write(some, 9));
+            let why = done.into_iter().find_map(Result::err);
+            let mut bytes = Vec::new();
+            io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+            (bytes, why.map(|why| format!("{why:#}")))
+        };
+        let (all, why) = written(usize::MAX);
+        assert_eq!(why, None);
+        for room in 0..all.len() {
+            let (bytes, why) = written(room);
+            assert!(why.unwrap().starts_with("write the.pcapng: "));
+            assert!(bytes.len() <= room && all.starts_with(&bytes));
+            let mut rest = &bytes[..];
+            while let Some(length) = rest.get(4..8) {
+                let length = u32::from_ne_bytes(length.try_into().unwrap());
+                rest = rest.get(length as usize..).expect("a block is cut");
+            }
+            assert!(rest.is_empty(), "{room}: a block is cut");
+        }
+    }
+
+    #[test]
+    fn a_file_that_holds_something_is_replaced_by_force_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web.pcapng");
+        let options = |force| CaptureOptions {
+            of: "web".to_owned(),
+            write: path.clone(),
+            force,
+            count: None,
+            seconds: None,
+            snaplen: 100,
+            which: Which {
+                name: String::new(),
+            },
+        };
+        assert!(open(&options(false)).is_ok());
+        assert!(open(&options(false)).is_ok(), "it is empty");
+        fs::write(&path, "a capture").unwrap();
+        let refused = open(&options(false)).err().unwrap();
+        assert!(matches!(refused.downcast_ref(), Some(Failure::Usage(_))));
+        let expected = format!("{} exists: choose another", path.display());
+        assert!(refused.to_string().starts_with(&expected), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"a capture");
+        assert!(open(&options(true)).is_ok());
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
     /// Whatever a driver domain says, the file is one, or there is an error.
     #[test]
     fn nonsense_of_a_driver_domain_is_refused() {
@@ -385,7 +542,7 @@ mod tests {
             bad[key] = value;
             assert!(Frame::of(&bad).is_none(), "{bad}");
         }
-        let mut file = File::begin(Box::new(io::sink()), 100).unwrap();
+        let mut file = File::begin(Target::new("", Box::new(io::sink()), None), 100).unwrap();
         let bad = [good.clone(), Value::Null];
         assert!(
             file.write(&bad, 9)

@@ -126,6 +126,14 @@ impl Machine {
             .unwrap()
     }
 
+    /// Starts `grantway ARGS`.
+    pub(crate) fn start_grantway(&self, args: &[&str]) -> Running {
+        let mut command = Command::new(grantway());
+        let command = in_folder(command.args(args), self.folder.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(Some(command.spawn().unwrap()))
+    }
+
     /// Starts a program in a namespace.
     pub(crate) fn spawn(&self, place: usize, program: &str, args: &[&str]) -> Running {
         let mut command = Command::new(program);
@@ -220,6 +228,11 @@ impl Running {
         while byte != *b"\n" {
             stdout.read_exact(&mut byte).unwrap();
         }
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
     pub(crate) fn output(mut self) -> Output {

@@ -2,6 +2,7 @@
 
 mod attach;
 mod attaches;
+mod captures;
 mod crowd;
 mod dedicated;
 mod firewall;

@@ -7,7 +7,8 @@
 
 use config::domain::VifConfig;
 use net::bridge::Verdict;
-use nic::Frame;
+use net::packet::checksum::finish;
+use nic::{Checksum, Frame};
 use runtime::report::hex;
 use runtime::trace::dropped_by_bridge;
 use serde_json::{Value, json};
@@ -146,6 +147,8 @@ impl Capture {
         let Some(running) = self.0.as_mut().filter(|running| running.sees(port)) else {
             return;
         };
+        let finished = with_checksum(frame);
+        let frame = finished.as_ref().unwrap_or(frame);
         let most = frame.len().min(running.snaplen);
         if running.frames.len() >= FRAMES_MAX || running.bytes + most > BYTES_MAX {
             running.lost += 1;
@@ -172,6 +175,17 @@ impl Capture {
             self.0 = None;
         }
     }
+}
+
+/// Returns a copy of a frame whose checksum is blank, with the checksum filled in: what its last hop
+/// would have sent. One that is still to be cut gets that of the whole.
+fn with_checksum(frame: &Frame) -> Option<Frame> {
+    if !matches!(frame.offload.checksum, Checksum::Blank { .. }) {
+        return None;
+    }
+    let mut copy = frame.clone();
+    copy.offload.gso = None;
+    finish(&mut copy).ok().map(|()| copy)
 }
 
 impl Running {

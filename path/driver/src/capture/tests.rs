@@ -1,6 +1,9 @@
 use super::*;
 use crate::testing::{Machine, frame, mac};
 use net::bridge::DropReason;
+use net::packet::checksum::Sum;
+use nic::{BufferId, Gso, GsoKind, Piece};
+use shmem::Area;
 
 const ME: u64 = 7;
 
@@ -100,6 +103,39 @@ fn a_frame_that_is_dropped_says_why() {
         }
     }
     panic!("it took everything");
+}
+
+#[test]
+fn a_checksum_that_is_left_to_the_next_hop_is_filled_in() {
+    let mut capture = Capture::default();
+    let asked = |snaplen| Asked {
+        id: ME,
+        of: "wire",
+        snaplen,
+    };
+    capture.request(asked(2000), 0).unwrap();
+    let (start, offset) = (34, 16);
+    let mut bytes = frame(mac(1), mac(0), 701, 1);
+    let area = Area::anonymous(4096).unwrap();
+    let span = area.at(0, bytes.len()).unwrap();
+    span.write(&bytes).unwrap();
+    let buffer = BufferId::NONE;
+    let mut blank = Frame::new(Piece { span, buffer }, bytes.len()).unwrap();
+    blank.offload.checksum = Checksum::Blank { start, offset };
+    // Also one that is still to be cut.
+    for gso in [None, Some(1448)] {
+        let kind = GsoKind::Tcp4;
+        blank.offload.gso = gso.map(|size| Gso { kind, size });
+        capture.went_out("nic.wire", &blank, None, 0);
+    }
+    let mut sum = Sum::default();
+    sum.add_bytes(&bytes[34..]);
+    bytes[50..52].copy_from_slice(&sum.finish().to_be_bytes());
+    let seen = seen(&capture.request(asked(0), 0).unwrap());
+    assert_eq!(seen.len(), 2);
+    for (_, _, length, data, _) in seen {
+        assert_eq!((length, data), (701, hex(&bytes)));
+    }
 }
 
 #[test]

@@ -1,0 +1,62 @@
+//! Captures of streams, as other programs read them.
+
+use crate::machine::{Machine, text};
+use crate::programs::{DB, FOR_FILES, IPV4, NAMES, SomeFile, WEB, WIRE, config};
+use std::process::Command;
+use testing::require;
+
+/// How many frames have a TCP checksum of this status: `0` bad, `1` good.
+fn with_status(statuses: &str, status: &str) -> usize {
+    statuses.lines().filter(|line| *line == status).count()
+}
+
+/// Segments of 64 KB, whose checksums nobody computes on the way, among them.
+#[test]
+fn captured_checksums_are_right() {
+    require!(tool("tshark"));
+    let config = |namespaces: &[String]| config("", namespaces);
+    let Some(machine) = Machine::start(FOR_FILES, &NAMES, config) else {
+        return;
+    };
+    let file = SomeFile::new(&machine, 5_000_000);
+    let path = machine.folder.path().join("web.pcapng");
+    let path = path.display().to_string();
+    for (from, to) in [(WEB, DB), (DB, WEB), (WEB, WIRE), (WIRE, WEB)] {
+        let args = [
+            "capture",
+            "web",
+            "-w",
+            &path,
+            "--force",
+            "--snaplen",
+            "66000",
+        ];
+        let mut capture = machine.start_grantway(&[&args[..], &["--count", "200"]].concat());
+        while !capture.is_over() {
+            file.carry(from, (to, IPV4[from]), &[]);
+        }
+        let run = capture.output();
+        assert!(run.status.success(), "{run:?}");
+        let mut tshark = Command::new("tshark");
+        tshark.args([
+            "-r",
+            &path,
+            "-Y",
+            "tcp",
+            "-T",
+            "fields",
+            "-e",
+            "tcp.checksum.status",
+        ]);
+        for layer in ["ip", "tcp", "udp"] {
+            tshark.args(["-o", &format!("{layer}.check_checksum:TRUE")]);
+        }
+        let statuses = text(&tshark.output().unwrap().stdout);
+        assert_eq!(with_status(&statuses, "0"), 0, "{from} to {to}: {statuses}");
+        assert!(
+            with_status(&statuses, "1") > 20,
+            "{from} to {to}: {statuses}"
+        );
+    }
+    machine.end();
+}
