@@ -95,7 +95,7 @@ fn line(step: &ReloadStep) -> String {
         }
         (StepKind::Detach, _) => format!("detach {domain}: not in the file any more"),
         (StepKind::Change, _) => format!("change {domain} as it is: {changes}"),
-        (StepKind::Nics, _) => format!("start {domain} again: {changes}"),
+        (StepKind::Nics | StepKind::Restart, _) => format!("start {domain} again: {changes}"),
         (StepKind::Attach, StepReason::Changed) => format!("attach {domain} again"),
         (StepKind::Attach, _) => format!("attach {domain}: new"),
     }

@@ -98,10 +98,14 @@ pub(crate) fn status(status: &Status) -> String {
 /// Where a domain stands, and how often it was started again.
 fn state(domain: &DomainStatus) -> String {
     let count = domain.restarts.as_ref().map_or(0, |r| r.count);
+    let mut state = domain.state.clone();
+    if !domain.removed.is_empty() {
+        let _ = write!(state, ", no device: {}", domain.removed.join(", "));
+    }
     match count {
-        0 => domain.state.clone(),
-        1 => format!("{}, restarted once", domain.state),
-        n => format!("{}, restarted {n} times", domain.state),
+        0 => state,
+        1 => format!("{state}, restarted once"),
+        n => format!("{state}, restarted {n} times"),
     }
 }
 
@@ -416,6 +420,7 @@ mod tests {
         let domain = DomainStatus {
             report,
             restarts: Some(restarts),
+            removed: vec!["eth1".into()],
         };
         let connection = ConnectionStatus {
             backend: "driver".into(),
@@ -439,7 +444,7 @@ mod tests {
             "ready after 12.3 ms",
             "without: mseal",
             "4711",
-            "running, restarted 3 times",
+            "running, no device: eth1, restarted 3 times",
             "1.5 ms",
             "web-0",
             "driver Connected",

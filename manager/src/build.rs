@@ -94,9 +94,9 @@ pub(crate) fn lasting_units(world: &World, place: usize) -> Vec<u32> {
     lasting.map(|(number, _)| unit(place, number)).collect()
 }
 
-/// The place of the domain that a device was opened for first.
-pub(crate) fn place_of(unit: u32) -> usize {
-    (unit / DEVICES_MAX) as usize
+/// The place of the domain that a device was opened for first, and its number there.
+pub(crate) fn place_of(unit: u32) -> (usize, usize) {
+    ((unit / DEVICES_MAX) as usize, (unit % DEVICES_MAX) as usize)
 }
 
 /// A domain's devices that outlive it, with their numbers.
@@ -158,6 +158,30 @@ pub(crate) fn open_some(
         opened.push(UnderWay { name, netns, token });
     }
     Ok(opened)
+}
+
+/// Opens the devices of the domain at a place again whose interfaces were removed. The domain does
+/// without those that cannot be opened; returns why, a line each.
+///
+/// # Errors
+/// If `may_wait`: something is busy, and the next try may find it free.
+pub(crate) fn reopen(
+    core: &mut Core,
+    world: &mut World,
+    place: usize,
+    may_wait: bool,
+) -> Result<Vec<String>, Refusal> {
+    let mut lines = Vec::new();
+    for device in world.shape().lost_devices(place) {
+        close(core, device);
+        let opened = open_some(core, world, [device]);
+        match opened.and_then(|opened| await_opened(core, world, opened)) {
+            Ok(()) => world.regain(device),
+            Err(refusal) if refusal.is_busy && may_wait => return Err(refusal),
+            Err(Refusal { why, .. }) => lines.push(format!("goes without an interface: {why}")),
+        }
+    }
+    Ok(lines)
 }
 
 fn describe(device: &Device, life: u64, expected: Option<NetnsPlace>) -> Result<Vec<u8>, Refusal> {
@@ -268,6 +292,7 @@ impl Gift<'_> {
                 let (tap, share) = self.share(number, device)?;
                 self.descriptor(tap, share, false)
             }
+            Device::Xdp(_) if self.world.shape().is_lost(place_of(own)) => self.nothing(),
             Device::Xdp(spec) => {
                 let socket = NewSocket {
                     domain: self.id,
@@ -287,7 +312,8 @@ impl Gift<'_> {
                 let of = self.world.find(&spec.guest);
                 let gone = |id: &DomId| self.world.stage(*id) == Some(abi::core::Stage::Gone);
                 // The socket would lie over the memory of a guest that is gone: there is none.
-                let Some(of) = of.filter(|id| !gone(id)) else {
+                let of = of.filter(|id| !gone(id) && !self.world.shape().is_lost(place_of(wire)));
+                let Some(of) = of else {
                     return self.nothing();
                 };
                 let socket = NewSocket {
@@ -357,6 +383,9 @@ impl Gift<'_> {
     }
 
     fn descriptor(self, unit: u32, place: u32, told: bool) -> Result<(), Refusal> {
+        if self.world.shape().is_lost(place_of(unit)) {
+            return self.nothing();
+        }
         let give = Ask::Give {
             domain: self.id,
             unit,

@@ -67,6 +67,21 @@ impl Step {
         }
     }
 
+    /// Starts a domain again, one of whose interfaces was removed.
+    pub(crate) fn restart(domain: &str, changes: Vec<String>) -> Self {
+        let told = ReloadStep {
+            step: StepKind::Restart,
+            domain: domain.to_owned(),
+            why: StepReason::Changed,
+            changes,
+        };
+        Self {
+            told,
+            guest: None,
+            nics: None,
+        }
+    }
+
     fn attach(coming: Coming) -> Self {
         let told = ReloadStep {
             step: StepKind::Attach,

@@ -252,7 +252,8 @@ impl Restart {
         (died_ns, release_ns): (u64, u64),
         now_ns: u64,
     ) -> Vec<RestartEvent> {
-        match self.try_start(core, world) {
+        let mut events = Vec::new();
+        match self.try_start(core, world, now_ns < release_ns, &mut events) {
             Ok(console) => {
                 self.trouble.clear();
                 self.known.count += 1;
@@ -260,7 +261,8 @@ impl Restart {
                     died_ns,
                     ready_ns: None,
                 };
-                vec![RestartEvent::Replaced(self.place, console)]
+                events.push(RestartEvent::Replaced(self.place, console));
+                events
             }
             Err(Refusal { is_busy: true, .. }) if now_ns < release_ns => {
                 self.state = State::Down {
@@ -268,11 +270,10 @@ impl Restart {
                     start_ns: now_ns + LOOK_NS,
                     release_ns,
                 };
-                Vec::new()
+                events
             }
             Err(Refusal { why: trouble, .. }) => {
                 self.give_up(core, world, &trouble);
-                let mut events = Vec::new();
                 if trouble != self.trouble {
                     let line = format!("did not start again: {trouble}");
                     events.push(self.line(world, &line));
@@ -292,7 +293,13 @@ impl Restart {
         }
     }
 
-    fn try_start(&mut self, core: &mut Core, world: &mut World) -> Result<OwnedFd, Refusal> {
+    fn try_start(
+        &mut self,
+        core: &mut Core,
+        world: &mut World,
+        may_wait: bool,
+        events: &mut Vec<RestartEvent>,
+    ) -> Result<OwnedFd, Refusal> {
         let before = world.id(self.place);
         let is_built = self.stage(world) == Some(Stage::Built);
         // A domain that this manager has built waits for devices that were busy. If an earlier
@@ -303,6 +310,9 @@ impl Restart {
                 // Its devices may take their time to end.
                 let why = "the one before is being cleared away".to_owned();
                 return Err(Refusal { why, is_busy: true });
+            }
+            for line in build::reopen(core, world, self.place, may_wait)? {
+                events.push(self.line(world, &line));
             }
             let id = build::create(core, world, self.place, before)?;
             world.live(id, Stage::Built, "starting");

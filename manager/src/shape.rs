@@ -39,6 +39,8 @@ pub(crate) struct Shape {
     origins: BTreeMap<String, Origin>,
     /// Guests of the machine before that are not there again.
     returning: Vec<Returning>,
+    /// Devices whose interfaces were removed, by their domains' places and their numbers there.
+    lost: BTreeSet<(usize, usize)>,
 }
 
 /// The same as it is written.
@@ -55,6 +57,8 @@ struct WrittenShape {
     origins: BTreeMap<String, Origin>,
     #[serde(default)]
     returning: Vec<Returning>,
+    #[serde(default)]
+    lost: BTreeSet<(usize, usize)>,
 }
 
 impl From<WrittenShape> for Shape {
@@ -65,6 +69,7 @@ impl From<WrittenShape> for Shape {
             refitting: written.refitting,
             origins: written.origins,
             returning: written.returning,
+            lost: written.lost,
             ..Self::new(written.domains, written.live)
         }
     }
@@ -85,6 +90,7 @@ impl From<Shape> for WrittenShape {
             refitting: shape.refitting,
             origins: shape.origins,
             returning: shape.returning,
+            lost: shape.lost,
         }
     }
 }
@@ -128,6 +134,17 @@ impl Shape {
             drivers,
             ..Self::default()
         }
+    }
+
+    /// Whether the interface of a device was removed, by its domain's place and its number there.
+    pub(crate) fn is_lost(&self, device: (usize, usize)) -> bool {
+        self.lost.contains(&device)
+    }
+
+    /// Those of the domain at a place.
+    pub(crate) fn lost_devices(&self, place: usize) -> Vec<(usize, usize)> {
+        let lost = self.lost.range((place, 0)..=(place, usize::MAX));
+        lost.copied().collect()
     }
 
     /// By place, every domain; of what it is told [`Shape::told`] knows.

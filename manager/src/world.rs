@@ -3,7 +3,7 @@
 use crate::shape::{Admitted, Shape, ShapeChange};
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Access, Connection, Domain, Machine, NetnsPlace, Setting};
+use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, NetnsPlace, Setting};
 use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,6 +118,38 @@ impl World {
                 self.lives.remove(&old);
                 self.connected.remove(&old);
             }
+        }
+    }
+
+    /// The interface of a device was removed.
+    pub(crate) fn lose(&mut self, device: (usize, usize)) {
+        if !self.shape.is_lost(device) {
+            self.change(ShapeChange::Lost { device });
+        }
+    }
+
+    /// A device is open again, or is no more.
+    pub(crate) fn regain(&mut self, device: (usize, usize)) {
+        if self.shape.is_lost(device) {
+            self.change(ShapeChange::Regained { device });
+        }
+    }
+
+    /// The names of a domain's interfaces that were removed, by its place.
+    pub(crate) fn lost(&self, place: usize) -> Vec<String> {
+        let lost = self.shape.lost_devices(place).into_iter();
+        lost.filter_map(|device| self.interface(device)).collect()
+    }
+
+    /// The name of a device's interface.
+    pub(crate) fn interface(&self, (place, number): (usize, usize)) -> Option<String> {
+        match self.domain(place)?.devices.get(number)? {
+            Device::Tap(tap) => Some(tap.ifname.clone()),
+            Device::Xdp(spec) => match &spec.netdev {
+                Netdev::Veth(far) => Some(far.ifname.clone()),
+                Netdev::Existing { ifname, .. } => Some(ifname.clone()),
+            },
+            _ => None,
         }
     }
 

@@ -21,7 +21,7 @@ pub use by_hand::refuses_a_person;
 pub use flood::{Stops, flood};
 pub use groups::group_id;
 pub use placed::{place_machine, place_program, place_script};
-pub use processes::{Killed, child_of};
+pub use processes::{Killed, child_of, cpu_ticks};
 pub use promtool::promtool;
 pub use signals::default_signals;
 pub use skips::{LIST, skip};

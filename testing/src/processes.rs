@@ -41,6 +41,19 @@ pub fn child_of(parent: u64, name: &str) -> Option<u64> {
     threads.find_map(|thread| of_thread(&thread.path()))
 }
 
+/// CPU time that a process has used, in hundredths of a second.
+///
+/// # Panics
+/// There is no such process.
+#[must_use]
+pub fn cpu_ticks(pid: u64) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("its /proc/PID/stat");
+    // The name before it may be anything. User and system time are the 14th and the 15th field.
+    let fields = stat.rsplit_once(") ").into_iter();
+    let fields = fields.flat_map(|(_, rest)| rest.split(' ').skip(11).take(2));
+    fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

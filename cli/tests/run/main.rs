@@ -4,6 +4,7 @@
 mod attached;
 mod leave;
 mod outside;
+mod removed;
 mod signals;
 mod status;
 mod terminal;

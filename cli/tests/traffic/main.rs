@@ -20,6 +20,7 @@ mod processes;
 mod programs;
 mod queues;
 mod reload;
+mod removed;
 mod restart;
 mod returning;
 mod sandboxes;

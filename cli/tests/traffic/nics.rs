@@ -19,8 +19,8 @@ use std::time::Duration;
 use testing::{PATIENCE, Stops, child_of, require, wait_for, wait_until};
 
 /// The place where the NIC's end in the kernel is.
-const WIRE: usize = 2;
-const GUESTS: [(usize, &str); 2] = [(0, ""), (1, "")];
+pub(crate) const WIRE: usize = 2;
+pub(crate) const GUESTS: [(usize, &str); 2] = [(0, ""), (1, "")];
 
 /// A NIC whose end in the kernel is in the last namespace, under its usual address.
 fn nic(machine: &Machine, keys: &str) -> String {
@@ -33,12 +33,12 @@ fn nic(machine: &Machine, keys: &str) -> String {
 }
 
 /// The machine's file, with such a NIC and the two guests.
-fn with_nic(machine: &Machine, keys: &str) -> String {
+pub(crate) fn with_nic(machine: &Machine, keys: &str) -> String {
     file_of(machine, &GUESTS) + &nic(machine, keys)
 }
 
 /// What a reload says that it does, line by line but the last, which says that it is done.
-fn reload(machine: &Machine, text_of_file: &str) -> Vec<String> {
+pub(crate) fn reload(machine: &Machine, text_of_file: &str) -> Vec<String> {
     let run = machine.grantway(&["reload", &write(machine, text_of_file)]);
     assert!(run.status.success(), "{run:?}");
     let mut lines: Vec<String> = text(&run.stdout).lines().map(str::to_owned).collect();
@@ -74,7 +74,7 @@ fn at_rest(machine: &Machine) -> [usize; 3] {
 }
 
 /// For as many guests as there are.
-const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 2";
+pub(crate) const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 2";
 const NEW: &str = "start driver again: NIC wire is new";
 const GONE: &str = "start driver again: NIC wire is not in the file any more";
 
@@ -150,7 +150,7 @@ fn comes_and_goes(machine: Machine, with: &str) {
 }
 
 /// The same with a socket in the NIC's place.
-fn on_af_xdp(file: &str) -> String {
+pub(crate) fn on_af_xdp(file: &str) -> String {
     file.replacen("kind = \"tap\"", "kind = \"xdp\"", 1)
 }
 

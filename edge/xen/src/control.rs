@@ -158,6 +158,7 @@ impl Server {
             domains: vec![DomainStatus {
                 report: self.driver(),
                 restarts: None,
+                removed: Vec::new(),
             }],
             connections: Vec::new(),
         }

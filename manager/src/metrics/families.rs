@@ -172,6 +172,13 @@ fn domains(snapshot: &Snapshot) -> Families {
             each(&answered),
         ),
         (
+            gauge(
+                "grantway_domain_removed_interfaces",
+                "Interfaces of a domain that were removed while it ran.",
+            ),
+            each(&|domain| domain.removed.len() as u64),
+        ),
+        (
             counter(
                 "grantway_domain_restarts",
                 "Times that a domain was started again.",

@@ -114,6 +114,8 @@ pub(super) enum Progress {
     Telling(Change),
     /// The driver domain is started again with other NICs.
     Refitting(Refit),
+    /// A domain is started again, so that its interface is made again.
+    Remaking(Refit),
     /// It is done, or why not.
     Over(Result<(), String>),
 }
@@ -126,10 +128,10 @@ pub(super) struct Change {
     pub(super) tellings: Vec<Telling>,
 }
 
-/// The driver domain gets other NICs.
+/// Domains are started again, as a step of a reload.
 #[derive(Debug)]
 pub(super) struct Refit {
-    /// By the worker's place, how often it had been started again before.
+    /// By the domain's place, how often it had been started again before.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) began_ns: u64,
 }
@@ -144,7 +146,9 @@ impl Reload {
                 let due = change.tellings.iter().filter_map(Telling::due_ns);
                 due.chain([late]).min()
             }
-            Progress::Refitting(refit) => Some(refit.began_ns.saturating_add(UP_NS)),
+            Progress::Refitting(refit) | Progress::Remaking(refit) => {
+                Some(refit.began_ns.saturating_add(UP_NS))
+            }
             Progress::Between | Progress::Over(_) => Some(0),
         }
     }

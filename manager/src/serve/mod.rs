@@ -5,6 +5,7 @@ mod attach;
 mod changes;
 mod come_back;
 mod detach;
+mod lost;
 mod nics;
 mod reload;
 mod requests;
@@ -332,7 +333,7 @@ impl<'a> Server<'a> {
                     text,
                 } => self.live(domain, stage, text.as_str()),
                 Tell::Connected { domain } => self.world.connect(domain),
-                Tell::Lost { unit } => self.lose(build::place_of(unit)),
+                Tell::Lost { unit, is_removed } => self.lose(build::place_of(unit), is_removed),
                 Tell::Welcome { .. } | Tell::Done { .. } | Tell::Refused { .. } => {}
             }
         }
@@ -387,19 +388,6 @@ impl<'a> Server<'a> {
         }
         for unit in build::lasting_units(&self.world, place) {
             self.core.post(Ask::Close { unit }, &[]);
-        }
-    }
-
-    /// The network namespace that a device of a domain's was made in is no more: with a guest that
-    /// was attached nobody can do anything any more.
-    fn lose(&mut self, place: usize) {
-        let Some(name) = self.world.domain(place).map(|domain| domain.name.clone()) else {
-            return;
-        };
-        let line = format!("{name}: the network namespace of one of its interfaces has gone");
-        self.log.line(Warning, "grantwayd", &line);
-        if self.is_attached(&name) && self.restarts_now() {
-            self.begin_detach(&name, "its network namespace has gone");
         }
     }
 

@@ -133,6 +133,7 @@ impl Server<'_> {
         let refitting = self.refitting();
         for device in refitting.closes {
             build::close(self.core, device);
+            self.world.regain(device);
         }
         self.world.change(ShapeChange::HasRefitted);
     }

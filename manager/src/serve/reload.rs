@@ -72,7 +72,8 @@ impl Server<'_> {
                 "guest {name} comes or goes just now: try again when it has"
             ));
         }
-        let steps = reload::steps(shape, &config, difference.clone())?;
+        let mut steps = reload::steps(shape, &config, difference.clone())?;
+        steps.extend(self.remaking(&steps));
         Ok((difference, steps))
     }
 
@@ -98,6 +99,10 @@ impl Server<'_> {
                     None => return,
                     done => done,
                 },
+                Progress::Remaking(refit) => match self.remaking_turn(refit, now) {
+                    None => return,
+                    done => done,
+                },
             };
             if let Some(Err(why)) = outcome {
                 return self.end_reload(Some(why), now);
@@ -118,6 +123,9 @@ impl Server<'_> {
     fn begin_step(&mut self, step: &Step, now: u64) -> Result<(), String> {
         if let Some(nics) = &step.nics {
             return self.begin_nics(nics, now);
+        }
+        if step.told.step == StepKind::Restart {
+            return self.begin_remaking(&step.told.domain, now);
         }
         match &step.guest {
             None => self.detach_for(AskedBy::Reload, &step.told.domain),
@@ -194,6 +202,7 @@ impl Server<'_> {
                 StepKind::Attach => "attach",
                 StepKind::Change => "change",
                 StepKind::Nics => "NICs of",
+                StepKind::Restart => "restart",
             };
             format!("{what} {}: {why}", step.domain)
         });

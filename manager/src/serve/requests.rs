@@ -201,8 +201,12 @@ impl Server<'_> {
         let own = clock_gettime(ClockId::ProcessCPUTime);
         let own_ns = (own.tv_sec as u64).saturating_mul(1_000_000_000) + own.tv_nsec as u64;
         let domains = core.domains.into_iter().map(|report| {
-            let restarts = None;
-            let mut status = DomainStatus { report, restarts };
+            let place = self.world.place(&report.name);
+            let mut status = DomainStatus {
+                report,
+                restarts: None,
+                removed: place.map_or_else(Vec::new, |place| self.world.lost(place)),
+            };
             let all = self.restarts.iter();
             all.for_each(|restart| restart.tell(&self.world, &mut status, now));
             status

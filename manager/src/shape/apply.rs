@@ -75,6 +75,12 @@ impl Shape {
             ShapeChange::Returned { name } => {
                 self.returning.retain(|one| one.name() != Some(&name));
             }
+            ShapeChange::Lost { device } => {
+                self.lost.insert(device);
+            }
+            ShapeChange::Regained { device } => {
+                self.lost.remove(&device);
+            }
             ShapeChange::Asked { name, user } => {
                 self.origins.entry(name).or_default().user = user;
             }
@@ -132,6 +138,7 @@ impl Shape {
     fn release(&mut self, name: &str) {
         if let Some(place) = self.place(name) {
             self.domains.remove(&place);
+            self.lost.retain(|(of, _)| *of != place);
         }
         self.coming.remove(name);
         self.leaving.remove(name);

@@ -9,7 +9,7 @@ use nic::limited::Limited;
 use nic::sim::Cable;
 use nic::{Caps, Nic, Pool};
 use nic_linux::TapNic;
-use runtime::device::{attach, pcap};
+use runtime::device::{attach, attach_if_there, give_up, pcap};
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;
@@ -52,11 +52,15 @@ pub fn nic(
             tso,
             queues,
         } => {
-            let fd = attach(&**platform, *device)?;
+            let fd = attach_if_there(&**platform, *device)?;
+            let is_there = fd.is_some();
             let nic = TapNic::new(fd, *vnet_header, *checksum, *tso, mtu);
-            Box::new(match queues.is_empty() {
-                true => nic,
-                false => with_queues(nic, config, *device, queues, platform)?,
+            let mut devices = vec![*device];
+            devices.extend(queues);
+            let nic = nic.on_removed(give_up(platform, devices));
+            Box::new(match is_there && !queues.is_empty() {
+                false => nic,
+                true => with_queues(nic, config, *device, queues, platform)?,
             })
         }
         NicKind::Xdp {
@@ -64,9 +68,9 @@ pub fn nic(
             rings_slot,
             entries,
         } => {
-            let socket = xdp::Socket {
+            let socket = |fd| xdp::Socket {
                 device: *device,
-                fd: attach(&**platform, *device)?,
+                fd,
                 rings_slot: *rings_slot,
                 entries: *entries,
             };
@@ -74,11 +78,15 @@ pub fn nic(
                 Some(_) => eighth,
                 None => 2 * eighth,
             };
-            Box::new(xdp::nic(socket, area.span(), send_bytes, mtu, platform)?)
+            match attach_if_there(&**platform, *device)?.map(socket) {
+                Some(socket) => Box::new(xdp::nic(socket, area.span(), send_bytes, mtu, platform)?),
+                None => Box::new(TapNic::new(None, false, false, false, mtu)),
+            }
         }
         NicKind::Local { device, .. } => {
-            let fd = attach(&**platform, *device)?;
-            Box::new(TapNic::new(fd, true, true, true, mtu))
+            let fd = attach_if_there(&**platform, *device)?;
+            let nic = TapNic::new(fd, true, true, true, mtu);
+            Box::new(nic.on_removed(give_up(platform, vec![*device])))
         }
         NicKind::Sim {
             delay_us,

@@ -4,11 +4,12 @@ use crate::endpoint::{Echo, Shared, Sink, Source};
 use config::domain::{EndpointConfig, GuestVif, Offloads};
 use nic::Nic;
 use nic_linux::TapNic;
-use runtime::device::{attach, pcap};
+use runtime::device::{attach_if_there, give_up, pcap};
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;
 use stack::StackEndpoint;
+use std::rc::Rc;
 
 /// The endpoint that `config` describes, whose file lies in `file` if it has one, once for each
 /// queue of its interface.
@@ -20,7 +21,7 @@ use stack::StackEndpoint;
 /// # Errors
 /// Its device was refused, or is not what it should be.
 pub fn endpoints(
-    platform: &dyn Platform,
+    platform: &Rc<dyn Platform>,
     config: &GuestVif,
     file: Option<Area>,
 ) -> Result<Vec<Box<dyn Nic>>, StartError> {
@@ -36,7 +37,9 @@ pub fn endpoints(
         EndpointConfig::Tap { devices } => devices
             .iter()
             .map(|&device| {
-                let tap = TapNic::new(attach(platform, device)?, true, checksum, tso, mtu);
+                let fd = attach_if_there(&**platform, device)?;
+                let tap = TapNic::new(fd, true, checksum, tso, mtu);
+                let tap = tap.on_removed(give_up(platform, vec![device]));
                 Ok(Box::new(tap) as Box<dyn Nic>)
             })
             .collect::<Result<_, StartError>>()?,
@@ -66,7 +69,7 @@ pub fn endpoints(
             shared(Box::new(source), queue)
         }
         EndpointConfig::Echo {} => boxed((0..queues).map(|_| Echo::default())),
-        EndpointConfig::Pcap(files) => shared(pcap(platform, *files)?, 0),
+        EndpointConfig::Pcap(files) => shared(pcap(&**platform, *files)?, 0),
     })
 }
 

@@ -8,6 +8,7 @@ use nic::pcap::{Pace, PcapError, PcapNic, Reader, Writer};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 /// The descriptor of a device of this domain's.
 ///
@@ -17,6 +18,35 @@ pub fn attach(platform: &dyn Platform, device: u32) -> Result<OwnedFd, StartErro
     platform
         .attach(device)
         .map_err(|why| refused(&format!("device {device}"), why))
+}
+
+/// The descriptor of a device of this domain's, or `None` if the system has no device for it: the
+/// interface was removed before the domain started, and could not be made again.
+///
+/// # Errors
+/// The system refuses it for another reason.
+pub fn attach_if_there(
+    platform: &dyn Platform,
+    device: u32,
+) -> Result<Option<OwnedFd>, StartError> {
+    match platform.attach(device) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        attached => attached
+            .map(Some)
+            .map_err(|why| refused(&format!("device {device}"), why)),
+    }
+}
+
+/// Gives devices up whose interface was removed, so that no sleep ends because of them.
+#[must_use]
+pub fn give_up(platform: &Rc<dyn Platform>, devices: Vec<u32>) -> Box<dyn FnOnce()> {
+    let platform = Rc::clone(platform);
+    Box::new(move || {
+        for device in devices {
+            // A system that does not take it back waits for open descriptors alone.
+            let _ = platform.end(device);
+        }
+    })
 }
 
 /// A NIC that plays the capture file of one device and records to that of another.

@@ -28,6 +28,8 @@ pub enum StepKind {
     Change,
     /// The driver domain is started again with other NICs.
     Nics,
+    /// A domain is started again, so that an interface is made again that was removed.
+    Restart,
 }
 
 /// Why it does so.

@@ -13,6 +13,10 @@ pub struct DomainStatus {
     /// What is known of its ends before this one; none: it is not started again.
     #[serde(default)]
     pub restarts: Option<Restarts>,
+    /// Its interfaces that were removed, by their names: frames to and from them are dropped until
+    /// it is started again.
+    #[serde(default)]
+    pub removed: Vec<String>,
 }
 
 impl Deref for DomainStatus {

@@ -149,6 +149,7 @@ const BPF_COMMANDS: &[u64] = &[
     3,  // BPF_MAP_DELETE_ELEM
     4,  // BPF_MAP_GET_NEXT_KEY
     5,  // BPF_PROG_LOAD
+    15, // BPF_OBJ_GET_INFO_BY_FD, of a link: whether its interface was removed
     28, // BPF_LINK_CREATE
 ];
 

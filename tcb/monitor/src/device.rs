@@ -142,27 +142,25 @@ impl Devices {
         given
     }
 
-    /// A domain has done with a device for good, which is there in its table or not. From now on
-    /// its descriptor is not handed out.
+    /// Marks a device as given up by its domain. Its descriptor is not handed out any more.
     ///
     /// # Errors
-    /// ENOENT: it has no such device, or one that can be told nothing. EBUSY: its descriptor is
-    /// there, or about to be.
+    /// ENOENT: the domain has no such device. EBUSY: the domain has its descriptor, or is about to
+    /// get it.
     pub fn begin_end(
         &self,
         domain: DomId,
         number: u64,
         is_there: impl FnOnce() -> bool,
-    ) -> Result<(Arc<Device>, Arc<dyn DeviceControl>), Errno> {
+    ) -> Result<Arc<Device>, Errno> {
         // The look and the mark are one step: a hand-out is seen by one of them.
         let mut all = self.lock();
         let owned = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
-        let control = owned.device.control.clone().ok_or(Errno::NOENT)?;
         if owned.is_taken || is_there() {
             return Err(Errno::BUSY);
         }
         owned.is_taken = true;
-        Ok((Arc::clone(&owned.device), control))
+        Ok(Arc::clone(&owned.device))
     }
 
     /// A device is no more: it is closed, and its domain's epoll set knows it no longer.

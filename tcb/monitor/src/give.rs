@@ -102,7 +102,7 @@ mod tests {
     /// What the worker does when the domain has done with a device.
     fn end(machine: &Hypervisor, id: DomId, number: u64) {
         let shared = Arc::clone(&machine.shared);
-        let (ended, _) = shared.devices.begin_end(id, number, || false).unwrap();
+        let ended = shared.devices.begin_end(id, number, || false).unwrap();
         let slots = device::slots(&ended.pages).unwrap();
         shared.grants.lock().unreserve(id, &slots);
         shared.devices.remove(id, number);

@@ -65,13 +65,15 @@ fn a_device_without_control_is_handed_out_and_no_more() {
     };
     devices.insert(DomId(1), 0, mute, &epoll);
     assert_eq!(devices.tell(DomId(1), 0, [0, 0]), Err(Errno::NOENT));
-    let ended = devices.begin_end(DomId(1), 0, || false);
-    assert_eq!(ended.unwrap_err(), Errno::NOENT);
     let give = |number, given| devices.hand_out(DomId(1), number, |_| given);
     assert_eq!(give(1, Ok(())), Err(Errno::NOENT));
     assert_eq!(give(0, Err(Errno::BADF)), Err(Errno::BADF));
     assert_eq!(give(0, Ok(())), Ok(()));
     assert_eq!(give(0, Ok(())), Err(Errno::EXIST), "once");
+    let end = |number, is_there| devices.begin_end(DomId(1), number, || is_there).map(drop);
+    assert_eq!(end(1, false), Err(Errno::NOENT));
+    assert_eq!(end(0, true), Err(Errno::BUSY));
+    assert_eq!(end(0, false), Ok(()));
 }
 
 /// Also while somebody keeps a descriptor of its file.

@@ -11,7 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(500);
+pub(crate) const LOOK: Duration = Duration::from_millis(500);
+
+/// Returns whether the namespace that was found is the one of this identity.
+fn is_same(found: Option<NetnsPlace>, was: Identity) -> bool {
+    found.is_some_and(|[device, inode, _]| [device, inode] == was)
+}
 
 /// The namespace at `path`, if there is one.
 pub(crate) fn place(path: &Path) -> Option<NetnsPlace> {
@@ -53,6 +58,16 @@ impl Places {
         self.of.insert(unit, (netns::path(name), identity));
     }
 
+    /// Returns whether the path of a device's namespace still leads to that namespace. A device
+    /// without a path is in netd's own namespace, which stays.
+    pub(crate) fn is_there(&self, unit: u32, broker: &Broker) -> bool {
+        let Some((path, was)) = self.of.get(&unit) else {
+            return true;
+        };
+        let found = broker.places(&[path]).ok().and_then(|mut found| found.pop());
+        is_same(found.flatten(), *was)
+    }
+
     /// A device is no more.
     pub(crate) fn remove(&mut self, unit: u32) {
         self.of.remove(&unit);
@@ -79,9 +94,7 @@ impl Places {
             return Vec::new();
         };
         let all = self.of.iter().zip(found);
-        let gone = all.filter(|((_, (_, was)), now)| {
-            now.is_none_or(|[device, inode, _]| [device, inode] != *was)
-        });
+        let gone = all.filter(|((_, (_, was)), now)| !is_same(*now, *was));
         let lost: Vec<u32> = gone.map(|((unit, _), _)| *unit).collect();
         lost.iter().for_each(|unit| self.remove(*unit));
         lost
@@ -130,6 +143,10 @@ mod tests {
         std::fs::remove_file(name("goes")).unwrap();
         std::fs::write(name("new"), "").unwrap();
         std::fs::rename(name("new"), name("changes")).unwrap();
+        assert_eq!(
+            [1, 2, 3, 4].map(|unit| places.is_there(unit, &broker)),
+            [true, false, false, true]
+        );
         assert_eq!(places.look(&broker), [2, 3]);
         assert!(places.look(&broker).is_empty());
         assert!(places.wait().is_some());

@@ -1,7 +1,7 @@
 //! The core's tasks, one after another.
 
 use crate::broker::Broker;
-use crate::places::Places;
+use crate::places::{self, Places};
 use crate::told::{self, Units};
 use crate::unit::{self, Opened, Refusal, Unit};
 use abi::core::{Outcome, Record, Task};
@@ -9,10 +9,12 @@ use abi::machine::{Device, OpenedNotes, Opening, XdpQueue};
 use link::{Link, LinkError, Received, sealed};
 use netdev::netns;
 use rustix::event::PollFlags;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// Bytes that a description may have: of a queue with all its rules.
 const DESCRIPTION_MAX: usize = 16 << 20;
@@ -25,6 +27,10 @@ struct Serve {
     units: Units,
     broker: Arc<Broker>,
     places: Places,
+    /// Devices whose interface was removed, and which the core knows of.
+    removed: BTreeSet<u32>,
+    /// When interfaces were last looked for that no descriptor tells of.
+    looked: Instant,
     missing: Vec<String>,
     /// Closes what was closed.
     closing: Vec<JoinHandle<()>>,
@@ -42,6 +48,8 @@ impl Serve {
             units: Units::default(),
             broker,
             places: Places::default(),
+            removed: BTreeSet::new(),
+            looked: Instant::now(),
             missing,
             closing: Vec::new(),
         }
@@ -63,12 +71,15 @@ impl Serve {
 
     fn turn(&mut self) -> Result<(), LinkError> {
         for unit in self.places.lost(&self.broker) {
-            let message = Outcome::Lost { unit };
-            self.send(&Record { token: 0, message }, &[])?;
+            self.lose(unit, false)?;
+        }
+        for unit in self.look_for_wires() {
+            self.lose(unit, true)?;
         }
         let Some(received) = self.link.receive::<Task>()? else {
-            let wait = self.places.wait().map(|wait| wait.as_nanos() as u64);
-            self.link.wait(PollFlags::IN, wait);
+            for unit in self.wait() {
+                self.lose(unit, self.places.is_there(unit, &self.broker))?;
+            }
             return Ok(());
         };
         let token = received.record.token;
@@ -89,6 +100,46 @@ impl Serve {
         };
         let beside: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         self.send(&Record { token, message }, &beside)
+    }
+
+    /// Tells the core that a device is of no use any more.
+    fn lose(&mut self, unit: u32, is_removed: bool) -> Result<(), LinkError> {
+        self.removed.insert(unit);
+        let message = Outcome::Lost { unit, is_removed };
+        self.send(&Record { token: 0, message }, &[])
+    }
+
+    /// Waits for a task, for the next look at namespaces and wires, or until TAPs are removed.
+    /// Returns these.
+    fn wait(&self) -> Vec<u32> {
+        let units = self.units.lock().clone();
+        let watched = units
+            .iter()
+            .filter(|(unit, _)| !self.removed.contains(unit));
+        let watched = watched.filter_map(|(unit, of)| Some((Some(*unit), of.watched()?)));
+        // No event is asked for: the kernel reports errors all the same.
+        let watched = watched.map(|(unit, fd)| (unit, fd, PollFlags::empty()));
+        let mut sources = vec![(None, self.link.as_fd(), PollFlags::IN)];
+        sources.extend(watched);
+        let has_wires = units.values().any(|of| matches!(**of, Unit::Wire(_)));
+        let wires = has_wires.then(|| places::LOOK.saturating_sub(self.looked.elapsed()));
+        let wait = self.places.wait().into_iter().chain(wires).min();
+        let ready = link::wait_for(&sources, wait.map(|wait| wait.as_nanos() as u64));
+        ready.into_iter().flatten().collect()
+    }
+
+    /// Returns the wires whose interfaces were removed since the last look, if it is time for one.
+    fn look_for_wires(&mut self) -> Vec<u32> {
+        if self.looked.elapsed() < places::LOOK {
+            return Vec::new();
+        }
+        self.looked = Instant::now();
+        let units = self.units.lock().clone();
+        let known = units
+            .iter()
+            .filter(|(unit, _)| !self.removed.contains(unit));
+        let removed = known.filter(|(_, of)| of.is_removed());
+        removed.map(|(unit, _)| *unit).collect()
     }
 
     /// The core takes what is sent: it is waited for.
@@ -127,6 +178,7 @@ impl Serve {
             }
             Task::Close { unit } => {
                 self.places.remove(unit);
+                self.removed.remove(&unit);
                 let closed = self.units.lock().remove(&unit);
                 if let (None | Some(Unit::Stuck), Some(by)) = (closed.as_deref(), fds.first()) {
                     unit::remove(&opening(by)?);

@@ -195,6 +195,19 @@ impl Unit {
         settings.iter().map(|on| (*on).to_owned()).collect()
     }
 
+    /// The descriptor that reports an error once the interface was removed, if it has one.
+    pub(crate) fn watched(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Tap { last, .. } => Some(last.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// Whether the interface was removed that a device without such a descriptor is on.
+    pub(crate) fn is_removed(&self) -> bool {
+        matches!(self, Self::Wire(wire) if wire.is_removed())
+    }
+
     /// Whether it goes with its descriptors, and nothing else of the system's with it.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(self, Self::Tap { uplink: None, .. })

@@ -12,6 +12,7 @@ const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_MAP_GET_NEXT_KEY: libc::c_long = 4;
 const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_MAP_TYPE_HASH: u32 = 1;
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
@@ -321,6 +322,20 @@ fn attach(program: &OwnedFd, index: u32, attach_type: u32, flags: u32) -> io::Re
     unsafe { bpf_fd(BPF_LINK_CREATE, &attr) }
 }
 
+/// Whether the interface was removed that an XDP program's link is on.
+pub(super) fn is_removed(link: &OwnedFd) -> bool {
+    // The beginning of `struct bpf_link_info`: type, id, program, padding, the interface's index.
+    let mut info = [0u32; 5];
+    let attr = ObjectInfo {
+        fd: link.as_raw_fd() as u32,
+        bytes: size_of_val(&info) as u32,
+        info: info.as_mut_ptr() as u64,
+    };
+    // SAFETY: the kernel reads the attributes, and writes at most `bytes` bytes to `info`.
+    let told = unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &attr) };
+    told.is_ok() && matches!(info, [_, _, _, _, 0])
+}
+
 /// A map from keys of `key` bytes to u32s.
 #[derive(Debug)]
 pub(super) struct Map {
@@ -492,6 +507,14 @@ struct ProgLoad {
     license: u64,
     /// log_level, log_size; log_buf.
     rest: [u64; 2],
+}
+
+/// `bpf_attr` for BPF_OBJ_GET_INFO_BY_FD.
+#[repr(C)]
+struct ObjectInfo {
+    fd: u32,
+    bytes: u32,
+    info: u64,
 }
 
 #[repr(C)]

@@ -63,7 +63,7 @@ pub fn interfaces(
         let file = file(common.frames, first_of_file, vif.file_pages)?;
         first_of_file += vif.file_pages;
         let memory = file.map(|(memory, _)| memory);
-        let endpoints = devices::endpoints(&**platform, vif, memory)?;
+        let endpoints = devices::endpoints(platform, vif, memory)?;
         for (queue, (endpoint, &conn)) in endpoints.into_iter().zip(&vif.conns).enumerate() {
             let name = match vif.conns.len() {
                 1 => number.to_string(),

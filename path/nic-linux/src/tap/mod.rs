@@ -11,4 +11,4 @@ mod rx;
 mod tx;
 mod virtio;
 
-pub use nic::TapNic;
+pub use nic::{Removed, TapNic};

@@ -4,14 +4,22 @@ use super::queues::TapQueues;
 use super::{length, rx, tx};
 use nic::vmq::{MultiQueue, Steering, Vmq};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Takes a TAP's devices out of what its domain waits for, after its descriptors were closed.
+pub type Removed = Box<dyn FnOnce()>;
 
 /// A TAP. What [`Nic::rx`] has ready for the next frame (a small buffer, and with segmentation
 /// some large ones) is kept between calls, so that a call that finds no frame costs the pool
 /// nothing.
-#[derive(Debug)]
+///
+/// When its interface is removed it closes its descriptors. From then on it yields nothing and
+/// refuses every frame.
 pub struct TapNic {
-    fd: OwnedFd,
+    /// None once the interface was removed.
+    fd: Option<OwnedFd>,
+    /// Called once, when the interface was removed.
+    on_removed: Option<Removed>,
     vnet_header: bool,
     checksum: bool,
     tso: bool,
@@ -21,16 +29,31 @@ pub struct TapNic {
     queues: Option<MultiQueue<Box<dyn Steering>, TapQueues>>,
 }
 
+impl std::fmt::Debug for TapNic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TapNic")
+            .field("fd", &self.fd)
+            .finish_non_exhaustive()
+    }
+}
+
 impl TapNic {
-    /// A data path over `fd`. The other arguments must be what the TAP was set up with:
+    /// A data path over `fd`; without one, that of an interface that was removed. The other arguments must be what the TAP was set up with:
     /// `vnet_header` whether frames carry a virtio-net header of 10 bytes; `checksum` and `tso`
     /// which offloads both sides may leave to the other (without `vnet_header` there are none,
     /// and without `checksum` no `tso`); `mtu` in bytes of IP.
     #[must_use]
-    pub fn new(fd: OwnedFd, vnet_header: bool, checksum: bool, tso: bool, mtu: usize) -> Self {
+    pub fn new(
+        fd: impl Into<Option<OwnedFd>>,
+        vnet_header: bool,
+        checksum: bool,
+        tso: bool,
+        mtu: usize,
+    ) -> Self {
         let checksum = checksum && vnet_header;
         Self {
-            fd,
+            fd: fd.into(),
+            on_removed: None,
             vnet_header,
             checksum,
             tso: tso && checksum,
@@ -48,6 +71,26 @@ impl TapNic {
         let queues = TapQueues::new(fds, self.limits());
         self.queues = Some(MultiQueue::new(steering, queues));
         self
+    }
+
+    /// Has `removed` called when the interface was removed.
+    #[must_use]
+    pub fn on_removed(mut self, removed: Removed) -> Self {
+        self.on_removed = Some(removed);
+        self
+    }
+
+    /// The interface was removed. The descriptors are closed first: the system does not take a
+    /// device back that is still open.
+    fn close(&mut self, buffers: &mut dyn Buffers) {
+        self.rx.release(buffers);
+        self.fd = None;
+        if let Some(queues) = &mut self.queues {
+            queues.receive_mut().close();
+        }
+        if let Some(removed) = self.on_removed.take() {
+            removed();
+        }
     }
 
     fn limits(&self) -> rx::RxLimits {
@@ -71,12 +114,6 @@ impl TapNic {
     }
 }
 
-impl AsFd for TapNic {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
 impl Nic for TapNic {
     fn caps(&self) -> Caps {
         Caps {
@@ -94,7 +131,12 @@ impl Nic for TapNic {
         out: &mut Vec<Frame>,
     ) -> usize {
         let limits = self.limits();
-        self.rx.batch(self.fd.as_fd(), limits, budget, buffers, out)
+        let Some(fd) = &self.fd else { return 0 };
+        let taken = self.rx.batch(fd.as_fd(), limits, budget, buffers, out);
+        if self.rx.removed {
+            self.close(buffers);
+        }
+        taken
     }
 
     fn tx(&mut self, _now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
@@ -105,9 +147,13 @@ impl Nic for TapNic {
             max_frame: self.mtu.saturating_add(length::ETHERNET),
         };
         let mut report = TxReport::default();
+        let Some(fd) = &self.fd else {
+            report.refused = pick.len() as u32;
+            return report;
+        };
         for &index in pick {
             match frames.get(index as usize) {
-                Some(frame) => self.tx.one(self.fd.as_fd(), limits, frame, &mut report),
+                Some(frame) => self.tx.one(fd.as_fd(), limits, frame, &mut report),
                 None => report.refused += 1,
             }
         }
@@ -124,6 +170,7 @@ impl Nic for TapNic {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.rx.counters.list().to_vec();
+        all.push(("no_device", u64::from(self.fd.is_none())));
         all.extend(self.queues.iter().flat_map(|queues| queues.counters()));
         all
     }

@@ -8,17 +8,23 @@ use std::os::fd::{AsFd, OwnedFd};
 /// The receiving side of a TAP's queues.
 #[derive(Debug)]
 pub(super) struct TapQueues {
-    queues: Vec<(OwnedFd, Receiver)>,
+    /// Without a descriptor once the interface was removed.
+    queues: Vec<(Option<OwnedFd>, Receiver)>,
     limits: RxLimits,
 }
 
 impl TapQueues {
     pub(super) fn new(fds: Vec<OwnedFd>, limits: RxLimits) -> Self {
-        let queue = |fd| (fd, Receiver::default());
+        let queue = |fd| (Some(fd), Receiver::default());
         Self {
             queues: fds.into_iter().map(queue).collect(),
             limits,
         }
+    }
+
+    /// The interface was removed: closes the descriptors. Buffers stay until they are released.
+    pub(super) fn close(&mut self) {
+        self.queues.iter_mut().for_each(|(fd, _)| *fd = None);
     }
 }
 
@@ -36,8 +42,11 @@ impl Receive for TapQueues {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> Received {
-        let Some((fd, receiver)) = self.queues.get_mut(queue.0 as usize) else {
-            return Received::default();
+        let Some((Some(fd), receiver)) = self.queues.get_mut(queue.0 as usize) else {
+            return Received {
+                empty: true,
+                ..Received::default()
+            };
         };
         // What a guest has posted is answered in order.
         let limits = RxLimits {

@@ -54,6 +54,14 @@ impl RxCounters {
     }
 }
 
+/// Whether a read that failed so fails from now on.
+const fn is_final(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::EBADFD | libc::EBADF | libc::ENODEV | libc::ENXIO | libc::EIO
+    )
+}
+
 /// Why a frame that came is not handed on.
 enum Dropped {
     /// Its virtio header says something impossible, or it is shorter than an Ethernet header.
@@ -90,6 +98,9 @@ pub(super) struct Receiver {
     pub(super) starved: bool,
     /// Whether the last call ended because nothing was left.
     pub(super) empty: bool,
+    /// Whether the interface was removed: no call will ever find a frame again, and the descriptor
+    /// reports an error to every wait.
+    pub(super) removed: bool,
     pub(super) counters: RxCounters,
 }
 
@@ -106,6 +117,7 @@ impl Default for Receiver {
             has_large: false,
             starved: false,
             empty: false,
+            removed: false,
             counters: RxCounters::default(),
         }
     }
@@ -152,8 +164,9 @@ impl Receiver {
                     break;
                 }
                 Err(libc::EFAULT) => Err(Dropped::Fault),
-                Err(_) => {
+                Err(errno) => {
                     self.counters.error += 1;
+                    self.removed = is_final(errno);
                     break;
                 }
             };

@@ -13,6 +13,8 @@ use nic::{Buffer, BufferId, Buffers, Caps, Checksum, Frame, Gso, GsoKind, Nic, P
 use nic_linux::TapNic;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 use testing::{PATIENCE, wait_for, wait_until};
@@ -64,12 +66,7 @@ fn neighbour(namespace: &Namespace) {
             family, "neigh", "replace", address, "lladdr", mac, "dev", "tap0",
         ];
         let status = namespace
-            .enter(|| {
-                std::process::Command::new("ip")
-                    .args(arguments)
-                    .status()
-                    .unwrap()
-            })
+            .enter(|| Command::new("ip").args(arguments).status().unwrap())
             .unwrap();
         assert!(status.success());
     }
@@ -96,12 +93,7 @@ fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
     let fd = open_tap(&tap).unwrap();
     let show = |what: &'static [&'static str]| {
         let output = namespace
-            .enter(|| {
-                std::process::Command::new("ip")
-                    .args(what)
-                    .output()
-                    .unwrap()
-            })
+            .enter(|| Command::new("ip").args(what).output().unwrap())
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
@@ -275,6 +267,32 @@ fn frames_without_a_virtio_header_go_both_ways() {
     assert_eq!(supply.out, 1);
     nic.release(&mut supply);
     assert_eq!(supply.out, 0);
+}
+
+#[test]
+fn a_tap_whose_interface_was_removed_is_closed() {
+    let Some(namespace) = namespace() else { return };
+    let (told, closed) = mpsc::channel();
+    let nic = nic_of(&offloading(&namespace));
+    let mut nic = nic.on_removed(Box::new(move || told.send(()).unwrap()));
+    let mut supply = Supply::new(64, 40);
+    let mut frames = Vec::new();
+    nic.rx(0, 64, &mut supply, &mut frames);
+    assert!(closed.try_recv().is_err());
+    let delete = || Command::new("ip").args(["link", "del", "tap0"]).status();
+    assert!(namespace.enter(delete).unwrap().unwrap().success());
+    for _ in 0..2 {
+        assert_eq!(nic.rx(0, 64, &mut supply, &mut Vec::new()), 0);
+        let frame = frame_of(&udp4(7000, b"late", false), 4096);
+        let report = nic.tx(0, &[frame], &[0]);
+        assert_eq!((report.sent, report.refused), (0, 1));
+    }
+    assert_eq!(closed.iter().count(), 1, "it is told once");
+    assert!(nic.counters().contains(&("no_device", 1)));
+    frames
+        .iter_mut()
+        .for_each(|frame| frame.recycle(&mut supply));
+    assert_eq!(supply.out, 0, "no buffer is kept");
 }
 
 #[test]
@@ -520,7 +538,7 @@ fn an_interface_that_goes_down_is_an_error_not_an_end() {
     let set = |state: &'static str| {
         namespace
             .enter(|| {
-                std::process::Command::new("ip")
+                Command::new("ip")
                     .args(["link", "set", "tap0", state])
                     .status()
                     .unwrap()

@@ -108,6 +108,11 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
         }
     }
 
+    /// What receives.
+    pub fn receive_mut(&mut self) -> &mut R {
+        &mut self.receive
+    }
+
     /// An allocated queue.
     fn get(&self, queue: QueueId) -> Result<&Queue, VmqError> {
         let found = self.queues.get(queue.0 as usize);

@@ -207,11 +207,13 @@ messages! {
             /// The domain.
             domain: DomId,
         }
-        /// The network namespace that a device was made in is no more: see [`Outcome::Lost`]. Each
-        /// manager is told, as long as the device is open.
+        /// A device is of no use any more: see [`Outcome::Lost`]. The core sends it to each manager
+        /// while the device is open.
         7 Lost {
             /// The device.
             unit: u32,
+            /// Whether the interface was removed and its network namespace is still there.
+            is_removed: bool,
         }
     }
 }
@@ -319,11 +321,14 @@ messages! {
         }
         /// This may take as long as a grace period of the kernel's.
         7 Working {}
-        /// Of itself, without a token: where a device was made no network namespace is to be found
-        /// any more, or another one. Told once.
+        /// A device is of no use any more. netd sends it without a task and without a token, once
+        /// for each reason.
         8 Lost {
             /// The device.
             unit: u32,
+            /// Whether the interface was removed. Otherwise the name of its network namespace
+            /// stands for no namespace any more, or for another one.
+            is_removed: bool,
         }
     }
 }

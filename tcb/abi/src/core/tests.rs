@@ -96,12 +96,14 @@ fn every_message_survives_its_way() {
     let record = Record { token, message };
     assert_eq!(Record::decode(&record.encode()), Ok(record));
     let unit = u32::MAX;
-    let (token, message) = (0, Tell::Lost { unit });
-    let record = Record { token, message };
-    assert_eq!(Record::decode(&record.encode()), Ok(record));
-    let (token, message) = (0, Outcome::Lost { unit });
-    let record = Record { token, message };
-    assert_eq!(Record::decode(&record.encode()), Ok(record));
+    for is_removed in [false, true] {
+        let (token, message) = (0, Tell::Lost { unit, is_removed });
+        let record = Record { token, message };
+        assert_eq!(Record::decode(&record.encode()), Ok(record));
+        let (token, message) = (0, Outcome::Lost { unit, is_removed });
+        let record = Record { token, message };
+        assert_eq!(Record::decode(&record.encode()), Ok(record));
+    }
 }
 
 #[test]

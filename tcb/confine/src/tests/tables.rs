@@ -110,7 +110,7 @@ fn netd_has_the_rights_of_its_table() {
         (SYS_tgkill, When::Own(0)),
         (SYS_socket, When::OneOf(0, &[2, 16, 17, 44])),
         (SYS_setsockopt, When::Is(1, 263)),
-        (SYS_bpf, When::OneOf(0, &[0, 1, 2, 3, 4, 5, 28])),
+        (SYS_bpf, When::OneOf(0, &[0, 1, 2, 3, 4, 5, 15, 28])),
         (SYS_setns, When::Is(1, 0x4000_0000)),
         (SYS_unshare, When::Is(0, 0x4000_0000)),
     ];

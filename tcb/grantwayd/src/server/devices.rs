@@ -164,12 +164,12 @@ impl Core {
 
     /// netd has done something, or not. What nobody wants is left of `fds`.
     fn outcome(&mut self, record: Record<Outcome>, fds: &mut Fds) {
-        if let Outcome::Lost { unit } = record.message {
+        if let Outcome::Lost { unit, is_removed } = record.message {
             // What was closed meanwhile has no owner, and its number may be another one's soon.
             if let Some(open) = self.units.kept.get_mut(&unit)
-                && !std::mem::replace(&mut open.is_lost, true)
+                && open.lost.replace(is_removed) != Some(is_removed)
             {
-                self.tell(0, Tell::Lost { unit }, Vec::new());
+                self.tell(0, Tell::Lost { unit, is_removed }, Vec::new());
             }
             return;
         }

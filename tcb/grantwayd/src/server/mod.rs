@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use units::{Bound, SOCKETS, Units, copies};
+use units::{Bound, SOCKETS, Unit, Units, copies};
 
 /// How long each step of the end may take: domains end, devices are closed, helpers end by
 /// themselves. What one leaves of its time the next one has; what is left then ends with this
@@ -196,9 +196,10 @@ impl Core {
         }
         self.known.values_mut().for_each(|known| known.stage = None);
         self.tell_lives();
-        let lost = self.units.kept.iter().filter(|(_, open)| open.is_lost);
-        for unit in lost.map(|(&unit, _)| unit).collect::<Vec<_>>() {
-            self.tell(0, Tell::Lost { unit }, Vec::new());
+        let lost =
+            |(&unit, open): (_, &Unit)| open.lost.map(|is_removed| Tell::Lost { unit, is_removed });
+        for tell in self.units.kept.iter().filter_map(lost).collect::<Vec<_>>() {
+            self.tell(0, tell, Vec::new());
         }
     }
 

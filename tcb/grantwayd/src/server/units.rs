@@ -19,14 +19,14 @@ pub(super) struct Unit {
     /// … with these beside it: of a device what netd has to know, what domains are given, and what
     /// netd needs; of a socket itself, what netd has to know, and what it needs.
     pub(super) fds: Vec<OwnedFd>,
-    /// Whether its network namespace has gone: every manager is told.
-    pub(super) is_lost: bool,
+    /// Set once it is of no use any more, for every manager: see [`abi::core::Outcome::Lost`].
+    pub(super) lost: Option<bool>,
 }
 
 impl Unit {
     pub(super) fn new(task: Task, fds: Vec<OwnedFd>) -> Self {
-        let is_lost = false;
-        Self { task, fds, is_lost }
+        let lost = None;
+        Self { task, fds, lost }
     }
 
     /// It is closed, and a netd has all of it: what the next one would have to know of a device is

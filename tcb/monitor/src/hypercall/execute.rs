@@ -125,11 +125,11 @@ impl<S: AddressSpace> Server<S> {
         let at = i32::try_from(number).ok();
         let at = at.and_then(|number| fd::DEVICE.checked_add(number));
         let is_there = || at.is_none_or(|at| self.space.has_descriptor(at));
-        let (device, control) = match shared.devices.begin_end(self.id, number, is_there) {
+        let device = match shared.devices.begin_end(self.id, number, is_there) {
             Ok(ending) => ending,
             Err(errno) => return Ok(Err(errno)),
         };
-        control.end();
+        device.control.iter().for_each(|control| control.end());
         let ranges = device::slots(&device.pages).unwrap_or_default();
         let slots: Vec<_> = ranges.iter().cloned().flatten().map(Slot).collect();
         self.space.unmap(&slots).map_err(SpaceError::fatal)?;

@@ -19,7 +19,7 @@ use super::shared::{QUEUE, RingPages, XDP_DROP};
 use super::socket::Socket;
 use crate::bpf::{
     Assembler, Counters, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10,
-    REDIRECT_MAP, TAIL_CALL, attach_egress,
+    REDIRECT_MAP, TAIL_CALL, attach_egress, is_removed,
 };
 use crate::netlink::Netlink;
 use crate::steering::{self, KEY, look_up};
@@ -142,6 +142,11 @@ impl Paths {
     /// Keeps a program's link for as long as this lives.
     pub(super) fn keep(&mut self, link: OwnedFd) {
         self.links.push(link);
+    }
+
+    /// Whether the interface was removed.
+    pub(super) fn is_removed(&self) -> bool {
+        self.links.first().is_some_and(is_removed)
     }
 
     /// What comes by `queue` and may goes to `socket`.

@@ -431,6 +431,12 @@ impl Wire {
         }
     }
 
+    /// Whether the interface was removed.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.paths.is_removed()
+    }
+
     /// What this system could not provide, in words.
     #[must_use]
     pub fn lacks(&self) -> &[&'static str] {

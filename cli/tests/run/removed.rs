@@ -1,0 +1,31 @@
+//! An interface that the command removes.
+
+use crate::world::World;
+use rustix::process::Signal;
+use std::thread;
+use std::time::Duration;
+use testing::{cpu_ticks, wait_until};
+
+#[test]
+fn nobody_spins_when_the_interface_is_removed() {
+    let Some(world) = World::new(&[]) else { return };
+    let script = "ip link del eth0 && echo removed && exec sleep 1000";
+    let mut run = world.start(&["--", "sh", "-c", script]);
+    assert_eq!(run.line(), "removed");
+    let pids = || {
+        let all = world.processes().into_iter();
+        all.filter_map(|process| process.split(' ').next()?.parse().ok())
+    };
+    wait_until("a process spins", || {
+        let before: Vec<(u64, u64)> = pids().map(|pid| (pid, cpu_ticks(pid))).collect();
+        thread::sleep(Duration::from_secs(1));
+        // Core, netd, manager, driver, guest and the command itself.
+        assert!(before.len() > 5, "{before:?}");
+        before
+            .iter()
+            .all(|(pid, before)| cpu_ticks(*pid) - before < 33)
+    });
+    run.signal(Signal::TERM);
+    assert_eq!(run.finish().code, 143);
+    world.wait_until_clean();
+}

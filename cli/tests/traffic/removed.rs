@@ -1,0 +1,214 @@
+//! Interfaces that are removed under a machine that runs: nobody spins, everybody is told, and they
+//! are made again when they are asked for.
+
+use crate::attach::{NAMES, attach, domains, empty, hears, loses_interface, reaches};
+use crate::machine::{Machine, text};
+use crate::nics::{GUESTS, QUEUES, WIRE, on_af_xdp, reload, with_nic};
+use crate::processes::{domain, kill, pid};
+use crate::reload::{file_of, start};
+use serde_json::{Value, json};
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+use testing::{child_of, cpu_ticks, require, wait_for, wait_until};
+
+/// Waits for a second in which none of the machine's processes takes a third of a CPU.
+fn comes_to_rest(machine: &Machine) {
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    let helper = |name| wait_for("no helper", || child_of(core, name));
+    let mut pids = vec![core, helper("grantway-netd"), helper("grantway-manager")];
+    pids.extend(domains(machine).iter().map(|name| pid(machine, name)));
+    wait_until("a process spins", || {
+        let before: Vec<u64> = pids.iter().map(|pid| cpu_ticks(*pid)).collect();
+        thread::sleep(Duration::from_secs(1));
+        pids.iter()
+            .zip(before)
+            .all(|(pid, before)| cpu_ticks(*pid) - before < 33)
+    });
+}
+
+fn remove(machine: &Machine, place: usize) {
+    let run = machine.run(place, "ip", &["link", "del", NAMES[place]]);
+    assert!(run.status.success(), "{run:?}");
+}
+
+/// Waits until the machine says that a domain lacks exactly these interfaces.
+fn lacks(machine: &Machine, name: &str, interfaces: &[&str]) {
+    wait_until("it is not said", || {
+        domain(machine, name)["removed"] == json!(interfaces)
+    });
+}
+
+/// What is to be seen of a domain without its interface.
+fn is_told(machine: &Machine, name: &str, interface: &str) {
+    lacks(machine, name, &[interface]);
+    let status = text(&machine.grantway(&["status"]).stdout);
+    assert!(
+        status.contains(&format!("running, no device: {interface}")),
+        "{status}"
+    );
+    let metrics = text(&machine.grantway(&["metrics"]).stdout);
+    let gauge = format!("grantway_domain_removed_interfaces{{domain=\"{name}\"}} 1");
+    assert!(metrics.contains(&gauge), "{metrics}");
+    let log = fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap();
+    let line = format!("{name}: interface {interface} was removed");
+    assert_eq!(log.matches(&line).count(), 1, "{log}");
+}
+
+fn devices_gone(stat: &Value) -> u64 {
+    match stat {
+        Value::Object(all) => {
+            let own = all.get("no_device").and_then(Value::as_u64);
+            own.unwrap_or(0) + all.values().map(devices_gone).sum::<u64>()
+        }
+        _ => 0,
+    }
+}
+
+#[test]
+fn a_guest_without_its_interface_rests_and_gets_it_again() {
+    let Some(machine) = start(2) else { return };
+    reaches(&machine, 0, 1);
+    remove(&machine, 0);
+    is_told(&machine, "c0", "c0");
+    comes_to_rest(&machine);
+    assert_eq!(devices_gone(&machine.ask(&["stat", "c0"])), 1);
+    assert!(!hears(&machine, 1, 0));
+    // Whoever is started again meanwhile knows it, too.
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    for helper in ["grantway-manager", "grantway-netd"] {
+        assert!(kill(wait_for("no helper", || child_of(core, helper))));
+        lacks(&machine, "c0", &["c0"]);
+        comes_to_rest(&machine);
+    }
+    machine.ask(&["restart", "c0"]);
+    lacks(&machine, "c0", &[]);
+    reaches(&machine, 1, 0);
+    // By a reload, and by a death, as well.
+    remove(&machine, 0);
+    lacks(&machine, "c0", &["c0"]);
+    let file = file_of(&machine, &GUESTS);
+    assert_eq!(reload(&machine, &file), ["start c0 again: c0 was removed"]);
+    reaches(&machine, 1, 0);
+    assert!(reload(&machine, &file).is_empty());
+    remove(&machine, 0);
+    lacks(&machine, "c0", &["c0"]);
+    assert!(kill(pid(&machine, "c0")));
+    reaches(&machine, 1, 0);
+    lacks(&machine, "c0", &[]);
+    machine.end();
+}
+
+/// The kernel removes it with the namespace.
+#[test]
+fn an_interface_that_was_moved_and_went_is_noticed() {
+    let Some(machine) = start(2) else { return };
+    reaches(&machine, 0, 1);
+    let mut sleep = Command::new("unshare");
+    sleep.args(["--net", "sleep", "1000"]).stdin(Stdio::null());
+    let mut elsewhere = sleep.spawn().unwrap();
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    let there = format!("/proc/{}/ns/net", elsewhere.id());
+    wait_until("it has no namespace", || {
+        fs::read_link(&there).unwrap() != own
+    });
+    let to = elsewhere.id().to_string();
+    let run = machine.run(0, "ip", &["link", "set", "c0", "netns", &to]);
+    assert!(run.status.success(), "{run:?}");
+    elsewhere.kill().unwrap();
+    elsewhere.wait().unwrap();
+    is_told(&machine, "c0", "c0");
+    comes_to_rest(&machine);
+    machine.ask(&["restart", "c0"]);
+    reaches(&machine, 0, 1);
+    machine.end();
+}
+
+/// One that was attached by hand stays, too, as long as its namespace does.
+#[test]
+fn an_attached_guest_without_its_interface_stays() {
+    let Some(machine) = empty(&["ping", "ip"]) else {
+        return;
+    };
+    for place in [0, 1] {
+        attach(&machine, place);
+    }
+    reaches(&machine, 0, 1);
+    remove(&machine, 0);
+    is_told(&machine, "c0", "c0");
+    comes_to_rest(&machine);
+    machine.ask(&["restart", "c0"]);
+    reaches(&machine, 0, 1);
+    machine.end();
+}
+
+/// Somebody else has the name now: the guest goes on without it.
+#[test]
+fn an_interface_whose_name_is_taken_is_left_out() {
+    let Some(machine) = start(2) else { return };
+    remove(&machine, 0);
+    lacks(&machine, "c0", &["c0"]);
+    let ip = |words: &[&str]| assert!(machine.run(0, "ip", words).status.success());
+    ip(&["link", "add", "c0", "type", "dummy"]);
+    machine.ask(&["restart", "c0"]);
+    lacks(&machine, "c0", &["c0"]);
+    let log = fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap();
+    assert!(log.contains("c0: goes without an interface: "), "{log}");
+    comes_to_rest(&machine);
+    ip(&["link", "del", "c0"]);
+    machine.ask(&["restart", "c0"]);
+    reaches(&machine, 0, 1);
+    machine.end();
+}
+
+/// The NIC's interface is removed; the same file makes it again.
+fn nic_is_made_again(machine: Machine, with: &str) {
+    reload(&machine, with);
+    reaches(&machine, WIRE, 0);
+    for _ in 0..2 {
+        remove(&machine, WIRE);
+        is_told(&machine, "driver", NAMES[WIRE]);
+        comes_to_rest(&machine);
+        // Guests are none the worse for it.
+        reaches(&machine, 0, 1);
+        let steps = reload(&machine, with);
+        assert_eq!(
+            steps,
+            [format!("start driver again: {} was removed", NAMES[WIRE])]
+        );
+        lacks(&machine, "driver", &[]);
+        reaches(&machine, WIRE, 0);
+        reaches(&machine, WIRE, 1);
+        fs::write(machine.folder.path().join("run/grantway.log"), "").unwrap();
+    }
+    remove(&machine, WIRE);
+    lacks(&machine, "driver", &[NAMES[WIRE]]);
+    // It is not in the file any more: it is nobody's.
+    reload(&machine, &file_of(&machine, &GUESTS));
+    lacks(&machine, "driver", &[]);
+    loses_interface(&machine, WIRE);
+    machine.end();
+}
+
+#[test]
+fn a_nic_whose_interface_was_removed_is_made_again() {
+    let Some(machine) = start(2) else { return };
+    let with = with_nic(&machine, "");
+    nic_is_made_again(machine, &with);
+}
+
+#[test]
+fn a_nic_with_queues_that_was_removed_is_made_again() {
+    let Some(machine) = start(2) else { return };
+    let with = with_nic(&machine, QUEUES);
+    nic_is_made_again(machine, &with);
+}
+
+#[test]
+fn a_nic_on_af_xdp_that_was_removed_is_made_again() {
+    require!(af_xdp);
+    let Some(machine) = start(2) else { return };
+    let with = on_af_xdp(&with_nic(&machine, ""));
+    nic_is_made_again(machine, &with);
+}
