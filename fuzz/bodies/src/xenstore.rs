@@ -139,7 +139,7 @@ impl Fetch for Granted<'_> {
             .iter_mut()
             .zip(from)
             .for_each(|(to, from)| *to = *from % 6);
-        gref % 3 != 0
+        !gref.is_multiple_of(3)
     }
 }
 
