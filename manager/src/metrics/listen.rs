@@ -1,5 +1,9 @@
-//! Connections of who reads metrics: at most [`CONNECTIONS_MAX`], each with one request of bounded
-//! length and a deadline. Nobody is waited for.
+//! Connections that read metrics: at most [`CONNECTIONS_MAX`] for each listener, each with one
+//! request of bounded length and a deadline. The connections of the port, where the kernel names no
+//! user, take no place of the socket's, which is root's and the machine's user's.
+//!
+//! Where no place is free, the connection that has waited longest without a whole request yields
+//! its place to a newcomer at once, and one that does not read its answer after [`UNREAD`].
 
 use super::gather::Trouble;
 use super::request::{self, Asked, REQUEST_MAX};
@@ -13,8 +17,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Connections at a time; further ones wait.
-const CONNECTIONS_MAX: usize = 16;
+/// Connections of a listener at a time; further ones wait until one ends or yields.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a connection may leave its answer unread before it yields to a newcomer.
+const UNREAD: Duration = Duration::from_millis(100);
 /// How long a request may take to come, and an answer to be taken.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks at a listener that cannot be accepted from.
@@ -62,23 +68,40 @@ impl Listener {
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,
+    /// The place of its listener.
+    listener: usize,
     input: Vec<u8>,
     /// The answer, once there is one, and how much of it was sent.
     output: Vec<u8>,
     sent: usize,
-    until: Instant,
+    /// When it was accepted, or its answer was begun.
+    since: Instant,
     is_over: bool,
 }
 
 impl Connection {
-    fn new(socket: OwnedFd) -> Self {
+    fn new(socket: OwnedFd, listener: usize) -> Self {
         Self {
             socket,
+            listener,
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
-            until: Instant::now() + PATIENCE,
+            since: Instant::now(),
             is_over: false,
+        }
+    }
+
+    /// When it is hung up on.
+    fn until(&self) -> Instant {
+        self.since + PATIENCE
+    }
+
+    /// The time from which it yields its place to a newcomer.
+    fn yields(&self) -> Instant {
+        match self.output.is_empty() {
+            true => self.since,
+            false => self.since + UNREAD,
         }
     }
 
@@ -111,7 +134,7 @@ impl Connection {
     fn answer(&mut self, answer: Vec<u8>) {
         self.input = Vec::new();
         self.output = answer;
-        self.until = Instant::now() + PATIENCE;
+        self.since = Instant::now();
         self.send();
     }
 
@@ -146,7 +169,7 @@ pub(crate) fn serve(
     let mut not_before = Instant::now();
     loop {
         let now = Instant::now();
-        connections.retain(|connection| !connection.is_over && now < connection.until);
+        connections.retain(|connection| !connection.is_over && now < connection.until());
         for ready in wait(listeners, &connections, not_before) {
             match ready {
                 ReadySocket::Connection(place) => {
@@ -157,7 +180,11 @@ pub(crate) fn serve(
                     }
                 }
                 ReadySocket::Listener(place) => match listeners.get(place).map(Listener::accept) {
-                    Some(Ok(socket)) => connections.extend(socket.map(Connection::new)),
+                    Some(Ok(Some(socket))) => {
+                        make_room(&mut connections, place);
+                        connections.push(Connection::new(socket, place));
+                    }
+                    Some(Ok(None)) => {}
                     // Of descriptors, say: it would be ready again at once.
                     Some(Err(_)) => not_before = Instant::now() + PAUSE,
                     None => {}
@@ -167,8 +194,27 @@ pub(crate) fn serve(
     }
 }
 
-/// What is ready, at the next deadline at the latest; connections come first. Listeners are looked
-/// at from `not_before` on, if there is room for what each of them may bring.
+/// The connection of a listener that yields its place first, and from when on, if no place of that
+/// listener is free.
+fn first_to_yield(connections: &[Connection], listener: usize) -> Option<(Instant, usize)> {
+    let own = connections.iter().enumerate();
+    let own = own.filter(|(_, connection)| connection.listener == listener);
+    let is_full = own.clone().count() >= CONNECTIONS_MAX;
+    let yields = own.map(|(place, connection)| (connection.yields(), place));
+    yields.min().filter(|_| is_full)
+}
+
+/// Hangs up on the connection that yields its place to a newcomer, if no place is free.
+fn make_room(connections: &mut Vec<Connection>, listener: usize) {
+    if let Some((at, place)) = first_to_yield(connections, listener)
+        && at <= Instant::now()
+    {
+        connections.remove(place);
+    }
+}
+
+/// Waits until something is ready, at most until the next deadline. Connections are first. Each
+/// listener is polled from `not_before` on, and when it has a place for a newcomer.
 fn wait(
     listeners: &[Listener],
     connections: &[Connection],
@@ -180,17 +226,18 @@ fn wait(
         (ReadySocket::Connection(place), fd, connection.waits_for())
     });
     let mut sources: Vec<_> = connected.collect();
-    let has_room = connections.len() + listeners.len() <= CONNECTIONS_MAX;
-    if has_room && now >= not_before {
-        let listening = listeners.iter().enumerate();
-        sources.extend(listening.map(|(place, listener)| {
-            let fd = listener.socket.as_fd();
-            (ReadySocket::Listener(place), fd, PollFlags::IN)
-        }));
+    let mut deadlines: Vec<Instant> = connections.iter().map(Connection::until).collect();
+    for (place, listener) in listeners.iter().enumerate() {
+        let yields = first_to_yield(connections, place).map(|(at, _)| at);
+        let from = yields.map_or(not_before, |at| at.max(not_before));
+        if now < from {
+            deadlines.push(from);
+            continue;
+        }
+        let fd = listener.socket.as_fd();
+        sources.push((ReadySocket::Listener(place), fd, PollFlags::IN));
     }
-    let deadlines = connections.iter().map(|connection| connection.until);
-    let deadlines = deadlines.chain((now < not_before).then_some(not_before));
-    let next = deadlines.min();
+    let next = deadlines.into_iter().min();
     let timeout_ns = next.map(|at| at.saturating_duration_since(now).as_nanos() as u64);
     link::wait_for(&sources, timeout_ns)
 }

@@ -208,13 +208,33 @@ fn slow_clients_delay_no_others() {
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     drop(silent);
-    // More than are served at a time: the others wait until those go.
-    let many: Vec<UnixStream> = (0..40)
-        .map(|_| UnixStream::connect(&path).unwrap())
+}
+
+/// More connections than places: the silent ones and those with half a request yield at once.
+#[test]
+fn connections_without_a_request_hold_no_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = served(dir.path(), &[]);
+    let many: Vec<UnixStream> = (0..100)
+        .map(|n| {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            let part = ["", "GET /metrics"][n % 2];
+            stream.write_all(part.as_bytes()).unwrap();
+            stream
+        })
         .collect();
-    let waiting = thread::spawn(move || get(&path, "GET /metrics HTTP/1.1\r\n\r\n"));
+    let began = Instant::now();
+    for _ in 0..10 {
+        let answer = get(&path, "GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    // One that did not yield would keep its place for 5 s.
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
     drop(many);
-    assert!(waiting.join().unwrap().starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
