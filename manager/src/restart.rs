@@ -64,6 +64,8 @@ pub(crate) struct Restart {
     trouble: String,
     /// Whether the next start was asked for: it comes without a pause.
     is_asked: bool,
+    /// Whether the next start waits for [`Restart::ask`].
+    is_held: bool,
 }
 
 /// Something to be noted.
@@ -87,6 +89,7 @@ impl Restart {
             given: 0,
             trouble: String::new(),
             is_asked: false,
+            is_held: false,
         }
     }
 
@@ -120,6 +123,7 @@ impl Restart {
     /// The domain shall be ended and started again, now.
     pub(crate) fn ask(&mut self) {
         self.is_asked = true;
+        self.is_held = false;
         // One that waits for its devices may have been built of something else.
         self.built = None;
         self.known.in_a_row = 0;
@@ -127,6 +131,17 @@ impl Restart {
         if let State::Down { start_ns, .. } = &mut self.state {
             *start_ns = 0;
         }
+    }
+
+    /// As [`Restart::ask`] for an end, but the start waits for the next `ask`.
+    pub(crate) fn hold(&mut self) {
+        self.ask();
+        self.is_held = true;
+    }
+
+    /// Whether its start waits for [`Restart::ask`].
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held
     }
 
     /// Why it will not be up soon, since it was asked for, if so.
@@ -145,7 +160,9 @@ impl Restart {
     /// When it wants to be looked at, if the domain's end and connections do not tell.
     pub(crate) fn due_ns(&self, world: &World) -> Option<u64> {
         match self.state {
-            State::Down { start_ns, .. } if self.has_no_process(world) => Some(start_ns),
+            State::Down { start_ns, .. } if !self.is_held && self.has_no_process(world) => {
+                Some(start_ns)
+            }
             _ => None,
         }
     }
@@ -170,7 +187,8 @@ impl Restart {
         world.stage(world.id(self.place)?)
     }
 
-    fn has_no_process(&self, world: &World) -> bool {
+    /// Whether nothing of its process is left.
+    pub(crate) fn has_no_process(&self, world: &World) -> bool {
         matches!(self.stage(world), Some(Stage::Gone | Stage::Built))
     }
 
@@ -197,7 +215,7 @@ impl Restart {
                 died_ns,
                 start_ns,
                 release_ns,
-            } if now_ns >= start_ns && self.has_no_process(world) => {
+            } if !self.is_held && now_ns >= start_ns && self.has_no_process(world) => {
                 self.start(core, world, (died_ns, release_ns), now_ns)
             }
             _ => Vec::new(),

@@ -116,6 +116,8 @@ pub(super) enum Progress {
     Refitting(Refit),
     /// A domain is started again, so that its interface is made again.
     Remaking(Refit),
+    /// The driver domain runs, and connects to its guests until the time given.
+    Connecting(u64),
     /// It is done, or why not.
     Over(Result<(), String>),
 }
@@ -134,6 +136,8 @@ pub(super) struct Refit {
     /// By the domain's place, how often it had been started again before.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) began_ns: u64,
+    /// Whether the workers end now and start by the next step, which has NICs, too.
+    pub(super) is_held: bool,
 }
 
 impl Reload {
@@ -149,6 +153,7 @@ impl Reload {
             Progress::Refitting(refit) | Progress::Remaking(refit) => {
                 Some(refit.began_ns.saturating_add(UP_NS))
             }
+            Progress::Connecting(until) => Some(*until),
             Progress::Between | Progress::Over(_) => Some(0),
         }
     }

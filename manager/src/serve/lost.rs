@@ -74,6 +74,7 @@ impl Server<'_> {
             reload.progress = Progress::Remaking(Refit {
                 starts,
                 began_ns: now,
+                is_held: false,
             });
         }
         Ok(())

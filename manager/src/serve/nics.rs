@@ -2,6 +2,9 @@
 //! from now on. What comes is opened before, what goes is closed after that. Until all workers are
 //! there again the way back is kept: they get the NICs that they had if they do not come back, or
 //! if the next manager finds it half done.
+//!
+//! Where NICs go and others come, the workers start once: they end in the first step, and start in
+//! the second. A reload is answered when they are connected to their guests again.
 
 use super::Server;
 use super::attach::live_config;
@@ -14,6 +17,9 @@ use abi::core::{Ask, Stage, Text};
 use abi::journal::Level;
 use config::live::NicsStep;
 use shmem::time::monotonic_ns;
+
+/// How long the answer waits for the workers' connections to guests.
+const CONNECT_NS: u64 = 5_000_000_000;
 
 impl Server<'_> {
     /// Begins a step of a reload after which there are these NICs.
@@ -32,11 +38,14 @@ impl Server<'_> {
             return Err(why);
         }
         self.config = Some(config);
-        let starts = self.restart_workers();
+        let next = self.reload.as_ref().and_then(|reload| reload.left.front());
+        let is_held = next.is_some_and(|step| step.nics.is_some());
+        let starts = self.restart_workers(is_held);
         if let Some(reload) = &mut self.reload {
             reload.progress = Progress::Refitting(Refit {
                 starts,
                 began_ns: now,
+                is_held,
             });
         }
         Ok(())
@@ -67,8 +76,9 @@ impl Server<'_> {
         self.close_refitted();
     }
 
-    /// Has each worker end and start again; how often each had been started before.
-    fn restart_workers(&mut self) -> Vec<(usize, u64)> {
+    /// Has each worker end and start again, or only end if `is_held`. Returns how often each had
+    /// been started before.
+    fn restart_workers(&mut self, is_held: bool) -> Vec<(usize, u64)> {
         let workers = self.world.shape().workers();
         let mut starts = Vec::new();
         self.kept.look_again();
@@ -77,7 +87,10 @@ impl Server<'_> {
             if !workers.contains(&place) {
                 continue;
             }
-            restart.ask();
+            match is_held {
+                true => restart.hold(),
+                false => restart.ask(),
+            }
             starts.push((place, restart.known().count));
             let id = self.world.id(place);
             let lives = |stage: Stage| !stage.is_over();
@@ -102,14 +115,20 @@ impl Server<'_> {
             let id = self.world.id(place);
             id.is_some_and(|id| self.world.stage(id) == Some(Stage::Running))
         };
-        let is_back = |(place, before): &(usize, u64)| {
-            find(*place).is_none_or(|one| runs(*place) && one.known().count > *before)
+        let is_done = |(place, before): &(usize, u64)| {
+            find(*place).is_none_or(|one| match refit.is_held {
+                true => one.has_no_process(&self.world),
+                false => runs(*place) && one.known().count > *before,
+            })
         };
-        if refit.starts.iter().all(is_back) {
+        if refit.starts.iter().all(is_done) {
             self.refitted(false);
+            if refit.is_held {
+                return Some(Ok(()));
+            }
             self.log
                 .line(Level::Info, "grantwayd", "driver: it has other NICs");
-            return Some(Ok(()));
+            return self.connect_turn(now.saturating_add(CONNECT_NS), now);
         }
         let mut workers = refit.starts.iter().filter_map(|(place, _)| find(*place));
         let failure = workers.find_map(Restart::failure);
@@ -117,13 +136,28 @@ impl Server<'_> {
         let is_late = now >= refit.began_ns.saturating_add(UP_NS);
         if let Some(why) = failure.or_else(|| is_late.then(late)) {
             // Who has what goes is to be gone first.
-            self.restart_workers();
+            self.restart_workers(false);
             self.refitted(true);
             let why = format!("the driver domain {why}; it gets the NICs again that it had");
             return Some(Err(why));
         }
         if let Some(reload) = &mut self.reload {
             reload.progress = Progress::Refitting(refit);
+        }
+        None
+    }
+
+    /// Returns `Some` when the workers are connected to their guests, or at `until`: guests that do
+    /// not connect cannot hold the answer up.
+    pub(super) fn connect_turn(&mut self, until: u64, now: u64) -> Option<Result<(), String>> {
+        let workers = self.world.shape().workers();
+        let mut restarts = self.restarts.iter();
+        let is_up = restarts.all(|one| one.is_up() || !workers.contains(&one.place()));
+        if is_up || now >= until {
+            return Some(Ok(()));
+        }
+        if let Some(reload) = &mut self.reload {
+            reload.progress = Progress::Connecting(until);
         }
         None
     }
@@ -148,7 +182,7 @@ impl Server<'_> {
             let line = "driver: it gets the NICs again that it had: its manager has ended";
             self.log.line(Level::Warning, "grantwayd", line);
         }
-        self.restart_workers();
+        self.restart_workers(false);
         self.close_refitted();
     }
 }

@@ -103,6 +103,10 @@ impl Server<'_> {
                     None => return,
                     done => done,
                 },
+                Progress::Connecting(until) => match self.connect_turn(until, now) {
+                    None => return,
+                    done => done,
+                },
             };
             if let Some(Err(why)) = outcome {
                 return self.end_reload(Some(why), now);
@@ -193,6 +197,10 @@ impl Server<'_> {
         let Some(reload) = self.reload.take() else {
             return;
         };
+        // The step that would have started them did not come about.
+        for restart in self.restarts.iter_mut().filter(|restart| restart.is_held()) {
+            restart.ask();
+        }
         let mut answer = reload.answer;
         let (done, all) = (answer.done, answer.steps.len());
         let failed_step = answer.steps.get(done);
