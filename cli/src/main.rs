@@ -120,7 +120,10 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Attach { newcomer, which } => live::attach(&which.name, &newcomer, json),
         Command::Detach { guests, which } => live::detach(&which.name, &guests, json),
         Command::Reload(args) => reload::reload(&args, json),
-        Command::Demo { quick, sim } => demo::run(&DemoArgs { json, quick, sim }),
+        Command::Demo { quick, sim } => {
+            client::check_smallest()?;
+            demo::run(&DemoArgs { json, quick, sim })
+        }
         Command::Exp { list: true, .. } => output::list_plans(json),
         Command::Exp {
             plan,

@@ -74,6 +74,7 @@ const INSIDE: &str = "GRANTWAY_UP_INSIDE";
 /// `grantway up`.
 pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
     let (config, mut machine) = load(options)?;
+    client::check_limits(&machine)?;
     machine.access = host::access(&config)?;
     if host::needs_xdp(&config) {
         netdev::xdp::probe()

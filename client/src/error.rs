@@ -36,6 +36,18 @@ pub enum Error {
         /// What was tried.
         what: String,
     },
+    /// A limit of this process is too low for the machine.
+    #[error("the limit of {what} is {limit}, and the machine needs {need}{used}: raise it")]
+    Limit {
+        /// The limit, and how it is shown.
+        what: &'static str,
+        /// Its value.
+        limit: u64,
+        /// The value that it must have.
+        need: u64,
+        /// How much of that is in use, if anything, after a comma.
+        used: String,
+    },
     /// The runtime directory belongs to somebody else, or others may change what is in it.
     #[error(
         "{0} is not a directory that this user alone may change: remove it, or set {var} to \
@@ -108,6 +120,7 @@ impl Error {
                 | Self::Start {
                     cannot_run_here: true,
                     ..
+                | Self::Limit { .. }
                 }
         )
     }

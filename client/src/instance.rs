@@ -4,8 +4,9 @@ use crate::Error;
 use crate::control::ask;
 use crate::left;
 use crate::log::{last_words_at, open_log};
+use crate::limits::check_limits;
 use crate::metrics::{self, MetricsFormat};
-use crate::process::{raise_descriptor_limit, wait_child};
+use crate::process::wait_child;
 use crate::runtime::{
     MONITOR, check_name, clear_stale, find, lock_of, names, program_path, runtime_dir,
 };
@@ -119,6 +120,7 @@ impl Instance {
     /// time; nothing is left running then.
     pub fn start(machine: &Machine, options: &Options) -> Result<Self, Error> {
         check_name(&machine.name)?;
+        check_limits(machine)?;
         let program = program_path(options.program)?;
         let dir = runtime_dir()?;
         let socket = dir.join(format!("{}.sock", machine.name));
@@ -169,7 +171,6 @@ impl Instance {
             // However this process ends, the machine ends with it.
             command.arg("--with-reader");
         }
-        raise_descriptor_limit();
         let child = command
             .spawn()
             .map_err(|e| Error::io(format!("start {}", program.display()), e))?;

@@ -1,18 +1,8 @@
 //! Processes that end.
 
-use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs;
 use std::process::Child;
 use std::time::{Duration, Instant};
-
-/// Has this process, and who it starts, hold as many descriptors as it may: each domain costs the
-/// monitor about a dozen, and the customary limit is reached with 64 guests.
-pub(crate) fn raise_descriptor_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // Without it a smaller machine still fits; a larger one is told what it ran out of.
-    let _ = setrlimit(Resource::Nofile, limit);
-}
 
 /// Wait until a child has ended; false: not in time.
 pub(crate) fn wait_child(child: &mut Child, limit: Duration) -> bool {

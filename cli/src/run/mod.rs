@@ -73,6 +73,7 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
         };
         return ready.run(args, json);
     }
+    client::check_smallest()?;
     host::tun().map_err(|e| Failure::CannotRun(format!("/dev/net/tun cannot be opened ({e})")))?;
     let home = home::find(args)?;
     let signals = signals::watch().context("signals")?;

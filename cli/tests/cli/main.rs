@@ -6,6 +6,7 @@ mod dashboard;
 mod exp;
 mod left;
 mod machine;
+mod limits;
 mod metrics;
 mod pcapng;
 mod place;

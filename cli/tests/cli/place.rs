@@ -279,6 +279,18 @@ impl Place {
         Run::new(output_of(child, LONGEST))
     }
 
+    /// Runs it to its end as a user, under a limit as `prlimit` takes it.
+    pub(crate) fn run_limited(&self, user: u32, limit: &str, args: &[&str]) -> Run {
+        let mut prlimit = Command::new("prlimit");
+        prlimit
+            .arg(limit)
+            .arg(self.path("grantway"))
+            .uid(user)
+            .gid(user);
+        let child = self.command_by(prlimit, args).spawn().unwrap();
+        Run::new(child.wait_with_output().unwrap())
+    }
+
     /// Starts it, with its output going to the file `out`.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
         self.start_with(args, &[])
