@@ -125,6 +125,7 @@ pub(crate) fn attach(name: &str, newcomer: &Newcomer, as_json: bool) -> anyhow::
     let guest = newcomer.section()?;
     let instance = Instance::connect(name)?;
     let attached = instance.attach(guest).map_err(output::refused)?;
+    attached.warning.iter().for_each(|w| output::warn(w));
     if as_json {
         return output::json(&json!(attached));
     }
@@ -141,6 +142,7 @@ pub(crate) fn detach(name: &str, guests: &[String], as_json: bool) -> anyhow::Re
     let instance = Instance::connect(name)?;
     for guest in guests {
         let detached = instance.detach(guest).map_err(output::refused)?;
+        detached.warning.iter().for_each(|w| output::warn(w));
         let ms = detached.took_ns as f64 / 1e6;
         match as_json {
             true => output::json(&json!(detached))?,

@@ -45,6 +45,7 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
         true => plan,
         false => instance.reload(sources, false).map_err(refused)?,
     };
+    outcome.warning.iter().for_each(|w| output::warn(w));
     if as_json {
         output::json(&json!(outcome))?;
     } else {

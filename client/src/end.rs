@@ -3,7 +3,7 @@
 use crate::control::ask;
 use crate::process::{children, is_over, wait_child, wait_until};
 use crate::{Error, Instance, metrics};
-use abi::machine::Control;
+use abi::machine::{Control, Ended};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,7 +23,8 @@ impl Instance {
     /// End every domain and the monitor, and wait until they are gone.
     ///
     /// # Errors
-    /// The monitor does not answer: one that this value started is killed all the same.
+    /// The monitor does not answer: one that this value started is killed all the same. Or it has
+    /// ended, and what was attached could not be forgotten ([`Error::NotForgotten`]).
     pub fn down(mut self) -> Result<(), Error> {
         self.end(DOWN)
     }
@@ -123,7 +124,7 @@ impl Instance {
             Some(pid) => Some(pid),
             None => self.core_seen()?,
         };
-        let asked = ask::<serde_json::Value>(&self.socket, &Control::Down, limit);
+        let asked = ask::<Ended>(&self.socket, &Control::Down, limit);
         let left = limit.saturating_sub(start.elapsed());
         let ended = match &mut self.child {
             Some(child) => {
@@ -157,6 +158,9 @@ impl Instance {
             // It was on its way out by itself: the end that we wanted.
             Err(Error::Io { .. }) if ended => Ok(()),
             Err(e) => Err(e),
+            Ok(Ended {
+                warning: Some(warning),
+            }) if ended => Err(Error::NotForgotten(warning)),
             Ok(_) if ended => Ok(()),
             Ok(_) => Err(Error::Late {
                 what: "the end of the monitor".to_owned(),

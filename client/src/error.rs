@@ -86,6 +86,9 @@ pub enum Error {
     /// The monitor or a domain refused a request.
     #[error("{0}")]
     Refused(String),
+    /// The machine has ended, and guests that were attached to it could not be forgotten.
+    #[error("the machine has ended, but {0}")]
+    NotForgotten(String),
     /// An answer that makes no sense.
     #[error("the monitor's answer makes no sense: {0}")]
     Nonsense(String),
@@ -117,10 +120,10 @@ impl Error {
             Self::NoDaemon(_)
                 | Self::Denied { .. }
                 | Self::NotOurs(_)
+                | Self::Limit { .. }
                 | Self::Start {
                     cannot_run_here: true,
                     ..
-                | Self::Limit { .. }
                 }
         )
     }

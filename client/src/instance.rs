@@ -1,10 +1,11 @@
 //! One running machine.
 
 use crate::Error;
+use crate::acl;
 use crate::control::ask;
 use crate::left;
-use crate::log::{last_words_at, open_log};
 use crate::limits::check_limits;
+use crate::log::{last_words_at, open_log};
 use crate::metrics::{self, MetricsFormat};
 use crate::process::wait_child;
 use crate::runtime::{
@@ -17,9 +18,8 @@ use abi::mailbox::Request;
 use abi::reload::{Reloaded, SourceFile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ impl Instance {
         };
         let up_ms = starting.wait(&machine, options.limit)?;
         if machine.access != Access::default() {
-            open_to_groups(&dir, &socket)?;
+            acl::open_to_groups(&dir, &socket, &machine.access)?;
         }
         drop(lock);
         let pid = starting.pid;
@@ -355,16 +355,6 @@ impl Instance {
     pub fn reload(&self, files: Vec<SourceFile>, dry_run: bool) -> Result<Reloaded, Error> {
         ask(&self.socket, &Control::Reload { files, dry_run }, RELOAD)
     }
-}
-
-/// Let others find and call the socket. Who is heard is the manager's to say, by what the kernel
-/// says of each. Nobody may open the folder: who could would hold its lock.
-fn open_to_groups(dir: &Path, socket: &Path) -> Result<(), Error> {
-    for (path, mode) in [(dir, 0o711), (socket, 0o666)] {
-        fs::set_permissions(path, Permissions::from_mode(mode))
-            .map_err(|e| Error::io(format!("open {} to groups", path.display()), e))?;
-    }
-    Ok(())
 }
 
 impl Drop for Instance {

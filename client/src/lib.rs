@@ -4,13 +4,14 @@
 //!
 //! Knows processes and JSON only, no type of the data path.
 
+mod acl;
 mod control;
 mod end;
 mod error;
 mod instance;
 mod left;
-mod log;
 mod limits;
+mod log;
 mod metrics;
 mod process;
 mod reach;
@@ -20,8 +21,8 @@ pub use control::ask;
 pub use error::Error;
 pub use instance::{Instance, Log, Options};
 pub use left::forget_left;
-pub use log::last_words;
 pub use limits::{check_limits, check_smallest};
+pub use log::last_words;
 pub use metrics::MetricsFormat;
 pub use process::children;
 pub use reach::Reach;

@@ -145,8 +145,9 @@ impl LiveConfig {
     /// Everything that is wrong with it, a line for each thing; nothing has changed then.
     pub fn add(&mut self, described: &Setting) -> Result<Newcomer, String> {
         let g = self.config.guests.len();
+        let named = |wrong: Problems| self.by_name(described, &wrong.to_string());
         let described = &network::resolve(&self.config, described)?;
-        let mut guest = read_guest(g, &written(described)).map_err(|wrong| wrong.to_string())?;
+        let mut guest = read_guest(g, &written(described)).map_err(named)?;
         self.refuse(&guest)?;
         let macs = self.give_macs(&mut guest);
         let name = guest.name.clone();
@@ -158,9 +159,26 @@ impl LiveConfig {
             }
             Err(wrong) => {
                 self.config.guests.pop();
-                Err(wrong.to_string())
+                Err(self.by_name(described, &wrong.to_string()))
             }
         }
+    }
+
+    /// Returns what is wrong with a guest that comes, with guests by their names: they are sections
+    /// of no file that the reader could look at.
+    fn by_name(&self, described: &Setting, wrong: &str) -> String {
+        let is_good = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+        let own = state::name_of(described);
+        let own = own.filter(|name| (1..=32).contains(&name.len()) && name.chars().all(is_good));
+        let own = own.map_or_else(|| "the guest".to_owned(), |name| format!("guest {name}"));
+        let others = self.config.guests.iter();
+        let names = others.map(|guest| format!("guest {}", guest.name));
+        let names: Vec<String> = names.chain([own]).collect();
+        // From the last one on: "[[guest]] 1" is the beginning of "[[guest]] 10".
+        let numbered = (1..).zip(&names).collect::<Vec<_>>().into_iter().rev();
+        numbered.fold(wrong.to_owned(), |text, (number, name)| {
+            text.replace(&format!("[[guest]] {number}"), name)
+        })
     }
 
     /// Describes a guest that is there otherwise.

@@ -2,7 +2,7 @@
 
 use crate::access::Right;
 use abi::DomId;
-use abi::machine::Control;
+use abi::machine::{Control, Setting};
 use abi::reload::REQUEST_MAX;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -11,10 +11,10 @@ use std::os::unix::net::UnixStream;
 
 /// Bytes taken at once.
 const CHUNK: usize = 16 * 1024;
-/// How long a client may be silent, take for a request, or leave an answer lying.
+/// How long a client may be silent, take for a request, or leave an answer unread.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// The same while others wait for its place.
-const PRESSED_NS: u64 = 1_000_000_000;
+/// How long a client may leave an answer unread before it yields its place to a newcomer.
+const UNREAD_NS: u64 = 1_000_000_000;
 
 /// A request that is passed on to a domain.
 #[derive(Clone, Debug)]
@@ -39,6 +39,8 @@ pub(crate) enum Waits {
     Start(usize, u64, u64),
     /// The machine, which is not complete yet: then this request is seen to.
     Complete(Control),
+    /// The end of a guest of the same name, until the time given: then this guest is attached.
+    Free(Setting, u64),
     /// A guest that comes or goes, or several: their attach, detach or reload answers.
     Change,
     /// The end of everything.
@@ -53,6 +55,8 @@ pub(crate) struct Client {
     /// The user that it is; none: a part of this program.
     pub(crate) user: Option<u32>,
     input: Vec<u8>,
+    /// Bytes of `input` that are known to have no end of a line.
+    searched: usize,
     output: Vec<u8>,
     sent: usize,
     pub(crate) waits: Waits,
@@ -74,6 +78,7 @@ impl Client {
             right,
             user,
             input: Vec::new(),
+            searched: 0,
             output: Vec::new(),
             sent: 0,
             waits: Waits::Nothing,
@@ -111,16 +116,34 @@ impl Client {
         idle.then(|| self.since_ns.saturating_add(PATIENCE_NS))
     }
 
-    /// When its place is another's who waits for one.
+    /// Returns the time from which it yields its place to a newcomer: at once while it has no
+    /// whole request here, later while it has an answer to read, never while it waits for us.
     pub(crate) fn yields_ns(&self) -> Option<u64> {
-        let at = self.deadline_ns()?;
-        Some(at.saturating_sub(PATIENCE_NS - PRESSED_NS))
+        let since_ns = self.deadline_ns()?.saturating_sub(PATIENCE_NS);
+        match (self.has_output(), self.line_end()) {
+            (true, _) => Some(since_ns.saturating_add(UNREAD_NS)),
+            (false, None) => Some(since_ns),
+            (false, Some(_)) => None,
+        }
+    }
+
+    /// The place of the first end of a line in what it has sent.
+    fn line_end(&self) -> Option<usize> {
+        let rest = self.input.get(self.searched..)?;
+        let end = rest.iter().position(|&byte| byte == b'\n')?;
+        Some(self.searched + end)
+    }
+
+    /// Whether [`Client::next_line`] returns a request.
+    pub(crate) fn has_request(&self) -> bool {
+        let may_ask = matches!(self.waits, Waits::Nothing) && !self.has_output();
+        may_ask && self.line_end().is_some()
     }
 
     /// When what it waits for is looked at again, if nothing tells before.
     pub(crate) fn again_ns(&self) -> Option<u64> {
         match self.waits {
-            Waits::Room(_, at) | Waits::Start(_, _, at) => Some(at),
+            Waits::Room(_, at) | Waits::Start(_, _, at) | Waits::Free(_, at) => Some(at),
             _ => None,
         }
     }
@@ -148,6 +171,9 @@ impl Client {
                 if self.input.len() > REQUEST_MAX {
                     self.broken = true;
                 }
+                if self.line_end().is_none() {
+                    self.searched = self.input.len();
+                }
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.broken = true,
@@ -159,9 +185,10 @@ impl Client {
         if !matches!(self.waits, Waits::Nothing) || self.has_output() {
             return None;
         }
-        let end = self.input.iter().position(|&byte| byte == b'\n')?;
+        let end = self.line_end()?;
         let mut line: Vec<u8> = self.input.drain(..=end).collect();
         line.pop();
+        self.searched = 0;
         Some(line)
     }
 
@@ -218,7 +245,7 @@ mod tests {
             assert!(!client.is_over(second * SECOND_NS));
         }
         assert_eq!(client.deadline_ns(), Some(110 * SECOND_NS));
-        assert_eq!(client.yields_ns(), Some(51 * SECOND_NS));
+        assert_eq!(client.yields_ns(), Some(50 * SECOND_NS));
         assert!(client.is_over(110 * SECOND_NS));
         // Who waits for us yields to nobody.
         client.waits = Waits::Change;

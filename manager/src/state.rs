@@ -2,15 +2,17 @@
 //! were attached, in a file that the core writes. It is written before who attaches is answered,
 //! and when a guest begins to go: what is in it is there as a whole.
 //!
-//! A file that cannot be written is no reason to refuse a guest: the machine is as good as before,
-//! and only what comes after its end is worse. It is said, in the log and by `status`.
+//! A file that cannot be written is no reason to refuse a guest: containers start all the same. The
+//! answer to the request, the log and `status` report it, and the manager retries until the file is
+//! written.
 
 use crate::refusal::Refusal;
 use crate::shape::{Shape, ShapeChange};
+use abi::journal::Level;
 use config::live::state::{self, Left, Origin};
 
-/// After so long it is tried again to write what could not be written.
-const AGAIN_NS: u64 = 10_000_000_000;
+/// Time between two attempts to write the file.
+const AGAIN_NS: u64 = 1_000_000_000;
 
 /// What the file has, as far as we know.
 #[derive(Debug, Default)]
@@ -21,10 +23,12 @@ pub(crate) struct LeftState {
     is_stale: bool,
     /// When it is tried again; none: it was written.
     again_ns: Option<u64>,
+    /// Why the last attempt failed, if it did.
+    failure: Option<String>,
 }
 
-/// What the machine has to do without as long as it cannot be written; behind it stands why, as the
-/// log may be on the disk that is full.
+/// What `status` lists as missing while the file cannot be written; the reason follows, because the
+/// log may be on the same full disk.
 pub(crate) const LACK: &str = "that attached guests come back after an end of the core";
 
 impl LeftState {
@@ -63,22 +67,45 @@ impl LeftState {
         self.again_ns
     }
 
-    /// The core has written it, or not: why, if that is news.
+    /// Notes whether the core has written it. Returns a line for the log if the file could be
+    /// written before and cannot be now, or the other way round.
     pub(crate) fn wrote(
         &mut self,
         text: Vec<u8>,
         written: Result<(), Refusal>,
         now_ns: u64,
-    ) -> Option<String> {
+    ) -> Option<(Level, String)> {
+        let failed = self.failure.take();
         let Err(Refusal { why, .. }) = written else {
             self.written = Some(text);
             self.again_ns = None;
-            return None;
+            let line = || {
+                "the state file is written again: attached guests come back after an end \
+                           of the core"
+            };
+            return failed.map(|_| (Level::Info, line().to_owned()));
         };
-        let is_news = self.again_ns.is_none();
         self.written = None;
         self.again_ns = Some(now_ns.saturating_add(AGAIN_NS));
-        is_news.then(|| format!("what is attached cannot be written for the next core: {why}"))
+        let line = format!("what is attached cannot be written for the next core: {why}");
+        self.failure = Some(why);
+        failed.is_none().then_some((Level::Warning, line))
+    }
+
+    /// Returns what the machine goes without, and why, while the file cannot be written.
+    pub(crate) fn lack(&self) -> Option<String> {
+        let why = self.failure.as_ref()?;
+        Some(format!("{LACK} ({why})"))
+    }
+
+    /// Returns a warning for the answer to a request if the file could not be written; `outcome`
+    /// says what an end of the core leads to until it is.
+    pub(crate) fn warning(&self, outcome: &str) -> Option<String> {
+        let why = self.failure.as_ref()?;
+        Some(format!(
+            "the state file cannot be written ({why}): {outcome} if the core ends before a retry \
+             succeeds; free space beside the control socket"
+        ))
     }
 }
 
@@ -110,12 +137,27 @@ mod tests {
         let nothing = Some(Vec::new());
         let full = || Err("No space left on device".to_owned().into());
         assert_eq!(state.due("m", &shape, 5), nothing, "of another core");
-        let said = state.wrote(Vec::new(), full(), 5).unwrap();
+        let (level, said) = state.wrote(Vec::new(), full(), 5).unwrap();
+        assert_eq!(level, Level::Warning);
         assert!(said.contains("No space left"), "{said}");
+        assert!(
+            state
+                .lack()
+                .is_some_and(|lack| lack.contains("No space left"))
+        );
+        let warning = state.warning("guest a does not come back").unwrap();
+        assert!(
+            warning.contains("(No space left on device): guest a does not"),
+            "{warning}"
+        );
         state.look_at(&[ShapeChange::Up { name: "a".into() }]);
         assert_eq!(state.due("m", &shape, 4 + AGAIN_NS), None, "too soon");
         assert_eq!(state.due("m", &shape, 5 + AGAIN_NS), nothing);
         assert_eq!(state.wrote(Vec::new(), full(), 6), None);
+        let (level, said) = state.wrote(Vec::new(), Ok(()), 7).unwrap();
+        assert_eq!(level, Level::Info);
+        assert!(said.contains("written again"), "{said}");
+        assert_eq!((state.lack(), state.warning("x")), (None, None));
         assert_eq!(state.wrote(Vec::new(), Ok(()), 7), None);
         assert_eq!(state.again_ns(), None);
         assert_eq!(state.due("m", &shape, 8), None);

@@ -217,7 +217,7 @@ fn a_guest_is_attached_where_that_cannot_be_written_and_it_is_said() {
     assert!(down.ok() && running.finish().code == 0, "{down:?}");
 }
 
-/// A small disk of its own at the runtime directory, which goes with this value.
+/// A small disk at the runtime directory, which goes with this value.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -225,9 +225,16 @@ impl SmallDisk {
         let path = place.path("run");
         fs::create_dir(&path).unwrap();
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs"]);
+        mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs"]);
         assert!(mount.arg(&path).status().unwrap().success());
         Self(path)
+    }
+
+    /// Mounts it again for reading only, or for writing, too.
+    fn remount(&self, how: &str) {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", &format!("remount,{how}")]);
+        assert!(mount.arg(&self.0).status().unwrap().success());
     }
 
     /// Fills it to the last byte; the file that does.
@@ -255,7 +262,14 @@ fn on_a_full_disk_what_was_left_stays_whole_and_is_made_good_later() {
     attach(&place, "a");
     let before = wait(|| Some(place.read(STATE)).filter(|text| text.contains("\"a\"")));
     let filler = disk.fill();
-    attach(&place, "b");
+    let warning = |answer: &Value| answer["warning"].as_str().unwrap_or_default().to_owned();
+    let warned = warning(&attach(&place, "b"));
+    for part in [
+        "No space left on device",
+        "guest b does not come back if the core ends",
+    ] {
+        assert!(warned.contains(part), "{warned}");
+    }
     let missing = || status(&place)["missing"].to_string();
     let missed = missing();
     assert!(
@@ -265,14 +279,57 @@ fn on_a_full_disk_what_was_left_stays_whole_and_is_made_good_later() {
     assert!(missed.contains("No space left on device"), "{missed}");
     assert_eq!(place.read(STATE), before);
     assert!(!place.has("run/grantway.state-new"));
+    attach(&place, "c");
+    let detached = place.run(&["detach", "c"]);
+    assert!(detached.ok(), "{detached:?}");
+    assert!(
+        detached.err.contains("guest c comes back if the core ends"),
+        "{detached:?}"
+    );
     fs::remove_file(filler).unwrap();
     wait(|| place.read(STATE).contains("\"b\"").then_some(()));
     wait(|| (missing() == "[]").then_some(()));
+    log_says(&place, "the state file is written again");
+    assert_eq!(warning(&attach(&place, "d")), "");
+    let detached = place.run(&["detach", "d"]);
+    assert!(detached.ok() && detached.err.is_empty(), "{detached:?}");
     kill_core(&place, running);
     let running = up(&place);
     wait_for_guests(&place, &["a", "b", "driver", "web"]);
     let down = place.run(&["down"]);
     assert!(down.ok() && running.finish().code == 0, "{down:?}");
+}
+
+#[test]
+fn an_end_that_cannot_forget_what_was_attached_says_so() {
+    require!(root, tool("mount"));
+    let place = Place::with_machine();
+    let disk = SmallDisk::at(&place);
+    let log = place.path("log").display().to_string();
+    let file = place.file("m.toml", SIM);
+    let up = place.run(&["up", &file, "--detach", "--log", &log]);
+    assert!(up.ok(), "{up:?}");
+    attach(&place, "a");
+    disk.remount("ro");
+    let attached = attach(&place, "b");
+    let warned = attached["warning"].as_str().unwrap_or_default();
+    assert!(warned.contains("Read-only file system"), "{attached}");
+    let down = place.run(&["down"]);
+    assert_eq!(down.code, 1, "{down:?}");
+    assert!(
+        down.err
+            .contains("the machine has ended, but guests that were attached"),
+        "{down:?}"
+    );
+    assert!(down.err.contains("Read-only file system"), "{down:?}");
+    disk.remount("rw");
+    assert!(place.has(STATE));
+    let again = place.run(&["down"]);
+    assert!(
+        again.ok() && again.out.contains("what was attached is forgotten"),
+        "{again:?}"
+    );
+    assert!(!place.has(STATE));
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The program `grantway` as a person or a script meets it.
 
 mod capture;
+mod clients;
 mod commands;
 mod dashboard;
 mod exp;
 mod left;
-mod machine;
 mod limits;
+mod machine;
 mod metrics;
 mod pcapng;
 mod place;

@@ -200,7 +200,7 @@ fn a_group_may_look_and_another_may_change() {
         let run = place.run_as_group(USER, look, args);
         assert!(run.ok(), "{args:?}: {run:?}");
         let run = place.run_as_group(USER, USER, args);
-        assert_eq!((run.code, run.out.as_str()), (1, ""), "{args:?}: {run:?}");
+        assert_eq!((run.code, run.out.as_str()), (3, ""), "{args:?}: {run:?}");
     }
     let set = &["set", "driver", "lro.flush", "poll"][..];
     let reload = &["reload", &file, "--dry-run"][..];

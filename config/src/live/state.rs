@@ -57,13 +57,19 @@ impl Returning {
     /// Its name, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        match &self.guest {
-            Setting::Section(keys) => match keys.get("name") {
-                Some(Setting::Text(name)) => Some(name),
-                _ => None,
-            },
+        name_of(&self.guest)
+    }
+}
+
+/// Returns the name in a guest's description, if it has one.
+#[must_use]
+pub fn name_of(guest: &Setting) -> Option<&str> {
+    match guest {
+        Setting::Section(keys) => match keys.get("name") {
+            Some(Setting::Text(name)) => Some(name),
             _ => None,
-        }
+        },
+        _ => None,
     }
 }
 

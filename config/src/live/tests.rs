@@ -97,7 +97,7 @@ fn what_cannot_come_is_told_and_leaves_nothing() {
     let before = live.clone();
     let long = "x".repeat(300);
     for (guest, says) in [
-        (guest("a", ""), "the name \"a\" is that of [[guest]] 1 too"),
+        (guest("a", ""), "the name \"a\" is that of guest a too"),
         (guest("driver", ""), "that of the driver domain"),
         (guest("../c", ""), "use 1 to 32 letters"),
         (guest("c\\nd", ""), "use 1 to 32 letters"),
@@ -108,7 +108,7 @@ fn what_cannot_come_is_told_and_leaves_nothing() {
         ),
         (
             guest("c", r#""addresses": ["10.0.0.3/24"],"#),
-            "that of [[guest]] 2, vif 1 too",
+            "that of guest b, vif 1 too",
         ),
         (guest("c", r#""mac": "02:67:01:00:01:00","#), "the MAC"),
         (guest("c", r#""mac": "01:00:00:00:00:00","#), "multicast"),
@@ -121,7 +121,7 @@ fn what_cannot_come_is_told_and_leaves_nothing() {
             setting(r#"{"name": "c\"\u0007", "vif": []}"#),
             "use 1 to 32 letters",
         ),
-        (setting("7"), "[[guest]]"),
+        (setting("7"), "the guest"),
         (
             setting(r#"{"name": "c", "vif": [{"endpoint": "tap", "netns": ".."}]}"#),
             "`netns` is \"..\"",

@@ -11,11 +11,11 @@
 //! A manager that finds one that comes, and has not begun with it, takes it away.
 
 use super::Server;
-use super::changes::{AskedBy, Attach, UP_NS};
+use super::changes::{AskedBy, Attach, GONE_NS, UP_NS};
 use super::requests::refusal;
 use super::tell::Telling;
 use crate::build;
-use crate::client::Waits;
+use crate::client::{Client, Waits};
 use crate::console::Console;
 use crate::core::Refusal;
 use crate::restart::Restart;
@@ -25,7 +25,7 @@ use abi::journal::Level;
 use abi::machine::{Attached, Restarts, Setting};
 use abi::mailbox::Request;
 use config::domain::VifConfig;
-use config::live::LiveConfig;
+use config::live::{LiveConfig, state};
 use serde::Serialize;
 
 impl Server<'_> {
@@ -33,6 +33,50 @@ impl Server<'_> {
     pub(super) fn is_attached(&self, name: &str) -> bool {
         let live = self.world.shape().live();
         live.is_some_and(|live| live.attached.contains_key(name))
+    }
+
+    /// Begins to attach a guest for a client. A guest of the same name that is being detached
+    /// leaves first: its namespace may have been deleted and made again.
+    pub(super) fn attach_for(&mut self, id: u64, guest: Setting, now: u64) -> Result<(), String> {
+        let name = state::name_of(&guest).unwrap_or_default().to_owned();
+        if self.detaches.iter().any(|detach| detach.name == name) {
+            self.wait_for(id, Waits::Free(guest, now.saturating_add(GONE_NS)));
+            return Ok(());
+        }
+        if self.attaches.iter().any(|attach| attach.name == name) {
+            return Err(format!("guest {name} is being attached by another request"));
+        }
+        if self.is_attached(&name) && self.world.shape().returning(&name).is_none() {
+            return Err(format!(
+                "guest {name} is attached already: detach it first (`grantway detach {name}`)"
+            ));
+        }
+        self.begin_attach(AskedBy::Client(id), &guest, now)
+    }
+
+    /// Goes on with clients that waited until a guest of the same name has left.
+    fn attach_freed(&mut self, now: u64) {
+        let leaves = |guest: &Setting| {
+            let name = state::name_of(guest);
+            let mut leaving = self.detaches.iter();
+            leaving.any(|detach| Some(detach.name.as_str()) == name)
+        };
+        let is_due = |(&id, client): (&u64, &Client)| match &client.waits {
+            Waits::Free(guest, until) if now >= *until || !leaves(guest) => {
+                Some((id, guest.clone(), now >= *until))
+            }
+            _ => None,
+        };
+        let due: Vec<_> = self.clients.iter().filter_map(is_due).collect();
+        for (id, guest, is_late) in due {
+            let begun = match is_late {
+                true => Err("a guest of this name is being detached for more than 20 s".into()),
+                false => self.attach_for(id, guest, now),
+            };
+            if let Err(why) = begun {
+                self.answer(id, &refusal(why), now);
+            }
+        }
     }
 
     /// Begins to attach a guest, for somebody who is answered when it is up.
@@ -167,6 +211,7 @@ impl Server<'_> {
             }
         }
         self.detach_all(now);
+        self.attach_freed(now);
         self.note(now);
     }
 
@@ -219,6 +264,9 @@ impl Server<'_> {
             id: self.world.id(attach.place).map_or(0, |id| id.0),
             macs: attach.macs.clone(),
             took_ns: now.saturating_sub(attach.began_ns),
+            warning: self
+                .state
+                .warning(&format!("guest {} does not come back", attach.name)),
         };
         self.changed(attach.asker, &attached, now);
     }

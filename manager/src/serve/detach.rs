@@ -9,7 +9,7 @@ use crate::build;
 use crate::shape::ShapeChange;
 use abi::core::{Ask, Stage, Text};
 use abi::journal::Level;
-use abi::machine::Detached;
+use abi::machine::{BEING_DETACHED, Detached};
 use abi::mailbox::Request;
 use shmem::time::monotonic_ns;
 
@@ -19,13 +19,22 @@ const LOOK_NS: u64 = 1_000_000;
 impl Server<'_> {
     /// Begins to take a guest away, for somebody who is answered when nothing is left of it.
     pub(super) fn detach_for(&mut self, asker: AskedBy, name: &str) -> Result<(), String> {
+        if self.is_detached_for_another(name) {
+            return Err(format!("guest {name} {BEING_DETACHED}"));
+        }
         // It may have been about to come back.
         let returns = self.world.shape().returning(name).is_some();
         self.returns_no_more(name);
         if returns && self.world.place(name).is_none() {
             let (now, domain) = (monotonic_ns(), name.to_owned());
             self.note(now);
-            self.changed(asker, &Detached { domain, took_ns: 0 }, now);
+            let warning = self.returns_warning(name);
+            let detached = Detached {
+                domain,
+                took_ns: 0,
+                warning,
+            };
+            self.changed(asker, &detached, now);
             return Ok(());
         }
         live_config(&mut self.config, self.world.shape())?.may_leave(name)?;
@@ -36,6 +45,23 @@ impl Server<'_> {
         self.tell_when_gone(name, asker, None);
         self.wait_for_change(asker);
         Ok(())
+    }
+
+    /// Whether a request to detach this guest is under way, and its client still waits.
+    fn is_detached_for_another(&self, name: &str) -> bool {
+        let detach = self.detaches.iter().find(|detach| detach.name == name);
+        let waits = |asker: &AskedBy| match asker {
+            AskedBy::Client(id) => self.clients.contains_key(id),
+            AskedBy::Reload => true,
+            AskedBy::Before => false,
+        };
+        let asks = |(asker, what): &(AskedBy, Option<String>)| what.is_none() && waits(asker);
+        detach.is_some_and(|detach| detach.askers.iter().any(asks))
+    }
+
+    /// Returns a warning if the state file still has a guest that is detached.
+    fn returns_warning(&self, name: &str) -> Option<String> {
+        self.state.warning(&format!("guest {name} comes back"))
     }
 
     /// Takes away what another manager has left half done.
@@ -196,6 +222,7 @@ impl Server<'_> {
                     let detached = Detached {
                         domain: detach.name.clone(),
                         took_ns: now.saturating_sub(detach.began_ns),
+                        warning: self.returns_warning(&detach.name),
                     };
                     self.changed(asker, &detached, now);
                 }

@@ -7,11 +7,11 @@ mod come_back;
 mod detach;
 mod lost;
 mod nics;
+mod places;
 mod reload;
 mod requests;
 mod tell;
 
-use crate::access::{self, Peer, Right};
 use crate::build;
 use crate::client::{Client, Waits};
 use crate::console::Console;
@@ -25,7 +25,7 @@ use crate::world::World;
 use abi::DomId;
 use abi::core::{Ask, Stage, Tell};
 use abi::journal::Level::Warning;
-use abi::machine::{Domain, Restarts};
+use abi::machine::{Domain, Ended, Restarts};
 use changes::{Attach, Detach, Reload, Tried};
 use config::live::LiveConfig;
 use rustix::event::PollFlags;
@@ -36,8 +36,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 /// How long it may take until every domain runs and every connection is up.
 const COMPLETE_NS: u64 = 20_000_000_000;
-/// Clients at a time, beside parts of this program; further ones wait until one ends or yields.
-const CLIENTS_MAX: usize = 32;
 /// Between two lines in the log that say that the core keeps nothing.
 const TROUBLE_NS: u64 = 60_000_000_000;
 
@@ -59,6 +57,8 @@ pub(crate) struct Server<'a> {
     socket: UnixListener,
     clients: BTreeMap<u64, Client>,
     next_client: u64,
+    /// No client is accepted before this time.
+    not_before_ns: u64,
     log: Log,
     core_pid: u32,
     /// Who may speak to us, beside root.
@@ -78,6 +78,8 @@ pub(crate) struct Server<'a> {
     begun: BTreeMap<String, Tried>,
     /// What the next core's manager is to know.
     state: LeftState,
+    /// Why the state file could not be removed when the end was asked for.
+    not_forgotten: Option<String>,
     /// Domains whose end was written to the log.
     reported: BTreeSet<DomId>,
     /// Set once the end was asked for: the token of our ask to the core.
@@ -105,6 +107,7 @@ impl<'a> Server<'a> {
             socket,
             clients: BTreeMap::new(),
             next_client: 0,
+            not_before_ns: 0,
             log,
             core_pid,
             user,
@@ -118,6 +121,7 @@ impl<'a> Server<'a> {
             ended: BTreeSet::new(),
             begun: BTreeMap::new(),
             state: LeftState::default(),
+            not_forgotten: None,
             reported: BTreeSet::new(),
             ending: None,
             trouble_ns: None,
@@ -243,21 +247,24 @@ impl<'a> Server<'a> {
             return;
         };
         let written = self.core.ask_with(Ask::Leave {}, &text).map(drop);
+        let news = state.wrote(text, written, now);
         world.missing.retain(|lack| !lack.starts_with(LACK));
-        if let Err(Refusal { why, .. }) = &written {
-            world.missing.insert(format!("{LACK} ({why})"));
-        }
-        if let Some(line) = state.wrote(text, written, now) {
-            self.log.line(Warning, "grantwayd", &line);
+        world.missing.extend(state.lack());
+        if let Some((level, line)) = news {
+            self.log.line(level, "grantwayd", &line);
         }
     }
 
-    /// The machine ends as it is meant to: nothing is to outlive it.
+    /// Has the core remove the state file, because the machine ends in order. If that fails, the
+    /// answer to `down` says so.
     fn leave_nothing(&mut self) {
-        // What cannot be removed is found by the next start.
         if let Err(Refusal { why, .. }) = self.core.ask_with(Ask::Leave {}, &[]) {
-            let line = format!("what was attached will be attached again: {why}");
+            let line = format!(
+                "guests that were attached will be attached again by the next start: the state \
+                 file cannot be removed: {why}"
+            );
             self.log.line(Warning, "grantwayd", &line);
+            self.not_forgotten = Some(line);
         }
     }
 
@@ -306,7 +313,12 @@ impl<'a> Server<'a> {
         let now = monotonic_ns();
         for client in self.clients.values_mut() {
             if matches!(client.waits, Waits::End) {
-                client.answer(&serde_json::json!({}), now);
+                client.answer(
+                    &Ended {
+                        warning: self.not_forgotten.clone(),
+                    },
+                    now,
+                );
             }
         }
     }
@@ -417,10 +429,16 @@ impl<'a> Server<'a> {
         let left = self.state.again_ns().filter(|_| self.restarts_now());
         let look = look.chain(left).chain(tried);
         deadline = deadline.into_iter().chain(again).chain(look).min();
-        let yields = self.yields().map(|(at, _)| at).filter(|at| *at > now);
-        deadline = deadline.into_iter().chain(yields).min();
-        // What came while something else was asked is there already: nothing wakes us for it.
-        if self.is_answered() || self.core.has_news() || self.next_to_come_back(now).is_some() {
+        let accepts = self.accepts_ns().filter(|at| *at > now);
+        deadline = deadline.into_iter().chain(accepts).min();
+        // What arrived during an ask of the core, and requests behind the first of a client, make
+        // no descriptor readable.
+        let has_request = self.clients.values().any(Client::has_request);
+        if has_request
+            || self.is_answered()
+            || self.core.has_news()
+            || self.next_to_come_back(now).is_some()
+        {
             deadline = Some(now);
         }
         for ready in self.wait(deadline, now) {
@@ -502,28 +520,13 @@ impl<'a> Server<'a> {
             sources.push((Ready::Client(*id), client.fd(), flags));
         }
         sources.push((Ready::Consoles, self.consoles.fd(), PollFlags::IN));
-        // Last: who has asked by now yields to nobody.
-        if self.has_room(now_ns) && self.ending.is_none() {
+        // Last: a client that has sent a request by now does not yield its place.
+        let accepts = self.accepts_ns().is_some_and(|at| at <= now_ns);
+        if accepts && self.ending.is_none() {
             sources.push((Ready::Listener, self.socket.as_fd(), PollFlags::IN));
         }
         let timeout_ns = deadline_ns.map(|at| at.saturating_sub(now_ns));
         link::wait_for(&sources, timeout_ns)
-    }
-
-    fn is_full(&self) -> bool {
-        let clients = self.clients.values().filter(|client| !client.stays);
-        clients.count() >= CLIENTS_MAX
-    }
-
-    /// If every place is taken: when the first client yields, and which one.
-    fn yields(&self) -> Option<(u64, u64)> {
-        let yields = |(&id, client): (&u64, &Client)| Some((client.yields_ns()?, id));
-        let first = || self.clients.iter().filter_map(yields).min();
-        self.is_full().then(first).flatten()
-    }
-
-    fn has_room(&self, now_ns: u64) -> bool {
-        !self.is_full() || self.yields().is_some_and(|(at, _)| at <= now_ns)
     }
 
     fn handle(&mut self, ready: Ready) {
@@ -531,15 +534,9 @@ impl<'a> Server<'a> {
         match ready {
             Ready::Core => {}
             Ready::Listener => {
-                if self.has_room(now)
-                    && let Some((stream, who)) = self.accept()
-                {
-                    if let Some((_, id)) = self.yields() {
-                        self.clients.remove(&id);
-                    }
-                    self.clients
-                        .insert(self.next_client, Client::new(stream, who, now));
-                    self.next_client += 1;
+                // A client that has sent its request since keeps its place.
+                if self.accepts_ns().is_some_and(|at| at <= now) {
+                    self.accept(now);
                 }
             }
             Ready::Client(id) => {
@@ -548,25 +545,11 @@ impl<'a> Server<'a> {
                 };
                 if client.has_output() {
                     client.send(now)
-                } else {
+                } else if !client.has_request() {
                     client.receive(now)
                 }
             }
             Ready::Consoles => self.consoles.take(&mut self.log, now),
-        }
-    }
-
-    /// The next client that may speak to us, if one waits, and what it may ask for.
-    fn accept(&self) -> Option<(UnixStream, (Right, Option<u32>))> {
-        loop {
-            let (stream, _) = self.socket.accept().ok()?;
-            let right = |peer| access::of_client(&self.world.access, self.user, peer);
-            if let Some(peer) = Peer::of(&stream)
-                && let Some(right) = right(peer)
-                && stream.set_nonblocking(true).is_ok()
-            {
-                return Some((stream, (right, Some(peer.user()))));
-            }
         }
     }
 }

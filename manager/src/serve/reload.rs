@@ -214,6 +214,7 @@ impl Server<'_> {
             };
             format!("{what} {}: {why}", step.domain)
         });
+        answer.warning = self.state.warning("guests come back as they were before");
         answer.took_ns = now.saturating_sub(reload.began_ns);
         let (level, why) = match &answer.failed {
             None => (Level::Info, String::new()),

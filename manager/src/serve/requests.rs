@@ -20,7 +20,8 @@ const ROOM_AGAIN_NS: u64 = 1_000_000;
 const BYTES_MAX: usize = 256 << 20;
 
 impl Server<'_> {
-    /// Sees to every request that has arrived, or has waited until the machine was complete.
+    /// Serves one request of each client, and those that have waited until the machine was
+    /// complete. Further requests of a client wait for the next turn.
     pub(super) fn requests(&mut self, now: u64) {
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
@@ -31,7 +32,7 @@ impl Server<'_> {
             {
                 self.alter(id, request, now);
             }
-            while let Some(line) = self.clients.get_mut(&id).and_then(|c| c.next_line()) {
+            if let Some(line) = self.clients.get_mut(&id).and_then(|c| c.next_line()) {
                 self.request(id, &line, now);
             }
         }
@@ -82,8 +83,8 @@ impl Server<'_> {
     fn alter(&mut self, id: u64, request: Control, now: u64) {
         let begun = match request {
             _ if self.ending.is_some() => Err("the machine is on its way down".to_owned()),
-            // The last place is that of who asks how it stands, or has it end.
-            _ if self.complete_ns.is_none() && self.is_full() => {
+            // The last place is kept for `status` and `down`.
+            _ if self.complete_ns.is_none() && self.is_full_for(id) => {
                 Err("the machine is on its way up, and others wait for that".to_owned())
             }
             _ if self.complete_ns.is_none() => {
@@ -91,7 +92,7 @@ impl Server<'_> {
                 Ok(())
             }
             Control::Restart { domain } => self.restart_now(id, &domain, now),
-            Control::Attach { guest } => self.begin_attach(AskedBy::Client(id), &guest, now),
+            Control::Attach { guest } => self.attach_for(id, guest, now),
             Control::Detach { domain } => self.detach_for(AskedBy::Client(id), &domain),
             Control::Reload { files, dry_run } => self.begin_reload(id, files, dry_run, now),
             _ => Err("it alters nothing".to_owned()),

@@ -446,6 +446,9 @@ pub struct Attached {
     pub macs: Vec<String>,
     /// Nanoseconds that it took.
     pub took_ns: u64,
+    /// What it goes without, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// The answer when a guest is detached.
@@ -455,7 +458,21 @@ pub struct Detached {
     pub domain: String,
     /// Nanoseconds that it took.
     pub took_ns: u64,
+    /// What went wrong beside it, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
+
+/// The answer when the machine has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Why guests that were attached are not forgotten, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+/// In the refusal of a second request to detach a guest, after its name.
+pub const BEING_DETACHED: &str = "is being detached by another request";
 
 /// What `grantway status` shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

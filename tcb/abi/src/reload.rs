@@ -72,4 +72,7 @@ pub struct Reloaded {
     pub failed: Option<String>,
     /// Nanoseconds that it took.
     pub took_ns: u64,
+    /// What went wrong beside it, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }

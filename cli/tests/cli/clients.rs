@@ -1,0 +1,289 @@
+//! What clients of the control socket can do to each other, and to the machine.
+
+use crate::place::{NOBODY, Place, SIM, wait};
+use rustix::fs::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use serde_json::{Value, json};
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use testing::{PATIENCE, Stops, group_id, require};
+
+/// Far above what an answer takes on a busy machine, far below what clients could delay it by.
+const SOON: Duration = Duration::from_secs(4);
+
+/// Makes this thread, and no other, another user's.
+fn become_user(user: u32, group: u32) {
+    let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+    set_thread_groups(&[]).unwrap();
+    set_thread_res_gid(group, group, group).unwrap();
+    set_thread_res_uid(user, user, user).unwrap();
+}
+
+/// A connection that stays open.
+struct Asks(BufReader<UnixStream>);
+
+impl Asks {
+    fn new(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn send(&mut self, request: &Value) {
+        let line = format!("{request}\n");
+        self.0.get_mut().write_all(line.as_bytes()).unwrap();
+    }
+
+    fn answer(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn ask(&mut self, request: &Value) -> Value {
+        self.send(request);
+        self.answer()
+    }
+}
+
+/// A machine that two groups may use, in the background.
+fn up(place: &Place) {
+    place.open_to_all();
+    let groups = "[machine]\nlook_group = \"games\"\nchange_group = \"adm\"\n";
+    let file = place.file("m.toml", &format!("{groups}{SIM}"));
+    let up = place.run(&["up", &file, "--detach"]);
+    assert!(up.ok(), "{up:?}");
+}
+
+fn restarts(status: &Value, name: &str) -> Option<u64> {
+    let mut domains = status["domains"].as_array()?.iter();
+    let domain = domains.find(|domain| domain["name"] == name)?;
+    (domain["state"] == "running").then(|| domain["restarts"]["count"].as_u64())?
+}
+
+fn pid(status: &Value, name: &str) -> i32 {
+    let mut domains = status["domains"].as_array().unwrap().iter();
+    let domain = domains.find(|domain| domain["name"] == name).unwrap();
+    domain["pid"].as_i64().unwrap() as i32
+}
+
+#[test]
+fn outsiders_cannot_connect() {
+    require!(root);
+    let place = Place::with_machine();
+    up(&place);
+    let socket = place.folder().join("run/grantway.sock");
+    let connects = |user, group| {
+        let socket = socket.clone();
+        let connecting = thread::spawn(move || {
+            become_user(user, group);
+            UnixStream::connect(socket).map(drop)
+        });
+        connecting.join().unwrap()
+    };
+    let refused = connects(NOBODY, NOBODY).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    connects(NOBODY, group_id("games")).unwrap();
+    connects(NOBODY, group_id("adm")).unwrap();
+    let down = place.run(&["down"]);
+    assert!(down.ok(), "{down:?}");
+}
+
+#[test]
+fn outsiders_that_connect_delay_no_restart() {
+    require!(root);
+    let place = Place::with_machine();
+    up(&place);
+    let socket = place.folder().join("run/grantway.sock");
+    // As on a file system without access control lists.
+    for (path, mode) in [("run", 0o711), ("run/grantway.sock", 0o666)] {
+        fs::set_permissions(place.path(path), Permissions::from_mode(mode)).unwrap();
+    }
+    let mut owner = Asks::new(&socket);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stops = Stops(&stop);
+        for _ in 0..4 {
+            scope.spawn(|| {
+                become_user(NOBODY, NOBODY);
+                while !stop.load(Ordering::Relaxed) {
+                    drop(UnixStream::connect(&socket));
+                }
+            });
+        }
+        let status = json!({ "op": "status" });
+        for kill in 1..=3 {
+            let before = owner.ask(&status);
+            let driver = rustix::process::Pid::from_raw(pid(&before, "driver")).unwrap();
+            rustix::process::kill_process(driver, rustix::process::Signal::KILL).unwrap();
+            let killed = Instant::now();
+            wait(|| {
+                let asked = Instant::now();
+                let now = owner.ask(&status);
+                assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+                (restarts(&now, "driver") == Some(kill)).then_some(())
+            });
+            assert!(killed.elapsed() < 2 * SOON, "{:?}", killed.elapsed());
+        }
+        drop(stops);
+    });
+    let down = place.run(&["down"]);
+    assert!(down.ok(), "{down:?}");
+}
+
+#[test]
+fn a_users_half_requests_delay_no_other_user() {
+    require!(root);
+    let place = Place::with_machine();
+    up(&place);
+    let socket = place.folder().join("run/grantway.sock");
+    let connect = {
+        let (socket, group) = (socket.clone(), group_id("games"));
+        thread::spawn(move || {
+            become_user(NOBODY, group);
+            let half = |_| {
+                let mut stream = UnixStream::connect(&socket).unwrap();
+                stream.write_all(b"{\"op\":").unwrap();
+                stream
+            };
+            (0..200).map(half).collect::<Vec<_>>()
+        })
+    };
+    let half = connect.join().unwrap();
+    for _ in 0..5 {
+        let began = Instant::now();
+        let status = Asks::new(&socket).ask(&json!({ "op": "status" }));
+        assert!(status["domains"].is_array(), "{status}");
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    }
+    drop(half);
+    let down = place.run(&["down"]);
+    assert!(down.ok(), "{down:?}");
+}
+
+#[test]
+fn requests_under_way_take_no_place_of_root() {
+    require!(root);
+    let place = Place::with_machine();
+    up(&place);
+    let socket = place.folder().join("run/grantway.sock");
+    let changing = {
+        let (socket, group) = (socket.clone(), group_id("adm"));
+        thread::spawn(move || {
+            become_user(NOBODY, group);
+            // A domain that never starts again: its restart waits for 20 s.
+            let mut all: Vec<Asks> = (0..40).map(|_| Asks::new(&socket)).collect();
+            for asks in &mut all {
+                // One that was refused has been hung up on.
+                let line = b"{\"op\":\"restart\",\"domain\":\"web\"}\n";
+                let _ = asks.0.get_mut().write_all(line);
+            }
+            all
+        })
+    };
+    fs::remove_file(place.path("guest")).unwrap();
+    let all = changing.join().unwrap();
+    let began = Instant::now();
+    let status = Asks::new(&socket).ask(&json!({ "op": "status" }));
+    assert!(status["domains"].is_array(), "{status}");
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    drop(all);
+    let down = place.run(&["down"]);
+    assert!(down.ok(), "{down:?}");
+}
+
+fn guest(name: &str) -> Value {
+    json!({ "name": name, "vif": [{ "endpoint": "stack", "network": true }] })
+}
+
+/// The answers to requests of different clients that the manager finds at once.
+fn at_once(place: &Place, requests: &[Value]) -> Vec<Value> {
+    let socket = place.folder().join("run/grantway.sock");
+    let mut clients: Vec<Asks> = requests.iter().map(|_| Asks::new(&socket)).collect();
+    for (client, request) in clients.iter_mut().zip(requests) {
+        client.send(request);
+    }
+    clients.iter_mut().map(Asks::answer).collect()
+}
+
+fn with_a_guest() -> (Place, crate::place::Running) {
+    let place = Place::with_machine();
+    let file = place.file("m.toml", SIM);
+    let running = place.start(&["up", &file]);
+    place.wait_for_output(&running, "is up");
+    let attach = json!({ "op": "attach", "guest": guest("a") });
+    let attached = at_once(&place, &[attach]).remove(0);
+    assert_eq!(attached["domain"], "a", "{attached}");
+    (place, running)
+}
+
+#[test]
+fn one_of_three_requests_detaches_a_guest() {
+    let (place, running) = with_a_guest();
+    let detach = json!({ "op": "detach", "domain": "a" });
+    let answers = at_once(&place, &[detach.clone(), detach.clone(), detach]);
+    let (done, refused): (Vec<&Value>, Vec<&Value>) =
+        answers.iter().partition(|answer| answer["domain"] == "a");
+    assert_eq!((done.len(), refused.len()), (1, 2), "{answers:?}");
+    for answer in refused {
+        let why = answer["error"].as_str().unwrap();
+        let known = [
+            "there is no guest a",
+            "guest a is being detached by another request",
+        ];
+        assert!(known.contains(&why), "{why}");
+    }
+    assert_eq!(running.terminate().code, 0);
+}
+
+#[test]
+fn a_guest_is_attached_while_one_of_its_name_leaves() {
+    let (place, running) = with_a_guest();
+    let attach = json!({ "op": "attach", "guest": guest("a") });
+    let again = at_once(&place, &[attach.clone()]).remove(0);
+    let told = "guest a is attached already: detach it first (`grantway detach a`)";
+    assert_eq!(again["error"], told);
+    let detach = json!({ "op": "detach", "domain": "a" });
+    for answer in at_once(&place, &[detach, attach]) {
+        assert_eq!(answer["domain"], "a", "{answer}");
+    }
+    // An address of it is named by its guest, not by a section of no file.
+    let mut other = guest("b");
+    other["vif"] = json!([{ "endpoint": "stack", "addresses": ["10.0.0.2/24"] }]);
+    let refused = at_once(&place, &[json!({ "op": "attach", "guest": other })]).remove(0);
+    let why = refused["error"].as_str().unwrap();
+    assert!(why.contains("guest web") && !why.contains("[["), "{why}");
+    assert_eq!(running.terminate().code, 0);
+}
+
+#[test]
+fn a_nic_that_is_changed_costs_one_restart() {
+    let place = Place::with_machine();
+    let file = place.file("m.toml", SIM);
+    let running = place.start(&["up", &file]);
+    place.wait_for_output(&running, "is up");
+    for (number, address) in [(1, "10.0.0.7/24"), (2, "10.0.0.8/24")] {
+        place.file("m.toml", &SIM.replace("10.0.0.1/24", address));
+        let reload = place.run(&["reload", &file]);
+        assert!(reload.ok(), "{reload:?}");
+        let status = place.run(&["status", "--json"]);
+        let status: Value = serde_json::from_str(&status.out).unwrap();
+        assert_eq!(restarts(&status, "driver"), Some(number), "{status}");
+        let connections = status["connections"].as_array().unwrap();
+        let is_up = |connection: &Value| {
+            let ends = ["backend_state", "frontend_state"].map(|end| &connection[end]);
+            ends.iter().all(|end| **end == "connected")
+        };
+        assert!(
+            !connections.is_empty() && connections.iter().all(is_up),
+            "{status}"
+        );
+    }
+    assert_eq!(running.terminate().code, 0);
+}

@@ -1,0 +1,183 @@
+//! Opens a control socket, and the folder that it lies in, to the groups that may use it, by POSIX
+//! access control lists. The kernel then refuses everybody else, and the manager never sees them.
+
+use crate::Error;
+use abi::machine::Access;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// The extended attribute of a file's list.
+const NAME: &str = "system.posix_acl_access";
+/// The version of its form: `posix_acl_xattr.h` of the kernel.
+const VERSION: u32 = 2;
+/// Bytes of an entry: tag, permissions, and the id of a user or group.
+const ENTRY: usize = 8;
+/// Bytes of the longest list that is read: the kernel's limit for any attribute.
+const LIST_MAX: usize = 64 << 10;
+/// The id of entries that are of no named user or group.
+const NO_ID: u32 = u32::MAX;
+
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const OWNERS_GROUP: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+const READ_WRITE: u16 = 6;
+const SEARCH: u16 = 1;
+const ALL: u16 = 7;
+
+/// A list: permissions by tag and id, in the order in which the kernel wants them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct List(BTreeMap<(u16, u32), u16>);
+
+impl List {
+    /// A list for the owner alone.
+    fn new(owner: u16) -> Self {
+        Self(BTreeMap::from([
+            ((OWNER, NO_ID), owner),
+            ((OWNERS_GROUP, NO_ID), 0),
+            ((OTHER, NO_ID), 0),
+        ]))
+    }
+
+    /// Gives the groups, and the users who were members of them, these permissions.
+    fn allow(&mut self, access: &Access, permissions: u16) {
+        for group in [&access.look, &access.change].into_iter().flatten() {
+            self.0.insert((GROUP, group.id), permissions);
+            for member in &group.members {
+                self.0.insert((USER, *member), permissions);
+            }
+        }
+        // The most that any of them may do.
+        self.0.insert((MASK, NO_ID), permissions);
+    }
+
+    fn written(&self) -> Vec<u8> {
+        let mut bytes = VERSION.to_le_bytes().to_vec();
+        for ((tag, id), permissions) in &self.0 {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(permissions.to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Returns the list of named users and groups in these bytes, and of the owner; `None` if they
+    /// are of another form.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (version, entries) = bytes.split_first_chunk()?;
+        let mut list = Self(BTreeMap::new());
+        for entry in entries.chunks(ENTRY) {
+            let (tag, rest) = entry.split_first_chunk()?;
+            let (permissions, id) = rest.split_first_chunk()?;
+            let key = (
+                u16::from_le_bytes(*tag),
+                u32::from_le_bytes(id.try_into().ok()?),
+            );
+            list.0.insert(key, u16::from_le_bytes(*permissions));
+        }
+        (u32::from_le_bytes(*version) == VERSION).then_some(list)
+    }
+}
+
+/// Lets members of the groups find and use the socket. Where the file system has no such lists
+/// everybody may connect, and the manager hangs up on those who have no right.
+pub(crate) fn open_to_groups(dir: &Path, socket: &Path, access: &Access) -> Result<(), Error> {
+    let mut of_socket = List::new(READ_WRITE);
+    of_socket.allow(access, READ_WRITE);
+    // Machines of other groups may have opened the folder before. Nobody may read it: who could
+    // would hold its lock.
+    let mut of_dir = list_of(dir).unwrap_or_else(|| List::new(ALL));
+    of_dir.allow(access, SEARCH);
+    // The folder first: a socket that can be used without it could not be found.
+    for (path, list, without) in [(dir, of_dir, 0o711), (socket, of_socket, 0o666)] {
+        let set = match setxattr(path, NAME, &list.written(), XattrFlags::empty()) {
+            Err(Errno::OPNOTSUPP) => fs::set_permissions(path, Permissions::from_mode(without)),
+            set => set.map_err(io::Error::from),
+        };
+        set.map_err(|e| Error::io(format!("open {} to groups", path.display()), e))?;
+    }
+    Ok(())
+}
+
+/// The list of a file that has one.
+fn list_of(path: &Path) -> Option<List> {
+    let mut bytes = vec![0; LIST_MAX];
+    let length = getxattr(path, NAME, &mut bytes[..]).ok()?;
+    List::read(bytes.get(..length)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::machine::Group;
+    use std::os::unix::net::UnixListener;
+
+    fn access(look: u32, change: u32, members: &[u32]) -> Access {
+        let members = members.to_vec();
+        Access {
+            look: Some(Group {
+                id: look,
+                members: Vec::new(),
+            }),
+            change: Some(Group {
+                id: change,
+                members,
+            }),
+        }
+    }
+
+    #[test]
+    fn groups_and_members_have_entries_and_others_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("x.sock");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        open_to_groups(dir.path(), &socket, &access(50, 60, &[7])).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let Some(list) = list_of(&socket) else {
+            assert_eq!(mode(&socket), 0o666, "a file system without lists");
+            return;
+        };
+        assert_eq!((mode(&socket), mode(dir.path())), (0o660, 0o710));
+        for (key, permissions) in [
+            ((USER, 7), READ_WRITE),
+            ((GROUP, 50), READ_WRITE),
+            ((GROUP, 60), READ_WRITE),
+            ((OWNERS_GROUP, NO_ID), 0),
+            ((OTHER, NO_ID), 0),
+        ] {
+            assert_eq!(list.0.get(&key), Some(&permissions), "{key:?}");
+        }
+        // A second machine in the same folder.
+        open_to_groups(dir.path(), &socket, &access(70, 80, &[])).unwrap();
+        let of_dir = list_of(dir.path()).unwrap();
+        for id in [50, 60, 70, 80] {
+            assert_eq!(of_dir.0.get(&(GROUP, id)), Some(&SEARCH), "{id}");
+        }
+        assert_eq!(list_of(&socket).unwrap().0.get(&(GROUP, 50)), None);
+        assert_eq!(mode(dir.path()), 0o710);
+    }
+
+    #[test]
+    fn lists_of_another_form_are_not_read() {
+        let mut list = List::new(ALL);
+        list.allow(&access(1, 2, &[3, 4]), SEARCH);
+        let bytes = list.written();
+        assert_eq!(List::read(&bytes), Some(list));
+        for wrong in [
+            &bytes[..0],
+            &bytes[..3],
+            &bytes[..bytes.len() - 1],
+            &[3, 0, 0, 0],
+        ] {
+            assert_eq!(List::read(wrong), None, "{wrong:?}");
+        }
+    }
+}
