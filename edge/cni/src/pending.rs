@@ -1,16 +1,22 @@
-//! Guests that are to be detached once their machine answers: a file for each, of its name, with
-//! the path of the machine's control socket. The next call does it.
+//! Guests that are to be detached once their machine answers: a note for each, a file of its name
+//! with the path of the machine's control socket. The next call detaches them.
+//!
+//! A call holds the lock of a note while it detaches the guest. Other calls leave that guest to it
+//! and wait for nothing, so a slow machine delays no container of another one.
 
 use crate::failure::{Code, Failure};
 use crate::machine::Machine;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// No guest has this name.
-const LOCK: &str = ".lock";
+/// Files that are no notes begin so. No guest's name does.
+const HIDDEN: &str = ".";
+/// How long one call spends on all guests that are to be detached; the next call goes on.
+const BUDGET: Duration = Duration::from_secs(5);
 
 /// What is to be done later.
 #[derive(Clone, Debug)]
@@ -20,16 +26,22 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Notes that a guest is to be detached.
+    ///
+    /// # Errors
+    /// The note cannot be written; there is none then.
     pub(crate) fn note(&self, machine: &Machine, guest: &str) -> Result<(), Failure> {
+        let new = self
+            .folder
+            .join(format!("{HIDDEN}{guest}.{}", std::process::id()));
         let write = || {
             let mut folder = DirBuilder::new();
             folder.recursive(true).mode(0o700).create(&self.folder)?;
-            fs::write(
-                self.folder.join(guest),
-                machine.socket.as_os_str().as_bytes(),
-            )
+            // Half a note would keep the guest's name for ever, and its guest attached.
+            fs::write(&new, machine.socket.as_os_str().as_bytes())?;
+            fs::rename(&new, self.folder.join(guest))
         };
         write().map_err(|error| {
+            let _ = fs::remove_file(&new);
             let folder = self.folder.display();
             let msg = format!("that {guest} is to be detached cannot be noted in {folder}");
             Failure::new(Code::Io, msg).because(error)
@@ -41,29 +53,39 @@ impl Pending {
         self.folder.join(guest).exists()
     }
 
-    /// Detaches what is to be detached from a machine that answers. What does not go stays noted.
+    /// Detaches what is to be detached from a machine that answers, within [`BUDGET`]. What does
+    /// not leave in time stays noted.
     pub(crate) fn make_good(&self, machine: &Machine) {
-        if self.of(machine).is_empty() {
-            return;
-        }
-        // One that is being detached by somebody else must not be attached meanwhile.
-        let lock = File::create(self.folder.join(LOCK));
-        let locked = lock.and_then(|lock| lock.lock().map(|()| lock));
-        match locked {
-            Ok(lock) => {
-                self.make_good_alone(machine);
-                drop(lock);
+        let end = Instant::now() + BUDGET;
+        for guest in self.of(machine) {
+            if let Err(error) = self.make_one_good(machine, &guest, end) {
+                eprintln!("grantway-cni: {guest} is still to be detached: {error}");
             }
-            Err(error) => eprintln!("grantway-cni: {}: {error}", self.folder.display()),
+            if Instant::now() >= end {
+                return;
+            }
         }
     }
 
-    fn make_good_alone(&self, machine: &Machine) {
-        for guest in self.of(machine) {
-            let done = machine.detach(&guest).map_err(io::Error::other);
-            if let Err(error) = done.and_then(|_| fs::remove_file(self.folder.join(&guest))) {
-                eprintln!("grantway-cni: {guest} is still to be detached: {error}");
-            }
+    /// Detaches one guest, unless another call is about to.
+    fn make_one_good(&self, machine: &Machine, guest: &str, end: Instant) -> io::Result<()> {
+        let path = self.folder.join(guest);
+        let note = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            note => note?,
+        };
+        match note.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            locked => locked?,
+        }
+        // Who had the lock before may have detached it, and its name may be in use again.
+        if !path.exists() {
+            return Ok(());
+        }
+        machine.detach_by(guest, end).map_err(io::Error::other)?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
         }
     }
 
@@ -75,7 +97,7 @@ impl Pending {
             fs::read(path).is_ok_and(|socket| socket == machine.socket.as_os_str().as_bytes())
         };
         names
-            .filter(|name| name != LOCK && is_its(&self.folder.join(name)))
+            .filter(|name| !name.starts_with(HIDDEN) && is_its(&self.folder.join(name)))
             .collect()
     }
 }

@@ -5,7 +5,10 @@ use crate::failure::Code;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
+use testing::require;
 
 const GIVEN: &str = "10.99.0.9/24 10.99.0.1";
 /// Ten times what is promised to three who ask for a machine that does not answer.
@@ -45,9 +48,90 @@ fn without_a_machine_add_is_for_later_and_del_is_made_good() {
     let machine = Fake::up(&bench.socket()).with(&guest).with("other");
     bench.of("ADD", "c1", &conf).done();
     assert_eq!(machine.guests(), ["other", guest.as_str()]);
-    let state = fs::read_dir(bench.file("state")).unwrap();
-    let names = state.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    assert_eq!(names.collect::<Vec<_>>(), [".lock"]);
+    assert!(notes(&bench).is_empty());
+}
+
+#[test]
+fn a_detach_that_takes_long_holds_up_no_other_container() {
+    let bench = Bench::new();
+    let conf = bench.conf(json!({}));
+    added_and_deleted_without_a_machine(&bench, &conf);
+    let guest = notes(&bench).remove(0);
+    // Another call detaches it, and its machine takes its time.
+    let detaches = fs::File::open(bench.file("state").join(&guest)).unwrap();
+    detaches.lock().unwrap();
+    let machine = Fake::up(&bench.socket()).with(&guest);
+    let began = Instant::now();
+    bench.of("ADD", "c2", &conf).done();
+    let (code, why) = bench.of("ADD", "c1", &conf).failed();
+    assert_eq!(code, Code::Later as u64, "{why}");
+    assert!(began.elapsed() < AT_ONCE);
+    assert!(machine.guests().contains(&guest));
+    drop(detaches);
+    bench.of("ADD", "c1", &conf).done();
+    assert!(notes(&bench).is_empty());
+}
+
+#[test]
+fn a_note_that_cannot_be_written_fails_the_call() {
+    require!(root, tool("mount"));
+    let bench = Bench::new();
+    let conf = bench.conf(json!({}));
+    let state = bench.file("state");
+    let _disk = SmallDisk::at(&state);
+    let filler = state.join(".filler");
+    // The last byte of it.
+    let mut file = fs::File::create(&filler).unwrap();
+    std::io::copy(&mut std::io::repeat(1), &mut file).unwrap_err();
+    let machine = Fake::up(&bench.socket());
+    added(&bench, &["c1"]);
+    drop(machine);
+    let (code, why) = bench.of("DEL", "c1", &conf).failed();
+    assert_eq!(code, Code::Io as u64, "{why}");
+    assert!(why.contains("No space left on device"), "{why}");
+    assert_eq!(notes(&bench), [".filler"], "nothing is half noted");
+    assert!(
+        bench.ipam_calls().is_empty(),
+        "its addresses are not given back yet"
+    );
+    fs::remove_file(filler).unwrap();
+    bench.of("DEL", "c1", &conf).done();
+    assert_eq!(notes(&bench).len(), 1);
+}
+
+/// A small file system of its own, which goes with this value.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn at(path: &Path) -> Self {
+        fs::create_dir(path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs"]);
+        assert!(mount.arg(path).status().unwrap().success());
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Leaves a note of the guest of the container `c1`.
+fn added_and_deleted_without_a_machine(bench: &Bench, conf: &Value) {
+    let machine = Fake::up(&bench.socket());
+    added(bench, &["c1"]);
+    drop(machine);
+    bench.of("DEL", "c1", conf).done();
+    assert_eq!(notes(bench).len(), 1);
+}
+
+/// Names of what lies in the folder of notes.
+fn notes(bench: &Bench) -> Vec<String> {
+    let entries = fs::read_dir(bench.file("state")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.collect()
 }
 
 #[test]

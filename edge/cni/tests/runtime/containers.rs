@@ -138,7 +138,7 @@ fn what_is_deleted_while_nobody_answers_is_made_good() {
     assert_eq!(machine.guests().len(), 1);
     reaches(&b.1, HOST);
     reaches(&machine.host, address(&came, 0));
-    assert_eq!(names(&machine.folder.path().join("state")), [".lock"]);
+    assert!(names(&machine.folder.path().join("state")).is_empty());
     b.call("DEL", &conf).done();
     machine.down();
 }
