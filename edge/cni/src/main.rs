@@ -1,27 +1,4 @@
-//! `grantway-cni`: what a container runtime calls to give a container a network interface, and to
-//! take it away again. The container becomes a guest of a machine that runs.
-//!
-//! CNI 0.4.0, 1.0.0 and 1.1.0: the call is in the environment, the network's configuration on
-//! standard input, the answer on standard output. The process keeps nothing: whatever a later call
-//! has to know follows from the network's name, the container's id and the interface's name. Called
-//! with arguments it is a plugin of netavark's.
-
-mod call;
-mod commands;
-mod failure;
-mod ipam;
-mod key;
-mod machine;
-mod namespace;
-mod netavark;
-mod network;
-mod pending;
-mod program;
-mod request;
-mod result;
-#[cfg(test)]
-mod tests;
-mod version;
+//! The program `grantway-cni`: see the crate `cni`.
 
 use std::ffi::OsString;
 use std::io::{Read, Write, stdin, stdout};
@@ -42,10 +19,7 @@ fn main() -> ExitCode {
         // A configuration that cannot be read is an error where it is decoded.
         let _ = stdin().take(STDIN_MAX).read_to_end(&mut conf);
     }
-    let (answer, is_done) = match args.as_slice() {
-        [] => program::run(vars.collect(), &conf),
-        args => netavark::run(args, &vars.collect(), &conf),
-    };
+    let (answer, is_done) = cni::run(&args, vars.collect(), &conf);
     let written = stdout().write_all(answer.as_bytes());
     match is_done && written.is_ok() {
         true => ExitCode::SUCCESS,

@@ -128,9 +128,13 @@ impl CniResult {
     pub(crate) fn and(mut self, other: Self) -> Self {
         let before = self.interfaces.len();
         self.interfaces.extend(other.interfaces);
-        self.ips.extend(other.ips.into_iter().map(|ip| CniIp {
-            interface: ip.interface.map(|interface| interface + before),
-            ..ip
+        self.ips.extend(other.ips.into_iter().map(|ip| {
+            CniIp {
+                interface: ip
+                    .interface
+                    .map(|interface| interface.saturating_add(before)),
+                ..ip
+            }
         }));
         self.routes.extend(other.routes);
         if other.dns != CniDns::default() {

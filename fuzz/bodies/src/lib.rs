@@ -17,6 +17,7 @@
 //! | [`state()`] | the author of a state file | 28 |
 //! | [`sessions()`] | a participant in a profile | 28 |
 //! | [`xenstore()`] | a xenstore, a guest's nodes and control ring | 24, 28, 29 |
+//! | [`containers()`] | a container runtime, podman, an IPAM plugin | 28 |
 //!
 //! `fuzz/fuzz_targets` runs them under libFuzzer, `tests/properties.rs` on random bytes with any
 //! compiler, together with every input that once found something; the program `smoke` changes
@@ -25,6 +26,7 @@
 mod bridge;
 mod captures;
 mod config;
+mod containers;
 mod control;
 mod frames;
 mod hypercalls;
@@ -40,6 +42,7 @@ mod xenstore;
 pub use bridge::bridge;
 pub use captures::captures;
 pub use config::config;
+pub use containers::containers;
 pub use control::control;
 pub use frames::frames;
 pub use hypercalls::hypercalls;
@@ -55,7 +58,7 @@ pub use xenstore::xenstore;
 pub type Body = fn(&[u8]);
 
 /// Every body, by its name.
-pub const BODIES: [(&str, Body); 14] = [
+pub const BODIES: [(&str, Body); 15] = [
     ("ring", ring),
     ("netif", netif),
     ("hypercalls", hypercalls),
@@ -70,6 +73,7 @@ pub const BODIES: [(&str, Body); 14] = [
     ("state", state),
     ("sessions", sessions),
     ("xenstore", xenstore),
+    ("containers", containers),
 ];
 
 /// The wire format and both ends of a virtual interface; the first byte chooses.

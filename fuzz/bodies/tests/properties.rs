@@ -21,7 +21,7 @@ macro_rules! properties {
 
 properties! {
     ring netif hypercalls frames bridge lro config captures profiles control records state sessions
-    xenstore
+    xenstore containers
 }
 
 /// Files `<body>-<what it was>` in `regressions/`.

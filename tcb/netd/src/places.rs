@@ -64,7 +64,10 @@ impl Places {
         let Some((path, was)) = self.of.get(&unit) else {
             return true;
         };
-        let found = broker.places(&[path]).ok().and_then(|mut found| found.pop());
+        let found = broker
+            .places(&[path])
+            .ok()
+            .and_then(|mut found| found.pop());
         is_same(found.flatten(), *was)
     }
 

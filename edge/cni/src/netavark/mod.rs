@@ -43,6 +43,18 @@ fn answer(
     }
 }
 
+/// Reads everything that `setup` reads, and attaches nothing.
+#[cfg(feature = "testing")]
+pub(crate) fn read_setup(input: &[u8]) {
+    if let Ok(told) = read(input)
+        && let Ok(container) = crate::network::decoded::<told::Container>(&told)
+    {
+        // Refusals are answers.
+        let _refused = container.given().err();
+        let _refused = setup::request("ADD", "/run/netns/c", &BTreeMap::new(), &container).err();
+    }
+}
+
 fn read(input: &[u8]) -> Result<Value, Failure> {
     serde_json::from_slice(input).map_err(|error| {
         Failure::new(Code::Decode, "standard input is no network of podman's").because(error)

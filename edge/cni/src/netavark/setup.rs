@@ -50,7 +50,7 @@ pub(super) fn teardown(
 }
 
 /// The same call, of CNI.
-fn request(
+pub(super) fn request(
     command: &str,
     netns: &str,
     env: &BTreeMap<String, String>,
