@@ -337,7 +337,10 @@ fn what_cannot_be_attached_is_refused_in_words_and_leaves_nothing() {
             "`name` is \"g\\n\"",
         ),
         (vec!["attach", &long, "--netns", &here], "`name` is"),
-        (vec!["attach", "c0", "--netns", &here], "the name \"c0\""),
+        (
+            vec!["attach", "c0", "--netns", &here],
+            "guest c0 is attached already: detach it first",
+        ),
         (
             vec!["attach", "driver", "--netns", &here],
             "that of the driver domain",
