@@ -121,7 +121,7 @@ fn what_cannot_come_is_told_and_leaves_nothing() {
             setting(r#"{"name": "c\"\u0007", "vif": []}"#),
             "use 1 to 32 letters",
         ),
-        (setting("7"), "the guest"),
+        (setting("7"), "[[guest]]"),
         (
             setting(r#"{"name": "c", "vif": [{"endpoint": "tap", "netns": ".."}]}"#),
             "`netns` is \"..\"",

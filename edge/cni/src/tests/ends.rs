@@ -83,6 +83,7 @@ fn a_note_that_cannot_be_written_fails_the_call() {
     // The last byte of it.
     let mut file = fs::File::create(&filler).unwrap();
     std::io::copy(&mut std::io::repeat(1), &mut file).unwrap_err();
+    drop(file);
     let machine = Fake::up(&bench.socket());
     added(&bench, &["c1"]);
     drop(machine);
