@@ -17,6 +17,8 @@ pub(crate) fn print() -> Result<()> {
         "part of the trusted base", "lines", "unsafe"
     );
     let rules = rules::read()?;
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml"))?;
+    checked(&workspace::crates()?, &rules, &root, &manifest)?;
     let attackers: Vec<PathBuf> = rules.attackers.iter().map(|path| root.join(path)).collect();
     for part in &rules.trusted {
         let path = root.join(part);
@@ -77,6 +79,31 @@ fn programs(rules: &Rules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// Whether arithmetic is checked in releases of every crate that a trusted program is made of or
+/// links.
+fn checked(crates: &[Crate], rules: &Rules, root: &Path, manifest: &str) -> Result<()> {
+    let manifest: toml::Table = manifest.parse()?;
+    let packages = manifest
+        .get("profile")
+        .and_then(|all| all.get("release")?.get("package"));
+    let is_checked = |name: &str| {
+        let package = packages.and_then(|all| all.get(name));
+        let checks = package.and_then(|package| package.get("overflow-checks"));
+        checks.and_then(toml::Value::as_bool) == Some(true)
+    };
+    let parts = rules.programs.iter().flat_map(|program| &program.parts);
+    let parts: Vec<PathBuf> = parts.map(|part| root.join(part)).collect();
+    let is_part = |found: &&Crate| parts.iter().any(|part| part.starts_with(&found.root));
+    let own = crates.iter().filter(is_part);
+    let names = own.flat_map(|found| found.inside.iter().chain([&found.name]));
+    let unchecked: BTreeSet<&String> = names.filter(|name| !is_checked(name)).collect();
+    ensure!(
+        unchecked.is_empty(),
+        "Cargo.toml: [profile.release.package.NAME] needs overflow-checks = true for {unchecked:?}"
+    );
+    Ok(())
+}
+
 /// The crates from outside that a program links and the crates of its parts name. The first part is
 /// in its own crate.
 fn outside(crates: &[Crate], parts: &[PathBuf]) -> Result<BTreeSet<String>> {
@@ -108,6 +135,21 @@ fn count(path: PathBuf, except: &[PathBuf]) -> Result<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trusted_crates_check_their_arithmetic() {
+        let root = workspace::root();
+        let (crates, rules) = (workspace::crates().unwrap(), rules::read().unwrap());
+        let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+        checked(&crates, &rules, &root, &manifest).unwrap();
+        for name in ["abi", "config", "confine", "manager", "netdev", "shmem"] {
+            let section = format!("[profile.release.package.{name}]\noverflow-checks = true");
+            let without = manifest.replace(&section, "");
+            assert_ne!(without, manifest);
+            let error = checked(&crates, &rules, &root, &without).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
 
     #[test]
     fn test_modules_in_files_of_their_own_are_left_out() {

@@ -1,5 +1,5 @@
-//! Which system calls the process may make once it has its descriptors: those of every confined
-//! program, and these. A call that is not on the list fails with EPERM.
+//! The rights of the process once it has its descriptors: the system calls of every confined
+//! program that serves clients, and these. A call that is not on a list fails with EPERM.
 
 use crate::dev::{EVTCHN_REQUESTS, GNTDEV_REQUESTS};
 use confine::{COMMON, Call, CapabilitySet, Rights, SERVING, When, calls};
@@ -37,3 +37,65 @@ const OWN: &[Call] = &calls! {
     SYS_epoll_pwait2 When::Always;
     SYS_eventfd2 When::Always;
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libc::*;
+    use std::collections::BTreeMap;
+
+    #[rustfmt::skip]
+    const ALWAYS: &[i64] = &[
+        SYS_accept4, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_clone3, SYS_close,
+        SYS_copy_file_range, SYS_dup, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait,
+        SYS_epoll_pwait2, SYS_epoll_wait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fcntl,
+        SYS_fstat, SYS_ftruncate, SYS_futex, SYS_getpid, SYS_getrandom, SYS_getsockopt,
+        SYS_gettid, SYS_lseek, SYS_madvise, SYS_memfd_create, SYS_mremap, SYS_munmap,
+        SYS_nanosleep, SYS_poll, SYS_ppoll, SYS_pread64, SYS_read, SYS_readv, SYS_recvfrom,
+        SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction, SYS_rt_sigprocmask,
+        SYS_rt_sigreturn, SYS_sched_getaffinity, SYS_sched_yield, SYS_sendfile, SYS_sendmsg,
+        SYS_sendto, SYS_set_robust_list, SYS_set_tid_address, SYS_shutdown, SYS_sigaltstack,
+        SYS_splice, SYS_statx, SYS_write, SYS_writev,
+    ];
+
+    /// A change of the rights has to change this table, too.
+    #[test]
+    fn the_process_has_the_rights_of_its_table() {
+        // Xen's devices (linux/evtchn.h, linux/gntdev.h), then FIONBIO.
+        const ASKED: &[u64] = &[
+            0x0008_4501,
+            0x0004_4503,
+            0x0004_4504,
+            0x0018_4700,
+            0x0010_4701,
+            0x0010_4708,
+            0x5421,
+        ];
+        let sometimes = [
+            (SYS_ioctl, When::OneOf(1, ASKED)),
+            (SYS_setsockopt, When::Is(1, 1)),
+            (SYS_mmap, When::HasNot(2, 4)),
+            (SYS_mprotect, When::HasNot(2, 4)),
+            (SYS_clone, When::Has(0, 0x0001_0100)),
+            (SYS_prctl, When::Is(0, 15)),
+            (SYS_tgkill, When::Own(0)),
+        ];
+        let always = ALWAYS.iter().map(|number| (*number, When::Always));
+        let expected: BTreeMap<_, _> = always.chain(sometimes).collect();
+        let calls = RIGHTS.calls.iter().copied().flatten();
+        let calls: BTreeMap<_, _> = calls.map(|call| (call.number, call.when)).collect();
+        assert_eq!(calls, expected);
+        assert!(RIGHTS.keep.is_empty() && RIGHTS.user.is_none() && RIGHTS.files.is_none());
+    }
+
+    /// From inside the filter, in a thread that ends with it.
+    #[test]
+    fn the_process_makes_no_call_of_an_attacker() {
+        let attack = || {
+            confine::confine(&RIGHTS).unwrap();
+            probe_helper::not_refused(probe_helper::ATTACKS)
+        };
+        let succeeded = std::thread::spawn(attack).join().unwrap();
+        assert!(succeeded.is_empty(), "{succeeded:?}");
+    }
+}

@@ -7,19 +7,16 @@
 //! services' default range (up to 2 000 200 000).
 
 /// The first id.
-pub const FIRST: u32 = 0x7780_0000;
+const FIRST: u32 = 0x7780_0000;
 /// Bits of a process id: the kernel gives out none with more.
 const PID_BITS: u32 = 22;
 /// PID namespaces that are told apart.
 const NAMESPACES: u64 = 32;
-/// The first id behind the last one.
-pub const END: u32 = FIRST + ((NAMESPACES as u32) << PID_BITS);
 
 /// Returns the user id of the process `pid` of a PID namespace, whose file has this inode number.
 #[must_use]
 pub fn user_of(pid: u32, namespace: u64) -> u32 {
-    let pid = pid & ((1 << PID_BITS) - 1);
-    FIRST + (((namespace % NAMESPACES) as u32) << PID_BITS | pid)
+    FIRST + (((namespace % NAMESPACES) as u32) << PID_BITS | pid & ((1 << PID_BITS) - 1))
 }
 
 #[cfg(test)]
@@ -36,7 +33,7 @@ mod tests {
             for namespace in [0, 31, 4_026_531_836, u64::MAX] {
                 let user = user_of(pid, namespace);
                 assert!(user > NSPAWN_LAST && user > DIRECTORY_LAST);
-                assert!(user < END && user < FOREIGN_FIRST);
+                assert!(user < FOREIGN_FIRST);
             }
         }
     }

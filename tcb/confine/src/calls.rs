@@ -117,7 +117,8 @@ pub(crate) const CONSOLES: &[Call] = &calls! {
     SYS_epoll_pwait When::Always;
 };
 
-/// Requests of TAPs, of ethtool, and for numbers and names of interfaces. No request of a terminal is among them: TIOCSTI types into one.
+/// Requests of TAPs, of ethtool, and for numbers and names of interfaces. No request of a terminal
+/// is among them: TIOCSTI types into one.
 const REQUESTS: &[u64] = &[
     FIONBIO,
     0x8910,      // SIOCGIFNAME
@@ -140,15 +141,14 @@ const FAMILIES: &[u64] = &[
     libc::AF_XDP as u64,
 ];
 
-/// Commands of bpf(2): maps, programs, and the links that attach them to interfaces. None of them
-/// attaches a program to a trace point, or opens an object of another program's by its number.
+/// Commands of bpf(2): maps, and the links that attach programs to interfaces. None of them loads a
+/// program, attaches one to a trace point, or opens an object of another process's by its number.
 const BPF_COMMANDS: &[u64] = &[
     0,  // BPF_MAP_CREATE
     1,  // BPF_MAP_LOOKUP_ELEM
     2,  // BPF_MAP_UPDATE_ELEM
     3,  // BPF_MAP_DELETE_ELEM
     4,  // BPF_MAP_GET_NEXT_KEY
-    5,  // BPF_PROG_LOAD
     15, // BPF_OBJ_GET_INFO_BY_FD, of a link: whether its interface was removed
     28, // BPF_LINK_CREATE
 ];
@@ -174,6 +174,7 @@ pub(crate) const DEVICES: &[Call] = &calls! {
 pub(crate) const BROKER_CALLS: &[Call] = &calls! {
     SYS_openat When::Always;
     SYS_fstatfs When::Always;
+    SYS_bpf When::Is(0, 5); // BPF_PROG_LOAD
     SYS_statx When::Always;
     // The link, sealed files, `/proc/PID/stat`.
     SYS_recvmsg When::Always;

@@ -27,13 +27,16 @@ pub const NETD: Rights<'_> = Rights {
     calls: &[COMMON, DEVICES],
 };
 
-/// netd's broker: it opens files by name, and makes some. Its user stays, for `pcap` files are the
-/// user's.
+/// netd's broker: it opens and makes files by name, and loads programs. Its user stays, for `pcap`
+/// files are the user's.
 pub const BROKER: Rights<'_> = Rights {
     name: "netd's broker",
     user: None,
-    // To find network namespaces of other users' processes.
-    keep: CapabilitySet::SYS_PTRACE,
+    // To find network namespaces of other users' processes, and to load programs.
+    keep: CapabilitySet::SYS_PTRACE
+        .union(CapabilitySet::BPF)
+        .union(CapabilitySet::NET_ADMIN)
+        .union(CapabilitySet::PERFMON),
     ends_with_parent: true,
     files: None,
     calls: &[BROKER_CALLS],

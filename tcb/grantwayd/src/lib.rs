@@ -33,6 +33,7 @@ use abi::core::MACHINE_MAX;
 use args::Args;
 use monitor::Hypervisor;
 use monitor::grant::mechanism::Make;
+use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use server::Core;
 use shmem::time::monotonic_ns;
 use std::io::{self, Read, Write};
@@ -55,9 +56,8 @@ fn serve(mechanism: Option<Make>) -> Result<(), Option<String>> {
     shmem::install_fault_handler();
     // A helper that is taken over must not read our memory. Without root's rights we could not open
     // our own files in /proc then.
-    if rustix::process::geteuid().is_root() {
-        let off = rustix::process::DumpableBehavior::NotDumpable;
-        rustix::process::set_dumpable_behavior(off).map_err(|e| format!("dumpable: {e}"))?;
+    if geteuid().is_root() {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
     }
     let signals = signals::pipe().map_err(|e| format!("signals: {e}"))?;
     let hypervisor = Hypervisor::new(mechanism).map_err(|e| e.to_string())?;

@@ -104,12 +104,9 @@ pub(crate) struct Tap {
 
 impl Tap {
     pub(crate) fn control(netd: &Arc<Control>, unit: u32) -> Arc<dyn DeviceControl> {
-        let budget = TokenBucket::new(STEERS_PER_SECOND, STEERS_BURST);
-        Arc::new(Self {
-            netd: Arc::clone(netd),
-            unit,
-            budget: Mutex::new(budget),
-        })
+        let budget = Mutex::new(TokenBucket::new(STEERS_PER_SECOND, STEERS_BURST));
+        let netd = Arc::clone(netd);
+        Arc::new(Self { netd, unit, budget })
     }
 }
 

@@ -2,9 +2,11 @@
 //!
 //! Landlock keeps netd from all files but the TAP driver and network settings, and from all other
 //! processes. netd needs more than that: network namespaces by their paths, of other processes'
-//! too, and the files of `pcap` devices. It asks its broker for these over a link. The broker opens
-//! nothing but network namespaces and the files that the machine's description names, and
-//! interprets nothing but paths. It hears the description once, before netd opens any device.
+//! too, the files of `pcap` devices, and programs in the kernel: with CAP_SYS_ADMIN, which netd
+//! has, a program can read all memory. netd asks its broker for these over a link. The broker opens
+//! nothing but network namespaces and the files that the machine's description names. It loads
+//! programs that see packets and nothing else. It hears the description once, before netd opens any
+//! device.
 //!
 //! If the broker ends, so does netd, and the core starts both again.
 
@@ -12,7 +14,7 @@ use crate::places::place;
 use abi::core::{Field, MACHINE_MAX, Malformed, Message, Reader, Record, Writer};
 use abi::machine::{Device, Machine, NetnsPlace};
 use link::{Link, LinkError, sealed};
-use netdev::netns;
+use netdev::{netns, programs};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -46,6 +48,8 @@ enum Want {
     Read,
     /// Make this file, for the domain of this life.
     Write(u64),
+    /// Load a program of this kind. Beside: its code, and its maps.
+    Load(u32),
 }
 
 /// What the broker answers.
@@ -68,6 +72,10 @@ impl Message for Want {
                 life.put(fields);
                 5
             }
+            Self::Load(kind) => {
+                kind.put(fields);
+                6
+            }
         }
     }
 
@@ -78,6 +86,7 @@ impl Message for Want {
             3 => Self::Namespace,
             4 => Self::Read,
             5 => Self::Write(u64::take(fields)?),
+            6 => Self::Load(u32::take(fields)?),
             _ => return Err(Malformed::Kind(kind)),
         })
     }
@@ -121,7 +130,7 @@ impl Broker {
 
     /// Passes the machine's description on.
     pub(crate) fn welcome(&self, machine: &OwnedFd) -> io::Result<()> {
-        self.ask(Want::Machine, machine.as_fd()).map(drop)
+        self.ask(Want::Machine, &[machine.as_fd()]).map(drop)
     }
 
     /// Which network namespaces there are at `paths`.
@@ -163,16 +172,29 @@ impl Broker {
         made.map_err(|error| format!("the file {path} cannot be made: {error}"))
     }
 
+    /// Loads a program: see [`programs::load_here`].
+    pub(crate) fn load(
+        &self,
+        kind: u32,
+        code: &[u8],
+        maps: &[BorrowedFd<'_>],
+    ) -> io::Result<OwnedFd> {
+        let code = sealed::write("program", code)?;
+        let beside = [code.as_fd()].into_iter().chain(maps.iter().copied());
+        let loaded = self.ask(Want::Load(kind), &beside.collect::<Vec<_>>())?;
+        loaded.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
     fn ask_of(&self, want: Want, paths: &[u8]) -> io::Result<OwnedFd> {
         let paths = sealed::write("paths", paths)?;
-        let found = self.ask(want, paths.as_fd())?;
+        let found = self.ask(want, &[paths.as_fd()])?;
         found.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Waits for the answer. One question at a time: the answers come in the order of questions.
-    fn ask(&self, message: Want, beside: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    fn ask(&self, message: Want, beside: &[BorrowedFd<'_>]) -> io::Result<Option<OwnedFd>> {
         let link = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = link.send(&Record { token: 0, message }, &[beside]);
+        let asked = link.send(&Record { token: 0, message }, beside);
         let answer = asked.map_err(LinkError::from).and_then(|()| {
             loop {
                 match link.receive::<Found>() {
@@ -249,7 +271,7 @@ fn turn(link: &Link, files: &mut Option<Files>) -> Result<(), LinkError> {
         return Ok(());
     };
     let found = match received.fds.as_slice() {
-        [beside] => answer(received.record.message, beside, files),
+        [beside, maps @ ..] => answer(received.record.message, (beside, maps), files),
         _ => Err(Errno::INVAL.into()),
     };
     let (message, beside) = match found {
@@ -267,7 +289,11 @@ fn turn(link: &Link, files: &mut Option<Files>) -> Result<(), LinkError> {
     Ok(link.send(&Record { token: 0, message }, &beside)?)
 }
 
-fn answer(want: Want, beside: &OwnedFd, files: &mut Option<Files>) -> io::Result<Option<OwnedFd>> {
+fn answer(
+    want: Want,
+    (beside, maps): (&OwnedFd, &[OwnedFd]),
+    files: &mut Option<Files>,
+) -> io::Result<Option<OwnedFd>> {
     let bytes = sealed::read(beside, MACHINE_MAX)?;
     let path = Path::new(OsStr::from_bytes(&bytes));
     let known = files.as_ref();
@@ -285,6 +311,10 @@ fn answer(want: Want, beside: &OwnedFd, files: &mut Option<Files>) -> io::Result
             sealed::write("places", &bytes).map(Some)
         }
         Want::Namespace => netns::open_here(path).map(Some),
+        Want::Load(kind) => {
+            let maps: Vec<BorrowedFd<'_>> = maps.iter().map(AsFd::as_fd).collect();
+            programs::load_here(kind, &bytes, &maps).map(Some)
+        }
         Want::Read => {
             check(known.map(|files| &files.read), path)?;
             let file = OpenOptions::new().read(true).open(path)?;

@@ -7,7 +7,7 @@
 //! that.
 //!
 //! netd opens the TAP driver and network settings, and reaches no other process. Its broker, this
-//! program again, opens network namespaces and `pcap` files for it.
+//! program again, opens network namespaces and `pcap` files for it, and loads its programs.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -26,7 +26,7 @@ mod unit;
 use broker::Broker;
 use confine::roles::{BROKER, NETD};
 use confine::{Rights, confine, own_user};
-use netdev::netns;
+use netdev::{netns, programs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,6 +53,10 @@ fn run() -> Result<(), String> {
     let missing = confined(&Rights { user, ..NETD })?;
     let opener = Arc::clone(&broker);
     netns::open_by(Box::new(move |path| opener.namespace(path)));
+    let loader = Arc::clone(&broker);
+    programs::load_by(Box::new(move |kind, code, maps| {
+        loader.load(kind, code, maps)
+    }));
     serve::run(link.into(), broker, missing)
 }
 

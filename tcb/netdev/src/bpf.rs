@@ -2,6 +2,7 @@
 //! small programs, and an assembler of some thirty instructions. Programs this small need neither a
 //! compiler nor a loader.
 
+use crate::programs;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -23,7 +24,16 @@ const BPF_TCX_EGRESS: u32 = 47;
 /// Times that a program is loaded: the verifier gives up when a signal comes.
 const LOAD_TRIES: u32 = 20;
 /// The pseudo source register that makes a 64-bit immediate the map of a descriptor.
-const BPF_PSEUDO_MAP_FD: u8 = 1;
+pub(super) const BPF_PSEUDO_MAP_FD: u8 = 1;
+/// The instruction that loads a 64-bit immediate; its upper half is in a second instruction.
+pub(super) const LOAD_IMMEDIATE: u8 = 0x18;
+/// The instruction that calls a helper.
+pub(super) const CALL: u8 = 0x85;
+/// The instruction that calls what a register holds.
+pub(super) const CALL_REGISTER: u8 = 0x8d;
+
+/// An instruction: opcode, registers, offset, immediate (linux/bpf.h, `struct bpf_insn`).
+pub(super) type Instruction = [u8; 8];
 
 /// Helper: `map_lookup_elem(map, key) -> value or null`.
 pub(super) const MAP_LOOKUP_ELEM: i32 = 1;
@@ -37,6 +47,17 @@ pub(super) const REDIRECT_MAP: i32 = 51;
 pub(super) const XDP_GET_BUFF_LEN: i32 = 188;
 /// Helper: `xdp_load_bytes(frame, offset, to, len) -> 0 or an error`.
 pub(super) const XDP_LOAD_BYTES: i32 = 189;
+
+/// All helpers that programs call. None of them reads or writes memory but the program's own, its
+/// packet and its maps.
+pub(super) const HELPERS: [i32; 6] = [
+    MAP_LOOKUP_ELEM,
+    TAIL_CALL,
+    SKB_LOAD_BYTES,
+    REDIRECT_MAP,
+    XDP_GET_BUFF_LEN,
+    XDP_LOAD_BYTES,
+];
 
 /// What a program is for.
 #[derive(Clone, Copy, Debug)]
@@ -69,10 +90,10 @@ pub(super) struct Label(pub(super) u32);
 /// The first of the labels that an assembler gives out.
 const FRESH: u32 = 1 << 16;
 
-/// A program being written: 8 bytes an instruction (linux/bpf.h, `struct bpf_insn`).
+/// A program being written.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
-    code: Vec<[u8; 8]>,
+    code: Vec<Instruction>,
     jumps: Vec<(usize, Label)>,
     labels: BTreeMap<Label, usize>,
     fresh: u32,
@@ -144,7 +165,7 @@ impl Assembler {
 
     /// `dst = imm`
     pub(super) fn mov_u64(&mut self, dst: Reg, imm: u64) -> &mut Self {
-        self.emit(0x18, dst.0, 0, 0, imm as i32);
+        self.emit(LOAD_IMMEDIATE, dst.0, 0, 0, imm as i32);
         self.emit(0, 0, 0, 0, (imm >> 32) as i32)
     }
 
@@ -186,13 +207,13 @@ impl Assembler {
     /// `dst = the map`
     pub(super) fn load_map(&mut self, dst: Reg, map: &impl AsFd) -> &mut Self {
         let fd = map.as_fd().as_raw_fd();
-        self.emit(0x18, dst.0, BPF_PSEUDO_MAP_FD, 0, fd);
+        self.emit(LOAD_IMMEDIATE, dst.0, BPF_PSEUDO_MAP_FD, 0, fd);
         self.emit(0, 0, 0, 0, 0)
     }
 
     /// `r0 = helper(r1 …)`
     pub(super) fn call(&mut self, helper: i32) -> &mut Self {
-        self.emit(0x85, 0, 0, 0, helper)
+        self.emit(CALL, 0, 0, 0, helper)
     }
 
     /// `goto to`
@@ -258,7 +279,7 @@ impl Assembler {
     }
 
     /// The program, with every jump's distance filled in.
-    fn finish(&self) -> io::Result<Vec<[u8; 8]>> {
+    fn finish(&self) -> io::Result<Vec<Instruction>> {
         let mut code = self.code.clone();
         for &(at, to) in &self.jumps {
             let distance = self
@@ -273,27 +294,32 @@ impl Assembler {
         Ok(code)
     }
 
-    /// Loads the program. Its helpers need no GPL licence.
+    /// Loads the program, by this process or by its loader.
     pub(super) fn load(&self, kind: Kind) -> io::Result<OwnedFd> {
-        let code = self.finish()?;
-        let license = c"MIT OR Apache-2.0";
-        let attr = ProgLoad {
-            prog_type: kind as u32,
-            insn_cnt: code.len() as u32,
-            insns: code.as_ptr() as u64,
-            license: license.as_ptr() as u64,
-            rest: [0; 2],
-        };
-        let mut tries = 1;
-        loop {
-            // SAFETY: the kernel reads the attributes, and through them the instructions and the
-            // licence, all of which live through the call.
-            match unsafe { bpf_fd(BPF_PROG_LOAD, &attr) } {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries < LOAD_TRIES => {
-                    tries += 1;
-                }
-                loaded => return loaded,
+        programs::load(kind as u32, self.finish()?)
+    }
+}
+
+/// Loads a program whose instructions name maps by their descriptors. Its helpers need no GPL
+/// licence.
+pub(super) fn load(kind: u32, code: &[Instruction]) -> io::Result<OwnedFd> {
+    let license = c"MIT OR Apache-2.0";
+    let attr = ProgLoad {
+        prog_type: kind,
+        insn_cnt: code.len() as u32,
+        insns: code.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        rest: [0; 2],
+    };
+    let mut tries = 1;
+    loop {
+        // SAFETY: the kernel reads the attributes, and through them the instructions and the
+        // licence, all of which live through the call.
+        match unsafe { bpf_fd(BPF_PROG_LOAD, &attr) } {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries < LOAD_TRIES => {
+                tries += 1;
             }
+            loaded => return loaded,
         }
     }
 }

@@ -22,6 +22,7 @@ mod netlink;
 pub mod netns;
 mod nftables;
 pub mod own;
+pub mod programs;
 pub mod steering;
 pub mod tap;
 mod tun;

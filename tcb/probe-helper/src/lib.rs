@@ -192,6 +192,9 @@ pub const ATTACKS: &[Attack] = &[
     ("attach BPF programs", SYS_bpf, &[8, 0, 0]),
 ];
 
+/// What the broker does for netd, and netd must not do itself.
+pub const LOADS: &[Attack] = &[("load a BPF program", SYS_bpf, &[5, 0, 0])];
+
 /// Tries every attack. Returns the names of those that were not refused with EPERM, and how they
 /// ended. `clone3` may also fail with ENOSYS, by which the C library knows to use `clone`.
 #[must_use]

@@ -6,7 +6,7 @@
 
 use confine::roles::{BROKER, MANAGER, NETD};
 use confine::{Rights, confine, own_user};
-use probe_helper::{ATTACKS, not_refused};
+use probe_helper::{ATTACKS, LOADS, not_refused};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -53,6 +53,7 @@ fn attack(role: Option<&str>) -> io::Result<()> {
     let mut succeeded = not_refused(ATTACKS);
     if role != Some("manager") && role != Some("broker") {
         succeeded.extend(processes(core));
+        succeeded.extend(not_refused(LOADS));
     }
     if role.is_none_or(|role| role == "netd") {
         succeeded.extend(files());

@@ -266,5 +266,6 @@ pub fn ones_sum_bytes(src: &[u8], initial: u32) -> u32 {
 #[inline]
 fn add_ones(a: u32, b: u16) -> u32 {
     let (sum, carry) = a.overflowing_add(b.into());
-    sum + u32::from(carry)
+    // After a carry `sum` is less than the largest number: this never wraps.
+    sum.wrapping_add(u32::from(carry))
 }

@@ -110,7 +110,7 @@ fn netd_has_the_rights_of_its_table() {
         (SYS_tgkill, When::Own(0)),
         (SYS_socket, When::OneOf(0, &[2, 16, 17, 44])),
         (SYS_setsockopt, When::Is(1, 263)),
-        (SYS_bpf, When::OneOf(0, &[0, 1, 2, 3, 4, 5, 15, 28])),
+        (SYS_bpf, When::OneOf(0, &[0, 1, 2, 3, 4, 15, 28])),
         (SYS_setns, When::Is(1, 0x4000_0000)),
         (SYS_unshare, When::Is(0, 0x4000_0000)),
     ];
@@ -136,14 +136,16 @@ const BROKER_ALWAYS: &[i64] = &[
 #[test]
 fn the_broker_has_the_rights_of_its_table() {
     let sometimes: Conditions<'_> = &[
+        (SYS_bpf, When::Is(0, 5)),
         (SYS_mmap, When::HasNot(2, EXEC)),
         (SYS_tgkill, When::Own(0)),
     ];
-    check(
-        &BROKER,
-        &[CapabilitySet::SYS_PTRACE],
-        BROKER_ALWAYS,
-        sometimes,
-    );
+    let keep = [
+        CapabilitySet::SYS_PTRACE,
+        CapabilitySet::BPF,
+        CapabilitySet::NET_ADMIN,
+        CapabilitySet::PERFMON,
+    ];
+    check(&BROKER, &keep, BROKER_ALWAYS, sometimes);
     assert_eq!(BROKER.files, None);
 }

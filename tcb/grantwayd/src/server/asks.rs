@@ -30,10 +30,8 @@ pub(super) struct Refusal {
 
 impl<E: ToString> From<E> for Refusal {
     fn from(error: E) -> Self {
-        Self {
-            why: error.to_string(),
-            is_busy: false,
-        }
+        let (why, is_busy) = (error.to_string(), false);
+        Self { why, is_busy }
     }
 }
 
@@ -181,10 +179,8 @@ impl Core {
             Program::Driver => "driver",
             Program::Guest => "guest",
         };
-        let start = Start {
-            program: self.args.programs.join(program),
-            console: theirs,
-        };
+        let (program, console) = (self.args.programs.join(program), theirs);
+        let start = Start { program, console };
         self.hypervisor.start(id, start)?;
         let known = self.known.entry(id).or_default();
         (known.console, known.is_unconnected) = (Some(ours), true);
@@ -201,13 +197,10 @@ impl Core {
     fn forget(&mut self, id: DomId) -> Result<(), Refusal> {
         let stage = self.hypervisor.domain(id).map(|domain| domain.life.stage);
         if stage != Some(Stage::Gone) || self.hypervisor.is_used(id) {
-            return Err(Refusal {
-                why: format!(
-                    "{}: something of it is still there",
-                    self.hypervisor.name(id)
-                ),
-                is_busy: stage.is_some_and(Stage::is_over),
-            });
+            let name = self.hypervisor.name(id);
+            let why = format!("{name}: something of it is still there");
+            let is_busy = stage.is_some_and(Stage::is_over);
+            return Err(Refusal { why, is_busy });
         }
         self.known.remove(&id);
         self.lasting.retain(|_, bound| bound.socket.domain != id);

@@ -61,7 +61,8 @@ pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u
     for word in rest.chunks_exact(8) {
         let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
         let (added, carry) = sum.overflowing_add(word);
-        sum = added + u64::from(carry);
+        // After a carry `added` is less than the largest number: this never wraps.
+        sum = added.wrapping_add(u64::from(carry));
     }
     Some(fold(sum).swap_bytes())
 }
