@@ -43,6 +43,56 @@ impl Cidr {
         }
     }
 
+    /// The address that means all stations of the IPv4 network of `own`.
+    fn broadcast(self, own: Ipv4Addr) -> Ipv4Addr {
+        let hosts = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+        Ipv4Addr::from_bits(own.to_bits() | hosts)
+    }
+
+    /// Why no station can have the address, if none can: the end of a sentence that begins with it.
+    #[must_use]
+    pub fn no_station(self) -> Option<&'static str> {
+        let is_network = self.network() == self.address;
+        match self.address {
+            address if address.is_unspecified() => Some("is the unspecified address"),
+            address if address.is_multicast() => Some("is a multicast address"),
+            address if address.is_loopback() => Some("is a loopback address"),
+            IpAddr::V4(Ipv4Addr::BROADCAST) => Some("is the broadcast address"),
+            // Networks of two addresses have two stations (RFC 3021, 6164).
+            IpAddr::V4(_) if self.prefix < 31 && is_network => {
+                Some("is the address of the network itself")
+            }
+            IpAddr::V4(own) if self.prefix < 31 && own == self.broadcast(own) => {
+                Some("is the broadcast address of its network")
+            }
+            IpAddr::V6(own) if own.to_ipv4_mapped().is_some() => {
+                Some("is an IPv4 address mapped into IPv6")
+            }
+            IpAddr::V6(_) if self.prefix < 127 && is_network => {
+                Some("is the address of all routers of the network")
+            }
+            _ => None,
+        }
+    }
+
+    /// What to write instead of `text`, which is no address with a prefix length.
+    pub(crate) fn remedy(text: &str) -> String {
+        let like = match text.contains(':') {
+            true => "fd00::2/64",
+            false => "10.0.0.2/24",
+        };
+        let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
+        let (usual, most) = match address.parse() {
+            Ok(IpAddr::V4(_)) => (24, 32),
+            Ok(IpAddr::V6(_)) => (64, 128),
+            Err(_) => return format!("write it like {like}"),
+        };
+        match prefix {
+            "" => format!("prefix length missing: write it like {address}/{usual}"),
+            _ => format!("write a prefix length from 0 to {most}, like {address}/{usual}"),
+        }
+    }
+
     /// The first address of the network that is not taken, but for the network's own and the one
     /// that means everybody in it. It is looked for among the first 65 536.
     #[must_use]
@@ -78,11 +128,11 @@ impl fmt::Display for Cidr {
 
 /// A text that is not an address; says what it should look like.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} `{text}`: write it {like}")]
+#[error("{what} `{text}`: {remedy}")]
 pub struct NotAnAddress {
     pub(crate) what: &'static str,
     pub(crate) text: String,
-    pub(crate) like: &'static str,
+    pub(crate) remedy: String,
 }
 
 impl FromStr for Cidr {
@@ -92,7 +142,7 @@ impl FromStr for Cidr {
         let wrong = || NotAnAddress {
             what: "not an address with a prefix length:",
             text: text.to_owned(),
-            like: "like 10.0.0.2/24 or fd00::2/64",
+            remedy: Self::remedy(text),
         };
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
@@ -159,7 +209,7 @@ impl FromStr for Mac {
         let wrong = || NotAnAddress {
             what: "not a MAC:",
             text: text.to_owned(),
-            like: "like 02:00:00:00:00:01",
+            remedy: "write it like 02:00:00:00:00:01".to_owned(),
         };
         let mut bytes = [0u8; 6];
         let mut parts = text.split(':');
@@ -221,7 +271,7 @@ mod tests {
         }
         let message = "1.2.3.4".parse::<Cidr>().unwrap_err().to_string();
         assert!(
-            message.contains("`1.2.3.4`") && message.contains("10.0.0.2/24"),
+            message.contains("`1.2.3.4`") && message.contains("missing: write it like 1.2.3.4/24"),
             "{message}"
         );
     }
@@ -237,6 +287,68 @@ mod tests {
         assert!(contains("10.0.0.2/0", "192.0.2.1") && !contains("10.0.0.2/0", "fd00::1"));
         assert!(contains("fd00::2/64", "fd00::ffff") && !contains("fd00::2/64", "fd01::1"));
         assert!(contains("::1/0", "ffff::") && !contains("fd00::2/128", "fd00::3"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_prefix_is_said() {
+        for (text, remedy) in [
+            ("fd00::1", "prefix length missing: write it like fd00::1/64"),
+            (
+                "10.0.0.1/",
+                "prefix length missing: write it like 10.0.0.1/24",
+            ),
+            (
+                "fd00::1/129",
+                "a prefix length from 0 to 128, like fd00::1/64",
+            ),
+            (
+                "10.0.0.1/33",
+                "a prefix length from 0 to 32, like 10.0.0.1/24",
+            ),
+            ("fd00::g/64", "write it like fd00::2/64"),
+            ("10.0.0/24", "write it like 10.0.0.2/24"),
+        ] {
+            let error = text.parse::<Cidr>().unwrap_err().to_string();
+            assert!(error.contains(text) && error.ends_with(remedy), "{error}");
+        }
+    }
+
+    #[test]
+    fn some_addresses_are_no_station_s() {
+        for (text, why) in [
+            ("0.0.0.0/0", "unspecified"),
+            ("::/0", "unspecified"),
+            ("224.0.0.1/24", "multicast"),
+            ("ff02::1/64", "multicast"),
+            ("127.0.0.5/8", "loopback"),
+            ("::1/128", "loopback"),
+            ("255.255.255.255/32", "broadcast"),
+            ("10.91.0.0/24", "the network itself"),
+            ("10.91.0.255/24", "broadcast"),
+            ("10.91.0.3/30", "broadcast"),
+            ("::ffff:10.0.0.1/96", "mapped"),
+            ("fd00::/64", "all routers"),
+        ] {
+            let said = text.parse::<Cidr>().unwrap().no_station();
+            assert!(
+                said.is_some_and(|said| said.contains(why)),
+                "{text}: {said:?}"
+            );
+        }
+        for text in [
+            "10.91.0.1/24",
+            "10.91.0.0/31",
+            "10.91.0.1/31",
+            "10.91.0.0/32",
+            "10.0.1.0/16",
+            "10.0.0.255/16",
+            "fd00::/127",
+            "fd00::/128",
+            "fe80::1/64",
+            "10.0.0.1/0",
+        ] {
+            assert_eq!(text.parse::<Cidr>().unwrap().no_station(), None, "{text}");
+        }
     }
 
     #[test]

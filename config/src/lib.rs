@@ -24,14 +24,15 @@ mod sizes;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unread;
 mod uplink;
 mod words;
 
 pub use address::{Cidr, Mac, NotAnAddress};
 pub use files::File;
 pub use model::{
-    Buffers, CaptureFiles, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic,
-    Queues, Ring, Station, Vif, XdpWire,
+    Buffers, CaptureFiles, Claims, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind,
+    Nic, Queues, Ring, SourceGuard, Station, Vif, XdpWire,
 };
 pub use parse::{parse, parse_located};
 pub use pdev::Pdev;

@@ -18,7 +18,7 @@ use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::machine;
 use crate::model::{Config, Guest};
 use crate::parse::{parse_located, read_guest};
-use crate::problem::Problems;
+use crate::problem::{Finding, Place, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, table_slots};
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
@@ -91,6 +91,8 @@ pub struct Newcomer {
     pub guest: Setting,
     /// These MACs.
     pub macs: Vec<Mac>,
+    /// What is allowed and may not be meant, a sentence each.
+    pub warnings: Vec<String>,
 }
 
 /// The configuration of a machine that runs.
@@ -208,11 +210,15 @@ impl LiveConfig {
             vif.announces = vif.addresses.iter().any(others);
         }
         let found = self.config.findings_with(g, &domain);
+        let warnings = self.config.warnings().into_iter();
+        let warnings = warnings.filter(|of| matches!(of.place, Place::Vif(guest, _) if guest == g));
+        let warnings = warnings.map(|Finding { what, remedy, .. }| format!("{what}; {remedy}"));
         let newcomer = Newcomer {
             domain,
             vifs,
             guest: with_macs(guest, &macs),
             macs,
+            warnings: warnings.collect(),
         };
         Problems::found(found, newcomer)
     }
@@ -237,7 +243,13 @@ impl LiveConfig {
 
     /// Gives each interface without a MAC one that nobody has.
     fn give_macs(&self, guest: &mut Guest) -> Vec<Mac> {
-        let own: Vec<Mac> = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
+        let extra = |guest: &Guest| -> Vec<Mac> {
+            let vifs = guest.vifs.iter();
+            vifs.flat_map(|vif| vif.claims.extra_macs.clone()).collect()
+        };
+        let mut own: Vec<Mac> = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
+        own.extend(extra(guest));
+        own.extend(self.config.guests.iter().flat_map(extra));
         let guests = self.config.guests.iter().enumerate();
         let vifs = guests.flat_map(|(g, guest)| (0..guest.vifs.len()).map(move |v| (g, v)));
         let vifs = vifs.filter_map(|(g, v)| self.config.vif_mac(g, v));

@@ -32,6 +32,20 @@ pub enum Place {
     VifRule(usize, usize, usize),
 }
 
+impl Place {
+    /// Whether it is a part of `other`.
+    pub(crate) fn is_in(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::NicApp(n, _) | Self::NicRule(n, _), Self::Nic(nic)) => n == nic,
+            (Self::Vif(g, _), Self::Guest(guest)) => g == guest,
+            (Self::VifApp(g, v, _) | Self::VifRule(g, v, _), Self::Vif(guest, vif)) => {
+                (g, v) == (guest, vif)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Place {
     /// As people count: from 1 on.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,6 +98,11 @@ impl Lines {
 
     pub(crate) fn note(&mut self, place: Place, key: &'static str, spot: Spot) {
         self.spots.entry((place, key)).or_insert(spot);
+    }
+
+    /// Whether a key is written in a part.
+    pub(crate) fn has(&self, place: Place, key: &'static str) -> bool {
+        self.spots.contains_key(&(place, key))
     }
 
     fn find(&self, place: Place, key: &'static str) -> Option<Spot> {

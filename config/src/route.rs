@@ -35,7 +35,7 @@ impl FromStr for Route {
         let wrong = |_| NotAnAddress {
             what: "not a route:",
             text: text.to_owned(),
-            like: "like \"10.1.0.0/16 via 10.0.0.1\"",
+            remedy: "write it like \"10.1.0.0/16 via 10.0.0.1\"".to_owned(),
         };
         Ok(Self {
             to: to.trim().parse()?,

@@ -1,10 +1,12 @@
 //! Reading TOML tables key by key: every key that is not asked for is an error, every value that
 //! is not what was asked for is one, and reading goes on after it.
 
+use crate::address::Cidr;
 use crate::files::File;
 use crate::old;
 use crate::problem::{Lines, Place, Problem, Spot};
-use crate::words::{self, choose, distance};
+use crate::unread::Unread;
+use crate::words::{self, choose, instead, nearest};
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -42,6 +44,7 @@ pub(crate) struct Reader {
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     lines: RefCell<Lines>,
+    unread: RefCell<Unread>,
     /// Every section and key that was asked for.
     known: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
@@ -52,6 +55,8 @@ pub(crate) struct Reading {
     /// What is right still, and should be written otherwise.
     pub(crate) warnings: Vec<Problem>,
     pub(crate) lines: Lines,
+    /// Keys that could not be read.
+    pub(crate) unread: Unread,
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "tests hold it against example and docs")
@@ -73,6 +78,7 @@ impl Reader {
             problems: RefCell::default(),
             warnings: RefCell::default(),
             lines: RefCell::new(Lines::new(files.iter().map(|file| file.name.clone()))),
+            unread: RefCell::default(),
             known: RefCell::default(),
         }
     }
@@ -106,6 +112,7 @@ impl Reader {
     /// What is no TOML: only its column says where to look, for no key is named.
     pub(crate) fn syntax(&self, span: Option<Range<usize>>, what: &str) {
         let spot = span.clone().map(|span| self.spot(span));
+        self.unread.borrow_mut().is_broken = true;
         let mut problem = self.located(span, what, "write it as TOML (https://toml.io)");
         problem.column = spot.map(|spot| spot.column);
         self.problems.borrow_mut().push(problem);
@@ -153,6 +160,7 @@ impl Reader {
             problems: self.problems.into_inner(),
             warnings: self.warnings.into_inner(),
             lines: self.lines.into_inner(),
+            unread: self.unread.into_inner(),
             known: self.known.into_inner(),
         }
     }
@@ -173,6 +181,8 @@ pub(crate) struct Table<'r, 't> {
     place: Place,
     span: Range<usize>,
     asked: RefCell<Vec<&'static str>>,
+    /// Keys, each with one that it depends on.
+    dependent: RefCell<Vec<(&'static str, &'static str)>>,
 }
 
 impl<'r, 't> Table<'r, 't> {
@@ -195,6 +205,7 @@ impl<'r, 't> Table<'r, 't> {
             place,
             span,
             asked: RefCell::default(),
+            dependent: RefCell::default(),
         }
     }
 
@@ -216,6 +227,22 @@ impl<'r, 't> Table<'r, 't> {
         };
         let what = format!("{}: {shown}", self.place);
         self.reader.problem(Some(value.span()), what, remedy);
+        self.unread(key);
+    }
+
+    /// What is said of a key that must be there and is not.
+    fn missing(&self, key: &str) -> String {
+        format!("{}: `{key}` is missing", self.place)
+    }
+
+    /// Whether a key could not be read.
+    fn is_unread(&self, key: &str) -> bool {
+        self.reader.unread.borrow().has(self.place, key)
+    }
+
+    /// A key has its default because what is written could not be read.
+    fn unread(&self, key: &str) {
+        self.reader.unread.borrow_mut().add(self.place, key);
     }
 
     /// A key that must be there; the problem is noted if it is not.
@@ -227,8 +254,12 @@ impl<'r, 't> Table<'r, 't> {
     ) -> Option<T> {
         let there = self.table.iter().any(|(name, _)| name.get_ref() == key);
         if value.is_none() && !there {
-            let what = format!("{}: `{key}` is missing", self.place);
-            self.reader.problem(Some(self.span.clone()), what, remedy);
+            // In a file that is no TOML it may be what could not be read.
+            if !self.reader.unread.borrow().is_broken {
+                let span = Some(self.span.clone());
+                self.reader.problem(span, self.missing(key), remedy);
+            }
+            self.unread(key);
         }
         value
     }
@@ -289,21 +320,33 @@ impl<'r, 't> Table<'r, 't> {
         key: &'static str,
         like: &str,
     ) -> Vec<T> {
-        self.list(key, &format!("write it like [\"{like}\"]"), |value| {
-            value.as_str()?.parse().ok()
+        let remedy = format!("write it like [\"{like}\"]");
+        let item = |value: &DeValue<'_>| value.as_str().and_then(|text| text.parse().ok());
+        self.list(key, &remedy, |value| item(value).ok_or(remedy.clone()))
+    }
+
+    /// A list of addresses with prefix lengths.
+    pub(crate) fn cidrs(&self, key: &'static str) -> Vec<Cidr> {
+        const LIKE: &str = "write it like [\"10.0.0.2/24\"]";
+        self.list(key, LIKE, |value| {
+            let text = value.as_str().ok_or_else(|| LIKE.to_owned())?;
+            text.parse().map_err(|_| Cidr::remedy(text))
         })
     }
 
     /// A list of CPU numbers and the like.
     pub(crate) fn numbers(&self, key: &'static str) -> Vec<usize> {
-        self.list(key, "write a list of numbers, like [0, 1]", integer)
+        const LIKE: &str = "write a list of numbers, like [0, 1]";
+        self.list(key, LIKE, |value| integer(value).ok_or(LIKE.to_owned()))
     }
 
+    /// A list. `remedy` is for a value that is none; `item` reads a value in it, or returns its
+    /// remedy.
     fn list<T>(
         &self,
         key: &'static str,
         remedy: &str,
-        item: impl Fn(&DeValue<'_>) -> Option<T>,
+        item: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> Vec<T> {
         let Some(value) = self.get(key) else {
             return Vec::new();
@@ -314,10 +357,7 @@ impl<'r, 't> Table<'r, 't> {
         };
         let read = |one: &Spanned<DeValue<'_>>| {
             let read = item(one.get_ref());
-            if read.is_none() {
-                self.wrong(key, one, remedy);
-            }
-            read
+            read.map_err(|remedy| self.wrong(key, one, remedy)).ok()
         };
         array.iter().filter_map(read).collect()
     }
@@ -357,6 +397,15 @@ impl<'r, 't> Table<'r, 't> {
             self.wrong(key, value, "write true or false");
         }
         flag
+    }
+
+    /// An address with a prefix length.
+    pub(crate) fn cidr(&self, key: &'static str) -> Option<Cidr> {
+        let value = self.get(key)?;
+        let text = value.get_ref().as_str().unwrap_or_default();
+        let read = text.parse();
+        read.map_err(|_| self.wrong(key, value, Cidr::remedy(text)))
+            .ok()
     }
 
     /// One of several words: the names of a type's variants.
@@ -472,43 +521,62 @@ impl<'r, 't> Table<'r, 't> {
         tables
     }
 
-    /// The end of the table: what was not asked for should not be there.
-    pub(crate) fn finish(self) {
-        let asked = self.asked.borrow();
-        for (name, _) in self.table {
-            let key: &str = name.get_ref();
-            if asked.contains(&key) {
-                continue;
-            }
-            let place = if self.section.is_empty() {
-                "the file's top level".to_owned()
-            } else {
-                self.place.to_string()
-            };
-            if let Some(became) = old::gone(self.section, key) {
-                let what = format!("{place}: there is no key `{key}` any more");
-                self.reader.problem(Some(name.span()), what, became);
-                continue;
-            }
-            let remedy = nearest_of(&asked, key);
-            self.reader.problem(
-                Some(name.span()),
-                format!("{place}: unknown key `{}`", key.escape_debug()),
-                remedy,
-            );
-        }
+    /// Notes that `keys` have a meaning only with some values of `on`. Where that could not be read
+    /// they may be right.
+    pub(crate) fn depend(&self, keys: &[&'static str], on: &'static str) {
+        let pairs = keys.iter().map(|key| (*key, on));
+        self.dependent.borrow_mut().extend(pairs);
     }
-}
 
-/// What to write in the place of an unknown key: the most similar one, or any of them.
-fn nearest_of(asked: &[&'static str], key: &str) -> String {
-    let nearest = asked.iter().min_by_key(|known| distance(known, key));
-    match nearest.filter(|known| distance(known, key) <= 2) {
-        Some(known) => format!("did you mean `{known}`?"),
-        None => {
-            let mut known: Vec<String> = asked.iter().map(|k| format!("`{k}`")).collect();
-            known.dedup();
-            format!("known here: {}", known.join(", "))
+    /// The end of the table: keys that were not asked for are problems.
+    pub(crate) fn finish(self) {
+        self.close(|_| true);
+    }
+
+    /// The end of a table whose other keys follow from `kind`, which was not read: only a misspelt
+    /// `kind` is a problem.
+    pub(crate) fn finish_unknown(self, kind: &'static str) {
+        self.close(|meant| meant == Some(kind));
+    }
+
+    /// Reports the unknown keys that `is_wrong` picks by the key that was meant.
+    fn close(self, is_wrong: impl Fn(Option<&'static str>) -> bool) {
+        let asked = self.asked.borrow();
+        let unknown = self.table.iter().map(|(name, _)| name);
+        let unknown = unknown.filter(|name| !asked.iter().any(|known| known == name.get_ref()));
+        let unknown = unknown.map(|name| (name, nearest(&asked, name.get_ref())));
+        let (unknown, other): (Vec<_>, Vec<_>) = unknown.partition(|(_, meant)| is_wrong(*meant));
+        for (name, _) in other {
+            self.unread(name.get_ref());
+        }
+        for meant in unknown.iter().filter_map(|(_, meant)| *meant) {
+            // Its real name is missing, then, for no other reason.
+            let missing = self.missing(meant);
+            let mut problems = self.reader.problems.borrow_mut();
+            problems.retain(|problem| problem.what != missing);
+            self.unread(meant);
+        }
+        let place = match self.section {
+            "" => "the file's top level".to_owned(),
+            _ => self.place.to_string(),
+        };
+        for (name, meant) in unknown {
+            let key: &str = name.get_ref();
+            let dependent = self.dependent.borrow();
+            let may_be_right = |(own, on): &(&str, &str)| *own == key && self.is_unread(on);
+            if dependent.iter().any(may_be_right) {
+                continue;
+            }
+            let (what, remedy) = match old::gone(self.section, key) {
+                Some(became) => (format!("there is no key `{key}` any more"), became.into()),
+                None => {
+                    let what = format!("unknown key `{}`", key.escape_debug());
+                    (what, instead(&asked, meant))
+                }
+            };
+            self.unread(key);
+            let what = format!("{place}: {what}");
+            self.reader.problem(Some(name.span()), what, remedy);
         }
     }
 }

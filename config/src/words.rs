@@ -84,6 +84,24 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
+/// The known key that is most similar to an unknown one, if one is similar.
+pub(crate) fn nearest(asked: &[&'static str], key: &str) -> Option<&'static str> {
+    let nearest = asked.iter().min_by_key(|known| distance(known, key));
+    nearest.copied().filter(|known| distance(known, key) <= 2)
+}
+
+/// What to write instead of an unknown key.
+pub(crate) fn instead(asked: &[&'static str], meant: Option<&'static str>) -> String {
+    match meant {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => {
+            let mut known: Vec<String> = asked.iter().map(|k| format!("`{k}`")).collect();
+            known.dedup();
+            format!("known here: {}", known.join(", "))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,7 +20,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     let mut taken = Taken::default();
     for (n, nic) in config.nics.iter().enumerate() {
         let place = Place::Nic(n);
-        taken.mac(found, place, config.nic_mac(n));
+        taken.mac(found, place, "mac", config.nic_mac(n));
         taken.addresses(found, place, nic.addresses().0);
         if let Kind::Xdp {
             wire: XdpWire::Netdev { name, netns },
@@ -35,7 +35,10 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     for (g, guest) in config.guests.iter().enumerate() {
         for (v, vif) in guest.vifs.iter().enumerate() {
             let place = Place::Vif(g, v);
-            taken.mac(found, place, config.vif_mac(g, v));
+            taken.mac(found, place, "mac", config.vif_mac(g, v));
+            for mac in &vif.claims.extra_macs {
+                taken.mac(found, place, "extra_macs", Some(*mac));
+            }
             taken.addresses(found, place, vif.addresses().0);
             let port = match &vif.endpoint {
                 Endpoint::Tap { port } => Some(port),
@@ -76,7 +79,7 @@ impl<'c> Taken<'c> {
         }
     }
 
-    fn mac(&mut self, found: &mut Findings, place: Place, mac: Option<Mac>) {
+    fn mac(&mut self, found: &mut Findings, place: Place, key: &'static str, mac: Option<Mac>) {
         let Some(mac) = mac else { return };
         if mac.is_multicast() || mac.is_zero() {
             let kind = if mac.is_zero() {
@@ -85,7 +88,7 @@ impl<'c> Taken<'c> {
                 "a multicast address"
             };
             let remedy = "write one with an even first byte, like 02:00:00:00:00:01";
-            found.add(place, "mac", format!("`mac` {mac} is {kind}"), remedy);
+            found.add(place, key, format!("`{key}` {mac} is {kind}"), remedy);
             return;
         }
         match self.macs.entry(mac) {
@@ -94,26 +97,24 @@ impl<'c> Taken<'c> {
             }
             Entry::Occupied(first) => {
                 let what = format!("the MAC {mac} is that of {} too", first.get());
-                found.add(place, "mac", what, "give each its own, or leave `mac` out");
+                let remedy = format!("give each its own, or leave `{key}` out");
+                found.add(place, key, what, remedy);
             }
         }
     }
 
     fn addresses(&mut self, found: &mut Findings, place: Place, addresses: &[Cidr]) {
         for address in addresses {
-            self.address(found, place, address.address);
+            self.address(found, place, *address);
         }
     }
 
-    fn address(&mut self, found: &mut Findings, place: Place, address: IpAddr) {
-        if address.is_unspecified() || address.is_multicast() {
+    fn address(&mut self, found: &mut Findings, place: Place, cidr: Cidr) {
+        let address = cidr.address;
+        if let Some(why) = cidr.no_station() {
+            let what = format!("`addresses` has {cidr}, which {why}");
             let remedy = "write the address of one station, like 10.0.0.2/24";
-            found.add(
-                place,
-                "addresses",
-                format!("`addresses` has {address}"),
-                remedy,
-            );
+            found.add(place, "addresses", what, remedy);
             return;
         }
         match self.addresses.entry(address) {

@@ -31,7 +31,7 @@ fn contradiction(
     let nic = config.nics.iter().find(|nic| nic.name == pdev.nic);
     let Some(nic) = nic else {
         let what = format!("`pdev` is \"{pdev}\", and there is no NIC {}", pdev.nic);
-        return Some((what, "write the name of a [[nic]]".into()));
+        return Some((what, "write the `name` of a [[nic]]".into()));
     };
     let queues = match (&nic.kind, nic.queues) {
         (Kind::Xdp { .. }, Queues::Vmq(Vmq { queues, .. })) => queues,

@@ -1,5 +1,6 @@
 //! Guests and their interfaces.
 
+use super::claims::claims;
 use super::findings::Findings;
 use super::rule::rules;
 use super::station::{port, station};
@@ -77,6 +78,7 @@ fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
     found.range(place, "burst_bytes", vif.burst_bytes, 1..=u32::MAX);
     limit_to_guest(found, place, vif);
     found.range(place, "weight", vif.weight, 1..=1000);
+    claims(found, place, vif);
     rules(found, place, &vif.rules, |r| Place::VifRule(g, v, r));
     match &vif.endpoint {
         Endpoint::Tap { port } => self::port(found, place, port, config.vif_ifname(g, v)),

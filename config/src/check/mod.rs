@@ -2,17 +2,20 @@
 //! becomes a machine.
 
 mod bridge;
+mod claims;
 mod dedicated;
 mod driver;
 mod findings;
 mod guest;
 mod limits;
 mod lro;
+mod neighbour;
 mod nic;
 mod route;
 mod rule;
 mod station;
 mod uplink;
+mod warnings;
 
 use crate::machine;
 use crate::model::Config;

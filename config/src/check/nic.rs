@@ -19,7 +19,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         found.unique(place, &mut names, &nic.name, n, "[[nic]]");
         found.range(place, "mtu", nic.mtu, 576..=9000);
         found.rate(place, "rate_mbps", nic.rate_mbps);
-        let burst = nic.mtu + 18..=64 << 20;
+        let burst = nic.mtu.saturating_add(18)..=64 << 20;
         found.range(place, "burst_bytes", nic.burst_bytes, burst);
         found.range(place, "buffers", nic.buffers, 64..=65_536);
         if let Moderation::Tick(tick) = nic.moderation {
@@ -89,7 +89,7 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
         }
         Kind::Xdp { .. } => {}
         Kind::Pcap(_) | Kind::Local { .. } => {
-            let remedy = "leave it out, or use a NIC of kind \"tap\", \"xdp\" or \"sim\"";
+            let remedy = "leave it out, or use a NIC of kind = \"tap\", \"xdp\" or \"sim\"";
             found.add(place, "queues", wrong, remedy);
         }
     }

@@ -1,7 +1,7 @@
 //! Routes of an interface of the kernel's.
 
 use super::findings::Findings;
-use crate::address::Cidr;
+use super::neighbour::no_neighbour;
 use crate::model::KernelPort;
 use crate::problem::Place;
 use crate::route::Route;
@@ -40,14 +40,11 @@ fn contradiction(
         let what = format!("{via} is of the other family");
         return Some((what, "choose a neighbour of the network's family"));
     }
-    let links = before.iter().filter(|other| other.via.is_none());
-    let mut near = port
-        .addresses
-        .iter()
-        .copied()
-        .chain(links.map(|link| link.to));
-    let is_near = near.any(|network: Cidr| network.contains(via));
-    let what = || format!("{via} is in none of the networks of `addresses`");
+    let mut links = before.iter().filter(|other| other.via.is_none());
+    if links.any(|link| link.to.contains(via)) {
+        return None;
+    }
+    let (what, _) = no_neighbour(&port.addresses, via)?;
     let remedy = "choose a neighbour, or write a route to it, without `via`, before this one";
-    (!is_near).then(|| (what(), remedy))
+    Some((format!("{via} {what}"), remedy))
 }

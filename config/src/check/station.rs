@@ -1,8 +1,8 @@
 //! What is at the far end: interfaces of the kernel, and stations in user space.
 
 use super::findings::Findings;
+use super::neighbour::gateway;
 use super::route::routes;
-use crate::address::Cidr;
 use crate::domain::StackApp;
 use crate::model::{KernelPort, Station};
 use crate::problem::Place;
@@ -54,15 +54,6 @@ pub(super) fn netns(found: &mut Findings, place: Place, netns: Option<&str>) {
         let what = format!("`netns` is \"{}\"", netns.escape_debug());
         let remedy = "write a name as in `ip netns list`, or an absolute path";
         found.add(place, "netns", what, remedy);
-    }
-}
-
-fn gateway(found: &mut Findings, place: Place, addresses: &[Cidr], gateway: Option<IpAddr>) {
-    if let Some(gateway) = gateway
-        && !addresses.iter().any(|address| address.contains(gateway))
-    {
-        let what = format!("`gateway` {gateway} is in none of the networks of `addresses`");
-        found.add(place, "gateway", what, "choose one that is a neighbour");
     }
 }
 

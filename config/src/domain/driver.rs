@@ -3,6 +3,7 @@
 use super::capture::Capture;
 use super::link::{BUFFER_BYTES, GrantMode, Offloads, RingFormat};
 use super::station::Stack;
+use crate::address::Cidr;
 use crate::lro::Lro;
 use crate::rule::{Firewall, Rule};
 use serde::{Deserialize, Serialize};
@@ -73,9 +74,12 @@ pub struct NicConfig {
     pub moderation: Moderation,
     /// Buffers of its receive pool, [`BUFFER_BYTES`] each.
     pub buffers: u32,
-    /// Addresses behind it that no guest may claim: its stations' own, and gateways.
+    /// Addresses of the stations behind it, which no guest may claim.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
+    /// Routers that these stations send to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<IpAddr>,
     /// Its dedicated queues, if it has any.
     #[serde(default)]
     pub vmq: Option<Vmq>,
@@ -198,11 +202,26 @@ pub struct VifConfig {
     pub conn: u32,
     /// Its name, for people: `vif.<name>` in the counters.
     pub name: String,
-    /// The only source MAC that the guest may use, and where frames to it go.
+    /// The guest's MAC.
     pub mac: [u8; 6],
+    /// Other MACs that the guest may use. Frames to them go to the guest, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extra_macs: Vec<[u8; 6]>,
     /// Addresses of the guest that no other guest may claim.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
+    /// Routers that the guest sends to, which no guest may claim to be without their addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<IpAddr>,
+    /// Whether ARP and neighbour discovery may claim `addresses` only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confined: bool,
+    /// Prefixes of the IP sources that the guest may use beside `addresses`. `None`: any source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<Vec<Cidr>>,
+    /// Whether the guest may send to DHCP clients.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dhcp_server: bool,
     /// Whether others are told where these are, once it is connected: it was away, and they may
     /// have asked in vain, or they may know who has had them before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -259,7 +278,12 @@ impl VifConfig {
             conn,
             name,
             mac,
+            extra_macs: Vec::new(),
             addresses: Vec::new(),
+            gateways: Vec::new(),
+            confined: false,
+            sources: None,
+            dhcp_server: false,
             announces: false,
             rate_mbps: None,
             burst_bytes: BURST_BYTES,

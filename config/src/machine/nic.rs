@@ -9,7 +9,6 @@ use crate::domain::{self, NicConfig, NicKind, Offloads, Vmq};
 use crate::model::{Config, KernelPort, Kind, Nic, Queues, XdpWire};
 use crate::sizes::{BUFFERS_PER_PAGE, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Tap, Xdp};
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// The NICs of one worker that it starts with. The driver puts their buffers one NIC's behind the
@@ -42,12 +41,10 @@ impl Nics {
                 moderation: nic.moderation,
                 buffers: nic.buffers,
                 addresses: plain(nic.addresses().0),
+                gateways: nic.gateways(),
                 vmq: vmq(nic),
                 rules: nic.rules.clone(),
             });
-        }
-        if let Some(nic) = all.nics.first_mut() {
-            nic.addresses.extend(gateways(config));
         }
         all
     }
@@ -143,23 +140,6 @@ fn vmq(nic: &Nic) -> Option<Vmq> {
         Queues::Vmq(vmq) if !matches!(nic.kind, Kind::Xdp { .. }) => Some(vmq),
         _ => None,
     }
-}
-
-/// The gateways that no station in this file has: they are somewhere behind a NIC.
-fn gateways(config: &Config) -> BTreeSet<IpAddr> {
-    let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-    let known: Vec<_> = config
-        .nics
-        .iter()
-        .map(|nic| nic.addresses())
-        .chain(vifs.map(|vif| vif.addresses()))
-        .collect();
-    let has_station = |address: IpAddr| {
-        let mut all = known.iter().flat_map(|(addresses, _)| addresses.iter());
-        all.any(|cidr| cidr.address == address)
-    };
-    let gateways = known.iter().filter_map(|(_, gateway)| *gateway);
-    gateways.filter(|gateway| !has_station(*gateway)).collect()
 }
 
 /// Addresses without their prefixes.

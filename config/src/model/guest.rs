@@ -1,6 +1,7 @@
 //! A guest domain and its interfaces.
 
 use super::capture::CaptureFiles;
+use super::claims::{Claims, SourceGuard};
 use super::station::{KernelPort, Station};
 use crate::address::{Cidr, Mac};
 use crate::domain::{BURST_BYTES, Limit, Offloads};
@@ -48,6 +49,8 @@ pub struct Vif {
     pub weight: u32,
     /// Whether the guest forwards packets that come in by it.
     pub forwards: bool,
+    /// What it may claim to be.
+    pub claims: Claims,
     /// The queue of an AF_XDP wire that is its alone.
     pub pdev: Option<Pdev>,
     /// Which frames may pass it: the first rule that fits decides, what none fits may.
@@ -71,6 +74,7 @@ impl Vif {
             burst_to_guest_bytes: None,
             weight: 1,
             forwards: false,
+            claims: Claims::default(),
             pdev: None,
             rules: Vec::new(),
             firewall: Firewall::default(),
@@ -101,6 +105,43 @@ impl Vif {
             rate_mbps,
             burst_bytes: self.burst_to_guest_bytes.unwrap_or(tenth.max(BURST_BYTES)),
         })
+    }
+
+    /// Whether ARP and neighbour discovery may claim the interface's addresses only.
+    #[must_use]
+    pub fn is_confined(&self) -> bool {
+        let has_addresses = !self.addresses().0.is_empty();
+        self.claims.confined.unwrap_or(has_addresses)
+    }
+
+    /// Prefixes of the IP sources that the interface may use beside its addresses. `None`: it may
+    /// use any. That is the default where there are neither addresses nor allowed sources, and for
+    /// a router without allowed sources.
+    #[must_use]
+    pub fn sources(&self) -> Option<&[Cidr]> {
+        let allowed = &self.claims.allowed_sources[..];
+        let is_host = !self.forwards && !self.addresses().0.is_empty();
+        let is_strict = match self.claims.source_guard {
+            Some(guard) => guard == SourceGuard::Strict,
+            None => is_host || !allowed.is_empty(),
+        };
+        is_strict.then_some(allowed)
+    }
+
+    /// Whether the interface may send to DHCP clients.
+    #[must_use]
+    pub fn serves_dhcp(&self) -> bool {
+        self.claims.dhcp_server.unwrap_or(self.forwards)
+    }
+
+    /// The routers that it sends to.
+    #[must_use]
+    pub fn gateways(&self) -> Vec<IpAddr> {
+        match &self.endpoint {
+            Endpoint::Tap { port } => port.gateways(),
+            Endpoint::Stack { station } => station.gateway.into_iter().collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// The addresses and the default route of what is behind it, as far as they are known.

@@ -2,6 +2,7 @@
 //! a file, experiments and tests build theirs by hand.
 
 mod capture;
+mod claims;
 mod config;
 mod driver;
 mod guest;
@@ -9,6 +10,7 @@ mod nic;
 mod station;
 
 pub use capture::CaptureFiles;
+pub use claims::{Claims, SourceGuard};
 pub use config::{Config, DEFAULT_NAME};
 pub(crate) use driver::SLOTS_PER_PAGE;
 pub use driver::{Buffers, Driver, Ring};

@@ -70,6 +70,15 @@ impl Nic {
         }
     }
 
+    /// The routers that the stations behind it send to, as far as they are known.
+    #[must_use]
+    pub fn gateways(&self) -> Vec<IpAddr> {
+        match &self.kind {
+            Kind::Sim { station, .. } => station.gateway.into_iter().collect(),
+            kind => kind.port().map(KernelPort::gateways).unwrap_or_default(),
+        }
+    }
+
     /// The addresses and the default route of what is behind it, as far as they are known.
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {

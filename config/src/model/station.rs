@@ -26,6 +26,18 @@ pub struct KernelPort {
     pub persistent: bool,
 }
 
+impl KernelPort {
+    /// The routers that it sends to: the default route's, and those of `routes`.
+    #[must_use]
+    pub fn gateways(&self) -> Vec<IpAddr> {
+        let routes = self.routes.iter().filter_map(|route| route.via);
+        let mut all: Vec<IpAddr> = self.gateway.into_iter().chain(routes).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
 /// A TCP/IP station in user space.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Station {

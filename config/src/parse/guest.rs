@@ -4,7 +4,7 @@ use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
 use crate::address::Mac;
-use crate::model::{Endpoint, Guest, KernelPort, Vif};
+use crate::model::{Claims, Endpoint, Guest, KernelPort, Vif};
 use crate::problem::Place;
 use crate::table::Table;
 use serde::Deserialize;
@@ -60,6 +60,13 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
         burst_to_guest_bytes: t.number("burst_to_guest_bytes"),
         weight: t.number("weight").unwrap_or(usual.weight),
         forwards: t.flag("forwards").unwrap_or(usual.forwards),
+        claims: Claims {
+            extra_macs: t.parsed_list("extra_macs", MAC),
+            confined: t.flag("confined"),
+            source_guard: t.word("source_guard"),
+            allowed_sources: t.cidrs("allowed_sources"),
+            dhcp_server: t.flag("dhcp_server"),
+        },
         pdev: t.parsed("pdev", "wire:1"),
         rules: rule::read(
             t.tables("rule", "guest.vif.rule", |r| Place::VifRule(g, v, r)),
@@ -67,8 +74,9 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
         ),
         firewall: t.word("firewall").unwrap_or(usual.firewall),
     };
-    if endpoint.is_some() {
-        t.finish();
+    match endpoint {
+        Some(_) => t.finish(),
+        None => t.finish_unknown("endpoint"),
     }
     vif
 }

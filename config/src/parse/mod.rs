@@ -9,8 +9,9 @@ mod station;
 
 use crate::files::{File, merge};
 use crate::model::{Config, DEFAULT_NAME, Guest, Nic};
-use crate::problem::{Located, Place, Problem, Problems};
+use crate::problem::{Finding, Lines, Located, Place, Problem, Problems};
 use crate::table::{Reader, Reading, Table};
+use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
 
 /// Read a configuration: `file` is its name for messages, `text` its content.
@@ -30,13 +31,11 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
 /// As [`parse`].
 pub fn parse_located(files: &[File]) -> Result<(Config, Located), Problems> {
     let (config, reading) = read(files);
-    Ok((
-        config?,
-        Located {
-            lines: reading.lines,
-            warnings: reading.warnings,
-        },
-    ))
+    let config = config?;
+    let (lines, mut warnings) = (reading.lines, reading.warnings);
+    let found = config.warnings().into_iter();
+    warnings.extend(found.map(|finding| Problem::new(finding, &lines)));
+    Ok((config, Located { lines, warnings }))
 }
 
 /// A configuration in one file.
@@ -50,31 +49,58 @@ pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
     let reader = Reader::new(files);
     let texts = reader.shifted(files);
     let mut root = DeTable::new();
-    let mut is_toml = true;
     for text in &texts {
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
             reader.syntax(error.span(), error.message());
         }
-        is_toml &= errors.is_empty();
         merge(&mut root, table.into_inner());
     }
-    let config = is_toml.then(|| {
-        let root = Table::new(&reader, &root, 0..0, "", Place::Machine);
-        let config = machine(&root);
-        root.finish();
-        config
-    });
+    let root = Table::new(&reader, &root, 0..0, "", Place::Machine);
+    let config = machine(&root);
+    root.finish();
     let mut reading = reader.finish();
     let mut problems = std::mem::take(&mut reading.problems);
-    // What could not be read has its default now: its meaning is not worth a second complaint.
-    if problems.is_empty()
-        && let Some(config) = &config
-    {
-        let found = config.findings();
-        problems.extend(found.into_iter().map(|f| Problem::new(f, &reading.lines)));
+    let found = match problems.is_empty() {
+        true => config.findings(),
+        false => {
+            let mut found = config.findings_of_parts();
+            found.retain(|finding| !reading.unread.explains(finding, &reading.lines));
+            found
+        }
+    };
+    let found = without_defaults(found, &reading.lines);
+    problems.extend(found.into_iter().map(|f| Problem::new(f, &reading.lines)));
+    (Problems::or(without_echoes(problems), config), reading)
+}
+
+/// Leaves out what is wrong with defaults in a section where a value that is written is wrong: the
+/// default fits once that is right.
+fn without_defaults(mut found: Vec<Finding>, lines: &Lines) -> Vec<Finding> {
+    let is_written = |finding: &Finding| lines.has(finding.place, finding.key);
+    let own = found
+        .iter()
+        .filter(|of| !of.key.is_empty() && is_written(of));
+    let places: BTreeSet<Place> = own.map(|finding| finding.place).collect();
+    found.retain(|finding| is_written(finding) || !places.contains(&finding.place));
+    found
+}
+
+/// Of a line that is no TOML, keeps the first place where it is none.
+fn without_echoes(mut problems: Vec<Problem>) -> Vec<Problem> {
+    let mut broken = BTreeMap::new();
+    for problem in &problems {
+        if let Some(column) = problem.column {
+            let first = broken.entry((problem.file.clone(), problem.line));
+            let first = first.or_insert(column);
+            *first = column.min(*first);
+        }
     }
-    (Problems::or(problems, config.unwrap_or_default()), reading)
+    problems.retain(|problem| {
+        let first = broken.get(&(problem.file.clone(), problem.line));
+        first.is_none_or(|first| problem.column == Some(*first))
+    });
+    problems
 }
 
 /// The NICs of a text that has nothing else.

@@ -52,8 +52,9 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
         ),
         uplink,
     };
-    if kind.is_some() {
-        t.finish();
+    match kind {
+        Some(_) => t.finish(),
+        None => t.finish_unknown("kind"),
     }
     nic
 }
@@ -117,6 +118,7 @@ fn moderation(t: &Table<'_, '_>) -> Moderation {
         ("spin", Moderation::Spin),
         ("tick", Moderation::Tick(USUAL_TICK_US)),
     ];
+    t.depend(&["tick_us"], "moderation");
     match t.choice("moderation", &words).unwrap_or(Moderation::Event) {
         Moderation::Tick(usual) => Moderation::Tick(t.number("tick_us").unwrap_or(usual)),
         other => other,
@@ -130,6 +132,7 @@ fn queues(t: &Table<'_, '_>, given: bool) -> Queues {
         rebalance_ms: if given { 0 } else { 100 },
     };
     let words = [("shared", Queues::Shared), ("vmq", Queues::Vmq(usual))];
+    t.depend(&["vmq_queues", "vmq_rebalance_ms"], "queues");
     match t.choice("queues", &words).unwrap_or_default() {
         Queues::Shared => Queues::Shared,
         Queues::Vmq(usual) => Queues::Vmq(Vmq {

@@ -11,7 +11,6 @@ pub(crate) const OF_VIF: [(&str, Way); 2] = [("from-guest", Way::In), ("to-guest
 
 /// Reads the rules of a port whose directions have these names.
 pub(crate) fn read(tables: Vec<Table<'_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule> {
-    const PREFIX: &str = "10.0.0.0/8";
     let numbered = tables.into_iter().enumerate();
     let read = |(n, t): (usize, Table<'_, '_>)| {
         let action = t.choice("action", &[("allow", true), ("deny", false)]);
@@ -23,8 +22,8 @@ pub(crate) fn read(tables: Vec<Table<'_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule
             way: t.choice("direction", ways),
             ethertype: t.parsed_any("ethertype", &by_name(&ETHERTYPES)),
             protocol: t.parsed_any("protocol", &by_name(&PROTOCOLS)),
-            source: t.parsed("source", PREFIX),
-            destination: t.parsed("destination", PREFIX),
+            source: t.cidr("source"),
+            destination: t.cidr("destination"),
             source_ports: t.parsed_any("source_ports", ports),
             destination_ports: t.parsed_any("destination_ports", ports),
         };

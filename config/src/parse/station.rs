@@ -9,7 +9,6 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// A MAC as it is written.
 pub(super) const MAC: &str = "02:00:00:00:00:01";
-const ADDRESS: &str = "10.0.0.2/24";
 const PLAIN_ADDRESS: &str = "10.0.0.1";
 const ROUTE: &str = "10.1.0.0/16 via 10.0.0.1";
 const SOCKET: &str = "10.0.0.1:5001";
@@ -19,7 +18,7 @@ pub(super) fn port(t: &Table<'_, '_>, own_mac: bool) -> KernelPort {
         ifname: t.text("ifname"),
         netns: t.text("netns"),
         mac: if own_mac { t.parsed("mac", MAC) } else { None },
-        addresses: t.parsed_list("addresses", ADDRESS),
+        addresses: t.cidrs("addresses"),
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
         routes: t.parsed_list("routes", ROUTE),
         tx_queue: t.number("tx_queue").unwrap_or(0),
@@ -33,7 +32,7 @@ pub(super) fn station(
     place: impl Fn(usize) -> Place,
 ) -> Station {
     Station {
-        addresses: t.parsed_list("addresses", ADDRESS),
+        addresses: t.cidrs("addresses"),
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
         apps: t
             .tables("app", section, place)
@@ -58,7 +57,11 @@ fn app(t: Table<'_, '_>) -> Option<StackApp> {
     const PORT: &str = "write the port, like port = 5001";
     const TO: &str = "write where to, like to = \"10.0.0.1:5001\"";
     let word = t.word("kind");
-    let word = t.required("kind", word, "write what runs, like kind = \"tcp-echo\"")?;
+    let word = t.required("kind", word, "write what runs, like kind = \"tcp-echo\"");
+    let Some(word) = word else {
+        t.finish_unknown("kind");
+        return None;
+    };
     let port = || t.required("port", t.number("port"), PORT);
     let to = || t.required("to", t.parsed("to", SOCKET), TO);
     let seconds = || t.number("seconds").unwrap_or(10);

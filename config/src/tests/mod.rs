@@ -1,5 +1,6 @@
 //! Tests of the whole: examples, documentation, messages, properties.
 
+mod claims;
 mod files;
 mod json;
 mod limits;
@@ -9,6 +10,7 @@ mod pdev;
 mod properties;
 mod routes;
 mod sendfile;
+mod several;
 
 use crate::domain::GrantMode;
 use crate::parse::{one, read};

@@ -1,0 +1,59 @@
+//! What a guest's interface may claim.
+
+use super::findings::Findings;
+use crate::model::{SourceGuard, Vif};
+use crate::problem::Place;
+
+/// MACs beside its own that an interface can have.
+const EXTRA_MACS_MAX: usize = 16;
+/// Prefixes of sources that an interface can be allowed.
+const ALLOWED_SOURCES_MAX: usize = 16;
+
+pub(super) fn claims(found: &mut Findings, place: Place, vif: &Vif) {
+    let claims = &vif.claims;
+    for (key, has, most) in [
+        ("extra_macs", claims.extra_macs.len(), EXTRA_MACS_MAX),
+        (
+            "allowed_sources",
+            claims.allowed_sources.len(),
+            ALLOWED_SOURCES_MAX,
+        ),
+    ] {
+        if has > most {
+            let remedy = format!("write at most {most}");
+            found.add(place, key, format!("`{key}` has {has} entries"), remedy);
+        }
+    }
+    for cidr in &claims.allowed_sources {
+        let network = cidr.network();
+        if network != cidr.address {
+            let what = format!("`allowed_sources` has {cidr}");
+            let remedy = format!(
+                "write the network, {network}/{}, or one address with a whole prefix",
+                cidr.prefix
+            );
+            found.add(place, "allowed_sources", what, remedy);
+        }
+    }
+    let has_addresses = !vif.addresses().0.is_empty();
+    if claims.confined == Some(true) && !has_addresses {
+        let what = "`confined` is true, and there are no `addresses`";
+        let remedy = "write the addresses that the guest may claim, or leave `confined` out";
+        found.add(place, "confined", what, remedy);
+    }
+    let has_allowed = !claims.allowed_sources.is_empty();
+    match claims.source_guard {
+        Some(SourceGuard::Strict) if !has_addresses && !has_allowed => {
+            let what =
+                "`source_guard` is \"strict\", and there are no `addresses` or `allowed_sources`";
+            let remedy = "write the sources that the guest may use, or leave `source_guard` out";
+            found.add(place, "source_guard", what, remedy);
+        }
+        Some(SourceGuard::Off) if has_allowed => {
+            let what = "`source_guard` is \"off\", and there are `allowed_sources`";
+            let remedy = "leave one of them out";
+            found.add(place, "source_guard", what, remedy);
+        }
+        _ => {}
+    }
+}

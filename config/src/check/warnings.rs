@@ -1,0 +1,41 @@
+//! What a configuration may say, and its writer may not mean.
+
+use crate::model::Config;
+use crate::problem::{Finding, Place};
+
+impl Config {
+    /// Interfaces whose packets another port of the bridge cannot take.
+    pub(crate) fn warnings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        for (g, guest) in self.guests.iter().enumerate() {
+            for (v, vif) in guest.vifs.iter().enumerate() {
+                let Some((mtu, whose)) = self.smaller_mtu(g, vif.mtu) else {
+                    continue;
+                };
+                found.push(Finding {
+                    place: Place::Vif(g, v),
+                    key: "mtu",
+                    what: format!("`mtu` is {}, and that of {whose} is {mtu}", vif.mtu),
+                    remedy: format!(
+                        "packets above {mtu} bytes are dropped there (`too_long`); write the same \
+                         `mtu` for both"
+                    ),
+                });
+            }
+        }
+        found
+    }
+
+    /// The smallest MTU below `mtu` of a NIC, else of another guest than number `g`, and whose it
+    /// is.
+    fn smaller_mtu(&self, g: usize, mtu: u32) -> Option<(u32, String)> {
+        let nics = self.nics.iter();
+        let nics = nics.map(|nic| (nic.mtu, format!("NIC {}", nic.name)));
+        let others = self.guests.iter().enumerate().filter(|(n, _)| *n != g);
+        let vifs = others.flat_map(|(_, guest)| guest.vifs.iter().map(move |vif| (vif.mtu, guest)));
+        let vifs = vifs.map(|(mtu, guest)| (mtu, format!("guest {}", guest.name)));
+        let smaller = |(other, _): &(u32, String)| *other < mtu;
+        let nic = nics.filter(smaller).min_by_key(|(mtu, _)| *mtu);
+        nic.or_else(|| vifs.filter(smaller).min_by_key(|(mtu, _)| *mtu))
+    }
+}

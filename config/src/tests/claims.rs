@@ -1,0 +1,197 @@
+//! What guests may claim, and addresses that no station can have.
+
+use super::*;
+use crate::domain::{DriverConfig, VifConfig};
+
+/// What the driver is told of guest `a`'s interface when these keys are written there.
+fn told(keys: &str) -> VifConfig {
+    let text = SMALL.replacen("netns = \"a\"\n", &format!("netns = \"a\"\n{keys}\n"), 1);
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    driver.vifs[0].clone()
+}
+
+#[test]
+fn a_guest_with_addresses_is_kept_to_them() {
+    let cidrs = |list: &[&str]| Some(list.iter().map(|text| text.parse().unwrap()).collect());
+    let usual = told("");
+    assert!(usual.confined && !usual.dhcp_server && usual.extra_macs.is_empty());
+    assert_eq!(usual.sources, cidrs(&[]));
+    assert_eq!(told("source_guard = \"off\"").sources, None);
+    assert_eq!(told("source_guard = \"strict\"").sources, cidrs(&[]));
+    let allowed = "allowed_sources = [\"10.0.0.0/8\", \"fd00::/8\"]";
+    let both = cidrs(&["10.0.0.0/8", "fd00::/8"]);
+    assert_eq!(told(allowed).sources, both);
+    assert!(!told("confined = false").confined);
+    assert!(told("dhcp_server = true").dhcp_server);
+    // A router sends what others send, and may serve them.
+    let router = "forwards = true\n";
+    let forwards = told(router);
+    assert!(forwards.sources.is_none() && forwards.confined && forwards.dhcp_server);
+    assert_eq!(told(&format!("{router}{allowed}")).sources, both);
+    let strict = told(&format!("{router}source_guard = \"strict\""));
+    assert_eq!(strict.sources, cidrs(&[]));
+    assert!(!told(&format!("{router}dhcp_server = false")).dhcp_server);
+    let macs = told("extra_macs = [\"02:00:00:00:07:01\", \"02:00:00:00:07:02\"]");
+    assert_eq!(macs.extra_macs, [[2, 0, 0, 0, 7, 1], [2, 0, 0, 0, 7, 2]]);
+}
+
+#[test]
+fn a_guest_without_addresses_may_use_any() {
+    let text = "[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
+    let driver = |more: &str| -> DriverConfig {
+        let machine = parse("f", &format!("{text}{more}")).unwrap().machine();
+        serde_json::from_str(&machine.unwrap().domains[0].config).unwrap()
+    };
+    let vif = &driver("").vifs[0];
+    assert!(!vif.confined && vif.sources.is_none());
+    let vif = &driver("allowed_sources = [\"10.0.0.0/8\"]\n").vifs[0];
+    assert!(!vif.confined && vif.sources.is_some());
+    for (keys, why) in [
+        ("confined = true", "there are no `addresses`"),
+        ("source_guard = \"strict\"", "no `addresses` or `allowed"),
+        (
+            "source_guard = \"off\"\nallowed_sources = [\"10.0.0.0/8\"]",
+            "leave one of them out",
+        ),
+    ] {
+        let text = errors(&format!("{text}{keys}\n"));
+        assert!(
+            text.starts_with("f.toml:5: ") && text.contains(why),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn routers_are_told_with_each_port_that_uses_them() {
+    let text = SMALL
+        .replacen(
+            "netns = \"w\"",
+            "netns = \"w\"\ngateway = \"10.0.0.254\"",
+            1,
+        )
+        .replacen(
+            "netns = \"a\"",
+            "netns = \"a\"\ngateway = \"10.0.0.1\"\nroutes = [\"10.1.0.0/16 via 10.0.0.9\"]",
+            1,
+        );
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    let plain = |list: &[std::net::IpAddr]| list.iter().map(ToString::to_string).collect();
+    let gateways: [Vec<String>; 3] = [
+        plain(&driver.nics[0].gateways),
+        plain(&driver.vifs[0].gateways),
+        plain(&driver.vifs[1].gateways),
+    ];
+    assert_eq!(gateways[0], ["10.0.0.254"]);
+    assert_eq!(gateways[1], ["10.0.0.1", "10.0.0.9"]);
+    assert!(gateways[2].is_empty());
+    assert_eq!(plain(&driver.nics[0].addresses), ["10.0.0.1"]);
+}
+
+#[test]
+fn claims_are_bounded_and_belong_to_one() {
+    let at = "netns = \"a\"\n";
+    let expect = |keys: &str, why: &str| {
+        let text = mistake(at, &format!("{at}{keys}\n"));
+        assert!(
+            text.starts_with("f.toml:14: [[guest]] 1, vif 1: "),
+            "{text}"
+        );
+        assert!(text.contains(why), "{text}");
+    };
+    let macs = |count: u8| -> String {
+        let all: Vec<_> = (0..count)
+            .map(|n| format!("\"02:00:00:00:08:{n:02x}\""))
+            .collect();
+        format!("extra_macs = [{}]", all.join(", "))
+    };
+    assert_eq!(told(&macs(16)).extra_macs.len(), 16);
+    expect(&macs(17), "`extra_macs` has 17 entries; write at most 16");
+    expect(
+        "extra_macs = [\"01:00:00:00:00:01\"]",
+        "is a multicast address",
+    );
+    let twice = "extra_macs = [\"02:00:00:00:08:01\", \"02:00:00:00:08:01\"]";
+    expect(twice, "is that of [[guest]] 1, vif 1 too");
+    let sources: Vec<_> = (0..17).map(|n| format!("\"10.{n}.0.0/16\"")).collect();
+    let sources = format!("allowed_sources = [{}]", sources.join(", "));
+    expect(
+        &sources,
+        "`allowed_sources` has 17 entries; write at most 16",
+    );
+    expect(
+        "allowed_sources = [\"10.0.0.1/8\"]",
+        "write the network, 10.0.0.0/8",
+    );
+    expect(
+        "allowed_sources = [\"10.0.0.1\"]",
+        "prefix length missing: write it like 10.0.0.1/24",
+    );
+}
+
+#[test]
+fn addresses_and_gateways_are_stations() {
+    let own = "addresses = [\"10.0.0.2/24\"]";
+    let with = |own: &str, more: &str| format!("addresses = [\"{own}\"]\n{more}");
+    for (address, more, why) in [
+        ("10.0.0.0/24", "", "is the address of the network itself"),
+        (
+            "10.0.0.255/24",
+            "",
+            "is the broadcast address of its network",
+        ),
+        ("127.0.0.5/8", "", "is a loopback address"),
+        ("224.0.0.1/24", "", "is a multicast address"),
+        ("0.0.0.0/24", "", "is the unspecified address"),
+        (
+            "::ffff:10.0.0.1/96",
+            "",
+            "is an IPv4 address mapped into IPv6",
+        ),
+        (
+            "fd00::1",
+            "",
+            "prefix length missing: write it like fd00::1/64",
+        ),
+        (
+            "10.0.0.2/24",
+            "gateway = \"10.0.0.2\"",
+            "is the station's own",
+        ),
+        (
+            "10.0.0.2/24",
+            "gateway = \"10.0.0.255\"",
+            "is the broadcast address",
+        ),
+        (
+            "10.0.0.2/24",
+            "gateway = \"10.0.0.0\"",
+            "of the network itself",
+        ),
+        (
+            "10.0.0.2/24",
+            "gateway = \"fe80::1\"",
+            "no IPv6 address is among",
+        ),
+        (
+            "10.0.0.2/24",
+            "routes = [\"10.1.0.0/16 via 10.0.0.2\"]",
+            "is the station's own",
+        ),
+    ] {
+        let text = mistake(own, &with(address, more));
+        assert!(text.contains(why), "{text}");
+    }
+    for (address, more) in [
+        ("fd00::2/64", "gateway = \"fe80::1\""),
+        ("fd00::2/64", "routes = [\"::/0 via fe80::1\"]"),
+        ("fe80::2/64", "gateway = \"fe80::1\""),
+        ("10.0.0.2/31", "gateway = \"10.0.0.3\""),
+    ] {
+        let text = SMALL.replacen(own, &with(address, more), 1);
+        let text = text.replacen("10.0.0.3/24", "10.0.0.4/24", 1);
+        parse("f", &text).unwrap_or_else(|wrong| panic!("{wrong}"));
+    }
+}
