@@ -125,7 +125,9 @@ pub(crate) fn attach(name: &str, newcomer: &Newcomer, as_json: bool) -> anyhow::
     let guest = newcomer.section()?;
     let instance = Instance::connect(name)?;
     let attached = instance.attach(guest).map_err(output::refused)?;
-    attached.warning.iter().for_each(|w| output::warn(w));
+    for warning in &attached.warnings {
+        output::warn(&format!("guest {}: {warning}", attached.domain));
+    }
     if as_json {
         return output::json(&json!(attached));
     }

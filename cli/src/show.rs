@@ -1,20 +1,50 @@
 //! Questions to a running machine.
 
 use crate::{output, tables};
+use abi::machine::Program;
 use abi::mailbox::Request;
 use anyhow::Context;
 use client::{Instance, MetricsFormat};
 use figures::Failure;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long `status` waits for the warnings of a driver domain. One that hangs is shown without.
+const STAT: Duration = Duration::from_millis(500);
 
 /// `grantway status`.
 pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
-    let status = Instance::connect(name)?.status()?;
+    let instance = Instance::connect(name)?;
+    let status = instance.status()?;
+    let drivers = status.domains.iter();
+    let drivers = drivers.filter(|of| of.alive && of.report.program == Program::Driver);
+    let stat = |name| instance.relay_within(name, &Request::Stat, STAT).ok();
+    let stats = drivers.filter_map(|of| stat(&of.report.name));
+    let warnings = forged(stats);
     if as_json {
-        output::json(&serde_json::to_value(status)?)
+        let mut status = serde_json::to_value(status)?;
+        status["warnings"] = json!(warnings);
+        output::json(&status)
     } else {
-        output::print(&tables::status(&status))
+        output::print(&(tables::status(&status) + &tables::warnings(&warnings)))
     }
+}
+
+/// What guests forged, by the counters of all workers of the driver domain: a sentence for each
+/// interface and reason.
+fn forged(stats: impl Iterator<Item = Value>) -> Vec<String> {
+    let mut found = BTreeMap::new();
+    for stat in stats {
+        let ports = stat["ports"].as_object();
+        for (port, stat) in ports.into_iter().flatten() {
+            for (reason, what) in stat["forged"].as_object().into_iter().flatten() {
+                let what = format!("{port}: {}", what.as_str().unwrap_or_default());
+                found.entry((port.clone(), reason.clone())).or_insert(what);
+            }
+        }
+    }
+    found.into_values().collect()
 }
 
 /// `grantway grants`.
@@ -147,6 +177,18 @@ pub(crate) fn set(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_guests_forged_is_named_once() {
+        let worker = json!({ "ports": {
+            "nic.wire": { "traffic": {} },
+            "vif.b-0": { "forged": { "forged_arp": "y" } },
+            "vif.a-0": { "forged": { "forged_source": "x", "forged_dhcp": "z" } },
+        }});
+        let all = [worker.clone(), worker, json!({})];
+        let said = ["vif.a-0: z", "vif.a-0: x", "vif.b-0: y"];
+        assert_eq!(forged(all.into_iter()), said);
+    }
 
     #[test]
     fn zeros_are_left_out_with_what_held_them() {

@@ -207,6 +207,12 @@ pub(crate) fn stat_lines(stats: &Value) -> String {
     })
 }
 
+/// What `grantway status` warns of.
+pub(crate) fn warnings(warnings: &[String]) -> String {
+    let line = |warning: &String| format!("warning: {}\n", clean::line(warning));
+    warnings.iter().map(line).collect()
+}
+
 /// `grantway stat --table`: one table for each part of a domain.
 pub(crate) fn stat_table(stats: &Value) -> String {
     let mut flat = Vec::new();

@@ -303,12 +303,25 @@ impl Instance {
     /// # Errors
     /// The monitor or the domain does not answer (in time), or refuses.
     pub fn relay(&self, domain: &str, request: &Request) -> Result<serde_json::Value, Error> {
+        self.relay_within(domain, request, ANSWER)
+    }
+
+    /// The same for a caller that does without the answer after some time.
+    ///
+    /// # Errors
+    /// As [`Instance::relay`], and there was no answer in time.
+    pub fn relay_within(
+        &self,
+        domain: &str,
+        request: &Request,
+        time: Duration,
+    ) -> Result<serde_json::Value, Error> {
         let request = serde_json::to_string(request).map_err(|e| Error::Nonsense(e.to_string()))?;
         let relay = Control::Relay {
             domain: domain.to_owned(),
             request,
         };
-        let relayed: Relayed = ask(&self.socket, &relay, ANSWER)?;
+        let relayed: Relayed = ask(&self.socket, &relay, time)?;
         let reply: serde_json::Value = serde_json::from_str(&relayed.reply)
             .map_err(|e| Error::Nonsense(format!("domain {domain}: {e}")))?;
         let refused = reply.as_object().filter(|object| object.len() == 1);

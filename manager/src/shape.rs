@@ -102,6 +102,8 @@ pub(crate) struct Admitted {
     pub(crate) name: String,
     /// The MAC of each of its interfaces.
     pub(crate) macs: Vec<String>,
+    /// What may not be meant in its description.
+    pub(crate) warnings: Vec<String>,
     /// By the worker's place, what it is to be told of each interface; connections are not known
     /// yet.
     pub(crate) vifs: BTreeMap<usize, Vec<VifConfig>>,
@@ -219,6 +221,7 @@ impl Shape {
             place,
             name,
             macs: came.macs.iter().map(ToString::to_string).collect(),
+            warnings: came.warnings,
             vifs,
         };
         Ok((admitted, comes))

@@ -110,6 +110,9 @@ impl Behind {
         };
         let attached = instance.attach(newcomer.section()?);
         let attached = attached.map_err(output::refused)?;
+        for warning in attached.warnings.iter().filter(|_| !args.quiet) {
+            output::warn(warning);
+        }
         Ok(Self {
             instance: Some(instance),
             whose: Whose::Others {

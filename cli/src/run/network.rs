@@ -43,6 +43,9 @@ impl Network {
             Some(own) => own,
             None => free(&routes, std::process::id()),
         };
+        if let Some(why) = own.no_station() {
+            return Err(Failure::Usage(format!("--ip {own}: it {why}")).into());
+        }
         let gateway = other(own).ok_or_else(|| {
             Failure::Usage(format!(
                 "--ip {own}: there is no room for a gateway; write a network of two addresses or \
@@ -285,6 +288,25 @@ mod tests {
         ] {
             let found = other(cidr(own)).map(|ip| ip.to_string());
             assert_eq!(found.as_deref(), gateway, "{own}");
+        }
+    }
+
+    #[test]
+    fn the_commands_address_is_a_stations() {
+        use clap::Parser;
+        for (ip, why) in [
+            ("10.91.0.0/24", "the network itself"),
+            ("10.91.0.255/24", "broadcast address"),
+            ("127.0.0.5/8", "loopback"),
+            ("::ffff:10.0.0.1/96", "mapped into IPv6"),
+        ] {
+            let typed = ["grantway", "run", "--ip", ip, "--", "true"];
+            let crate::args::Command::Run(args) = crate::args::Cli::parse_from(typed).command
+            else {
+                panic!("{typed:?}")
+            };
+            let error = Network::choose(&args, false).unwrap_err().to_string();
+            assert!(error.contains(ip) && error.contains(why), "{error}");
         }
     }
 

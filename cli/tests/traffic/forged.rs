@@ -13,23 +13,31 @@ for frame in sys.argv[2:]:
     for _ in range(100):
         wire.send(bytes.fromhex(frame))
 ";
-const TIMES: u64 = 100;
+pub(crate) const TIMES: u64 = 100;
 
-const EVERYBODY: &str = "ffffffffffff";
+pub(crate) const EVERYBODY: &str = "ffffffffffff";
 
 /// The MAC of a place's interface, in hexadecimal.
-fn mac(machine: &Machine, place: usize) -> String {
+pub(crate) fn mac(machine: &Machine, place: usize) -> String {
     let run = machine.run(place, "ip", &["-br", "link", "show", NAMES[place]]);
     let line = text(&run.stdout);
     let mac = line.split_whitespace().nth(2);
     mac.unwrap_or_else(|| panic!("{run:?}")).replace(':', "")
 }
 
-fn hex(address: &str) -> String {
+pub(crate) fn hex(address: &str) -> String {
     let parts = address.split('.');
     parts
         .map(|part| format!("{:02x}", part.parse::<u8>().unwrap()))
         .collect()
+}
+
+/// Sends each of these frames [`TIMES`] times from a place's interface.
+pub(crate) fn send(machine: &Machine, place: usize, frames: &[String]) {
+    let frames: Vec<&str> = frames.iter().map(String::as_str).collect();
+    let args = [&["-c", SENDER, NAMES[place]], &frames[..]].concat();
+    let run = machine.run(place, "python3", &args);
+    assert!(run.status.success(), "{run:?}");
 }
 
 /// BR-3, BR-13, end to end.
@@ -52,13 +60,7 @@ fn forged_macs_and_arp_take_nobody_s_traffic() {
         format!("{head}{own}{address}{}{address}", "00".repeat(6))
     };
     let frames = [source, arp("0001"), arp("0002")];
-    let args = [
-        &["-c", SENDER, NAMES[WEB]][..],
-        &frames.each_ref().map(String::as_str),
-    ]
-    .concat();
-    let run = machine.run(WEB, "python3", &args);
-    assert!(run.status.success(), "{run:?}");
+    send(&machine, WEB, &frames);
 
     let before = delivered();
     let args = ["-c", "100", "-i", "0.005", "-w", "120", IPV4[DB]];

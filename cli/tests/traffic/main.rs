@@ -7,6 +7,7 @@ mod crowd;
 mod dedicated;
 mod firewall;
 mod forged;
+mod guarded;
 mod kills;
 mod limits;
 mod lro;

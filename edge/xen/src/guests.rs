@@ -57,8 +57,11 @@ impl Guests for XenGuests {
 /// An interface as the driver has it in its configuration.
 fn vif_config(conn: ConnId, served: &Interface) -> VifConfig {
     let name = format!("{}.{}", served.key.domain, served.key.device);
+    let is_guarded = !served.settings.addresses.is_empty();
     VifConfig {
         addresses: served.settings.addresses.clone(),
+        confined: is_guarded,
+        sources: is_guarded.then(Vec::new),
         rate_mbps: served.settings.rate_mbps,
         ..VifConfig::new(conn.0, name, served.settings.mac)
     }

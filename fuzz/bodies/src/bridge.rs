@@ -1,7 +1,7 @@
 //! The bridge between two NIC ports and three guests, all of which may lie.
 
 use crate::input::Input;
-use net::bridge::{Bridge, BridgeSettings, Port, Rule, Verdict, Way};
+use net::bridge::{Bridge, BridgeSettings, Claims, Kind, Port, Rule, Verdict, Way};
 use net::packet::Mac;
 
 /// Ports 0 and 1 are NICs, 2 … 4 guests.
@@ -11,6 +11,24 @@ const PORTS: usize = 5;
 /// The guest that has rules: it hears ARP only, and may not send one EtherType.
 const FIREWALLED: usize = 4;
 const DENIED_IN: u16 = 0x86dd;
+
+/// The guest that has a source guard, and its address.
+const GUARDED: usize = 3;
+const ADDRESS: [u8; 4] = [10, 0, 0, 3];
+
+/// A guest that may send from its address only.
+fn guarded() -> Port {
+    let claims = Claims {
+        sources: Some(Vec::new()),
+        ..Claims::default()
+    };
+    let macs = vec![guest_mac(GUARDED)];
+    Port {
+        kind: Kind::Guest { macs, claims },
+        addresses: vec![ADDRESS.into()],
+        ..Port::nic()
+    }
+}
 
 fn rules_of(port: usize) -> Vec<Rule> {
     let ethertype = |number, way, allow| Rule {
@@ -41,8 +59,8 @@ fn guest_mac(port: usize) -> Mac {
 }
 
 /// Forwards frames and checks what must hold whatever they say: nothing goes back where it came
-/// from, nobody takes a guest's MAC, unknown unicast reaches no guest, groups have a budget, and
-/// what a port's rules deny does not pass it.
+/// from, nobody takes a guest's MAC, a guarded guest sends from its address only, unknown unicast
+/// reaches no guest, groups have a budget, and what a port's rules deny does not pass it.
 pub fn bridge(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let settings = BridgeSettings {
@@ -53,10 +71,10 @@ pub fn bridge(bytes: &[u8]) {
     };
     let mut bridge = Bridge::new(settings);
     for port in 0..PORTS {
-        let mut added = if port < NICS {
-            Port::nic()
-        } else {
-            Port::guest(guest_mac(port))
+        let mut added = match port {
+            ..NICS => Port::nic(),
+            GUARDED => guarded(),
+            _ => Port::guest(guest_mac(port)),
         };
         added.rules = rules_of(port);
         bridge.add(port, &added).expect("a port of its own");
@@ -80,6 +98,10 @@ pub fn bridge(bytes: &[u8]) {
         let number = [frame[12], frame[13]];
         assert!(in_port != FIREWALLED || number != DENIED_IN.to_be_bytes());
         assert!(!outs.contains(&FIREWALLED) || number == [8, 6] || is_tagged(&frame));
+        if in_port == GUARDED && number == [8, 0] {
+            let source = frame.get(26..30).unwrap_or_default();
+            assert!(source == ADDRESS || source == [0; 4], "a forged address");
+        }
         let mac = |at: usize| Mac(std::array::from_fn(|i| frame[at + i]));
         let (destination, source) = (mac(0), mac(6));
         if in_port >= NICS {

@@ -118,6 +118,7 @@ impl Server<'_> {
             place: admitted.place,
             name: admitted.name,
             macs: admitted.macs,
+            warnings: admitted.warnings,
             asker,
             began_ns: now,
             tellings,
@@ -259,14 +260,19 @@ impl Server<'_> {
         }
         let line = format!("{}: attached", attach.name);
         self.log.line(Level::Info, "grantwayd", &line);
+        for warning in &attach.warnings {
+            let line = format!("{}: {warning}", attach.name);
+            self.log.line(Level::Warning, "grantwayd", &line);
+        }
+        let returns = format!("guest {} does not come back", attach.name);
+        let warnings = attach.warnings.iter().cloned();
+        let warnings = warnings.chain(self.state.warning(&returns)).collect();
         let attached = Attached {
             domain: attach.name.clone(),
             id: self.world.id(attach.place).map_or(0, |id| id.0),
             macs: attach.macs.clone(),
             took_ns: now.saturating_sub(attach.began_ns),
-            warning: self
-                .state
-                .warning(&format!("guest {} does not come back", attach.name)),
+            warnings,
         };
         self.changed(attach.asker, &attached, now);
     }

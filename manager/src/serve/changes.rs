@@ -38,6 +38,7 @@ pub(super) struct Attach {
     pub(super) place: usize,
     pub(super) name: String,
     pub(super) macs: Vec<String>,
+    pub(super) warnings: Vec<String>,
     pub(super) asker: AskedBy,
     pub(super) began_ns: u64,
     pub(super) tellings: Vec<Telling>,

@@ -215,6 +215,7 @@ fn bridge(config: &DriverConfig, numbered: &Numbered<'_>) -> Result<Bridge, Star
     let nics = numbered.nics().map(|(number, nic)| {
         let port = bridge::Port {
             addresses: nic.addresses.clone(),
+            gateways: nic.gateways.clone(),
             rules: firewall::rules(&nic.rules),
             ..bridge::Port::nic()
         };

@@ -3,7 +3,7 @@
 use crate::firewall;
 use crate::vifs::memory::{GuestMemory, Reach, Shared};
 use abi::ConnId;
-use config::domain::VifConfig;
+use config::domain::{Cidr, VifConfig};
 use net::bridge;
 use net::packet::Mac;
 use shmem::Span;
@@ -68,13 +68,28 @@ impl Guests for Attached {
     }
 }
 
-/// A guest's port of the bridge. Rate limits are kept where they are back-pressure, not drops: see
-/// `fairness`.
+/// A guest's port of the bridge: all that the bridge guards for a guest and against it, whether the
+/// guest is in the driver's configuration or was attached later. Rate limits are kept where they
+/// are back-pressure, not drops: see `fairness`.
 pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {
+    let macs = [&[vif.mac], &vif.extra_macs[..]].concat();
+    let prefix = |cidr: &Cidr| bridge::Prefix::new(cidr.address, cidr.prefix);
+    let sources = vif.sources.as_ref();
+    let claims = bridge::Claims {
+        router: vif.forwards,
+        dhcp_server: vif.dhcp_server,
+        confined: vif.confined,
+        sources: sources.map(|all| all.iter().map(prefix).collect()),
+    };
     bridge::Port {
+        kind: bridge::Kind::Guest {
+            macs: macs.into_iter().map(Mac).collect(),
+            claims,
+        },
         addresses: vif.addresses.clone(),
+        gateways: vif.gateways.clone(),
         rules: firewall::rules(&vif.rules),
-        ..bridge::Port::guest(Mac(vif.mac))
+        ..bridge::Port::nic()
     }
 }
 
@@ -207,6 +222,59 @@ mod tests {
             calls: Rc::new(RefCell::new(Calls::refused())),
             waiter: Changed::default(),
             config,
+        }
+    }
+
+    /// What guards a guest follows from its description alone, however it comes.
+    #[test]
+    fn a_description_becomes_what_the_bridge_guards() {
+        let address = |text: &str| text.parse().unwrap();
+        let described = VifConfig {
+            extra_macs: vec![[2, 0, 0, 0, 0, 9]],
+            addresses: vec![address("10.0.0.2")],
+            gateways: vec![address("10.0.0.1")],
+            confined: true,
+            sources: Some(vec!["10.8.0.0/16".parse().unwrap()]),
+            dhcp_server: true,
+            forwards: true,
+            ..vif(1, 1)
+        };
+        let macs = [1, 9].map(|last| Mac([2, 0, 0, 0, 0, last]));
+        let claims = bridge::Claims {
+            router: true,
+            dhcp_server: true,
+            confined: true,
+            sources: Some(vec![bridge::Prefix::new(address("10.8.0.0"), 16)]),
+        };
+        let guarded = bridge::Port {
+            kind: bridge::Kind::Guest {
+                macs: macs.to_vec(),
+                claims,
+            },
+            addresses: vec![address("10.0.0.2")],
+            gateways: vec![address("10.0.0.1")],
+            ..bridge::Port::nic()
+        };
+        assert_eq!(guest_port(&described), guarded);
+        // One that is attached, and one that is there from the start on.
+        let described = serde_json::to_string(&described).unwrap();
+        let told = Rc::new(Told::default());
+        let reach = |_| Box::new(Script(Rc::clone(&told))) as Box<dyn Guests>;
+        let (mut late, _) = build(started(), reach).unwrap();
+        let attach = Request::Attach {
+            vif: described.clone(),
+        };
+        late.answer(&attach).unwrap();
+        let mut first = started();
+        first.config.vifs = vec![serde_json::from_str(&described).unwrap()];
+        let (mut early, _) = build(first, reach).unwrap();
+        // Its gateway's address, which another guest cannot have from then on as its own MAC.
+        let mut other = vif(2, 2);
+        other.extra_macs = vec![[2, 0, 0, 0, 0, 9]];
+        let other = serde_json::to_string(&other).unwrap();
+        for driver in [&mut late, &mut early] {
+            let refused = driver.answer(&Request::Attach { vif: other.clone() });
+            assert!(refused.unwrap_err().contains("bound to a port already"));
         }
     }
 

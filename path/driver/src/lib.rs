@@ -61,6 +61,7 @@ pub mod merge;
 pub mod nics;
 pub mod notify;
 pub mod numbered;
+mod offences;
 pub mod outbox;
 pub mod poll_set;
 pub mod ports;

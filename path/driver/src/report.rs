@@ -4,6 +4,7 @@ use crate::dedicated::DedicatedReceiver;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::firewall::Denying;
 use crate::nics::NicPort;
+use crate::offences;
 use crate::ports::Port;
 use crate::switch::Switch;
 use crate::traffic::Traffic;
@@ -66,6 +67,9 @@ pub fn stat(sources: &Sources<'_>) -> Value {
                 value
             }
         };
+        if let Some(forged) = offences::stat(number, &switch.bridge, &switch.ports) {
+            value["forged"] = forged;
+        }
         if let Some(rules) = switch.firewall.stat(number, &switch.bridge, &denied) {
             value["rules"] = rules;
         }

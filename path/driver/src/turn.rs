@@ -15,6 +15,7 @@ use crate::guests::Guests;
 use crate::holds::Holds;
 use crate::notify::Notifier;
 use crate::numbered::Numbered;
+use crate::offences;
 use crate::poll_set::PollSet;
 use crate::ports::Port;
 use crate::report;
@@ -154,6 +155,10 @@ impl<W: Waiting> Driver<W> {
         let before = self.switch.ledger.enter(Hop::Idle);
         let moved = self.round(now_ns);
         self.notifier.publish(&mut self.switch, now_ns);
+        if self.switch.bridge.has_new_offences() {
+            let Switch { bridge, ports, .. } = &mut self.switch;
+            offences::report(bridge, ports);
+        }
         self.switch.ledger.checkpoint();
         let slept = match self.idle.step(moved, now_ns) {
             Step::Again => Ok(()),

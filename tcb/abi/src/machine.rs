@@ -446,9 +446,9 @@ pub struct Attached {
     pub macs: Vec<String>,
     /// Nanoseconds that it took.
     pub took_ns: u64,
-    /// What it goes without, in a sentence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warning: Option<String>,
+    /// What is allowed and may not be meant, and what the guest lacks, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// The answer when a guest is detached.

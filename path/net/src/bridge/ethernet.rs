@@ -1,6 +1,6 @@
 //! Ethernet headers as the bridge reads them: addresses in words.
 
-use crate::packet::{ETHERNET_BYTES, Mac};
+use crate::packet::{ETHERNET_BYTES, Mac, Packet, array};
 
 /// The low 48 bits of a word: a MAC, its first byte lowest.
 pub(super) const MAC_BITS: u64 = (1 << 48) - 1;
@@ -10,6 +10,9 @@ pub(super) const GROUP_BIT: u64 = 1;
 pub(super) const RESERVED: u64 = 0x0000_00c2_8001;
 /// The bits of a word that those addresses have in common.
 pub(super) const RESERVED_MASK: u64 = 0xf0ff_ffff_ffff;
+
+/// EtherTypes below this are lengths of 802.3 frames.
+pub(super) const LENGTHS: u16 = 1536;
 
 /// An Ethernet header. Addresses are words as loaded from memory: their first byte is the lowest.
 pub(super) struct Ethernet {
@@ -47,4 +50,11 @@ pub(super) fn word_of(Mac([a, b, c, d, e, f]): Mac) -> u64 {
 pub(super) fn mac_of(word: u64) -> Mac {
     let [a, b, c, d, e, f, ..] = word.to_le_bytes();
     Mac([a, b, c, d, e, f])
+}
+
+/// Whether an 802.3 frame carries its protocol behind a SNAP header (RFC 1042): some stacks would
+/// take ARP and IP from there, and no known guest needs it.
+pub(super) fn is_disguised(header: &[u8], packet: &Packet) -> bool {
+    const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
+    packet.ethertype < LENGTHS && array(header, packet.network_at) == Ok(SNAP)
 }

@@ -8,7 +8,7 @@
 
 use super::addresses::{Addresses, Owner};
 use super::drops::DropReason;
-use super::ethernet::word_of;
+use super::ethernet::{LENGTHS, is_disguised, word_of};
 use super::port::Claims;
 use super::sources::Sources;
 use crate::packet::{Arp, Ipv4, Ipv6, MAX_TAGS, Mac, Network, Packet, TAG_BYTES, Transport};
@@ -26,9 +26,6 @@ const REDIRECT: u8 = 137;
 /// UDP ports of DHCP clients (RFC 2131, 8415). No other program of a host has a port so low.
 const DHCP_CLIENT: u16 = 68;
 const DHCPV6_CLIENT: u16 = 546;
-
-/// EtherTypes below this are lengths of 802.3 frames.
-const LENGTHS: u16 = 1536;
 
 /// Options of neighbour discovery.
 const SOURCE_LINK_ADDRESS: u8 = 1;
@@ -324,13 +321,6 @@ fn link_addresses(header: &[u8], at: usize, end: usize, source: u64) -> Result<(
         at += usize::from(units) * 8;
     }
     Ok(())
-}
-
-/// Whether an 802.3 frame carries its protocol behind a SNAP header (RFC 1042): some stacks would
-/// take ARP and IP from there, and no known guest needs it.
-pub(super) fn is_disguised(header: &[u8], packet: &Packet) -> bool {
-    const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-    packet.ethertype < LENGTHS && array(header, packet.network_at) == Ok(SNAP)
 }
 
 /// The longest headers that are inspected: tags, IPv6, and a redirect with one option.

@@ -46,7 +46,7 @@ pub struct Bridge {
     /// By port, up to the last port that has rules. Empty if no port has.
     pub(super) rules: Vec<Firewall>,
     pub(super) addresses: Addresses,
-    /// Whether [`Bridge::new_offences`] has any to return.
+    /// See [`Bridge::has_new_offences`].
     pub(super) has_offences: bool,
     /// Drops of removed ports, and of frames that came in by a port that does not exist.
     pub(super) past: Drops,
@@ -222,6 +222,13 @@ impl Bridge {
     pub fn offences(&self, number: usize) -> &[Offence] {
         let state = self.ports.get(number).and_then(Option::as_ref);
         state.map_or(&[], |state| &state.offences)
+    }
+
+    /// Whether [`Bridge::new_offences`] has any to return.
+    #[must_use]
+    #[inline]
+    pub fn has_new_offences(&self) -> bool {
+        self.has_offences
     }
 
     /// The offences since the last call, each with its port.

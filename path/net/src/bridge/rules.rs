@@ -4,7 +4,7 @@
 //! a later fragment, all that is behind headers that cannot be followed) speaks against the frame:
 //! it fits every rule that denies, and none that allows.
 
-use super::guard::is_disguised;
+use super::ethernet::is_disguised;
 use crate::packet::{Ipv6, Network, Packet, be16, ethertype, protocol};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

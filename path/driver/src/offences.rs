@@ -1,0 +1,136 @@
+//! What guests forged, for people: the first frame of each kind, with the key that allows it.
+
+use crate::ports::Ports;
+use net::bridge::{Bridge, Claim, DropReason, Offence};
+use serde_json::{Map, Value};
+use std::net::IpAddr;
+
+/// Prints what guests forged since the last call on the console, which is in the log.
+pub(crate) fn report(bridge: &mut Bridge, ports: &Ports) {
+    for (number, offence) in bridge.new_offences() {
+        let name = ports.name(number).unwrap_or("?");
+        let what = sentence(&offence, ports);
+        runtime::start::print_line(format_args!("{name}: {what}"));
+    }
+}
+
+/// What the guest of a port forged, by reason. `None`: nothing.
+pub(crate) fn stat(number: usize, bridge: &Bridge, ports: &Ports) -> Option<Value> {
+    let offences = bridge.offences(number).iter();
+    let all: Map<String, Value> = offences
+        .map(|offence| {
+            let what = sentence(offence, ports);
+            (offence.reason.name().to_owned(), what.into())
+        })
+        .collect();
+    (!all.is_empty()).then_some(Value::Object(all))
+}
+
+/// What was dropped, why, and what allows it.
+fn sentence(offence: &Offence, ports: &Ports) -> String {
+    let owner = offence.owner.and_then(|port| ports.name(port));
+    match (offence.reason, offence.claim) {
+        (DropReason::ForgedSource, Claim::Mac(mac)) => format!(
+            "dropped a frame from {mac}, which is not the guest's MAC: a macvlan, a bridge or a \
+             changed MAC in the guest sends such frames; extra_macs = [\"{mac}\"] allows it"
+        ),
+        (DropReason::ForgedAddress, Claim::Address(address)) => match owner {
+            Some(owner) => format!("dropped a packet from {address}, the address of {owner}"),
+            None => format!(
+                "dropped a packet from {address}, which is not among the guest's addresses; \
+                 allowed_sources = [\"{address}/{}\"] or source_guard = \"off\" allows it",
+                if address.is_ipv4() { 32 } else { 128 }
+            ),
+        },
+        (DropReason::ForgedArp | DropReason::ForgedNd, Claim::Address(address)) => {
+            claimed(address, owner)
+        }
+        (DropReason::ForgedRouter, _) => "dropped a router advertisement or a redirect; \
+                                          forwards = true allows it"
+            .to_owned(),
+        (DropReason::ForgedDhcp, _) => {
+            "dropped an answer to DHCP clients; dhcp_server = true allows it".to_owned()
+        }
+        (reason, _) => format!("dropped a frame ({})", reason.name()),
+    }
+}
+
+/// What is said of ARP or neighbour discovery that claims an address.
+fn claimed(address: IpAddr, owner: Option<&str>) -> String {
+    let protocol = match address {
+        IpAddr::V4(_) => "ARP",
+        IpAddr::V6(_) => "neighbour discovery",
+    };
+    match owner {
+        Some(owner) => format!(
+            "dropped {protocol} that claims {address}, the address of {owner}: two stations have \
+             one address, or the guest lies"
+        ),
+        None => format!(
+            "dropped {protocol} that claims {address}: it is not among the guest's addresses, or \
+             a gateway, or the message has another MAC; the key `addresses` allows it, or \
+             confined = false where it is no gateway"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::Port;
+    use crate::testing::vif_port;
+
+    #[test]
+    fn what_was_dropped_is_named_with_what_allows_it() {
+        let mut ports = Ports::default();
+        ports.insert(Port::Vif(Box::new(vif_port("a"))));
+        let owner = ports.name(0).unwrap().to_owned();
+        let mac = Claim::Mac(net::packet::Mac([2, 0, 0, 0, 0, 7]));
+        let v4 = Claim::Address("10.0.0.7".parse().unwrap());
+        let v6 = Claim::Address("fd00::7".parse().unwrap());
+        let is_another_s = format!("claims fd00::7, the address of {owner}");
+        for (reason, claim, owner, says) in [
+            (
+                DropReason::ForgedSource,
+                mac,
+                None,
+                "extra_macs = [\"02:00:00:00:00:07\"]",
+            ),
+            (
+                DropReason::ForgedAddress,
+                v4,
+                None,
+                "allowed_sources = [\"10.0.0.7/32\"]",
+            ),
+            (
+                DropReason::ForgedAddress,
+                v6,
+                None,
+                "allowed_sources = [\"fd00::7/128\"]",
+            ),
+            (DropReason::ForgedAddress, v4, Some(0), "the address of"),
+            (DropReason::ForgedArp, v4, None, "ARP that claims 10.0.0.7:"),
+            (DropReason::ForgedNd, v6, Some(0), &is_another_s),
+            (
+                DropReason::ForgedRouter,
+                Claim::Role,
+                None,
+                "forwards = true",
+            ),
+            (
+                DropReason::ForgedDhcp,
+                Claim::Role,
+                None,
+                "dhcp_server = true",
+            ),
+        ] {
+            let offence = Offence {
+                reason,
+                claim,
+                owner,
+            };
+            let said = sentence(&offence, &ports);
+            assert!(said.contains(says), "{said}");
+        }
+    }
+}
