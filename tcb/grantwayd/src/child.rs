@@ -216,9 +216,8 @@ impl Helper {
 
     /// Its process id; 0 while it does not run.
     pub(crate) fn pid(&self) -> i32 {
-        self.running
-            .as_ref()
-            .map_or(0, |running| running.child.id() as i32)
+        let running = self.running.as_ref();
+        running.map_or(0, |running| running.child.id() as i32)
     }
 
     /// CPU time of its threads, nanoseconds.

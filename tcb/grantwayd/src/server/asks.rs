@@ -171,10 +171,8 @@ impl Core {
         let (ours, theirs) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| console(e.into()))?;
         let beside = self.ways_to(id, &ours).map_err(console)?;
-        let domain = self
-            .hypervisor
-            .domain(id)
-            .ok_or("there is no such domain")?;
+        let domain = self.hypervisor.domain(id);
+        let domain = domain.ok_or("there is no such domain")?;
         let program = match domain.spec.program {
             Program::Driver => "driver",
             Program::Guest => "guest",
