@@ -231,7 +231,7 @@ fn merges(cores: Cores) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From a guest, wires of the bridge's and the machine's carry frames of the MTU, or segments whole.
+/// From a guest, wires of the bridge and the machine carry frames of the MTU, or segments whole.
 fn wires(cores: Cores) -> anyhow::Result<()> {
     let (speed, loads) = (Wire::unbounded(), Loads::default());
     let gro = Gro::InNapi;

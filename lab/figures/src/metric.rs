@@ -127,21 +127,22 @@ pub fn words(metric: &str) -> String {
     };
     let part = match part {
         "" => return words,
+        "*" => "by part".to_owned(),
         "total" => "all".to_owned(),
         "p50" => "median".to_owned(),
         "p99" => "99th percentile".to_owned(),
-        "grants" => "grant mechanism".to_owned(),
         part => {
-            let named = |word| match word {
-                "driver" => "driver domain",
-                "grants" => "grant mechanism",
-                other => other,
+            // `driver.class.copy`; without a class, all of them.
+            let part = part.strip_suffix(".*").unwrap_or(part);
+            let (domain, rest) = part.split_once('.').unwrap_or((part, ""));
+            let named = |word: &str| match word {
+                "driver" => "driver domain".to_owned(),
+                "grants" => "grant mechanism".to_owned(),
+                "class" => "by class".to_owned(),
+                word => word.replace("class.", "class ").replace("hop.", "hop "),
             };
-            let words: Vec<&str> = part.split('.').map(named).collect();
-            words
-                .join(", ")
-                .replace("class, ", "class ")
-                .replace("hop, ", "hop ")
+            let both = [domain, rest].into_iter().filter(|word| !word.is_empty());
+            both.map(named).collect::<Vec<_>>().join(", ")
         }
     };
     format!("{words}: {part}")
@@ -188,6 +189,15 @@ mod tests {
                 "wait of an aggregate's first packet, microseconds: 99th percentile",
             ),
             ("cycles_per_request.guest", "cycles per request: guest"),
+            ("cycles_per_request.*", "cycles per request: by part"),
+            (
+                "cycles_per_packet.driver.class.*",
+                "cycles per packet of 1514 bytes: driver domain, by class",
+            ),
+            (
+                "cycles_per_packet.driver.grants",
+                "cycles per packet of 1514 bytes: driver domain, grant mechanism",
+            ),
             ("unknown.x", "unknown.x"),
         ] {
             assert_eq!(words(metric), said);

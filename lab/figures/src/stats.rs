@@ -387,7 +387,7 @@ mod tests {
         assert!(!is_equal(&single), "one sample proves no equality");
     }
 
-    fn judged(lo: f64, hi: f64, ratio: f64, claimed: bool) -> Verdict {
+    fn verdict_of(lo: f64, hi: f64, ratio: f64, claimed: bool) -> Verdict {
         let value = f64::midpoint(lo, hi);
         let quotient = Estimate {
             value,
@@ -458,7 +458,7 @@ mod tests {
             ("ram-transmit-ngm all", 0.93, 1.03, 0.53, false, equal),
             ("menon-domain0 web peak", 0.96, 1.08, 0.8, false, equal),
         ] {
-            assert_eq!(judged(lo, hi, paper, claimed), verdict, "{cell}");
+            assert_eq!(verdict_of(lo, hi, paper, claimed), verdict, "{cell}");
         }
     }
 
@@ -474,7 +474,11 @@ mod tests {
             (1.6, 1.7, 0.97, Verdict::Opposite),
             (0.9, 1.3, 1.0, Verdict::Unresolved),
         ] {
-            assert_eq!(judged(lo, hi, paper, false), verdict, "{lo} {hi} {paper}");
+            assert_eq!(
+                verdict_of(lo, hi, paper, false),
+                verdict,
+                "{lo} {hi} {paper}"
+            );
         }
     }
 
@@ -490,7 +494,11 @@ mod tests {
             // Near enough to be equal, on the other side of 1.
             (0.85, 0.88, 1.1, Verdict::Opposite),
         ] {
-            assert_eq!(judged(lo, hi, paper, false), verdict, "{lo} {hi} {paper}");
+            assert_eq!(
+                verdict_of(lo, hi, paper, false),
+                verdict,
+                "{lo} {hi} {paper}"
+            );
         }
         let once = |value| Estimate {
             value,

@@ -66,16 +66,16 @@ pub fn page(provenance: &Provenance, parts: &[Part<'_>], flames: &Flames) -> Str
     out
 }
 
-const HOW_TO_READ: &str = "<p>Each figure of ours stands beside the paper's. The machines lie more \
-    than a decade apart, so what is judged is the <em>quotient</em>: our ratio to our baseline, \
+const HOW_TO_READ: &str = "<p>Each figure of ours stands beside the paper's. The machines are more \
+    than ten years apart, so what is judged is the <em>quotient</em>: our ratio to our baseline, \
     divided by the paper's ratio to its own. <em>Equal as in the paper</em>: all of the quotient's \
     interval lies in 0.80–1.25, and both ratios on one side of 1. <em>Same sign</em>, \
     <em>opposite</em>: the side of 1 that our interval lies on. <em>No effect seen</em>: the paper \
-    has an effect, and our interval contains 1 and lies in 0.80–1.25. <em>Differs in size</em>: the \
-    paper's ratio lies within 5 % of 1, and ours clearly does not. <em>Unresolved</em>: the rounds \
-    do not decide. <em>Not comparable</em>: the set-ups differ in what the ratio is about. Bars \
-    show each value divided by that of the first configuration, classes as shares of all that the \
-    first one has. Curves have values as they are; the paper's has the points that its text \
+    has an effect, and our interval contains 1 and lies in 0.80–1.25. <em>Differs in size</em>: \
+    the paper's ratio lies within 5 % of 1, and ours clearly does not. <em>Unresolved</em>: the \
+    rounds do not decide. <em>Not comparable</em>: the set-ups differ in what the ratio is about. \
+    Bars show each value divided by that of the first configuration, classes as shares of all that \
+    the first one has. Curves have values as they are; the paper's has the points that its text \
     states.</p>\n";
 
 const STYLE: &str = "\

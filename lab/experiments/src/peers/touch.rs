@@ -1,5 +1,5 @@
-//! A guest over DPDK that writes and reads every byte of its frames, as `touch` does in ours. It is a
-//! program in C (`peers/touch.c`), compiled when a run needs it.
+//! A guest over DPDK that writes and reads every byte of its frames, as `touch` does in ours. It is
+//! a program in C (`peers/touch.c`), compiled when a run needs it.
 
 use super::process::{self, PATIENCE};
 use super::testpmd::{self, Forwarded, Site};

@@ -38,7 +38,7 @@ use std::path::Path;
 use xenoprof::count;
 
 /// The plans of this form: names, and the texts of their files.
-pub const PLANS: [(&str, &str); 18] = [
+pub const PLANS: [(&str, &str); 19] = [
     ("base", include_str!("../../../plans/base.toml")),
     ("lro", include_str!("../../../plans/lro.toml")),
     ("peers", include_str!("../../../plans/peers.toml")),
@@ -58,6 +58,7 @@ pub const PLANS: [(&str, &str); 18] = [
     ),
     ("sccp", include_str!("../../../plans/sccp.toml")),
     ("oi", include_str!("../../../plans/oi.toml")),
+    ("delayed", include_str!("../../../plans/delayed.toml")),
     ("ram", include_str!("../../../plans/ram.toml")),
     ("menon", include_str!("../../../plans/menon.toml")),
 ];

@@ -424,8 +424,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Compiles the peers' guest that touches payload, if the plan has columns of it. Returns `None`,
-    /// and notes why, if they cannot be measured here.
+    /// Compiles the peers' guest that touches payload, if the plan has columns of it. Returns
+    /// `None`, and notes why, if they cannot be measured here.
     fn touching(&mut self) -> anyhow::Result<Option<TouchProgram>> {
         if !self.plan.peer.iter().any(|peer| peer.touch) {
             return Ok(None);

@@ -43,9 +43,8 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
 }
 
 /// Metrics of a stream, and how a column of them is headed.
-const STREAM: [(&str, &str); 5] = [
+const STREAM: [(&str, &str); 4] = [
     ("throughput", "Gb/s"),
-    ("frame_bytes", "B/frame"),
     ("cycles_per_byte.total", "cyc/B"),
     ("cycles_per_byte.receive_side", "receive side"),
     ("cycles_per_byte.uncounted", "uncounted ≤"),
@@ -74,8 +73,11 @@ fn lane_table(
 ) -> String {
     let mut stream = STREAM.to_vec();
     if plan.column.iter().any(|column| column.lro.is_some()) {
-        stream.retain(|(metric, _)| ["throughput", "cycles_per_byte.total"].contains(metric));
+        stream.truncate(2);
         stream.extend(LRO);
+    }
+    if plan.column.iter().any(|column| column.segments) {
+        stream.insert(1, ("frame_bytes", "B/frame"));
     }
     if plan.column.iter().any(|column| column.beside != [0]) {
         stream.push(("throughput.rivals", "beside Gb/s"));
