@@ -208,6 +208,6 @@ mod tests {
         assert!(index.get(&theirs, RATIO).is_none());
         let text = text(&figures, &COLUMNS);
         assert!(text.contains("large receive 1"), "{text}");
-        assert!(text.contains("receive 1 0.64 (yes)"), "{text}");
+        assert!(text.contains("receive 1 0.636 (yes)"), "{text}");
     }
 }
