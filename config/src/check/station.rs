@@ -30,6 +30,14 @@ pub(super) fn port(found: &mut Findings, place: Place, port: &KernelPort, ifname
         found.add(place, "", what, remedy);
     }
     found.range(place, "tx_queue", port.tx_queue, 0..=1_000_000);
+    for (key, value, most) in [
+        ("accept_ra", port.ipv6.accept_ra, 2),
+        ("accept_dad", port.ipv6.accept_dad, 2),
+        ("router_solicitations", port.ipv6.router_solicitations, 255),
+    ] {
+        let value = value.unwrap_or(0);
+        found.range(place, key, value.try_into().unwrap_or(u32::MAX), 0..=most);
+    }
     gateway(found, place, &port.addresses, port.gateway);
     routes(found, place, port);
 }

@@ -52,6 +52,8 @@ pub(super) fn tap(
         netns: port.netns.clone(),
         mac: Some(mac),
         addresses: port.addresses.iter().map(ToString::to_string).collect(),
+        allow_overlap: port.allow_overlap,
+        ipv6: None,
         gateway: port.gateway.map(|gateway| gateway.to_string()),
         routes: port.routes.iter().map(|&route| route.into()).collect(),
         mtu,

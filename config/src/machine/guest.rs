@@ -4,11 +4,11 @@ use super::devices::{Devices, tap};
 use super::told::{json, stack};
 use super::waiting::Spin;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
-use crate::model::{Config, Endpoint, Guest, Vif};
+use crate::model::{Config, Endpoint, Guest, KernelPort, Vif};
 use crate::sizes::{
     file_pages, flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool,
 };
-use abi::machine::{Domain, Program, Tap};
+use abi::machine::{Domain, Ipv6, Program, Tap};
 
 /// The domain of guest number `g`.
 pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
@@ -68,6 +68,21 @@ fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif, devices: &mut Dev
     }
 }
 
+/// The IPv6 settings of a guest's interface: the given ones; else 0 where it has addresses, and the
+/// kernel's defaults where it has to find them.
+fn ipv6(port: &KernelPort) -> Ipv6 {
+    let given = port.ipv6;
+    let usual = match port.addresses.is_empty() {
+        true => Ipv6::default(),
+        false => Ipv6::QUIET,
+    };
+    Ipv6 {
+        accept_ra: given.accept_ra.or(usual.accept_ra),
+        accept_dad: given.accept_dad.or(usual.accept_dad),
+        router_solicitations: given.router_solicitations.or(usual.router_solicitations),
+    }
+}
+
 fn endpoint(
     config: &Config,
     (g, v): (usize, usize),
@@ -85,6 +100,7 @@ fn endpoint(
             let tap = Tap {
                 vnet_header: true,
                 persistent: port.persistent.then(|| config.name.clone()),
+                ipv6: Some(ipv6(port)),
                 ..tap
             };
             let queue = |worker| devices.share(tap.clone(), worker, workers);

@@ -3,6 +3,7 @@
 use crate::address::{Cidr, Mac};
 use crate::domain::StackApp;
 use crate::route::Route;
+use abi::machine::Ipv6;
 use std::net::IpAddr;
 
 /// The kernel's end of a TAP, or of a veth pair.
@@ -22,6 +23,10 @@ pub struct KernelPort {
     pub routes: Vec<Route>,
     /// Transmit queue of the kernel's end, packets; 0: the kernel's default.
     pub tx_queue: u32,
+    /// Whether the networks of `addresses` may overlap an address or route of the namespace.
+    pub allow_overlap: bool,
+    /// IPv6 settings of the interface. Guests alone.
+    pub ipv6: Ipv6,
     /// Whether the interface outlives the machine, unless that ends in order. Guests' alone.
     pub persistent: bool,
 }

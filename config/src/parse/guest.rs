@@ -2,7 +2,7 @@
 
 use super::capture::files;
 use super::rule;
-use super::station::{MAC, port, station};
+use super::station::{MAC, ipv6, port, station};
 use crate::address::Mac;
 use crate::model::{Claims, Endpoint, Guest, KernelPort, Vif};
 use crate::problem::Place;
@@ -87,6 +87,7 @@ fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> En
         EndpointWord::Tap => Endpoint::Tap {
             port: KernelPort {
                 persistent: t.flag("persistent").unwrap_or(false),
+                ipv6: ipv6(t),
                 ..port(t, false)
             },
         },

@@ -4,6 +4,7 @@ use crate::domain::StackApp;
 use crate::model::{KernelPort, Station};
 use crate::problem::Place;
 use crate::table::Table;
+use abi::machine::Ipv6;
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -22,7 +23,18 @@ pub(super) fn port(t: &Table<'_, '_>, own_mac: bool) -> KernelPort {
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
         routes: t.parsed_list("routes", ROUTE),
         tx_queue: t.number("tx_queue").unwrap_or(0),
+        allow_overlap: t.flag("allow_overlap").unwrap_or(false),
+        ipv6: Ipv6::default(),
         persistent: false,
+    }
+}
+
+/// The IPv6 settings of a guest's interface.
+pub(super) fn ipv6(t: &Table<'_, '_>) -> Ipv6 {
+    Ipv6 {
+        accept_ra: t.number("accept_ra"),
+        accept_dad: t.number("accept_dad"),
+        router_solicitations: t.number("router_solicitations"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::{BufferSize, DriverConfig, GuestConfig, NicKind};
-use abi::machine::{Device, Forward, Nat, Transport, Uplink};
+use abi::machine::{Device, Forward, Ipv6, Nat, Transport, Uplink};
 
 #[test]
 fn workers_share_taps_and_nothing_else() {
@@ -296,4 +296,34 @@ fn an_uplink_is_what_a_tap_joins() {
         serde_json::from_str::<abi::machine::Tap>(&written).unwrap(),
         tap
     );
+}
+
+#[test]
+fn ipv6_settings_follow_from_addresses_unless_given() {
+    let told = |keys: &str| {
+        let text = format!(
+            "[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"tap\"\nnetns = \"a\"\n{keys}"
+        );
+        let machine = parse("f", &text).unwrap().machine().unwrap();
+        match &machine.domains[1].devices[..] {
+            [Device::Tap(tap)] => (tap.ipv6.unwrap(), tap.allow_overlap),
+            other => panic!("{other:?}"),
+        }
+    };
+    let with = "addresses = [\"10.0.0.2/24\"]\n";
+    assert_eq!(told(""), (Ipv6::default(), false));
+    assert_eq!(told(with), (Ipv6::QUIET, false));
+    let given = told(&format!("{with}accept_ra = 2\nallow_overlap = true\n"));
+    let accepts = Ipv6 {
+        accept_ra: Some(2),
+        ..Ipv6::QUIET
+    };
+    assert_eq!(given, (accepts, true));
+    let wrong = errors(&SMALL.replacen("netns = \"a\"", "netns = \"a\"\naccept_dad = 3", 1));
+    assert!(
+        wrong.contains("accept_dad") && wrong.contains("0 to 2"),
+        "{wrong}"
+    );
+    let nic = errors(&SMALL.replacen("netns = \"w\"", "netns = \"w\"\naccept_ra = 1", 1));
+    assert!(nic.contains("accept_ra"), "{nic}");
 }

@@ -27,18 +27,10 @@ pub fn side(ifname: &str, netns: &Path, address: Option<String>) -> Tap {
         netns: Some(netns.display().to_string()),
         mac: None,
         addresses: address.into_iter().collect(),
-        gateway: None,
-        routes: Vec::new(),
         mtu: 1500,
-        vnet_header: false,
-        checksum: false,
-        tso: false,
-        // What the kernel gives a TAP by itself.
+        // The kernel's default for a TAP.
         tx_queue: 500,
-        queues: 0,
-        shares: 0,
-        uplink: None,
-        persistent: None,
+        ..Tap::default()
     }
 }
 

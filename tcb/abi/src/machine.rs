@@ -205,6 +205,12 @@ pub struct Tap {
     pub mac: Option<[u8; 6]>,
     /// Addresses with prefix length, IPv4 or IPv6.
     pub addresses: Vec<String>,
+    /// Whether their networks may overlap an address or route that the namespace has already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_overlap: bool,
+    /// IPv6 settings of the interface; none: [`Ipv6::QUIET`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Ipv6>,
     /// Address of a default route, if any.
     pub gateway: Option<String>,
     /// Routes beside that one, in this order.
@@ -234,6 +240,27 @@ pub struct Tap {
     /// next one to open it for the same owner takes it up with all that it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<String>,
+}
+
+/// Settings below `net.ipv6.conf.IFNAME`; none: the kernel's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ipv6 {
+    /// Whether router advertisements configure it: 0, 1, or 2 (also where it forwards).
+    pub accept_ra: Option<i32>,
+    /// Whether it looks for duplicates of its addresses: 0, 1, or 2 (a duplicate disables IPv6).
+    pub accept_dad: Option<i32>,
+    /// Router solicitations that it sends; -1: without end.
+    pub router_solicitations: Option<i32>,
+}
+
+impl Ipv6 {
+    /// An interface that uses its addresses at once and asks for no router.
+    pub const QUIET: Self = Self {
+        accept_ra: Some(0),
+        accept_dad: Some(0),
+        router_solicitations: Some(0),
+    };
 }
 
 /// A MAC that no interface has. Led to the shared queue of a TAP it stands for all MACs.

@@ -191,8 +191,7 @@ impl Unit {
             Self::Tap { uplink, .. } => uplink.as_ref(),
             _ => None,
         };
-        let settings = uplink.map_or(&[][..], Uplink::switched_on);
-        settings.iter().map(|on| (*on).to_owned()).collect()
+        uplink.map_or(Vec::new(), |uplink| uplink.switched_on().to_vec())
     }
 
     /// The descriptor that reports an error once the interface was removed, if it has one.

@@ -1,5 +1,6 @@
 //! What can go wrong when a device is set up, in words that say what to do.
 
+use crate::overlap::Overlap;
 use std::io;
 
 /// Why a device could not be set up.
@@ -66,11 +67,35 @@ pub enum SetupError {
     /// The name is taken.
     #[error(
         "interface `{interface}` exists already in namespace {namespace} ({error}): choose \
-         another name, or remove it with `ip link del {interface}`"
+         another name for this one (`ifname`)"
     )]
     Exists {
         /// The interface.
         interface: String,
+        /// The namespace.
+        namespace: String,
+        /// The system's word.
+        error: io::Error,
+    },
+    /// Its network is another interface's, in part at least.
+    #[error(
+        "interface `{interface}` in namespace {namespace}: {overlap}; choose another network, or \
+         write `allow_overlap = true`"
+    )]
+    Overlap {
+        /// The interface.
+        interface: String,
+        /// The namespace.
+        namespace: String,
+        /// Both networks.
+        overlap: Overlap,
+    },
+    /// Forwarding between interfaces cannot be looked at or changed.
+    #[error(
+        "the forwarding of namespace {namespace} cannot be looked at or changed: {error}; it needs \
+         CAP_NET_ADMIN and nf_tables"
+    )]
+    Forwarding {
         /// The namespace.
         namespace: String,
         /// The system's word.

@@ -3,8 +3,8 @@
 
 use crate::error::SetupError;
 use crate::netlink::Netlink;
-use crate::netns;
-use abi::machine::{Route, Tap as TapSpec};
+use crate::{netns, overlap};
+use abi::machine::{Ipv6, Route, Tap as TapSpec};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -144,7 +144,21 @@ pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupEr
             "configured",
             "check its MAC, MTU and transmit queue",
         ))?;
-    quiet_ipv6(&spec.ifname, &network.addresses);
+    if !spec.allow_overlap {
+        let found = overlap::find_here(&netlink, index, &network.addresses).map_err(failed(
+            "compared with others' networks",
+            "rtnetlink is needed",
+        ))?;
+        if let Some(overlap) = found {
+            return Err(SetupError::Overlap {
+                interface: spec.ifname.clone(),
+                namespace: namespace(spec.netns.as_deref()),
+                overlap,
+            });
+        }
+    }
+    let ipv6 = spec.ipv6.unwrap_or(Ipv6::QUIET);
+    set_ipv6(&spec.ifname, &ipv6, &network.addresses);
     netlink
         .set_up(index)
         .map_err(failed("brought up", "see the kernel's log"))?;
@@ -155,8 +169,9 @@ pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupEr
         Err(error) if is_kept(&error) => Ok(()),
         done => done,
     };
-    for &(address, prefix) in &network.addresses {
-        or_kept(netlink.add_address(index, address, prefix)).map_err(failed(
+    let detect = ipv6.accept_dad.is_none_or(|dad| dad > 0);
+    for &address in &network.addresses {
+        or_kept(netlink.add_address(index, address, detect)).map_err(failed(
             "given its addresses",
             "is IPv6 disabled in the namespace, or an address given twice?",
         ))?;
@@ -171,22 +186,21 @@ pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupEr
     Ok(())
 }
 
-/// Without this an interface cannot use its link-local address for a second or more, and sends
-/// router solicitations into a network that has no router. Settings that do not exist (a kernel
-/// without IPv6) do not matter; a namespace in which IPv6 is off gets it only for an interface
-/// that is to have IPv6 addresses.
-fn quiet_ipv6(ifname: &str, addresses: &[(IpAddr, u8)]) {
+/// Writes an interface's IPv6 settings. Settings that do not exist (a kernel without IPv6) do not
+/// matter. In a namespace in which IPv6 is off, only an interface with IPv6 addresses gets it.
+fn set_ipv6(ifname: &str, ipv6: &Ipv6, addresses: &[(IpAddr, u8)]) {
     let wants_ipv6 = addresses.iter().any(|(address, _)| address.is_ipv6());
     let settings = [
-        ("accept_dad", "0"),
-        ("router_solicitations", "0"),
-        ("accept_ra", "0"),
+        ("accept_dad", ipv6.accept_dad),
+        ("router_solicitations", ipv6.router_solicitations),
+        ("accept_ra", ipv6.accept_ra),
+        ("disable_ipv6", wants_ipv6.then_some(0)),
     ];
-    for (key, value) in settings
-        .into_iter()
-        .chain(wants_ipv6.then_some(("disable_ipv6", "0")))
-    {
-        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{ifname}/{key}"), value);
+    for (key, value) in settings {
+        if let Some(value) = value {
+            let file = format!("/proc/sys/net/ipv6/conf/{ifname}/{key}");
+            let _ = fs::write(file, value.to_string());
+        }
     }
 }
 

@@ -6,7 +6,10 @@
 //! | [`tap`] | TAPs: created in their namespace, given offloads and addresses, brought up |
 //! | [`xdp`] | AF_XDP sockets that take an interface's packets, and a guest's own queue of one |
 //! | [`Uplink`] | what joins a TAP to the network of its namespace: a bridge, or address translation |
+//! | [`forwarding`] | forwarding in a namespace, switched on and taken back |
+//! | [`overlap`] | networks that a namespace has already |
 //! | [`netns`] | network namespaces: entered, made, named |
+//! | [`look`] | what stands in a machine's way, and what keeps it from working |
 //! | [`own`] | what tools do to namespaces of their own, and netd never does |
 //! | [`steering`] | which queue of a TAP a frame goes to, by its destination MAC |
 //!
@@ -17,10 +20,14 @@
 mod bpf;
 mod error;
 mod ethtool;
+pub mod forwarding;
 mod interface;
+mod legacy;
+pub mod look;
 mod netlink;
 pub mod netns;
 mod nftables;
+pub mod overlap;
 pub mod own;
 pub mod programs;
 pub mod steering;

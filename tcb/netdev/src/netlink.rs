@@ -10,11 +10,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
-const RTM_NEWADDR: u16 = 20;
-const RTM_NEWROUTE: u16 = 24;
+pub(crate) const RTM_NEWADDR: u16 = 20;
+pub(crate) const RTM_GETADDR: u16 = 22;
+pub(crate) const RTM_NEWROUTE: u16 = 24;
+pub(crate) const RTM_GETROUTE: u16 = 26;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 0x01;
 const NLM_F_ACK: u16 = 0x04;
+const NLM_F_DUMP: u16 = 0x300;
 pub(crate) const NLM_F_EXCL: u16 = 0x200;
 pub(crate) const NLM_F_CREATE: u16 = 0x400;
 pub(crate) const NLM_F_APPEND: u16 = 0x800;
@@ -34,15 +38,16 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
+pub(crate) const IFA_ADDRESS: u16 = 1;
+pub(crate) const IFA_LOCAL: u16 = 2;
+pub(crate) const RTA_DST: u16 = 1;
+pub(crate) const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 
 const IFF_UP: u32 = 1;
+const IFF_LOWER_UP: u32 = 1 << 16;
 const IFA_F_NODAD: u8 = 0x02;
-const RT_TABLE_MAIN: u8 = 254;
+pub(crate) const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_BOOT: u8 = 3;
 const RTN_UNICAST: u8 = 1;
 const RT_SCOPE_UNIVERSE: u8 = 0;
@@ -156,19 +161,40 @@ impl Netlink {
             .and_then(|(_, value)| u32_at(value, 0)))
     }
 
-    /// The alias of an interface, without its final zero, and how many queues it sends by.
-    pub(super) fn alias(&mut self, index: u32) -> io::Result<(Vec<u8>, u32)> {
+    /// The alias of an interface and the number of its transmit queues.
+    pub(super) fn alias(&mut self, index: u32) -> io::Result<(String, u32)> {
         let mut message = Message::new(RTM_GETLINK, 0);
         message.link_header(index, 0, 0);
         let answer = self.answer(message, RTM_NEWLINK)?;
-        let of = |wanted: u16| {
-            let mut all = Attributes(answer.get(HEADER + LINK..).unwrap_or(&[]));
-            let found = all.find(|(kind, _)| *kind == wanted);
-            found.map_or(&[][..], |(_, value)| value)
-        };
-        let alias = of(IFLA_IFALIAS);
-        let alias = alias.strip_suffix(&[0]).unwrap_or(alias).to_vec();
-        Ok((alias, u32_at(of(IFLA_NUM_TX_QUEUES), 0).unwrap_or(0)))
+        let all = Attributes(answer.get(HEADER + LINK..).unwrap_or(&[]));
+        let queues = u32_at(all.get(IFLA_NUM_TX_QUEUES), 0).unwrap_or(0);
+        Ok((all.text(IFLA_IFALIAS), queues))
+    }
+
+    /// The kind of an interface, as `ip link add type KIND` makes it; empty: hardware.
+    pub(crate) fn kind(&mut self, index: u32) -> io::Result<String> {
+        let mut message = Message::new(RTM_GETLINK, 0);
+        message.link_header(index, 0, 0);
+        let answer = self.answer(message, RTM_NEWLINK)?;
+        let all = Attributes(answer.get(HEADER + LINK..).unwrap_or(&[]));
+        Ok(Attributes(all.get(IFLA_LINKINFO)).text(IFLA_INFO_KIND))
+    }
+
+    /// Number and name of each interface with this alias that has no carrier: of a TAP, no process
+    /// has a descriptor then.
+    pub(crate) fn unused_with_alias(&self, alias: &str) -> io::Result<Vec<(u32, String)>> {
+        let mut found = Vec::new();
+        self.list(RTM_GETLINK, |_, body| {
+            let all = Attributes(body.get(LINK..).unwrap_or(&[]));
+            let (index, flags) = (u32_at(body, 4), u32_at(body, 8).unwrap_or(IFF_LOWER_UP));
+            if let Some(index) = index
+                && flags & IFF_LOWER_UP == 0
+                && all.text(IFLA_IFALIAS) == alias
+            {
+                found.push((index, all.text(IFLA_IFNAME)));
+            }
+        })?;
+        Ok(found)
     }
 
     /// Gives an interface an alias.
@@ -190,15 +216,17 @@ impl Netlink {
         self.ask(Message::link(index, IFF_UP, IFF_UP))
     }
 
-    /// Gives an interface an address, usable at once (no duplicate address detection).
+    /// Gives an interface an address: usable at once, or (`detect`) an IPv6 address after the
+    /// kernel has looked for duplicates.
     pub(super) fn add_address(
         &mut self,
         index: u32,
-        address: IpAddr,
-        prefix: u8,
+        (address, prefix): (IpAddr, u8),
+        detect: bool,
     ) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
-        message.bytes(&[family(address), prefix, IFA_F_NODAD, 0]);
+        let flags = if detect { 0 } else { IFA_F_NODAD };
+        message.bytes(&[family(address), prefix, flags, 0]);
         message.bytes(&index.to_ne_bytes());
         let (octets, len) = octets(address);
         message.attribute(IFA_LOCAL, octets.get(..len).unwrap_or(&[]));
@@ -225,6 +253,13 @@ impl Netlink {
         }
         message.attribute(RTA_OIF, &index.to_ne_bytes());
         self.ask(message)
+    }
+
+    /// Lists what the kernel has of one kind: see [`dump`].
+    pub(crate) fn list(&self, kind: u16, see: impl FnMut(u16, &[u8])) -> io::Result<()> {
+        let mut message = Message::new(kind, 0);
+        message.bytes(&[0; LINK]);
+        dump(&self.socket, message, see)
     }
 
     /// Sends a request and waits for the kernel's acknowledgement, which it makes at once.
@@ -298,6 +333,13 @@ impl Message {
         }
     }
 
+    fn add_flags(&mut self, flags: u16) {
+        let with = u16_at(&self.0, 6).unwrap_or(0) | flags;
+        if let Some(field) = self.0.get_mut(6..8) {
+            field.copy_from_slice(&with.to_ne_bytes());
+        }
+    }
+
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -348,8 +390,52 @@ pub(crate) fn error_of(message: &[u8]) -> Option<(u32, i32)> {
     Some((u32_at(message, 8)?, code.saturating_neg()))
 }
 
+/// Asks for a list and passes type and body, which follows the header, of each message to `see`.
+pub(crate) fn dump(
+    socket: &OwnedFd,
+    mut message: Message,
+    mut see: impl FnMut(u16, &[u8]),
+) -> io::Result<()> {
+    message.add_flags(NLM_F_DUMP);
+    rustix::net::send(socket, &message.finish(1), SendFlags::empty())?;
+    // The kernel fills at most 32 KB at a time.
+    let mut answer = vec![0u8; 64 << 10];
+    loop {
+        let (len, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())?;
+        let mut rest = answer.get(..len).unwrap_or(&[]);
+        while let (Some(len), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
+            let len = len as usize;
+            let message = rest.get(..len).filter(|_| len >= HEADER);
+            let message = message.ok_or(io::ErrorKind::InvalidData)?;
+            match (kind, error_of(message)) {
+                (NLMSG_DONE, _) => return Ok(()),
+                (_, Some((_, 0))) => {}
+                (_, Some((_, code))) => return Err(io::Error::from_raw_os_error(code)),
+                _ => see(kind, message.get(HEADER..).unwrap_or(&[])),
+            }
+            rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        }
+    }
+}
+
 /// The attributes of a message: kind and value.
-struct Attributes<'a>(&'a [u8]);
+#[derive(Clone, Copy)]
+pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Attributes<'a> {
+    /// The value of an attribute, empty if there is none.
+    pub(crate) fn get(mut self, wanted: u16) -> &'a [u8] {
+        let found = self.find(|(kind, _)| *kind == wanted);
+        found.map_or(&[], |(_, value)| value)
+    }
+
+    /// The value of a text attribute, without its final zero.
+    pub(crate) fn text(self, wanted: u16) -> String {
+        let value = self.get(wanted);
+        let value = value.strip_suffix(&[0]).unwrap_or(value);
+        String::from_utf8_lossy(value).into_owned()
+    }
+}
 
 impl<'a> Iterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);
@@ -363,11 +449,11 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 

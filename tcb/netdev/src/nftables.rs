@@ -1,10 +1,10 @@
-//! As much of nf_tables as address translation needs: one table of rules, made in one transaction
-//! and owned by the socket that made it, so that the kernel takes it away when the last descriptor
-//! of that socket is closed, in any process. Safe code; the messages are built byte by byte
+//! The part of nf_tables that address translation needs. One transaction makes one table of rules.
+//! The socket that sent it owns the table: the kernel removes the table when the last descriptor of
+//! that socket is closed, in any process. Safe code; the messages are built byte by byte
 //! (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h). Numbers in attributes are
 //! big-endian.
 
-use crate::netlink::{Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, error_of};
+use crate::netlink::{Attributes, Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, dump, error_of};
 use rustix::net::netlink::NETFILTER;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
@@ -13,34 +13,56 @@ use std::os::fd::OwnedFd;
 
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
-const SUBSYSTEM: u16 = 10;
+pub(crate) const SUBSYSTEM: u16 = 10;
 const NEW_TABLE: u16 = SUBSYSTEM << 8;
+const GET_TABLE: u16 = (SUBSYSTEM << 8) | 1;
+const DELETE_TABLE: u16 = (SUBSYSTEM << 8) | 2;
 const NEW_CHAIN: u16 = (SUBSYSTEM << 8) | 3;
 const NEW_RULE: u16 = (SUBSYSTEM << 8) | 6;
 
 const NFPROTO_INET: u8 = 1;
 const TABLE_F_OWNER: u32 = 2;
+/// Bytes of `struct nfgenmsg`, which follows a message's header.
+pub(crate) const GENERIC: usize = 4;
+const TABLE_NAME: u16 = 1;
+const TABLE_USERDATA: u16 = 6;
+/// Kind of the comment in a table's user data, as `nft` shows it.
+const COMMENT: u8 = 0;
 pub(crate) const HOOK_PREROUTING: u32 = 0;
+const HOOK_FORWARD: u32 = 2;
 const HOOK_POSTROUTING: u32 = 4;
 const PRIORITY_DSTNAT: i32 = -100;
+const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SRCNAT: i32 = 100;
 
 /// The register that a rule's comparisons use, and the second one of a translation's address and
 /// port.
-pub(crate) const REG: u32 = 1;
+const REG: u32 = 1;
 const REG_PORT: u32 = 2;
 const META_IIFNAME: u32 = 6;
 const META_OIFNAME: u32 = 7;
 const META_NFPROTO: u32 = 15;
 const META_L4PROTO: u32 = 16;
 const CMP_EQ: u32 = 0;
-pub(crate) const CMP_NEQ: u32 = 1;
+const CMP_NEQ: u32 = 1;
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 const FIB_RESULT_ADDRTYPE: u32 = 3;
 const FIB_F_DADDR: u32 = 2;
 const NAT_DNAT: u32 = 1;
-pub(crate) const CT_STATE: u32 = 0;
+const CT_STATE: u32 = 0;
+const CT_STATUS: u32 = 2;
+/// Bits of `CT_STATE`: the packet belongs to no connection and begins none.
+const INVALID: u32 = 1;
+const ESTABLISHED: u32 = 2;
+const RELATED: u32 = 4;
+/// Bit of `CT_STATUS`: the connection's destination was translated.
+const DST_NAT: u32 = 1 << 5;
+const REG_VERDICT: u32 = 0;
+/// A packet that passes every comparison of the rule is dropped.
+pub(crate) const DROP: u32 = 0;
+/// The packet passes this chain. Chains of other tables at the same hook still see it.
+const ACCEPT: u32 = 1;
 /// Bytes of an interface's name in a register.
 const IFNAME_BYTES: usize = 16;
 
@@ -50,20 +72,28 @@ pub(crate) struct Table {
     messages: Vec<Message>,
 }
 
-/// One rule: what has to hold, and what is done then.
+/// One rule: comparisons, then a verdict or a translation.
 pub(crate) struct Rule(Message);
 
+/// A table of the kernel.
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    /// Its comment, empty if it has none.
+    pub(crate) comment: String,
+}
+
 impl Table {
-    /// A table of this name with a chain before routing and one behind it, both without rules.
-    pub(crate) fn new(name: &str) -> Self {
-        let mut table = Self::empty(name);
+    /// A table for address translation: chains before, at and behind routing, without rules.
+    pub(crate) fn new(name: &str, comment: &str) -> Self {
+        let mut table = Self::empty(name, comment);
         table.chain("prerouting", "nat", HOOK_PREROUTING, PRIORITY_DSTNAT);
+        table.chain("forward", "filter", HOOK_FORWARD, PRIORITY_FILTER);
         table.chain("postrouting", "nat", HOOK_POSTROUTING, PRIORITY_SRCNAT);
         table
     }
 
-    /// A table of this name with nothing in it.
-    pub(crate) fn empty(name: &str) -> Self {
+    /// A table without chains. `comment` has at most 127 bytes.
+    pub(crate) fn empty(name: &str, comment: &str) -> Self {
         let mut table = Self {
             name: name.to_owned(),
             messages: Vec::new(),
@@ -71,6 +101,11 @@ impl Table {
         let mut message = message(NEW_TABLE, NLM_F_CREATE | NLM_F_EXCL);
         message.text(1, name);
         message.attribute(2, &TABLE_F_OWNER.to_be_bytes());
+        if !comment.is_empty() {
+            let len = comment.len() as u8 + 1;
+            let data = [&[COMMENT, len], comment.as_bytes(), &[0]].concat();
+            message.attribute(TABLE_USERDATA, &data);
+        }
         table.messages.push(message);
         table
     }
@@ -97,8 +132,43 @@ impl Table {
         self.messages.push(message);
     }
 
-    /// What comes from the network that `address` lies in, with `prefix` bits, and goes out by any
-    /// interface but `ifname`, has that one's address.
+    /// Lets packets through between the guests' `networks`, behind `ifname`, and everybody else:
+    /// every connection that a guest begins, and of connections to guests those to forwarded ports.
+    /// Drops everything else that is routed to or from `ifname`, forged sources among it.
+    pub(crate) fn guard(&mut self, networks: &[(IpAddr, u8)], ifname: &str) {
+        // The kernel translates no packet that it takes for invalid.
+        self.rule("forward", |rule| {
+            rule.interface(META_IIFNAME, CMP_EQ, ifname);
+            rule.stray();
+            rule.verdict(DROP);
+        });
+        for &(address, prefix) in networks {
+            self.rule("forward", |rule| {
+                rule.family(address);
+                rule.interface(META_IIFNAME, CMP_EQ, ifname);
+                rule.source_network(address, prefix);
+                rule.verdict(ACCEPT);
+            });
+        }
+        self.rule("forward", |rule| {
+            rule.interface(META_IIFNAME, CMP_EQ, ifname);
+            rule.verdict(DROP);
+        });
+        for (key, bits) in [(CT_STATE, ESTABLISHED | RELATED), (CT_STATUS, DST_NAT)] {
+            self.rule("forward", |rule| {
+                rule.interface(META_OIFNAME, CMP_EQ, ifname);
+                rule.connection(key, bits);
+                rule.verdict(ACCEPT);
+            });
+        }
+        self.rule("forward", |rule| {
+            rule.interface(META_OIFNAME, CMP_EQ, ifname);
+            rule.verdict(DROP);
+        });
+    }
+
+    /// Gives packets from the network of `address` and `prefix` that leave by any interface but
+    /// `ifname` the address of the interface that they leave by.
     pub(crate) fn masquerade(&mut self, address: IpAddr, prefix: u8, ifname: &str) {
         self.rule("postrouting", |rule| {
             rule.family(address);
@@ -108,8 +178,8 @@ impl Table {
         });
     }
 
-    /// What comes for `port` of this system, by any interface but `ifname`, is for `to`.
-    /// `transport` is the number of its protocol.
+    /// Redirects connections to `port` of this system, by any interface but `ifname`, to `to`.
+    /// `transport` is the number of the protocol.
     pub(crate) fn forward(&mut self, transport: u8, port: u16, to: SocketAddr, ifname: &str) {
         self.rule("prerouting", |rule| {
             rule.family(to.ip());
@@ -121,50 +191,88 @@ impl Table {
         });
     }
 
-    /// Hands the table to the kernel, all of it or nothing. It lasts as long as the descriptor.
+    /// Hands the whole table to the kernel, or nothing. It lasts as long as the descriptor.
     pub(crate) fn install(self) -> io::Result<OwnedFd> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            Some(NETFILTER),
-        )?;
-        let (bytes, last) = self.transaction();
-        rustix::net::send(&socket, &bytes, SendFlags::empty())?;
-        let mut answer = [0u8; 8 << 10];
-        loop {
-            let (len, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
-            match error_of(answer.get(..len).unwrap_or(&[])) {
-                Some((_, code)) if code != 0 => return Err(io::Error::from_raw_os_error(code)),
-                // They are answered in order.
-                Some((sequence, _)) if sequence == last => return Ok(socket),
-                _ => {}
-            }
-        }
-    }
-
-    /// All messages, and the number of the last one that changes anything.
-    fn transaction(self) -> (Vec<u8>, u32) {
-        let mut bytes = batch(BATCH_BEGIN).finish(0);
-        let mut sequence = 0;
-        for message in self.messages {
-            sequence += 1;
-            bytes.extend(message.finish(sequence));
-        }
-        bytes.extend(batch(BATCH_END).finish(sequence + 1));
-        (bytes, sequence)
+        let socket = open()?;
+        commit(&socket, self.messages)?;
+        Ok(socket)
     }
 }
 
+/// A socket to nf_tables of the calling thread's namespace.
+pub(crate) fn open() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+    let flags = SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(
+        family,
+        kind,
+        flags,
+        Some(NETFILTER),
+    )?)
+}
+
+/// Deletes the table that `owner` has made. It is gone when this returns, although other processes
+/// may have descriptors of the same socket.
+pub(crate) fn delete(owner: &OwnedFd, name: &str) -> io::Result<()> {
+    let mut message = message(DELETE_TABLE, 0);
+    message.text(TABLE_NAME, name);
+    commit(owner, vec![message])
+}
+
+/// The tables of the calling thread's namespace for both IPv4 and IPv6.
+pub(crate) fn tables() -> io::Result<Vec<Listed>> {
+    let mut tables = Vec::new();
+    dump(&open()?, message(GET_TABLE, 0), |_, body| {
+        let attributes = Attributes(body.get(GENERIC..).unwrap_or(&[]));
+        let (name, comment) = (attributes.text(TABLE_NAME), attributes.get(TABLE_USERDATA));
+        let comment = match comment {
+            [COMMENT, len, text @ ..] => text.get(..usize::from(*len)).unwrap_or(&[]),
+            _ => &[],
+        };
+        let comment = comment.strip_suffix(&[0]).unwrap_or(comment);
+        let comment = String::from_utf8_lossy(comment).into_owned();
+        tables.push(Listed { name, comment });
+    })?;
+    Ok(tables)
+}
+
+/// Sends `messages` as one transaction and waits until the kernel has carried it out.
+fn commit(socket: &OwnedFd, messages: Vec<Message>) -> io::Result<()> {
+    let (bytes, last) = transaction(messages);
+    rustix::net::send(socket, &bytes, SendFlags::empty())?;
+    let mut answer = [0u8; 8 << 10];
+    loop {
+        let (len, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())?;
+        match error_of(answer.get(..len).unwrap_or(&[])) {
+            Some((_, code)) if code != 0 => return Err(io::Error::from_raw_os_error(code)),
+            // They are answered in order.
+            Some((sequence, _)) if sequence == last => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+/// All messages, and the number of the last one that changes anything.
+fn transaction(messages: Vec<Message>) -> (Vec<u8>, u32) {
+    let mut bytes = batch(BATCH_BEGIN).finish(0);
+    let mut sequence = 0;
+    for message in messages {
+        sequence += 1;
+        bytes.extend(message.finish(sequence));
+    }
+    bytes.extend(batch(BATCH_END).finish(sequence + 1));
+    (bytes, sequence)
+}
+
 impl Rule {
-    pub(crate) fn expression(&mut self, name: &str, data: impl FnOnce(&mut Message)) {
+    fn expression(&mut self, name: &str, data: impl FnOnce(&mut Message)) {
         self.0.nested(1, |element| {
             element.text(1, name);
             element.nested(2, data);
         });
     }
 
-    pub(crate) fn compare(&mut self, how: u32, value: &[u8]) {
+    fn compare(&mut self, how: u32, value: &[u8]) {
         self.expression("cmp", |data| {
             data.attribute(1, &REG.to_be_bytes());
             data.attribute(2, &how.to_be_bytes());
@@ -215,8 +323,32 @@ impl Rule {
         self.compare(CMP_EQ, &network);
     }
 
-    /// These bits of the register stay.
-    pub(crate) fn and(&mut self, mask: &[u8]) {
+    /// Whether the packet's connection has one of these bits under `key`.
+    fn connection(&mut self, key: u32, bits: u32) {
+        self.expression("ct", |data| {
+            data.attribute(1, &REG.to_be_bytes());
+            data.attribute(2, &key.to_be_bytes());
+        });
+        self.and(&bits.to_ne_bytes());
+        self.compare(CMP_NEQ, &[0; 4]);
+    }
+
+    /// Whether the packet belongs to no connection and begins none.
+    pub(crate) fn stray(&mut self) {
+        self.connection(CT_STATE, INVALID);
+    }
+
+    pub(crate) fn verdict(&mut self, verdict: u32) {
+        self.expression("immediate", |data| {
+            data.attribute(1, &REG_VERDICT.to_be_bytes());
+            data.nested(2, |data| {
+                data.nested(2, |code| code.attribute(1, &verdict.to_be_bytes()));
+            });
+        });
+    }
+
+    /// Keeps the bits of `mask` of the register.
+    fn and(&mut self, mask: &[u8]) {
         self.expression("bitwise", |data| {
             data.attribute(1, &REG.to_be_bytes());
             data.attribute(2, &REG.to_be_bytes());
@@ -260,6 +392,13 @@ impl Rule {
     }
 }
 
+/// A message about rules of every family.
+pub(crate) fn message_of_any(kind: u16) -> Message {
+    let mut message = Message::new(kind, 0);
+    message.bytes(&[0; GENERIC]);
+    message
+}
+
 /// A message about rules for both IPv4 and IPv6.
 fn message(kind: u16, flags: u16) -> Message {
     let mut message = Message::new(kind, flags);
@@ -287,6 +426,8 @@ fn mask(prefix: u8, len: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netns::Namespace;
+    use testing::require;
 
     #[test]
     fn masks_have_as_many_bits_as_their_prefixes() {
@@ -298,26 +439,44 @@ mod tests {
 
     #[test]
     fn a_transaction_is_everything_between_a_beginning_and_an_end() {
-        let mut table = Table::new("t");
+        let mut table = Table::new("t", "c");
         table.masquerade("10.0.0.1".parse().unwrap(), 24, "up0");
-        let (bytes, last) = table.transaction();
-        assert_eq!(last, 4, "a table, two chains, a rule");
+        let (bytes, last) = transaction(table.messages);
+        assert_eq!(last, 5, "a table, three chains, a rule");
         let mut kinds = Vec::new();
         let mut rest = &bytes[..];
         while let Some(len) = rest.first_chunk().map(|len| u32::from_ne_bytes(*len)) {
             kinds.push(u16::from_ne_bytes([rest[4], rest[5]]));
             rest = &rest[len as usize..];
         }
+        let chains = [NEW_CHAIN; 3];
+        let inner = [&[NEW_TABLE], &chains[..], &[NEW_RULE]].concat();
         assert_eq!(
             kinds,
-            [
-                BATCH_BEGIN,
-                NEW_TABLE,
-                NEW_CHAIN,
-                NEW_CHAIN,
-                NEW_RULE,
-                BATCH_END
-            ]
+            [&[BATCH_BEGIN], &inner[..], &[BATCH_END]].concat(),
+            "{bytes:?}"
         );
+    }
+
+    #[test]
+    fn tables_are_listed_with_their_comments_until_deleted() {
+        require!(netns);
+        let found = Namespace::new().unwrap().enter(|| {
+            let owner = Table::new("grantway-t", "on: ip_forward").install()?;
+            let _kept = owner.try_clone()?;
+            let _bare = Table::empty("bare", "").install()?;
+            let list = || -> io::Result<Vec<(String, String)>> {
+                let listed = tables()?.into_iter();
+                Ok(listed.map(|t| (t.name, t.comment)).collect())
+            };
+            let before = list()?;
+            delete(&owner, "grantway-t")?;
+            io::Result::Ok((before, list()?))
+        });
+        let (before, after) = found.unwrap().unwrap();
+        let bare = ("bare".to_owned(), String::new());
+        let table = ("grantway-t".to_owned(), "on: ip_forward".to_owned());
+        assert_eq!(before, [table, bare.clone()]);
+        assert_eq!(after, [bare]);
     }
 }

@@ -4,7 +4,7 @@
 use crate::TapSpec;
 use crate::error::SetupError;
 use crate::netns::unshare;
-use crate::nftables::{CMP_NEQ, CT_STATE, HOOK_PREROUTING, REG, Table};
+use crate::nftables::{DROP, HOOK_PREROUTING, Table};
 use crate::tap::open_queues;
 use rustix::thread::UnshareFlags;
 use std::fs;
@@ -13,10 +13,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 const PRIORITY_MANGLE: i32 = -150;
-/// The bit of [`CT_STATE`] of what belongs to no connection and begins none.
-const CT_INVALID: u32 = 1;
-const DROP: u32 = 0;
-const REG_VERDICT: u32 = 0;
 
 /// [`open_queues`] of a TAP whose shared descriptor is all that is wanted.
 ///
@@ -59,21 +55,11 @@ pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
 /// # Errors
 /// It needs CAP_NET_ADMIN, nf_tables with connection tracking and Linux 5.12.
 pub fn drop_strays() -> std::io::Result<OwnedFd> {
-    let mut table = Table::empty("grantway-strays");
+    let mut table = Table::empty("grantway-strays", "");
     table.chain("strays", "filter", HOOK_PREROUTING, PRIORITY_MANGLE);
     table.rule("strays", |rule| {
-        rule.expression("ct", |data| {
-            data.attribute(1, &REG.to_be_bytes());
-            data.attribute(2, &CT_STATE.to_be_bytes());
-        });
-        rule.and(&CT_INVALID.to_ne_bytes());
-        rule.compare(CMP_NEQ, &[0; 4]);
-        rule.expression("immediate", |data| {
-            data.attribute(1, &REG_VERDICT.to_be_bytes());
-            data.nested(2, |data| {
-                data.nested(2, |verdict| verdict.attribute(1, &DROP.to_be_bytes()));
-            });
-        });
+        rule.stray();
+        rule.verdict(DROP);
     });
     table.install()
 }

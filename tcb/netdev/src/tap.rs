@@ -1,12 +1,13 @@
 //! Set-up of TAPs.
 
 use crate::error::SetupError;
+use crate::forwarding;
 use crate::interface::{Network, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
-use crate::netns::Identity;
+use crate::netns::{self, Identity};
 use crate::steering::Steering;
 use crate::tun;
-use crate::uplink::{self, Forwarding, Uplink};
+use crate::uplink::{self, Uplink};
 use abi::machine::Tap as TapSpec;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -54,9 +55,9 @@ pub fn release(fd: &OwnedFd) -> io::Result<()> {
     tun::persist(fd, false)
 }
 
-/// Removes what another process has left of a TAP of which nobody has a descriptor: the interface
-/// if it is persistent, and forwarding that was switched on for it in the namespace `of`, if that
-/// was not its own.
+/// Removes what another process has left of a TAP without a descriptor: the interface if it is
+/// persistent, and the settings that were switched on for it in the namespace `of` (`None`: the
+/// caller's).
 ///
 /// # Errors
 /// It cannot be removed, or its namespace is not there.
@@ -65,7 +66,10 @@ pub fn remove(
     of: Option<Identity>,
     switched_on: &[String],
 ) -> Result<(), SetupError> {
-    drop(Forwarding::adopt(spec, of, switched_on));
+    let of = of.or_else(|| netns::identity(netns::OWN));
+    if let Some(of) = of.filter(|_| !switched_on.is_empty()) {
+        forwarding::take_back_of_dead(spec.netns.as_deref(), of, switched_on)?;
+    }
     let remove = || -> io::Result<()> {
         let owner = spec.persistent.as_deref();
         if owner.map(|owner| is_there(spec, owner)).transpose()? == Some(true) {
@@ -80,7 +84,7 @@ pub fn remove(
 }
 
 /// The alias that says whose a persistent interface is.
-fn alias(owner: &str) -> String {
+pub(crate) fn alias(owner: &str) -> String {
     format!("grantway {owner}")
 }
 
@@ -92,7 +96,7 @@ fn is_there(spec: &TapSpec, owner: &str) -> io::Result<bool> {
         return Ok(false);
     };
     let (of, queues) = netlink.alias(index)?;
-    if of != alias(owner).as_bytes() {
+    if of != alias(owner) {
         return Ok(false);
     }
     let is_alike = (queues > 1) == (spec.queues + spec.shares > 0);

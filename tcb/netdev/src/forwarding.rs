@@ -1,0 +1,233 @@
+//! Forwarding between a namespace's interfaces, which several machines may need.
+//!
+//! The kernel keeps the account: the rules of each uplink are a table, and its comment names the
+//! settings that were off before the first machine switched them on. A later machine copies the
+//! note. The last one to leave switches the settings off. Tables go with the processes that own
+//! them, so no machine that was killed keeps forwarding on for the others.
+
+use crate::error::SetupError;
+use crate::interface::in_place;
+use crate::netns::{self, Identity};
+use crate::nftables::{self, Table};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+/// The beginning of the name of every table of an uplink.
+pub(crate) const PREFIX: &str = "grantway-";
+/// The table that only one process at a time can have.
+const LOCK: &str = "grantway-lock";
+/// The longest wait for it.
+const WAIT: Duration = Duration::from_secs(5);
+/// Forwarding of IPv4 and IPv6 packets between interfaces.
+const SETTINGS: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
+
+/// The right to change forwarding in a namespace. The kernel releases it when its holder dies.
+pub(crate) struct Lock(#[expect(dead_code, reason = "it is released by its end")] OwnedFd);
+
+impl Lock {
+    /// Takes the lock of the calling thread's namespace.
+    pub(crate) fn take() -> io::Result<Self> {
+        let end = Instant::now() + WAIT;
+        loop {
+            match Table::empty(LOCK, "").install() {
+                Ok(table) => return Ok(Self(table)),
+                Err(error) => {
+                    let is_taken = nftables::tables()?.iter().any(|table| table.name == LOCK);
+                    // The kernel answers EPERM for a table of another process. Its owner may have
+                    // released it between the two calls.
+                    let may_pass = is_taken || error.raw_os_error() == Some(libc::EPERM);
+                    if !may_pass || Instant::now() >= end {
+                        return Err(error);
+                    }
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The settings that packets of these networks need.
+pub(crate) fn settings(networks: &[(IpAddr, u8)]) -> Vec<&'static str> {
+    let is = |wanted: fn(&IpAddr) -> bool| networks.iter().any(|(ip, _)| wanted(ip));
+    let wanted = [is(IpAddr::is_ipv4), is(IpAddr::is_ipv6)];
+    let settings = SETTINGS.into_iter().zip(wanted);
+    settings.filter_map(|(key, is)| is.then_some(key)).collect()
+}
+
+/// Those of `settings` that are off, or were before another machine switched them on.
+pub(crate) fn off_before(_: &Lock, settings: &[&str]) -> io::Result<Vec<String>> {
+    let noted = noted()?;
+    let mut off = Vec::new();
+    for &setting in settings {
+        if !is_on(setting)? || noted.iter().any(|note| note == setting) {
+            off.push(setting.to_owned());
+        }
+    }
+    Ok(off)
+}
+
+/// The comment of a table that needs these settings, which were off before.
+pub(crate) fn comment(off_before: &[String]) -> String {
+    match off_before {
+        [] => String::new(),
+        _ => format!("switched on: {}", off_before.join(" ")),
+    }
+}
+
+pub(crate) fn switch_on(_: &Lock, settings: &[&str]) -> io::Result<()> {
+    for setting in settings {
+        if !is_on(setting)? {
+            fs::write(file(setting), "1")?;
+        }
+    }
+    Ok(())
+}
+
+/// Switches off those of `settings` that no machine needs any more, and returns them.
+pub(crate) fn take_back(_: &Lock, settings: &[String]) -> io::Result<Vec<&'static str>> {
+    let noted = noted()?;
+    let is_unneeded = |setting: &&str| {
+        settings.iter().any(|on| on == setting) && !noted.iter().any(|note| note == setting)
+    };
+    let mut taken = Vec::new();
+    for setting in SETTINGS.into_iter().filter(is_unneeded) {
+        if is_on(setting)? {
+            fs::write(file(setting), "0")?;
+            taken.push(setting);
+        }
+    }
+    Ok(taken)
+}
+
+/// The notes of all uplinks of the namespace.
+fn noted() -> io::Result<Vec<String>> {
+    let tables = nftables::tables()?;
+    let ours = tables.iter().filter(|table| table.name.starts_with(PREFIX));
+    let notes = ours.flat_map(|table| table.comment.split(' ').map(str::to_owned));
+    Ok(notes.collect())
+}
+
+pub(crate) fn is_on(setting: &str) -> io::Result<bool> {
+    Ok(fs::read_to_string(file(setting))?.trim() != "0")
+}
+
+fn file(setting: &str) -> PathBuf {
+    PathBuf::from("/proc/sys").join(setting.replace('.', "/"))
+}
+
+/// Switches off the settings that a dead machine has left on in the namespace `of`, unless a
+/// running one needs them, and returns them. `None`: the namespace is not there under this name.
+///
+/// # Errors
+/// The namespace cannot be entered, or a setting cannot be written.
+pub fn take_back_of_dead(
+    netns: Option<&str>,
+    of: Identity,
+    settings: &[String],
+) -> Result<Option<Vec<&'static str>>, SetupError> {
+    let place = netns.map_or(PathBuf::from(netns::OWN), netns::path);
+    if netns::identity(place) != Some(of) {
+        return Ok(None);
+    }
+    let end = || take_back(&Lock::take()?, settings);
+    let taken = in_place(netns, end)?.map_err(|error| cannot(netns, error))?;
+    Ok(Some(taken))
+}
+
+fn cannot(netns: Option<&str>, error: io::Error) -> SetupError {
+    SetupError::Forwarding {
+        namespace: crate::interface::namespace(netns),
+        error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Namespace;
+    use testing::require;
+
+    const V4: &str = "net.ipv4.ip_forward";
+
+    fn uplink(name: &str) -> io::Result<(OwnedFd, Vec<String>)> {
+        let lock = Lock::take()?;
+        let off = off_before(&lock, &[V4])?;
+        let name = format!("{PREFIX}{name}");
+        let table = Table::new(&name, &comment(&off)).install()?;
+        switch_on(&lock, &[V4])?;
+        Ok((table, off))
+    }
+
+    fn inside<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> T {
+        Namespace::new().unwrap().enter(work).unwrap().unwrap()
+    }
+
+    fn end((table, off): (OwnedFd, Vec<String>), name: &str) -> io::Result<bool> {
+        let lock = Lock::take()?;
+        nftables::delete(&table, &format!("{PREFIX}{name}"))?;
+        take_back(&lock, &off)?;
+        is_on(V4)
+    }
+
+    #[test]
+    fn the_last_uplink_switches_forwarding_off() {
+        require!(netns);
+        let seen = inside(|| {
+            fs::write(file(V4), "0")?;
+            let (first, second) = (uplink("a")?, uplink("b")?);
+            Ok([is_on(V4)?, end(first, "a")?, end(second, "b")?])
+        });
+        assert_eq!(seen, [true, true, false]);
+    }
+
+    #[test]
+    fn forwarding_that_was_on_before_stays_on() {
+        require!(netns);
+        let seen = inside(|| {
+            fs::write(file(V4), "1")?;
+            let only = uplink("a")?;
+            assert!(only.1.is_empty(), "{only:?}");
+            end(only, "a")
+        });
+        assert!(seen);
+    }
+
+    #[test]
+    fn the_heir_of_a_killed_uplink_switches_it_off() {
+        require!(netns);
+        let seen = inside(|| {
+            fs::write(file(V4), "0")?;
+            let (killed, heir) = (uplink("a")?, uplink("b")?);
+            let off = killed.1.clone();
+            drop(killed);
+            // A process that another test starts holds it, too, until it has its program.
+            testing::wait_until("the table stays", || {
+                let tables = nftables::tables().unwrap();
+                !tables.iter().any(|table| table.name == "grantway-a")
+            });
+            let of = netns::identity(netns::OWN).unwrap();
+            let found = take_back_of_dead(None, of, &off).unwrap();
+            assert_eq!(found, Some(vec![]), "the heir needs it");
+            let after = end(heir, "b")?;
+            fs::write(file(V4), "1")?;
+            let again = take_back_of_dead(None, of, &off).unwrap();
+            assert_eq!(take_back_of_dead(None, [0, 0], &off).unwrap(), None);
+            Ok((after, again, is_on(V4)?))
+        });
+        assert_eq!(seen, (false, Some(vec![V4]), false));
+    }
+
+    #[test]
+    fn the_lock_excludes_others_until_released() {
+        require!(netns);
+        inside(|| {
+            let held = Lock::take()?;
+            assert!(Table::empty(LOCK, "").install().is_err());
+            drop(held);
+            Lock::take().map(drop)
+        });
+    }
+}
