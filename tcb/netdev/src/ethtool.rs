@@ -1,5 +1,5 @@
-//! As much of SIOCETHTOOL as is needed: how many queues an interface has, and the switch for its
-//! checksums (linux/ethtool.h).
+//! The part of SIOCETHTOOL that is needed: the number of an interface's queues, and switches for
+//! its checksums and VLAN tags (linux/ethtool.h).
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -8,7 +8,22 @@ use std::os::fd::{AsRawFd, OwnedFd};
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_STXCSUM: u32 = 0x17;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETH_SS_FEATURES: u32 = 4;
+
+/// Features that take a received frame's VLAN tags out of it.
+pub(super) const RECEIVES_TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+/// Features that leave a sent frame's VLAN tags beside it.
+pub(super) const SENDS_TAGS: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
+
+/// The most features that an interface may have here (Linux 6.18 has 64), and bytes of a name.
+const FEATURES_MAX: usize = 128;
+const NAME_BYTES: usize = 32;
+const BLOCKS: usize = FEATURES_MAX / 32;
 
 /// `struct ethtool_value`.
 #[repr(C)]
@@ -38,6 +53,41 @@ struct DriverInfo {
 }
 
 const _: () = assert!(size_of::<DriverInfo>() == 196);
+
+/// `struct ethtool_sset_info` for one set.
+#[repr(C)]
+struct SetInfo {
+    cmd: u32,
+    reserved: u32,
+    mask: u64,
+    count: u32,
+    padding: u32,
+}
+
+/// `struct ethtool_gstrings`.
+#[repr(C)]
+struct Names {
+    cmd: u32,
+    set: u32,
+    len: u32,
+    names: [[u8; NAME_BYTES]; FEATURES_MAX],
+}
+
+/// `struct ethtool_sfeatures`: of 32 features each, those to change and what they become.
+#[repr(C)]
+struct Change {
+    cmd: u32,
+    size: u32,
+    blocks: [[u32; 2]; BLOCKS],
+}
+
+/// `struct ethtool_gfeatures`: of 32 features each, available, requested, active, never changed.
+#[repr(C)]
+struct Active {
+    cmd: u32,
+    size: u32,
+    blocks: [[u32; 4]; BLOCKS],
+}
 
 /// `struct ifreq` with a pointer.
 #[repr(C)]
@@ -101,6 +151,55 @@ impl<'a> Ethtool<'a> {
         };
         // SAFETY: the command reads one `struct ethtool_value`.
         unsafe { self.call(&mut value) }
+    }
+
+    /// Switches these features off, as far as the interface has them; false: one of them stays on.
+    pub(super) fn switch_off(&self, features: &[&str]) -> io::Result<bool> {
+        let mut info = SetInfo {
+            cmd: ETHTOOL_GSSET_INFO,
+            reserved: 0,
+            mask: 1 << ETH_SS_FEATURES,
+            count: 0,
+            padding: 0,
+        };
+        // SAFETY: the command reads and writes one `struct ethtool_sset_info` with one count.
+        unsafe { self.call(&mut info) }?;
+        if info.count as usize > FEATURES_MAX {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        let size = info.count.div_ceil(u32::BITS);
+        let mut names = Names {
+            cmd: ETHTOOL_GSTRINGS,
+            set: ETH_SS_FEATURES,
+            len: info.count,
+            names: [[0; NAME_BYTES]; FEATURES_MAX],
+        };
+        // SAFETY: the command writes as many names as the kernel has features, which are no more
+        // than the array holds: checked above, and their number does not change.
+        unsafe { self.call(&mut names) }?;
+        let mut change = Change {
+            cmd: ETHTOOL_SFEATURES,
+            size,
+            blocks: [[0; 2]; BLOCKS],
+        };
+        for (n, name) in names.names.iter().enumerate() {
+            let name = name.split(|byte| *byte == 0).next().unwrap_or(&[]);
+            let is_meant = features.iter().any(|feature| feature.as_bytes() == name);
+            if let Some([valid, _]) = change.blocks.get_mut(n / 32).filter(|_| is_meant) {
+                *valid |= 1 << (n % 32);
+            }
+        }
+        // SAFETY: the command reads `size` blocks, which are no more than there are.
+        unsafe { self.call(&mut change) }?;
+        let mut active = Active {
+            cmd: ETHTOOL_GFEATURES,
+            size,
+            blocks: [[0; 4]; BLOCKS],
+        };
+        // SAFETY: the command writes `size` blocks, which are no more than there are.
+        unsafe { self.call(&mut active) }?;
+        let mut blocks = change.blocks.iter().zip(&active.blocks);
+        Ok(blocks.all(|([meant, _], [_, _, active, _])| meant & active == 0))
     }
 
     /// # Safety

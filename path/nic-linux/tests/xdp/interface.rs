@@ -16,6 +16,7 @@ fn the_pair_goes_with_the_device() {
 
 #[test]
 fn an_interface_that_is_there_is_taken_over_and_given_back() {
+    require!(tool("ethtool"));
     let Some(namespace) = place() else { return };
     let ip = |args: &[&str]| {
         let run = namespace.enter(|| Command::new("ip").args(args).status());
@@ -42,6 +43,25 @@ fn an_interface_that_is_there_is_taken_over_and_given_back() {
     wait_until("no carrier", || {
         is_up(wire.namespace.enter(show).unwrap().unwrap())
     });
+    // A socket sees what is in a frame and not what its kernel notes beside it.
+    let features = |ifname: &str| {
+        let show = || Command::new("ethtool").args(["-k", ifname]).output();
+        let shown = wire.namespace.enter(show).unwrap().unwrap();
+        String::from_utf8(shown.stdout).unwrap()
+    };
+    let (near, far) = (features("near"), features("wire"));
+    for (shown, feature) in [
+        (&near, "rx-vlan-offload"),
+        (&near, "rx-vlan-stag-hw-parse"),
+        (&far, "tx-vlan-offload"),
+        (&far, "tx-vlan-stag-hw-insert"),
+        (&far, "tx-checksumming"),
+    ] {
+        assert!(
+            shown.contains(&format!("{feature}: off")),
+            "{feature}: {shown}"
+        );
+    }
     let station = Station::new(&wire.namespace, "wire");
     station.send(&frame(1, 100));
     assert_eq!(wire.receive(1, PATIENCE), [frame(1, 100)]);

@@ -5,7 +5,7 @@ use super::shared::{QUEUE, RingPages};
 use super::socket::{self, Socket};
 use crate::bpf::attach_xdp;
 use crate::error::SetupError;
-use crate::ethtool::Ethtool;
+use crate::ethtool::{Ethtool, RECEIVES_TAGS, SENDS_TAGS};
 use crate::interface::{Network, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Namespace};
@@ -126,20 +126,47 @@ fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), Se
     }
 }
 
-/// Makes the other end of a veth fill in checksums; false: that lies in another namespace, and may
-/// leave them undone.
-fn whole_checksums(ifname: &str) -> io::Result<bool> {
-    if !Ethtool::open(ifname)?.is_veth()? {
-        return Ok(true);
+/// What an interface may leave out of frames.
+#[derive(Clone, Copy)]
+struct Whole {
+    checksums: bool,
+    tags: bool,
+}
+
+impl Whole {
+    const ALL: Self = Self {
+        checksums: true,
+        tags: true,
+    };
+}
+
+/// Makes a veth's end send frames with all that belongs into them.
+fn send_whole(ifname: &str) -> io::Result<()> {
+    let ethtool = Ethtool::open(ifname)?;
+    ethtool.fill_in_checksums()?;
+    ethtool.switch_off(&SENDS_TAGS).map(drop)
+}
+
+/// Makes an interface, and of a veth the other end, leave checksums and VLAN tags in frames, which
+/// a socket sees alone. Returns what may be missing: the other end lies in another namespace, or
+/// the NIC always takes tags out.
+fn receive_whole(ifname: &str) -> io::Result<Whole> {
+    let ethtool = Ethtool::open(ifname)?;
+    let tags = ethtool.switch_off(&RECEIVES_TAGS)?;
+    if !ethtool.is_veth()? {
+        return Ok(Whole { tags, ..Whole::ALL });
     }
     let mut netlink = Netlink::open()?;
     let index = netlink.index(ifname)?;
     let Some(other) = netlink.other_end(index)? else {
-        return Ok(false);
+        return Ok(Whole {
+            checksums: false,
+            tags: false,
+        });
     };
     let name = netlink.name(other)?;
-    Ethtool::open(&name)?.fill_in_checksums()?;
-    Ok(true)
+    send_whole(&name)?;
+    Ok(Whole { tags, ..Whole::ALL })
 }
 
 /// Makes an interface take frames to every address, as long as the socket is open.
@@ -197,14 +224,20 @@ impl Led {
     fn into_wire(
         self,
         spec: &Xdp,
-        whole_checksums: bool,
+        whole: Whole,
         promiscuous: Option<OwnedFd>,
         pair: Option<Pair>,
     ) -> Wire {
         let slow = "XDP in a NIC's driver (packets take the kernel's slower, generic way)";
         let undone =
             "whole checksums from a veth's end in another namespace (ethtool -K NAME tx off)";
-        let lacks = [(!self.native, slow), (!whole_checksums, undone)];
+        let untagged = "VLAN tags in received frames (ethtool -K NAME rxvlan off; of a veth's \
+                        other end in another namespace: txvlan off)";
+        let lacks = [
+            (!self.native, slow),
+            (!whole.checksums, undone),
+            (!whole.tags, untagged),
+        ];
         Wire {
             spec: spec.clone(),
             lacks: lacks
@@ -244,15 +277,16 @@ impl Wire {
                     }
                     configure(far, &network)
                 })??;
-                Ok(led.into_wire(spec, true, None, Some(pair)))
+                Ok(led.into_wire(spec, Whole::ALL, None, Some(pair)))
             }
             Netdev::Existing { ifname, netns } => {
                 let (led, whole, promiscuous) = in_place(netns.as_deref(), || {
                     let place = place(ifname, netns);
                     inspect_here(ifname, netns.as_deref(), spec.queues)?;
-                    let checksums = "made to carry whole checksums";
-                    let hint = "the checksums of its other end cannot be switched off";
-                    let whole = whole_checksums(ifname).map_err(failed(&place, checksums, hint))?;
+                    let step = "made to carry whole frames";
+                    let hint = "its VLAN tags or the checksums of its other end cannot be \
+                                switched off";
+                    let whole = receive_whole(ifname).map_err(failed(&place, step, hint))?;
                     let taken = failed(&place, GIVEN, PRIVILEGES);
                     let led = Led::new(ifname, spec.queues).map_err(taken)?;
                     let heard = failed(&place, "made to take every frame", PRIVILEGES);
@@ -510,11 +544,9 @@ impl Pair {
             made => made.map_err(failed(far, "created", PRIVILEGES))?,
         }
         let pair = Self { near };
-        let checksums = in_place(far.netns.as_deref(), || {
-            Ethtool::open(&far.ifname)?.fill_in_checksums()
-        });
-        let hint = "its checksums cannot be switched off";
-        checksums?.map_err(failed(far, "made to carry whole checksums", hint))?;
+        let whole = in_place(far.netns.as_deref(), || send_whole(&far.ifname));
+        let hint = "its checksums or VLAN tags cannot be switched off";
+        whole?.map_err(failed(far, "made to carry whole frames", hint))?;
         Ok(pair)
     }
 }
