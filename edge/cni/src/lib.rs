@@ -18,6 +18,7 @@ mod network;
 mod pending;
 mod program;
 mod request;
+mod reserved;
 mod result;
 #[cfg(feature = "testing")]
 pub mod testing;

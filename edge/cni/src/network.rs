@@ -7,7 +7,7 @@ use crate::version::Version;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The machine that is meant where none is named, as for `grantway attach`.
 const MACHINE: &str = "grantway";
@@ -33,6 +33,8 @@ pub(crate) struct Network {
 struct Ipam {
     #[serde(rename = "type")]
     program: Option<String>,
+    #[serde(rename = "dataDir")]
+    data_dir: Option<PathBuf>,
 }
 
 fn state_dir() -> PathBuf {
@@ -80,6 +82,11 @@ impl Network {
     pub(crate) fn ipam(&self) -> Option<&str> {
         let program = self.ipam.as_ref()?.program.as_deref();
         program.filter(|program| !program.is_empty())
+    }
+
+    /// The folder of the files of the program that gives out its addresses, if one is given.
+    pub(crate) fn ipam_data_dir(&self) -> Option<&Path> {
+        self.ipam.as_ref()?.data_dir.as_deref()
     }
 }
 

@@ -1,10 +1,12 @@
 //! GC: the runtime says what there still is in a network; everything else of it goes.
 
 use crate::failure::{Code, Failure};
+use crate::ipam::Delegate;
 use crate::key::{Key, prefix};
 use crate::machine::Machine;
 use crate::network::decoded;
 use crate::request::Request;
+use crate::reserved;
 use client::Error;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -43,13 +45,35 @@ pub(crate) fn gc(request: &Request) -> Result<(), Failure> {
         };
         key.guest()
     };
-    let valid = valid.iter().map(guest).collect();
-    let swept = sweep(request, &machine, &prefix(network), &valid);
+    let guests = valid.iter().map(guest).collect();
+    let swept = sweep(request, &machine, &prefix(network), &guests);
+    if swept.is_ok() && request.network.ipam() == Some(reserved::PROGRAM) {
+        release(request, &valid)?;
+    }
     let freed = request.ipam().and_then(|ipam| match ipam {
         Some(ipam) => ipam.newer("GC"),
         None => Ok(()),
     });
     swept.and(freed)
+}
+
+/// Releases the addresses that `host-local` keeps for attachments that are not valid.
+fn release(request: &Request, valid: &[Attachment]) -> Result<(), Failure> {
+    let network = &request.network;
+    for (container, ifname) in reserved::holders(network.ipam_data_dir(), &network.name) {
+        let is_valid = |attachment: &Attachment| {
+            (&attachment.container, &attachment.ifname) == (&container, &ifname)
+        };
+        if !valid.iter().any(is_valid) {
+            let mut call = request.call.clone();
+            for (key, value) in [("CNI_CONTAINERID", container), ("CNI_IFNAME", ifname)] {
+                call.env.insert(key.to_owned(), value);
+            }
+            call.env.insert("CNI_NETNS".to_owned(), String::new());
+            Delegate::of(reserved::PROGRAM, &call, &request.conf, request.version)?.del()?;
+        }
+    }
+    Ok(())
 }
 
 /// Detaches all guests of a network that are not valid. As many as go.

@@ -90,13 +90,15 @@ fn containers_come_talk_and_go_and_nothing_is_left() {
     assert_eq!(machine.guests().len(), 1);
     loses_its_interface(&a.1);
     reaches(&b.1, HOST);
+    // `host-local` has only those of the other one.
+    assert_eq!(machine.leases().len(), 2, "{:?}", machine.leases());
     a.call("DEL", &conf).done();
     gc["cni.dev/valid-attachments"] = json!([]);
     call("GC", "", "", &gc).done();
     assert!(machine.guests().is_empty());
     loses_its_interface(&b.1);
-    b.call("DEL", &conf).done();
     assert!(machine.leases().is_empty(), "{:?}", machine.leases());
+    b.call("DEL", &conf).done();
 
     // Both may come again; then the machine goes under them.
     for container in [&a, &b] {
