@@ -1,6 +1,10 @@
 //! What a configuration expects of this system: namespaces, CPUs, files; and namespaces of its own
 //! for a user who may not change this system's network.
 
+mod interfaces;
+
+pub(crate) use interfaces::networks;
+
 use abi::machine::{Access, Group};
 use anyhow::Context;
 use config::{CaptureFiles, Config, Endpoint, Finding, Kind, Place, XdpWire};
@@ -12,9 +16,27 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long interfaces of a machine that was killed may be there: the kernel removes them some time
+/// after its processes.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Everything that the configuration expects and this system lacks.
 pub(crate) fn check(config: &Config) -> Vec<Finding> {
+    let mut found = check_places(config);
+    let end = Instant::now() + LINGER;
+    let mut in_the_way = interfaces::check(config);
+    while !in_the_way.is_empty() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+        in_the_way = interfaces::check(config);
+    }
+    found.append(&mut in_the_way);
+    found
+}
+
+/// The same without the interfaces that namespaces have: those of a running machine are among them.
+pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let allowed = allowed_cpus();
     cpus(Place::Driver, &config.driver.cpus, &allowed, &mut found);
@@ -50,9 +72,13 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// The same of some of its guests.
-pub(crate) fn check_guests(config: &Config, of: impl Fn(&str) -> bool) -> Vec<Finding> {
-    let mut found = check(config);
+/// The same of some of its guests. Their interfaces are looked at too if they are all `new`: no
+/// guest or NIC leaves before they are made.
+pub(crate) fn check_guests(config: &Config, new: bool, of: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let mut found = match new {
+        true => check(config),
+        false => check_places(config),
+    };
     found.retain(|finding| {
         let guest = match finding.place {
             Place::Guest(g) | Place::Vif(g, _) => config.guests.get(g),

@@ -31,6 +31,9 @@ pub(crate) struct Newcomer {
         conflicts_with_all = ["addresses", "file"]
     )]
     pub(crate) network: Option<String>,
+    /// Accept an --ip whose network overlaps an address or route of the namespace
+    #[arg(long, requires = "addresses")]
+    pub(crate) allow_overlap: bool,
     /// Its default route
     #[arg(long, value_name = "IP", conflicts_with = "file")]
     pub(crate) gateway: Option<IpAddr>,
@@ -87,6 +90,8 @@ impl Newcomer {
             "gateway",
             self.gateway.map(|gateway| text(&gateway.to_string())),
         );
+        let overlap = self.allow_overlap.then_some(Setting::Flag(true));
+        put("allow_overlap", overlap);
         put("mac", self.mac.as_deref().map(text));
         put("mtu", self.mtu.map(|mtu| Setting::Number(mtu.into())));
         put("ifname", self.ifname.as_deref().map(text));

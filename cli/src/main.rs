@@ -8,6 +8,7 @@
 //! | `files` | a configuration's file and its fragments |
 //! | `host` | what a configuration expects of this system; namespaces of one's own |
 //! | `live` | attach guests to a running machine, and detach them |
+//! | `restore` | what machines change of the host's network, taken back after a crash |
 //! | `reload` | make a running machine what a file says now |
 //! | `service` | what systemd is told |
 //! | `show` | ask a running machine: status, stat, grants, set |
@@ -31,6 +32,7 @@ mod output;
 mod parent;
 mod prof;
 mod reload;
+mod restore;
 mod run;
 mod service;
 mod show;

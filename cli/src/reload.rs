@@ -1,7 +1,7 @@
 //! A running machine becomes what a file says now.
 
 use crate::output::refused;
-use crate::{files, host, output};
+use crate::{files, host, output, restore};
 use abi::reload::{ReloadStep, Reloaded, SourceFile, StepKind, StepReason};
 use anyhow::bail;
 use client::Instance;
@@ -40,10 +40,18 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
         let mut steps = plan.steps.iter();
         steps.any(|step| step.step == StepKind::Attach && step.domain == name)
     };
-    located.check(host::check_guests(&config, comes))?;
+    let is_new = |step: &ReloadStep| matches!(step.step, StepKind::Attach | StepKind::Change);
+    let new = plan.steps.iter().all(is_new);
+    located.check(host::check_guests(&config, new, comes))?;
+    restore::warn_of_rules(&config);
     let outcome = match args.dry_run {
         true => plan,
-        false => instance.reload(sources, false).map_err(refused)?,
+        false => restore::noting_change(
+            instance.name(),
+            &config,
+            || instance.reload(sources, false).map_err(refused),
+            |outcome| outcome.failed.is_none(),
+        )?,
     };
     outcome.warning.iter().for_each(|w| output::warn(w));
     if as_json {

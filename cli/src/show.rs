@@ -1,6 +1,6 @@
 //! Questions to a running machine.
 
-use crate::{output, tables};
+use crate::{output, restore, tables};
 use abi::machine::Program;
 use abi::mailbox::Request;
 use anyhow::Context;
@@ -17,6 +17,7 @@ const STAT: Duration = Duration::from_millis(500);
 pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     let status = instance.status()?;
+    restore::warn_of_troubles(name, status.pid);
     let drivers = status.domains.iter();
     let drivers = drivers.filter(|of| of.alive && of.report.program == Program::Driver);
     let stat = |name| instance.relay_within(name, &Request::Stat, STAT).ok();

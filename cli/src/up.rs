@@ -1,7 +1,7 @@
 //! Machines come up and go down.
 
 use crate::service::Service;
-use crate::{files, host, output, parent, tables};
+use crate::{files, host, output, parent, restore, tables};
 use abi::machine::Machine;
 use anyhow::Context;
 use clap::{Args, ValueHint};
@@ -91,6 +91,7 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
             return again_as_root_of_a_namespace(&config);
         }
     }
+    restore::warn_of_rules(&config);
     if options.check {
         return match as_json {
             true => output::json(&json!({ "name": machine.name, "can_start": true })),
@@ -107,26 +108,16 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
             return Ok(());
         }
     }
+    restore::take_back();
     // Before the monitor starts, so that a signal cannot leave it behind.
     let signals = Signals::new(ASKED).context("signals")?;
     let spinner = output::spinner(&format!("{}: starting", machine.name));
-    let start = client::Options {
-        program: match options.lab {
-            true => client::MONITOR_OF_COMPARISONS,
-            false => client::MONITOR,
-        },
-        log: match &options.log {
-            Some(file) => client::Log::File(file.clone()),
-            None if output::is_journal() => client::Log::Stderr,
-            None => client::Log::Usual,
-        },
-        metrics_port: options.metrics_port.or(config.metrics_port),
-        detach: options.detach,
-        leaves: true,
-        ..client::Options::default()
-    };
+    let start = start_options(options, &config)?;
     let started = Instance::start(&machine, &start);
     spinner.finish_and_clear();
+    if started.is_err() {
+        restore::take_back();
+    }
     let instance = started?;
     if let Some(error) = instance.unread() {
         output::warn(&format!(
@@ -150,8 +141,32 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
     }
     match options.detach {
         true => Ok(()),
-        false => serve(instance, signals),
+        false => {
+            let served = serve(instance, signals);
+            restore::take_back();
+            served
+        }
     }
+}
+
+/// How the machine is started.
+fn start_options(options: &UpOptions, config: &Config) -> anyhow::Result<client::Options> {
+    Ok(client::Options {
+        program: match options.lab {
+            true => client::MONITOR_OF_COMPARISONS,
+            false => client::MONITOR,
+        },
+        log: match &options.log {
+            Some(file) => client::Log::File(file.clone()),
+            None if output::is_journal() => client::Log::Stderr,
+            None => client::Log::Usual,
+        },
+        metrics_port: options.metrics_port.or(config.metrics_port),
+        detach: options.detach,
+        leaves: true,
+        host: restore::note(config)?,
+        ..client::Options::default()
+    })
 }
 
 /// Stays until the machine ends, or somebody asks for that.
@@ -221,7 +236,11 @@ fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
         client::check_name(name)?;
     }
     let machine = config::live::machine(&config, &files)?;
-    let mut found = host::check(&config);
+    let mut found = match Instance::connect(&config.name) {
+        // The start says so.
+        Ok(_) => host::check_places(&config),
+        Err(_) => host::check(&config),
+    };
     if config.driver.grants.needs_lab() && !options.lab {
         found.push(for_comparisons_alone(config.driver.grants));
     }
@@ -275,14 +294,9 @@ pub(crate) fn down(name: &str, as_json: bool) -> anyhow::Result<()> {
         false => output::print(&text),
     };
     let instance = match Instance::connect(name) {
-        Err(none @ client::Error::NoInstance { .. }) => match client::forget_left(name) {
-            // One that has died has left what was attached to it.
-            Ok(true) => {
-                return said(format!(
-                    "{name} was not up; what was attached is forgotten.\n"
-                ));
-            }
-            Ok(false) => return Err(none.into()),
+        Err(none @ client::Error::NoInstance { .. }) => match left_by(name) {
+            Ok(left) if left.is_empty() => return Err(none.into()),
+            Ok(left) => return said(format!("{name} was not up; {}.\n", left.join(", "))),
             // It has come up meanwhile.
             Err(client::Error::Running(_)) => Instance::connect(name)?,
             Err(error) => return Err(error.into()),
@@ -293,5 +307,23 @@ pub(crate) fn down(name: &str, as_json: bool) -> anyhow::Result<()> {
     let ended = instance.down();
     spinner.finish_and_clear();
     ended?;
+    restore::take_back();
     said(format!("{name} is down.\n"))
+}
+
+/// Clears away what a machine has left that has died: in words, each thing that was there.
+fn left_by(name: &str) -> Result<Vec<String>, client::Error> {
+    let mut left = Vec::new();
+    if restore::take_back().iter().any(|cleared| cleared == name) {
+        left.push("what it switched on is switched off".to_owned());
+    }
+    if client::forget_left(name)? {
+        left.push("what was attached is forgotten".to_owned());
+    }
+    let removed = restore::remove_interfaces(name);
+    if !removed.is_empty() {
+        let names = removed.join(", ");
+        left.push(format!("interfaces that it left are removed: {names}"));
+    }
+    Ok(left)
 }

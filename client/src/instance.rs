@@ -7,6 +7,7 @@ use crate::left;
 use crate::limits::check_limits;
 use crate::log::{last_words_at, open_log};
 use crate::metrics::{self, MetricsFormat};
+use crate::notes;
 use crate::process::wait_child;
 use crate::runtime::{
     MONITOR, check_name, clear_stale, find, lock_of, names, program_path, runtime_dir,
@@ -52,6 +53,9 @@ pub struct Options {
     /// Whether it takes up what the machine before of its name has left of guests that were
     /// attached, and leaves what is attached to it for the next one.
     pub leaves: bool,
+    /// What it changes of the host, if anything: written to `NAME.host` before the monitor starts,
+    /// for [`crate::clear_notes`].
+    pub host: Option<String>,
     /// How long it may take until every domain is ready.
     pub limit: Duration,
 }
@@ -64,6 +68,7 @@ impl Default for Options {
             metrics_port: None,
             detach: false,
             leaves: false,
+            host: None,
             limit: Duration::from_secs(30),
         }
     }
@@ -142,6 +147,9 @@ impl Instance {
                     None
                 })
                 .unwrap_or_default();
+        }
+        if let Some(note) = &options.host {
+            notes::write_in(&dir, &machine.name, note)?;
         }
         // The manager that served it is gone: nobody answers at the control socket.
         let metrics = metrics::path_of(&socket);

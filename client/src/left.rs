@@ -61,7 +61,7 @@ fn forget_in(dir: &Path, name: &str, limit: Duration) -> Result<bool, Error> {
     }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+pub(crate) fn read(path: &Path) -> io::Result<String> {
     // Not by a link, and not waiting for who writes a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);

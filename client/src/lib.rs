@@ -13,6 +13,7 @@ mod left;
 mod limits;
 mod log;
 mod metrics;
+mod notes;
 mod process;
 mod reach;
 mod runtime;
@@ -24,6 +25,7 @@ pub use left::forget_left;
 pub use limits::{check_limits, check_smallest};
 pub use log::last_words;
 pub use metrics::MetricsFormat;
+pub use notes::{clear_notes, note_of, write_note};
 pub use process::children;
 pub use reach::Reach;
 pub use runtime::{

@@ -12,6 +12,9 @@ pub(crate) struct RunArgs {
     /// system, or the machine, has no other use for
     #[arg(long, value_name = "CIDR")]
     pub(crate) ip: Option<Cidr>,
+    /// Accept an --ip whose network overlaps an address or route of this system
+    #[arg(long, requires = "ip", conflicts_with = "machine")]
+    pub(crate) allow_overlap: bool,
     /// A name server for the command, instead of this system's; may be given several times
     #[arg(long, value_name = "IP")]
     pub(crate) dns: Vec<IpAddr>,

@@ -7,7 +7,7 @@ use super::anchor::Anchor;
 use super::network::{GUEST, IFNAME, Network};
 use super::report::{Findings, Passed};
 use crate::live::Newcomer;
-use crate::output;
+use crate::{output, restore};
 use abi::journal::Level;
 use abi::machine::Program;
 use abi::mailbox::Request;
@@ -58,8 +58,19 @@ impl Behind {
         };
         client::check_name(&name)?;
         clear_stale(&client::runtime_dir()?, is_alive);
-        let machine = network.machine(&name, netns)?;
-        let instance = Instance::start(&machine, &Options::default())?;
+        restore::take_back();
+        let config = network.config(&name, netns);
+        restore::warn_of_rules(&config);
+        let options = Options {
+            host: restore::note(&config)?,
+            ..Options::default()
+        };
+        let machine = config.machine().context("the machine for the command")?;
+        let started = Instance::start(&machine, &options);
+        if started.is_err() {
+            restore::take_back();
+        }
+        let instance = started?;
         let path = instance.log().to_owned();
         let log = File::open(&path).ok();
         // All who write to them have opened them.
@@ -149,6 +160,7 @@ impl Behind {
             Whose::Others { .. } => return None,
         };
         self.instance = None;
+        restore::take_back();
         Some(how)
     }
 
@@ -184,6 +196,7 @@ impl Behind {
             // The command's status counts, not this.
             output::report(Level::Warning, "grantway", &format!("{what}: {error}"));
         }
+        restore::take_back();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The command's address, and the machine that gives it one.
 
 use super::RunArgs;
-use abi::machine::{Forward, Machine, Nat, Uplink};
+use abi::machine::{Forward, Nat, Uplink};
 use anyhow::Context;
 use config::domain::Offloads;
 use config::{Cidr, Config, Endpoint, Forwarded, Guest, KernelPort, Kind, Nic, Vif};
@@ -26,6 +26,7 @@ pub(super) struct Network {
     gateway: Option<IpAddr>,
     forward: Vec<Forward>,
     mtu: u32,
+    allow_overlap: bool,
 }
 
 /// Which families of addresses the command can use to talk to others.
@@ -36,12 +37,11 @@ pub(super) struct Families {
 }
 
 impl Network {
-    /// As it was asked for, or one that nothing here leads to, as far as IPv4 routes tell.
+    /// Returns the network that was asked for, or a free one.
     pub(super) fn choose(args: &RunArgs, uplink: bool) -> anyhow::Result<Self> {
-        let routes = own_routes();
         let own = match args.ip {
             Some(own) => own,
-            None => free(&routes, std::process::id()),
+            None => free(|own| overlap(own).is_none(), std::process::id()),
         };
         if let Some(why) = own.no_station() {
             return Err(Failure::Usage(format!("--ip {own}: it {why}")).into());
@@ -52,8 +52,12 @@ impl Network {
                  more, like 10.9.0.2/24"
             ))
         })?;
-        if uplink && let Some(taken) = routes.iter().find(|route| is_within(**route, own)) {
-            let what = format!("--ip {own}: this system has a route to {taken} already");
+        if uplink
+            && !args.allow_overlap
+            && let Some(overlap) = overlap(own)
+        {
+            let what =
+                format!("--ip {own}: {overlap}; choose another network, or give --allow-overlap");
             return Err(Failure::Usage(what).into());
         }
         Ok(Self {
@@ -61,6 +65,7 @@ impl Network {
             gateway: uplink.then_some(gateway),
             forward: forwards(&args.forward, own.address)?,
             mtu: args.mtu,
+            allow_overlap: args.allow_overlap,
         })
     }
 
@@ -73,7 +78,7 @@ impl Network {
     }
 
     /// A machine of one guest, whose TAP is in `netns`.
-    pub(super) fn machine(&self, name: &str, netns: &Namespace) -> anyhow::Result<Machine> {
+    pub(super) fn config(&self, name: &str, netns: &Namespace) -> Config {
         let tap = Endpoint::Tap {
             port: KernelPort {
                 ifname: Some(IFNAME.to_owned()),
@@ -92,7 +97,7 @@ impl Network {
             }],
             ..Guest::default()
         };
-        let config = Config {
+        Config {
             name: name.to_owned(),
             nics: self
                 .gateway
@@ -101,8 +106,7 @@ impl Network {
                 .collect(),
             guests: vec![guest],
             ..Config::default()
-        };
-        config.machine().context("the machine for the command")
+        }
     }
 
     fn uplink(&self, gateway: IpAddr) -> Nic {
@@ -112,6 +116,7 @@ impl Network {
                 address: gateway,
                 prefix: self.own.prefix,
             }],
+            allow_overlap: self.allow_overlap,
             ..KernelPort::default()
         };
         let tap = Kind::Tap {
@@ -206,22 +211,23 @@ fn other(own: Cidr) -> Option<IpAddr> {
     Some(free.address)
 }
 
-/// Returns an address in a network that no route of the calling process's namespace leads to, and
-/// the other address of that network.
+/// Returns an address in a network that overlaps none of the calling process's namespace, and the
+/// other address of that network.
 pub(super) fn unused() -> anyhow::Result<(Cidr, IpAddr)> {
-    let own = free(&own_routes(), std::process::id());
+    let own = free(|own| overlap(own).is_none(), std::process::id());
     let gateway = other(own).context("a network of four addresses has two stations")?;
     Ok((own, gateway))
 }
 
-/// Whether all of `inner` is in the network of `outer`.
-fn is_within(inner: Cidr, outer: Cidr) -> bool {
-    inner.prefix >= outer.prefix && outer.contains(inner.address)
+/// The interface and network of the calling process's namespace that a network overlaps.
+fn overlap(own: Cidr) -> Option<netdev::look::Overlap> {
+    let networks = [(own.address, own.prefix)];
+    netdev::look::overlap_of(None, &networks).ok().flatten()
 }
 
-/// A network of four addresses out of 10.64.0.0/10 that no route leads to, of which the third is
-/// the command's. Each process that looks for one at the same time begins at another.
-fn free(routes: &[Cidr], pid: u32) -> Cidr {
+/// A network of four addresses out of 10.64.0.0/10 that `is_free`, with the third address, which is
+/// the command's. Processes that search at the same time begin at different networks.
+fn free(is_free: impl Fn(Cidr) -> bool, pid: u32) -> Cidr {
     const FIRST: u32 = u32::from_be_bytes([10, 64, 0, 0]);
     const NETWORKS: u32 = 1 << 20;
     const PREFIX: u8 = 30;
@@ -234,33 +240,9 @@ fn free(routes: &[Cidr], pid: u32) -> Cidr {
             prefix: PREFIX,
         }
     };
-    let is_free = |own: &Cidr| {
-        let meets = |route: &Cidr| route.contains(own.address) || is_within(*route, *own);
-        !routes.iter().any(meets)
-    };
     let mut candidates = (0..256).map(candidate);
-    candidates.find(is_free).unwrap_or(candidate(0))
-}
-
-/// The IPv4 routes of this process's namespace but for default routes.
-fn own_routes() -> Vec<Cidr> {
-    routes(&fs::read_to_string("/proc/self/net/route").unwrap_or_default())
-}
-
-/// The IPv4 routes of a system but for default routes, as `/proc/net/route` lists them.
-fn routes(text: &str) -> Vec<Cidr> {
-    let route = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let number = |n: usize| u32::from_str_radix(words.get(n)?, 16).ok();
-        // In the order of the network, read as the machine's.
-        let (destination, mask) = (number(1)?.swap_bytes(), number(7)?.swap_bytes());
-        Some(Cidr {
-            address: IpAddr::V4(Ipv4Addr::from_bits(destination)),
-            prefix: mask.leading_ones() as u8,
-        })
-    };
-    let routes = text.lines().skip(1).filter_map(route);
-    routes.filter(|route| route.prefix > 0).collect()
+    let found = candidates.find(|own| is_free(*own));
+    found.unwrap_or(candidate(0))
 }
 
 #[cfg(test)]
@@ -311,21 +293,15 @@ mod tests {
     }
 
     #[test]
-    fn a_free_network_meets_no_route() {
-        let text = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
-                    eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
-                    eth0\t0000400A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n";
-        let routes = routes(text);
-        assert_eq!(routes, [cidr("10.64.0.0/16")]);
-        assert_eq!(free(&[], 1), cidr("10.64.0.6/30"));
-        let found = free(&routes, 1);
-        assert!(!routes[0].contains(found.address), "{found}");
-        // A host's route within it is as bad.
-        let host = cidr("10.64.0.7/32");
-        assert_ne!(free(&[host], 1), cidr("10.64.0.6/30"));
+    fn a_free_network_is_chosen() {
+        let all = |_| true;
+        assert_eq!(free(all, 1), cidr("10.64.0.6/30"));
+        let taken = cidr("10.64.0.0/16");
+        let found = free(|own| !taken.contains(own.address), 1);
+        assert!(!taken.contains(found.address), "{found}");
         // Different processes get different ones.
-        assert_ne!(free(&[], 1), free(&[], 2));
-        assert_eq!(free(&[cidr("10.0.0.0/8")], 3), free(&[], 3));
+        assert_ne!(free(all, 1), free(all, 2));
+        assert_eq!(free(|_| false, 3), free(all, 3), "none is");
     }
 
     #[test]

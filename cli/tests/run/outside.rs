@@ -232,3 +232,17 @@ fn a_port_of_the_system_leads_to_the_command() {
     assert_eq!(run.finish().code, 0);
     world.wait_until_clean();
 }
+
+#[test]
+fn networks_that_the_system_has_are_refused() {
+    let Some(world) = World::new(&[]) else { return };
+    for ip in ["192.0.2.130/25", "192.0.2.7/24", "192.0.0.1/16"] {
+        let ran = world.run(&["--ip", ip, "--", "true"]);
+        assert!(
+            ran.code == 125 && ran.err.contains("of interface up0"),
+            "{ran:?}"
+        );
+    }
+    let ran = world.run(&["--ip", "192.0.2.130/25", "--allow-overlap", "--", "true"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}

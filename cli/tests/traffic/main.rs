@@ -12,6 +12,8 @@ mod kills;
 mod limits;
 mod lro;
 mod machine;
+mod nat;
+mod networks;
 mod newcomers;
 mod nics;
 mod pages;

@@ -1,0 +1,189 @@
+//! Interfaces that a machine makes: their names, bridges and networks, compared with what their
+//! namespaces have already.
+
+use config::{Cidr, Config, Endpoint, Finding, KernelPort, Place};
+use netdev::look::{self, Obstacle, Planned};
+use netdev::netns;
+use netdev::overlap::{self, Cidr as Network};
+use std::path::PathBuf;
+
+/// An interface that the machine makes.
+struct Made<'a> {
+    place: Place,
+    ifname: String,
+    port: &'a KernelPort,
+    bridge: Option<&'a str>,
+    networks: Vec<Network>,
+}
+
+/// Interfaces of a configuration that cannot be made, as far as their namespaces tell.
+pub(super) fn check(config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let all = made(config);
+    for (n, this) in all.iter().enumerate() {
+        obstacles(config, this, &mut found);
+        // An interface is refused where it overlaps one that was made before it.
+        let earlier = all.iter().take(n).find_map(|earlier| both(earlier, this));
+        found.extend(earlier);
+    }
+    found
+}
+
+/// In the order in which they are made.
+fn made(config: &Config) -> Vec<Made<'_>> {
+    let mut all = Vec::new();
+    for (n, nic) in config.nics.iter().enumerate() {
+        let bridge = match &nic.uplink {
+            Some(abi::machine::Uplink::Bridge(bridge)) => Some(bridge.as_str()),
+            _ => None,
+        };
+        if let (Some(port), Some(ifname)) = (nic.kind.port(), config.nic_ifname(n)) {
+            all.push(Made::new(Place::Nic(n), ifname, port, bridge));
+        }
+    }
+    for (g, guest) in config.guests.iter().enumerate() {
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            if let (Endpoint::Tap { port }, Some(ifname)) = (&vif.endpoint, config.vif_ifname(g, v))
+            {
+                all.push(Made::new(Place::Vif(g, v), ifname, port, None));
+            }
+        }
+    }
+    all
+}
+
+impl<'a> Made<'a> {
+    fn new(place: Place, ifname: String, port: &'a KernelPort, bridge: Option<&'a str>) -> Self {
+        let networks = match port.allow_overlap {
+            true => Vec::new(),
+            false => networks(&port.addresses),
+        };
+        Self {
+            place,
+            ifname,
+            port,
+            bridge,
+            networks,
+        }
+    }
+
+    fn netns(&self) -> Option<&'a str> {
+        self.port.netns.as_deref()
+    }
+
+    fn finding(&self, key: &'static str, what: String, remedy: String) -> Finding {
+        let place = self.place;
+        Finding {
+            place,
+            key,
+            what,
+            remedy,
+        }
+    }
+
+    fn overlap(&self, what: &dyn std::fmt::Display) -> Finding {
+        let remedy = "choose another network, or write allow_overlap = true";
+        self.finding("addresses", what.to_string(), remedy.to_owned())
+    }
+}
+
+/// Addresses with the lengths of their prefixes.
+pub(crate) fn networks(addresses: &[Cidr]) -> Vec<Network> {
+    let network = |cidr: &Cidr| (cidr.address, cidr.prefix);
+    addresses.iter().map(network).collect()
+}
+
+fn obstacles(config: &Config, this: &Made<'_>, found: &mut Vec<Finding>) {
+    let planned = Planned {
+        ifname: &this.ifname,
+        owner: this.port.persistent.then_some(config.name.as_str()),
+        bridge: this.bridge,
+        networks: &this.networks,
+    };
+    let obstacles = match this.netns() {
+        // A machine with TAPs gets a network namespace for itself where this user is not root.
+        None if !rustix::process::geteuid().is_root() => this
+            .bridge
+            .map_or_else(Vec::new, |_| vec![Obstacle::NoBridge]),
+        // A namespace that is absent or closed to this user is another finding.
+        netns => look::obstacles(netns, &planned).unwrap_or_default(),
+    };
+    let place = match this.netns() {
+        Some(netns) => format!("the network namespace {netns}"),
+        None => "the machine's network namespace".to_owned(),
+    };
+    let (ifname, bridge) = (&this.ifname, this.bridge.unwrap_or_default());
+    for obstacle in obstacles {
+        found.push(match obstacle {
+            Obstacle::NameTaken => {
+                let what = format!("the interface {ifname} exists already in {place}");
+                let remedy = "choose another name for this one (`ifname`)".to_owned();
+                this.finding("ifname", what, remedy)
+            }
+            Obstacle::NoBridge => {
+                let what = format!("the bridge {bridge} does not exist in {place}");
+                let remedy = format!(
+                    "create it (`ip link add {bridge} type bridge`, `ip link set {bridge} up`) or \
+                     change `uplink`"
+                );
+                this.finding("uplink", what, remedy)
+            }
+            Obstacle::NotABridge => {
+                let what = format!("the interface {bridge} of {place} is no bridge");
+                let remedy = "write the name of a bridge: `ip link show type bridge`".to_owned();
+                this.finding("uplink", what, remedy)
+            }
+            Obstacle::Overlap(overlap) => this.overlap(&overlap),
+        });
+    }
+}
+
+/// The overlap of an interface with one that is made before it in the same namespace.
+fn both(earlier: &Made<'_>, this: &Made<'_>) -> Option<Finding> {
+    let place = |made: &Made<'_>| made.netns().map_or(PathBuf::from(netns::OWN), netns::path);
+    let (one, other) = (place(earlier), place(this));
+    let is_same = one == other || netns::identity(&one)? == netns::identity(&other)?;
+    let theirs = networks(&earlier.port.addresses);
+    let meets = |network: &&Network| {
+        theirs
+            .iter()
+            .any(|their| overlap::overlap(**network, *their))
+    };
+    let network = this.networks.iter().filter(|_| is_same).find(meets)?;
+    let with = earlier.port.addresses.first()?;
+    let what = format!(
+        "its network {}/{} overlaps that of {} ({with}, interface {})",
+        network.0, network.1, earlier.place, earlier.ifname
+    );
+    Some(this.overlap(&what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_of_one_machine_must_not_overlap() {
+        let text = |second: &str, more: &str| {
+            format!(
+                "[[nic]]\nname = \"a\"\nkind = \"tap\"\nnetns = \"/proc/self/ns/net\"\n\
+                 addresses = [\"10.91.0.1/24\"]\n\
+                 [[nic]]\nname = \"b\"\nkind = \"tap\"\nnetns = \"/proc/self/ns/net\"\n\
+                 addresses = [\"{second}\"]\n{more}"
+            )
+        };
+        let found = |text: String| {
+            let config = config::parse("f", &text).unwrap();
+            let all = made(&config);
+            both(&all[0], &all[1]).map(|finding| finding.what)
+        };
+        let overlap = found(text("10.91.0.129/25", "")).unwrap();
+        let with = "overlaps that of [[nic]] 1 (10.91.0.1/24, interface a)";
+        assert_eq!(overlap, format!("its network 10.91.0.129/25 {with}"));
+        assert_eq!(found(text("10.91.1.1/24", "")), None);
+        assert_eq!(
+            found(text("10.91.0.129/25", "allow_overlap = true\n")),
+            None
+        );
+    }
+}

@@ -1,0 +1,232 @@
+//! Address translation: who reaches guests behind it, and what is left of it after a crash.
+
+use crate::attach::loses_interface;
+use crate::machine::{Machine, text};
+use crate::processes::kill;
+use netdev::netns::in_netns;
+use std::fs;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::Duration;
+
+const HOST: usize = 0;
+const WEB: usize = 1;
+const LAN: usize = 2;
+/// Interfaces of machines in each place.
+const NAMES: [&str; 3] = ["nat0", "web0", "absent"];
+const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+
+fn run(line: &str) {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    let ran = command.args(words).output().unwrap();
+    assert!(ran.status.success(), "{line}: {ran:?}");
+}
+
+/// A host with a LAN, its guest's namespace, and a station in the LAN that has a route to guests.
+fn prepare(paths: &[String]) {
+    let lan = &paths[LAN];
+    in_netns(&paths[HOST], || {
+        fs::write(FORWARD, "0").unwrap();
+        run(&format!(
+            "ip link add out0 type veth peer name station0 netns {lan}"
+        ));
+        run("ip address add 192.0.2.254/24 dev out0");
+        run("ip link set out0 up");
+        for who in ["all", "default", "out0"] {
+            fs::write(format!("/proc/sys/net/ipv4/conf/{who}/rp_filter"), "0").unwrap();
+        }
+    })
+    .unwrap();
+    in_netns(lan, || {
+        run("ip address add 192.0.2.1/24 dev station0");
+        run("ip link set station0 up");
+        run("ip route add 10.7.0.0/24 via 192.0.2.254");
+    })
+    .unwrap();
+}
+
+fn config(paths: &[String]) -> String {
+    format!(
+        "[[nic]]\nname = \"up\"\nkind = \"tap\"\nifname = \"nat0\"\nnetns = \"{}\"\n\
+         addresses = [\"10.7.0.1/24\"]\n\
+         uplink = {{ nat = true, forward = [\"udp:8080=10.7.0.2:80\"] }}\n\
+         [[guest]]\nname = \"web\"\n[[guest.vif]]\nendpoint = \"tap\"\nifname = \"web0\"\n\
+         netns = \"{}\"\naddresses = [\"10.7.0.2/24\", \"10.99.0.9/32\"]\n\
+         gateway = \"10.7.0.1\"\n",
+        paths[HOST], paths[WEB]
+    )
+}
+
+fn start() -> Option<Machine> {
+    Machine::start(&["ping", "ip", "nft"], &NAMES, |paths| {
+        prepare(paths);
+        config(paths)
+    })
+}
+
+fn socket(machine: &Machine, place: usize, own: &str) -> UdpSocket {
+    let bind = || UdpSocket::bind(own).unwrap();
+    let socket = machine.places[place].0.enter(bind).unwrap();
+    let limit = Some(Duration::from_secs(60));
+    socket.set_read_timeout(limit).unwrap();
+    socket
+}
+
+fn received(socket: &UdpSocket) -> (String, String) {
+    let mut bytes = [0; 64];
+    let (len, from) = socket.recv_from(&mut bytes).unwrap();
+    (text(&bytes[..len]), from.ip().to_string())
+}
+
+fn forwards(machine: &Machine) -> String {
+    let read = || fs::read_to_string(FORWARD).unwrap();
+    let text = machine.places[HOST].0.enter(read).unwrap();
+    text.trim().to_owned()
+}
+
+#[test]
+fn only_forwarded_ports_of_guests_are_reached() {
+    let Some(machine) = start() else { return };
+    let guest = socket(&machine, WEB, "10.7.0.2:80");
+    let station = socket(&machine, LAN, "192.0.2.1:7");
+    // A forged source would leave with it, and the next packet shows that it did not.
+    let forged = socket(&machine, WEB, "10.99.0.9:81");
+    forged.send_to(b"forged", "192.0.2.1:7").unwrap();
+    guest.send_to(b"out", "192.0.2.1:7").unwrap();
+    let (what, from) = received(&station);
+    assert_eq!((&*what, &*from), ("out", "192.0.2.254"));
+    // Another station's port is none of the connections that the guest has begun.
+    let other = socket(&machine, LAN, "192.0.2.1:8");
+    other.send_to(b"by a route", "10.7.0.2:80").unwrap();
+    other
+        .send_to(b"by a forwarded port", "192.0.2.254:8080")
+        .unwrap();
+    let (what, from) = received(&guest);
+    assert_eq!((&*what, &*from), ("by a forwarded port", "192.0.2.1"));
+    guest.send_to(b"back", "192.0.2.1:8").unwrap();
+    assert_eq!(received(&other).0, "back");
+    let ping = machine.run(
+        LAN,
+        "ping",
+        &["-c", "2", "-i", "0.2", "-W", "1", "10.7.0.2"],
+    );
+    assert!(!ping.status.success(), "{ping:?}");
+    let ping = machine.run(WEB, "ping", &["-c", "1", "-w", "60", "192.0.2.1"]);
+    assert!(ping.status.success(), "{ping:?}");
+    machine.end();
+}
+
+fn kill_core(machine: &Machine) {
+    assert!(kill(machine.ask(&["status"])["pid"].as_u64().unwrap()));
+    loses_interface(machine, HOST);
+}
+
+#[test]
+fn forwarding_that_a_killed_machine_left_is_taken_back() {
+    let Some(mut machine) = start() else { return };
+    kill_core(&machine);
+    assert!(!testing::end_of(&mut machine.up).success());
+    let grantway = |words: &[&str]| {
+        let ran = machine.grantway(words);
+        assert!(ran.status.success(), "{words:?}: {ran:?}");
+        text(&ran.stdout) + &text(&ran.stderr)
+    };
+    let up = || grantway(&["up", "machine.toml", "--detach"]);
+    // By the `up` that has started it.
+    assert_eq!(forwards(&machine), "0");
+    // By the next machine, which switches it on once more and off at its end.
+    up();
+    kill_core(&machine);
+    assert_eq!(forwards(&machine), "1");
+    up();
+    assert_eq!(forwards(&machine), "1");
+    grantway(&["down"]);
+    assert_eq!(forwards(&machine), "0");
+    // By `down`, which says so.
+    up();
+    kill_core(&machine);
+    assert_eq!(forwards(&machine), "1");
+    let said = grantway(&["down"]);
+    assert!(said.contains("net.ipv4.ip_forward"), "{said}");
+    assert_eq!(forwards(&machine), "0");
+    let again = machine.grantway(&["down"]);
+    assert!(!again.status.success(), "nothing is left: {again:?}");
+    let note = machine.folder.path().join("run/grantway.host");
+    assert!(!note.exists(), "{}", note.display());
+}
+
+#[test]
+fn the_last_of_two_machines_ends_forwarding() {
+    let Some(mut machine) = start() else { return };
+    let second = machine.folder.path().join("second.toml");
+    let path = machine.places[HOST].0.path();
+    let text = format!(
+        "[machine]\nname = \"second\"\n[[nic]]\nname = \"up\"\nkind = \"tap\"\n\
+         ifname = \"nat1\"\nnetns = \"{}\"\naddresses = [\"10.8.0.1/24\"]\n\
+         uplink = {{ nat = true }}\n",
+        path.display()
+    );
+    fs::write(&second, text).unwrap();
+    let second = second.display().to_string();
+    let up = || {
+        let up = machine.grantway(&["up", &second, "--detach"]);
+        assert!(up.status.success(), "{up:?}");
+    };
+    let down = |name: &str| {
+        let down = machine.grantway(&["down", "--name", name]);
+        assert!(down.status.success(), "{down:?}");
+        forwards(&machine)
+    };
+    up();
+    assert_eq!(down("second"), "1", "the first needs it");
+    up();
+    assert_eq!(down("grantway"), "1", "the second needs it");
+    assert_eq!(down("second"), "0");
+    assert!(testing::end_of(&mut machine.up).success());
+}
+
+#[test]
+fn what_keeps_translation_from_working_is_told() {
+    let Some(machine) = start() else { return };
+    let place = &machine.places[HOST].0;
+    let status = || text(&machine.grantway(&["status"]).stderr);
+    assert_eq!(status(), "");
+    let chain = "{ type filter hook forward priority 0 ; policy drop ; }";
+    place
+        .enter(|| {
+            fs::write(FORWARD, "0").unwrap();
+            run("ip address flush dev nat0");
+            run("nft add table ip filter");
+            run(&format!("nft add chain ip filter FORWARD {chain}"));
+        })
+        .unwrap();
+    let said = status();
+    for part in [
+        "sysctl -w net.ipv4.ip_forward=1",
+        "ip address add 10.7.0.1/24 dev nat0",
+        "iptables -I FORWARD -i nat0 -j ACCEPT",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    let up = machine.grantway(&["up", "--check", "machine.toml"]);
+    let said = text(&up.stderr);
+    assert!(
+        up.status.success() && said.contains("table ip filter drops"),
+        "{said}"
+    );
+    place
+        .enter(|| {
+            fs::write(FORWARD, "1").unwrap();
+            run("ip address add 10.7.0.1/24 dev nat0");
+            run("nft insert rule ip filter FORWARD iifname nat0 accept");
+            run("nft insert rule ip filter FORWARD oifname nat0 accept");
+        })
+        .unwrap();
+    assert_eq!(status(), "");
+    let guest = socket(&machine, WEB, "10.7.0.2:80");
+    let station = socket(&machine, LAN, "192.0.2.1:7");
+    guest.send_to(b"out", "192.0.2.1:7").unwrap();
+    assert_eq!(received(&station).0, "out");
+    machine.end();
+}

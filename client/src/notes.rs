@@ -1,0 +1,142 @@
+//! Notes of running machines on what they change of the host: `NAME.host` in the runtime directory.
+//! A start writes the note before anything is changed. The finder of a dead machine's note takes
+//! its changes back.
+
+use crate::Error;
+use crate::left::read;
+use crate::runtime::{check_name, lock_of, runtime_dir};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long another machine may take to start.
+const LOCK: Duration = Duration::from_secs(30);
+const END: &str = ".host";
+
+fn path_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}{END}"))
+}
+
+/// Writes the note of a machine in its folder, whole or not at all.
+pub(crate) fn write_in(dir: &Path, name: &str, text: &str) -> Result<(), Error> {
+    let path = path_of(dir, name);
+    let new = path.with_extension("host.new");
+    let write = || -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_data()?;
+        fs::rename(&new, &path)
+    };
+    write().map_err(|e| {
+        let _ = fs::remove_file(&new);
+        Error::io(format!("write {}", path.display()), e)
+    })
+}
+
+/// Replaces the note of a running machine.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_note(name: &str, text: &str) -> Result<(), Error> {
+    check_name(name)?;
+    write_in(&runtime_dir()?, name, text)
+}
+
+/// The note of a machine, if it has one.
+///
+/// # Errors
+/// It cannot be read, or others than this user and root may change it.
+pub fn note_of(name: &str) -> Result<Option<String>, Error> {
+    check_name(name)?;
+    note_in(&runtime_dir()?, name)
+}
+
+fn note_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
+    let path = path_of(dir, name);
+    match read(&path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(format!("read {}", path.display()), error)),
+    }
+}
+
+/// Calls `clear` with name and note of each machine that does not run, and removes the notes for
+/// which it returns true. No machine starts meanwhile.
+///
+/// # Errors
+/// The runtime directory or a note cannot be read, or another machine takes long to start.
+pub fn clear_notes(clear: impl FnMut(&str, &str) -> bool) -> Result<(), Error> {
+    clear_in(&runtime_dir()?, LOCK, clear)
+}
+
+fn clear_in(
+    dir: &Path,
+    limit: Duration,
+    mut clear: impl FnMut(&str, &str) -> bool,
+) -> Result<(), Error> {
+    let is_dead = |name: &String| UnixStream::connect(dir.join(format!("{name}.sock"))).is_err();
+    let names = names_in(dir)?;
+    if !names.iter().any(is_dead) {
+        return Ok(());
+    }
+    let _lock = lock_of(dir, limit)?;
+    for name in names.iter().filter(|name| is_dead(name)) {
+        if let Some(text) = note_in(dir, name)?
+            && clear(name, &text)
+        {
+            let path = path_of(dir, name);
+            fs::remove_file(&path)
+                .map_err(|e| Error::io(format!("remove {}", path.display()), e))?;
+        }
+    }
+    Ok(())
+}
+
+fn names_in(dir: &Path) -> Result<Vec<String>, Error> {
+    let entries = fs::read_dir(dir).map_err(|e| Error::io(format!("read {}", dir.display()), e))?;
+    let name = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        Some(name.to_str()?.strip_suffix(END)?.to_owned())
+    };
+    let mut names: Vec<_> = entries.flatten().filter_map(name).collect();
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn notes_of_dead_machines_alone_are_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        for name in ["lives", "dead", "stays"] {
+            write_in(dir, name, "old").unwrap();
+            write_in(dir, name, name).unwrap();
+        }
+        let _listener = UnixListener::bind(dir.join("lives.sock")).unwrap();
+        let mut seen = Vec::new();
+        let soon = Duration::from_millis(50);
+        let cleared = clear_in(dir, soon, |name, text| {
+            assert_eq!(name, text);
+            seen.push(name.to_owned());
+            name == "dead"
+        });
+        cleared.unwrap();
+        assert_eq!(seen, ["dead", "stays"]);
+        assert_eq!(names_in(dir).unwrap(), ["lives", "stays"]);
+        assert_eq!(note_in(dir, "lives").unwrap().as_deref(), Some("lives"));
+        assert_eq!(note_in(dir, "dead").unwrap(), None);
+        let starts = lock_of(dir, soon).unwrap();
+        let late = clear_in(dir, soon, |_, _| true);
+        assert!(matches!(late, Err(Error::Late { .. })));
+        drop(starts);
+    }
+}
