@@ -28,6 +28,8 @@ pub(crate) const VIFS_PER_GUEST: usize = 16;
 /// Pages of a NIC's buffers that whole aggregates are copied into: they are there also while
 /// nobody asks for that, because somebody may while traffic runs.
 const LINEAR_PAGES: u32 = domain::LINEAR_BUFFERS * (domain::LINEAR_BYTES / abi::PAGE as u32);
+/// Pages in which a worker keeps frames of guests that wait for other guests.
+pub(crate) const QUEUE_PAGES: u32 = domain::QUEUE_BYTES / abi::PAGE as u32;
 /// Pages for frames from the guest where packets of 64 KB may come: half of them hold such
 /// packets, two at once.
 const FROM_GUEST_PAGES_TSO: u32 = 64;

@@ -237,12 +237,15 @@ fn of_port(port: &Value) -> Counted {
 /// What a port counts of frames that it could not send.
 fn device_drops(port: &Value) -> Value {
     let device = |key| port.get("device").and_then(|device| device.get(key));
+    let queue = |key| port.get("egress_queue").and_then(|queue| queue.get(key));
     let drops = [
         ("device_full", device("tx_full")),
         ("device_fault", device("tx_fault")),
         ("device_refused", device("tx_refused")),
         ("not_connected", port.get("not_connected")),
-        ("rate_to_guest", port.get("rate_to_guest")),
+        ("queue_full", queue("full")),
+        ("queue_codel", queue("codel")),
+        ("queue_late", queue("late")),
     ];
     let there = drops
         .into_iter()
@@ -347,7 +350,7 @@ pub(crate) mod tests {
     fn driver(n: u64) -> Value {
         json!({
             "drops": {"no_request": 3 * n, "no_port": 5 * n, "device_full": n, "runt": 0,
-                      "rate_to_guest": n},
+                      "queue_codel": n},
             "ports": {
                 "nic.wire": {
                     "traffic": {"in_packets": 10 * n, "in_bytes": 1000 * n, "out_packets": n,
@@ -360,7 +363,7 @@ pub(crate) mod tests {
                     "counters": {"to_guest_drops": {"no_request": 3 * n},
                                  "from_guest_drops": {"fault": 0}},
                     "not_connected": 0,
-                    "rate_to_guest": n,
+                    "egress_queue": {"full": 0, "codel": n, "late": 0, "frames": 4},
                 },
                 "vif.nobody-0": {"traffic": {"in_packets": 9}},
                 "nonsense": 7,

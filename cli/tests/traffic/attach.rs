@@ -189,13 +189,24 @@ impl Held {
 /// A stream from one place to another, whose bytes are counted and checked until it is stopped.
 pub(crate) fn stream(
     machine: &Machine,
-    (from, to): (usize, usize),
+    places: (usize, usize),
     stop: &AtomicBool,
     carried: &AtomicU64,
 ) {
-    let bind = || TcpListener::bind((address(to), 7000)).unwrap();
+    stream_to(machine, places, 7000, stop, carried);
+}
+
+/// [`stream`] to this port.
+pub(crate) fn stream_to(
+    machine: &Machine,
+    (from, to): (usize, usize),
+    port: u16,
+    stop: &AtomicBool,
+    carried: &AtomicU64,
+) {
+    let bind = || TcpListener::bind((address(to), port)).unwrap();
     let listener = machine.places[to].0.enter(bind).unwrap();
-    let connect = || TcpStream::connect((address(to), 7000)).unwrap();
+    let connect = || TcpStream::connect((address(to), port)).unwrap();
     let mut sender = patient(machine.places[from].0.enter(connect).unwrap());
     let mut receiver = accept(&listener);
     let block: Vec<u8> = (0..65_521u32).map(|n| (n % 251) as u8).collect();

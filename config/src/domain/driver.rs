@@ -54,6 +54,8 @@ pub struct DriverConfig {
 pub const LINEAR_BYTES: u32 = 1 << 16;
 /// See [`LINEAR_BYTES`].
 pub const LINEAR_BUFFERS: u32 = 16;
+/// Bytes of the buffers in which a worker keeps frames of guests that wait for other guests.
+pub const QUEUE_BYTES: u32 = 4 << 20;
 
 /// One network interface of the driver domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

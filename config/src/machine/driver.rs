@@ -6,8 +6,8 @@ use super::waiting::{Spin, notify_us};
 use crate::domain::{DriverConfig, Limit, VifConfig};
 use crate::model::{Config, Vif};
 use crate::sizes::{
-    COLLATERAL_PAGES, RESERVED_GRANTS, SPARE_FRAMES, flip_pages, grant_entries, ring_pages,
-    rx_pages, staging_pages, table_slots, worker_name,
+    COLLATERAL_PAGES, QUEUE_PAGES, RESERVED_GRANTS, SPARE_FRAMES, flip_pages, grant_entries,
+    ring_pages, rx_pages, staging_pages, table_slots, worker_name,
 };
 use abi::machine::{Domain, Program};
 
@@ -40,7 +40,8 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
         program: Program::Driver,
         frames: SPARE_FRAMES
             .saturating_add(nics.frames)
-            .saturating_add(staged),
+            .saturating_add(staged)
+            .saturating_add(QUEUE_PAGES),
         grant_entries: RESERVED_GRANTS,
         window_slots: nics.window_slots,
         collateral: collateral(config),

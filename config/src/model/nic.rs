@@ -47,6 +47,7 @@ impl Nic {
     /// A NIC with the usual values.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: Kind) -> Self {
+        let buffers = kind.buffers();
         Self {
             name: name.into(),
             kind,
@@ -54,7 +55,7 @@ impl Nic {
             rate_mbps: None,
             burst_bytes: 65_536,
             moderation: Moderation::Event,
-            buffers: 1024,
+            buffers,
             queues: Queues::Shared,
             rules: Vec::new(),
             uplink: None,
@@ -143,6 +144,20 @@ pub enum XdpWire {
 }
 
 impl Kind {
+    /// The usual number of receive buffers. Where segments of 64 KB come, these take 33 buffers
+    /// each, and those that wait for guests must leave the NIC enough.
+    #[must_use]
+    pub const fn buffers(&self) -> u32 {
+        match self {
+            Self::Local { .. }
+            | Self::Tap {
+                offloads: Offloads::Tso,
+                ..
+            } => 8192,
+            _ => 1024,
+        }
+    }
+
     /// The kernel's end that is made for it, if any.
     #[must_use]
     pub fn port(&self) -> Option<&KernelPort> {

@@ -36,10 +36,11 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
         _ => None,
     };
     let kind = word.map(|word| kind(n, &t, word, uplink.is_some()));
-    let usual = Nic::new("", Kind::Pcap(CaptureFiles::default()));
+    let some = || Kind::Pcap(CaptureFiles::default());
+    let usual = Nic::new("", kind.clone().unwrap_or_else(some));
     let nic = Nic {
         name: name.unwrap_or_default(),
-        kind: kind.clone().unwrap_or(usual.kind),
+        kind: usual.kind,
         mtu: t.number("mtu").unwrap_or(usual.mtu),
         rate_mbps: t.real("rate_mbps"),
         burst_bytes: t.number("burst_bytes").unwrap_or(usual.burst_bytes),

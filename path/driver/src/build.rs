@@ -1,7 +1,8 @@
 //! From a configuration to ports.
 //!
 //! The driver's own frames hold, in this order: each NIC's pool and its buffers for whole
-//! aggregates, and where the grant mechanism is `copy`, each guest's staging pages.
+//! aggregates, where the grant mechanism is `copy`, each guest's staging pages, and what frames of
+//! guests wait in.
 
 use crate::dedicated::queue::DedicatedQueue;
 use crate::devices;
@@ -11,6 +12,7 @@ use crate::linear::Linear;
 use crate::nics::NicPort;
 use crate::numbered::Numbered;
 use crate::ports::{Port, Ports};
+use crate::queueing::Queueing;
 use crate::switch::Switch;
 use crate::turn::Driver;
 use crate::vifs::VifPort;
@@ -18,7 +20,7 @@ use crate::vifs::memory::{GuestMemory, Shared};
 use abi::PAGE;
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
-    VifConfig,
+    QUEUE_BYTES, VifConfig,
 };
 use net::bridge::{self, Bridge, BridgeSettings};
 use nic::moderation::Policy;
@@ -113,7 +115,8 @@ pub(crate) fn build<W: Waiting>(
     }
     let bridge = bridge(&config, &numbered)?;
     let mailbox = Mailbox::new(home.mailbox.span());
-    let switch = Switch::new(ports, bridge, firewall, ledger);
+    let queueing = Queueing::new(memory.take_area(QUEUE_BYTES as usize)?);
+    let switch = Switch::new(ports, bridge, firewall, queueing, ledger);
     let system = Rc::clone(&platform);
     let guests = guests(shared);
     let driver = Driver::new(switch, waiter, mailbox, system, guests, &config, &numbered);

@@ -1,6 +1,6 @@
 //! From a configuration to NICs.
 
-use crate::limit::bytes_per_s;
+use crate::egress_queue::bytes_per_s;
 use crate::sim::Wire;
 use crate::steering::AskMonitor;
 use crate::xdp;

@@ -1,6 +1,6 @@
 //! Whose turn it is among the guests: deficit round robin in bytes, rate limits as back-pressure.
 
-use crate::limit::bytes_per_s;
+use crate::egress_queue::bytes_per_s;
 use config::domain::VifConfig;
 use net::fair::{Fair, QUANTUM_MIN, Turn};
 use nic::rate::TokenBucket;

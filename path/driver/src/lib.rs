@@ -13,7 +13,7 @@
 //! | [`linear`] | aggregates copied to one buffer |
 //! | [`switch`] | a batch of frames from a port over the bridge to the ports |
 //! | [`egress`] | which frames of a batch go out by which port |
-//! | [`limit`] | what of them may go to a guest that has a limit |
+//! | [`queueing`], [`egress_queue`] | frames that wait for a guest's buffers or for its limit |
 //! | [`outbox`] | segmentation and checksums for a port that lacks them |
 //! | [`fast_path`] | small frames from guest to guest |
 //! | [`vmq`] | queues of a NIC for single guests: which guest has one, frames straight into its pages |
@@ -48,6 +48,7 @@ pub mod dedicated;
 pub mod devices;
 pub mod dirty_ports;
 pub mod egress;
+pub mod egress_queue;
 pub mod fairness;
 pub mod fast_path;
 pub mod firewall;
@@ -55,7 +56,6 @@ pub mod grants;
 pub mod guests;
 pub mod holds;
 pub mod in_place;
-pub mod limit;
 pub mod linear;
 pub mod merge;
 pub mod nics;
@@ -65,6 +65,7 @@ mod offences;
 pub mod outbox;
 pub mod poll_set;
 pub mod ports;
+pub mod queueing;
 pub mod report;
 pub mod room;
 pub mod sim;

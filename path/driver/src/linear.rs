@@ -104,6 +104,13 @@ impl Buffers for Both<'_> {
             self.large.put(id);
         }
     }
+
+    fn keep(&mut self, id: BufferId) -> bool {
+        match id.0 < FIRST {
+            true => self.small.keep(id),
+            false => self.large.keep(id),
+        }
+    }
 }
 
 #[cfg(test)]

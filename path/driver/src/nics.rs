@@ -1,6 +1,7 @@
 //! Ports that are devices of the driver domain's own.
 
 use crate::linear::Linear;
+use crate::queueing::Share;
 use crate::traffic::Traffic;
 use config::domain::Lro;
 use net::packet::ack::pure_ack;
@@ -40,6 +41,8 @@ pub struct NicPort {
     nic: Box<dyn Nic>,
     pool: Pool,
     linear: Linear,
+    /// Buffers that frames in queues of guests hold.
+    queued: Share,
     moderator: Moderator,
     /// Room for what a look finds; empty between two.
     arrived: Vec<Frame>,
@@ -87,6 +90,7 @@ impl NicPort {
             nic,
             pool,
             linear,
+            queued: Share::default(),
             moderator: Moderator::new(policy),
             arrived: Vec::new(),
             seen: Seen::Nothing,
@@ -208,6 +212,25 @@ impl NicPort {
             }
             frames.clear();
         });
+    }
+
+    /// Buffers that frames in queues hold, and how many there are in all.
+    #[must_use]
+    pub fn queue_share(&self) -> (Share, usize) {
+        (self.queued, self.pool.capacity())
+    }
+
+    /// Keeps a frame of the batch for a queue; false: its memory is not the NIC's.
+    pub fn keep_queued(&mut self, frame: &Frame) -> bool {
+        let kept = frame.keep(&mut self.linear.with(&mut self.pool));
+        self.queued.add(if kept { frame.pieces.len() } else { 0 });
+        kept
+    }
+
+    /// Takes the buffers of a frame back that was kept.
+    pub fn release_queued(&mut self, frame: &mut Frame, units: usize) {
+        self.queued.remove(units);
+        frame.recycle(&mut self.linear.with(&mut self.pool));
     }
 
     /// Sends frames.

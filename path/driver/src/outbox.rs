@@ -51,7 +51,18 @@ pub struct Takes {
 }
 
 impl Takes {
-    fn takes(&self, frame: &Frame) -> bool {
+    /// What the netfront of a guest takes whose netback has these capabilities.
+    #[must_use]
+    pub const fn of_guest(caps: Caps) -> Self {
+        Self {
+            caps,
+            finds_checksum: true,
+        }
+    }
+
+    /// Whether the port takes the frame unchanged.
+    #[must_use]
+    pub fn takes(&self, frame: &Frame) -> bool {
         self.caps.takes(frame) && (!self.finds_checksum || transport::is_placed(frame))
     }
 }

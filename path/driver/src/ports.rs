@@ -51,7 +51,7 @@ impl Port {
             Self::Nic(nic) => Fate::of_device(&nic.sent),
             Self::Vif(vif) => {
                 let fate = Fate::of_guest(&vif.counters(), vif.not_connected);
-                fate.with([vif.limit.reason()])
+                fate.with(vif.egress.drops.reasons())
             }
         }
     }
@@ -88,22 +88,6 @@ impl Port {
                 vif.done(ledger);
                 frames.clear();
             }
-        }
-    }
-
-    /// Those of `pick` that may go out by it now, as a limit on what goes to a guest has it.
-    #[inline]
-    pub fn admit<'a>(
-        &mut self,
-        now_ns: u64,
-        frames: &[Frame],
-        pick: &'a [u32],
-        room: &'a mut Vec<u32>,
-    ) -> &'a [u32] {
-        let bytes = |index: u32| frames.get(index as usize).map_or(0, Frame::len);
-        match self {
-            Self::Nic(_) => pick,
-            Self::Vif(vif) => vif.limit.admit(now_ns, pick, room, bytes),
         }
     }
 

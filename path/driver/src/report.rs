@@ -157,14 +157,15 @@ fn vif_stat(vif: &VifPort, drops: &mut DropTable) -> Value {
     let counters = vif.counters();
     drops.add_vif(&counters);
     drops.add("not_connected", vif.not_connected);
-    let (above_rate, _, dropped) = vif.limit.reason();
-    drops.add(above_rate, dropped);
+    for (reason, _, dropped) in vif.egress.drops.reasons() {
+        drops.add(reason, dropped);
+    }
     json!({
         "state": vif.state(),
         "trouble": vif.trouble,
         "traffic": traffic(&vif.traffic),
         "counters": report::counters(&counters),
         "not_connected": vif.not_connected,
-        above_rate: dropped,
+        "egress_queue": vif.egress.stat(),
     })
 }

@@ -16,6 +16,32 @@ pub struct Room {
 }
 
 impl Room {
+    /// [`Netback::to_guest_while_posted`], with aggregates of more slots than the guest takes at
+    /// once in parts.
+    pub fn to_guest_while_posted<G: Grants>(
+        &mut self,
+        netback: &mut Netback<G>,
+        frames: &[Frame],
+        pick: &[u32],
+    ) -> (ToGuest, usize) {
+        let most = netback.bytes_for(u32::MAX);
+        let is_long = |frame: &Frame| frame.offload.gso.is_some() && frame.len() > most;
+        let chosen = |index: &u32| frames.get(*index as usize);
+        if !pick.iter().filter_map(chosen).any(is_long) {
+            return netback.to_guest_while_posted(frames, pick);
+        }
+        let mut left = netback.posted(u32::MAX);
+        let fits = |index: &&u32| {
+            let slots = chosen(index).map_or(0, |frame| slots_for(netback, frame));
+            let rest = left.checked_sub(slots);
+            left = rest.unwrap_or(left);
+            rest.is_some()
+        };
+        let handled = pick.iter().take_while(fits).count();
+        let pick = pick.get(..handled).unwrap_or(&[]);
+        (self.to_guest(netback, frames, pick), handled)
+    }
+
     /// [`Netback::to_guest`], with what is too large for the guest in parts that are not.
     pub fn to_guest<G: Grants>(
         &mut self,
@@ -56,6 +82,18 @@ impl Room {
         // Parts of frames whose memory is not ours must not stay.
         self.fit.clear();
         report
+    }
+}
+
+/// Receive buffers that a frame takes, with those that its parts take besides if it is cut to what
+/// the guest takes at once.
+pub fn slots_for<G: Grants>(netback: &Netback<G>, frame: &Frame) -> u32 {
+    let slots = netback.slots_for(frame);
+    let at_once = u32::from(netback.peer().max_slots).max(1);
+    match frame.offload.gso {
+        // Each part is a little shorter than it might be, and may have an extra info.
+        Some(_) if slots > at_once => slots + 2 * slots.div_ceil(at_once),
+        _ => slots,
     }
 }
 

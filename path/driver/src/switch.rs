@@ -1,15 +1,16 @@
 //! The switch: it carries a batch of frames from a port over the bridge to the ports that get them.
 //!
 //! A batch is taken, decided on, sorted by the ports it goes out by, made fit for each, sent, and
-//! given back, all here and in one go. A port keeps a frame for later only where large receive
-//! offload holds it.
+//! given back, all here and in one go. A frame stays for later only where large receive offload
+//! holds it, or in the queue of the guest that it is for.
 
 use crate::capture::Capture;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress::EgressBatch;
 use crate::firewall::Firewall;
-use crate::outbox::{Outbox, Takes};
+use crate::outbox::Outbox;
 use crate::ports::{Port, Ports};
+use crate::queueing::{Queueing, Way};
 use net::bridge::{Bridge, DropReason, Verdict};
 use net::fair::QUANTUM_MIN;
 use nic::Frame;
@@ -37,12 +38,12 @@ pub struct Switch {
     pub capture: Capture,
     /// Guests that are to be shown what was done.
     pub dirty: DirtyPorts,
+    /// Frames that wait for guests.
+    pub queueing: Queueing,
     /// Where time goes.
     pub ledger: Rc<Ledger>,
     /// Room for a batch; empty between batches.
     frames: Vec<Frame>,
-    /// Room for those of a batch that may go to a guest with a limit.
-    pub admitted: Vec<u32>,
     /// One for each frame of the batch carried last.
     verdicts: Vec<Verdict>,
 }
@@ -59,7 +60,13 @@ pub struct Carried {
 impl Switch {
     /// A switch that has carried nothing yet.
     #[must_use]
-    pub fn new(ports: Ports, bridge: Bridge, firewall: Firewall, ledger: Rc<Ledger>) -> Self {
+    pub fn new(
+        ports: Ports,
+        bridge: Bridge,
+        firewall: Firewall,
+        queueing: Queueing,
+        ledger: Rc<Ledger>,
+    ) -> Self {
         let mut egress = EgressBatch::default();
         for (number, _) in ports.iter() {
             egress.make_room(number);
@@ -73,9 +80,9 @@ impl Switch {
             trace: Trace::default(),
             capture: Capture::default(),
             dirty: DirtyPorts::default(),
+            queueing,
             ledger,
             frames: Vec::new(),
-            admitted: Vec::new(),
             verdicts: Vec::new(),
         }
     }
@@ -128,7 +135,7 @@ impl Switch {
             }
         }
         self.verdicts = verdicts;
-        self.send(now_ns, frames);
+        self.send(in_port, now_ns, frames);
         self.trace.end();
         self.ledger.enter(before);
     }
@@ -176,7 +183,7 @@ impl Switch {
     }
 
     /// Sends each frame of a batch by the ports that it goes out by.
-    fn send(&mut self, now_ns: u64, frames: &[Frame]) {
+    fn send(&mut self, in_port: usize, now_ns: u64, frames: &[Frame]) {
         let Self {
             ports,
             egress,
@@ -185,17 +192,25 @@ impl Switch {
             trace,
             capture,
             dirty,
-            admitted,
+            queueing,
             ..
         } = self;
+        let mut way = Way {
+            ports,
+            outbox,
+            capture,
+            dirty,
+            ledger,
+            now_ns,
+        };
         for (number, all) in egress.all() {
-            let Some(port) = ports.get_mut(number) else {
+            let Some(port) = way.ports.get(number) else {
                 continue;
             };
-            dirty.mark(number);
+            way.dirty.mark(number);
             // The frame that is followed and those that are captured go by themselves, so that what
             // is counted is what became of each.
-            let captured = capture.sees(port.name());
+            let captured = way.capture.sees(port.name());
             let alone = match all {
                 all if captured => all.len(),
                 [0, ..] if trace.is_running() => 1,
@@ -203,49 +218,63 @@ impl Switch {
             };
             let (alone, rest) = all.split_at_checked(alone).unwrap_or((&[], all));
             for pick in alone {
-                let before = port.fate().with(outbox.unfit.reasons());
-                let alone = port.admit(now_ns, frames, slice::from_ref(pick), admitted);
-                send_by(port, outbox, now_ns, frames, alone, ledger);
-                let after = port.fate().with(outbox.unfit.reasons());
+                let fate = |way: &Way<'_>| {
+                    let fate = way.ports.get(number).map(Port::fate).unwrap_or_default();
+                    fate.with(way.outbox.unfit.reasons())
+                };
+                let before = fate(&way);
+                let one = slice::from_ref(pick);
+                let queued = queueing.send(&mut way, (in_port, number), frames, one);
+                let after = fate(&way);
+                let Some(port) = way.ports.get(number) else {
+                    continue;
+                };
                 if *pick == 0 {
-                    trace.step(port.hop(), || after.since(&before, port.name()));
+                    trace.step(port.hop(), || match queued {
+                        true => format!("waits in the queue towards {}", port.name()),
+                        false => after.since(&before, port.name()),
+                    });
                 }
-                if captured && let Some(frame) = frames.get(*pick as usize) {
+                // A frame that was queued is captured when it leaves the queue.
+                if captured
+                    && !queued
+                    && let Some(frame) = frames.get(*pick as usize)
+                {
                     let dropped = after.dropped_since(&before);
-                    capture.went_out(port.name(), frame, dropped, now_ns);
+                    let name = port.name();
+                    way.capture.went_out(name, frame, dropped, now_ns);
                 }
             }
-            let rest = port.admit(now_ns, frames, rest, admitted);
-            send_by(port, outbox, now_ns, frames, rest, ledger);
+            queueing.send(&mut way, (in_port, number), frames, rest);
         }
         egress.clear();
     }
-}
 
-/// Sends those of `frames` that are in `pick` by a port, which gets them as it can take them.
-fn send_by(
-    port: &mut Port,
-    outbox: &mut Outbox,
-    now_ns: u64,
-    frames: &[Frame],
-    pick: &[u32],
-    ledger: &Ledger,
-) {
-    if pick.is_empty() {
-        return;
+    /// Sends frames that have waited for guests and can go on; whether there were any.
+    pub fn drain_queues(&mut self, now_ns: u64) -> bool {
+        let before = self.ledger.enter(Hop::Netback);
+        let (queueing, mut way) = self.queues(now_ns);
+        let moved = queueing.drain_all(&mut way);
+        self.ledger.enter(before);
+        moved
     }
-    match port.caps() {
-        Some(caps) => {
-            let takes = Takes {
-                caps,
-                finds_checksum: matches!(port, Port::Vif(_)),
-            };
-            outbox.deliver(frames, pick, takes, |frames, pick| {
-                port.send(now_ns, frames, pick, ledger);
-            });
-        }
-        // A port that cannot send now counts them.
-        None => port.send(now_ns, frames, pick, ledger),
+
+    /// Drops what waits for the guest at `port`.
+    pub fn forget_queue(&mut self, port: usize, now_ns: u64) {
+        let (queueing, mut way) = self.queues(now_ns);
+        queueing.forget(&mut way, port);
+    }
+
+    fn queues(&mut self, now_ns: u64) -> (&mut Queueing, Way<'_>) {
+        let way = Way {
+            ports: &mut self.ports,
+            outbox: &mut self.outbox,
+            capture: &mut self.capture,
+            dirty: &mut self.dirty,
+            ledger: &self.ledger,
+            now_ns,
+        };
+        (&mut self.queueing, way)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::linear::Linear;
 use crate::nics::NicPort;
 use crate::notify::Notifier;
 use crate::ports::{Port, Ports};
+use crate::queueing::Queueing;
 use crate::switch::{Carried, Switch};
 use crate::vifs::VifPort;
 use crate::vifs::memory::{GuestMemory, Shared};
@@ -137,14 +138,19 @@ pub(crate) fn nic_port(name: &str) -> NicPort {
 
 /// The port of a NIC of the test's.
 pub(crate) fn nic_port_of(name: &str, nic: Box<dyn Nic>) -> NicPort {
-    let area = Area::anonymous(PAGE).unwrap();
+    nic_port_with(name, nic, 2)
+}
+
+/// The same with this many buffers.
+pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> NicPort {
+    let area = Area::anonymous(buffers * 2048).unwrap();
     NicPort::new(
         name.to_owned(),
         nic,
         Pool::new(area, 2048),
         Policy::Spin,
         Merger::new(Side::Physical, &Lro::default(), 1),
-        Linear::new(area, PAGE, Backend::Scatter),
+        Linear::new(Area::anonymous(PAGE).unwrap(), PAGE, Backend::Scatter),
     )
 }
 
@@ -191,8 +197,9 @@ impl Machine {
         let wire = ports.insert(Port::Nic(Box::new(nic_port("wire"))));
         bridge.add(wire, &bridge::Port::nic()).unwrap();
         let ledger = Rc::new(Ledger::new(false));
+        let queueing = Queueing::new(Area::anonymous(128 * PAGE).unwrap());
         Self {
-            switch: Switch::new(ports, bridge, Firewall::default(), ledger),
+            switch: Switch::new(ports, bridge, Firewall::default(), queueing, ledger),
             guests,
             systems,
             wire,
@@ -207,9 +214,20 @@ impl Machine {
 
     /// What a turn does for a guest, by the slow path.
     pub(crate) fn carry(&mut self, n: usize) -> Carried {
-        let carried = self.switch.carry(n, 0, 64);
+        self.carry_at(n, 0)
+    }
+
+    /// [`Machine::carry`] at this moment.
+    pub(crate) fn carry_at(&mut self, n: usize, now_ns: u64) -> Carried {
+        let carried = self.switch.carry(n, now_ns, 64);
         self.publish();
         carried
+    }
+
+    /// What a turn does for frames that wait.
+    pub(crate) fn drain(&mut self, now_ns: u64) {
+        self.switch.drain_queues(now_ns);
+        self.publish();
     }
 
     /// The end of a turn.

@@ -186,6 +186,9 @@ impl<W: Waiting> Driver<W> {
             self.nics_wait_ns.get_or_insert(until_ns);
             self.announce(now_ns);
         }
+        if !self.switch.queueing.is_empty() {
+            moved |= self.switch.drain_queues(now_ns);
+        }
         let nics_wait = self.nics_wait(now_ns).is_some();
         let polled = self.poll_set.begin();
         for &number in &polled {
@@ -339,6 +342,7 @@ impl<W: Waiting> Driver<W> {
                 vif.arm_for_buffers();
             }
         }
+        switch.queueing.arm(&mut switch.ports);
         self.waiter.fence();
         // Guests that wait for their rate limits, or for others, have work all the time; the others
         // may have got some since they were polled.
@@ -357,6 +361,7 @@ impl<W: Waiting> Driver<W> {
                 let vif = switch.ports.vif_mut(number);
                 vif.is_none_or(|vif| vif.room_for_segments(1) > 0)
             });
+        let work = work || switch.queueing.has_work(&mut switch.ports);
         if work || self.waiter.has_pending() {
             self.wake();
             return Ok(());
@@ -384,6 +389,7 @@ impl<W: Waiting> Driver<W> {
         let dedicated = dedicated.filter_map(|queue| queue.due_ns(now_ns));
         let due = queues.chain(dedicated).chain(self.fairness.due_ns());
         let due = due.chain(self.holds.due_ns()).chain(self.nics_wait(now_ns));
+        let due = due.chain(self.switch.queueing.due_ns(ports, now_ns));
         let mut rest = Rest {
             bell: Bell::All,
             until_ns: due.min(),

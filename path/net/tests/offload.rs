@@ -7,7 +7,7 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use net::packet::checksum::{
     FinishError, Sum, finish, finish_in_place, fold, pseudo_v4, pseudo_v6,
 };
-use net::packet::segment::{MAX_SEGMENTS, SegmentError, packets, segment, split};
+use net::packet::segment::{MAX_SEGMENTS, SegmentError, cut, packets, segment, split};
 use net::packet::{ParseError, flags, protocol};
 use nic::frame::{HOT, SNAPSHOT};
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind};
@@ -605,24 +605,30 @@ proptest! {
             return Ok(());
         }
         prop_assert_eq!(done, Ok(()));
-        let mut twice = Vec::new();
-        for part in &parts {
-            prop_assert!(part.len() <= bytes);
-            let count = packets(part);
-            // A single segment is an ordinary packet whose checksum is to be filled in.
-            prop_assert_eq!(part.offload.gso.is_some(), count > 1);
-            if count > 1 {
-                twice.extend(all(part).unwrap());
-            } else {
-                let mut plain = part.clone();
-                finish(&mut plain).unwrap();
-                twice.push(plain);
+        prop_assert!(parts.iter().all(|part| part.len() <= bytes));
+        let halves = cut(&frame, bytes);
+        prop_assert_eq!(halves.is_ok(), parts.len() > 1);
+        let halves = halves.map_or(parts.clone(), |(first, rest)| vec![first, rest]);
+        prop_assert_eq!(halves[0].len(), parts[0].len());
+        for parts in [parts, halves] {
+            let mut twice = Vec::new();
+            for part in &parts {
+                let count = packets(part);
+                // A single segment is an ordinary packet whose checksum is to be filled in.
+                prop_assert_eq!(part.offload.gso.is_some(), count > 1);
+                if count > 1 {
+                    twice.extend(all(part).unwrap());
+                } else {
+                    let mut plain = part.clone();
+                    finish(&mut plain).unwrap();
+                    twice.push(plain);
+                }
             }
+            prop_assert_eq!(twice.len(), packets(&frame));
+            let bytes = |frames: &[Frame]| -> Vec<Vec<u8>> {
+                frames.iter().map(|frame| frame.to_vec().unwrap()).collect()
+            };
+            prop_assert_eq!(bytes(&twice), bytes(&whole));
         }
-        prop_assert_eq!(twice.len(), packets(&frame));
-        let bytes = |frames: &[Frame]| -> Vec<Vec<u8>> {
-            frames.iter().map(|frame| frame.to_vec().unwrap()).collect()
-        };
-        prop_assert_eq!(bytes(&twice), bytes(&whole));
     }
 }

@@ -36,8 +36,13 @@ pub trait Buffers {
     fn take(&mut self) -> Option<Buffer>;
     /// A page that continues a frame; a supply without any answers none.
     fn take_large(&mut self) -> Option<Buffer>;
-    /// Gives a buffer back. [`BufferId::NONE`] and numbers that are not out are ignored.
+    /// Gives a buffer back. [`BufferId::NONE`] and numbers that are not out are ignored. A buffer
+    /// that was [kept](Buffers::keep) is free when it was given back once more for each time.
     fn put(&mut self, id: BufferId);
+    /// Adds an owner to a buffer that is out; false: it is not, or the supply cannot share buffers.
+    fn keep(&mut self, _id: BufferId) -> bool {
+        false
+    }
     /// [`Buffers::take`] for up to `most` frames at once; every buffer is appended to `out` as a
     /// piece.
     fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
@@ -59,7 +64,8 @@ pub struct Pool {
     /// Number of the first buffer.
     first: u32,
     free: Vec<u32>,
-    out: Vec<bool>,
+    /// Owners of each buffer; 0: it is free.
+    owners: Vec<u16>,
 }
 
 impl Pool {
@@ -76,7 +82,7 @@ impl Pool {
             bytes,
             first: 0,
             free: (0..count).rev().collect(),
-            out: vec![false; count as usize],
+            owners: vec![0; count as usize],
         }
     }
 
@@ -90,7 +96,7 @@ impl Pool {
     /// Buffers in all.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.out.len()
+        self.owners.len()
     }
 
     /// Buffers that can be taken now.
@@ -104,8 +110,8 @@ impl Buffers for Pool {
     fn take(&mut self) -> Option<Buffer> {
         let index = self.free.pop()?;
         let span = self.area.at(index as usize * self.bytes, self.bytes)?;
-        if let Some(out) = self.out.get_mut(index as usize) {
-            *out = true;
+        if let Some(owners) = self.owners.get_mut(index as usize) {
+            *owners = 1;
         }
         Some(Buffer {
             id: BufferId(self.first + index),
@@ -123,11 +129,24 @@ impl Buffers for Pool {
 
     fn put(&mut self, id: BufferId) {
         if let Some(index) = id.0.checked_sub(self.first)
-            && let Some(out) = self.out.get_mut(index as usize)
-            && *out
+            && let Some(owners) = self.owners.get_mut(index as usize)
+            && let Some(left) = owners.checked_sub(1)
         {
-            *out = false;
-            self.free.push(index);
+            *owners = left;
+            if left == 0 {
+                self.free.push(index);
+            }
         }
+    }
+
+    fn keep(&mut self, id: BufferId) -> bool {
+        let index = id.0.checked_sub(self.first);
+        let owners = index.and_then(|index| self.owners.get_mut(index as usize));
+        let Some(owners) = owners.filter(|owners| **owners > 0) else {
+            return false;
+        };
+        let more = owners.checked_add(1);
+        *owners = more.unwrap_or(*owners);
+        more.is_some()
     }
 }

@@ -124,7 +124,6 @@ impl FastPath {
             ports,
             egress,
             dirty,
-            admitted,
             ..
         } = switch;
         match routes.first() {
@@ -139,14 +138,20 @@ impl FastPath {
             }
         }
         let longest = small.iter().map(SmallFrame::len).max().unwrap_or(0);
-        let takes =
-            |port| matches!(ports.vif(port), Some(vif) if longest <= vif.longest_small_frame());
-        let fits = egress.all().all(|(port, _)| takes(port));
+        let bytes = |pick: &[u32]| {
+            let chosen = pick.iter().filter_map(|frame| small.get(*frame as usize));
+            chosen.map(SmallFrame::len).sum()
+        };
+        let fits = egress.all().all(|(port, pick)| {
+            let vif = ports.vif(port);
+            vif.is_some_and(|vif| {
+                longest <= vif.longest_small_frame() && vif.egress.affords(now_ns, || bytes(pick))
+            })
+        });
         if fits {
             for (number, pick) in egress.all() {
                 if let Some(vif) = ports.vif_mut(number) {
-                    let bytes = |frame: u32| small.get(frame as usize).map_or(0, SmallFrame::len);
-                    let pick = vif.limit.admit(now_ns, pick, admitted, bytes);
+                    vif.egress.charge(now_ns, || bytes(pick));
                     vif.send_small_frames(small, pick);
                     dirty.mark(number);
                 }

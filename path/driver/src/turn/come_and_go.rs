@@ -134,7 +134,7 @@ impl<W: Waiting> Driver<W> {
             queues.change(&mut self.switch.ports, number, &vif);
         }
         if let Some(port) = self.switch.ports.vif_mut(number) {
-            port.limit.set(vif.to_guest.as_ref());
+            port.egress.set(vif.to_guest.as_ref());
         }
         Ok(json!({ "changed": vif.conn }))
     }
@@ -169,6 +169,8 @@ impl<W: Waiting> Driver<W> {
 
     /// Takes away all that the guest of a port had. Frames for it that are held are lost.
     fn part_with(&mut self, number: usize) {
+        let now_ns = shmem::time::monotonic_ns();
+        self.switch.forget_queue(number, now_ns);
         self.switch.bridge.remove(number);
         self.switch.firewall.set(number, &[]);
         self.fairness.remove(number);

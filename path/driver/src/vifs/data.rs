@@ -3,10 +3,18 @@
 use super::queues::GuestNetback;
 use super::{Link, VifPort};
 use crate::dedicated::queue::DedicatedQueue;
+use crate::egress_queue::{Queued, Room};
+use crate::room::slots_for;
+use net::packet::segment::packets;
+use net::queue::Cause;
+use nic::frame::SNAPSHOT;
 use nic::{Caps, Frame, SmallBatch, SmallFrame};
 use runtime::ledger::{Hop, Ledger};
 use vif::netback::{Netback, Taken, ToGuest};
 use vif::ring::Watch;
+
+/// Bytes of Ethernet, IPv4 and TCP headers without options.
+const HEADERS_MIN: usize = 54;
 
 impl VifPort {
     /// Frames that the guest sent. They belong to the port until [`VifPort::done`].
@@ -93,6 +101,95 @@ impl VifPort {
             }
         });
         self.delivered(&report);
+    }
+
+    /// Sends frames to the guest, which is connected and takes them as they are, until one finds too
+    /// few posted buffers. Appends that one and those behind it to `rest`.
+    #[inline]
+    pub fn send_while_posted(
+        &mut self,
+        frames: &[Frame],
+        pick: &[u32],
+        ledger: &Ledger,
+        rest: &mut Vec<u32>,
+    ) {
+        let Some(link) = &mut self.link else { return };
+        let heard = link.queues.first_mut().heard(frames, pick);
+        let pick = heard.as_deref().unwrap_or(pick);
+        let room = &mut self.room;
+        let report = ledger.at(Hop::Netback, || match link.queues.only_mut() {
+            Some(netback) => {
+                let (report, handled) = room.to_guest_while_posted(netback, frames, pick);
+                rest.extend(pick.iter().skip(handled));
+                report
+            }
+            None => {
+                let mut all = ToGuest::default();
+                link.queues.divide(frames, pick, |queue, own| {
+                    let (report, handled) = room.to_guest_while_posted(queue, frames, own);
+                    rest.extend(own.iter().skip(handled));
+                    all.delivered += report.delivered;
+                    all.bytes += report.bytes;
+                });
+                all
+            }
+        });
+        self.delivered(&report);
+    }
+
+    /// Whether the guest has posted buffers for all of these frames.
+    pub fn has_room<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>) -> bool {
+        let Some(posted) = self.posted_room() else {
+            return false;
+        };
+        let mut left = posted.left();
+        frames.into_iter().all(|frame| {
+            let rest = left.checked_sub(posted.slots(frame));
+            left = rest.unwrap_or(left);
+            rest.is_some()
+        })
+    }
+
+    /// Takes up to `most` frames that waited and can go to the guest now, as they are or in parts.
+    pub fn take_queued(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        batch: &mut Vec<Box<Queued>>,
+        lost: &mut Vec<(Cause, Box<Queued>)>,
+    ) {
+        let mut egress = std::mem::take(&mut self.egress);
+        if let Some(mut room) = self.posted_room() {
+            while batch.len() < most
+                && let Some(queued) = egress.take(now_ns, &room, lost)
+            {
+                room.left = room.left.saturating_sub(room.slots(&queued.frame));
+                batch.push(queued);
+            }
+        }
+        self.egress = egress;
+    }
+
+    /// Buffers that the guest has posted; at most `want` are looked for.
+    pub fn posted(&mut self, want: u32) -> u32 {
+        let Some(link) = &mut self.link else { return 0 };
+        let posted = link.queues.iter_mut().map(|netback| netback.posted(want));
+        let posted = posted.min().unwrap_or(0);
+        let fatal = link.queues.iter().find_map(Netback::fatal);
+        if let Some(fatal) = fatal {
+            self.close(&fatal.to_string());
+        }
+        posted
+    }
+
+    fn posted_room(&mut self) -> Option<PostedRoom<'_>> {
+        let (left, caps) = (self.posted(u32::MAX), self.caps()?);
+        let netback = self.link.as_ref()?.queues.first();
+        Some(PostedRoom {
+            netback,
+            caps,
+            left,
+        })
     }
 
     /// The netback, for a NIC that writes to the guest's pages itself, while the guest is connected
@@ -220,6 +317,51 @@ impl VifPort {
         self.link
             .as_ref()
             .is_some_and(|link| link.queues.iter().any(Netback::has_work))
+    }
+}
+
+/// What a guest has posted, of several queues the one with least: which of them a flow goes to
+/// shows later.
+struct PostedRoom<'a> {
+    netback: &'a GuestNetback,
+    caps: Caps,
+    left: u32,
+}
+
+impl PostedRoom<'_> {
+    /// Buffers that each packet of an aggregate takes which software cuts for the guest; `None`: it
+    /// stays whole.
+    fn slots_of_packet(&self, frame: &Frame) -> Option<u32> {
+        let gso = frame.offload.gso.filter(|_| !self.caps.takes(frame))?;
+        let bytes = usize::from(gso.size) + SNAPSHOT;
+        Some(self.netback.slots_for_bytes(bytes))
+    }
+}
+
+impl Room for PostedRoom<'_> {
+    fn left(&self) -> u32 {
+        self.left
+    }
+
+    fn slots(&self, frame: &Frame) -> u32 {
+        match self.slots_of_packet(frame) {
+            Some(slots) => slots.saturating_mul(packets(frame) as u32),
+            None => slots_for(self.netback, frame),
+        }
+    }
+
+    fn bytes(&self, frame: &Frame) -> usize {
+        let size = frame.offload.gso.map_or(0, |gso| usize::from(gso.size));
+        match self.slots_of_packet(frame) {
+            Some(slots) => match (self.left / slots.max(1)) as usize {
+                0 => 0,
+                packets => packets.saturating_mul(size) + HEADERS_MIN,
+            },
+            None => match self.netback.bytes_for(self.left) {
+                bytes if bytes < SNAPSHOT + size => 0,
+                bytes => bytes,
+            },
+        }
     }
 }
 

@@ -9,7 +9,7 @@ pub mod memory;
 mod queues;
 
 use crate::dedicated::queue::DedicatedQueue;
-use crate::limit::GuestLimit;
+use crate::egress_queue::EgressQueue;
 use crate::room::Room;
 use crate::traffic::Traffic;
 use abi::{ConnId, DomId, XenbusState};
@@ -32,8 +32,8 @@ pub struct VifPort {
     pub traffic: Traffic,
     /// Frames for it that came while it was not connected.
     pub not_connected: u64,
-    /// What may go to it.
-    pub limit: GuestLimit,
+    /// Frames for it that wait, and its limit.
+    pub egress: EgressQueue,
     /// What ended the connection before, for people; empty: nothing did.
     pub trouble: String,
     conn: ConnId,
@@ -88,13 +88,13 @@ impl VifPort {
         ledger: Rc<Ledger>,
         reach: Box<dyn Reach>,
     ) -> Self {
-        let mut limit = GuestLimit::default();
-        limit.set(vif.to_guest.as_ref());
+        let mut egress = EgressQueue::default();
+        egress.set(vif.to_guest.as_ref());
         Self {
             name: port_name(vif),
             traffic: Traffic::default(),
             not_connected: 0,
-            limit,
+            egress,
             trouble: String::new(),
             conn: ConnId(vif.conn),
             mac: vif.mac,

@@ -179,7 +179,14 @@ impl Queues {
             split,
             ..
         } = held;
-        let active = port.filter(|_| phase == Phase::Active);
+        // Frames must not pass older ones that wait: they join them.
+        let waits = |port: &usize| {
+            switch
+                .ports
+                .vif(*port)
+                .is_some_and(|vif| !vif.egress.is_empty())
+        };
+        let active = port.filter(|port| phase == Phase::Active && !waits(port));
         let Some((nic, vif)) = switch.ports.nic_and_maybe_vif(self.nic, active) else {
             return 0;
         };

@@ -15,12 +15,14 @@
 //! | [`ack`] | pure acknowledgements |
 //! | [`announce`] | where an address is, told to a network |
 //! | [`checksum`] | Internet checksums |
+//! | [`ecn`] | marks of congestion in the IP header |
 //! | [`segment`] | segmentation in software |
 //! | `numbers`, `mac`, `bytes` | what the others read with |
 
 pub mod ack;
 pub mod announce;
 pub mod checksum;
+pub mod ecn;
 pub mod flow;
 pub mod segment;
 pub mod toeplitz;

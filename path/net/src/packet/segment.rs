@@ -117,6 +117,29 @@ pub fn split(frame: &Frame, bytes: usize, out: &mut Vec<Frame>) -> Result<(), Se
     template.cut_whole(frame, out)
 }
 
+/// Cuts `frame` in two that together are segmented into what it would have been itself. The first
+/// has at most `bytes` bytes, and at least one segment. Checksums are left blank.
+///
+/// # Errors
+/// See [`SegmentError`]; `TooLong` if one of the two would have no segment.
+pub fn cut(frame: &Frame, bytes: usize) -> Result<(Frame, Frame), SegmentError> {
+    let caps = Caps {
+        checksum: true,
+        ..Caps::default()
+    };
+    let template = Template::new(frame, caps)?;
+    let segments = bytes.saturating_sub(template.tcp.payload_at) / template.stride;
+    let first = segments.max(1) * template.stride;
+    if first >= template.payload() {
+        return Err(SegmentError::TooLong);
+    }
+    let mut rest = Rest::new(frame, template.tcp.payload_at);
+    let at = template.tcp.payload_at + first;
+    let first = template.part(frame, &mut rest, template.tcp.payload_at, at)?;
+    let second = template.part(frame, &mut rest, at, template.end)?;
+    Ok((first, second))
+}
+
 /// Packets that a frame is on a wire: 1 unless it is still to be segmented.
 #[must_use]
 pub fn packets(frame: &Frame) -> usize {
@@ -194,21 +217,32 @@ impl Template {
         // A frame without payload is one segment.
         let count = self.payload().div_ceil(self.stride).max(1);
         let mut rest = Rest::new(frame, self.tcp.payload_at);
-        // What of the payload lies in the snapshot is sent from there: it was perhaps looked at.
-        let private = frame.header().len();
         out.reserve(count);
         for index in 0..count {
             let from = self.tcp.payload_at + index * self.stride;
             let to = (from + self.stride).min(self.end);
-            let mut segment = self.start(from, to, private)?;
-            rest.take(to.saturating_sub(from.max(private)), &mut segment);
-            segment.token = frame.token;
-            segment.fixed_id = frame.fixed_id;
-            self.write_network(segment.header_mut(), index, to - from)?;
-            self.write_tcp(&mut segment, index, to)?;
-            out.push(segment);
+            out.push(self.part(frame, &mut rest, from, to)?);
         }
         Ok(())
+    }
+
+    /// The part of `frame` with the payload `from .. to`; `rest` has dealt out what is before it.
+    fn part(
+        &self,
+        frame: &Frame,
+        rest: &mut Rest<impl Iterator<Item = Span>>,
+        from: usize,
+        to: usize,
+    ) -> Result<Frame, SegmentError> {
+        // What of the payload lies in the snapshot is sent from there: it was perhaps looked at.
+        let private = frame.header().len();
+        let mut segment = self.start(from, to, private)?;
+        rest.take(to.saturating_sub(from.max(private)), &mut segment);
+        segment.token = frame.token;
+        segment.fixed_id = frame.fixed_id;
+        self.write_network(segment.header_mut(), from, to)?;
+        self.write_tcp(&mut segment, from, to)?;
+        Ok(segment)
     }
 
     /// A segment with its headers, and with what payload of `from .. to` lies before `private`.
@@ -228,17 +262,12 @@ impl Template {
         Ok(Frame::with_header(bytes).ok_or(ParseError::TooShort)?)
     }
 
-    fn write_network(
-        &self,
-        header: &mut [u8],
-        index: usize,
-        payload: usize,
-    ) -> Result<(), SegmentError> {
+    fn write_network(&self, header: &mut [u8], from: usize, to: usize) -> Result<(), SegmentError> {
         let at = self.network_at;
-        let length = self.tcp.payload_at + payload - at;
+        let length = self.tcp.payload_at + (to - from) - at;
         let fits = match self.network {
             Network::Ipv4(ip) => {
-                let before = index * (self.stride / usize::from(self.gso.size));
+                let before = (from - self.tcp.payload_at) / usize::from(self.gso.size);
                 let id = ip.id.wrapping_add(self.id_step.wrapping_mul(before as u16));
                 let fits = put(header, at + 2, &(length as u16).to_be_bytes())
                     && put(header, at + 4, &id.to_be_bytes())
@@ -262,17 +291,18 @@ impl Template {
         sum.folded()
     }
 
-    fn write_tcp(&self, segment: &mut Frame, index: usize, to: usize) -> Result<(), SegmentError> {
+    fn write_tcp(&self, segment: &mut Frame, from: usize, to: usize) -> Result<(), SegmentError> {
         let at = self.tcp.at;
-        let sequence = self.tcp.sequence.wrapping_add((index * self.stride) as u32);
+        let before = from - self.tcp.payload_at;
+        let sequence = self.tcp.sequence.wrapping_add(before as u32);
         let mut flags = self.tcp.flags;
         if to != self.end {
             flags &= !(flags::FIN | flags::PSH);
         }
-        if index != 0 {
+        if before != 0 {
             flags &= !flags::CWR;
         }
-        let several = to - self.tcp.payload_at - index * self.stride > usize::from(self.gso.size);
+        let several = to - from > usize::from(self.gso.size);
         segment.offload.gso = several.then_some(self.gso);
         let pseudo = self.pseudo(segment.len() - at);
         let header = segment.header_mut();

@@ -330,6 +330,19 @@ impl Frame {
         self.clear();
     }
 
+    /// Adds an owner to every buffer of the frame: it must be [recycled](Frame::recycle) once
+    /// more. Returns false, and keeps nothing, if some of its memory cannot be kept.
+    pub fn keep(&self, buffers: &mut dyn Buffers) -> bool {
+        for (kept, piece) in self.pieces.iter().enumerate() {
+            if !buffers.keep(piece.buffer) {
+                let kept = self.pieces.iter().take(kept);
+                kept.for_each(|piece| buffers.put(piece.buffer));
+                return false;
+            }
+        }
+        true
+    }
+
     /// Forgets every byte and every piece.
     #[inline]
     fn clear(&mut self) {

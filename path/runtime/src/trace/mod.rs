@@ -6,7 +6,7 @@
 mod frame;
 mod words;
 
-pub use words::{Fate, dropped_by_bridge};
+pub use words::{Fate, dropped, dropped_by_bridge};
 
 use crate::ledger::Hop;
 use nic::Frame;

@@ -105,7 +105,8 @@ impl Fate {
 }
 
 /// A drop and its reason.
-fn dropped(name: &str, meaning: &str) -> String {
+#[must_use]
+pub fn dropped(name: &str, meaning: &str) -> String {
     format!("dropped, {name}: {}", meaning.trim_end_matches('.'))
 }
 

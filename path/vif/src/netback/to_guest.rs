@@ -19,14 +19,31 @@ impl<G: Grants> Netback<G> {
     /// A frame for which too few buffers are posted is dropped ([`Drop::NoRequest`]); whether
     /// to hold frames back instead is up to the caller, who can ask [`Netback::posted`].
     pub fn to_guest(&mut self, frames: &[Frame], pick: &[u32]) -> ToGuest {
+        self.give(frames, pick, false).0
+    }
+
+    /// [`Netback::to_guest`] until a frame finds too few posted buffers. Returns, too, how many of
+    /// `pick` were handled; the others are as they were.
+    pub fn to_guest_while_posted(&mut self, frames: &[Frame], pick: &[u32]) -> (ToGuest, usize) {
+        self.give(frames, pick, true)
+    }
+
+    #[inline]
+    fn give(&mut self, frames: &[Frame], pick: &[u32], stops: bool) -> (ToGuest, usize) {
         let mut report = ToGuest::default();
-        for &index in pick {
+        let mut handled = pick.len();
+        for (at, &index) in pick.iter().enumerate() {
             let Some(frame) = frames.get(index as usize) else {
                 continue;
             };
-            if let Err(reason) = self.plan(index, frame) {
-                // An aggregate is as many packets as somebody has to send again.
-                report.drops.add(reason, packets(frame) as u64);
+            match self.plan(index, frame) {
+                Ok(()) => {}
+                Err(Drop::NoRequest) if stops => {
+                    handled = at;
+                    break;
+                }
+                // An aggregate is as many packets as its sender has to send again.
+                Err(reason) => report.drops.add(reason, packets(frame) as u64),
             }
         }
         if !self.copies.list.is_empty() {
@@ -34,7 +51,7 @@ impl<G: Grants> Netback<G> {
         }
         self.refuse_failed(&mut report);
         self.respond(&report);
-        report
+        (report, handled)
     }
 
     /// Those of `pick` that the guest wants to hear, where that is not all of them; the others are
@@ -60,10 +77,14 @@ impl<G: Grants> Netback<G> {
     /// How many buffers a frame takes, the one for an extra info included.
     #[must_use]
     pub fn slots_for(&self, frame: &Frame) -> u32 {
-        let data = frame
-            .len()
-            .div_ceil(usize::from(self.terms.rx_buffer).max(1)) as u32;
-        data.max(1) + u32::from(self.extra(frame).is_some())
+        self.slots_for_bytes(frame.len()) + u32::from(self.extra(frame).is_some())
+    }
+
+    /// How many buffers this many bytes of a frame take.
+    #[must_use]
+    pub fn slots_for_bytes(&self, bytes: usize) -> u32 {
+        let data = bytes.div_ceil(usize::from(self.terms.rx_buffer).max(1)) as u32;
+        data.max(1)
     }
 
     /// What takes a request of its own to say about a frame (NETIF-6).

@@ -1,0 +1,387 @@
+use super::*;
+use crate::fast_path::FastPath;
+use crate::testing::{Machine, frame, mac};
+use abi::PAGE;
+use nic::{BufferId, Piece};
+use proptest::prelude::*;
+use shmem::Area;
+use std::slice;
+use std::sync::OnceLock;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// The longest frame: 64 KB of IP, and Ethernet.
+const LONGEST: u32 = 65_549;
+
+fn limit(bytes_per_s: u64, burst_bytes: u32) -> EgressQueue {
+    let mut queue = EgressQueue::default();
+    queue.set(Some(&Limit {
+        rate_mbps: bytes_per_s as f64 / BYTES_PER_S_PER_MBPS,
+        burst_bytes,
+    }));
+    queue
+}
+
+/// A guest with receive buffers for everything.
+struct Plenty;
+
+impl Room for Plenty {
+    fn left(&self) -> u32 {
+        u32::MAX
+    }
+
+    fn slots(&self, _: &Frame) -> u32 {
+        1
+    }
+
+    fn bytes(&self, _: &Frame) -> usize {
+        usize::MAX
+    }
+}
+
+/// A frame of this length that waits.
+fn queued(bytes: u32) -> Box<Queued> {
+    static MEMORY: OnceLock<Area> = OnceLock::new();
+    let area = MEMORY.get_or_init(|| Area::anonymous(32 * PAGE).unwrap());
+    let span = area.at(0, bytes as usize).unwrap();
+    let piece = Piece {
+        span,
+        buffer: BufferId::NONE,
+    };
+    Box::new(Queued {
+        frame: Frame::new(piece, bytes as usize).unwrap(),
+        whole: None,
+        owner: Queued::COPIED,
+        units: 1,
+    })
+}
+
+/// Bytes of what goes on at this moment, behind frames that come now.
+fn offer(queue: &mut EgressQueue, now_ns: u64, frames: &[u32]) -> u64 {
+    for bytes in frames {
+        queue.push(queued(*bytes), 0, now_ns);
+    }
+    let mut lost = Vec::new();
+    queue.expire(now_ns, &mut lost);
+    let mut bytes = 0;
+    while let Some(queued) = queue.take(now_ns, &Plenty, &mut lost) {
+        bytes += queued.frame.len() as u64;
+    }
+    for (cause, queued) in lost {
+        queue.drops.count(cause, &queued.frame);
+    }
+    bytes
+}
+
+/// Packets that were dropped.
+fn dropped(queue: &EgressQueue) -> u64 {
+    queue.drops.reasons().iter().map(|(.., count)| count).sum()
+}
+
+/// What may pass within `ns` at the most.
+fn most(bytes_per_s: u64, burst: u32, ns: u64) -> u128 {
+    let accrued = u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND_NS);
+    // A part of a byte may have been in the bucket at the beginning.
+    accrued + u128::from(burst) + 1
+}
+
+/// A batch at a time, and how long after the one before it.
+fn batches() -> impl Strategy<Value = Vec<(u64, Vec<u32>)>> {
+    let waits = prop_oneof![0u64..1000, 0u64..20_000_000, 0u64..3 * SECOND_NS];
+    let frames = prop::collection::vec(14..LONGEST, 0..20);
+    prop::collection::vec((waits, frames), 1..60)
+}
+
+proptest! {
+    #[test]
+    fn eq_6_no_window_has_more_than_its_time_and_a_burst(
+        bytes_per_s in 1_000u64..2_000_000_000,
+        burst in 1u32..1_000_000,
+        batches in batches(),
+    ) {
+        let mut limit = limit(bytes_per_s, burst);
+        let (mut now, mut passed, mut offered) = (5, Vec::new(), 0);
+        for (wait, frames) in &batches {
+            now += wait;
+            passed.push((now, offer(&mut limit, now, frames)));
+            offered += frames.len() as u64;
+        }
+        for (first, (begin, _)) in passed.iter().enumerate() {
+            let mut sum = 0;
+            for (end, bytes) in &passed[first..] {
+                sum += u128::from(*bytes);
+                let most = most(bytes_per_s, burst.max(LONGEST), end - begin);
+                prop_assert!(sum <= most, "{sum} of {most}");
+            }
+        }
+        prop_assert!(dropped(&limit) <= offered);
+    }
+
+    /// Of frames that come faster than the rate as many pass as it has room for.
+    #[test]
+    fn the_rate_is_reached(
+        bytes_per_s in 10_000u64..1_000_000_000,
+        burst in LONGEST..1_000_000,
+        bytes in 60u32..LONGEST,
+        over in 2u64..10,
+    ) {
+        let mut limit = limit(bytes_per_s, burst);
+        let gap = (u64::from(bytes) * SECOND_NS / bytes_per_s / over).max(1);
+        let (mut passed, frames) = (0, 2_000);
+        for n in 0..frames {
+            passed += u128::from(offer(&mut limit, n * gap, &[bytes]));
+        }
+        let accrued = most(bytes_per_s, 0, (frames - 1) * gap);
+        prop_assert!(passed + 2 >= accrued, "{passed} of {accrued}");
+    }
+
+    /// However long nothing came, a burst may pass, and no more than that; whatever came before
+    /// is forgotten.
+    #[test]
+    fn a_pause_leaves_neither_debt_nor_more_than_a_burst(
+        bytes_per_s in 1_000u64..1_000_000_000,
+        burst in LONGEST..1_000_000,
+        batches in batches(),
+        pause_s in 2_000u64..1_000_000_000,
+    ) {
+        let mut limit = limit(bytes_per_s, burst);
+        let mut now = 0;
+        for (wait, frames) in &batches {
+            now += wait;
+            offer(&mut limit, now, frames);
+        }
+        limit.drain().for_each(drop);
+        now += pause_s * SECOND_NS;
+        let mut left = burst;
+        let mut frames = Vec::new();
+        while left > 0 {
+            let bytes = left.min(LONGEST);
+            frames.push(bytes);
+            left -= bytes;
+        }
+        frames.push(14);
+        let passed = offer(&mut limit, now, &frames);
+        prop_assert_eq!(passed, u64::from(burst));
+    }
+
+    /// A clock that jumps, forward or back, lets no more than a burst pass at once.
+    #[test]
+    fn times_may_jump(
+        bytes_per_s in 1_000u64..1_000_000_000,
+        burst in LONGEST..1_000_000,
+        times in prop::collection::vec(any::<u64>(), 1..50),
+    ) {
+        let mut limit = limit(bytes_per_s, burst);
+        for at in times {
+            let bytes = offer(&mut limit, at, &[LONGEST; 40]);
+            prop_assert!(bytes <= burst.into());
+        }
+    }
+}
+
+#[test]
+fn what_waits_goes_on_when_the_limit_ends() {
+    let mut limit = limit(1, 100);
+    assert_eq!(offer(&mut limit, 0, &[60, 60, 40]), 60, "in order");
+    limit.set(None);
+    assert_eq!(
+        offer(&mut limit, 0, &[LONGEST]),
+        60 + 40 + u64::from(LONGEST)
+    );
+    assert!(limit.is_open() && dropped(&limit) == 0);
+}
+
+#[test]
+fn eq_5_what_waited_for_half_a_second_is_dropped() {
+    let mut limit = limit(1, 100);
+    assert_eq!(offer(&mut limit, 0, &[100, 60]), 100);
+    let due_ns = limit.due_ns(0).unwrap();
+    assert_eq!(due_ns, LONGEST_NS, "sooner than the tokens");
+    offer(&mut limit, due_ns - 1, &[]);
+    assert!(!limit.is_empty());
+    offer(&mut limit, due_ns, &[]);
+    assert!(limit.is_empty() && limit.drops.late == 1);
+    assert_eq!(limit.due_ns(due_ns), None);
+}
+
+#[test]
+fn a_rate_is_never_nothing() {
+    for (mbps, bytes) in [
+        (1e-9, 1),
+        (0.008, 1000),
+        (8.0, 1_000_000),
+        (1e9, 125_000_000_000_000),
+    ] {
+        assert_eq!(bytes_per_s(mbps), bytes);
+    }
+    let mut limit = limit(0, 1);
+    assert_eq!(
+        offer(&mut limit, 0, &[60]),
+        60,
+        "longer than the burst: a debt"
+    );
+    assert!(!limit.affords(59 * SECOND_NS, || 60));
+    assert_eq!(offer(&mut limit, 60 * SECOND_NS, &[60]), 60);
+}
+
+/// A machine of three guests, the second of which has a limit: 10 000 bytes a second, 3000 at once.
+fn machine() -> Machine {
+    let mut machine = Machine::new(3);
+    let limit = Limit {
+        rate_mbps: 0.08,
+        burst_bytes: 3000,
+    };
+    let port = machine.switch.ports.vif_mut(1).unwrap();
+    port.egress.set(Some(&limit));
+    machine
+}
+
+const MS: u64 = 1_000_000;
+
+#[test]
+fn what_is_above_the_rate_waits_and_delays_no_other() {
+    let mut machine = machine();
+    let free = machine.guests[0].front.buffers().available();
+    let to = |n: usize| -> Vec<_> {
+        let frames = (0..5).map(|number| frame(mac(n), mac(0), 1000, number));
+        frames.collect()
+    };
+    for sent in to(1).iter().zip(&to(2)) {
+        machine.send(0, sent.0);
+        machine.send(0, sent.1);
+    }
+    assert_eq!(machine.carry(0).packets, 10);
+    assert_eq!(machine.received(1), to(1)[..3]);
+    assert_eq!(machine.received(2), to(2));
+    // The sender has its pages back.
+    machine.guests[0].front.reap().unwrap();
+    assert_eq!(machine.guests[0].front.buffers().available(), free);
+    let queue = &machine.port(1).egress;
+    assert_eq!(
+        (queue.units(), queue.stat()["bytes"].as_u64()),
+        (2, Some(2000))
+    );
+    assert_eq!(queue.due_ns(0), Some(100 * MS), "a thousand bytes");
+    machine.drain(99 * MS);
+    assert!(machine.received(1).is_empty());
+    machine.drain(100 * MS);
+    assert_eq!(machine.received(1), to(1)[3..4]);
+    machine.drain(200 * MS);
+    assert_eq!(machine.received(1), to(1)[4..]);
+    assert!(machine.switch.queueing.is_empty());
+    assert_eq!(machine.port(1).traffic.out_packets, 5);
+    // What it sends itself is not limited.
+    let sent: Vec<_> = (0..9).map(|n| frame(mac(2), mac(1), 1400, n)).collect();
+    sent.iter().for_each(|bytes| machine.send(1, bytes));
+    assert_eq!(machine.carry(1).packets, 9);
+    assert_eq!(machine.received(2), sent);
+}
+
+/// Both paths take from the same bucket, and frames of both keep their order.
+#[test]
+fn small_frames_wait_for_the_rate_behind_each_other() {
+    let (mut machine, mut fast) = (machine(), FastPath::default());
+    let small: Vec<_> = (0..35).map(|n| frame(mac(1), mac(0), 100, n)).collect();
+    let other = frame(mac(2), mac(0), 100, 9);
+    small[..20].iter().for_each(|bytes| machine.send(0, bytes));
+    machine.send(0, &other);
+    assert!(fast.carry(&mut machine.switch, 0, 0, 64).is_some());
+    machine.publish();
+    assert_eq!(machine.received(1), small[..20]);
+    assert_eq!(machine.received(2), slice::from_ref(&other));
+    small[20..].iter().for_each(|bytes| machine.send(0, bytes));
+    machine.send(0, &other);
+    fast.carry(&mut machine.switch, 0, 0, 64);
+    machine.publish();
+    assert_eq!(machine.received(1), small[20..30]);
+    assert_eq!(machine.received(2), [other]);
+    let more = frame(mac(1), mac(0), 100, 99);
+    machine.send(0, &more);
+    fast.carry(&mut machine.switch, 0, 60 * MS, 64);
+    machine.carry_at(0, 60 * MS);
+    let mut all = small[30..].to_vec();
+    all.push(more);
+    assert_eq!(machine.received(1), all);
+    assert_eq!(dropped(&machine.port(1).egress), 0);
+}
+
+/// A TCP aggregate with `payload` bytes in packets of 1000 each, for the limited guest.
+fn aggregate(payload: usize) -> (Vec<u8>, nic::Offload) {
+    let mut tcp = vif::testing::ipv4_tcp(payload, 1);
+    tcp[..6].copy_from_slice(&mac(1));
+    tcp[6..12].copy_from_slice(&mac(0));
+    tcp[47] = 0x10;
+    let offload = nic::Offload {
+        checksum: nic::Checksum::Blank {
+            start: 34,
+            offset: 16,
+        },
+        gso: Some(nic::Gso {
+            kind: nic::GsoKind::Tcp4,
+            size: 1000,
+        }),
+    };
+    (tcp, offload)
+}
+
+/// An aggregate is one frame with one header, however many packets it is worth.
+#[test]
+fn an_aggregate_counts_once() {
+    let mut machine = machine();
+    let (tcp, offload) = aggregate(2900);
+    assert!(machine.guests[0].send(&tcp, offload));
+    assert!(machine.guests[0].send(&tcp, offload));
+    machine.carry(0);
+    assert_eq!(machine.port(1).traffic.out_bytes, tcp.len() as u64);
+    assert_eq!(machine.port(1).egress.stat()["bytes"], tcp.len() as u64);
+}
+
+/// One above the burst is cut: it must not empty the bucket for long.
+#[test]
+fn an_aggregate_is_cut_to_the_burst() {
+    let mut machine = machine();
+    let (tcp, offload) = aggregate(7500);
+    assert!(machine.guests[0].send(&tcp, offload));
+    machine.carry(0);
+    let mut lengths = vec![machine.received(1)];
+    for ms in 1..500 {
+        machine.drain(ms * MS);
+        lengths.push(machine.received(1));
+    }
+    let lengths: Vec<usize> = lengths.concat().iter().map(Vec::len).collect();
+    assert_eq!(lengths, [54 + 2000, 54 + 2000, 54 + 2000, 54 + 1500]);
+    assert_eq!(dropped(&machine.port(1).egress), 0);
+}
+
+/// What is followed or captured is told of its wait and of its end.
+#[test]
+fn a_frame_that_waits_has_a_fate() {
+    let mut machine = machine();
+    let bytes = frame(mac(1), mac(0), 2900, 1);
+    machine.send(0, &bytes);
+    machine.carry(0);
+    let asked = crate::capture::Asked {
+        id: 1,
+        of: "g1",
+        snaplen: 100,
+    };
+    let seen = |machine: &mut Machine| machine.switch.capture.request(asked, 0).unwrap();
+    seen(&mut machine);
+    machine.switch.trace.request();
+    machine.send(0, &bytes);
+    machine.send(0, &bytes);
+    machine.carry(0);
+    assert!(seen(&mut machine)["frames"].as_array().unwrap().is_empty());
+    let trace = machine.switch.trace.request().to_string();
+    assert!(trace.contains("waits in the queue towards g1"), "{trace}");
+    machine.drain(300 * MS);
+    let told = seen(&mut machine);
+    assert_eq!(
+        told["frames"][0]["dropped"],
+        serde_json::Value::Null,
+        "{told}"
+    );
+    machine.drain(500 * MS);
+    let told = seen(&mut machine);
+    let why = "dropped, queue_late: It waited for 0.5 s in the queue towards the guest";
+    assert_eq!(told["frames"][0]["dropped"], why, "{told}");
+}

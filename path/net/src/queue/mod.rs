@@ -1,0 +1,355 @@
+//! A bounded queue with active queue management: FQ-CoDel (RFC 8290) over packets of any kind.
+//!
+//! Flows are served by deficit round robin, new flows first, and [`codel`] signals each flow whose
+//! queue stands: by an ECN mark where the packet takes one, otherwise by a drop. The queue knows no
+//! clock and no memory: the caller passes the time in, bounds what it pushes, and drops from the
+//! [longest flow](FairQueue::drop_from_longest) to make room.
+//!
+//! Every packet that is pushed leaves the queue once: by [`FairQueue::pop`], or through the `lost`
+//! callback together with the [`Cause`].
+
+pub mod codel;
+
+use codel::{Codel, Params};
+use std::collections::VecDeque;
+
+/// Flows that are told apart. Those with equal hashes modulo this share a flow.
+pub const FLOWS: usize = 32;
+/// Bytes that a flow may send in its turn: a full packet.
+const QUANTUM: i64 = codel::MTU_BYTES as i64;
+/// Places of an empty flow that are kept.
+const KEPT: usize = 16;
+
+/// What is queued.
+pub trait Packet: Sized {
+    /// Its bytes.
+    fn bytes(&self) -> u64;
+    /// Units of the memory that it holds.
+    fn units(&self) -> usize;
+    /// Sets the ECN mark *congestion experienced*; false: its sender does not know of ECN.
+    fn mark(&mut self) -> bool;
+    /// Cuts off what a single drop costs, if the packet is an aggregate of several.
+    fn shed(&mut self) -> Option<Self>;
+}
+
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// There was no room.
+    Full,
+    /// Congestion is signalled to its sender: by CoDel, or early because room is running out.
+    Codel,
+    /// It waited for too long.
+    Late,
+}
+
+#[derive(Debug)]
+struct Entry<P> {
+    packet: P,
+    since_ns: u64,
+}
+
+#[derive(Debug)]
+struct Flow<P> {
+    packets: VecDeque<Entry<P>>,
+    bytes: u64,
+    deficit: i64,
+    codel: Codel,
+    /// Whether it stands in one of the lists.
+    listed: bool,
+}
+
+impl<P> Default for Flow<P> {
+    fn default() -> Self {
+        Self {
+            packets: VecDeque::new(),
+            bytes: 0,
+            deficit: 0,
+            codel: Codel::default(),
+            listed: false,
+        }
+    }
+}
+
+impl<P: Packet> Flow<P> {
+    fn pop(&mut self) -> Option<Entry<P>> {
+        let entry = self.packets.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(entry.packet.bytes());
+        let (len, room) = (self.packets.len(), self.packets.capacity());
+        if room > KEPT && len < room / 4 {
+            self.packets.shrink_to(KEPT.max(2 * len));
+        }
+        Some(entry)
+    }
+}
+
+/// The queue.
+#[derive(Debug)]
+pub struct FairQueue<P> {
+    /// Empty until the first packet.
+    flows: Vec<Flow<P>>,
+    /// Flows that have just begun, and all others with packets.
+    new: VecDeque<usize>,
+    old: VecDeque<usize>,
+    /// The packet that is sent next.
+    head: Option<Entry<P>>,
+    packets: usize,
+    bytes: u64,
+    units: usize,
+    /// Packets that got an ECN mark.
+    marked: u64,
+}
+
+impl<P> Default for FairQueue<P> {
+    fn default() -> Self {
+        Self {
+            flows: Vec::new(),
+            new: VecDeque::new(),
+            old: VecDeque::new(),
+            head: None,
+            packets: 0,
+            bytes: 0,
+            units: 0,
+            marked: 0,
+        }
+    }
+}
+
+impl<P> FairQueue<P> {
+    /// Whether nothing is queued.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
+    /// Packets in the queue.
+    #[must_use]
+    pub fn packets(&self) -> usize {
+        self.packets
+    }
+
+    /// Their bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Units of memory that they hold.
+    #[must_use]
+    pub fn units(&self) -> usize {
+        self.units
+    }
+
+    /// Packets that got an ECN mark so far.
+    #[must_use]
+    pub fn marked(&self) -> u64 {
+        self.marked
+    }
+}
+
+impl<P: Packet> FairQueue<P> {
+    /// Appends a packet to the flow with this hash.
+    pub fn push(&mut self, packet: P, hash: u32, now_ns: u64) {
+        if self.flows.is_empty() {
+            self.flows.resize_with(FLOWS, Flow::default);
+        }
+        let number = hash as usize % FLOWS;
+        let Some(flow) = self.flows.get_mut(number) else {
+            return;
+        };
+        self.packets += 1;
+        self.bytes += packet.bytes();
+        self.units += packet.units();
+        flow.bytes += packet.bytes();
+        flow.packets.push_back(Entry {
+            packet,
+            since_ns: now_ns,
+        });
+        if !flow.listed {
+            flow.listed = true;
+            flow.deficit = QUANTUM;
+            self.new.push_back(number);
+        }
+    }
+
+    /// Returns the packet that [`FairQueue::pop`] takes next. CoDel judges it first: what it drops
+    /// goes to `lost`.
+    pub fn head(
+        &mut self,
+        params: Params,
+        now_ns: u64,
+        mut lost: impl FnMut(Cause, P),
+    ) -> Option<&mut P> {
+        while self.head.is_none() {
+            let number = self.next_flow()?;
+            let Some(flow) = self.flows.get_mut(number) else {
+                continue;
+            };
+            let left_bytes = flow.bytes;
+            let Some(mut entry) = flow.pop() else {
+                continue;
+            };
+            let sojourn_ns = now_ns.saturating_sub(entry.since_ns);
+            if flow.codel.signals(params, now_ns, sojourn_ns, left_bytes) {
+                if entry.packet.mark() {
+                    self.marked += 1;
+                } else {
+                    let before = (entry.packet.bytes(), entry.packet.units());
+                    let Some(part) = entry.packet.shed() else {
+                        self.forget(before);
+                        lost(Cause::Codel, entry.packet);
+                        continue;
+                    };
+                    self.bytes = self.bytes.saturating_sub(before.0) + entry.packet.bytes();
+                    self.units = self.units.saturating_sub(before.1) + entry.packet.units();
+                    lost(Cause::Codel, part);
+                }
+            }
+            if let Some(flow) = self.flows.get_mut(number) {
+                flow.deficit -= i64::try_from(entry.packet.bytes()).unwrap_or(i64::MAX);
+            }
+            self.head = Some(entry);
+        }
+        self.head.as_mut().map(|entry| &mut entry.packet)
+    }
+
+    /// Takes the packet that [`FairQueue::head`] has shown last.
+    pub fn pop(&mut self) -> Option<P> {
+        let packet = self.head.take()?.packet;
+        self.forget((packet.bytes(), packet.units()));
+        Some(packet)
+    }
+
+    /// Splits the head: `cut` takes a part off it, which is returned, and leaves the rest there.
+    /// `None` if `cut` refuses.
+    pub fn cut_head(&mut self, cut: impl FnOnce(&mut P) -> Option<P>) -> Option<P> {
+        let entry = self.head.as_mut()?;
+        let before = (entry.packet.bytes(), entry.packet.units());
+        let part = cut(&mut entry.packet)?;
+        self.bytes = self.bytes.saturating_sub(before.0) + entry.packet.bytes();
+        self.units = self.units.saturating_sub(before.1) + entry.packet.units();
+        Some(part)
+    }
+
+    /// Drops the oldest packet of the flow with the most bytes; false: nothing is queued.
+    pub fn drop_from_longest(&mut self, mut lost: impl FnMut(Cause, P)) -> bool {
+        let longest = self.flows.iter_mut().max_by_key(|flow| flow.bytes);
+        let entry = longest.and_then(Flow::pop).or_else(|| self.head.take());
+        let Some(Entry { packet, .. }) = entry else {
+            return false;
+        };
+        self.forget((packet.bytes(), packet.units()));
+        lost(Cause::Full, packet);
+        true
+    }
+
+    /// Marks the oldest packet of the flow with the most bytes, or drops one packet of it: an early
+    /// signal to its sender that room is running out.
+    pub fn signal_longest(&mut self, mut lost: impl FnMut(Cause, P)) {
+        let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.bytes) else {
+            return;
+        };
+        let Some(entry) = flow.packets.front_mut() else {
+            return;
+        };
+        if entry.packet.mark() {
+            self.marked += 1;
+            return;
+        }
+        let before = (entry.packet.bytes(), entry.packet.units());
+        if let Some(part) = entry.packet.shed() {
+            let after = (entry.packet.bytes(), entry.packet.units());
+            flow.bytes = flow.bytes.saturating_sub(before.0) + after.0;
+            self.bytes = self.bytes.saturating_sub(before.0) + after.0;
+            self.units = self.units.saturating_sub(before.1) + after.1;
+            lost(Cause::Codel, part);
+        } else if let Some(entry) = flow.pop() {
+            self.forget(before);
+            lost(Cause::Codel, entry.packet);
+        }
+    }
+
+    /// Drops every packet that has waited since before `before_ns`.
+    pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(Cause, P)) {
+        let is_late = |entry: &Entry<P>| entry.since_ns < before_ns;
+        if let Some(entry) = self.head.take_if(|entry| is_late(entry)) {
+            self.forget((entry.packet.bytes(), entry.packet.units()));
+            lost(Cause::Late, entry.packet);
+        }
+        for number in 0..self.flows.len() {
+            while let Some(flow) = self.flows.get_mut(number)
+                && flow.packets.front().is_some_and(is_late)
+                && let Some(entry) = flow.pop()
+            {
+                self.forget((entry.packet.bytes(), entry.packet.units()));
+                lost(Cause::Late, entry.packet);
+            }
+        }
+    }
+
+    /// Returns when the oldest packet was pushed.
+    #[must_use]
+    pub fn oldest_ns(&self) -> Option<u64> {
+        let fronts = self.flows.iter().filter_map(|flow| flow.packets.front());
+        let all = fronts.chain(&self.head);
+        all.map(|entry| entry.since_ns).min()
+    }
+
+    /// Takes everything out.
+    pub fn drain(&mut self) -> impl Iterator<Item = P> {
+        let Self { flows, head, .. } = std::mem::replace(
+            self,
+            Self {
+                marked: self.marked,
+                ..Self::default()
+            },
+        );
+        let queued = flows.into_iter().flat_map(|flow| flow.packets);
+        head.into_iter().chain(queued).map(|entry| entry.packet)
+    }
+
+    /// Chooses the flow to send from: it has packets and a deficit above zero.
+    fn next_flow(&mut self) -> Option<usize> {
+        loop {
+            let is_new = !self.new.is_empty();
+            let list = if is_new { &mut self.new } else { &mut self.old };
+            let number = *list.front()?;
+            let Some(flow) = self.flows.get_mut(number) else {
+                list.pop_front();
+                continue;
+            };
+            if flow.packets.is_empty() {
+                list.pop_front();
+                flow.codel.emptied();
+                // A flow that comes back at once must not be new again (RFC 8290, 4.2).
+                if is_new && !self.old.is_empty() {
+                    self.old.push_back(number);
+                } else {
+                    flow.listed = false;
+                }
+                continue;
+            }
+            if flow.deficit > 0 {
+                return Some(number);
+            }
+            list.pop_front();
+            let is_alone = self.new.is_empty() && self.old.is_empty();
+            flow.deficit = match is_alone {
+                // Nobody waits for its debt to be paid.
+                true => QUANTUM,
+                false => flow.deficit + QUANTUM,
+            };
+            self.old.push_back(number);
+        }
+    }
+
+    fn forget(&mut self, (bytes, units): (u64, usize)) {
+        self.packets = self.packets.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.units = self.units.saturating_sub(units);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+use super::*;
+use proptest::prelude::*;
+
+/// A packet of `left` segments of 1000 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sent {
+    flow: u32,
+    number: u64,
+    left: u64,
+    ect: bool,
+    marked: bool,
+}
+
+impl Packet for Sent {
+    fn bytes(&self) -> u64 {
+        self.left * 1000
+    }
+
+    fn units(&self) -> usize {
+        self.left as usize
+    }
+
+    fn mark(&mut self) -> bool {
+        self.marked = self.ect;
+        self.ect
+    }
+
+    fn shed(&mut self) -> Option<Self> {
+        self.cut(1)
+    }
+}
+
+impl Sent {
+    fn cut(&mut self, segments: u64) -> Option<Self> {
+        let rest = self.left.checked_sub(segments).filter(|rest| *rest > 0)?;
+        let part = Self {
+            left: segments,
+            ..self.clone()
+        };
+        self.left = rest;
+        Some(part)
+    }
+}
+
+fn sent(flow: u32, number: u64, left: u64) -> Sent {
+    Sent {
+        flow,
+        number,
+        left,
+        ect: false,
+        marked: false,
+    }
+}
+
+const MS: u64 = 1_000_000;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push { flow: u32, left: u64, ect: bool },
+    Pop,
+    Cut,
+    DropFromLongest,
+    SignalLongest,
+    Expire { age_ms: u64 },
+    Wait { ms: u64 },
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let push = (0..40_u32, 1..45_u64, any::<bool>());
+    let op = prop_oneof![
+        8 => push.prop_map(|(flow, left, ect)| Op::Push { flow, left, ect }),
+        6 => Just(Op::Pop),
+        1 => Just(Op::Cut),
+        1 => Just(Op::DropFromLongest),
+        1 => Just(Op::SignalLongest),
+        1 => (0..300_u64).prop_map(|age_ms| Op::Expire { age_ms }),
+        3 => (0..60_u64).prop_map(|ms| Op::Wait { ms }),
+    ];
+    prop::collection::vec(op, 0..400)
+}
+
+proptest! {
+    /// Every segment leaves the queue once, in the order of its flow, and the sums are those of
+    /// what is queued.
+    #[test]
+    fn eq_1_nothing_is_lost_uncounted_or_reordered(ops in ops()) {
+        let mut queue = FairQueue::default();
+        let (mut pushed, mut popped, mut lost) = (0, 0, 0);
+        let mut latest = vec![0; 40];
+        let (mut now, mut number) = (0, 0);
+        for op in ops {
+            let mut drop = |_, packet: Sent| lost += packet.left;
+            match op {
+                Op::Push { flow, left, ect } => {
+                    number += 1;
+                    pushed += left;
+                    queue.push(Sent { ect, ..sent(flow, number, left) }, flow, now);
+                }
+                Op::Pop => {
+                    let next = queue.head(Params::default(), now, drop).cloned();
+                    let packet = queue.pop();
+                    prop_assert_eq!(&next, &packet);
+                    if let Some(packet) = packet {
+                        let latest = &mut latest[packet.flow as usize];
+                        prop_assert!(packet.number >= *latest, "reordered");
+                        *latest = packet.number;
+                        popped += packet.left;
+                        prop_assert!(packet.ect || !packet.marked);
+                    }
+                }
+                Op::Cut => {
+                    queue.head(Params::default(), now, drop);
+                    if let Some(part) = queue.cut_head(|head| head.cut(3)) {
+                        latest[part.flow as usize] = part.number;
+                        popped += part.left;
+                    }
+                }
+                Op::DropFromLongest => {
+                    let some = !queue.is_empty();
+                    prop_assert_eq!(queue.drop_from_longest(drop), some);
+                }
+                Op::SignalLongest => queue.signal_longest(drop),
+                Op::Expire { age_ms } => {
+                    let before = now.saturating_sub(age_ms * MS);
+                    queue.expire(before, drop);
+                    prop_assert!(queue.oldest_ns().is_none_or(|oldest| oldest >= before));
+                }
+                Op::Wait { ms } => now += ms * MS,
+            }
+            let left = pushed - popped - lost;
+            prop_assert_eq!(queue.bytes(), left * 1000);
+            prop_assert_eq!(queue.units(), left as usize);
+            prop_assert_eq!(queue.is_empty(), left == 0);
+        }
+        let rest: u64 = queue.drain().map(|packet| packet.left).sum();
+        prop_assert_eq!(pushed, popped + lost + rest);
+        prop_assert!(queue.is_empty() && queue.oldest_ns().is_none() && queue.pop().is_none());
+    }
+
+    /// Of flows that always have packets none gets more than a packet ahead of another.
+    #[test]
+    fn eq_2_flows_share_by_bytes(sizes in prop::collection::vec(1..45_u64, 2..8)) {
+        let mut queue = FairQueue::default();
+        let params = Params { target_ns: u64::MAX, ..Params::default() };
+        let mut got = vec![0; sizes.len()];
+        for _ in 0..4000 {
+            for (flow, left) in sizes.iter().enumerate() {
+                if got[flow] == 0 || queue.packets() < 64 * sizes.len() {
+                    queue.push(sent(flow as u32, 0, *left), flow as u32, 0);
+                }
+            }
+            queue.head(params, 0, |_, _| ());
+            let packet = queue.pop().unwrap();
+            got[packet.flow as usize] += packet.bytes();
+        }
+        let (least, most) = (got.iter().min().unwrap(), got.iter().max().unwrap());
+        prop_assert!(most - least <= 2 * 45_000 + 2 * 1514, "{got:?}");
+    }
+}
+
+#[test]
+fn eq_2_a_sparse_flow_passes_a_standing_queue() {
+    let mut queue = FairQueue::default();
+    (0..100).for_each(|number| queue.push(sent(1, number, 1), 1, 0));
+    queue.head(Params::default(), 0, |_, _| ());
+    queue.pop().unwrap();
+    queue.head(Params::default(), 0, |_, _| ());
+    queue.push(sent(2, 0, 1), 2, 0);
+    let mut flows = Vec::new();
+    for _ in 0..4 {
+        queue.head(Params::default(), 0, |_, _| ());
+        flows.push(queue.pop().unwrap().flow);
+    }
+    assert!(flows.contains(&2), "{flows:?}");
+}
+
+#[test]
+fn eq_3_a_marked_packet_is_not_dropped() {
+    for ect in [true, false] {
+        let mut queue = FairQueue::default();
+        (0..50).for_each(|number| {
+            queue.push(
+                Sent {
+                    ect,
+                    ..sent(1, number, 2)
+                },
+                1,
+                0,
+            )
+        });
+        let (mut lost, mut marked) = (0, 0);
+        for now in 0..50 {
+            queue.head(Params::default(), (100 + 10 * now) * MS, |cause, packet| {
+                assert_eq!((cause, packet.left), (Cause::Codel, 1), "one packet of two");
+                lost += 1;
+            });
+            marked += u64::from(queue.pop().unwrap().marked);
+        }
+        assert_eq!((lost > 3, marked > 3), (!ect, ect));
+        assert_eq!(queue.marked(), marked);
+    }
+}
+
+#[test]
+fn eq_1_the_longest_flow_pays_for_room() {
+    let mut queue = FairQueue::default();
+    queue.push(sent(1, 1, 1), 1, 0);
+    (0..9).for_each(|number| queue.push(sent(2, number, 1), 2, 0));
+    let mut dropped = Vec::new();
+    for _ in 0..8 {
+        queue.drop_from_longest(|cause, packet| {
+            assert_eq!(cause, Cause::Full);
+            dropped.push((packet.flow, packet.number));
+        });
+    }
+    assert_eq!(
+        dropped,
+        (0..8).map(|number| (2, number)).collect::<Vec<_>>()
+    );
+}
