@@ -157,6 +157,8 @@ const BPF_COMMANDS: &[u64] = &[
 pub(crate) const DEVICES: &[Call] = &calls! {
     // The TAP driver, and settings of network namespaces: Landlock knows the paths.
     SYS_openat When::Always;
+    // Whether a file is a namespace.
+    SYS_fstatfs When::Always;
     // Netlink, ethtool's requests, sockets for XDP.
     SYS_socket When::OneOf(0, FAMILIES);
     SYS_bind When::Always;

@@ -72,7 +72,8 @@ fn the_manager_has_the_rights_of_its_table() {
 #[rustfmt::skip]
 const NETD_ALWAYS: &[i64] = &[
     SYS_bind, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_clone3, SYS_close, SYS_dup,
-    SYS_exit, SYS_exit_group, SYS_fcntl, SYS_fstat, SYS_futex, SYS_getpid, SYS_getrandom,
+    SYS_exit, SYS_exit_group, SYS_fcntl, SYS_fstat, SYS_fstatfs, SYS_futex, SYS_getpid,
+    SYS_getrandom,
     SYS_getsockopt, SYS_gettid, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_memfd_create,
     SYS_mremap, SYS_munmap, SYS_nanosleep, SYS_openat, SYS_poll, SYS_ppoll, SYS_pread64, SYS_read,
     SYS_recvfrom, SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction,
