@@ -124,14 +124,16 @@ impl World {
     /// The interface of a device was removed.
     pub(crate) fn lose(&mut self, device: (usize, usize)) {
         if !self.shape.is_lost(device) {
-            self.change(ShapeChange::Lost { device });
+            let back = false;
+            self.change(ShapeChange::Lost { device, back });
         }
     }
 
     /// A device is open again, or is no more.
     pub(crate) fn regain(&mut self, device: (usize, usize)) {
         if self.shape.is_lost(device) {
-            self.change(ShapeChange::Regained { device });
+            let back = true;
+            self.change(ShapeChange::Lost { device, back });
         }
     }
 

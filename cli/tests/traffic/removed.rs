@@ -75,7 +75,7 @@ fn a_guest_without_its_interface_rests_and_gets_it_again() {
     comes_to_rest(&machine);
     assert_eq!(devices_gone(&machine.ask(&["stat", "c0"])), 1);
     assert!(!hears(&machine, 1, 0));
-    // Whoever is started again meanwhile knows it, too.
+    // A helper that is started again meanwhile knows it, too.
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     for helper in ["grantway-manager", "grantway-netd"] {
         assert!(kill(wait_for("no helper", || child_of(core, helper))));
@@ -150,7 +150,7 @@ fn an_interface_whose_name_is_taken_is_left_out() {
     remove(&machine, 0);
     lacks(&machine, "c0", &["c0"]);
     let ip = |words: &[&str]| assert!(machine.run(0, "ip", words).status.success());
-    ip(&["link", "add", "c0", "type", "dummy"]);
+    ip(&["link", "add", "c0", "type", "veth", "peer", "name", "other"]);
     machine.ask(&["restart", "c0"]);
     lacks(&machine, "c0", &["c0"]);
     let log = fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap();
@@ -184,7 +184,7 @@ fn nic_is_made_again(machine: Machine, with: &str) {
     }
     remove(&machine, WIRE);
     lacks(&machine, "driver", &[NAMES[WIRE]]);
-    // It is not in the file any more: it is nobody's.
+    // It is not in the file any more.
     reload(&machine, &file_of(&machine, &GUESTS));
     lacks(&machine, "driver", &[]);
     loses_interface(&machine, WIRE);

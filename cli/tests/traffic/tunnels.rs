@@ -1,4 +1,4 @@
-//! Tunnels between a guest's namespace and the wire's: their kernels leave the inner checksum blank,
+//! Tunnels between a guest's namespace and the wire's: the kernel leaves the inner checksum blank,
 //! at a place that only the frame itself tells.
 
 use crate::machine::Machine;

@@ -25,6 +25,7 @@ const WAITS: [(&str, u64); 10] = [
     ("0.005", 5_000_000),
     ("0.01", 10_000_000),
 ];
+const REMOVED: &str = "grantway_domain_removed_interfaces";
 /// How deep in what a domain says its parts are looked for.
 const DEPTH_MAX: usize = 6;
 
@@ -135,18 +136,21 @@ fn machine(snapshot: &Snapshot) -> Families {
     ]
 }
 
+fn program_of(domain: &DomainStatus) -> &'static str {
+    match domain.program {
+        Program::Driver => "driver",
+        Program::Guest => "guest",
+    }
+}
+
 fn domains(snapshot: &Snapshot) -> Families {
     let all = &snapshot.status.domains;
     let each = |value: &dyn Fn(&DomainStatus) -> u64| -> Vec<Sample> {
         let sample_of = |domain| sample([("domain", name_of(domain))], value(domain));
         all.iter().map(sample_of).collect()
     };
-    let program = |domain: &DomainStatus| match domain.program {
-        Program::Driver => "driver",
-        Program::Guest => "guest",
-    };
     let up = all.iter().map(|domain| {
-        let labels = [("domain", name_of(domain)), ("program", program(domain))];
+        let labels = [("domain", name_of(domain)), ("program", program_of(domain))];
         sample(labels, domain.alive.into())
     });
     let restarted = all.iter().filter_map(|domain| {
@@ -158,6 +162,7 @@ fn domains(snapshot: &Snapshot) -> Families {
         Some(seconds([("domain", name_of(domain))], ns))
     });
     let taken = all.iter().flat_map(outages_of);
+    let removed = |domain: &DomainStatus| domain.removed.len() as u64;
     let answered = |domain: &DomainStatus| snapshot.stats.contains_key(&domain.name).into();
     vec![
         (
@@ -172,11 +177,8 @@ fn domains(snapshot: &Snapshot) -> Families {
             each(&answered),
         ),
         (
-            gauge(
-                "grantway_domain_removed_interfaces",
-                "Interfaces of a domain that were removed while it ran.",
-            ),
-            each(&|domain| domain.removed.len() as u64),
+            gauge(REMOVED, "Interfaces that were removed."),
+            each(&removed),
         ),
         (
             counter(

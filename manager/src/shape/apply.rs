@@ -75,12 +75,7 @@ impl Shape {
             ShapeChange::Returned { name } => {
                 self.returning.retain(|one| one.name() != Some(&name));
             }
-            ShapeChange::Lost { device } => {
-                self.lost.insert(device);
-            }
-            ShapeChange::Regained { device } => {
-                self.lost.remove(&device);
-            }
+            ShapeChange::Lost { device, back } => self.lose(device, back),
             ShapeChange::Asked { name, user } => {
                 self.origins.entry(name).or_default().user = user;
             }
@@ -93,6 +88,13 @@ impl Shape {
                 origin.places.insert(netns, place);
             }
         }
+    }
+
+    fn lose(&mut self, device: (usize, usize), back: bool) {
+        match back {
+            true => self.lost.remove(&device),
+            false => self.lost.insert(device),
+        };
     }
 
     /// It has these NICs: what comes and goes by that.

@@ -42,10 +42,9 @@ pub(crate) enum ShapeChange {
     Return { guests: Vec<Returning> },
     /// One of them is there again, or does not come back.
     Returned { name: String },
-    /// The interface of a device was removed, given by its domain's place and its number there.
-    Lost { device: (usize, usize) },
-    /// The device is open again, or is no more.
-    Regained { device: (usize, usize) },
+    /// The interface of a device was removed, given by its domain's place and its number there;
+    /// or, `back`, it is open again, or is no more.
+    Lost { device: (usize, usize), back: bool },
     /// A guest that comes was asked for by a user; none: by files.
     Asked { name: String, user: Option<u32> },
     /// What a guest's name of a network namespace stands for.

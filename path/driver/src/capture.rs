@@ -177,8 +177,8 @@ impl Capture {
     }
 }
 
-/// Returns a copy of a frame whose checksum is blank, with the checksum filled in: what its last hop
-/// would have sent. One that is still to be cut gets that of the whole.
+/// Returns a copy of a frame whose checksum is blank, with the checksum filled in: what its last
+/// hop would have sent. One that is still to be cut gets that of the whole.
 fn with_checksum(frame: &Frame) -> Option<Frame> {
     if !matches!(frame.offload.checksum, Checksum::Blank { .. }) {
         return None;

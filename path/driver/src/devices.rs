@@ -52,41 +52,31 @@ pub fn nic(
             tso,
             queues,
         } => {
-            let fd = attach_if_there(&**platform, *device)?;
-            let is_there = fd.is_some();
-            let nic = TapNic::new(fd, *vnet_header, *checksum, *tso, mtu);
-            let mut devices = vec![*device];
-            devices.extend(queues);
-            let nic = nic.on_removed(give_up(platform, devices));
-            Box::new(match is_there && !queues.is_empty() {
-                false => nic,
-                true => with_queues(nic, config, *device, queues, platform)?,
-            })
+            let nic = tap(
+                platform,
+                (*device, queues),
+                (*vnet_header, *checksum, *tso),
+                mtu,
+            )?;
+            match queues.is_empty() || nic.is_removed() {
+                true => Box::new(nic),
+                false => Box::new(with_queues(nic, config, *device, queues, platform)?),
+            }
         }
         NicKind::Xdp {
             device,
             rings_slot,
             entries,
         } => {
-            let socket = |fd| xdp::Socket {
-                device: *device,
-                fd,
-                rings_slot: *rings_slot,
-                entries: *entries,
-            };
             let send_bytes = match config.rate_mbps {
                 Some(_) => eighth,
                 None => 2 * eighth,
             };
-            match attach_if_there(&**platform, *device)?.map(socket) {
-                Some(socket) => Box::new(xdp::nic(socket, area.span(), send_bytes, mtu, platform)?),
-                None => Box::new(TapNic::new(None, false, false, false, mtu)),
-            }
+            let rings = (*rings_slot, *entries);
+            socket(platform, (*device, rings), area, send_bytes, mtu)?
         }
         NicKind::Local { device, .. } => {
-            let fd = attach_if_there(&**platform, *device)?;
-            let nic = TapNic::new(fd, true, true, true, mtu);
-            Box::new(nic.on_removed(give_up(platform, vec![*device])))
+            Box::new(tap(platform, (*device, &[]), (true, true, true), mtu)?)
         }
         NicKind::Sim {
             delay_us,
@@ -126,6 +116,43 @@ fn wire_caps(mtu: usize) -> Caps {
         tso: false,
         max_frame: mtu + ETHERNET,
     }
+}
+
+/// The AF_XDP socket of a device, whose rings have so many entries and lie from this slot of the
+/// window on; or a NIC without an interface, if that was removed.
+fn socket(
+    platform: &Rc<dyn Platform>,
+    (device, (rings_slot, entries)): (u32, (u32, u32)),
+    area: Area,
+    send_bytes: usize,
+    mtu: usize,
+) -> Result<Box<dyn Nic>, StartError> {
+    let Some(fd) = attach_if_there(&**platform, device)? else {
+        return Ok(Box::new(TapNic::new(None, false, false, false, mtu)));
+    };
+    let socket = xdp::Socket {
+        device,
+        fd,
+        rings_slot,
+        entries,
+    };
+    let nic = xdp::nic(socket, area.span(), send_bytes, mtu, platform)?;
+    Ok(Box::new(nic))
+}
+
+/// A TAP, which gives its devices up when its interface is removed: its own and those of `queues`.
+/// `offloads`: whether frames have a virtio-net header, and may have checksums and segmentation
+/// undone.
+fn tap(
+    platform: &Rc<dyn Platform>,
+    (device, queues): (u32, &[u32]),
+    (vnet_header, checksum, tso): (bool, bool, bool),
+    mtu: usize,
+) -> Result<TapNic, StartError> {
+    let fd = attach_if_there(&**platform, device)?;
+    let devices = [&[device], queues].concat();
+    let nic = TapNic::new(fd, vnet_header, checksum, tso, mtu);
+    Ok(nic.on_removed(give_up(platform, devices)))
 }
 
 /// A TAP with its queues for single guests; without, if the monitor cannot steer this TAP.

@@ -111,7 +111,7 @@ impl InPlace {
         self.direct += self.frames.len() as u64;
         self.frames
             .iter_mut()
-            .for_each(|frame| settle(frame, buffers));
+            .for_each(|frame| fill_in_checksum(frame, buffers));
         // A header that comes last is there for the merger only when the bridge has decided on its
         // frame. Otherwise merging comes first: a merged frame is decided on once.
         let header_last = buffers == Buffers::Posted { header_last: true };
@@ -212,7 +212,7 @@ impl InPlace {
 
 /// Fills in a checksum that the guest would not find. A frame that cannot be mended is refused
 /// later, for that reason.
-fn settle(frame: &mut Frame, buffers: Buffers) {
+fn fill_in_checksum(frame: &mut Frame, buffers: Buffers) {
     if transport::is_placed(frame) || finish_in_place(frame).is_err() {
         return;
     }

@@ -38,10 +38,11 @@ impl std::fmt::Debug for TapNic {
 }
 
 impl TapNic {
-    /// A data path over `fd`; without one, that of an interface that was removed. The other arguments must be what the TAP was set up with:
-    /// `vnet_header` whether frames carry a virtio-net header of 10 bytes; `checksum` and `tso`
-    /// which offloads both sides may leave to the other (without `vnet_header` there are none,
-    /// and without `checksum` no `tso`); `mtu` in bytes of IP.
+    /// A data path over `fd`; without one, that of an interface that was removed. The other
+    /// arguments must be what the TAP was set up with: `vnet_header` whether frames carry a
+    /// virtio-net header of 10 bytes; `checksum` and `tso` which offloads both sides may leave to
+    /// the other (without `vnet_header` there are none, and without `checksum` no `tso`); `mtu` in
+    /// bytes of IP.
     #[must_use]
     pub fn new(
         fd: impl Into<Option<OwnedFd>>,
@@ -78,6 +79,12 @@ impl TapNic {
     pub fn on_removed(mut self, removed: Removed) -> Self {
         self.on_removed = Some(removed);
         self
+    }
+
+    /// Whether the interface was removed.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.fd.is_none()
     }
 
     /// The interface was removed. The descriptors are closed first: the system does not take a
@@ -170,7 +177,7 @@ impl Nic for TapNic {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.rx.counters.list().to_vec();
-        all.push(("no_device", u64::from(self.fd.is_none())));
+        all.push(("no_device", u64::from(self.is_removed())));
         all.extend(self.queues.iter().flat_map(|queues| queues.counters()));
         all
     }

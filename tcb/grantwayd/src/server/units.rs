@@ -115,8 +115,7 @@ impl Units {
 
     /// Devices that netd is opening.
     pub(super) fn opening(&self) -> impl Iterator<Item = u32> {
-        let waiting = self.waiting.values();
-        waiting.filter_map(|(_, waits)| match waits {
+        self.waiting.values().filter_map(|(_, waits)| match waits {
             Waits::Open(unit, _) => Some(*unit),
             _ => None,
         })
@@ -124,8 +123,7 @@ impl Units {
 
     /// Whether netd has something to close.
     pub(super) fn is_any_closing(&self) -> bool {
-        let mut waiting = self.waiting.values();
-        waiting.any(|(_, waits)| matches!(waits, Waits::Close(..)))
+        (self.waiting.values()).any(|(_, waits)| matches!(waits, Waits::Close(..)))
     }
 
     /// A device is no more, also one that netd is still opening: whether `token`, which has asked
