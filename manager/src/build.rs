@@ -164,7 +164,8 @@ pub(crate) fn open_some(
 /// without those that cannot be opened; returns why, a line each.
 ///
 /// # Errors
-/// If `may_wait`: something is busy, and the next try may find it free.
+/// If `may_wait`: a device cannot be opened yet. The kernel may not have released all of the one
+/// before, its address translation above all.
 pub(crate) fn reopen(
     core: &mut Core,
     world: &mut World,
@@ -177,7 +178,7 @@ pub(crate) fn reopen(
         let opened = open_some(core, world, [device]);
         match opened.and_then(|opened| await_opened(core, world, opened)) {
             Ok(()) => world.regain(device),
-            Err(refusal) if refusal.is_busy && may_wait => return Err(refusal),
+            Err(Refusal { why, .. }) if may_wait => return Err(Refusal { why, is_busy: true }),
             Err(Refusal { why, .. }) => lines.push(format!("goes without an interface: {why}")),
         }
     }

@@ -260,7 +260,9 @@ mod tests {
             StepKind::Detach => format!("-{}", step.told.domain),
             StepKind::Attach => format!("+{}", step.told.domain),
             StepKind::Change => format!("={}", step.told.domain),
-            StepKind::Nics => format!("nics {}", step.told.changes.join("; ")),
+            StepKind::Nics | StepKind::Restart => {
+                format!("nics {}", step.told.changes.join("; "))
+            }
         };
         Ok(steps.iter().map(sign).collect::<Vec<_>>().join(" "))
     }
