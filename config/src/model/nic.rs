@@ -153,7 +153,7 @@ impl Kind {
             | Self::Tap {
                 offloads: Offloads::Tso,
                 ..
-            } => 8192,
+            } => 4096,
             _ => 1024,
         }
     }

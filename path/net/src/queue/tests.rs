@@ -89,7 +89,7 @@ proptest! {
         let mut latest = vec![0; 40];
         let (mut now, mut number) = (0, 0);
         for op in ops {
-            let mut drop = |_, packet: Sent| lost += packet.left;
+            let drop = |_, packet: Sent| lost += packet.left;
             match op {
                 Op::Push { flow, left, ect } => {
                     number += 1;
@@ -143,14 +143,17 @@ proptest! {
         let mut queue = FairQueue::default();
         let params = Params { target_ns: u64::MAX, ..Params::default() };
         let mut got = vec![0; sizes.len()];
+        let mut queued = vec![0; sizes.len()];
         for _ in 0..4000 {
             for (flow, left) in sizes.iter().enumerate() {
-                if got[flow] == 0 || queue.packets() < 64 * sizes.len() {
+                while queued[flow] < 8 {
+                    queued[flow] += 1;
                     queue.push(sent(flow as u32, 0, *left), flow as u32, 0);
                 }
             }
             queue.head(params, 0, |_, _| ());
             let packet = queue.pop().unwrap();
+            queued[packet.flow as usize] -= 1;
             got[packet.flow as usize] += packet.bytes();
         }
         let (least, most) = (got.iter().min().unwrap(), got.iter().max().unwrap());
