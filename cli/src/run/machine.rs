@@ -159,8 +159,10 @@ impl Behind {
             Whose::Others { core, .. } if has_ended(core) => "the machine has ended".to_owned(),
             Whose::Others { .. } => return None,
         };
+        if matches!(self.whose, Whose::Commands(_)) {
+            restore::take_back();
+        }
         self.instance = None;
-        restore::take_back();
         Some(how)
     }
 
@@ -196,7 +198,9 @@ impl Behind {
             // The command's status counts, not this.
             output::report(Level::Warning, "grantway", &format!("{what}: {error}"));
         }
-        restore::take_back();
+        if matches!(self.whose, Whose::Commands(_)) {
+            restore::take_back();
+        }
     }
 }
 

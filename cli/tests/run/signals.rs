@@ -83,10 +83,11 @@ fn whenever_it_is_ended_nothing_is_left() {
             run.signal(signal);
             let code = run.finish().code;
             assert_ne!(code, 0, "{signal:?} after {ms} ms");
-            // Only who is killed cannot take its log away: the next one does.
+            // One that is killed cannot remove its log and its note: the next one does.
             wait_until_none(|| {
                 let mut left = world.left();
-                left.retain(|what| !(signal == Signal::KILL && what.contains(".log")));
+                let may_stay = |what: &str| what.contains(".log") || what.ends_with(".host");
+                left.retain(|what| !(signal == Signal::KILL && may_stay(what)));
                 left.extend(sleeping(&asleep));
                 left
             });
