@@ -43,16 +43,21 @@ impl Samples {
     /// `key`, under the configuration without that key.
     pub fn peaks(&mut self, column: &str, key: &str, metric: &str) {
         let mut peaks: BTreeMap<Config, Vec<f64>> = BTreeMap::new();
+        let mut disturbed = BTreeSet::new();
         let points = self.of_column(column).filter(|c| c.keys.contains_key(key));
         for (config, series) in points.filter_map(|c| Some((c, self.series(c, metric)?))) {
             let mut whole = config.clone();
             whole.keys.remove(key);
+            if self.disturbed.contains(config) {
+                disturbed.insert(whole.clone());
+            }
             let most = peaks.entry(whole).or_default();
             most.resize(most.len().max(series.len()), f64::NAN);
             for (most, value) in most.iter_mut().zip(series) {
                 *most = most.max(value.unwrap_or(f64::NAN));
             }
         }
+        self.disturbed.extend(disturbed);
         for (config, most) in peaks {
             for (round, value) in most.into_iter().enumerate().filter(|(_, v)| v.is_finite()) {
                 let figures = BTreeMap::from([(format!("peak_{metric}"), value)]);
@@ -186,8 +191,13 @@ mod tests {
                 samples.add(&config, round, &one("throughput", rate));
             }
         }
+        samples.disturb(&Config::new("linux", &[("wires", "2")]));
         samples.peaks("linux", "wires", "throughput");
         let whole = Config::new("linux", &[]);
+        assert!(
+            samples.remark(&[&whole]).is_some(),
+            "one point was disturbed"
+        );
         let peaks = samples.series(&whole, "peak_throughput").unwrap();
         assert_eq!(*peaks, [Some(3.0), Some(5.0)]);
     }
