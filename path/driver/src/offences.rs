@@ -30,10 +30,16 @@ pub(crate) fn stat(number: usize, bridge: &Bridge, ports: &Ports) -> Option<Valu
 fn sentence(offence: &Offence, ports: &Ports) -> String {
     let owner = offence.owner.and_then(|port| ports.name(port));
     match (offence.reason, offence.claim) {
-        (DropReason::ForgedSource, Claim::Mac(mac)) => format!(
-            "dropped a frame from {mac}, which is not the guest's MAC: a macvlan, a bridge or a \
-             changed MAC in the guest sends such frames; extra_macs = [\"{mac}\"] allows it"
-        ),
+        (DropReason::ForgedSource, Claim::Mac(mac)) => match owner {
+            Some(owner) => format!(
+                "dropped a frame from {mac}, a MAC of {owner}: two stations have one MAC, or the \
+                 guest lies"
+            ),
+            None => format!(
+                "dropped a frame from {mac}, which is not the guest's MAC: a macvlan, a bridge or \
+                 a changed MAC in the guest sends such frames; extra_macs = [\"{mac}\"] allows it"
+            ),
+        },
         (DropReason::ForgedAddress, Claim::Address(address)) => match owner {
             Some(owner) => format!("dropped a packet from {address}, the address of {owner}"),
             None => format!(
@@ -96,6 +102,7 @@ mod tests {
                 None,
                 "extra_macs = [\"02:00:00:00:00:07\"]",
             ),
+            (DropReason::ForgedSource, mac, Some(0), "a MAC of vif."),
             (
                 DropReason::ForgedAddress,
                 v4,

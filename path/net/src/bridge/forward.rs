@@ -2,7 +2,7 @@
 
 use super::addresses::Addresses;
 use super::drops::DropReason;
-use super::ethernet::{Ethernet, GROUP_BIT, RESERVED, RESERVED_MASK};
+use super::ethernet::{Ethernet, GROUP_BIT, RESERVED, RESERVED_MASK, word_of};
 use super::guard::{Guard, wanted};
 use super::members::{Bridge, PortState};
 use super::membership::{self, Membership};
@@ -165,7 +165,8 @@ impl Arrivals<'_> {
         self.decide(state, header, len).unwrap_or_else(|reason| {
             state.drops.count(reason);
             if reason.is_forgery() && state.drops.get(reason) == 1 {
-                let offence = Offence::of(reason, header, self.addresses);
+                let station = |mac| self.table.find(word_of(mac), self.now_ns);
+                let offence = Offence::of(reason, header, self.addresses, station);
                 state.offences.push(offence);
                 *self.has_offences = true;
             }

@@ -23,21 +23,27 @@ pub struct Offence {
     pub reason: DropReason,
     /// What the frame claimed.
     pub claim: Claim,
-    /// The port that has the address, if another port has it.
+    /// The port whose MAC or address it is, if it is known to be another port's.
     pub owner: Option<usize>,
 }
 
 impl Offence {
-    /// What `header`, which was dropped for `reason`, claimed.
+    /// What `header`, which was dropped for `reason`, claimed. `station` finds the port of a MAC.
     #[cold]
-    pub(super) fn of(reason: DropReason, header: &[u8], addresses: &Addresses) -> Self {
+    pub(super) fn of(
+        reason: DropReason,
+        header: &[u8],
+        addresses: &Addresses,
+        station: impl Fn(Mac) -> Option<usize>,
+    ) -> Self {
         let claim = claim(reason, header);
         let owner = match claim {
             Claim::Address(address) => match addresses.owner(address) {
                 Owner::Port(port) => Some(port),
                 Owner::Gateway | Owner::Nobody => None,
             },
-            Claim::Mac(_) | Claim::Role => None,
+            Claim::Mac(mac) => station(mac),
+            Claim::Role => None,
         };
         Self {
             reason,

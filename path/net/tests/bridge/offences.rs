@@ -26,7 +26,11 @@ fn the_first_forged_frame_of_each_kind_is_kept() {
     assert_eq!(bridge.offences(A), [source, arp]);
     // Drops that are no forgery are not kept.
     go(&mut bridge, &plain(MAC_A, MAC_A), A, 0);
-    assert_eq!((bridge.offences(A).len(), bridge.offences(B)), (2, &[][..]));
+    assert_eq!((bridge.offences(A).len(), bridge.offences(B).len()), (2, 0));
+    // Another guest's MAC.
+    go(&mut bridge, &plain(MAC_A, MAC_A2), B, 0);
+    let taken = forged(DropReason::ForgedSource, Claim::Mac(MAC_A2), Some(A));
+    assert_eq!(bridge.new_offences(), [(B, taken)]);
     // The next guest of the port begins anew.
     bridge.remove(A);
     bridge.add(A, &guest(&[MAC_A], &[])).unwrap();
