@@ -246,7 +246,7 @@ fn one_of_three_requests_detaches_a_guest() {
 fn a_guest_is_attached_while_one_of_its_name_leaves() {
     let (place, running) = with_a_guest();
     let attach = json!({ "op": "attach", "guest": guest("a") });
-    let again = at_once(&place, &[attach.clone()]).remove(0);
+    let again = at_once(&place, std::slice::from_ref(&attach)).remove(0);
     let told = "guest a is attached already: detach it first (`grantway detach a`)";
     assert_eq!(again["error"], told);
     let detach = json!({ "op": "detach", "domain": "a" });

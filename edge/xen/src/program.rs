@@ -43,8 +43,6 @@ beside it. `grantway xen CONFIG.toml` chooses both.";
 /// The status of a process that has panicked.
 pub const PANICKED: i32 = 70;
 
-/// The user that the process becomes.
-
 /// Why it could not start, for people.
 #[derive(Debug, thiserror::Error)]
 enum Failed {

@@ -72,7 +72,7 @@ pub fn bridge(bytes: &[u8]) {
     let mut bridge = Bridge::new(settings);
     for port in 0..PORTS {
         let mut added = match port {
-            ..NICS => Port::nic(),
+            port if port < NICS => Port::nic(),
             GUARDED => guarded(),
             _ => Port::guest(guest_mac(port)),
         };

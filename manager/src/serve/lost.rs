@@ -49,7 +49,8 @@ impl Server<'_> {
             let Some(domain) = domain else { continue };
             let is_worker = shape.workers().contains(&place);
             let is_named = steps.iter().any(|step| step.told.domain == domain.name);
-            if !is_named && !(is_worker && has_other_nics) {
+            let restarts = is_named || is_worker && has_other_nics;
+            if !restarts {
                 let changes = lost.iter().map(|name| format!("{name} was removed"));
                 remaking.push(Step::restart(&domain.name, changes.collect()));
             }

@@ -88,6 +88,10 @@ pub struct Queueing {
     waiting: Vec<usize>,
     // Scratch, empty between calls.
     lost: Vec<(Cause, Box<Queued>)>,
+    #[expect(
+        clippy::vec_box,
+        reason = "queues hand out boxes: a frame is large, and moves often"
+    )]
     batch: Vec<Box<Queued>>,
     frames: Vec<Frame>,
     pick: Vec<u32>,

@@ -78,10 +78,13 @@ fn for_each_map(
     while let Some([opcode, registers, _, _, immediate @ ..]) = instructions.next() {
         let (number, source) = (i32::from_le_bytes(*immediate), *registers >> 4);
         match (*opcode, source) {
-            (LOAD_IMMEDIATE, 0) => drop(instructions.next()),
+            // The next instruction has the upper half of the number.
+            (LOAD_IMMEDIATE, 0) => {
+                instructions.next();
+            }
             (LOAD_IMMEDIATE, BPF_PSEUDO_MAP_FD) => {
                 *immediate = replace(number).ok_or(Errno::PERM)?.to_le_bytes();
-                drop(instructions.next());
+                instructions.next();
             }
             (CALL, 0) if HELPERS.contains(&number) => {}
             (LOAD_IMMEDIATE | CALL | CALL_REGISTER, _) => return Err(Errno::PERM.into()),

@@ -57,7 +57,7 @@ fn come(machine: &mut Machine, far: &mut SimNic, frames: &[Vec<u8>], now_ns: u64
     let mut pool = Pool::new(Area::anonymous(64 << 11).unwrap(), 2048);
     for bytes in frames {
         let frame = Frame::from_bytes(bytes, &mut pool).unwrap();
-        assert_eq!(far.tx(now_ns, &[frame.clone()], &[0]).sent, 1);
+        assert_eq!(far.tx(now_ns, std::slice::from_ref(&frame), &[0]).sent, 1);
         frame.clone().recycle(&mut pool);
     }
     let wire = machine.wire;
