@@ -6,8 +6,10 @@ use crate::processes::kill;
 use netdev::netns::in_netns;
 use std::fs;
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
+use testing::wait_until;
 
 const HOST: usize = 0;
 const WEB: usize = 1;
@@ -120,6 +122,11 @@ fn only_forwarded_ports_of_guests_are_reached() {
 fn kill_core(machine: &Machine) {
     assert!(kill(machine.ask(&["status"])["pid"].as_u64().unwrap()));
     loses_interface(machine, HOST);
+    // The manager may outlive the core for a moment.
+    let socket = machine.folder.path().join("run/grantway.sock");
+    wait_until("the manager stays", || {
+        UnixStream::connect(&socket).is_err()
+    });
 }
 
 #[test]
