@@ -11,7 +11,7 @@ use config::domain::Limit;
 use net::packet::ecn::mark_ce;
 use net::packet::segment::{cut, packets};
 use net::queue::codel::Params;
-use net::queue::{Cause, FairQueue, Packet};
+use net::queue::{Cause, FairQueue, QueuedPacket};
 use nic::Frame;
 use nic::rate::TokenBucket;
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ impl Queued {
     }
 }
 
-impl Packet for Box<Queued> {
+impl QueuedPacket for Box<Queued> {
     fn bytes(&self) -> u64 {
         self.frame.len() as u64
     }
@@ -133,7 +133,7 @@ impl QueueDrops {
 }
 
 /// The receive buffers that a guest has posted.
-pub trait Room {
+pub trait PostedBuffers {
     /// How many are left.
     fn left(&self) -> u32;
     /// How many a frame takes.
@@ -278,7 +278,7 @@ impl EgressQueue {
     pub fn take(
         &mut self,
         now_ns: u64,
-        room: &impl Room,
+        room: &impl PostedBuffers,
         lost: &mut Vec<(Cause, Box<Queued>)>,
     ) -> Option<Box<Queued>> {
         let drop = |cause, queued| lost.push((cause, queued));

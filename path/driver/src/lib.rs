@@ -14,6 +14,7 @@
 //! | [`switch`] | a batch of frames from a port over the bridge to the ports |
 //! | [`egress`] | which frames of a batch go out by which port |
 //! | [`queueing`], [`egress_queue`] | frames that wait for a guest's buffers or for its limit |
+//! | [`share`] | what part of the buffers these may hold |
 //! | [`outbox`] | segmentation and checksums for a port that lacks them |
 //! | [`fast_path`] | small frames from guest to guest |
 //! | [`vmq`] | queues of a NIC for single guests: which guest has one, frames straight into its pages |
@@ -68,6 +69,7 @@ pub mod ports;
 pub mod queueing;
 pub mod report;
 pub mod room;
+pub mod share;
 pub mod sim;
 pub mod steering;
 pub mod switch;

@@ -1,7 +1,7 @@
 //! Ports that are devices of the driver domain's own.
 
 use crate::linear::Linear;
-use crate::queueing::Share;
+use crate::share::QueueShare;
 use crate::traffic::Traffic;
 use config::domain::Lro;
 use net::packet::ack::pure_ack;
@@ -42,7 +42,7 @@ pub struct NicPort {
     pool: Pool,
     linear: Linear,
     /// Buffers that frames in queues of guests hold.
-    queued: Share,
+    queued: QueueShare,
     moderator: Moderator,
     /// Room for what a look finds; empty between two.
     arrived: Vec<Frame>,
@@ -90,7 +90,7 @@ impl NicPort {
             nic,
             pool,
             linear,
-            queued: Share::default(),
+            queued: QueueShare::default(),
             moderator: Moderator::new(policy),
             arrived: Vec::new(),
             seen: Seen::Nothing,
@@ -216,7 +216,7 @@ impl NicPort {
 
     /// Buffers that frames in queues hold, and how many there are in all.
     #[must_use]
-    pub fn queue_share(&self) -> (Share, usize) {
+    pub fn queue_share(&self) -> (QueueShare, usize) {
         (self.queued, self.pool.capacity())
     }
 

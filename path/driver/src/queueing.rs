@@ -16,6 +16,7 @@ use crate::dirty_ports::DirtyPorts;
 use crate::egress_queue::{Blocked, Queued};
 use crate::outbox::{Outbox, Takes};
 use crate::ports::{Port, Ports};
+use crate::share::QueueShare;
 use crate::vifs::VifPort;
 use config::domain::BUFFER_BYTES;
 use net::packet::flow::flow_hash;
@@ -26,41 +27,6 @@ use shmem::Area;
 
 /// Frames that go to a guest at once.
 const BATCH: usize = 64;
-
-/// Buffers of a supply that frames in queues hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
-    used: usize,
-}
-
-impl Share {
-    /// Whether a queue that holds `has` buffers may hold `more` of a supply of `capacity`.
-    #[must_use]
-    pub fn allows(self, capacity: usize, has: usize, more: usize) -> bool {
-        let free = (capacity - capacity / 4).saturating_sub(self.used);
-        more <= free && has.saturating_add(more) <= free.saturating_mul(2)
-    }
-
-    /// How many quarters a queue that holds `has` buffers has used of what it may hold.
-    #[must_use]
-    pub fn quarters(self, capacity: usize, has: usize) -> usize {
-        let free = (capacity - capacity / 4).saturating_sub(self.used);
-        // Alone it may come to hold two thirds of what is free and its own.
-        let most = free.saturating_add(has).saturating_mul(2) / 3;
-        let quarters = has.saturating_mul(4).checked_div(most);
-        quarters.unwrap_or(4).min(4)
-    }
-
-    /// A frame with this many buffers was queued.
-    pub fn add(&mut self, units: usize) {
-        self.used += units;
-    }
-
-    /// It waits no more.
-    pub fn remove(&mut self, units: usize) {
-        self.used = self.used.saturating_sub(units);
-    }
-}
 
 /// What sending needs beside the queues.
 pub struct Way<'a> {
@@ -83,15 +49,12 @@ pub struct Way<'a> {
 pub struct Queueing {
     /// Buffers for frames of guests.
     pool: Pool,
-    share: Share,
+    share: QueueShare,
     /// Ports with frames that wait.
     waiting: Vec<usize>,
     // Scratch, empty between calls.
     lost: Vec<(Cause, Box<Queued>)>,
-    #[expect(
-        clippy::vec_box,
-        reason = "queues hand out boxes: a frame is large, and moves often"
-    )]
+    #[expect(clippy::vec_box, reason = "frames stay in the boxes of the queue")]
     batch: Vec<Box<Queued>>,
     frames: Vec<Frame>,
     pick: Vec<u32>,
@@ -104,7 +67,7 @@ impl Queueing {
     pub fn new(area: Area) -> Self {
         Self {
             pool: Pool::new(area, BUFFER_BYTES as usize),
-            share: Share::default(),
+            share: QueueShare::default(),
             waiting: Vec::new(),
             lost: Vec::new(),
             batch: Vec::new(),
@@ -301,13 +264,13 @@ impl Queueing {
                 let quarters = share.quarters(capacity, has);
                 vif.egress
                     .signal_early(way.now_ns, quarters, &mut self.lost);
-                self.count_lost(way, number);
+                self.drop_lost(way, number);
                 return Some(());
             }
             if !vif.egress.drop_from_longest(&mut self.lost) {
                 return None;
             }
-            self.count_lost(way, number);
+            self.drop_lost(way, number);
         }
     }
 
@@ -321,7 +284,7 @@ impl Queueing {
             };
             vif.egress.expire(way.now_ns, &mut self.lost);
             vif.take_queued(way.now_ns, BATCH, &mut self.batch, &mut self.lost);
-            self.count_lost(way, number);
+            self.drop_lost(way, number);
             // A link that has ended meanwhile is seen above.
             let is_up = |vif: &VifPort| vif.caps().is_some();
             if self.batch.is_empty() && way.ports.vif(number).is_none_or(is_up) {
@@ -371,7 +334,7 @@ impl Queueing {
     }
 
     /// Counts and releases what the queue of the guest at `number` has dropped.
-    fn count_lost(&mut self, way: &mut Way<'_>, number: usize) {
+    fn drop_lost(&mut self, way: &mut Way<'_>, number: usize) {
         while let Some((cause, queued)) = self.lost.pop() {
             if let Some(vif) = way.ports.vif_mut(number) {
                 vif.egress.drops.count(cause, &queued.frame);
@@ -397,7 +360,7 @@ impl Queueing {
 }
 
 /// Gives the buffers of a frame that waits no more back to their owner.
-fn release(ports: &mut Ports, (pool, share): (&mut Pool, &mut Share), queued: Box<Queued>) {
+fn release(ports: &mut Ports, (pool, share): (&mut Pool, &mut QueueShare), queued: Box<Queued>) {
     let Queued {
         frame,
         whole,

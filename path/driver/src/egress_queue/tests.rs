@@ -24,7 +24,7 @@ fn limit(bytes_per_s: u64, burst_bytes: u32) -> EgressQueue {
 /// A guest with receive buffers for everything.
 struct Plenty;
 
-impl Room for Plenty {
+impl PostedBuffers for Plenty {
     fn left(&self) -> u32 {
         u32::MAX
     }

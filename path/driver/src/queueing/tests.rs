@@ -159,7 +159,7 @@ fn eq_9_a_guest_that_goes_leaves_no_buffer_behind() {
         (free(&machine), machine.port(1).not_connected),
         (BUFFERS, 30)
     );
-    assert_eq!(machine.switch.queueing.share, Share::default());
+    assert_eq!(machine.switch.queueing.share, QueueShare::default());
     assert_eq!(machine.switch.queueing.pool.available(), 256);
 }
 

@@ -3,7 +3,7 @@
 use super::queues::GuestNetback;
 use super::{Link, VifPort};
 use crate::dedicated::queue::DedicatedQueue;
-use crate::egress_queue::{Queued, Room};
+use crate::egress_queue::{PostedBuffers, Queued};
 use crate::room::slots_for;
 use net::packet::segment::packets;
 use net::queue::Cause;
@@ -103,8 +103,8 @@ impl VifPort {
         self.delivered(&report);
     }
 
-    /// Sends frames to the guest, which is connected and takes them as they are, until one finds too
-    /// few posted buffers. Appends that one and those behind it to `rest`.
+    /// Sends frames to the guest, which is connected and takes them as they are, until one finds
+    /// too few posted buffers. Appends that one and those behind it to `rest`.
     #[inline]
     pub fn send_while_posted(
         &mut self,
@@ -338,7 +338,7 @@ impl PostedRoom<'_> {
     }
 }
 
-impl Room for PostedRoom<'_> {
+impl PostedBuffers for PostedRoom<'_> {
     fn left(&self) -> u32 {
         self.left
     }

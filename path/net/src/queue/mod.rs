@@ -21,7 +21,7 @@ const QUANTUM: i64 = codel::MTU_BYTES as i64;
 const KEPT: usize = 16;
 
 /// What is queued.
-pub trait Packet: Sized {
+pub trait QueuedPacket: Sized {
     /// Its bytes.
     fn bytes(&self) -> u64;
     /// Units of the memory that it holds.
@@ -44,14 +44,14 @@ pub enum Cause {
 }
 
 #[derive(Debug)]
-struct Entry<P> {
+struct Aged<P> {
     packet: P,
     since_ns: u64,
 }
 
 #[derive(Debug)]
-struct Flow<P> {
-    packets: VecDeque<Entry<P>>,
+struct FlowQueue<P> {
+    packets: VecDeque<Aged<P>>,
     bytes: u64,
     deficit: i64,
     codel: Codel,
@@ -59,7 +59,7 @@ struct Flow<P> {
     listed: bool,
 }
 
-impl<P> Default for Flow<P> {
+impl<P> Default for FlowQueue<P> {
     fn default() -> Self {
         Self {
             packets: VecDeque::new(),
@@ -71,8 +71,8 @@ impl<P> Default for Flow<P> {
     }
 }
 
-impl<P: Packet> Flow<P> {
-    fn pop(&mut self) -> Option<Entry<P>> {
+impl<P: QueuedPacket> FlowQueue<P> {
+    fn pop(&mut self) -> Option<Aged<P>> {
         let entry = self.packets.pop_front()?;
         self.bytes = self.bytes.saturating_sub(entry.packet.bytes());
         let (len, room) = (self.packets.len(), self.packets.capacity());
@@ -87,12 +87,12 @@ impl<P: Packet> Flow<P> {
 #[derive(Debug)]
 pub struct FairQueue<P> {
     /// Empty until the first packet.
-    flows: Vec<Flow<P>>,
+    flows: Vec<FlowQueue<P>>,
     /// Flows that have just begun, and all others with packets.
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     /// The packet that is sent next.
-    head: Option<Entry<P>>,
+    head: Option<Aged<P>>,
     packets: usize,
     bytes: u64,
     units: usize,
@@ -148,11 +148,11 @@ impl<P> FairQueue<P> {
     }
 }
 
-impl<P: Packet> FairQueue<P> {
+impl<P: QueuedPacket> FairQueue<P> {
     /// Appends a packet to the flow with this hash.
     pub fn push(&mut self, packet: P, hash: u32, now_ns: u64) {
         if self.flows.is_empty() {
-            self.flows.resize_with(FLOWS, Flow::default);
+            self.flows.resize_with(FLOWS, FlowQueue::default);
         }
         let number = hash as usize % FLOWS;
         let Some(flow) = self.flows.get_mut(number) else {
@@ -162,7 +162,7 @@ impl<P: Packet> FairQueue<P> {
         self.bytes += packet.bytes();
         self.units += packet.units();
         flow.bytes += packet.bytes();
-        flow.packets.push_back(Entry {
+        flow.packets.push_back(Aged {
             packet,
             since_ns: now_ns,
         });
@@ -235,8 +235,10 @@ impl<P: Packet> FairQueue<P> {
     /// Drops the oldest packet of the flow with the most bytes; false: nothing is queued.
     pub fn drop_from_longest(&mut self, mut lost: impl FnMut(Cause, P)) -> bool {
         let longest = self.flows.iter_mut().max_by_key(|flow| flow.bytes);
-        let entry = longest.and_then(Flow::pop).or_else(|| self.head.take());
-        let Some(Entry { packet, .. }) = entry else {
+        let entry = longest
+            .and_then(FlowQueue::pop)
+            .or_else(|| self.head.take());
+        let Some(Aged { packet, .. }) = entry else {
             return false;
         };
         self.forget((packet.bytes(), packet.units()));
@@ -272,7 +274,7 @@ impl<P: Packet> FairQueue<P> {
 
     /// Drops every packet that has waited since before `before_ns`.
     pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(Cause, P)) {
-        let is_late = |entry: &Entry<P>| entry.since_ns < before_ns;
+        let is_late = |entry: &Aged<P>| entry.since_ns < before_ns;
         if let Some(entry) = self.head.take_if(|entry| is_late(entry)) {
             self.forget((entry.packet.bytes(), entry.packet.units()));
             lost(Cause::Late, entry.packet);

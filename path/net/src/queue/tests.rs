@@ -11,7 +11,7 @@ struct Sent {
     marked: bool,
 }
 
-impl Packet for Sent {
+impl QueuedPacket for Sent {
     fn bytes(&self) -> u64 {
         self.left * 1000
     }

@@ -332,7 +332,7 @@ fn nics_that_are_too_many_for_a_domain_are_refused_in_a_line() {
         (
             40,
             65_536,
-            "[driver]: domain driver needs 1321024 page frames; 1048576 is the most: ",
+            "[driver]: domain driver needs 1322048 page frames; 1048576 is the most: ",
         ),
         (
             600,
