@@ -220,7 +220,7 @@ pub(super) fn unused() -> anyhow::Result<(Cidr, IpAddr)> {
 }
 
 /// The interface and network of the calling process's namespace that a network overlaps.
-fn overlap(own: Cidr) -> Option<netdev::look::Overlap> {
+fn overlap(own: Cidr) -> Option<netdev::overlap::Overlap> {
     let networks = [(own.address, own.prefix)];
     netdev::look::overlap_of(None, &networks).ok().flatten()
 }

@@ -99,7 +99,7 @@ fn streams_reach_the_limit() {
     };
     reaches(&machine, 0, 1);
     let stop = AtomicBool::new(false);
-    for streams in [1, 8] {
+    for streams in [1, 8_u16] {
         stop.store(false, Ordering::Relaxed);
         let carried = AtomicU64::new(0);
         thread::scope(|scope| {
