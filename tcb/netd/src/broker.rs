@@ -10,7 +10,7 @@
 //!
 //! If the broker ends, so does netd, and the core starts both again.
 
-use crate::places::place;
+use crate::place::place;
 use abi::core::{Field, MACHINE_MAX, Malformed, Message, Reader, Record, Writer};
 use abi::machine::{Device, Machine, NetnsPlace};
 use link::{Link, LinkError, sealed};

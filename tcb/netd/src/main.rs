@@ -15,9 +15,11 @@
 //! | `broker` | opens namespaces and files |
 //! | `told` | what domains tell their devices, on a thread of its own |
 //! | `unit` | one device or socket |
+//! | `place` | what identifies a namespace |
 //! | `places` | which namespaces they were made in, and whether these are there |
 
 mod broker;
+mod place;
 mod places;
 mod serve;
 mod told;

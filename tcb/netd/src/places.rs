@@ -3,10 +3,8 @@
 
 use crate::broker::Broker;
 use abi::machine::NetnsPlace;
-use netdev::netns::{self, Identity, identity};
+use netdev::netns::{self, Identity};
 use std::collections::BTreeMap;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,24 +14,6 @@ pub(crate) const LOOK: Duration = Duration::from_millis(500);
 /// Returns whether the namespace that was found is the one of this identity.
 fn is_same(found: Option<NetnsPlace>, was: Identity) -> bool {
     found.is_some_and(|[device, inode, _]| [device, inode] == was)
-}
-
-/// The namespace at `path`, if there is one.
-pub(crate) fn place(path: &Path) -> Option<NetnsPlace> {
-    let [device, inode] = identity(path)?;
-    // The kernel reuses an inode's number at once. A file that is mounted is as old as its mount.
-    let mounted = |file: Metadata| file.ctime() as u64 * 1_000_000_000 + file.ctime_nsec() as u64;
-    let since = began(path).or_else(|| std::fs::metadata(path).ok().map(mounted));
-    Some([device, inode, since?])
-}
-
-/// When the process began that a path is about, in ticks of the system's clock.
-fn began(path: &Path) -> Option<u64> {
-    let pid = path.strip_prefix("/proc").ok()?.iter().next()?;
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).ok()?;
-    // The name before it may be anything. The 22nd field is the 20th behind it.
-    let (_, rest) = stat.rsplit_once(") ")?;
-    rest.split(' ').nth(19)?.parse().ok()
 }
 
 /// The namespaces of devices, by the devices' numbers.
@@ -107,29 +87,7 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Command, Stdio};
-
-    #[test]
-    fn a_process_is_told_from_the_next_one_of_its_number() {
-        let of = |path: &str| began(Path::new(path));
-        let own = of("/proc/self/ns/net").unwrap();
-        assert_eq!(
-            of(&format!("/proc/{}/ns/net", std::process::id())),
-            Some(own)
-        );
-        // Process 1 may be as old as this one, where both were made with their namespaces.
-        assert!(own > 0);
-        testing::wait_for("the next process is as old as this one", || {
-            let mut next = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-            let began = of(&format!("/proc/{}/ns/net", next.id())).unwrap();
-            drop(next.stdin.take());
-            next.wait().unwrap();
-            (began > own).then_some(())
-        });
-        assert_eq!(of("/run/netns/x"), None);
-        assert_eq!(place(Path::new("/proc/self/ns/net")).unwrap()[2], own);
-        assert_eq!(place(Path::new("/no/such/namespace")), None);
-    }
+    use netdev::netns::identity;
 
     #[test]
     fn a_namespace_that_goes_or_is_another_is_told_once() {

@@ -2,7 +2,6 @@
 //! small programs, and an assembler of some thirty instructions. Programs this small need neither a
 //! compiler nor a loader.
 
-use crate::programs;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -279,7 +278,7 @@ impl Assembler {
     }
 
     /// The program, with every jump's distance filled in.
-    fn finish(&self) -> io::Result<Vec<Instruction>> {
+    pub(super) fn finish(&self) -> io::Result<Vec<Instruction>> {
         let mut code = self.code.clone();
         for &(at, to) in &self.jumps {
             let distance = self
@@ -292,11 +291,6 @@ impl Assembler {
             }
         }
         Ok(code)
-    }
-
-    /// Loads the program, by this process or by its loader.
-    pub(super) fn load(&self, kind: Kind) -> io::Result<OwnedFd> {
-        programs::load(kind as u32, self.finish()?)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Loading of programs: by this process, or by another one that may do so.
 
 use crate::bpf::{
-    self, BPF_PSEUDO_MAP_FD, CALL, CALL_REGISTER, HELPERS, Instruction, Kind, LOAD_IMMEDIATE,
+    self, Assembler, BPF_PSEUDO_MAP_FD, CALL, CALL_REGISTER, HELPERS, Instruction, Kind,
+    LOAD_IMMEDIATE,
 };
 use rustix::io::Errno;
 use std::io;
@@ -26,8 +27,15 @@ pub fn load_by(loader: Box<Loader>) {
     let _ = LOADER.set(loader);
 }
 
+impl Assembler {
+    /// Loads the program, by this process or by its loader.
+    pub(crate) fn load(&self, kind: Kind) -> io::Result<OwnedFd> {
+        load(kind as u32, self.finish()?)
+    }
+}
+
 /// Loads a program whose instructions name maps by their descriptors.
-pub(crate) fn load(kind: u32, mut code: Vec<Instruction>) -> io::Result<OwnedFd> {
+fn load(kind: u32, mut code: Vec<Instruction>) -> io::Result<OwnedFd> {
     let Some(loader) = LOADER.get() else {
         return bpf::load(kind, &code);
     };

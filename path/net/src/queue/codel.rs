@@ -136,7 +136,7 @@ mod tests {
     fn eq_4_a_burst_that_drains_in_an_interval_passes() {
         assert_eq!(signalled(|now| 90_u64.saturating_sub(now), 500), []);
         assert_eq!(signalled(|_| 4, 500), []);
-        let dips = |now: u64| if now % 99 == 0 { 1 } else { 50 };
+        let dips = |now: u64| if now.is_multiple_of(99) { 1 } else { 50 };
         assert_eq!(signalled(dips, 500), []);
     }
 
