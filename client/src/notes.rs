@@ -4,7 +4,7 @@
 
 use crate::Error;
 use crate::left::read;
-use crate::runtime::{check_name, lock_of, runtime_dir};
+use crate::runtime::{check_name, existing_runtime_dir, lock_of, runtime_dir};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -53,7 +53,10 @@ pub fn write_note(name: &str, text: &str) -> Result<(), Error> {
 /// It cannot be read, or others than this user and root may change it.
 pub fn note_of(name: &str) -> Result<Option<String>, Error> {
     check_name(name)?;
-    note_in(&runtime_dir()?, name)
+    match existing_runtime_dir()? {
+        Some(dir) => note_in(&dir, name),
+        None => Ok(None),
+    }
 }
 
 fn note_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
@@ -71,7 +74,10 @@ fn note_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
 /// # Errors
 /// The runtime directory or a note cannot be read, or another machine takes long to start.
 pub fn clear_notes(clear: impl FnMut(&str, &str) -> bool) -> Result<(), Error> {
-    clear_in(&runtime_dir()?, LOCK, clear)
+    match existing_runtime_dir()? {
+        Some(dir) => clear_in(&dir, LOCK, clear),
+        None => Ok(()),
+    }
 }
 
 fn clear_in(

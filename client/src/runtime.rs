@@ -37,15 +37,27 @@ fn given(variable: &str) -> Option<PathBuf> {
 /// # Errors
 /// It cannot be made, or is somebody else's, or others may change what is in it.
 pub fn runtime_dir() -> Result<PathBuf, Error> {
+    let dir = runtime_path();
+    make_private(&dir, rustix::process::geteuid().as_raw())?;
+    Ok(dir)
+}
+
+/// The runtime directory if it exists: a command that only looks must not leave one behind.
+pub(crate) fn existing_runtime_dir() -> Result<Option<PathBuf>, Error> {
+    match runtime_path().exists() {
+        true => runtime_dir().map(Some),
+        false => Ok(None),
+    }
+}
+
+fn runtime_path() -> PathBuf {
     let uid = rustix::process::geteuid();
-    let dir = match (given_dir(), given("XDG_RUNTIME_DIR")) {
+    match (given_dir(), given("XDG_RUNTIME_DIR")) {
         (Some(dir), _) => dir,
         (None, _) if uid.is_root() => PathBuf::from(SYSTEM_DIR),
         (None, Some(dir)) => dir.join("grantway"),
         (None, None) => PathBuf::from(format!("/tmp/grantway-{}", uid.as_raw())),
-    };
-    make_private(&dir, uid.as_raw())?;
-    Ok(dir)
+    }
 }
 
 /// Make `dir` for user `uid` alone, or check that only he and root may change what is in it. That

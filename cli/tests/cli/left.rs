@@ -262,8 +262,7 @@ fn on_a_full_disk_what_was_left_stays_whole_and_is_made_good_later() {
     attach(&place, "a");
     let before = wait(|| Some(place.read(STATE)).filter(|text| text.contains("\"a\"")));
     let filler = disk.fill();
-    let warning = |answer: &Value| answer["warning"].as_str().unwrap_or_default().to_owned();
-    let warned = warning(&attach(&place, "b"));
+    let warned = attach(&place, "b")["warnings"].to_string();
     for part in [
         "No space left on device",
         "guest b does not come back if the core ends",
@@ -290,7 +289,7 @@ fn on_a_full_disk_what_was_left_stays_whole_and_is_made_good_later() {
     wait(|| place.read(STATE).contains("\"b\"").then_some(()));
     wait(|| (missing() == "[]").then_some(()));
     log_says(&place, "the state file is written again");
-    assert_eq!(warning(&attach(&place, "d")), "");
+    assert_eq!(attach(&place, "d").get("warnings"), None);
     let detached = place.run(&["detach", "d"]);
     assert!(detached.ok() && detached.err.is_empty(), "{detached:?}");
     kill_core(&place, running);
@@ -312,7 +311,7 @@ fn an_end_that_cannot_forget_what_was_attached_says_so() {
     attach(&place, "a");
     disk.remount("ro");
     let attached = attach(&place, "b");
-    let warned = attached["warning"].as_str().unwrap_or_default();
+    let warned = attached["warnings"].to_string();
     assert!(warned.contains("Read-only file system"), "{attached}");
     let down = place.run(&["down"]);
     assert_eq!(down.code, 1, "{down:?}");

@@ -32,7 +32,7 @@ fn mistakes_are_told_and_start_nothing() {
             &["--ip", "10.9.0.2/32", "--", "true"][..],
             "no room for a gateway",
         ),
-        (&["--ip", "10.9.0.2", "--", "true"], "like 10.0.0.2/24"),
+        (&["--ip", "10.9.0.2", "--", "true"], "like 10.9.0.2/24"),
         (
             &["--ip", "192.0.2.9/24", "--", "true"],
             "192.0.2.0/24 overlaps",
