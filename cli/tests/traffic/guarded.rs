@@ -252,6 +252,7 @@ fn addresses_that_no_station_has_are_refused() {
     let own = ["--ip", "fd00::9/64", "--gateway", "fe80::1"];
     let all = [
         &["attach", "x", "--netns", &netns, "--ifname", "x"],
+        &["--allow-overlap"],
         &own[..],
     ]
     .concat();
