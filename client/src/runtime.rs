@@ -106,7 +106,9 @@ pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
 /// # Errors
 /// As [`socket_path`].
 pub fn find(name: &str) -> Result<PathBuf, Error> {
-    let own = socket_path(name)?;
+    check_name(name)?;
+    let dir = existing_runtime_dir()?.unwrap_or_else(runtime_path);
+    let own = dir.join(format!("{name}.sock"));
     let systems = Path::new(SYSTEM_DIR).join(format!("{name}.sock"));
     match given_dir().is_none() && !own.exists() && systems.exists() {
         true => Ok(systems),
@@ -119,7 +121,9 @@ pub fn find(name: &str) -> Result<PathBuf, Error> {
 /// # Errors
 /// The runtime directory cannot be read.
 pub fn names() -> Result<Vec<String>, Error> {
-    let dir = runtime_dir()?;
+    let Some(dir) = existing_runtime_dir()? else {
+        return Ok(Vec::new());
+    };
     let mut names = listed()?;
     names.retain(|name| UnixStream::connect(dir.join(format!("{name}.sock"))).is_ok());
     Ok(names)
@@ -130,7 +134,9 @@ pub fn names() -> Result<Vec<String>, Error> {
 /// # Errors
 /// The runtime directory cannot be read.
 pub fn listed() -> Result<Vec<String>, Error> {
-    let dir = runtime_dir()?;
+    let Some(dir) = existing_runtime_dir()? else {
+        return Ok(Vec::new());
+    };
     let entries =
         fs::read_dir(&dir).map_err(|e| Error::io(format!("read {}", dir.display()), e))?;
     let name = |entry: fs::DirEntry| {

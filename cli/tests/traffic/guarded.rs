@@ -249,13 +249,11 @@ fn addresses_that_no_station_has_are_refused() {
         refused(&["--ip", "10.91.0.7/24", "--gateway", gateway], why);
     }
     // A link-local router is everybody's neighbour.
-    let own = ["--ip", "fd00::9/64", "--gateway", "fe80::1"];
-    let all = [
-        &["attach", "x", "--netns", &netns, "--ifname", "x"],
-        &["--allow-overlap"],
-        &own[..],
-    ]
-    .concat();
+    let own = "--allow-overlap --ip fd00::9/64 --gateway fe80::1".split(' ');
+    let all: Vec<&str> = ["attach", "x", "--netns", &netns, "--ifname", "x"]
+        .into_iter()
+        .chain(own)
+        .collect();
     machine.ask(&all);
     let routes = machine.run(WIRE, "ip", &["-6", "route", "show", "default"]);
     assert!(
