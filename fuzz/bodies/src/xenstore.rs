@@ -144,8 +144,11 @@ impl Fetch for Granted<'_> {
 }
 
 fn control_ring(input: &mut Input<'_>) {
-    let memory = Area::anonymous(4 * PAGE).expect("memory");
-    let page = |n: usize| memory.span().sub(n * PAGE, PAGE).expect("inside");
+    // An area is never unmapped: one for all inputs of a thread.
+    thread_local!(static MEMORY: Area = Area::anonymous(3 * PAGE).expect("memory"));
+    let memory = MEMORY.with(|area| area.span());
+    memory.fill(0).expect("mapped");
+    let page = |n: usize| memory.sub(n * PAGE, PAGE).expect("inside");
     let pages = || Pages::new(Format::Xen, &[page(0)], Span::EMPTY).expect("one page");
     let guest = pages();
     let hashing = Hashing::over(page(1).sub(0, Hashing::BYTES).expect("inside"));
