@@ -1,4 +1,4 @@
-//! What machines change of the host's network, and what keeps that from working.
+//! Changes that machines make to the host's network, and obstacles to them.
 //!
 //! A machine with address translation switches forwarding on and switches it off at its end. A
 //! machine that was killed cannot: its note (`client::write_note`) says what was off before, and
@@ -107,7 +107,7 @@ fn translated(
     })
 }
 
-/// What tells this start of the system from others.
+/// Identifies this boot of the system.
 fn boot() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     text.unwrap_or_default().trim().to_owned()

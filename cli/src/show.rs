@@ -32,8 +32,8 @@ pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// What guests forged, by the counters of all workers of the driver domain: a sentence for each
-/// interface and reason.
+/// Returns what guests forged, by the counters of all workers of the driver domain: a sentence for
+/// each interface and kind of frame.
 fn forged(stats: impl Iterator<Item = Value>) -> Vec<String> {
     let mut found = BTreeMap::new();
     for stat in stats {

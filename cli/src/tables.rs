@@ -109,7 +109,7 @@ fn state(domain: &DomainStatus) -> String {
     }
 }
 
-/// What the columns of [`grants`] mean.
+/// Explains the columns of [`grants`].
 const GRANTS_LEGEND: &str = "\
 owned: pages of the domain; granted: those of them that it lets another domain use;
 mapped: pages of other domains that it can touch now, until their owner or the monitor revokes them
@@ -207,7 +207,7 @@ pub(crate) fn stat_lines(stats: &Value) -> String {
     })
 }
 
-/// What `grantway status` warns of.
+/// Warnings of `grantway status`.
 pub(crate) fn warnings(warnings: &[String]) -> String {
     let line = |warning: &String| format!("warning: {}\n", clean::line(warning));
     warnings.iter().map(line).collect()

@@ -1,4 +1,4 @@
-//! What clients of the control socket can do to each other, and to the machine.
+//! Attacks of clients of the control socket on each other and on the machine.
 
 use crate::place::{NOBODY, Place, SIM, wait};
 use rustix::fs::{Gid, Uid};

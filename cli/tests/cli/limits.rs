@@ -3,9 +3,9 @@
 use crate::place::{NOBODY, Place, Run, SIM};
 use testing::require;
 
-/// What is said of a limit of open files.
+/// The message about the limit of open files.
 const FILES: &str = "the limit of open files of a process (`ulimit -Hn`) is ";
-/// What is said of a limit of processes.
+/// The message about the limit of processes.
 const TASKS: &str = "the limit of processes and threads of a user (`ulimit -u`) is ";
 
 fn is_refused(place: &Place, run: &Run, code: i32, says: &str) {

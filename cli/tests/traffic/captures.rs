@@ -10,7 +10,7 @@ fn with_status(statuses: &str, status: &str) -> usize {
     statuses.lines().filter(|line| *line == status).count()
 }
 
-/// Segments of 64 KB, whose checksums nobody computes on the way, among them.
+/// Segments of 64 KB, whose checksums are not computed on the way, are among them.
 #[test]
 fn captured_checksums_are_right() {
     require!(tool("tshark"));

@@ -126,7 +126,7 @@ fn is_guarded(machine: &Machine) {
         wait_until("it is not in the log", || log().contains(said));
         assert_eq!(log().matches(said).count(), 1, "{said}");
     }
-    // What it may send goes on.
+    // Frames that the guard allows pass.
     let ping = machine.run(
         DB,
         "ping",
