@@ -21,7 +21,7 @@ const DOMAIN_TASKS: u64 = 3;
 /// own: those of the manager, which has the most.
 const OWN_USERS_TASKS: u64 = 4;
 
-/// What a machine takes.
+/// Sizes of a machine, from which its needs follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Need {
     domains: u64,

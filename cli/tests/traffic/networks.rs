@@ -1,4 +1,5 @@
-//! What namespaces have already when interfaces are made in them, and what interfaces are given.
+//! Networks and names that a namespace has before an interface is made in it, and the settings of
+//! that interface.
 
 use crate::machine::{Machine, grantway, in_folder, text};
 use netdev::netns::{Namespace, in_netns};

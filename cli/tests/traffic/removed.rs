@@ -40,7 +40,7 @@ fn lacks(machine: &Machine, name: &str, interfaces: &[&str]) {
     });
 }
 
-/// What is to be seen of a domain without its interface.
+/// Asserts how a domain without its interface is reported.
 fn is_told(machine: &Machine, name: &str, interface: &str) {
     lacks(machine, name, &[interface]);
     let status = text(&machine.grantway(&["status"]).stdout);
@@ -118,14 +118,20 @@ fn an_interface_that_was_moved_and_went_is_noticed() {
     assert!(run.status.success(), "{run:?}");
     elsewhere.kill().unwrap();
     elsewhere.wait().unwrap();
-    is_told(&machine, "c0", "c0");
-    comes_to_rest(&machine);
-    machine.ask(&["restart", "c0"]);
-    reaches(&machine, 0, 1);
+    rests_until_restarted(&machine);
     machine.end();
 }
 
-/// One that was attached by hand stays, too, as long as its namespace does.
+/// Asserts that guest `c0`, whose interface was removed, is reported and uses no CPU, and that a
+/// restart makes the interface again.
+fn rests_until_restarted(machine: &Machine) {
+    is_told(machine, "c0", "c0");
+    comes_to_rest(machine);
+    machine.ask(&["restart", "c0"]);
+    reaches(machine, 0, 1);
+}
+
+/// An attached guest stays as long as its namespace does.
 #[test]
 fn an_attached_guest_without_its_interface_stays() {
     let Some(machine) = empty(&["ping", "ip"]) else {
@@ -136,10 +142,7 @@ fn an_attached_guest_without_its_interface_stays() {
     }
     reaches(&machine, 0, 1);
     remove(&machine, 0);
-    is_told(&machine, "c0", "c0");
-    comes_to_rest(&machine);
-    machine.ask(&["restart", "c0"]);
-    reaches(&machine, 0, 1);
+    rests_until_restarted(&machine);
     machine.end();
 }
 

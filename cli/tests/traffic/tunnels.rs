@@ -84,7 +84,7 @@ fn passes(machine: &Machine, (from, to): (usize, usize), address: IpAddr) {
         .unwrap();
     let other = inside(to).enter(|| UdpSocket::bind(at).unwrap()).unwrap();
     other.set_nonblocking(true).unwrap();
-    // Odd, and longer than what is looked at of a frame.
+    // An odd length, beyond the snapshot of a frame.
     let datagram = [9; 1001];
     wait_until("no datagram arrives", || {
         socket.send_to(&datagram, at).unwrap();

@@ -1,4 +1,4 @@
-//! What a guest's interface may claim.
+//! Checks of the identities that a guest's interface may claim.
 
 use super::findings::Findings;
 use crate::model::{SourceGuard, Vif};
