@@ -1,0 +1,265 @@
+//! Connections, one after the other.
+
+use crate::Refusal;
+use crate::connection::Connection;
+use crate::features::Offer;
+use crate::link::Link;
+use crate::queue::Broken;
+use crate::socket;
+use crate::system::System;
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Nanoseconds between two reads of the sockets while the shim is awake. Each read is a system
+/// call, and a front end waits milliseconds for other reasons.
+const READ_NS: u64 = 1_000_000;
+/// Connections that one call accepts.
+const ACCEPTS: usize = 16;
+/// Asks the manager for a connection.
+const ASK: &[u8] = b"C";
+
+/// Where connections are from.
+#[derive(Debug)]
+pub enum Source {
+    /// A listening socket: the front end connects.
+    Listener(OwnedFd),
+    /// One end of a pair of `SOCK_SEQPACKET`: the manager connects to the front end, and sends each
+    /// connection as the descriptor of a message of one byte. The shim asks for one by `C`.
+    Manager(OwnedFd),
+}
+
+impl AsFd for Source {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        match self {
+            Self::Listener(fd) | Self::Manager(fd) => fd.as_fd(),
+        }
+    }
+}
+
+impl Source {
+    /// The next connection, if there is one.
+    fn next(&self) -> Result<Option<OwnedFd>, Errno> {
+        match self {
+            Self::Listener(fd) => {
+                match accept_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                    Ok(connection) => Ok(Some(connection)),
+                    Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
+            Self::Manager(fd) => {
+                let mut fds = Vec::new();
+                match socket::read(fd.as_fd(), &mut [0; 1], &mut fds) {
+                    Ok(_) => Ok(fds.pop()),
+                    Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+}
+
+/// The server of one virtual machine. It has at most one connection at a time; a second front end
+/// that connects is refused and leaves the first one alone.
+#[derive(Debug)]
+pub struct Backend<S> {
+    system: S,
+    source: Source,
+    offer: Offer,
+    pub(crate) connection: Option<Connection>,
+    link: Link,
+    /// Queue pairs in use when the console last named them.
+    told_pairs: u16,
+    /// Whether the manager knows that a connection is wanted.
+    has_asked: bool,
+    /// When the sockets were last read; 0: the next call reads them.
+    read_ns: u64,
+    /// Prints a line on the shim's console.
+    tell: fn(std::fmt::Arguments<'_>),
+    pub(crate) counters: Counters,
+}
+
+/// Events of all connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) connections: u64,
+    pub(crate) refused: u64,
+    pub(crate) broken_rings: u64,
+}
+
+impl<S: System> Backend<S> {
+    /// A back end without a connection; `tell` prints a line on the shim's console.
+    #[must_use]
+    pub fn new(system: S, source: Source, offer: Offer, tell: fn(std::fmt::Arguments<'_>)) -> Self {
+        Self {
+            system,
+            source,
+            offer,
+            connection: None,
+            link: Link::default(),
+            told_pairs: 0,
+            has_asked: false,
+            read_ns: 0,
+            tell,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The system.
+    pub fn system(&mut self) -> &mut S {
+        &mut self.system
+    }
+
+    /// The offer to the virtual machine.
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Follows whether the interface has a driver domain, and changes the virtual machine's link.
+    pub(crate) fn set_link(&mut self, is_connected: bool, now_ns: u64) {
+        if !self.link.set(is_connected, now_ns) {
+            return;
+        }
+        let is_up = self.link.is_up();
+        if let Some(connection) = &mut self.connection {
+            connection.set_link(is_up);
+        }
+        let state = if is_up { "up" } else { "down" };
+        (self.tell)(format_args!("vhost-user: link {state}"));
+    }
+
+    /// When the link changes without another event.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        self.link.due_ns()
+    }
+
+    /// The state of the connection and the driver, by name.
+    pub(crate) fn state(&self) -> [(&'static str, u64); 5] {
+        let connection = self.connection.as_ref();
+        let features = connection.map_or(0, |connection| connection.features.0);
+        let pairs = connection.map_or(0, Connection::pairs_in_use);
+        [
+            ("vm_connected", u64::from(connection.is_some())),
+            ("vm_link_up", u64::from(self.link.is_up())),
+            ("vm_features", features),
+            ("vm_mtu", self.offer.mtu.into()),
+            ("vm_queue_pairs", pairs.into()),
+        ]
+    }
+
+    /// Prints when the driver begins to receive, and when it uses more or fewer pairs.
+    fn tell_pairs(&mut self) {
+        let connection = self.connection.as_ref();
+        let pairs = connection.map_or(0, Connection::pairs_in_use);
+        if std::mem::replace(&mut self.told_pairs, pairs) == pairs {
+            return;
+        }
+        let Some(connection) = connection.filter(|_| pairs > 0) else {
+            return;
+        };
+        (self.tell)(format_args!(
+            "vhost-user: the driver uses {pairs} of {} queue pairs, features {:#x}, MTU {}",
+            self.offer.queue_pairs, connection.features.0, self.offer.mtu
+        ));
+    }
+
+    /// Makes the next call of [`Backend::serve`] read the sockets.
+    pub fn read_soon(&mut self) {
+        self.read_ns = 0;
+    }
+
+    /// Answers requests and takes connections; returns whether there were any.
+    pub fn serve(&mut self, now_ns: u64) -> bool {
+        if self.read_ns != 0 && now_ns.saturating_sub(self.read_ns) < READ_NS {
+            return false;
+        }
+        self.read_ns = now_ns.max(1);
+        let mut served = false;
+        if let Some(connection) = &mut self.connection {
+            match connection.serve(&mut self.system) {
+                Ok(any) => served |= any,
+                Err(refusal) => {
+                    self.end(&refusal);
+                    served = true;
+                }
+            }
+        }
+        served |= self.serve_control();
+        self.tell_pairs();
+        self.accept() || served
+    }
+
+    /// Executes the driver's commands of the control queue; returns whether there were any.
+    fn serve_control(&mut self) -> bool {
+        let connection = self.connection.as_mut();
+        match connection.map(Connection::serve_control) {
+            Some(Err((ring, broken))) => {
+                self.fail(ring, broken);
+                true
+            }
+            Some(Ok(any)) => any,
+            None => false,
+        }
+    }
+
+    /// Takes connections: the first one is served, others are refused.
+    fn accept(&mut self) -> bool {
+        let mut accepted = false;
+        if let (None, false, Source::Manager(manager)) =
+            (&self.connection, self.has_asked, &self.source)
+        {
+            // A full queue holds a question that was not read yet.
+            let _ = rustix::io::write(manager, ASK);
+            self.has_asked = true;
+        }
+        for _ in 0..ACCEPTS {
+            let Ok(Some(socket)) = self.source.next() else {
+                break;
+            };
+            accepted = true;
+            if self.connection.is_some() {
+                self.counters.refused += 1;
+                continue;
+            }
+            match self.open(socket) {
+                Ok(connection) => {
+                    self.counters.connections += 1;
+                    self.connection = Some(connection);
+                    self.read_soon();
+                }
+                Err(refusal) => (self.tell)(format_args!("vhost-user: {refusal}")),
+            }
+        }
+        accepted
+    }
+
+    fn open(&mut self, socket: OwnedFd) -> Result<Connection, Refusal> {
+        let connection = Connection::new(socket, self.offer, self.link.is_up())?;
+        self.system
+            .watch(connection.fd(), false)
+            .map_err(Refusal::Socket)?;
+        Ok(connection)
+    }
+
+    /// Ends the connection. Others that wait are taken in the same turn.
+    fn end(&mut self, refusal: &Refusal) {
+        if let Some(connection) = self.connection.take() {
+            connection.close(&mut self.system);
+            (self.tell)(format_args!("vhost-user: connection ended: {refusal}"));
+        }
+        self.has_asked = false;
+    }
+
+    /// Stops a ring that is broken.
+    pub(crate) fn fail(&mut self, ring: usize, broken: Broken) {
+        self.counters.broken_rings += 1;
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        if let Some(vring) = connection.vrings.get_mut(ring) {
+            vring.fail(broken);
+            (self.tell)(format_args!("vhost-user: ring {ring} stopped: {broken}"));
+        }
+    }
+}

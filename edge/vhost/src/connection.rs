@@ -1,0 +1,412 @@
+//! The state of one connection, and the answer to each request.
+
+use crate::Refusal;
+use crate::control::Control;
+use crate::features::{CONFIG_BYTES, Features, Offer, protocol, virtio};
+use crate::memory::{Description, DirtyLog, Memory, REGIONS_MAX};
+use crate::message::{CONFIG_CHANGED, FDS_MAX, Message, reply};
+use crate::queue::{Addresses, Broken, SIZE_MAX};
+use crate::request::Request;
+use crate::socket::{Socket, nonblocking};
+use crate::system::System;
+use crate::vring::Vring;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Messages that are answered in one turn.
+const MESSAGES_PER_TURN: usize = 64;
+/// Bytes in front of the contents of a configuration space: offset, length, flags.
+const CONFIG_HEADER: usize = 12;
+/// Bytes in front of the first region of a memory table.
+const TABLE_HEADER: usize = 8;
+/// Bytes of a region in a message.
+const REGION_BYTES: usize = 32;
+/// Flag of `SET_VRING_ADDR`: writes to the used ring are logged.
+const ADDR_LOG: u32 = 1;
+/// Bit of a ring's descriptor message: there is no descriptor.
+const NO_FD: u64 = 1 << 8;
+/// The ring's number in a descriptor message.
+const RING_MASK: u64 = 0xff;
+
+/// A connection with a virtual machine's monitor.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: Socket,
+    offer: Offer,
+    pub(crate) features: Features,
+    protocol: u64,
+    pub(crate) memory: Memory,
+    /// Receive queue 0, transmit queue 0, receive queue 1, …; the control queue.
+    pub(crate) vrings: Vec<Vring>,
+    control: Control,
+    is_link_up: bool,
+    /// For requests of the back end's; kept open because the front end polls its other end.
+    backend_req: Option<OwnedFd>,
+}
+
+/// How a request is answered.
+enum Answer {
+    /// Not at all, unless an acknowledgement was asked for.
+    Done,
+    /// The request failed, and the connection continues.
+    Failed,
+    /// With a payload.
+    With(Vec<u8>),
+}
+
+impl Answer {
+    fn u64(value: u64) -> Self {
+        Self::With(value.to_le_bytes().to_vec())
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd, offer: Offer, is_link_up: bool) -> Result<Self, Refusal> {
+        let rings = offer.rings();
+        Ok(Self {
+            socket: Socket::new(socket)?,
+            offer,
+            features: Features::default(),
+            protocol: 0,
+            memory: Memory::new(offer.memory_max),
+            vrings: (0..rings).map(|_| Vring::default()).collect(),
+            control: Control::default(),
+            is_link_up,
+            backend_req: None,
+        })
+    }
+
+    /// The socket.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Answers requests that have arrived; returns whether there were any.
+    pub(crate) fn serve(&mut self, system: &mut dyn System) -> Result<bool, Refusal> {
+        for answered in 0..MESSAGES_PER_TURN {
+            let Some(mut message) = self.socket.receive()? else {
+                return Ok(answered > 0);
+            };
+            let request = message.header.request;
+            let answer = self.answer(&mut message, system);
+            // User-Mode Linux wants the request that negotiates acknowledgements acknowledged.
+            let acknowledges =
+                message.header.needs_reply && self.protocol & protocol::REPLY_ACK != 0;
+            match answer {
+                Ok(Answer::With(payload)) => self.socket.send(&reply(request, &payload))?,
+                Ok(answer) if acknowledges => {
+                    let status = u64::from(matches!(answer, Answer::Failed));
+                    self.socket.send(&reply(request, &status.to_le_bytes()))?;
+                }
+                Ok(_) => {}
+                Err(refusal) => {
+                    if acknowledges {
+                        let _ = self.socket.send(&reply(request, &1_u64.to_le_bytes()));
+                    }
+                    return Err(refusal);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives everything back to the system.
+    pub(crate) fn close(mut self, system: &mut dyn System) {
+        for vring in &mut self.vrings {
+            vring.stop(system);
+        }
+        self.memory.set_log(None, system);
+        self.memory.clear(system);
+        system.unwatch(self.socket.as_fd());
+    }
+
+    fn answer(
+        &mut self,
+        message: &mut Message,
+        system: &mut dyn System,
+    ) -> Result<Answer, Refusal> {
+        match message.header.request {
+            Request::GetFeatures => return Ok(Answer::u64(self.offer.features())),
+            Request::SetFeatures => self.set_features(message.u64(0)?)?,
+            Request::GetProtocolFeatures => {
+                return Ok(Answer::u64(self.offer.protocol_features()));
+            }
+            Request::SetProtocolFeatures => self.set_protocol_features(message.u64(0)?)?,
+            Request::GetQueueNum => return Ok(Answer::u64(self.offer.queue_pairs.into())),
+            Request::GetMaxMemSlots => return Ok(Answer::u64(REGIONS_MAX as u64)),
+            Request::SetOwner => {}
+            Request::ResetOwner => self.reset(system),
+            Request::SetMemTable => self.set_mem_table(message, system)?,
+            Request::AddMemReg => {
+                let file = message.fd()?;
+                self.memory
+                    .add(region(message, TABLE_HEADER)?, file.as_fd(), system)?;
+                self.refresh();
+            }
+            // QEMU repeats the region's descriptor.
+            Request::RemMemReg => {
+                self.memory.remove(&region(message, TABLE_HEADER)?, system);
+                self.refresh();
+            }
+            Request::SetLogBase => return self.set_log_base(message, system),
+            // The log is written whether or not its reader sleeps.
+            Request::SetLogFd => drop(message.fd()?),
+            Request::NetSetMtu => {
+                if message.u64(0)? > self.offer.mtu.into() {
+                    return Ok(Answer::Failed);
+                }
+            }
+            Request::SetBackendReqFd => {
+                let fd = message.fd()?;
+                nonblocking(fd.as_fd()).map_err(Refusal::Socket)?;
+                self.backend_req = Some(fd);
+            }
+            Request::GetConfig => return self.get_config(message),
+            // The driver's MAC is bound by the configuration of the machine.
+            Request::SetConfig => {}
+            // Chains are returned in order, so nothing is in flight after a restart. QEMU takes an
+            // empty buffer for that.
+            Request::GetInflightFd => return Ok(Answer::With(vec![0; message.payload().len()])),
+            Request::SetInflightFd => {}
+            _ => return self.answer_for_ring(message, system),
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Answers a request about a ring.
+    fn answer_for_ring(
+        &mut self,
+        message: &mut Message,
+        system: &mut dyn System,
+    ) -> Result<Answer, Refusal> {
+        let request = message.header.request;
+        let number = match request {
+            Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => {
+                (message.u64(0)? & RING_MASK) as u32
+            }
+            _ => message.u32(0)?,
+        };
+        let at = number as usize;
+        let Self {
+            vrings,
+            memory,
+            features,
+            ..
+        } = self;
+        let vring = vrings.get_mut(at).ok_or(Refusal::Ring(number))?;
+        match request {
+            Request::SetVringNum => vring.size = ring_size(message.u32(4)?)?,
+            Request::SetVringBase => {
+                vring.stop(system);
+                vring.base = message.u32(4)? as u16;
+            }
+            Request::GetVringBase => {
+                let base = vring.stop(system);
+                let words = [number, base.into()];
+                return Ok(Answer::With(
+                    words.into_iter().flat_map(u32::to_le_bytes).collect(),
+                ));
+            }
+            Request::SetVringAddr => {
+                let flags = message.u32(4)?;
+                vring.addresses = Some(Addresses {
+                    table: message.u64(8)?,
+                    used: message.u64(16)?,
+                    avail: message.u64(24)?,
+                    log: (flags & ADDR_LOG != 0).then_some(message.u64(32)?),
+                });
+            }
+            Request::SetVringEnable => vring.enabled = message.u32(4)? != 0,
+            Request::SetVringKick => {
+                let kick = ring_fd(message)?.ok_or(Refusal::NoKick(at))?;
+                vring
+                    .set_kick(Some(kick), system)
+                    .map_err(|why| Refusal::Watch(at, why))?;
+            }
+            Request::SetVringCall => vring.set_call(ring_fd(message)?)?,
+            _ => vring.set_err(ring_fd(message)?)?,
+        }
+        vring.refresh(memory, *features);
+        match vring.is_lost() {
+            true => Err(Refusal::RingAddress(at)),
+            false => Ok(Answer::Done),
+        }
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
+        match features & !self.offer.features() {
+            0 => {
+                self.features = Features(features);
+                self.control = Control::default();
+            }
+            more => return Err(Refusal::Features(more)),
+        }
+        self.memory.set_logging(self.has(virtio::LOG_ALL));
+        self.refresh();
+        Ok(())
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<(), Refusal> {
+        match features & !self.offer.protocol_features() {
+            0 => self.protocol = features,
+            more => return Err(Refusal::Features(more)),
+        }
+        Ok(())
+    }
+
+    /// Stops all rings and forgets what was negotiated.
+    fn reset(&mut self, system: &mut dyn System) {
+        for vring in &mut self.vrings {
+            vring.stop(system);
+            vring.enabled = false;
+        }
+        self.features = Features::default();
+        self.control = Control::default();
+    }
+
+    fn set_mem_table(
+        &mut self,
+        message: &mut Message,
+        system: &mut dyn System,
+    ) -> Result<(), Refusal> {
+        let count = message.u32(0)? as usize;
+        if count > FDS_MAX {
+            return Err(Refusal::Memory {
+                regions: FDS_MAX,
+                bytes: self.offer.memory_max,
+            });
+        }
+        message.fds(count)?;
+        // Monitors pad the table; what counts is the number of regions.
+        let regions = (0..count).map(|n| region(message, TABLE_HEADER + n * REGION_BYTES));
+        let regions: Vec<Description> = regions.collect::<Result<_, _>>()?;
+        // QEMU sends the same table for every queue pair.
+        if self.memory.is(&regions) {
+            return Ok(());
+        }
+        self.memory.clear(system);
+        for (region, file) in regions.into_iter().zip(message.fds.drain(..)) {
+            self.memory.add(region, file.as_fd(), system)?;
+        }
+        self.refresh();
+        Ok(())
+    }
+
+    fn set_log_base(
+        &mut self,
+        message: &mut Message,
+        system: &mut dyn System,
+    ) -> Result<Answer, Refusal> {
+        let (bytes, offset) = (message.u64(0)?, message.u64(8)?);
+        let file = message.fd()?;
+        let log = DirtyLog::new(file.as_fd(), offset, bytes, self.offer.memory_max, system)?;
+        self.memory.set_log(Some(log), system);
+        Ok(Answer::u64(0))
+    }
+
+    fn get_config(&self, message: &Message) -> Result<Answer, Refusal> {
+        let (offset, bytes) = (message.u32(0)? as usize, message.u32(4)? as usize);
+        let space = self.offer.config_space(self.is_link_up);
+        let mut payload = message.payload().to_vec();
+        let to = payload
+            .get_mut(CONFIG_HEADER..)
+            .and_then(|to| to.get_mut(..bytes));
+        let end = offset.checked_add(bytes).filter(|end| *end <= CONFIG_BYTES);
+        match (to, end.and_then(|end| space.get(offset..end))) {
+            (Some(to), Some(from)) => to.copy_from_slice(from),
+            // A reply without payload says that the request failed.
+            _ => return Ok(Answer::With(Vec::new())),
+        }
+        Ok(Answer::With(payload))
+    }
+
+    /// Rings depend on features and memory. One without its memory stops until a region returns it.
+    fn refresh(&mut self) {
+        for vring in &mut self.vrings {
+            vring.refresh(&self.memory, self.features);
+        }
+    }
+
+    /// Changes the link's state in the configuration space, and notifies the front end of that if
+    /// it takes requests.
+    pub(crate) fn set_link(&mut self, is_up: bool) {
+        self.is_link_up = is_up;
+        if let Some(channel) = &self.backend_req {
+            // A front end that does not read has requests that it will find.
+            let _ = rustix::io::write(channel, &CONFIG_CHANGED);
+        }
+    }
+
+    /// The number of the control queue, if the driver leaves it to the back end.
+    pub(crate) fn control_ring(&self) -> Option<usize> {
+        self.features.control_ring(self.offer.queue_pairs)
+    }
+
+    /// Executes the driver's commands; returns whether there were any.
+    ///
+    /// # Errors
+    /// The control queue of this number is broken.
+    pub(crate) fn serve_control(&mut self) -> Result<bool, (usize, Broken)> {
+        let Some(ring) = self.control_ring() else {
+            return Ok(false);
+        };
+        let vring = self.vrings.get_mut(ring);
+        let Some((vring, queue)) = vring.and_then(Vring::running) else {
+            return Ok(false);
+        };
+        let (memory, most) = (&self.memory, self.offer.queue_pairs);
+        let served = self.control.serve((queue, memory), most);
+        let served = served.map_err(|broken| (ring, broken))?;
+        if served.is_called {
+            vring.call();
+        }
+        Ok(served.commands > 0)
+    }
+
+    /// Returns the number of pairs that receive frames: those that run, as far as the driver uses
+    /// them.
+    pub(crate) fn pairs_in_use(&self) -> u16 {
+        let most = match self.control_ring() {
+            Some(_) => self.control.pairs,
+            None => self.offer.queue_pairs,
+        };
+        let receive = self.vrings.iter().step_by(2).take(most.into());
+        let running = receive.take_while(|vring| vring.queue.is_some());
+        running.count() as u16
+    }
+
+    /// Whether the driver has accepted all features of `mask`.
+    pub(crate) fn has(&self, mask: u64) -> bool {
+        self.features.has(mask)
+    }
+
+    /// Whether the driver takes unsegmented TCP of both kinds.
+    pub(crate) fn takes_tso(&self) -> bool {
+        self.has(virtio::GUEST_CSUM | virtio::GUEST_TSO4 | virtio::GUEST_TSO6)
+    }
+}
+
+/// The region at an offset of a payload.
+fn region(message: &Message, at: usize) -> Result<Description, Refusal> {
+    Ok(Description {
+        gpa: message.u64(at)?,
+        bytes: message.u64(at + 8)?,
+        uva: message.u64(at + 16)?,
+        offset: message.u64(at + 24)?,
+    })
+}
+
+fn ring_size(size: u32) -> Result<u16, Refusal> {
+    match u16::try_from(size) {
+        Ok(size) if size.is_power_of_two() && size <= SIZE_MAX => Ok(size),
+        _ => Err(Refusal::RingSize(size)),
+    }
+}
+
+/// The descriptor of a message about a ring, if it has one.
+fn ring_fd(message: &mut Message) -> Result<Option<OwnedFd>, Refusal> {
+    if message.u64(0)? & NO_FD == 0 {
+        return message.fd().map(Some);
+    }
+    message.fds(0)?;
+    Ok(None)
+}

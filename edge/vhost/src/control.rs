@@ -1,0 +1,103 @@
+//! The control queue, where the virtual machine's monitor leaves it to the back end.
+
+use crate::memory::Memory;
+use crate::queue::{Broken, Chain, Direction, Queue};
+
+/// Commands of one turn.
+const COMMANDS: usize = 16;
+/// Bytes of the only command that is offered: class, command, pairs.
+const COMMAND: usize = 4;
+/// `VIRTIO_NET_CTRL_MQ`, `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`.
+const SET_PAIRS: [u8; 2] = [4, 0];
+const OK: u8 = 0;
+const ERROR: u8 = 1;
+
+/// The driver's settings.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// Queue pairs that the driver uses.
+    pub(crate) pairs: u16,
+    chain: Chain,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self {
+            // The driver uses the first pair until it says otherwise.
+            pairs: 1,
+            chain: Chain::default(),
+        }
+    }
+}
+
+/// The result of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    /// Commands that were executed or rejected.
+    pub(crate) commands: usize,
+    /// Whether the driver wants a notification.
+    pub(crate) is_called: bool,
+}
+
+impl Control {
+    /// Executes the driver's commands. The driver may set up to `pairs_max` pairs; the device
+    /// rejects every other command.
+    pub(crate) fn serve(
+        &mut self,
+        (queue, memory): (&mut Queue, &Memory),
+        pairs_max: u16,
+    ) -> Result<Served, Broken> {
+        let mut commands = 0;
+        while commands < COMMANDS {
+            let written = match queue.take(memory, Direction::Both, &mut self.chain)? {
+                None => break,
+                Some(Ok(())) => self.execute(memory, pairs_max),
+                Some(Err(_)) => 0,
+            };
+            queue.put(memory, self.chain.head(), written)?;
+            commands += 1;
+        }
+        let is_called = queue.publish(memory)?;
+        Ok(Served {
+            commands,
+            is_called,
+        })
+    }
+
+    /// Executes one command, and returns how many bytes of answer were written.
+    fn execute(&mut self, memory: &Memory, pairs_max: u16) -> u32 {
+        let answer = match self.pairs_wanted() {
+            Some(pairs) if (1..=pairs_max).contains(&pairs) => {
+                self.pairs = pairs;
+                OK
+            }
+            _ => ERROR,
+        };
+        let (_, writable) = self.chain.halves();
+        let place = writable.iter().find(|segment| !segment.span.is_empty());
+        let Some(place) = place else { return 0 };
+        match place.span.take(1).write(&[answer]) {
+            Ok(()) => {
+                memory.wrote(place.gpa, 1);
+                1
+            }
+            Err(shmem::Fault) => 0,
+        }
+    }
+
+    /// The pairs that a command sets, if it is one that sets pairs.
+    fn pairs_wanted(&self) -> Option<u16> {
+        let mut bytes = [0; COMMAND];
+        let mut left = &mut bytes[..];
+        let (readable, _) = self.chain.halves();
+        for segment in readable {
+            let part = segment.span.take(left.len());
+            let (to, rest) = left.split_at_mut(part.len());
+            part.read(to).ok()?;
+            left = rest;
+        }
+        let is_whole = left.is_empty();
+        let [class, command, low, high] = bytes;
+        (is_whole && [class, command] == SET_PAIRS).then(|| u16::from_le_bytes([low, high]))
+    }
+}

@@ -1,0 +1,186 @@
+//! Frames that the driver transmits.
+
+use super::parts::{BadChains, Cursor, ETHERNET, GSO_FRAME_MAX, HEADER_MAX, VLAN_TAG};
+use crate::features::{Features, virtio};
+use crate::memory::Memory;
+use crate::queue::{BadChain, Broken, Chain, Direction, Queue};
+use nic::virtio as header;
+use nic::{Buffers, Caps, Frame, GsoKind, Piece};
+
+/// The bit of a header's segmentation type that says that segments have congestion marks.
+const GSO_ECN: u8 = 0x80;
+/// Where the segmentation type lies in a header.
+const GSO_TYPE: usize = 1;
+
+/// From a transmit queue to frames.
+#[derive(Debug, Default)]
+pub(super) struct FromVm {
+    chain: Chain,
+    bad: BadChains,
+    /// Whether the last run ended for want of buffers.
+    pub(super) starved: bool,
+}
+
+/// Why a chain did not become a frame.
+enum Dropped {
+    NoBuffer,
+    Bad(BadChain),
+    Malformed,
+}
+
+impl From<shmem::Fault> for Dropped {
+    fn from(_: shmem::Fault) -> Self {
+        Self::Bad(BadChain::Fault)
+    }
+}
+
+impl FromVm {
+    /// Takes at most `budget` chains and appends their frames to `out`, each in buffers of
+    /// `buffers`.
+    pub(super) fn run(
+        &mut self,
+        (queue, memory): (&mut Queue, &Memory),
+        features: Features,
+        caps: Caps,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> Result<(), Broken> {
+        for _ in 0..budget {
+            let taken = queue.take(memory, Direction::Read, &mut self.chain)?;
+            let made = match taken {
+                None => return Ok(()),
+                Some(Err(bad)) => Err(Dropped::Bad(bad)),
+                Some(Ok(())) => frame(&self.chain, features, caps, buffers),
+            };
+            match made {
+                Ok(frame) => out.push(frame),
+                Err(Dropped::NoBuffer) => {
+                    queue.untake(1);
+                    self.starved = true;
+                    return Ok(());
+                }
+                Err(Dropped::Bad(bad)) => self.bad.count(bad),
+                Err(Dropped::Malformed) => self.bad.malformed += 1,
+            }
+            queue.put(memory, self.chain.head(), 0)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("rx_malformed", self.bad.malformed),
+            ("rx_fault", self.bad.fault),
+        ]
+    }
+}
+
+/// The frame in a chain, copied.
+#[inline]
+fn frame(
+    chain: &Chain,
+    features: Features,
+    caps: Caps,
+    buffers: &mut dyn Buffers,
+) -> Result<Frame, Dropped> {
+    let header_bytes = features.header_bytes();
+    let len = chain.bytes().checked_sub(header_bytes);
+    let len = len.filter(|len| (ETHERNET..=GSO_FRAME_MAX).contains(len));
+    let len = len.ok_or(Dropped::Malformed)?;
+    let segments = |at: usize| chain.segments().get(at).map(|segment| segment.span);
+    let mut cursor = Cursor::START;
+    let mut header = [0; HEADER_MAX];
+    let mut left = header.get_mut(..header_bytes).unwrap_or(&mut []);
+    while !left.is_empty() {
+        let part = cursor
+            .next(segments, left.len())
+            .ok_or(Dropped::Malformed)?;
+        let (to, rest) = left.split_at_mut(part.len());
+        part.read(to)?;
+        left = rest;
+    }
+    let offload = decode(&header, len, features)?;
+    if offload.gso.is_none() && len > caps.max_frame + VLAN_TAG {
+        return Err(Dropped::Malformed);
+    }
+    let mut frame = Frame::empty();
+    match fill(&mut frame, len, &mut cursor, &segments, buffers) {
+        Ok(()) => {
+            frame.offload = offload;
+            Ok(frame)
+        }
+        Err(dropped) => {
+            frame.recycle(buffers);
+            Err(dropped)
+        }
+    }
+}
+
+/// Copies `len` bytes into buffers, which become pieces of `frame`.
+#[inline]
+fn fill(
+    frame: &mut Frame,
+    len: usize,
+    cursor: &mut Cursor,
+    segments: &impl Fn(usize) -> Option<shmem::Span>,
+    buffers: &mut dyn Buffers,
+) -> Result<(), Dropped> {
+    let mut left = len;
+    while left > 0 {
+        let large = match left < len {
+            true => buffers.take_large(),
+            false => None,
+        };
+        let buffer = large.or_else(|| buffers.take()).ok_or(Dropped::NoBuffer)?;
+        let mut room = buffer.span.take(left);
+        frame.push(Piece {
+            span: room,
+            buffer: buffer.id,
+        });
+        if room.is_empty() {
+            return Err(Dropped::NoBuffer);
+        }
+        left -= room.len();
+        while !room.is_empty() {
+            let part = cursor
+                .next(segments, room.len())
+                .ok_or(Dropped::Malformed)?;
+            shmem::copy(room, part)?;
+            room = room.skip(part.len());
+        }
+    }
+    Ok(frame.snapshot()?)
+}
+
+/// The offloads that a header asks for. A header must not ask for one that the driver has not
+/// negotiated.
+#[inline]
+fn decode(
+    bytes: &[u8; HEADER_MAX],
+    len: usize,
+    features: Features,
+) -> Result<nic::Offload, Dropped> {
+    let mut known = [0; header::BYTES];
+    if let Some(first) = bytes.first_chunk() {
+        known = *first;
+    }
+    if let Some(kind) = known.get_mut(GSO_TYPE)
+        && features.has(virtio::HOST_ECN)
+    {
+        // The frame's own flags say the same.
+        *kind &= !GSO_ECN;
+    }
+    let tso = features.has(virtio::HOST_TSO4) || features.has(virtio::HOST_TSO6);
+    let offload = header::decode(&known, len, features.has(virtio::CSUM), tso);
+    let offload = offload.map_err(|header::Malformed| Dropped::Malformed)?;
+    let needed = match offload.gso.map(|gso| gso.kind) {
+        None => 0,
+        Some(GsoKind::Tcp4) => virtio::HOST_TSO4,
+        Some(GsoKind::Tcp6) => virtio::HOST_TSO6,
+    };
+    match features.has(needed) {
+        true => Ok(offload),
+        false => Err(Dropped::Malformed),
+    }
+}

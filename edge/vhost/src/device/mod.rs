@@ -1,0 +1,281 @@
+//! A virtual machine's queue pairs as devices, one for each queue of its interface.
+//!
+//! [`nic::Nic::rx`] yields what the driver transmits, [`nic::Nic::tx`] fills what the driver has
+//! posted to receive. Both copy, and neither keeps a frame, a chain or a buffer between two calls.
+
+mod from_vm;
+mod parts;
+mod steering;
+mod to_vm;
+
+use crate::backend::Backend;
+use crate::connection::Connection;
+use crate::memory::Memory;
+use crate::queue::{Broken, Queue};
+use crate::system::System;
+use from_vm::FromVm;
+use nic::{Buffers, Caps, Frame, Nic, Notified, TxReport};
+use parts::ETHERNET;
+use std::cell::RefCell;
+use std::rc::Rc;
+use steering::{Steering, rx_ring, tx_ring};
+use to_vm::ToVm;
+
+/// The device of one queue of the interface. All of them share one [`Backend`].
+#[derive(Debug)]
+pub struct Port<S> {
+    backend: Rc<RefCell<Backend<S>>>,
+    steering: Steering,
+    caps: Caps,
+    from_vm: FromVm,
+    /// Calls of [`Nic::rx`]: each begins with another pair.
+    turn: usize,
+    to_vm: ToVm,
+    /// The receive queue that lacks buffers for the next frame, and the index of its available ring
+    /// at that time.
+    short: Option<(usize, u16)>,
+}
+
+impl<S: System> Port<S> {
+    /// The devices of an interface with `queues` queues, in order.
+    pub fn all(backend: Backend<S>, queues: usize) -> Vec<Self> {
+        let offer = *backend.offer();
+        let backend = Rc::new(RefCell::new(backend));
+        let caps = Caps {
+            checksum: offer.checksum,
+            tso: offer.checksum && offer.tso,
+            max_frame: usize::from(offer.mtu) + ETHERNET,
+        };
+        let pairs = usize::from(offer.queue_pairs);
+        let port = |number| Self {
+            backend: Rc::clone(&backend),
+            steering: Steering::new(number, queues, pairs),
+            caps,
+            from_vm: FromVm::default(),
+            turn: 0,
+            to_vm: ToVm::default(),
+            short: None,
+        };
+        (0..queues).map(port).collect()
+    }
+
+    /// Runs `act` on a ring if it runs, and stops the ring if it breaks.
+    fn with_ring<T>(
+        backend: &mut Backend<S>,
+        number: usize,
+        act: impl FnOnce(&mut Queue, &Memory) -> Result<T, Broken>,
+    ) -> Option<T> {
+        let connection = backend.connection.as_mut()?;
+        let queue = connection.vrings.get_mut(number)?.queue.as_mut()?;
+        match act(queue, &connection.memory) {
+            Ok(done) => Some(done),
+            Err(broken) => {
+                backend.fail(number, broken);
+                None
+            }
+        }
+    }
+
+    /// Whether the first port, which serves the connection of all.
+    const fn is_first(&self) -> bool {
+        self.steering.number == 0
+    }
+
+    /// The control queue, for the first port.
+    fn control_ring(&self, backend: &Backend<S>) -> Option<usize> {
+        let connection = backend.connection.as_ref().filter(|_| self.is_first());
+        connection.and_then(Connection::control_ring)
+    }
+
+    /// Reads the transmit queue of one pair.
+    fn rx_pair(
+        &mut self,
+        pair: usize,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) {
+        let backend = &mut *self.backend.borrow_mut();
+        let ring = tx_ring(pair);
+        let Some(connection) = &mut backend.connection else {
+            return;
+        };
+        let features = connection.features;
+        let vring = connection.vrings.get_mut(ring);
+        let Some((notifier, queue)) = vring.and_then(|vring| vring.running()) else {
+            return;
+        };
+        let memory = &connection.memory;
+        let took = self
+            .from_vm
+            .run((queue, memory), features, self.caps, budget, buffers, out);
+        // Publishes also after a fault in the middle: earlier chains have been returned.
+        match took.and(queue.publish(memory)) {
+            Ok(true) => notifier.call(),
+            Ok(false) => {}
+            Err(broken) => backend.fail(ring, broken),
+        }
+    }
+}
+
+impl<S: System> Nic for Port<S> {
+    /// The capabilities of the offer. The device does in software the offloads that the driver has
+    /// not accepted.
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn rx(
+        &mut self,
+        _now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let before = out.len();
+        self.from_vm.starved = false;
+        self.turn = self.turn.wrapping_add(1);
+        for pair in self.steering.own_pairs(self.turn) {
+            let left = budget.saturating_sub(out.len() - before);
+            if left == 0 || self.from_vm.starved {
+                break;
+            }
+            self.rx_pair(pair, left, buffers, out);
+        }
+        out.len() - before
+    }
+
+    fn tx(&mut self, _now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        let mut report = TxReport::default();
+        let done = |report: &TxReport| report.sent + report.full + report.fault + report.refused;
+        let backend = &mut *self.backend.borrow_mut();
+        self.short = None;
+        let mut rest = pick;
+        while let Some(connection) = &mut backend.connection
+            && !rest.is_empty()
+        {
+            let (pair, count) = self
+                .steering
+                .run_of(frames, rest, connection.pairs_in_use());
+            let ring = rx_ring(pair);
+            let (features, tso) = (connection.features, connection.takes_tso());
+            let vring = connection.vrings.get_mut(ring);
+            let Some((notifier, queue)) = vring.and_then(|vring| vring.running()) else {
+                break;
+            };
+            let memory = &connection.memory;
+            let (run, behind) = rest.split_at(count);
+            rest = behind;
+            let picked = run.iter().map(|&index| frames.get(index as usize));
+            let caps = to_vm::caps(self.caps.max_frame, features, tso);
+            let gave = self
+                .to_vm
+                .run((queue, memory), features, caps, picked, &mut report);
+            match gave.and(queue.publish(memory)) {
+                Ok(called) => {
+                    if called {
+                        notifier.call();
+                    }
+                    if let Some(seen) = self.to_vm.short_at {
+                        self.short = Some((ring, seen));
+                        report.waiting = pick.len() as u32 - done(&report);
+                        return report;
+                    }
+                }
+                Err(broken) => {
+                    // The frame at which the ring broke, and those behind it.
+                    report.full += (pick.len() - rest.len()) as u32 - done(&report);
+                    backend.fail(ring, broken);
+                }
+            }
+        }
+        self.to_vm.no_driver += rest.len() as u64;
+        report.full += rest.len() as u32;
+        report
+    }
+
+    fn next_due(&self, _now_ns: u64) -> Option<u64> {
+        let backend = self.is_first().then(|| self.backend.borrow())?;
+        backend.due_ns()
+    }
+
+    fn starved(&self) -> bool {
+        self.from_vm.starved
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.from_vm.counters();
+        all.extend(self.to_vm.counters());
+        if self.is_first() {
+            let backend = self.backend.borrow();
+            let counters = backend.counters;
+            all.extend(backend.state());
+            all.extend([
+                ("vm_connections", counters.connections),
+                ("vm_refused", counters.refused),
+                ("vm_broken_rings", counters.broken_rings),
+            ]);
+        }
+        all
+    }
+
+    fn notified(&mut self) -> Option<&mut dyn Notified> {
+        Some(self)
+    }
+}
+
+impl<S: System> Notified for Port<S> {
+    fn serve(&mut self, now_ns: u64) -> bool {
+        self.is_first() && self.backend.borrow_mut().serve(now_ns)
+    }
+
+    fn set_link(&mut self, is_up: bool, now_ns: u64) {
+        if self.is_first() {
+            self.backend.borrow_mut().set_link(is_up, now_ns);
+        }
+    }
+
+    fn arm(&mut self) {
+        let backend = &mut self.backend.borrow_mut();
+        let control = self.control_ring(backend);
+        let transmit = self.steering.own_pairs(0).map(tx_ring);
+        let short = self.short.map(|(ring, _)| ring);
+        for ring in transmit.chain(control).chain(short) {
+            Self::with_ring(backend, ring, |queue, memory| queue.arm(memory));
+        }
+    }
+
+    fn disarm(&mut self) {
+        let backend = &mut self.backend.borrow_mut();
+        let control = self.control_ring(backend);
+        let own = self.steering.own_pairs(0);
+        let rings = own.flat_map(|pair| [rx_ring(pair), tx_ring(pair)]);
+        for ring in rings.chain(control) {
+            Self::with_ring(backend, ring, |queue, memory| queue.disarm(memory));
+        }
+        if self.is_first() {
+            backend.read_soon();
+        }
+    }
+
+    fn has_work(&mut self) -> bool {
+        let backend = &mut self.backend.borrow_mut();
+        let control = self.control_ring(backend);
+        let transmit = self.steering.own_pairs(0).map(tx_ring);
+        for ring in transmit.chain(control) {
+            let chains = Self::with_ring(backend, ring, |queue, _| queue.count());
+            if chains.is_some_and(|chains| chains > 0) {
+                return true;
+            }
+        }
+        let Some((ring, short_at)) = self.short else {
+            return false;
+        };
+        let has_more = Self::with_ring(backend, ring, |queue, _| {
+            queue.count()?;
+            Ok(queue.seen() != short_at)
+        });
+        // A ring that has stopped takes frames, and loses them.
+        has_more.unwrap_or(true)
+    }
+}

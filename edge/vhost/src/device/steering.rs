@@ -1,0 +1,107 @@
+//! Distribution of queue pairs over the queues of the interface.
+//!
+//! An interface has a queue for each worker of the driver domain; a virtual machine has any number
+//! of queue pairs. Pair `p` sends to queue `p % queues`. The pairs `q`, `q + queues`, … receive the
+//! frames of queue `q`, each flow by one pair. If the driver uses fewer pairs than there are
+//! queues, pair `q % pairs` receives them.
+
+use net::packet::flow::flow_hash;
+use nic::Frame;
+
+/// The number of a pair's receive queue.
+pub(super) const fn rx_ring(pair: usize) -> usize {
+    2 * pair
+}
+
+/// The number of a pair's transmit queue.
+pub(super) const fn tx_ring(pair: usize) -> usize {
+    2 * pair + 1
+}
+
+/// A queue of the interface.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steering {
+    pub(super) number: usize,
+    queues: usize,
+    /// Pairs whose transmit queues it reads.
+    own: usize,
+}
+
+impl Steering {
+    /// Queue `number` of `queues`, with `pairs` queue pairs.
+    pub(super) const fn new(number: usize, queues: usize, pairs: usize) -> Self {
+        let own = pairs.saturating_sub(number).div_ceil(queues);
+        Self {
+            number,
+            queues,
+            own,
+        }
+    }
+
+    /// The pairs whose transmit queues the queue reads, beginning with the one of this turn.
+    pub(super) fn own_pairs(self, turn: usize) -> impl Iterator<Item = usize> {
+        let Self {
+            number,
+            queues,
+            own,
+        } = self;
+        (0..own).map(move |n| number + (turn + n) % own * queues)
+    }
+
+    /// The pair that receives the first of the picked frames, of `in_use` pairs, and how many
+    /// frames it receives before another pair does.
+    #[inline]
+    pub(super) fn run_of(self, frames: &[Frame], pick: &[u32], in_use: u16) -> (usize, usize) {
+        let in_use = usize::from(in_use.max(1));
+        let behind = in_use.saturating_sub(self.number);
+        let pairs = behind.div_ceil(self.queues);
+        if pairs <= 1 {
+            return (self.number % in_use, pick.len());
+        }
+        let pair = |index: &u32| {
+            let header = frames.get(*index as usize).map_or(&[][..], Frame::header);
+            self.number + flow_hash(header) as usize % pairs * self.queues
+        };
+        let first = pick.first().map_or(self.number, pair);
+        (
+            first,
+            pick.iter().take_while(|index| pair(index) == first).count(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_sends_to_one_queue() {
+        for (queues, pairs) in [(1, 1), (1, 8), (2, 5), (4, 2), (3, 3)] {
+            let queues_of = (0..queues).map(|number| Steering::new(number, queues, pairs));
+            let mut owned: Vec<usize> = queues_of.flat_map(|queue| queue.own_pairs(7)).collect();
+            owned.sort_unstable();
+            assert_eq!(owned, (0..pairs).collect::<Vec<_>>(), "{queues} queues");
+        }
+    }
+
+    #[test]
+    fn a_turn_begins_with_another_pair() {
+        let queue = Steering::new(1, 2, 8);
+        let firsts: Vec<usize> = (0..5)
+            .flat_map(|turn| queue.own_pairs(turn).next())
+            .collect();
+        assert_eq!(firsts, [1, 3, 5, 7, 1]);
+    }
+
+    #[test]
+    fn frames_are_received_by_pairs_in_use() {
+        for (queues, in_use) in [(1, 1), (4, 2), (2, 5), (1, 8), (8, 1)] {
+            for number in 0..queues {
+                let queue = Steering::new(number, queues, 8);
+                let (pair, count) = queue.run_of(&[], &[3, 4], in_use);
+                assert!(pair < in_use.into(), "{queues} {in_use}");
+                assert_eq!(count, 2, "frames of one flow");
+            }
+        }
+    }
+}

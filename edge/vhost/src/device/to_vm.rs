@@ -1,0 +1,343 @@
+//! Frames into what the driver has posted to receive.
+
+use super::parts::{BadChains, Cursor, GSO_FRAME_MAX, HEADER_MAX};
+use crate::features::{Features, virtio};
+use crate::memory::Memory;
+use crate::queue::{Broken, Chain, Direction, Queue, Segment};
+use net::packet::{checksum, segment};
+use nic::virtio as header;
+use nic::{Caps, Checksum, Frame, TxReport};
+use shmem::{Fault, Span};
+
+/// Chains that one frame may take.
+const CHAINS_MAX: usize = 256;
+
+/// The flag of TCP that asks for congestion marks on the first segment alone (CWR), in the byte at
+/// this offset of the header.
+const TCP_FLAGS: usize = 13;
+const CWR: u8 = 0x80;
+/// The bit of a header's segmentation type that says that segments have congestion marks.
+const GSO_ECN: u8 = 0x80;
+const GSO_TYPE: usize = 1;
+
+/// From frames to a receive queue.
+#[derive(Debug, Default)]
+pub(super) struct ToVm {
+    /// Chains of the frame that is written; kept for their memory.
+    chains: Vec<Chain>,
+    /// Segments of a frame that the driver does not take whole.
+    segments: Vec<Frame>,
+    bad: BadChains,
+    /// Frames that exceed the buffers of a chain, without mergeable buffers.
+    too_small: u64,
+    /// The index of the available ring that had too few buffers for the next frame.
+    pub(super) short_at: Option<u16>,
+    /// Frames while no driver runs.
+    pub(super) no_driver: u64,
+}
+
+/// The outcome of a frame.
+enum Fate {
+    Sent,
+    /// The driver has posted too few buffers, and none was taken.
+    Waits,
+    /// Chains, or a part of the frame, were lost.
+    Lost,
+    Fault,
+    Refused,
+}
+
+impl ToVm {
+    /// Writes frames, in order, until the posted buffers do not suffice for one.
+    pub(super) fn run<'a>(
+        &mut self,
+        (queue, memory): (&mut Queue, &Memory),
+        features: Features,
+        caps: Caps,
+        frames: impl Iterator<Item = Option<&'a Frame>>,
+        report: &mut TxReport,
+    ) -> Result<(), Broken> {
+        self.short_at = None;
+        for frame in frames {
+            let fate = match frame {
+                Some(frame) if takes(caps, features, frame) => {
+                    self.give((queue, memory), features, frame)?
+                }
+                Some(frame) => self.mend((queue, memory), features, caps, frame)?,
+                None => Fate::Refused,
+            };
+            match fate {
+                Fate::Sent => {
+                    report.sent += 1;
+                    report.bytes += frame.map_or(0, |frame| frame.len() as u64);
+                }
+                Fate::Waits => {
+                    self.short_at = Some(queue.seen());
+                    return Ok(());
+                }
+                Fate::Lost => report.full += 1,
+                Fate::Fault => report.fault += 1,
+                Fate::Refused => report.refused += 1,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("tx_malformed", self.bad.malformed),
+            ("tx_fault", self.bad.fault),
+            ("tx_too_small", self.too_small),
+            ("tx_no_driver", self.no_driver),
+        ]
+    }
+
+    /// Does in software what the driver does not, and writes what results.
+    #[cold]
+    fn mend(
+        &mut self,
+        ring: (&mut Queue, &Memory),
+        features: Features,
+        caps: Caps,
+        frame: &Frame,
+    ) -> Result<Fate, Broken> {
+        let (queue, memory) = ring;
+        if frame.offload.gso.is_none() {
+            let mut mended = frame.clone();
+            if caps.is_too_long(frame) || checksum::finish(&mut mended).is_err() {
+                return Ok(Fate::Refused);
+            }
+            return self.give((queue, memory), features, &mended);
+        }
+        let mut segments = std::mem::take(&mut self.segments);
+        let cut = segment::segment(frame, caps, &mut segments);
+        let mut fate = match cut {
+            Ok(()) => Fate::Sent,
+            Err(_) => Fate::Refused,
+        };
+        for (given, segment) in segments.drain(..).enumerate() {
+            fate = match (self.give((queue, memory), features, &segment)?, given) {
+                (Fate::Sent, _) => Fate::Sent,
+                // The driver has the first segments already: TCP sends the others again.
+                (Fate::Waits, 1..) => Fate::Lost,
+                (other, _) => other,
+            };
+            if !matches!(fate, Fate::Sent) {
+                break;
+            }
+        }
+        segments.clear();
+        self.segments = segments;
+        Ok(fate)
+    }
+
+    /// Writes one frame.
+    #[inline]
+    fn give(
+        &mut self,
+        (queue, memory): (&mut Queue, &Memory),
+        features: Features,
+        frame: &Frame,
+    ) -> Result<Fate, Broken> {
+        let header_bytes = features.header_bytes();
+        let needed = header_bytes + frame.len();
+        let count = match self.gather((queue, memory), needed, features)? {
+            Ok(count) => count,
+            Err(fate) => return Ok(fate),
+        };
+        let mut header = [0; HEADER_MAX];
+        encode(&mut header, frame, features, count);
+        let chains = self.chains.get(..count).unwrap_or(&[]);
+        let header = header.get(..header_bytes).unwrap_or(&[]);
+        let written = write(chains, memory, header, frame);
+        let mut left = match written {
+            Ok(()) => needed,
+            Err(Fault) => 0,
+        };
+        for chain in chains {
+            let here = left.min(chain.bytes());
+            queue.put(memory, chain.head(), here as u32)?;
+            left -= here;
+        }
+        Ok(match written {
+            Ok(()) => Fate::Sent,
+            Err(Fault) => {
+                self.bad.fault += 1;
+                Fate::Fault
+            }
+        })
+    }
+
+    /// Takes chains for `needed` bytes and returns their number. After the inner error none is
+    /// taken.
+    #[inline]
+    fn gather(
+        &mut self,
+        (queue, memory): (&mut Queue, &Memory),
+        needed: usize,
+        features: Features,
+    ) -> Result<Result<usize, Fate>, Broken> {
+        let mergeable = features.has(virtio::MRG_RXBUF);
+        // The first chain holds at least the header.
+        let first = features.header_bytes();
+        let (mut count, mut bytes) = (0, 0);
+        while bytes < needed {
+            if count == self.chains.len() {
+                self.chains.push(Chain::default());
+            }
+            let Some(chain) = self.chains.get_mut(count) else {
+                break;
+            };
+            match queue.take(memory, Direction::Write, chain)? {
+                None => {
+                    queue.untake(count as u16);
+                    return Ok(Err(Fate::Waits));
+                }
+                Some(Ok(())) => {
+                    bytes += chain.bytes();
+                    count += 1;
+                }
+                Some(Err(bad)) => {
+                    self.bad.count(bad);
+                    self.give_back((queue, memory), count + 1)?;
+                    return Ok(Err(Fate::Lost));
+                }
+            }
+            let is_last = !mergeable || count == CHAINS_MAX;
+            if is_last && bytes < needed || bytes < first {
+                self.too_small += 1;
+                self.give_back((queue, memory), count)?;
+                return Ok(Err(Fate::Refused));
+            }
+        }
+        Ok(Ok(count))
+    }
+
+    /// Returns the first `count` chains, empty: a driver that posts such loses them.
+    #[cold]
+    fn give_back(
+        &mut self,
+        (queue, memory): (&mut Queue, &Memory),
+        count: usize,
+    ) -> Result<(), Broken> {
+        let mut chains = self.chains.iter().take(count);
+        chains.try_for_each(|chain| queue.put(memory, chain.head(), 0))
+    }
+}
+
+/// Writes header and frame into the buffers of `chains`, which are large enough.
+#[inline]
+fn write(chains: &[Chain], memory: &Memory, header: &[u8], frame: &Frame) -> Result<(), Fault> {
+    let mut room = Room::new(chains, memory);
+    room.write(header)?;
+    room.write(frame.header())?;
+    for span in frame.payload() {
+        room.copy(span)?;
+    }
+    Ok(())
+}
+
+/// The buffers of several chains, one behind the other.
+struct Room<'a> {
+    chains: std::slice::Iter<'a, Chain>,
+    chain: Option<&'a Chain>,
+    cursor: Cursor,
+    memory: &'a Memory,
+}
+
+impl<'a> Room<'a> {
+    fn new(chains: &'a [Chain], memory: &'a Memory) -> Self {
+        let mut chains = chains.iter();
+        Self {
+            chain: chains.next(),
+            chains,
+            cursor: Cursor::START,
+            memory,
+        }
+    }
+
+    /// The next bytes of room in one buffer, `most` at the most, and their guest physical address.
+    #[inline]
+    fn next(&mut self, most: usize) -> Result<Segment, Fault> {
+        loop {
+            let segments = self.chain.ok_or(Fault)?.segments();
+            let spans = |at: usize| segments.get(at).map(|segment| segment.span);
+            if let Some(span) = self.cursor.next(spans, most) {
+                let segment = segments.get(self.cursor.at).ok_or(Fault)?;
+                let at = self.cursor.used - span.len();
+                let gpa = segment.gpa.wrapping_add(at as u64);
+                return Ok(Segment { span, gpa });
+            }
+            self.chain = self.chains.next();
+            self.cursor = Cursor::START;
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            let Segment { span, gpa } = self.next(bytes.len())?;
+            span.write(bytes)?;
+            // A page that is logged before it is written may be sent without the write.
+            self.memory.wrote(gpa, span.len());
+            bytes = bytes.get(span.len()..).unwrap_or(&[]);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn copy(&mut self, mut from: Span) -> Result<(), Fault> {
+        while !from.is_empty() {
+            let Segment { span, gpa } = self.next(from.len())?;
+            shmem::copy(span, from)?;
+            self.memory.wrote(gpa, span.len());
+            from = from.skip(span.len());
+        }
+        Ok(())
+    }
+}
+
+/// The header of a frame that lies in `count` chains.
+#[inline]
+fn encode(to: &mut [u8; HEADER_MAX], frame: &Frame, features: Features, count: usize) {
+    let mut offload = frame.offload;
+    if offload.checksum == Checksum::Valid && !features.has(virtio::GUEST_CSUM) {
+        offload.checksum = Checksum::Unknown;
+    }
+    let mut known = header::encode(offload, header::headers(frame));
+    if let Some(kind) = known.get_mut(GSO_TYPE)
+        && has_congestion_marks(frame)
+    {
+        *kind |= GSO_ECN;
+    }
+    let [low, high] = (count as u16).to_le_bytes();
+    let (first, last) = to.split_at_mut(header::BYTES);
+    first.copy_from_slice(&known);
+    last.copy_from_slice(&[low, high]);
+}
+
+/// The capabilities of a driver.
+pub(super) const fn caps(max_frame: usize, features: Features, tso: bool) -> Caps {
+    Caps {
+        checksum: features.has(virtio::GUEST_CSUM),
+        tso,
+        max_frame,
+    }
+}
+
+/// Whether the driver takes a frame as it is.
+#[inline]
+fn takes(caps: Caps, features: Features, frame: &Frame) -> bool {
+    caps.takes(frame)
+        && frame.len() <= GSO_FRAME_MAX
+        && (features.has(virtio::GUEST_ECN) || !has_congestion_marks(frame))
+}
+
+/// Whether a frame that is still to be segmented has the flag CWR.
+fn has_congestion_marks(frame: &Frame) -> bool {
+    let Checksum::Blank { start, .. } = frame.offload.checksum else {
+        return false;
+    };
+    let flags = frame.header().get(usize::from(start) + TCP_FLAGS);
+    frame.offload.gso.is_some() && flags.is_some_and(|flags| flags & CWR != 0)
+}

@@ -1,0 +1,81 @@
+//! The state of the virtual machine's link.
+
+/// How long the interface is without a driver domain before the virtual machine's link is down. A
+/// driver domain that is restarted is back much sooner, and a guest's network manager would
+/// otherwise configure the interface again.
+pub const DOWN_AFTER_NS: u64 = 1_000_000_000;
+
+/// The link, as the virtual machine sees it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    is_up: bool,
+    /// When the interface lost its driver domain.
+    lost_ns: Option<u64>,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self {
+            is_up: true,
+            lost_ns: None,
+        }
+    }
+}
+
+impl Link {
+    /// Whether the link is up.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up
+    }
+
+    /// Follows whether the interface has a driver domain; returns whether the link changes.
+    pub(crate) fn set(&mut self, is_connected: bool, now_ns: u64) -> bool {
+        let is_up = match (is_connected, self.lost_ns) {
+            (true, _) => {
+                self.lost_ns = None;
+                true
+            }
+            (false, None) => {
+                self.lost_ns = Some(now_ns);
+                self.is_up
+            }
+            (false, Some(lost_ns)) => self.is_up && now_ns.saturating_sub(lost_ns) < DOWN_AFTER_NS,
+        };
+        std::mem::replace(&mut self.is_up, is_up) != is_up
+    }
+
+    /// The time at which the link is to be down, unless the driver domain returns.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        let lost_ns = self.lost_ns.filter(|_| self.is_up)?;
+        Some(lost_ns.saturating_add(DOWN_AFTER_NS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_outage_leaves_the_link_up() {
+        let mut link = Link::default();
+        assert!(!link.set(false, 5));
+        assert_eq!(link.due_ns(), Some(5 + DOWN_AFTER_NS));
+        assert!(!link.set(false, 4 + DOWN_AFTER_NS));
+        assert!(!link.set(true, 4 + DOWN_AFTER_NS));
+        assert_eq!(link.due_ns(), None);
+        assert!(!link.set(false, 2 * DOWN_AFTER_NS), "a new outage");
+        assert!(!link.set(false, 2 * DOWN_AFTER_NS + 5));
+    }
+
+    #[test]
+    fn a_long_outage_takes_it_down_until_its_end() {
+        let mut link = Link::default();
+        link.set(false, 5);
+        assert!(link.set(false, 5 + DOWN_AFTER_NS));
+        assert!(!link.is_up());
+        assert_eq!(link.due_ns(), None, "it is down already");
+        assert!(!link.set(false, 9 * DOWN_AFTER_NS));
+        assert!(link.set(true, 9 * DOWN_AFTER_NS));
+        assert!(link.is_up());
+    }
+}

@@ -1,0 +1,274 @@
+//! Regions of a virtual machine's memory, and the log of pages that were written.
+
+use crate::Refusal;
+use crate::system::System;
+use abi::PAGE;
+use shmem::Span;
+use std::cell::Cell;
+use std::os::fd::BorrowedFd;
+
+/// Regions that a virtual machine may have.
+pub const REGIONS_MAX: usize = 32;
+
+/// A region as the front end describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// First guest physical address.
+    pub gpa: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// First address in the front end's address space: the rings have such addresses.
+    pub uva: u64,
+    /// Where the region begins in its file.
+    pub offset: u64,
+}
+
+impl Description {
+    /// Whether the region is not empty, in whole pages, and wraps nowhere.
+    fn is_sound(&self) -> bool {
+        let page = PAGE as u64;
+        let in_pages = |number: u64| number.is_multiple_of(page);
+        let ends = |start: u64| start.checked_add(self.bytes).is_some();
+        self.bytes > 0
+            && [self.gpa, self.bytes, self.uva, self.offset]
+                .into_iter()
+                .all(in_pages)
+            && [self.gpa, self.uva, self.offset].into_iter().all(ends)
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        let meet =
+            |a: u64, b: u64| a < b.saturating_add(other.bytes) && b < a.saturating_add(self.bytes);
+        meet(self.gpa, other.gpa) || meet(self.uva, other.uva)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    description: Description,
+    span: Span,
+}
+
+/// A virtual machine's memory as the shim has mapped it.
+#[derive(Debug, Default)]
+pub struct Memory {
+    regions: Vec<Region>,
+    bytes_max: u64,
+    /// The region that the last address was found in.
+    last: Cell<usize>,
+    log: Option<DirtyLog>,
+    /// Whether writes are logged.
+    logs: bool,
+}
+
+impl Memory {
+    /// No memory yet, and at most `bytes_max` bytes later.
+    #[must_use]
+    pub fn new(bytes_max: u64) -> Self {
+        Self {
+            bytes_max,
+            ..Self::default()
+        }
+    }
+
+    /// Whether exactly these regions are mapped.
+    pub(crate) fn is(&self, regions: &[Description]) -> bool {
+        self.regions.len() == regions.len() && regions.iter().all(|region| self.has(region))
+    }
+
+    fn has(&self, region: &Description) -> bool {
+        self.regions
+            .iter()
+            .any(|known| known.description == *region)
+    }
+
+    /// Maps one more region. One that is mapped already stays as it is: QEMU sends each once for
+    /// every queue pair.
+    ///
+    /// # Errors
+    /// The region is unsound or exceeds the bounds, or the system did not map it.
+    pub fn add(
+        &mut self,
+        region: Description,
+        file: BorrowedFd<'_>,
+        system: &mut dyn System,
+    ) -> Result<(), Refusal> {
+        if self.has(&region) {
+            return Ok(());
+        }
+        let overlaps = |known: &Region| known.description.overlaps(&region);
+        if !region.is_sound() || self.regions.iter().any(overlaps) {
+            let Description { gpa, bytes, .. } = region;
+            return Err(Refusal::Region { gpa, bytes });
+        }
+        let sizes = self.regions.iter().map(|known| known.description.bytes);
+        // Each is sound, so the sum of all is below 2^64 only if it is checked.
+        let sum = sizes.chain([region.bytes]).try_fold(0, u64::checked_add);
+        if self.regions.len() >= REGIONS_MAX || sum.is_none_or(|sum| sum > self.bytes_max) {
+            return Err(Refusal::Memory {
+                regions: REGIONS_MAX,
+                bytes: self.bytes_max,
+            });
+        }
+        let span = system
+            .map(file, region.offset, region.bytes)
+            .map_err(Refusal::Map)?;
+        self.regions.push(Region {
+            description: region,
+            span,
+        });
+        Ok(())
+    }
+
+    /// Unmaps a region, if it is mapped.
+    pub fn remove(&mut self, region: &Description, system: &mut dyn System) {
+        // The offset may differ: a front end need not repeat it.
+        let is_it = |known: &Region| {
+            let known = known.description;
+            (known.gpa, known.bytes, known.uva) == (region.gpa, region.bytes, region.uva)
+        };
+        if let Some(at) = self.regions.iter().position(is_it) {
+            system.unmap(self.regions.swap_remove(at).span);
+        }
+    }
+
+    /// Unmaps all regions; the log stays.
+    pub fn clear(&mut self, system: &mut dyn System) {
+        for region in self.regions.drain(..) {
+            system.unmap(region.span);
+        }
+    }
+
+    /// Replaces the log; none: nothing is logged.
+    pub fn set_log(&mut self, log: Option<DirtyLog>, system: &mut dyn System) {
+        if let Some(old) = std::mem::replace(&mut self.log, log) {
+            system.unmap(old.mapped);
+        }
+    }
+
+    /// The memory from a guest physical address on, `bytes` bytes or as many as the region has.
+    #[must_use]
+    #[inline]
+    pub fn at(&self, gpa: u64, bytes: usize) -> Option<Span> {
+        let found = |region: &Region| {
+            let inside = gpa.checked_sub(region.description.gpa)?;
+            if inside >= region.description.bytes {
+                return None;
+            }
+            Some(region.span.skip(inside as usize).take(bytes))
+        };
+        if let Some(span) = self.regions.get(self.last.get()).and_then(found) {
+            return Some(span);
+        }
+        let mut all = self.regions.iter().enumerate();
+        let (at, span) = all.find_map(|(at, region)| Some((at, found(region)?)))?;
+        self.last.set(at);
+        Some(span)
+    }
+
+    /// The `bytes` bytes at an address of the front end's, which lie in one region, and their guest
+    /// physical address.
+    #[must_use]
+    pub fn at_uva(&self, uva: u64, bytes: usize) -> Option<(Span, u64)> {
+        self.regions.iter().find_map(|region| {
+            let inside = uva.checked_sub(region.description.uva)?;
+            if inside >= region.description.bytes {
+                return None;
+            }
+            let span = region.span.sub(inside as usize, bytes)?;
+            Some((span, region.description.gpa + inside))
+        })
+    }
+
+    /// Starts or stops logging.
+    pub fn set_logging(&mut self, logs: bool) {
+        self.logs = logs;
+    }
+
+    /// Logs that `bytes` bytes from an address on were written, while writes are logged.
+    #[inline]
+    pub fn wrote(&self, gpa: u64, bytes: usize) {
+        if self.logs
+            && let Some(log) = &self.log
+        {
+            log.mark(gpa, bytes);
+        }
+    }
+}
+
+/// A bit for each page of guest physical memory: set when the page was written. The front end reads
+/// and clears the bits while a migration runs.
+#[derive(Clone, Copy, Debug)]
+pub struct DirtyLog {
+    mapped: Span,
+    bits: Span,
+}
+
+impl DirtyLog {
+    /// The log in `bytes` bytes of `file` from `offset` on.
+    ///
+    /// # Errors
+    /// The log is empty, or the system did not map it.
+    pub fn new(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        bytes_max: u64,
+        system: &mut dyn System,
+    ) -> Result<Self, Refusal> {
+        let page = PAGE as u64;
+        let start = offset - offset % page;
+        let end = offset.checked_add(bytes);
+        let whole = end.and_then(|end| end.checked_next_multiple_of(page));
+        let whole = whole
+            .map(|end| end - start)
+            .filter(|whole| *whole <= bytes_max);
+        let refused = Refusal::Region { gpa: offset, bytes };
+        let whole = match whole {
+            Some(whole) if bytes > 0 && offset.is_multiple_of(8) => whole,
+            _ => return Err(refused),
+        };
+        let mapped = system.map(file, start, whole).map_err(Refusal::Map)?;
+        // Bits are set in words of four bytes.
+        let bits = mapped
+            .skip((offset - start) as usize)
+            .take((bytes & !3) as usize);
+        Ok(Self { mapped, bits })
+    }
+
+    /// Sets the bits of all pages of a range. Pages behind the log's end have none.
+    #[cold]
+    fn mark(&self, gpa: u64, bytes: usize) {
+        let Some(last) = bytes.checked_sub(1) else {
+            return;
+        };
+        let first = gpa / PAGE as u64;
+        let last = gpa.saturating_add(last as u64) / PAGE as u64;
+        for page in first..=last {
+            let Ok(word) = usize::try_from(page / 32 * 4) else {
+                return;
+            };
+            if word >= self.bits.len() || self.set(word, 1 << (page % 32)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Sets a bit of the word at an offset. Other devices set bits of the same word, and the front
+    /// end takes all by writing zero: a bit that a swap has overwritten is put back. A bit may be
+    /// set twice, which costs the front end one page more.
+    fn set(&self, word: usize, bit: u32) -> Result<(), shmem::Fault> {
+        let before = self.bits.load_u32(word)?;
+        if before & bit != 0 {
+            return Ok(());
+        }
+        let mut put = before | bit;
+        loop {
+            let missed = self.bits.swap_u32(word, put)? & !put;
+            if missed == 0 {
+                return Ok(());
+            }
+            put |= missed;
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Descriptor chains.
+
+use crate::memory::Memory;
+use shmem::{Fault, Span};
+
+/// Bytes of a chain that count. A driver may post larger buffers; no frame fills them.
+const BYTES_MAX: usize = 1 << 17;
+/// Entries of an indirect table.
+const INDIRECT_MAX: u32 = 1024;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+/// Bytes of an entry.
+const DESCRIPTOR: usize = 16;
+
+/// The direction in which a chain's bytes move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The device reads them.
+    Read,
+    /// The device writes them.
+    Write,
+    /// The device reads the first buffers and writes the rest: a command of a control queue.
+    Both,
+}
+
+/// Why a chain is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadChain {
+    /// The chain has more descriptors than its table: it loops.
+    #[error("the chain loops")]
+    Loop,
+    /// A descriptor refers to one behind the end of the table.
+    #[error("a descriptor outside the table")]
+    Outside,
+    /// A buffer, or an indirect table, lies outside the memory.
+    #[error("an address outside the memory")]
+    Address,
+    /// An indirect table inside another one, or with a length that is no multiple of a descriptor's
+    /// or too large.
+    #[error("a wrong indirect table")]
+    Indirect,
+    /// A buffer of the other direction.
+    #[error("a buffer of the other direction")]
+    Direction,
+    /// More bytes than the longest frame has.
+    #[error("the chain is too long")]
+    TooLong,
+    /// Memory is not there.
+    #[error("memory is not there")]
+    Fault,
+}
+
+impl From<Fault> for BadChain {
+    fn from(_: Fault) -> Self {
+        Self::Fault
+    }
+}
+
+/// A contiguous part of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its bytes.
+    pub span: Span,
+    /// The guest physical address of the first one.
+    pub gpa: u64,
+}
+
+/// The buffers of one chain. A chain that is read into again keeps its memory.
+#[derive(Debug, Default)]
+pub struct Chain {
+    head: u16,
+    segments: Vec<Segment>,
+    bytes: usize,
+    /// Segments that the device reads.
+    readable: usize,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Table {
+    pub(super) span: Span,
+    pub(super) entries: u16,
+}
+
+struct Entry {
+    gpa: u64,
+    bytes: u32,
+    flags: u16,
+    next: u16,
+}
+
+impl Table {
+    fn entry(&self, index: u16) -> Result<Entry, BadChain> {
+        if index >= self.entries {
+            return Err(BadChain::Outside);
+        }
+        let at = DESCRIPTOR * usize::from(index);
+        let place = self.span.sub(at, DESCRIPTOR).ok_or(BadChain::Outside)?;
+        let mut bytes = [0; DESCRIPTOR];
+        place.read(&mut bytes)?;
+        let all = u128::from_le_bytes(bytes);
+        Ok(Entry {
+            gpa: all as u64,
+            bytes: (all >> 64) as u32,
+            flags: (all >> 96) as u16,
+            next: (all >> 112) as u16,
+        })
+    }
+}
+
+impl Chain {
+    /// The number that the chain is returned under.
+    #[must_use]
+    pub fn head(&self) -> u16 {
+        self.head
+    }
+
+    /// Its buffers, in order.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The buffers that the device reads, and those that it writes.
+    #[must_use]
+    pub fn halves(&self) -> (&[Segment], &[Segment]) {
+        self.segments
+            .split_at_checked(self.readable)
+            .unwrap_or((&self.segments, &[]))
+    }
+
+    /// Bytes of its buffers.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Reads the descriptors from `head` on. The head is set whatever the result is.
+    #[inline]
+    pub(super) fn read(
+        &mut self,
+        memory: &Memory,
+        table: Table,
+        head: u16,
+        direction: Direction,
+    ) -> Result<(), BadChain> {
+        self.head = head;
+        self.segments.clear();
+        self.bytes = 0;
+        self.readable = 0;
+        let (mut table, mut index) = (table, head);
+        let (mut left, mut nested) = (table.entries, false);
+        loop {
+            left = left.checked_sub(1).ok_or(BadChain::Loop)?;
+            let entry = table.entry(index)?;
+            if entry.flags & INDIRECT != 0 {
+                // The specification forbids a next descriptor beside an indirect table.
+                if nested || entry.flags & NEXT != 0 {
+                    return Err(BadChain::Indirect);
+                }
+                table = indirect(memory, &entry)?;
+                (index, left, nested) = (0, table.entries, true);
+                continue;
+            }
+            let is_written = entry.flags & WRITE != 0;
+            let is_wrong = match direction {
+                Direction::Read => is_written,
+                Direction::Write => !is_written,
+                Direction::Both => !is_written && self.readable < self.segments.len(),
+            };
+            if is_wrong {
+                return Err(BadChain::Direction);
+            }
+            self.push(memory, &entry)?;
+            if !is_written {
+                self.readable = self.segments.len();
+            }
+            if self.bytes > BYTES_MAX {
+                match direction {
+                    Direction::Read | Direction::Both => return Err(BadChain::TooLong),
+                    Direction::Write => return Ok(()),
+                }
+            }
+            if entry.flags & NEXT == 0 {
+                return Ok(());
+            }
+            index = entry.next;
+        }
+    }
+
+    /// Appends a buffer, which may lie in several regions.
+    #[inline]
+    fn push(&mut self, memory: &Memory, entry: &Entry) -> Result<(), BadChain> {
+        let (mut gpa, mut left) = (entry.gpa, entry.bytes as usize);
+        while left > 0 && self.bytes <= BYTES_MAX {
+            let span = memory.at(gpa, left).ok_or(BadChain::Address)?;
+            self.segments.push(Segment { span, gpa });
+            self.bytes += span.len();
+            left -= span.len();
+            if left > 0 {
+                let next = gpa.checked_add(span.len() as u64);
+                gpa = next.ok_or(BadChain::Address)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The table that an indirect descriptor refers to.
+fn indirect(memory: &Memory, entry: &Entry) -> Result<Table, BadChain> {
+    let bytes = entry.bytes;
+    let entries = bytes / DESCRIPTOR as u32;
+    if bytes == 0 || !bytes.is_multiple_of(DESCRIPTOR as u32) || entries > INDIRECT_MAX {
+        return Err(BadChain::Indirect);
+    }
+    let span = memory.at(entry.gpa, bytes as usize);
+    let span = span.filter(|span| span.len() == bytes as usize);
+    Ok(Table {
+        span: span.ok_or(BadChain::Address)?,
+        entries: entries as u16,
+    })
+}

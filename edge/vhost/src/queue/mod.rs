@@ -1,0 +1,334 @@
+//! The split virtqueue, as its device sees it.
+//!
+//! ```text
+//! descriptor table   written by the driver   16 bytes an entry: address, length, flags, next
+//! available ring     written by the driver   flags, idx, ring[size], used_event
+//! used ring          written by the device   flags, idx, ring[size] of {id, length}, avail_event
+//! ```
+//!
+//! OWNERSHIP. All three lie in memory that the driver may write, and that the front end may take
+//! away, at any time. The indices that count are the private ones of [`Queue`]: `next_avail` is the
+//! first chain that was not taken, `next_used` the first place that holds no returned chain. Chains
+//! are returned in the order in which they were taken, so both are equal between two calls, and a
+//! new shim resumes from `used.idx`.
+
+mod chain;
+
+pub use chain::{BadChain, Chain, Direction, Segment};
+
+use crate::memory::Memory;
+use shmem::{Fault, Span};
+use std::sync::atomic::{Ordering, fence};
+
+/// Entries that a ring may have.
+pub const SIZE_MAX: u16 = 32_768;
+
+/// `avail.flags`: the driver wants no notifications.
+const NO_INTERRUPT: u16 = 1;
+/// `used.flags`: the device wants no notifications.
+const NO_NOTIFY: u32 = 1;
+/// Bytes of flags and index in front of a ring.
+const RING_HEADER: usize = 4;
+
+/// The ring cannot be used any more: its memory faults, or its driver violates the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// A part of the ring faults.
+    #[error("the ring's memory is not mapped")]
+    Fault,
+    /// The driver made more chains available than the ring has entries.
+    #[error("the index of the available ring has jumped")]
+    IndexJump,
+    /// A chain begins behind the end of the descriptor table.
+    #[error("a chain begins outside the descriptor table")]
+    Head,
+}
+
+impl From<Fault> for Broken {
+    fn from(_: Fault) -> Self {
+        Self::Fault
+    }
+}
+
+/// Where a ring lies: addresses in the front end's address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// The descriptor table.
+    pub table: u64,
+    /// The available ring.
+    pub avail: u64,
+    /// The used ring.
+    pub used: u64,
+    /// The guest physical address of the used ring, if writes to it are logged.
+    pub log: Option<u64>,
+}
+
+/// A ring in memory, and the device's private indices.
+#[derive(Debug)]
+pub struct Queue {
+    table: Span,
+    /// The available ring and, if it is not aligned to four bytes, the two bytes in front of it.
+    avail: Span,
+    /// Where the available ring begins in `avail`: 0 or 2.
+    avail_at: usize,
+    used: Span,
+    log: Option<u64>,
+    size: u16,
+    event_idx: bool,
+    next_avail: u16,
+    /// `avail.idx` as it was last read.
+    seen: u16,
+    next_used: u16,
+    /// `used.idx` as it was last written.
+    published: u16,
+    /// `next_used` when the driver was last considered for a notification.
+    signalled: Option<u16>,
+    /// `used.flags` as it was last written.
+    flags: u32,
+}
+
+impl Queue {
+    /// The ring at `addresses`, whose next chain is number `next_avail`. `None` if it is not
+    /// aligned, or not inside the memory.
+    #[must_use]
+    pub fn new(
+        memory: &Memory,
+        addresses: &Addresses,
+        size: u16,
+        event_idx: bool,
+        next_avail: u16,
+    ) -> Option<Self> {
+        let entries = usize::from(size);
+        if !size.is_power_of_two() || size > SIZE_MAX {
+            return None;
+        }
+        let aligned = |address: u64, to: u64| address.is_multiple_of(to);
+        if !aligned(addresses.table, 16)
+            || !aligned(addresses.avail, 2)
+            || !aligned(addresses.used, 4)
+        {
+            return None;
+        }
+        let avail_at = (addresses.avail % 4) as usize;
+        let avail_bytes = (avail_at + RING_HEADER + 2 * entries + 2).next_multiple_of(4);
+        let used_bytes = RING_HEADER + 8 * entries + 4;
+        let (table, _) = memory.at_uva(addresses.table, 16 * entries)?;
+        let (avail, _) = memory.at_uva(addresses.avail - avail_at as u64, avail_bytes)?;
+        let (used, _) = memory.at_uva(addresses.used, used_bytes)?;
+        let word = used.load_u32(0).ok()?;
+        let next_used = (word >> 16) as u16;
+        Some(Self {
+            table,
+            avail,
+            avail_at,
+            used,
+            log: addresses.log,
+            size,
+            event_idx,
+            next_avail,
+            seen: next_avail,
+            next_used,
+            published: next_used,
+            signalled: None,
+            flags: 0,
+        })
+    }
+
+    /// The number of the next chain: the answer to `GET_VRING_BASE`.
+    #[must_use]
+    pub fn next_avail(&self) -> u16 {
+        self.next_avail
+    }
+
+    /// The index of the available ring that was last read.
+    #[must_use]
+    pub fn seen(&self) -> u16 {
+        self.seen
+    }
+
+    /// Chains that can be taken, by the index that was last read.
+    #[must_use]
+    #[inline]
+    pub fn known(&self) -> u16 {
+        self.seen.wrapping_sub(self.next_avail)
+    }
+
+    /// Reads the index of the available ring; returns how many chains can be taken.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    #[inline]
+    pub fn count(&mut self) -> Result<u16, Broken> {
+        let idx = self.avail_u16(2)?;
+        let count = idx.wrapping_sub(self.next_avail);
+        if count > self.size {
+            return Err(Broken::IndexJump);
+        }
+        self.seen = idx;
+        Ok(count)
+    }
+
+    /// Takes the next chain and reads its descriptors into `chain`. The outer error breaks the
+    /// ring; after the inner one the chain is to be returned nevertheless. `None`: there is no
+    /// chain.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    #[inline]
+    pub fn take(
+        &mut self,
+        memory: &Memory,
+        direction: Direction,
+        chain: &mut Chain,
+    ) -> Result<Option<Result<(), BadChain>>, Broken> {
+        if self.known() == 0 && self.count()? == 0 {
+            return Ok(None);
+        }
+        let slot = usize::from(self.next_avail & (self.size - 1));
+        let mut head = [0; 2];
+        let at = self.avail_at + RING_HEADER + 2 * slot;
+        self.avail.skip(at).read(&mut head)?;
+        let head = u16::from_le_bytes(head);
+        if head >= self.size {
+            return Err(Broken::Head);
+        }
+        self.next_avail = self.next_avail.wrapping_add(1);
+        let table = chain::Table {
+            span: self.table,
+            entries: self.size,
+        };
+        Ok(Some(chain.read(memory, table, head, direction)))
+    }
+
+    /// Gives back the last `count` chains that were taken, untouched: they are taken again later.
+    pub fn untake(&mut self, count: u16) {
+        self.next_avail = self.next_avail.wrapping_sub(count);
+    }
+
+    /// Returns a chain of which `bytes` bytes were written. The driver sees it after
+    /// [`Queue::publish`].
+    ///
+    /// # Errors
+    /// The ring is broken.
+    #[inline]
+    pub fn put(&mut self, memory: &Memory, head: u16, bytes: u32) -> Result<(), Broken> {
+        let slot = usize::from(self.next_used & (self.size - 1));
+        let at = RING_HEADER + 8 * slot;
+        self.used.write_words(at, &[u32::from(head), bytes])?;
+        self.log(memory, at, 8);
+        self.next_used = self.next_used.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Shows the driver all returned chains. True if there were any, and the driver wants to be
+    /// notified.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    #[inline]
+    pub fn publish(&mut self, memory: &Memory) -> Result<bool, Broken> {
+        if self.published == self.next_used {
+            return Ok(false);
+        }
+        self.write_header(memory)?;
+        // The index is visible before the driver's wish is read: the driver writes its wish and
+        // then reads the index.
+        fence(Ordering::SeqCst);
+        let new = self.next_used;
+        let old = self.signalled.replace(new);
+        if !self.event_idx {
+            return Ok(self.avail_u16(0)? & NO_INTERRUPT == 0);
+        }
+        let event = self.avail_u16(RING_HEADER + 2 * usize::from(self.size))?;
+        Ok(old.is_none_or(|old| has_passed(event, new, old)))
+    }
+
+    /// Asks the driver for a notification when it makes another chain available than those seen. A
+    /// caller issues a full fence and looks once more before it sleeps.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub fn arm(&mut self, memory: &Memory) -> Result<(), Broken> {
+        if self.event_idx {
+            let at = RING_HEADER + 8 * usize::from(self.size);
+            self.used.skip(at).write(&self.seen.to_le_bytes())?;
+            self.log(memory, at, 2);
+            return Ok(());
+        }
+        self.set_flags(memory, 0)
+    }
+
+    /// Tells the driver to send no notifications. With event indices nothing is written: the driver
+    /// passes the old index once in 65536 chains.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub fn disarm(&mut self, memory: &Memory) -> Result<(), Broken> {
+        if self.event_idx {
+            return Ok(());
+        }
+        self.set_flags(memory, NO_NOTIFY)
+    }
+
+    fn set_flags(&mut self, memory: &Memory, flags: u32) -> Result<(), Broken> {
+        if self.flags == flags {
+            return Ok(());
+        }
+        self.flags = flags;
+        // The index stays the same: chains that were returned and not published stay hidden.
+        let next_used = std::mem::replace(&mut self.next_used, self.published);
+        let written = self.write_header(memory);
+        self.next_used = next_used;
+        written
+    }
+
+    /// Writes flags and index, which share a word.
+    #[inline]
+    fn write_header(&mut self, memory: &Memory) -> Result<(), Broken> {
+        let word = self.flags | u32::from(self.next_used) << 16;
+        self.used.store_u32(0, word)?;
+        self.log(memory, 0, RING_HEADER);
+        self.published = self.next_used;
+        Ok(())
+    }
+
+    /// The u16 at an even offset of the available ring, in one access.
+    #[inline]
+    fn avail_u16(&self, at: usize) -> Result<u16, Broken> {
+        let at = self.avail_at + at;
+        let word = self.avail.load_u32(at & !3)?;
+        Ok((word >> (8 * (at & 2))) as u16)
+    }
+
+    #[inline]
+    fn log(&self, memory: &Memory, at: usize, bytes: usize) {
+        if let Some(gpa) = self.log {
+            memory.wrote(gpa.wrapping_add(at as u64), bytes);
+        }
+    }
+}
+
+/// Whether an index that moved from `old` to `new` has passed `event` (the specification's
+/// `vring_need_event`).
+#[inline]
+const fn has_passed(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_index_is_passed_once() {
+        for old in [0_u16, 5, 65_533] {
+            let passes = |event: u16, new: u16| has_passed(event, new, old);
+            let at = |n: u16| old.wrapping_add(n);
+            assert!(passes(old, at(1)), "the next one");
+            assert!(!passes(at(1), at(1)), "one more than there are");
+            assert!(passes(at(3), at(4)));
+            assert!(!passes(old.wrapping_sub(1), at(4)), "passed before");
+            assert!(!passes(old, old), "nothing new");
+        }
+    }
+}

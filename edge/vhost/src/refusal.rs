@@ -1,0 +1,74 @@
+//! Why a connection ends.
+
+use crate::request::Request;
+
+/// Why the shim ends a connection. The sentence is for the console of the shim.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The front end has closed the connection.
+    #[error("the front end has closed the connection")]
+    Closed,
+    /// The socket failed.
+    #[error("the socket failed: {0}")]
+    Socket(std::io::Error),
+    /// The front end sends requests and does not read the replies.
+    #[error("the front end does not read replies")]
+    RepliesUnread,
+    /// The version in the flags is not 1, or the message is a reply.
+    #[error("flags {0:#x} are not those of a request of version 1")]
+    Flags(u32),
+    /// A request that no feature offers.
+    #[error("request {0} is not supported")]
+    Unknown(u32),
+    /// The payload is longer than any.
+    #[error("request {request} has a payload of {bytes} bytes")]
+    TooLong {
+        /// The request's code.
+        request: u32,
+        /// Bytes that were announced.
+        bytes: u32,
+    },
+    /// The payload is shorter than the request's.
+    #[error("{0:?} has a payload of {1} bytes, which is too short")]
+    TooShort(Request, usize),
+    /// The message has more or fewer descriptors than the request takes.
+    #[error("{0:?} has a wrong number of descriptors: {1}")]
+    Descriptors(Request, usize),
+    /// Features that were not offered.
+    #[error("features {0:#x} were not offered")]
+    Features(u64),
+    /// A ring that the device does not have.
+    #[error("ring {0} does not exist")]
+    Ring(u32),
+    /// A ring size that is no power of two, or too large.
+    #[error("a ring cannot have {0} entries")]
+    RingSize(u32),
+    /// Ring addresses outside the memory, or not aligned.
+    #[error("the addresses of ring {0} lie outside the memory, or are not aligned")]
+    RingAddress(usize),
+    /// A ring without a kick descriptor would have to be polled.
+    #[error("ring {0} has no kick descriptor")]
+    NoKick(usize),
+    /// A region that is empty, not aligned, wraps or overlaps another one.
+    #[error("a region of {bytes:#x} bytes at {gpa:#x} is not aligned, wraps or overlaps another")]
+    Region {
+        /// Its first guest physical address.
+        gpa: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// More regions, or more bytes, than may be mapped.
+    #[error("more memory than {regions} regions and {bytes:#x} bytes")]
+    Memory {
+        /// Regions that may be mapped.
+        regions: usize,
+        /// Bytes that may be mapped.
+        bytes: u64,
+    },
+    /// The system did not map a region.
+    #[error("a region was not mapped: {0}")]
+    Map(std::io::Error),
+    /// The system does not wait for a kick descriptor.
+    #[error("the kick descriptor of ring {0} cannot be waited for: {1}")]
+    Watch(usize, std::io::Error),
+}

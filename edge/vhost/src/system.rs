@@ -1,0 +1,30 @@
+//! The system that the shim runs on.
+
+use shmem::Span;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// Maps memory of the virtual machine, and waits for descriptors of its monitor. All calls are
+/// rare: none happens per frame.
+pub trait System {
+    /// Maps `bytes` bytes of `file` from `offset` on, shared and writable. Both numbers are
+    /// multiples of the page size. The caller closes `file` afterwards. Pages behind the end of the
+    /// file fault, also if the file becomes shorter later.
+    ///
+    /// # Errors
+    /// The file cannot be mapped, or the region exceeds the system's bounds.
+    fn map(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Span>;
+
+    /// Unmaps a region, exactly as [`System::map`] returned it.
+    fn unmap(&mut self, region: Span);
+
+    /// Adds a descriptor to those that end the shim's sleep: by edges, or as long as it is
+    /// readable.
+    ///
+    /// # Errors
+    /// The descriptor cannot be waited for.
+    fn watch(&mut self, fd: BorrowedFd<'_>, edges: bool) -> io::Result<()>;
+
+    /// Removes a descriptor that [`System::watch`] added, before it is closed.
+    fn unwatch(&mut self, fd: BorrowedFd<'_>);
+}

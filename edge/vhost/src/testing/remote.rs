@@ -1,0 +1,67 @@
+//! A front end of a back end in another process.
+
+use super::front::FrontEnd;
+use super::session::Session;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// How long a reply may take, seconds.
+const PATIENCE_S: i64 = 10;
+/// The requests that are answered: features, protocol features, ring base, queues, configuration.
+const ANSWERED: [u32; 5] = [1, 15, 11, 17, 24];
+
+/// A virtual machine whose back end listens on a socket.
+#[derive(Debug)]
+pub struct Remote {
+    /// The virtual machine.
+    pub front: FrontEnd,
+    path: PathBuf,
+}
+
+impl Remote {
+    /// A virtual machine with `pairs` queue pairs of rings with `size` entries.
+    #[must_use]
+    pub fn new(path: &Path, pairs: usize, size: u16) -> Self {
+        Self {
+            front: FrontEnd::new(pairs, size).0,
+            path: path.to_owned(),
+        }
+    }
+
+    /// Connects, or connects again, and starts the rings where they stopped. Returns whether the
+    /// back end has served all of that: it may die in the middle.
+    ///
+    /// # Errors
+    /// The socket has no listener.
+    pub fn connect(&mut self, features: u64) -> io::Result<bool> {
+        let socket = UnixStream::connect(&self.path)?;
+        socket.set_nonblocking(true)?;
+        self.front.socket = socket.into();
+        let is_started = self.start(features).is_some();
+        // The answer to the last request says that all others were served.
+        Ok(is_started && self.number(17, 0).is_some())
+    }
+}
+
+impl Session for Remote {
+    fn front(&mut self) -> &mut FrontEnd {
+        &mut self.front
+    }
+
+    fn request(&mut self, request: u32, payload: &[u8], fds: &[OwnedFd]) -> Option<Vec<u8>> {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        if !self.front.send(request, 0, payload, &fds) || !ANSWERED.contains(&request) {
+            return None;
+        }
+        let patience = Timespec {
+            tv_sec: PATIENCE_S,
+            tv_nsec: 0,
+        };
+        let mut socket = [PollFd::new(&self.front.socket, PollFlags::IN)];
+        poll(&mut socket, Some(&patience)).ok()?;
+        self.front.reply()
+    }
+}

@@ -1,0 +1,171 @@
+//! A front end, a back end and its buffers, in one thread.
+
+use super::front::{FrontEnd, pair, send};
+use super::session::Session;
+use super::system::ProcessSystem;
+use crate::{Backend, Offer, Port, Source};
+use nic::{Buffers, Frame, Nic, Notified, Pool, TxReport};
+use rustix::net::SocketType;
+use shmem::Area;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes of a buffer of the pool.
+pub const POOL_BUFFER: usize = 2048;
+
+thread_local! {
+    /// The memory of all pools of a thread: areas are never freed.
+    static POOL: Area = Area::anonymous(256 * POOL_BUFFER).expect("memory");
+}
+
+/// Everything between a virtual machine and a netfront.
+#[derive(Debug)]
+pub struct Rig {
+    /// The virtual machine.
+    pub front: FrontEnd,
+    /// The devices of the interface's queues.
+    pub ports: Vec<Port<ProcessSystem>>,
+    /// Where frames from the virtual machine are copied to.
+    pub pool: Pool,
+    /// The manager's end of the back end's source.
+    manager: OwnedFd,
+    offer: Offer,
+    now_ns: u64,
+}
+
+impl Session for Rig {
+    fn front(&mut self) -> &mut FrontEnd {
+        &mut self.front
+    }
+
+    fn request(&mut self, request: u32, payload: &[u8], fds: &[OwnedFd]) -> Option<Vec<u8>> {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        self.front.send(request, 0, payload, &fds);
+        self.serve();
+        self.front.reply()
+    }
+}
+
+/// All offloads, and 1500 bytes of MTU.
+#[must_use]
+pub fn offer(queue_pairs: u16) -> Offer {
+    Offer {
+        queue_pairs,
+        mac: [2, 0, 0, 0, 0, 7],
+        mtu: 1500,
+        checksum: true,
+        tso: true,
+        memory_max: 1 << 30,
+    }
+}
+
+fn backend(offer: Offer, queues: usize) -> (Vec<Port<ProcessSystem>>, OwnedFd) {
+    let (manager, source) = pair(SocketType::SEQPACKET);
+    let system = ProcessSystem::default();
+    let backend = Backend::new(system, Source::Manager(source), offer, |_| {});
+    (Port::all(backend, queues), manager)
+}
+
+impl Rig {
+    /// A virtual machine that has connected and sent nothing.
+    #[must_use]
+    pub fn connected(offer: Offer, ring_size: u16) -> Self {
+        Self::with_queues(offer, ring_size, offer.queue_pairs.into())
+    }
+
+    /// The same with a number of queues of the interface.
+    #[must_use]
+    pub fn with_queues(offer: Offer, ring_size: u16, queues: usize) -> Self {
+        let (front, socket) = FrontEnd::new(offer.queue_pairs.into(), ring_size);
+        let (ports, manager) = backend(offer, queues);
+        let area = POOL.with(|area| *area);
+        let mut rig = Self {
+            front,
+            ports,
+            pool: Pool::new(area, POOL_BUFFER),
+            manager,
+            offer,
+            now_ns: 1,
+        };
+        assert!(send(&rig.manager, b"F", &[socket.as_fd()]));
+        rig.serve();
+        rig
+    }
+
+    /// A virtual machine whose driver has negotiated `features` and runs.
+    #[must_use]
+    pub fn running(offer: Offer, ring_size: u16, features: u64) -> Self {
+        let mut rig = Self::connected(offer, ring_size);
+        rig.start(features).expect("replies");
+        rig
+    }
+
+    /// The back end dies, and a new one takes the virtual machine over as QEMU does it.
+    pub fn restart(&mut self) {
+        self.restart_with(self.front.features);
+    }
+
+    /// The same with other features.
+    pub fn restart_with(&mut self, features: u64) {
+        (self.ports, self.manager) = backend(self.offer, self.ports.len());
+        let socket = self.front.reconnect();
+        assert!(send(&self.manager, b"F", &[socket.as_fd()]));
+        self.serve();
+        self.start(features).expect("replies");
+    }
+
+    /// Serves the connection, as the shim does after a sleep.
+    pub fn serve(&mut self) {
+        for _ in 0..4 {
+            self.now_ns += 2_000_000;
+            for port in &mut self.ports {
+                port.serve(self.now_ns);
+            }
+        }
+    }
+
+    /// The frames that the driver has sent to a queue, as the netfront receives them.
+    pub fn rx(&mut self, port: usize, budget: usize) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.ports[port].rx(0, budget, &mut self.pool, &mut frames);
+        frames
+    }
+
+    /// The same as bytes; the buffers return to the pool.
+    pub fn rx_bytes(&mut self, port: usize) -> Vec<Vec<u8>> {
+        let mut frames = self.rx(port, usize::MAX);
+        let bytes = frames.iter().map(|frame| frame.to_vec().expect("memory"));
+        let bytes = bytes.collect();
+        frames
+            .iter_mut()
+            .for_each(|frame| frame.recycle(&mut self.pool));
+        bytes
+    }
+
+    /// Sends frames of a queue to the driver.
+    pub fn tx(&mut self, port: usize, frames: &[Frame]) -> TxReport {
+        let pick: Vec<u32> = (0..frames.len() as u32).collect();
+        self.ports[port].tx(0, frames, &pick)
+    }
+
+    /// Sends one frame of these bytes from a queue to the driver.
+    pub fn tx_bytes(&mut self, port: usize, bytes: &[u8]) -> TxReport {
+        let mut frame = Frame::from_bytes(bytes, &mut self.pool).expect("a buffer");
+        let report = self.tx(port, std::slice::from_ref(&frame));
+        frame.recycle(&mut self.pool);
+        report
+    }
+
+    /// A counter of the first queue's.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> u64 {
+        let counters = self.ports[0].counters();
+        let found = counters.iter().find(|(known, _)| *known == name);
+        found.expect("a counter of this name").1
+    }
+
+    /// Buffers of the pool that are out.
+    #[must_use]
+    pub fn buffers_out(&self) -> usize {
+        self.pool.capacity() - self.pool.free().unwrap_or(0)
+    }
+}

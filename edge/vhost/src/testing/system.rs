@@ -1,0 +1,37 @@
+//! The shim's system in a program that is not confined.
+
+use crate::System;
+use shmem::{Mapping, Span};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+/// Maps by itself, and remembers what is mapped and watched.
+#[derive(Debug, Default)]
+pub struct ProcessSystem {
+    /// The mapped regions.
+    pub mappings: Vec<Mapping>,
+    /// Descriptors that end a sleep, and whether by edges.
+    pub watched: Vec<(RawFd, bool)>,
+}
+
+impl System for ProcessSystem {
+    fn map(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Span> {
+        let mapping = Mapping::new(file, offset, bytes as usize)?;
+        let span = mapping.span();
+        self.mappings.push(mapping);
+        Ok(span)
+    }
+
+    fn unmap(&mut self, region: Span) {
+        self.mappings.retain(|mapping| mapping.span() != region);
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>, edges: bool) -> io::Result<()> {
+        self.watched.push((fd.as_raw_fd(), edges));
+        Ok(())
+    }
+
+    fn unwatch(&mut self, fd: BorrowedFd<'_>) {
+        self.watched.retain(|(number, _)| *number != fd.as_raw_fd());
+    }
+}

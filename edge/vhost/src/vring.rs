@@ -1,0 +1,146 @@
+//! One ring of a connection: its configuration and its descriptors.
+
+use crate::Refusal;
+use crate::features::{Features, virtio};
+use crate::memory::Memory;
+use crate::queue::{Addresses, Broken, Queue};
+use crate::socket::nonblocking;
+use crate::system::System;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A ring. It runs while it has a size, addresses, a kick descriptor, and is enabled.
+#[derive(Debug, Default)]
+pub(crate) struct Vring {
+    pub(crate) size: u16,
+    pub(crate) addresses: Option<Addresses>,
+    /// Where the ring resumes.
+    pub(crate) base: u16,
+    pub(crate) enabled: bool,
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+    /// The ring in memory, while it runs.
+    pub(crate) queue: Option<Queue>,
+    /// Why the ring has stopped, until the front end sets it up again.
+    pub(crate) broken: Option<Broken>,
+}
+
+impl Vring {
+    /// Starts, stops or moves the ring, after something that it depends on has changed.
+    pub(crate) fn refresh(&mut self, memory: &Memory, features: Features) {
+        let was_running = self.queue.is_some();
+        if let Some(queue) = self.queue.take() {
+            self.base = queue.next_avail();
+        }
+        // Without protocol features rings are enabled from the start.
+        let is_enabled = self.enabled || !features.has(virtio::PROTOCOL_FEATURES);
+        let Some(addresses) = &self.addresses else {
+            return;
+        };
+        if self.kick.is_none() || !is_enabled || self.broken.is_some() {
+            return;
+        }
+        let addresses = Addresses {
+            log: addresses.log.filter(|_| features.has(virtio::LOG_ALL)),
+            ..*addresses
+        };
+        let event_idx = features.has(virtio::EVENT_IDX);
+        self.queue = Queue::new(memory, &addresses, self.size, event_idx, self.base);
+        if self.queue.is_some() && !was_running {
+            // A back end before this one may have died between returning a chain and saying so.
+            self.call();
+        }
+    }
+
+    /// Whether the ring lacks nothing but memory.
+    pub(crate) fn is_lost(&self) -> bool {
+        let is_set_up = self.kick.is_some() && self.addresses.is_some();
+        is_set_up && self.enabled && self.queue.is_none() && self.broken.is_none()
+    }
+
+    /// Replaces the kick descriptor. The shim never reads it: each write of the driver is an edge,
+    /// which wakes.
+    pub(crate) fn set_kick(
+        &mut self,
+        kick: Option<OwnedFd>,
+        system: &mut dyn System,
+    ) -> std::io::Result<()> {
+        if let Some(old) = self.kick.take() {
+            system.unwatch(old.as_fd());
+        }
+        self.broken = None;
+        if let Some(kick) = kick {
+            system.watch(kick.as_fd(), true)?;
+            self.kick = Some(kick);
+        }
+        Ok(())
+    }
+
+    /// Replaces the call descriptor. It may be blocking, a pipe, and full.
+    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), Refusal> {
+        self.call = notifier(call)?;
+        // The driver may wait for a notification that the old one received.
+        self.call();
+        Ok(())
+    }
+
+    /// Replaces the error descriptor.
+    pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) -> Result<(), Refusal> {
+        self.err = notifier(err)?;
+        Ok(())
+    }
+
+    /// Notifies the driver. A descriptor that is full has notified it before.
+    pub(crate) fn call(&self) {
+        notify(self.call.as_ref());
+    }
+
+    /// The ring and its notifier, while it runs.
+    pub(crate) fn running(&mut self) -> Option<(Notifier<'_>, &mut Queue)> {
+        let queue = self.queue.as_mut()?;
+        Some((Notifier(self.call.as_ref()), queue))
+    }
+
+    /// Stops the ring for good, and notifies the front end of the error.
+    pub(crate) fn fail(&mut self, broken: Broken) {
+        if let Some(queue) = self.queue.take() {
+            self.base = queue.next_avail();
+        }
+        self.broken = Some(broken);
+        notify(self.err.as_ref());
+    }
+
+    /// Stops the ring; returns where it resumes.
+    pub(crate) fn stop(&mut self, system: &mut dyn System) -> u16 {
+        if let Some(queue) = self.queue.take() {
+            self.base = queue.next_avail();
+        }
+        if let Some(kick) = self.kick.take() {
+            system.unwatch(kick.as_fd());
+        }
+        self.base
+    }
+}
+
+/// Notifies the driver of a ring that runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Notifier<'a>(Option<&'a OwnedFd>);
+
+impl Notifier<'_> {
+    pub(crate) fn call(self) {
+        notify(self.0);
+    }
+}
+
+fn notifier(fd: Option<OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
+    if let Some(fd) = &fd {
+        nonblocking(fd.as_fd()).map_err(Refusal::Socket)?;
+    }
+    Ok(fd)
+}
+
+fn notify(fd: Option<&OwnedFd>) {
+    if let Some(fd) = fd {
+        let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+    }
+}
