@@ -1,0 +1,98 @@
+//! Repairs: attaches guests again that a machine has lost, and removes endpoints whose end Docker
+//! does not announce.
+
+use crate::docker::Id;
+use crate::driver::{Driver, Slot, report};
+use crate::place::Place;
+use cni::attachment::{Running, running};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Pause between two rounds.
+const ROUND: Duration = Duration::from_secs(1);
+/// Longest pause between two attempts to attach a guest that the machine rejects.
+const PAUSE_MAX: Duration = Duration::from_secs(32);
+/// Rounds after which an endpoint without a namespace is removed.
+const ABSENT_MAX: u32 = 2;
+/// The same for one whose namespace Docker has not created yet.
+const AWAITED_MAX: u32 = 600;
+
+/// Observations of an endpoint in earlier rounds.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Rounds in which its namespace did not exist, without a pause.
+    absent: u32,
+    /// Pause before the next attempt, and its time.
+    retry: Option<(Duration, Instant)>,
+}
+
+/// Repairs until the process ends.
+pub fn keep(driver: &Arc<Driver>) {
+    let mut seen = BTreeMap::new();
+    loop {
+        thread::sleep(ROUND);
+        round(driver, &mut seen);
+    }
+}
+
+fn round(driver: &Driver, seen: &mut BTreeMap<Id, Seen>) {
+    let all = driver.all();
+    let before = std::mem::take(seen);
+    let known = |(id, _): &(Id, Seen)| all.iter().any(|(other, _)| other == id);
+    seen.extend(before.into_iter().filter(known));
+    let mut machines = BTreeMap::new();
+    for (id, slot) in all {
+        let seen = seen.entry(id.clone()).or_default();
+        tend(driver, &id, &slot, seen, &mut machines);
+    }
+}
+
+/// Tends an endpoint. A machine that does not answer is queried once in a round.
+fn tend(
+    driver: &Driver,
+    id: &Id,
+    slot: &Slot,
+    seen: &mut Seen,
+    machines: &mut BTreeMap<String, Option<Running>>,
+) {
+    let Ok(mut endpoint) = slot.try_lock() else {
+        return; // A call or a watcher is busy with it.
+    };
+    let Some(joined) = &endpoint.joined else {
+        return;
+    };
+    let absent_max = match joined.placed {
+        Some(_) => ABSENT_MAX,
+        None => AWAITED_MAX,
+    };
+    let conf = driver.conf(&endpoint);
+    let key = format!("{}{}", conf["machine"], conf["socket"]);
+    let machine = machines.entry(key).or_insert_with(|| running(&conf).ok());
+    let is_due = seen.retry.is_none_or(|(_, at)| at <= Instant::now());
+    let is_absent = !std::path::Path::new(&joined.sandbox).exists();
+    let placed = match machine {
+        _ if is_absent => Ok(Place::Absent),
+        Some(machine) if is_due => driver.place(id, &mut endpoint, Some(machine)),
+        _ => return,
+    };
+    drop(endpoint);
+    seen.absent = match placed {
+        Ok(Place::Absent) => seen.absent + 1,
+        _ => 0,
+    };
+    match placed {
+        Ok(_) => seen.retry = None,
+        Err(error) => {
+            let pause = seen
+                .retry
+                .map_or(ROUND, |(pause, _)| PAUSE_MAX.min(2 * pause));
+            seen.retry = Some((pause, Instant::now() + pause));
+            report("a container has no network", Err(error));
+        }
+    }
+    if seen.absent >= absent_max {
+        driver.forget(id, slot);
+    }
+}

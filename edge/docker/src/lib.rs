@@ -1,0 +1,28 @@
+//! `grantway-docker`: Docker's remote network driver. Docker calls it over a UNIX socket when a
+//! network is created and when a container joins it; the container becomes a guest of a running
+//! machine.
+//!
+//! The interface begins as a persistent TAP in Docker's namespace. Docker moves it into the
+//! container, renames it and assigns its addresses. Then the machine attaches a guest there, which
+//! takes the interface over: from then on the machine treats it like every other guest's.
+
+mod answer;
+mod docker;
+mod driver;
+mod endpoint;
+mod http;
+mod keeper;
+mod network;
+mod place;
+mod ports;
+mod record;
+mod server;
+mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use driver::{Driver, Folders};
+pub use keeper::keep;
+pub use server::serve;

@@ -1,0 +1,87 @@
+//! Serves the socket: one request for each connection, each with a deadline and a bounded length.
+
+use crate::answer::answered;
+use crate::driver::Driver;
+use crate::http::{BODY_MAX, HEAD_MAX, Parsed, answer, parse};
+use serde_json::json;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Connections at a time; further ones wait.
+const CONNECTIONS_MAX: usize = 64;
+/// Time for a request to arrive, and for an answer to be read.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pause while no connection can be accepted.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Serves until the process ends.
+///
+/// # Errors
+///
+/// The listening socket is invalid.
+pub fn serve(listener: &UnixListener, driver: &Arc<Driver>) -> io::Result<()> {
+    let places = Arc::new(());
+    loop {
+        // The loop holds one reference, each connection another.
+        while Arc::strong_count(&places) > CONNECTIONS_MAX {
+            thread::sleep(PAUSE);
+        }
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
+            // Out of descriptors, for example: the next attempt would fail at once.
+            Err(_) => {
+                thread::sleep(PAUSE);
+                continue;
+            }
+        };
+        let (driver, place) = (Arc::clone(driver), Arc::clone(&places));
+        let served = move || {
+            // A caller that has left needs no answer.
+            let _left = serve_one(stream, &driver);
+            drop(place);
+        };
+        // Without a thread, the connection is closed.
+        let _refused = thread::Builder::new().spawn(served);
+    }
+}
+
+fn serve_one(mut stream: UnixStream, driver: &Arc<Driver>) -> io::Result<()> {
+    let bytes = received(&mut stream)?;
+    let bytes = match parse(&bytes) {
+        Parsed::Unfinished => return Ok(()),
+        Parsed::Rejected { status, why } => answer(status, &json!({ "Err": why }).to_string()),
+        Parsed::Call { name, body } => match answered(driver, name, body) {
+            Some(said) => answer("200 OK", &said.to_string()),
+            None => answer(
+                "404 Not Found",
+                &json!({ "Err": "unknown call" }).to_string(),
+            ),
+        },
+    };
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(&bytes)
+}
+
+/// Reads until the request is complete or wrong, its sender closes the connection, or the deadline
+/// passes.
+fn received(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let end = Instant::now() + PATIENCE;
+    let mut bytes = Vec::new();
+    let mut chunk = vec![0; 16 << 10];
+    while parse(&bytes) == Parsed::Unfinished && bytes.len() <= HEAD_MAX + BODY_MAX {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut chunk)? {
+            0 => break,
+            n => bytes.extend_from_slice(chunk.get(..n).unwrap_or_default()),
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,31 @@
+//! A hostile Docker, for the fuzzers: parses bytes as a request and as the argument of each call,
+//! and changes nothing.
+
+use crate::docker::{CreateEndpoint, CreateNetwork, Join, Program};
+use crate::http::{BODY_MAX, Parsed, parse};
+use crate::network::Network;
+use crate::ports::published;
+use serde_json::from_slice;
+
+/// Parses a request.
+pub fn hostile_docker(bytes: &[u8]) {
+    if let Parsed::Call { body, .. } = parse(bytes) {
+        assert!(body.len() <= BODY_MAX, "a body has a limit");
+        arguments(body);
+    }
+    arguments(bytes);
+}
+
+fn arguments(bytes: &[u8]) {
+    // A rejection is an answer, too.
+    if let Ok(call) = from_slice::<CreateNetwork>(bytes)
+        && let Ok(network) = Network::of(&call)
+    {
+        let _conf = network.conf("02:00:00:00:00:01", "/run");
+    }
+    if let Ok(call) = from_slice::<Program>(bytes) {
+        let _ports = published(call.options.as_ref());
+    }
+    let _refused = from_slice::<CreateEndpoint>(bytes).err();
+    let _refused = from_slice::<Join>(bytes).err();
+}
