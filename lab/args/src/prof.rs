@@ -1,0 +1,235 @@
+//! Command-line arguments of `grantway prof`.
+
+use clap::{Args, Subcommand, ValueHint};
+use std::path::PathBuf;
+
+/// Default file of a session.
+const DEFAULT_FILE: &str = "grantway.prof";
+
+/// A command of the profiler.
+#[derive(Debug, Subcommand)]
+pub enum Prof {
+    /// Record a session: a command from start to end, or everything that runs until Ctrl-C
+    ///
+    /// Finds domains automatically, including those that the command starts. A command without
+    /// domains is one domain. The exit status is the command's.
+    #[command(after_help = "Examples:\n  grantway prof record -- grantway demo\n  \
+        grantway prof record --seconds 10 -o busy.prof\n  \
+        grantway prof record --domain app=1234 --seconds 5")]
+    Record(Record),
+    /// Show a session: domains, classes, hops, functions, and how well the instruments agree
+    #[command(after_help = "Examples:\n  grantway prof report\n  \
+        grantway prof report busy.prof --json | jq .metric\n  \
+        grantway prof report --flat --rules my.rules")]
+    Report {
+        /// The session, and display options
+        #[command(flatten)]
+        view: View,
+        /// Print comma-separated values
+        #[arg(long, conflicts_with = "json")]
+        csv: bool,
+        /// Number of functions per domain; 0: none
+        #[arg(long, value_name = "N", default_value_t = 10)]
+        functions: usize,
+    },
+    /// Compare two sessions, point A against point B: by class and by function
+    #[command(after_help = "Example:\n  grantway prof diff fast.prof slow.prof --domain receiver")]
+    Diff {
+        /// Point A
+        #[arg(value_hint = ValueHint::FilePath)]
+        a: PathBuf,
+        /// Point B
+        #[arg(value_hint = ValueHint::FilePath)]
+        b: PathBuf,
+        /// Only this domain
+        #[arg(long)]
+        domain: Option<String>,
+        /// Number of functions
+        #[arg(long, value_name = "N", default_value_t = 15)]
+        functions: usize,
+        /// How classes are found
+        #[command(flatten)]
+        classing: Classes,
+    },
+    /// Draw flame graphs: one of all domains, and one of each domain
+    #[command(after_help = "Examples:\n  grantway prof flame\n  \
+        grantway prof flame busy.prof --domain driver\n  \
+        grantway prof flame busy.prof --out pictures")]
+    Flame {
+        /// The session
+        #[arg(default_value = DEFAULT_FILE, value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Only this domain
+        #[arg(long)]
+        domain: Option<String>,
+        /// Folder for the flame graphs [default: the session's]
+        #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        out: Option<PathBuf>,
+    },
+    /// Write a session for the Firefox Profiler (profiler.firefox.com): domains are processes,
+    /// classes are categories
+    #[command(after_help = "Example:\n  grantway prof export busy.prof -o busy.json")]
+    Export {
+        /// The session, and display options
+        #[command(flatten)]
+        view: View,
+        /// Output file [default: the session's name with `.json`]
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
+    },
+    /// Watch all domains live
+    #[command(after_help = "Examples:\n  grantway prof top\n  grantway prof top --count 1 --json")]
+    Top {
+        /// Sampling options
+        #[command(flatten)]
+        sampling: Sampling,
+        /// How classes are found
+        #[command(flatten)]
+        classing: Classes,
+        /// Seconds between two screens
+        #[arg(long, value_name = "S", default_value_t = 2,
+              value_parser = clap::value_parser!(u32).range(1..=3600))]
+        interval: u32,
+        /// Number of screens [default: until Ctrl-C]
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+    },
+    /// Take part in a session as a domain that attributes its samples itself
+    ///
+    /// Waits for `grantway prof record --participants …`, takes part in that session, and exits
+    /// with it. Without --pid the domain is the PID namespace in which this command runs.
+    #[command(
+        after_help = "Examples:\n  grantway prof participate web --pid 1234\n  \
+        grantway prof participate uml --passive --pid 1234 --symbols kallsyms\n  \
+        grantway prof participate vm --agent-only -- ./server"
+    )]
+    Participate(Participate),
+}
+
+/// Options of a recording.
+#[derive(Debug, Args)]
+pub struct Record {
+    /// File of the session
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE,
+          value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// Sampling options
+    #[command(flatten)]
+    pub sampling: Sampling,
+    /// Participants
+    #[command(flatten)]
+    pub with: With,
+    /// Maximum duration, seconds
+    #[arg(long, value_name = "S")]
+    pub seconds: Option<f64>,
+    /// Command to run
+    #[arg(last = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<String>,
+}
+
+/// Options of a participation.
+#[derive(Debug, Args)]
+pub struct Participate {
+    /// Name of the domain
+    pub name: String,
+    /// Processes of the domain, PID[,PID…], including their descendants
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub pid: Vec<u32>,
+    /// Let the initiator attribute its samples
+    #[arg(long)]
+    pub passive: bool,
+    /// Symbols of a passive domain: ADDRESS KIND NAME, as in /proc/kallsyms
+    #[arg(long, value_name = "FILE", requires = "passive", value_hint = ValueHint::FilePath)]
+    pub symbols: Option<PathBuf>,
+    /// Run a command here, sample it and send the result, as an agent on another machine would
+    #[arg(long, conflicts_with_all = ["passive", "pid"], requires = "command")]
+    pub agent_only: bool,
+    /// Socket of the initiator
+    #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    pub socket: Option<PathBuf>,
+    /// Seconds to wait for a session
+    #[arg(long, default_value_t = 60,
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub wait: u32,
+    /// Command that the agent runs
+    #[arg(last = true, value_name = "CMD", requires = "agent_only",
+          value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<String>,
+}
+
+/// A session, and display options.
+#[derive(Debug, Args)]
+pub struct View {
+    /// The session
+    #[arg(default_value = DEFAULT_FILE, value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// How classes are found
+    #[command(flatten)]
+    pub classing: Classes,
+}
+
+/// Classification options.
+#[derive(Debug, Args)]
+pub struct Classes {
+    /// Rule file that replaces the thesis's nine classes
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub rules: Option<PathBuf>,
+    /// Use the class of the function itself, not of the nearest classified caller, as in the papers
+    #[arg(long)]
+    pub flat: bool,
+}
+
+/// Participants of a session.
+#[derive(Debug, Args)]
+pub struct With {
+    /// Domains with separate profilers (`prof participate`): their number, or NAME[,NAME…]
+    #[arg(long, value_name = "N|NAMES")]
+    pub participants: Option<String>,
+    /// Seconds to wait for participants. Then the session starts without the missing ones and names
+    /// them
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub timeout: u32,
+    /// Socket to which participants connect
+    #[arg(long, value_name = "SOCKET", requires = "participants", value_hint = ValueHint::FilePath)]
+    pub socket: Option<PathBuf>,
+}
+
+/// Sampling options.
+#[derive(Debug, Args)]
+pub struct Sampling {
+    /// cycles, instructions, cache-misses, dtlb-misses, itlb-misses or cpu-clock [default: the best
+    /// that this machine supports]
+    #[arg(long)]
+    pub event: Option<String>,
+    /// Samples per second and CPU [default: 997, with a warning if these cost over 2 % of a busy
+    /// core]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub hz: Option<u32>,
+    /// Profile only this machine [default: all machines on this host]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Processes that form a domain, NAME=PID[,PID…]; can be repeated
+    #[arg(long, value_name = "NAME=PID")]
+    pub domain: Vec<String>,
+    /// Symbols of another kernel: a copy of its /proc/kallsyms
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub kallsyms: Option<PathBuf>,
+}
+
+/// The profile behind one row of `grantway top`: the functions of one domain. Writes no file.
+#[derive(Debug, Args)]
+pub struct Look {
+    /// The machine
+    pub machine: String,
+    /// The domain
+    pub domain: String,
+    /// Seconds to sample
+    #[arg(long)]
+    pub seconds: u64,
+    /// Number of functions
+    #[arg(long)]
+    pub functions: usize,
+}

@@ -1,0 +1,235 @@
+//! `grantway prof`: profiles.
+
+use figures::Failure;
+use lab_args::prof::{Classes, Look, Participate, Prof, Record, Sampling, View, With};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tool::exit;
+use tool::output;
+use xenoprof::attribute::Classing;
+use xenoprof::attribute::rules::Rules;
+use xenoprof::model::{Mode, Session, file};
+use xenoprof::record::Participants;
+use xenoprof::session::participant;
+use xenoprof::session::state::Expected;
+use xenoprof::show::diff::Diff;
+use xenoprof::show::{self, report::Form};
+
+fn rules(classes: &Classes) -> anyhow::Result<Rules> {
+    match &classes.rules {
+        None => Ok(Rules::thesis()),
+        Some(path) => Rules::read(path).map_err(|e| Failure::Usage(e.to_string()).into()),
+    }
+}
+
+const fn classing(classes: &Classes) -> Classing {
+    if classes.flat {
+        Classing::Flat
+    } else {
+        Classing::Nearest
+    }
+}
+
+fn participants(with: &With) -> anyhow::Result<Option<Participants>> {
+    let Some(typed) = &with.participants else {
+        return Ok(None);
+    };
+    let expected = Expected::parse(typed).map_err(|why| {
+        let option = "--participants <N|NAMES>";
+        Failure::Usage(format!("invalid value '{typed}' for '{option}': {why}"))
+    })?;
+    Ok(Some(Participants {
+        expected,
+        timeout: Duration::from_secs(with.timeout.into()),
+        socket: socket(with.socket.as_ref())?,
+    }))
+}
+
+fn socket(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
+    Ok(match given {
+        Some(path) => path.clone(),
+        None => xenoprof::session::default_socket()?,
+    })
+}
+
+fn options(
+    sampling: &Sampling,
+    seconds: Option<f64>,
+    command: &[String],
+) -> xenoprof::record::Options {
+    xenoprof::record::Options {
+        event: sampling.event.clone(),
+        hz: sampling.hz,
+        limit: seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()),
+        named: sampling.domain.clone(),
+        machine: sampling.name.clone(),
+        kallsyms: sampling.kallsyms.clone(),
+        command: command.to_vec(),
+        ..xenoprof::record::Options::default()
+    }
+}
+
+/// Runs one of the profiler's commands.
+pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
+    match command {
+        Prof::Record(record) => return self::record(record),
+        Prof::Report {
+            view,
+            csv,
+            functions,
+        } => {
+            let form = match (json, csv) {
+                (true, _) => Form::Json,
+                (_, true) => Form::Csv,
+                _ => Form::Text,
+            };
+            report(view, form, *functions)?;
+        }
+        Prof::Diff {
+            a,
+            b,
+            domain,
+            functions,
+            classing,
+        } => diff([a, b], domain.as_deref(), *functions, classing, json)?,
+        Prof::Flame { file, domain, out } => {
+            let session = read(file)?;
+            let folder = out.as_deref().or(file.parent()).unwrap_or(Path::new("."));
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+            let written = show::flame::files(&session, folder, &stem, domain.as_deref())?;
+            print_files(&written, json)?;
+        }
+        Prof::Export { view, output } => {
+            let path = output
+                .clone()
+                .unwrap_or_else(|| view.file.with_extension("json"));
+            export(view, &path)?;
+            print_files(&[path], json)?;
+        }
+        Prof::Top {
+            sampling,
+            classing,
+            interval,
+            count,
+        } => {
+            let view = show::top::View {
+                interval: Duration::from_secs((*interval).into()),
+                count: *count,
+                classing: self::classing(classing),
+                json,
+            };
+            show::top::top(&options(sampling, None, &[]), &rules(classing)?, view)?;
+        }
+        Prof::Participate(participate) => self::participate(participate)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn record(asked: &Record) -> anyhow::Result<ExitCode> {
+    let options = xenoprof::record::Options {
+        participants: participants(&asked.with)?,
+        ..options(&asked.sampling, asked.seconds, &asked.command)
+    };
+    let status = xenoprof::record::to_file(&options, &asked.output, asked.force)?;
+    Ok(status.map_or(ExitCode::SUCCESS, |status| exit::status(status).into()))
+}
+
+fn participate(asked: &Participate) -> anyhow::Result<()> {
+    let mode = match (asked.passive, asked.agent_only) {
+        (true, _) => Mode::Passive,
+        (_, true) => Mode::AgentOnly,
+        _ => Mode::Active,
+    };
+    let took = participant::run(&participant::Participation {
+        name: asked.name.clone(),
+        mode,
+        pids: asked.pid.clone(),
+        symbols: asked.symbols.clone(),
+        command: asked.command.clone(),
+        socket: socket(asked.socket.as_ref())?,
+        wait: Duration::from_secs(asked.wait.into()),
+    })?;
+    eprintln!(
+        "{} samples of `{}` in the session; {} read from its ring, {} addresses named",
+        took.samples, asked.name, took.read, took.names
+    );
+    Ok(())
+}
+
+/// Samples one machine and prints the functions of one of its domains. Writes no file.
+pub(crate) fn look_at(look: &Look) -> anyhow::Result<()> {
+    let options = xenoprof::record::Options {
+        limit: Some(Duration::from_secs(look.seconds)),
+        machine: Some(look.machine.clone()),
+        ..xenoprof::record::Options::default()
+    };
+    let (session, _) = xenoprof::record::run(&options)?;
+    output::print(&show::report::of_domain(
+        &session,
+        &look.domain,
+        look.functions,
+    )?)
+}
+
+fn report(view: &View, form: Form, functions: usize) -> anyhow::Result<()> {
+    let session = read(&view.file)?;
+    let (rules, classing) = (rules(&view.classing)?, classing(&view.classing));
+    let mut text = Vec::new();
+    show::report(&session, &rules, classing, form, functions, &mut text)?;
+    output::print(&String::from_utf8_lossy(&text))
+}
+
+/// Writes a session for the Firefox Profiler to `path`.
+fn export(view: &View, path: &Path) -> anyhow::Result<()> {
+    let session = read(&view.file)?;
+    let rules = rules(&view.classing)?;
+    figures::file::replace(path, |out| show::export::firefox(&session, &rules, out))
+}
+
+fn diff(
+    [a, b]: [&PathBuf; 2],
+    domain: Option<&str>,
+    functions: usize,
+    classes: &Classes,
+    json: bool,
+) -> anyhow::Result<()> {
+    let (a, b) = (read(a)?, read(b)?);
+    for session in [&a, &b] {
+        if let Some(domain) = domain {
+            show::flame::domain(session, domain)?;
+        }
+    }
+    let rules = rules(classes)?;
+    let diff = Diff::new(&a, &b, &rules, classing(classes), domain);
+    if json {
+        let provenance = serde_json::json!({ "A": a.head.provenance, "B": b.head.provenance });
+        let mut text = Vec::new();
+        show::report::write_json(&mut text, &provenance, &diff.figures(functions))?;
+        output::print(&String::from_utf8_lossy(&text))
+    } else {
+        output::print(&diff.text(functions))
+    }
+}
+
+/// Prints the names of written files.
+fn print_files(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
+    for path in paths {
+        if json {
+            output::json(&serde_json::json!({ "file": path }))?;
+        } else {
+            output::print(&format!("{}\n", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<Session> {
+    file::read(path).map_err(|error| match error {
+        // The file does not exist or is not a session.
+        file::FileError::Io { .. } | file::FileError::Damaged { .. } => {
+            Failure::Usage(error.to_string()).into()
+        }
+        file::FileError::Exists(_) => error.into(),
+    })
+}
