@@ -1,5 +1,5 @@
-//! How domains use spans: copies at the processor's speed, single words of pages that may be taken
-//! away, batches of words, prefetches, sums. The monitor does none of it.
+//! Operations on spans that only domains need: fast copies, single words of pages that may be
+//! unmapped, batches of words, prefetches, sums. The monitor uses none of them.
 
 use crate::engine;
 use crate::fault::Fault;
@@ -7,18 +7,18 @@ use crate::span::{Span, done};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 impl Span {
-    /// The span of no bytes, at no address.
+    /// An empty span, at no address.
     pub const EMPTY: Self = Self::new(0, 0);
 
-    /// Whether it has no bytes.
+    /// Returns whether its length is 0.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// This span and `next`, if `next` begins where this one ends: both ends lie in ranges that
-    /// are reserved for spans, so what is between them does.
+    /// Joins this span and `next`, if `next` begins where this one ends. Both ends lie in ranges
+    /// reserved for spans, and so does everything between.
     #[must_use]
     #[inline]
     pub const fn join(self, next: Self) -> Option<Self> {
@@ -29,18 +29,18 @@ impl Span {
         }
     }
 
-    /// The first `count` control words, at least one; none unless they are aligned and inside. See
-    /// [`Span::u32`].
+    /// Returns the first `count` control words; `None` if `count` is 0 or they are not aligned and
+    /// inside. See [`Span::u32`].
     #[must_use]
     pub fn u32s(self, count: usize) -> Option<&'static [AtomicU32]> {
         let words = self.words(0, 4, count).filter(|_| count > 0)?;
         // SAFETY: as in `u32`, for each of them. They lie inside a range, so the address is not
-        // null, and they are no more bytes than an address space has.
+        // null and their size fits the address space.
         Some(unsafe { core::slice::from_raw_parts(words.cast::<AtomicU32>(), count) })
     }
 
-    /// The first `count` control words, at least one; none unless they are aligned and inside. See
-    /// [`Span::u32`].
+    /// Returns the first `count` control words; `None` if `count` is 0 or they are not aligned and
+    /// inside. See [`Span::u32`].
     #[must_use]
     pub fn u64s(self, count: usize) -> Option<&'static [AtomicU64]> {
         let words = self.words(0, 8, count).filter(|_| count > 0)?;
@@ -48,10 +48,10 @@ impl Span {
         Some(unsafe { core::slice::from_raw_parts(words.cast::<AtomicU64>(), count) })
     }
 
-    /// Copies the first bytes into `dst`: as many as the shorter of the two has.
+    /// Copies bytes into `dst`, up to the length of the shorter of the two.
     ///
     /// # Errors
-    /// [`Fault`] if a page is not there; `dst` then holds anything.
+    /// [`Fault`] if a page is unmapped; `dst` then holds unspecified bytes.
     #[inline]
     pub fn read(self, dst: &mut [u8]) -> Result<(), Fault> {
         let len = dst.len().min(self.len());
@@ -67,14 +67,14 @@ impl Span {
         done(ok)
     }
 
-    /// Copies the first bytes of `src` here: as many as the shorter of the two has.
+    /// Copies bytes of `src` into the span, up to the length of the shorter of the two.
     ///
     /// # Errors
-    /// [`Fault`] if a page is not there or read-only; the span then holds anything.
+    /// [`Fault`] if a page is unmapped or read-only; the span then holds unspecified bytes.
     #[inline]
     pub fn write(self, src: &[u8]) -> Result<(), Fault> {
         let len = src.len().min(self.len());
-        // SAFETY: as in `read`, the other way round; `src` is only read.
+        // SAFETY: as in `read`, with the roles exchanged; `src` is only read.
         let ok = unsafe {
             match len {
                 64 => engine::copy_64(self.as_ptr(), src.as_ptr()),
@@ -88,7 +88,7 @@ impl Span {
     /// Sets every byte to `byte`.
     ///
     /// # Errors
-    /// [`Fault`] if a page is not there or read-only; the span then holds anything.
+    /// [`Fault`] if a page is unmapped or read-only; the span then holds unspecified bytes.
     pub fn fill(self, byte: u8) -> Result<(), Fault> {
         // SAFETY: the span's range is reserved for spans.
         done(unsafe { engine::fill(self.as_ptr(), self.len(), byte) })
@@ -97,7 +97,7 @@ impl Span {
     /// Reads the word at `offset` once, as an atomic load with acquire ordering.
     ///
     /// # Errors
-    /// [`Fault`] if the page is not there, or the word is not aligned or not inside.
+    /// [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
     #[inline]
     pub fn load_u32(self, offset: usize) -> Result<u32, Fault> {
         let word = self.word(offset, 4).ok_or(Fault)?;
@@ -108,7 +108,7 @@ impl Span {
     /// Reads the word at `offset` once, as an atomic load with acquire ordering.
     ///
     /// # Errors
-    /// [`Fault`] if the page is not there, or the word is not aligned or not inside.
+    /// [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
     #[inline]
     pub fn load_u64(self, offset: usize) -> Result<u64, Fault> {
         let word = self.word(offset, 8).ok_or(Fault)?;
@@ -119,7 +119,7 @@ impl Span {
     /// Writes the word at `offset`, as an atomic store with release ordering.
     ///
     /// # Errors
-    /// [`Fault`] if the page is not there or read-only, or the word is not aligned or not inside.
+    /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
     #[inline]
     pub fn store_u32(self, offset: usize, value: u32) -> Result<(), Fault> {
         let word = self.word(offset, 4).ok_or(Fault)?;
@@ -127,12 +127,13 @@ impl Span {
         done(unsafe { engine::store_u32(word, value) })
     }
 
-    /// Copies words from `offset` on into `dst`, at the cost of one access. In no order: a caller
-    /// that wrote them has to have published them by a word that was read before.
+    /// Copies words from `offset` on into `dst`, at the cost of one access. The order is
+    /// unspecified, so the writer must have published them by another word, which the caller has
+    /// read before.
     ///
     /// # Errors
-    /// [`Fault`] if a page is not there, or the words are not aligned or not inside; `dst` then
-    /// holds anything.
+    /// [`Fault`] if a page is unmapped, or the words are not aligned or not inside; `dst` then
+    /// holds unspecified words.
     #[inline]
     pub fn read_words(self, offset: usize, dst: &mut [u32]) -> Result<(), Fault> {
         let words = self.words(offset, 4, dst.len()).ok_or(Fault)?;
@@ -140,24 +141,24 @@ impl Span {
         done(unsafe { engine::copy(dst.as_mut_ptr().cast(), words, size_of_val(dst)) })
     }
 
-    /// Copies `words` here, from `offset` on, at the cost of one access. In no order: a word that
-    /// is written later has to publish them.
+    /// Copies `words` into the span, from `offset` on, at the cost of one access. The order is
+    /// unspecified, so a word written later must publish them.
     ///
     /// # Errors
-    /// [`Fault`] if a page is not there or read-only, or the words are not aligned or not inside;
-    /// what lies there then is anything.
+    /// [`Fault`] if a page is unmapped or read-only, or the words are not aligned or not inside;
+    /// the span then holds unspecified words.
     #[inline]
     pub fn write_words(self, offset: usize, words: &[u32]) -> Result<(), Fault> {
         let to = self.words(offset, 4, words.len()).ok_or(Fault)?;
-        // SAFETY: as in `read_words`, the other way round; `words` is only read.
+        // SAFETY: as in `read_words`, with the roles exchanged; `words` is only read.
         done(unsafe { engine::copy(to, words.as_ptr().cast(), size_of_val(words)) })
     }
 
-    /// Writes `N` words from `offset` on, as atomic stores with release ordering: 1, 2 or 3 of
-    /// them, at no more than the cost of one.
+    /// Writes `N` words (1, 2 or 3) from `offset` on, as atomic stores with release ordering, at no
+    /// more than the cost of one.
     ///
     /// # Errors
-    /// [`Fault`] if the page is not there or read-only, or the words are not aligned or not inside.
+    /// [`Fault`] if the page is unmapped or read-only, or the words are not aligned or not inside.
     #[inline]
     pub fn store_words<const N: usize>(self, offset: usize, words: [u32; N]) -> Result<(), Fault> {
         const { assert!(1 <= N && N <= 3) };
@@ -173,10 +174,10 @@ impl Span {
         })
     }
 
-    /// Writes the word at `offset` and returns what it was, as one sequentially consistent step.
+    /// Writes the word at `offset` and returns its old value, in one sequentially consistent step.
     ///
     /// # Errors
-    /// [`Fault`] if the page is not there or read-only, or the word is not aligned or not inside.
+    /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
     #[inline]
     pub fn swap_u32(self, offset: usize, value: u32) -> Result<u32, Fault> {
         let word = self.word(offset, 4).ok_or(Fault)?;
@@ -187,7 +188,7 @@ impl Span {
     /// Writes the word at `offset`, as an atomic store with release ordering.
     ///
     /// # Errors
-    /// [`Fault`] if the page is not there or read-only, or the word is not aligned or not inside.
+    /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
     #[inline]
     pub fn store_u64(self, offset: usize, value: u64) -> Result<(), Fault> {
         let word = self.word(offset, 8).ok_or(Fault)?;
@@ -195,21 +196,21 @@ impl Span {
         done(unsafe { engine::store_u64(word, value) })
     }
 
-    /// Asks the processor to fetch every cache line of it for reading: [`Span::take`] as many bytes
-    /// as will be read. Never faults.
+    /// Prefetches every cache line of the span for reading. Does not fault. Use [`Span::take`] to
+    /// restrict it to the bytes that will be read.
     #[inline]
     pub fn prefetch(self) {
         self.each_line(engine::prefetch);
     }
 
-    /// Asks the processor to fetch every cache line of it for writing: [`Span::take`] as many bytes
-    /// as will be written. Never faults.
+    /// Prefetches every cache line of the span for writing. Does not fault. Use [`Span::take`] to
+    /// restrict it to the bytes that will be written.
     #[inline]
     pub fn prefetch_write(self) {
         self.each_line(engine::prefetch_write);
     }
 
-    /// Does something with the address of each of its cache lines, and of one if it is empty.
+    /// Calls `act` with the address of each cache line of the span, and once if it is empty.
     #[inline(always)]
     fn each_line(self, act: impl Fn(*const u8)) {
         const LINE: usize = 64;
@@ -224,11 +225,11 @@ impl Span {
     }
 }
 
-/// Copies the first bytes of `src` to `dst`: as many as the shorter of the two has. What
-/// overlapping spans then hold is unspecified.
+/// Copies bytes of `src` to `dst`, up to the length of the shorter of the two. The contents of
+/// overlapping spans are unspecified afterwards.
 ///
 /// # Errors
-/// [`Fault`] if a page is not there or not writable; `dst` then holds anything.
+/// [`Fault`] if a page is unmapped or not writable; `dst` then holds unspecified bytes.
 #[inline]
 pub fn copy(dst: Span, src: Span) -> Result<(), Fault> {
     let len = dst.len().min(src.len());
@@ -237,17 +238,18 @@ pub fn copy(dst: Span, src: Span) -> Result<(), Fault> {
 }
 
 /// Adds the bytes of `src` to a running Internet checksum: the one's-complement sum of its
-/// **big-endian** 2-byte words (RFC 1071), so that numbers in host order (a pseudo header's
-/// length, say) may be added to `initial` as they are.
+/// **big-endian** 2-byte words (RFC 1071). Numbers in host order, such as a pseudo header's length,
+/// may be added to `initial` unchanged.
 ///
-/// `src` starts at an even offset of what is summed; an odd last byte counts as the high half of
-/// a word. The result may exceed 16 bits: the caller folds it at the end, and complements it.
+/// `src` must start at an even offset of the summed data; an odd last byte counts as the high half
+/// of a word. The result may exceed 16 bits: the caller folds and complements it at the end.
 ///
 /// # Errors
-/// [`Fault`] if a page is not there.
+/// [`Fault`] if a page is unmapped.
 #[inline]
 pub fn ones_sum(src: Span, initial: u32) -> Result<u32, Fault> {
-    // SAFETY: the range is reserved for spans; `best` names an engine that the processor has.
+    // SAFETY: the range is reserved for spans; `best` returns an engine that the processor
+    // supports.
     let sum = unsafe { engine::sum::sum(engine::sum::best(), src.as_ptr(), src.len()) };
     Ok(add_ones(initial, sum.ok_or(Fault)?))
 }
@@ -256,8 +258,8 @@ pub fn ones_sum(src: Span, initial: u32) -> Result<u32, Fault> {
 #[must_use]
 #[inline]
 pub fn ones_sum_bytes(src: &[u8], initial: u32) -> u32 {
-    // SAFETY: the slice is readable for its length; `best` names an engine that the processor
-    // has.
+    // SAFETY: the slice is readable for its length; `best` returns an engine that the processor
+    // supports.
     let sum = unsafe { engine::sum::sum(engine::sum::best(), src.as_ptr(), src.len()) };
     add_ones(initial, sum.unwrap_or_default())
 }
@@ -266,6 +268,6 @@ pub fn ones_sum_bytes(src: &[u8], initial: u32) -> u32 {
 #[inline]
 fn add_ones(a: u32, b: u16) -> u32 {
     let (sum, carry) = a.overflowing_add(b.into());
-    // After a carry `sum` is less than the largest number: this never wraps.
+    // After a carry, `sum` is less than the maximum, so this cannot wrap.
     sum.wrapping_add(u32::from(carry))
 }

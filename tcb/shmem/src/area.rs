@@ -5,7 +5,7 @@ use crate::span::Span;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 
-/// Long-lived memory of this process: a handle that may be copied; the memory stays for ever.
+/// A copyable handle to long-lived memory of this process, which is never unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     span: Span,
@@ -19,16 +19,16 @@ impl Area {
         }
     }
 
-    /// New zeroed memory, `bytes` in whole pages, never unmapped: for tests, `sim` and programs
-    /// that are not confined.
+    /// Allocates zeroed memory, `bytes` rounded up to whole pages, which is never unmapped: for
+    /// tests, `sim` and unconfined programs.
     ///
     /// # Errors
-    /// What the kernel says: out of memory, or of the reserved addresses.
+    /// The kernel's error: out of memory, or of reserved addresses.
     pub fn anonymous(bytes: usize) -> io::Result<Self> {
         let bytes = reserve::whole_pages(bytes)?;
         let start = reserve::for_area(bytes)?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: fresh addresses of our own reservation.
+        // SAFETY: unused addresses of our own reservation.
         unsafe {
             reserve::map_over(
                 start,
@@ -43,13 +43,13 @@ impl Area {
         })
     }
 
-    /// A part of it, `len` bytes from `offset` on, if they lie inside.
+    /// Returns a part: `len` bytes from `offset` on, if they lie inside.
     #[must_use]
     pub fn part(self, offset: usize, len: usize) -> Option<Self> {
         self.at(offset, len).map(|span| Self { span })
     }
 
-    /// All of it.
+    /// Returns the whole span.
     #[must_use]
     #[inline]
     pub const fn span(self) -> Span {
@@ -63,21 +63,21 @@ impl Area {
         self.span.len()
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether its length is 0.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.span.is_empty()
     }
 
-    /// Page `n`, if there is one.
+    /// Returns page `n`, if it exists.
     #[must_use]
     #[inline]
     pub const fn page(self, n: u32) -> Option<Span> {
         self.span.page(n)
     }
 
-    /// `len` bytes from `offset` on, if they lie inside.
+    /// Returns `len` bytes from `offset` on, if they lie inside.
     #[must_use]
     #[inline]
     pub const fn at(self, offset: usize, len: usize) -> Option<Span> {

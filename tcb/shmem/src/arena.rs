@@ -1,8 +1,8 @@
-//! A heap in a static array, for domains: they may not ask the kernel for memory.
+//! A heap in a static array, for domains, which may not ask the kernel for memory.
 //!
-//! Blocks come in size classes, four to each doubling. A freed block goes to its class's list and
-//! is only ever used for that class again; nothing is merged. New blocks are cut off the part of
-//! the array that was never used, which costs no resident memory until it is touched.
+//! Blocks have size classes, four for each doubling. A freed block joins its class's list and is
+//! reused only for that class; blocks are not merged. New blocks are cut off the unused part of the
+//! array, which takes no resident memory until it is accessed.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -12,17 +12,17 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Smallest block, and the alignment of every block.
 const SMALLEST: usize = 16;
-/// Largest alignment that can be had.
+/// The largest supported alignment.
 const ALIGN_MAX: usize = abi::PAGE;
 /// Largest block.
 const SIZE_MAX: usize = 1 << 40;
-/// Size classes: four to each doubling from [`SMALLEST`] to [`SIZE_MAX`].
+/// Size classes: four for each doubling from [`SMALLEST`] to [`SIZE_MAX`].
 const CLASSES: usize = (SIZE_MAX.ilog2() - SMALLEST.ilog2()) as usize * 4 + 1;
 
-/// An allocator for `#[global_allocator]` over `BYTES` bytes of .bss. Out of memory is a null
-/// pointer, as always.
+/// An allocator for `#[global_allocator]` over `BYTES` bytes of .bss. It returns null when it is
+/// out of memory, as usual.
 ///
-/// It locks by spinning: meant for programs of one thread, sound with more.
+/// It spins on its lock: it is intended for programs with one thread, but sound with more.
 pub struct Arena<const BYTES: usize> {
     locked: AtomicBool,
     state: UnsafeCell<State>,
@@ -43,12 +43,12 @@ struct FreeBlock {
     next: *mut FreeBlock,
 }
 
-// SAFETY: `state` and `memory` are only touched under the lock, or (memory) through blocks that
-// were handed out to one owner each.
+// SAFETY: `state` and `memory` are only accessed under the lock, or (`memory`) through blocks that
+// have one owner each.
 unsafe impl<const BYTES: usize> Sync for Arena<BYTES> {}
 
 impl<const BYTES: usize> Arena<BYTES> {
-    /// An empty heap, for a `static`.
+    /// Creates an empty heap, for a `static`.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -61,7 +61,7 @@ impl<const BYTES: usize> Arena<BYTES> {
         }
     }
 
-    /// Bytes that were ever handed out: what the heap has grown to.
+    /// Returns the number of bytes ever handed out, which is the size of the heap.
     #[must_use]
     pub fn used(&self) -> usize {
         self.with(|state| state.used)
@@ -74,20 +74,20 @@ impl<const BYTES: usize> Arena<BYTES> {
                 core::hint::spin_loop();
             }
         }
-        // SAFETY: the lock is ours, and `f` cannot reach this function again: it is one of the
+        // SAFETY: the lock is held, and `f` cannot reach this function again: it is one of the
         // closures below.
         let result = f(unsafe { &mut *self.state.get() });
         self.locked.store(false, Ordering::Release);
         result
     }
 
-    /// A block of `class`, and whether it is fresh (never used, so all zero).
+    /// Returns a block of `class`, and whether it is fresh (never used, so all zero).
     fn take(&self, class: usize) -> (*mut u8, bool) {
         let size = class_size(class);
         self.with(|state| {
             let block = state.free[class];
             if !block.is_null() {
-                // SAFETY: a block in the list is free, ours, and its first word was written when
+                // SAFETY: a block in the list is free and ours, and its first word was written when
                 // it was freed.
                 state.free[class] = unsafe { (*block).next };
                 return (block.cast(), false);
@@ -111,7 +111,7 @@ impl<const BYTES: usize> Default for Arena<BYTES> {
     }
 }
 
-/// The class of a request; none if it can never be met.
+/// Returns the class of a request; `None` if no block can satisfy it.
 fn class_of(layout: Layout) -> Option<usize> {
     let (mut size, align) = (layout.size().max(SMALLEST), layout.align());
     if align > ALIGN_MAX || size > SIZE_MAX {
@@ -124,14 +124,15 @@ fn class_of(layout: Layout) -> Option<usize> {
     Some(class_of_size(size))
 }
 
-/// The smallest class whose blocks have at least `size` bytes ([`SMALLEST`] … [`SIZE_MAX`]).
+/// Returns the smallest class whose blocks have at least `size` bytes ([`SMALLEST`] …
+/// [`SIZE_MAX`]).
 fn class_of_size(size: usize) -> usize {
-    // Between 2^k and 2^(k+1) lie the classes 2^k × 1, 5/4, 6/4 and 7/4.
+    // Between 2^k and 2^(k+1) the classes are 2^k × 1, 5/4, 6/4 and 7/4.
     let below = size - 1;
     let k = (usize::BITS - 1 - below.leading_zeros()) as usize;
     let quarter = below >> (k - 2) & 3;
     let class = (k * 4 + quarter + 1).saturating_sub(SMALLEST.ilog2() as usize * 4);
-    // The quarters of 16 are no multiples of 16.
+    // Quarters of 16 are not multiples of 16.
     if class_size(class).is_multiple_of(SMALLEST) {
         class
     } else {
@@ -139,12 +140,12 @@ fn class_of_size(size: usize) -> usize {
     }
 }
 
-/// Bytes of a block of `class`.
+/// Returns the size of a block of `class`, in bytes.
 fn class_size(class: usize) -> usize {
     (4 + class % 4) << (class / 4 + 2)
 }
 
-/// Alignment of the blocks of a class.
+/// Returns the alignment of blocks of this size.
 fn class_align(size: usize) -> usize {
     if size.is_power_of_two() {
         size.min(ALIGN_MAX)
@@ -153,9 +154,9 @@ fn class_align(size: usize) -> usize {
     }
 }
 
-// SAFETY: every block is at least as long and as aligned as asked (see `class_of`), lies in the
-// static array, and belongs to one owner until it is freed: `take` either removes it from a free
-// list or cuts it off the unused part, under the lock. Nothing here panics or allocates.
+// SAFETY: every block is at least as long and as aligned as requested (see `class_of`), lies in the
+// static array, and has one owner until it is freed: `take` either removes it from a free list or
+// cuts it off the unused part, under the lock. Nothing here panics or allocates.
 unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         class_of(layout).map_or(null_mut(), |class| self.take(class).0)
@@ -167,8 +168,8 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
         };
         self.with(|state| {
             let block = block.cast::<FreeBlock>();
-            // SAFETY: the block came from `alloc` with the same layout, is no longer used, and
-            // has room and alignment for a pointer.
+            // SAFETY: the block is from `alloc` with the same layout, is no longer used, and has
+            // room and alignment for a pointer.
             unsafe {
                 block.write(FreeBlock {
                     next: state.free[class],
@@ -196,8 +197,8 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
         if class_of(new_layout).is_some_and(|class| class_of(layout) == Some(class)) {
             return block;
         }
-        // SAFETY: as for `alloc`; both blocks have at least the copied length and are distinct;
-        // the old one is freed as it was allocated.
+        // SAFETY: as for `alloc`; both blocks have at least the copied length and are distinct; the
+        // old one is freed with its own layout.
         unsafe {
             let new = self.alloc(new_layout);
             if !new.is_null() {

@@ -1,15 +1,15 @@
-//! The one way in which a new descriptor enters a domain.
+//! The only way for a new descriptor to enter a domain.
 
 use abi::hypercall::{ATTACH_MAGIC, Attach};
 use abi::layout::fd;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Asks the monitor for a descriptor: a system call that the domain's filter hands over to it.
-/// Blocks until the monitor answers.
+/// Requests a descriptor from the monitor, by a system call that the domain's filter passes to the
+/// monitor. Blocks until the monitor answers.
 ///
 /// # Errors
-/// What the monitor answers (`ENOENT`: there is no such device or connection; `EEXIST`: it was
+/// The monitor's error (`ENOENT`: the device or connection does not exist; `EEXIST`: it was
 /// attached before); `NotConnected` if this process is not a domain.
 pub fn call(what: Attach) -> io::Result<OwnedFd> {
     let expected = match what {
@@ -17,7 +17,7 @@ pub fn call(what: Attach) -> io::Result<OwnedFd> {
         Attach::Doorbell(conn) if conn.0 < fd::CONNECTIONS_MAX => fd::DOORBELL + conn.0 as i32,
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
-    if !crate::home::is_taken() {
+    if !crate::domain_memory::is_taken() {
         return Err(io::ErrorKind::NotConnected.into());
     }
     let [kind, index] = what.encode();
@@ -26,13 +26,13 @@ pub fn call(what: Attach) -> io::Result<OwnedFd> {
     if answer < 0 {
         return Err(io::Error::last_os_error());
     }
-    // Without the filter this would be a plain getppid: only the agreed number is a descriptor.
+    // Without the filter, the call is a plain getppid: only the expected number is a descriptor.
     if answer != i64::from(expected) {
         return Err(io::ErrorKind::NotConnected.into());
     }
-    // SAFETY: the monitor has just put a new descriptor there, for us alone. It refuses a second
-    // attach of the same thing, so the number is free; but for a doorbell whose end is
-    // another domain by now, and the number of a doorbell cannot be closed.
+    // SAFETY: the monitor has just put a new descriptor at this number, which nothing else owns. It
+    // refuses to attach the same object twice, so the number was free; the exception is a doorbell
+    // whose other end has been replaced by another domain, and doorbell numbers are never closed.
     Ok(unsafe { OwnedFd::from_raw_fd(expected) })
 }
 
@@ -42,13 +42,13 @@ mod tests {
     use abi::ConnId;
 
     #[test]
-    fn outside_a_domain_nothing_can_be_attached() {
+    fn nothing_can_be_attached_outside_a_domain() {
         let error = call(Attach::Device(0)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotConnected);
     }
 
     #[test]
-    fn numbers_beyond_the_descriptor_range_are_refused() {
+    fn numbers_above_the_range_are_rejected() {
         for what in [
             Attach::Device(fd::DEVICES_MAX),
             Attach::Doorbell(ConnId(fd::CONNECTIONS_MAX)),

@@ -1,24 +1,24 @@
-//! Which CPU a domain's thread runs on.
+//! The CPU that a domain's thread runs on.
 
 use core::arch::x86_64::{__cpuid_count, __rdtscp};
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// The CPU that this thread runs on now.
+/// Returns the CPU that this thread runs on now.
 #[must_use]
 #[inline]
 pub fn cpu() -> u32 {
-    /// Linux keeps the CPU in the low bits of TSC_AUX, the NUMA node above.
+    /// Linux keeps the CPU in the low bits of TSC_AUX, and the NUMA node above.
     const CPU_BITS: u64 = 0xfff;
     if has_rdpid() {
         let aux: u64;
-        // SAFETY: the processor has the instruction; it reads TSC_AUX and nothing else.
+        // SAFETY: the processor supports the instruction, which only reads TSC_AUX.
         unsafe {
             core::arch::asm!("rdpid {}", out(reg) aux, options(nomem, nostack, preserves_flags));
         }
         (aux & CPU_BITS) as u32
     } else {
         let mut aux = 0;
-        // SAFETY: writes one word of ours; every processor that we support has the instruction.
+        // SAFETY: writes one of our words; every supported processor has the instruction.
         unsafe {
             __rdtscp(&raw mut aux);
         }
@@ -26,7 +26,7 @@ pub fn cpu() -> u32 {
     }
 }
 
-/// Whether the processor has RDPID; asked once.
+/// Returns whether the processor supports RDPID; checked once.
 #[inline]
 fn has_rdpid() -> bool {
     const UNKNOWN: u8 = 2;
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn the_cpu_is_one_of_those_allowed() {
-        // SAFETY: plain data whose all-zero form is valid, filled by the call.
+        // SAFETY: plain data for which zero is valid, filled by the call.
         let allowed = unsafe {
             let mut set: libc::cpu_set_t = core::mem::zeroed();
             assert_eq!(
@@ -57,7 +57,7 @@ mod tests {
             set
         };
         for _ in 0..100 {
-            // SAFETY: only looks at the set.
+            // SAFETY: only reads the set.
             assert!(unsafe { libc::CPU_ISSET(cpu() as usize, &allowed) });
         }
     }

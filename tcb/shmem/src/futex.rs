@@ -5,15 +5,16 @@ use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags};
 use std::time::Duration;
 
-/// Sleeps while `word` holds `expected`, at most for `timeout` (without one: for ever). Why it
-/// returned is seen by a look at the word; false: its page is not there, so that sleeping on it
-/// makes no sense any more.
+/// Sleeps while `word` holds `expected`, for `timeout` at most (unset: forever). The caller reads
+/// the word to learn why it returned. Returns false if the word's page is unmapped, so that
+/// sleeping again is pointless.
 ///
-/// The word may lie in memory shared with other processes; who changes it calls [`wake`].
+/// The word may lie in memory shared with other processes; a process that changes it calls
+/// [`wake`].
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
-    // What is too long for the kernel is for ever.
+    // A timeout that is too long for the kernel counts as unset.
     let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
-    // The kernel reads the word, and survives its absence.
+    // The kernel reads the word, and recovers if it is unmapped.
     let woken = futex::wait(word, Flags::empty(), expected, timeout.as_ref());
     matches!(
         woken,
@@ -21,9 +22,9 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool 
     )
 }
 
-/// Wakes at most `n` of those who sleep on `word`.
+/// Wakes up to `n` threads that sleep on `word`.
 pub fn wake(word: &AtomicU32, n: u32) {
-    // Nothing can be done about a failure: the page is gone, and so is every sleeper.
+    // A failure means that the page is unmapped, so no thread sleeps on it.
     let _ = futex::wake(word, Flags::empty(), n.min(i32::MAX as u32));
 }
 
@@ -38,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_wakes_in_time() {
+    fn a_sleep_without_a_wake_times_out() {
         let timeout = Some(Duration::from_millis(1));
         assert!(wait(&AtomicU32::new(1), 1, timeout));
     }
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_gone_is_said_to_be_gone() {
+    fn an_unmapped_word_is_reported() {
         let region = crate::Region::create("gone", abi::PAGE).unwrap();
         let word = region.span().u32(0).unwrap();
         drop(region);

@@ -1,22 +1,23 @@
-//! Memory that somebody else may change or take away at any moment.
+//! Memory that other processes may change or unmap at any moment.
 //!
-//! A peer can write its pages while we look at them, the monitor can take a granted page away
-//! under a running copy. So nothing here ever makes a Rust reference to payload bytes:
+//! A peer can write its pages while we read them, and the monitor can unmap a granted page during a
+//! copy. So this crate never creates a Rust reference to payload bytes:
 //!
-//! * a [`Span`] is an address and a length inside a range that is reserved for such memory for
-//!   the life of the process; it can go stale, but it can never point at a Rust object;
-//! * bytes move only through copies written in assembly ([`Span::read`], [`Span::get`], …,
-//!   [`copy`], [`ones_sum`]): the compiler assumes nothing about them, and a touch of a page that
-//!   is gone or read-only makes them return [`Fault`] instead of ending the process;
-//! * control words are atomics ([`Span::u32`], [`Span::u64`]), or faultable single loads and
-//!   stores ([`Span::load_u32`] …) where the page may be taken away.
+//! * a [`Span`] is an address and a length inside a range that is reserved for such memory for the
+//!   life of the process; it can become stale, but it can never point to a Rust object;
+//! * bytes move only by copies written in assembly ([`Span::read`], [`Span::get`], …, [`copy`],
+//!   [`ones_sum`]), about which the compiler assumes nothing; if a page is unmapped or read-only,
+//!   they return [`Fault`] instead of ending the process;
+//! * control words are atomics ([`Span::u32`], [`Span::u64`]), or, if their page may be unmapped,
+//!   single loads and stores that may fault ([`Span::load_u32`] …).
 //!
-//! Who may touch what:
+//! Kinds of memory:
 //!
 //! ```text
-//! Area     this process's own long-lived memory, or what the monitor laid out for a domain
+//! Area     long-lived memory of this process, or memory that the monitor laid out for it
 //! Region   the monitor's mapping of a domain's memory: a sealed memfd
-//! home     the memory of the domain that this process runs as (fixed addresses, see `abi::layout`)
+//! Mapping  another program's file, in a process that is not confined
+//! DomainMemory  the memory of the domain that this process runs as, laid out by `abi::layout`
 //! arena    a domain's heap: a static array, so that no system call is needed
 //! ```
 //!
@@ -28,10 +29,11 @@ mod area;
 pub mod arena;
 pub mod attach;
 mod cpu;
+pub mod domain_memory;
 mod engine;
 mod fault;
 pub mod futex;
-pub mod home;
+mod mapping;
 pub mod rate;
 mod region;
 mod reserve;
@@ -45,5 +47,6 @@ pub use access::{copy, ones_sum, ones_sum_bytes};
 pub use area::Area;
 pub use cpu::cpu;
 pub use fault::{Fault, install_fault_handler};
+pub use mapping::Mapping;
 pub use region::Region;
 pub use span::Span;

@@ -1,24 +1,25 @@
-//! Token buckets: so many bytes (or frames) a second, and a burst.
+//! Token buckets: a rate of bytes (or frames) per second, and a burst.
 
-/// Nanoseconds of a second: a bucket counts billionths of a token, so that its arithmetic is exact
-/// and needs no division while frames pass.
+/// Nanoseconds per second: a bucket counts billionths of a token, so that its arithmetic is exact
+/// and needs no division per frame.
 const SCALE: u64 = 1_000_000_000;
 
-/// A token bucket. A *token* is a byte, or whatever else its user counts.
+/// A token bucket. A *token* is a byte, or any other unit that its user counts.
 ///
-/// A cost above the burst would never be affordable; it passes when the bucket is full and leaves
-/// a debt, so that the rate holds on average for any mix of sizes.
+/// A cost above the burst passes when the bucket is full, and leaves a debt, so that the rate holds
+/// on average for any mix of sizes.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     per_s: u64,
     burst: u32,
-    /// Billionths of tokens; negative: a debt.
+    /// Billionths of tokens; negative values are a debt.
     level: i64,
     filled_ns: Option<u64>,
 }
 
 impl TokenBucket {
-    /// A full bucket: `per_s` tokens a second, at most `burst` of them at once (at least one).
+    /// Creates a full bucket: `per_s` tokens per second, and `burst` of them at once (at least
+    /// one).
     #[must_use]
     pub fn new(per_s: u64, burst: u32) -> Self {
         let burst = burst.max(1);
@@ -30,7 +31,7 @@ impl TokenBucket {
         }
     }
 
-    /// Puts in what has accrued until `now_ns`. A clock that stands or goes back adds nothing.
+    /// Adds the tokens accrued until `now_ns`. A clock that does not advance adds none.
     fn fill(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.filled_ns.unwrap_or(now_ns));
         let accrued = i64::try_from(elapsed_ns.saturating_mul(self.per_s)).unwrap_or(i64::MAX);
@@ -38,12 +39,12 @@ impl TokenBucket {
         self.filled_ns = Some(now_ns.max(self.filled_ns.unwrap_or(now_ns)));
     }
 
-    /// What must be in the bucket for `cost` tokens to pass.
+    /// Returns the level that the bucket needs for `cost` tokens to pass.
     fn needed(&self, cost: u32) -> i64 {
         scaled(cost.min(self.burst))
     }
 
-    /// Takes `cost` tokens if they may pass now; whether they did.
+    /// Takes `cost` tokens if they may pass now. Returns whether it did.
     pub fn take(&mut self, now_ns: u64, cost: u32) -> bool {
         self.fill(now_ns);
         let passes = self.level >= self.needed(cost);
@@ -53,20 +54,19 @@ impl TokenBucket {
         passes
     }
 
-    /// Takes `cost` tokens whatever is in the bucket: what has passed before it was known how
-    /// large it is leaves a debt.
+    /// Takes `cost` tokens at any level: a cost that is known only after the event leaves a debt.
     pub fn charge(&mut self, cost: u32) {
         self.level = self.level.saturating_sub(scaled(cost));
     }
 
-    /// Tokens that may be taken now.
+    /// Returns the number of tokens that may be taken now.
     pub fn available(&mut self, now_ns: u64) -> u32 {
         self.fill(now_ns);
         u32::try_from(self.level / SCALE as i64).unwrap_or(0)
     }
 
-    /// The first moment at which `cost` tokens may pass: `now_ns` if they may already; none if
-    /// they never will.
+    /// Returns the earliest time at which `cost` tokens may pass: `now_ns` if they may pass now,
+    /// `None` if never.
     #[must_use]
     pub fn ready_at(&self, now_ns: u64, cost: u32) -> Option<u64> {
         let mut then = self.clone();
@@ -92,7 +92,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_full_bucket_lets_a_burst_pass_and_then_the_rate() {
+    fn a_full_bucket_passes_a_burst_then_the_rate() {
         let mut bucket = TokenBucket::new(1_000_000, 3000);
         assert!(bucket.take(0, 1500));
         assert!(bucket.take(0, 1500));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_the_burst_is_all_there_is() {
+    fn without_a_rate_only_the_burst_passes() {
         let mut bucket = TokenBucket::new(0, 5);
         assert_eq!(bucket.ready_at(7, 5), Some(7));
         assert!(bucket.take(7, 5));
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_nothing_is_a_burst_of_one() {
+    fn a_burst_of_0_counts_as_1() {
         let mut bucket = TokenBucket::new(1, 0);
         assert!(bucket.take(0, 1));
         assert!(!bucket.take(0, 1));
     }
 
     #[test]
-    fn a_clock_that_goes_back_gives_nothing() {
+    fn a_clock_that_goes_back_adds_nothing() {
         let mut bucket = TokenBucket::new(1_000, 10);
         assert!(bucket.take(50 * MS, 10));
         assert!(!bucket.take(0, 1));
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_rate_holds_whatever_is_asked(
+        fn the_rate_holds_for_any_costs(
             per_s in 1u64..10_000_000_000,
             burst in 1u32..200_000,
             asks in prop::collection::vec((0u64..2_000_000, 1u32..70_000), 1..200),

@@ -1,4 +1,4 @@
-//! A domain's memory as the monitor holds it.
+//! A domain's memory as the monitor maps it.
 
 use crate::reserve;
 use crate::span::Span;
@@ -8,10 +8,10 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Shared memory with a descriptor: a sealed memfd (it can neither shrink nor grow, and no seal
-/// can be added), mapped here read-write and not inherited by a fork.
+/// Shared memory with a descriptor: a sealed memfd (it can neither shrink nor grow, and accepts no
+/// further seal), mapped here read-write and not inherited by a fork.
 ///
-/// Dropping it unmaps it; spans of it then fault, or see another region that took the addresses.
+/// Dropping it unmaps it; its spans then fault, or access another region that reuses the addresses.
 #[derive(Debug)]
 pub struct Region {
     fd: OwnedFd,
@@ -19,24 +19,24 @@ pub struct Region {
 }
 
 impl Region {
-    /// New zeroed memory, `bytes` in whole pages. The name is for debugging only.
+    /// Allocates zeroed memory, `bytes` rounded up to whole pages. The name is for debugging only.
     ///
     /// # Errors
-    /// What the kernel says: out of memory, descriptors or addresses, or no /proc.
+    /// The kernel's error: out of memory, descriptors or addresses, or no /proc.
     pub fn create(name: &str, bytes: usize) -> io::Result<Self> {
         let bytes = reserve::whole_pages(bytes)?;
         let fd = sealed_memfd(name, bytes)?;
         let start = reserve::for_region(bytes)?;
-        // Made before anything can fail, so that the addresses go back in every case.
+        // Constructed before anything can fail, so that the addresses are returned in every case.
         let region = Self {
             fd,
             span: Span::new(start, bytes),
         };
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: addresses of our own reservation that nothing uses now; advice on the fresh
-        // mapping changes only what a fork or a core dump does with it.
+        // SAFETY: unused addresses of our own reservation; the advice on the new mapping only
+        // affects forks and core dumps.
         unsafe {
-            let file = Some(region.fd.as_fd());
+            let file = Some((region.fd.as_fd(), 0));
             reserve::map_over(start, bytes, protection, MapFlags::SHARED, file)?;
             for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
                 madvise(region.span.as_ptr().cast(), bytes, advice)?;
@@ -45,22 +45,22 @@ impl Region {
         Ok(region)
     }
 
-    /// The memfd, read-write.
+    /// Returns the memfd, read-write.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// A descriptor of the same memory that cannot be mapped writable.
+    /// Returns a descriptor of the same memory that cannot be mapped writable.
     ///
     /// # Errors
-    /// What the kernel says: out of descriptors, or no /proc.
+    /// The kernel's error: out of descriptors, or no /proc.
     pub fn readonly_fd(&self) -> io::Result<OwnedFd> {
         let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         Ok(OpenOptions::new().read(true).open(path)?.into())
     }
 
-    /// All of it.
+    /// Returns the whole span.
     #[must_use]
     #[inline]
     pub fn span(&self) -> Span {
@@ -70,22 +70,16 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        let (start, bytes) = (self.span.addr(), self.span.len());
-        // SAFETY: the addresses are this region's own; who still holds a span of it faults from
-        // now on, and survives it.
-        let unmapped = unsafe { reserve::map_over(start, bytes, ProtFlags::empty(), flags, None) };
-        // If even that failed the memory stays mapped and its addresses are never used again.
-        if unmapped.is_ok() {
-            reserve::give_back(start, bytes);
-        }
+        // SAFETY: the addresses are this region's own; later accesses by remaining spans fault, and
+        // recover.
+        unsafe { reserve::unmap(self.span.addr(), self.span.len()) };
     }
 }
 
-/// A memfd of `bytes` bytes that can neither be resized nor sealed any further.
+/// Creates a memfd of `bytes` bytes that can be neither resized nor sealed any further.
 fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Linux before 6.3 does not know NOEXEC_SEAL.
+    // Linux before 6.3 does not support NOEXEC_SEAL.
     let made = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
     let fd = made.or_else(|_| memfd_create(name, flags))?;
     ftruncate(&fd, bytes as u64)?;

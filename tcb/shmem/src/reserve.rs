@@ -1,8 +1,8 @@
-//! The address range that spans of this process point into.
+//! The address range of all spans of this process.
 //!
-//! One reservation without access rights, made at first use and kept for ever. Areas take from it
-//! and never give back; regions give back, and what they gave back is only ever used for other
-//! regions. So no address of a span can come to hold a Rust object.
+//! A reservation without access rights, made at first use and never released. Areas take addresses
+//! from it and never return them. Regions return theirs, and returned addresses are reused only for
+//! regions. So no Rust object can ever have the address of a span.
 
 use abi::PAGE;
 use rustix::io::Errno;
@@ -13,20 +13,21 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes reserved, largest first: a process under an address-space limit gets a smaller one.
+/// Sizes to try, in bytes, largest first: a process with an address-space limit gets a smaller
+/// reservation.
 const SIZES: [usize; 3] = [1 << 40, 1 << 36, 1 << 32];
 
-/// What is free.
+/// The free addresses.
 struct Free {
     /// Never used: areas and regions are cut off its start.
     fresh: Range<usize>,
-    /// Given back by regions; sorted, no two touch.
+    /// Returned by regions; sorted, no two adjacent.
     returned: Vec<Range<usize>>,
 }
 
 static FREE: Mutex<Option<Free>> = Mutex::new(None);
 
-/// Runs `f` on the free list, after reserving the range if this is the first use.
+/// Runs `f` on the free list, after reserving the range at the first use.
 fn with_free<T>(f: impl FnOnce(&mut Free) -> io::Result<T>) -> io::Result<T> {
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     match &mut *free {
@@ -44,8 +45,8 @@ fn reserve() -> io::Result<Range<usize>> {
     let mut error = Errno::NOMEM;
     for size in SIZES {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping without access rights at an address of the kernel's choice
-        // touches nothing that exists.
+        // SAFETY: a new mapping without access rights, at an address that the kernel selects,
+        // affects no existing memory.
         match unsafe { mmap_anonymous(null_mut(), size, ProtFlags::empty(), flags) } {
             Ok(start) => {
                 let start = start.expose_provenance();
@@ -57,13 +58,13 @@ fn reserve() -> io::Result<Range<usize>> {
     Err(error.into())
 }
 
-/// Bytes in whole pages, at least one.
+/// Rounds bytes up to whole pages, at least one.
 pub(crate) fn whole_pages(bytes: usize) -> io::Result<usize> {
     let whole = bytes.max(1).checked_next_multiple_of(PAGE);
     whole.ok_or_else(|| Errno::NOMEM.into())
 }
 
-/// Cuts `bytes` (whole pages) off the start of the first range that has so many.
+/// Cuts `bytes` (whole pages) off the start of the first range that is large enough.
 fn cut<'a>(
     mut ranges: impl Iterator<Item = &'a mut Range<usize>>,
     bytes: usize,
@@ -74,12 +75,12 @@ fn cut<'a>(
     Ok(range.start - bytes)
 }
 
-/// Addresses for an area: `bytes` in whole pages, never used before.
+/// Returns addresses for an area: `bytes` in whole pages, never used before.
 pub(crate) fn for_area(bytes: usize) -> io::Result<usize> {
     with_free(|free| cut([&mut free.fresh].into_iter(), bytes))
 }
 
-/// Addresses for a region: `bytes` in whole pages; first fit among what regions gave back.
+/// Returns addresses for a region: `bytes` in whole pages; first fit among returned addresses.
 pub(crate) fn for_region(bytes: usize) -> io::Result<usize> {
     with_free(|Free { fresh, returned }| {
         let start = cut(returned.iter_mut().chain([fresh]), bytes)?;
@@ -88,7 +89,7 @@ pub(crate) fn for_region(bytes: usize) -> io::Result<usize> {
     })
 }
 
-/// Takes back the addresses of a region; nothing is mapped there any more.
+/// Takes back the addresses of a region, after its memory was unmapped.
 pub(crate) fn give_back(start: usize, bytes: usize) {
     let given = with_free(|Free { returned, .. }| {
         let at = returned.partition_point(|range| range.start < start);
@@ -102,28 +103,43 @@ pub(crate) fn give_back(start: usize, bytes: usize) {
         }
         Ok(())
     });
-    debug_assert!(given.is_ok(), "what comes back was reserved");
+    debug_assert!(given.is_ok(), "the returned addresses were reserved");
 }
 
-/// Maps a file, or none, over addresses from [`for_area`] or [`for_region`].
+/// Maps a file from an offset on, or anonymous memory, over addresses from [`for_area`] or
+/// [`for_region`].
 ///
 /// # Safety
-/// `start..start + bytes` came from one of the two and was not given back; whatever is mapped
-/// there belongs to no thread any more.
+/// `start..start + bytes` is from one of the two and was not returned, and no thread uses its
+/// present mapping.
 pub(crate) unsafe fn map_over(
     start: usize,
     bytes: usize,
     protection: ProtFlags,
     flags: MapFlags,
-    file: Option<BorrowedFd<'_>>,
+    file: Option<(BorrowedFd<'_>, u64)>,
 ) -> io::Result<()> {
     let (address, flags) = (with_exposed_provenance_mut(start), flags | MapFlags::FIXED);
-    // SAFETY: replaces part of our own reservation, which the caller vouches for.
+    // SAFETY: replaces part of our own reservation, by the caller's promise.
     unsafe {
         match file {
-            Some(file) => mmap(address, bytes, protection, flags, file, 0)?,
+            Some((file, offset)) => mmap(address, bytes, protection, flags, file, offset)?,
             None => mmap_anonymous(address, bytes, protection, flags)?,
         };
     }
     Ok(())
+}
+
+/// Unmaps addresses from [`for_region`] and gives them back.
+///
+/// # Safety
+/// As [`map_over`].
+pub(crate) unsafe fn unmap(start: usize, bytes: usize) {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: the caller vouches for the addresses.
+    let unmapped = unsafe { map_over(start, bytes, ProtFlags::empty(), flags, None) };
+    // If that also fails, the memory stays mapped, and its addresses are not reused.
+    if unmapped.is_ok() {
+        give_back(start, bytes);
+    }
 }

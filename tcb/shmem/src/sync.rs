@@ -1,8 +1,8 @@
-//! Atomics and threads that the model checker can replace: code that uses these can be run under
-//! loom (`RUSTFLAGS="--cfg loom"`), which then tries every order of events.
+//! Atomics and threads that the model checker can replace: code that uses these can run under loom
+//! (`RUSTFLAGS="--cfg loom"`), which then tries every order of events.
 //!
-//! Note for users: loom treats `SeqCst` accesses as weaker than they are; where store-then-load
-//! order matters, write a [`fence`] with `SeqCst`.
+//! Note: loom treats `SeqCst` accesses as weaker than they are. If store-then-load order matters,
+//! use a [`fence`] with `SeqCst`.
 
 #[cfg(not(loom))]
 pub use core::hint::spin_loop;

@@ -1,5 +1,5 @@
-//! Memory of an AF_XDP socket (linux/if_xdp.h): part of a region becomes what the kernel receives
-//! into and sends from. Another process binds the socket, which does not need the memory for that.
+//! The memory of an AF_XDP socket (linux/if_xdp.h): the kernel receives into and sends from a part
+//! of a region. Another process binds the socket, for which it does not need the memory.
 
 use crate::Span;
 use rustix::net::sockopt;
@@ -7,26 +7,27 @@ use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 use std::io;
 use std::os::fd::AsFd;
 
-/// What a socket's memory and rings are like.
+/// The memory and the rings of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Umem {
-    /// Where packets lie.
+    /// The memory for packets.
     pub span: Span,
-    /// Bytes of a chunk, which holds one packet.
+    /// Size of a chunk, which holds one packet, in bytes.
     pub chunk_bytes: u32,
     /// Entries of each ring.
     pub entries: u32,
-    /// Whether it sends, too.
+    /// Whether the socket also sends.
     pub transmits: bool,
 }
 
-/// Gives a socket its memory and its rings.
+/// Registers a socket's memory and rings.
 ///
 /// # Errors
-/// It is no such socket, has a memory already, or the kernel refuses the sizes.
+/// The descriptor is not an AF_XDP socket, the socket has memory already, or the kernel refuses the
+/// sizes.
 pub fn register(socket: &impl AsFd, umem: &Umem) -> io::Result<()> {
-    // The memory is reserved for packets, never holds a Rust object, and stays the kernel's as long
-    // as that likes, mapped or not.
+    // The memory is reserved for packets, and never holds a Rust object. The kernel keeps it as
+    // long as necessary, whether mapped or not.
     let memory = XdpUmemReg {
         addr: umem.span.addr() as u64,
         len: umem.span.len() as u64,

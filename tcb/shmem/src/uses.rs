@@ -1,21 +1,22 @@
-//! How a use of a grant and its revocation meet (`specs/grants.md`, N-7 … N-12).
+//! Synchronization of a use of a grant with its revocation (`specs/grants.md`, N-7 … N-12).
 //!
 //! ```text
 //!   user, for a whole batch                     revoker (the monitor), for a batch
 //!   announced: read the count                   announce: entry ← revoking, for each
-//!   claim: read the entry, count one use        tell: count of announcements + 1, one full fence
-//!   settle: one full fence                      idle: read the count of uses, of each
-//!   undisturbed: read the count again             refused – entry ← valid, when all were looked at
-//!     another one – holds: read each entry again
-//!   … touches the pages …
-//!   release: count one use less
+//!   claim: read the entry, count one use        publish: announcement count + 1, one full fence
+//!   one full fence                              idle: read the count of uses, of each
+//!   undisturbed: read the count again             refused – entry ← valid, after all were checked
+//!     changed – holds: read each entry again
+//!   … accesses the pages …
+//!   release: decrement the count
 //! ```
 //!
-//! With a full fence on both sides, either the user sees that something was announced, finds the
-//! entry changed and does not touch the page, or the revoker sees the use and does not take the
-//! page away. An announcement that was counted before the batch began has changed its entries
-//! before that, so no use of them is claimed, unless they are valid again since: refused, or
-//! granted anew. A user that does not keep to this harms itself alone: it faults.
+//! With a full fence on both sides there are two cases. Either the user sees the announcement,
+//! finds the entry changed, and does not access the page; or the revoker sees the use, and does not
+//! unmap the page. An announcement that was counted before the batch began had changed its entries
+//! before that. So no use of them is claimed, unless they are valid again (the revocation was
+//! refused, or the page granted anew). A user that breaks this protocol harms only itself: it
+//! faults.
 
 mod revoker;
 mod user;

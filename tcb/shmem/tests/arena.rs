@@ -1,4 +1,4 @@
-//! The heap of a domain, as the allocator of this very test program and under stress.
+//! The heap of a domain, as the allocator of this test program and under stress.
 #![allow(unsafe_code)] // a test of `GlobalAlloc` calls it
 
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A block that the test holds, filled with its own mark.
+/// A live block, filled with the test's mark.
 struct Block {
     layout: Layout,
     mark: u8,
@@ -47,14 +47,14 @@ fn check(start: usize, block: &Block) {
     let bytes = unsafe { std::slice::from_raw_parts(pointer, block.layout.size()) };
     assert!(
         bytes.iter().all(|&byte| byte == block.mark),
-        "somebody wrote into a live block"
+        "a live block was overwritten"
     );
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn blocks_are_apart_aligned_and_keep_their_bytes(ops in prop::collection::vec(op(), 1..300)) {
+    fn blocks_are_disjoint_aligned_and_unchanged(ops in prop::collection::vec(op(), 1..300)) {
         let mut live: BTreeMap<usize, Block> = BTreeMap::new();
         for (n, op) in ops.into_iter().enumerate() {
             let mark = n as u8 | 1;
@@ -64,7 +64,7 @@ proptest! {
             let (pointer, layout, keep) = match op {
                 Op::Alloc { size, align, zeroed } => {
                     let layout = Layout::from_size_align(size, 1 << align).unwrap();
-                    // SAFETY: as the trait allows; this arena also takes a size of 0.
+                    // SAFETY: as the trait permits; this arena also accepts a size of 0.
                     let pointer = unsafe {
                         if zeroed { HEAP.alloc_zeroed(layout) } else { HEAP.alloc(layout) }
                     };
@@ -118,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_freed_is_used_again() {
+fn freed_blocks_are_reused() {
     static SMALL: Arena<{ 1 << 20 }> = Arena::new();
     let layout = Layout::from_size_align(100_000, 8).unwrap();
     for _ in 0..1000 {
@@ -133,11 +133,11 @@ fn what_is_freed_is_used_again() {
 }
 
 #[test]
-fn more_than_there_is_gives_null() {
+fn exhaustion_returns_null() {
     static SMALL: Arena<{ 1 << 16 }> = Arena::new();
     for (size, align) in [(1 << 17, 1), (isize::MAX as usize - 64, 8), (16, 1 << 13)] {
         let layout = Layout::from_size_align(size, align).unwrap();
-        // SAFETY: a null pointer is all that comes back.
+        // SAFETY: the calls only return null pointers.
         unsafe {
             assert!(SMALL.alloc(layout).is_null());
             assert!(SMALL.alloc_zeroed(layout).is_null());
@@ -149,7 +149,7 @@ fn more_than_there_is_gives_null() {
         .take_while(|_| unsafe { !SMALL.alloc(layout).is_null() })
         .count();
     assert_eq!(blocks, (1 << 16) / 64);
-    // SAFETY: a block of the arena that is full now stays as it is when it cannot grow.
+    // SAFETY: a block of a full arena stays as it is when it cannot grow.
     unsafe {
         static OTHER: Arena<4096> = Arena::new();
         let block = OTHER.alloc(layout);

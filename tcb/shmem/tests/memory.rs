@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tests with regions run one after another: some depend on which addresses regions get.
+/// Serializes tests with regions, some of which depend on the regions' addresses.
 static ADDRESSES: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -41,7 +41,7 @@ fn parts_of_a_span_never_leave_it() {
 }
 
 #[test]
-fn bytes_move_as_many_as_the_shorter_side_has() {
+fn copies_have_the_length_of_the_shorter_side() {
     let span = Area::anonymous(2 * PAGE).unwrap().span();
     for len in [0, 1, 63, 64, 65, 1514, 4097] {
         span.fill(0xaa).unwrap();
@@ -166,7 +166,7 @@ fn the_readonly_descriptor_cannot_be_mapped_writable() {
     assert_eq!(map(libc::PROT_READ | libc::PROT_WRITE), libc::MAP_FAILED);
     let page = map(libc::PROT_READ);
     assert_ne!(page, libc::MAP_FAILED);
-    // SAFETY: the page was mapped just now, is readable, and is only unmapped after the look.
+    // SAFETY: the page was mapped just now, is readable, and is unmapped only after the access.
     unsafe {
         assert_eq!(page.cast::<[u8; 4]>().read_volatile(), *b"seen");
         assert_eq!(
@@ -178,7 +178,7 @@ fn the_readonly_descriptor_cannot_be_mapped_writable() {
 }
 
 #[test]
-fn a_stale_span_faults_and_its_addresses_serve_regions_only() {
+fn a_stale_spans_addresses_are_reused_for_regions() {
     let _alone = alone();
     let region = Region::create("first", 4 * PAGE).unwrap();
     let span = region.span();
@@ -194,20 +194,20 @@ fn a_stale_span_faults_and_its_addresses_serve_regions_only() {
     assert!(area.span().addr() >= span.addr() + span.len() || area.span().addr() < span.addr());
     assert_eq!(span.fill(0), Err(Fault));
     let again = Region::create("second", 4 * PAGE).unwrap();
-    // Lower, if what was free below has merged with it.
+    // Lower if free addresses below have merged with it.
     assert!(
         again.span().addr() <= span.addr(),
-        "first fit reuses what was given back"
+        "first fit does not reuse returned addresses"
     );
     let mut bytes = [1; 4];
     again.span().read(&mut bytes).unwrap();
-    assert_eq!(bytes, [0; 4], "a new region starts zeroed");
+    assert_eq!(bytes, [0; 4], "a new region is not zero");
 }
 
 #[test]
-fn given_back_addresses_merge() {
+fn returned_addresses_merge() {
     let _alone = alone();
-    // Room for all parts side by side: other tests' areas are cut off fresh addresses meanwhile.
+    // Room for all parts side by side: areas of other tests take fresh addresses meanwhile.
     let room = Region::create("room", 8 * 16 * PAGE).unwrap().span();
     let mut regions: Vec<Region> = (0..8)
         .map(|_| Region::create("part", 16 * PAGE).unwrap())
@@ -223,7 +223,7 @@ fn given_back_addresses_merge() {
 }
 
 #[test]
-fn a_punched_page_reads_as_zero_and_lives_on() {
+fn a_punched_page_reads_as_zero_and_is_usable() {
     let _alone = alone();
     let region = Region::create("holes", 2 * PAGE).unwrap();
     region.span().fill(9).unwrap();
@@ -233,7 +233,7 @@ fn a_punched_page_reads_as_zero_and_lives_on() {
     assert_eq!(bytes, [0; 128]);
 }
 
-/// Takes a page's data out of the file.
+/// Punches a page out of the file.
 fn punch(region: &Region, page: usize) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let at = (page * PAGE) as i64;
@@ -243,15 +243,15 @@ fn punch(region: &Region, page: usize) {
 }
 
 fn protect(span: Span, protection: i32) {
-    // SAFETY: pages of a region of this test's own, which nothing but spans refers to.
+    // SAFETY: pages of this test's region, which only spans refer to.
     let done = unsafe { libc::mprotect(span.as_ptr().cast(), span.len(), protection) };
     assert_eq!(done, 0);
 }
 
-/// Row 18: a copy that meets a page which is not there says so, in either direction, wherever in
-/// the range the page is and however long the range; and no verdict is kept.
+/// Row 18: a copy reports an unmapped page, in either direction, at any place in the range and for
+/// any length; the result is not cached.
 #[test]
-fn attack_18_a_copy_that_meets_a_bad_page_reports_it() {
+fn attack_18_a_copy_reports_a_bad_page() {
     let _alone = alone();
     let region = Region::create("bad", 4 * PAGE).unwrap();
     let good = Area::anonymous(3 * PAGE).unwrap().span();
@@ -281,9 +281,9 @@ fn attack_18_a_copy_that_meets_a_bad_page_reports_it() {
     }
 }
 
-/// Row 18: what may be read alone is read, and a copy into it reports that it did nothing.
+/// Row 18: a read-only page can be read, and a copy into it reports a fault.
 #[test]
-fn attack_18_a_copy_into_a_read_only_page_reports_it() {
+fn attack_18_a_copy_reports_a_read_only_page() {
     let _alone = alone();
     let region = Region::create("read-only", 2 * PAGE).unwrap();
     let span = region.span();
@@ -297,10 +297,10 @@ fn attack_18_a_copy_into_a_read_only_page_reports_it() {
     assert_eq!(bytes, [9; 100]);
 }
 
-/// Row 36: what is copied into a page that was punched lies in the page that its owner has now,
-/// beside zeroes: nothing of the page before.
+/// Row 36: bytes copied into a punched page reach the owner's new page, which otherwise holds
+/// zeroes and nothing of the old page.
 #[test]
-fn attack_36_a_copy_into_a_punched_page_reaches_its_owner() {
+fn attack_36_a_copy_reaches_the_punched_page() {
     let _alone = alone();
     let region = Region::create("punched", 2 * PAGE).unwrap();
     let span = region.span();
@@ -319,12 +319,12 @@ fn attack_36_a_copy_into_a_punched_page_reaches_its_owner() {
         assert!(owners[len..].iter().all(|byte| *byte == 0), "{len}");
         let mut other = [1; PAGE];
         region.span().page(0).unwrap().read(&mut other).unwrap();
-        assert_eq!(other, [9; PAGE], "the page beside it");
+        assert_eq!(other, [9; PAGE], "the neighbouring page changed");
     }
 }
 
-/// Row 36: a granter that punches its pages while they are copied, both ways, costs nobody
-/// anything: each byte is what was copied, or zero.
+/// Row 36: a granter that punches its pages during copies, in both directions, harms no other
+/// domain: each byte is either the copied one or zero.
 #[test]
 fn attack_36_pages_are_punched_under_copies() {
     let _alone = alone();
@@ -352,7 +352,7 @@ fn attack_36_pages_are_punched_under_copies() {
     });
 }
 
-/// Not a test of its own: run by the one below in a process that is to die.
+/// The process that the next test runs, which dies.
 #[test]
 #[ignore = "ends its process; run by a_stray_access_ends_the_process"]
 fn stray() {
@@ -374,7 +374,7 @@ fn a_stray_access_ends_the_process() {
     assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
-/// A fork does not see the monitor's mapping of a region.
+/// A forked process does not inherit the monitor's mapping of a region.
 #[test]
 fn a_fork_does_not_inherit_a_region() {
     let _alone = alone();
@@ -428,7 +428,7 @@ fn control_words_are_aligned_inside_and_at_least_one() {
 }
 
 #[test]
-fn words_are_written_whole_or_not_at_all() {
+fn words_are_written_completely_or_not_at_all() {
     let page = Area::anonymous(PAGE).unwrap().span();
     let words: Vec<u32> = (1..=300).collect();
     page.write_words(8, &words).unwrap();
@@ -446,7 +446,7 @@ fn words_are_written_whole_or_not_at_all() {
 }
 
 #[test]
-fn entries_are_those_that_both_tables_have() {
+fn entries_need_both_sub_tables() {
     use abi::GrantRef;
     use abi::counted::Translation;
     use shmem::uses::{Entries, claim, release};

@@ -3,13 +3,13 @@
 use super::short::SHORT_MAX;
 use crate::fault::guarded;
 
-/// Bytes of one turn of the loop, and of the tail that ends every copy.
+/// Bytes per turn of the loop, and of the tail that ends every copy.
 const BLOCK: usize = 128;
 
 /// Copies more than [`SHORT_MAX`] bytes; a shorter length copies nothing and fails.
 ///
-/// The first 32 bytes go alone, so that the loop's stores are aligned; the last [`BLOCK`] bytes
-/// go alone, so that the loop needs no remainder.
+/// The first 32 bytes are copied separately, so that the loop's stores are aligned, and so are the
+/// last [`BLOCK`] bytes, so that the loop has no remainder.
 ///
 /// # Safety
 /// See the contract of [`super`]; the processor has AVX2.
@@ -21,9 +21,9 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
     }
     let to_aligned = 32 - dst.addr() % 32;
     // SAFETY: the accesses are [0, 32), whole blocks from `to_aligned` ≤ 32 on as long as a block
-    // starts before len − BLOCK, and the last BLOCK bytes: all in [0, len), as len > BLOCK. The
-    // pointers are only computed with, within the same two ranges. Every vector register is
-    // declared clobbered because `vzeroupper` clears the upper halves of all.
+    // starts before len − BLOCK, and the last BLOCK bytes: all in [0, len), as len > BLOCK. Pointer
+    // arithmetic stays within the same two ranges. Every vector register is declared clobbered
+    // because `vzeroupper` clears the upper halves of all.
     unsafe {
         guarded!(
             [
@@ -78,8 +78,8 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
 #[inline(never)]
 pub(super) unsafe fn sum(src: *const u8, blocks: usize) -> Option<u64> {
     let sum: u64;
-    // SAFETY: the accesses are `blocks` × 64 bytes from `src` on, which the caller vouches for.
-    // The output is set before the first access. Vector registers as in `copy`.
+    // SAFETY: the accesses are `blocks` × 64 bytes from `src` on, by the caller's promise. The
+    // output is set before the first access. Vector registers as in `copy`.
     let ok = unsafe {
         guarded!(
             [

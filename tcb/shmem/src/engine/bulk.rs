@@ -1,11 +1,11 @@
-//! Copies of any length, the two lengths that are most common, and fills.
+//! Copies of any length, the two most common lengths, and fills.
 
 use super::short::SHORT_MAX;
 use super::{avx2, short, sse2};
 use crate::fault::guarded;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Whether the processor has AVX2; asked once.
+/// Returns whether the processor supports AVX2; checked once.
 #[inline]
 pub(super) fn has_avx2() -> bool {
     const UNKNOWN: u8 = 2;
@@ -26,7 +26,7 @@ pub(super) fn has_avx2() -> bool {
 /// See the contract of [`super`].
 #[inline]
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
-    // SAFETY: handed on to the caller.
+    // SAFETY: passed on to the caller.
     unsafe {
         if len <= SHORT_MAX {
             short::copy(dst, src, len)
@@ -38,13 +38,13 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
     }
 }
 
-/// Copies 64 bytes: a smallest frame. Inlined, so that it costs the loads and stores alone.
+/// Copies 64 bytes: a minimal frame. Inlined, so that it costs only the loads and stores.
 ///
 /// # Safety
 /// See the contract of [`super`].
 #[inline(always)]
 pub(crate) unsafe fn copy_64(dst: *mut u8, src: *const u8) -> bool {
-    // SAFETY: touches [0, 64) of both, which the caller vouches for.
+    // SAFETY: accesses [0, 64) of both, by the caller's promise.
     unsafe {
         guarded!(
             [
@@ -68,13 +68,13 @@ pub(crate) unsafe fn copy_64(dst: *mut u8, src: *const u8) -> bool {
     }
 }
 
-/// Copies 96 bytes: the header snapshot. Inlined, as [`copy_64`] is.
+/// Copies 96 bytes: the header snapshot. Inlined like [`copy_64`].
 ///
 /// # Safety
 /// See the contract of [`super`].
 #[inline(always)]
 pub(crate) unsafe fn copy_96(dst: *mut u8, src: *const u8) -> bool {
-    // SAFETY: touches [0, 96) of both, which the caller vouches for.
+    // SAFETY: accesses [0, 96) of both, by the caller's promise.
     unsafe {
         guarded!(
             [
@@ -104,19 +104,19 @@ pub(crate) unsafe fn copy_96(dst: *mut u8, src: *const u8) -> bool {
     }
 }
 
-/// Asks the processor to fetch a cache line for reading.
+/// Prefetches a cache line for reading.
 #[inline(always)]
 pub(crate) fn prefetch(line: *const u8) {
-    // SAFETY: a prefetch is a hint; it is allowed at any address.
+    // SAFETY: a prefetch is a hint, valid for any address.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.cast());
     }
 }
 
-/// Asks the processor to fetch a cache line for writing: no other cache then has it.
+/// Prefetches a cache line for writing, which removes it from other caches.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
-    // SAFETY: as in `prefetch`; processors without the instruction do nothing.
+    // SAFETY: as in `prefetch`; processors without the instruction ignore it.
     unsafe {
         core::arch::asm!(
             "prefetchw [{line}]",
@@ -131,8 +131,8 @@ pub(crate) fn prefetch_write(line: *const u8) {
 /// # Safety
 /// See the contract of [`super`].
 pub(crate) unsafe fn fill(dst: *mut u8, len: usize, byte: u8) -> bool {
-    // SAFETY: touches [0, len) of `dst`, which the caller vouches for. The direction flag is
-    // clear on entry of every `asm!` block.
+    // SAFETY: accesses [0, len) of `dst`, by the caller's promise. The direction flag is clear on
+    // entry of every `asm!` block.
     unsafe {
         guarded!(
             ["rep stosb"],

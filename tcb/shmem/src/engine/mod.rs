@@ -1,13 +1,13 @@
-//! The routines that touch bytes: raw pointers in, "did it work" out.
+//! The routines that access bytes: they take raw pointers and return whether they succeeded.
 //!
-//! All of them read and write exactly `[0, len)`, at any alignment, and survive faults; after one
-//! the destination holds some mixture of old and new bytes. Overlapping ranges are allowed, what
-//! they then hold is unspecified. Sources may change under a copy: a byte may be read twice, and
-//! one of the two values lands in the destination.
+//! All of them read and write exactly `[0, len)`, at any alignment, and recover from faults; after
+//! a fault, the destination holds a mixture of old and new bytes. Ranges may overlap; their
+//! contents are unspecified afterwards. Sources may change during a copy: a byte may be read twice,
+//! and one of the two values is written to the destination.
 //!
 //! SAFETY contract of every function here: each of the two ranges lies either in memory that the
-//! caller owns for the time of the call (exclusively, if it is the destination), or in an address
-//! range that is reserved for spans, so that no Rust object lives there.
+//! caller owns during the call (exclusively, if it is the destination), or in an address range that
+//! is reserved for spans, so that it contains no Rust object.
 
 mod avx2;
 mod bulk;

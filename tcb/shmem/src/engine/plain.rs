@@ -7,8 +7,8 @@ use crate::fault::guarded;
 /// # Safety
 /// See the contract of [`super`].
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
-    // SAFETY: touches [0, len) of both, which the caller vouches for. The direction flag is clear
-    // on entry of every `asm!` block.
+    // SAFETY: accesses [0, len) of both, by the caller's promise. The direction flag is clear on
+    // entry of every `asm!` block.
     unsafe {
         guarded!(
             ["rep movsb"],

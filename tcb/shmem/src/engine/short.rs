@@ -1,12 +1,13 @@
-//! Copies of 0 … 128 bytes: each length class reads its first and its last bytes, which overlap
-//! where they must, and then writes them. No loop, and only the branches that choose the class.
+//! Copies of 0 … 128 bytes: each length class loads the first and the last bytes, which overlap if
+//! necessary, and then stores them. There is no loop, and no branch except those that select the
+//! class.
 //!
-//! The one function is long because it is a table: one arm of instructions per class, and the
-//! jump between them.
+//! The single function is long because it is a table: one arm of instructions per class, and the
+//! jump to it.
 
 use crate::fault::guarded;
 
-/// Lengths up to this one are short.
+/// The largest short length.
 pub(super) const SHORT_MAX: usize = 128;
 
 /// Copies at most [`SHORT_MAX`] bytes; a longer length copies nothing and fails.
@@ -17,7 +18,8 @@ pub(super) const SHORT_MAX: usize = 128;
 #[inline(never)]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
     // SAFETY (all blocks below): every access lies in [0, len) of either range, because each arm
-    // touches at most its own smallest length from either end; the caller vouches for the ranges.
+    // accesses at most its own smallest length from either end; the ranges are valid by the
+    // caller's promise.
     match len {
         0 => true,
         // SAFETY: as above.

@@ -3,10 +3,10 @@
 use super::short::SHORT_MAX;
 use crate::fault::guarded;
 
-/// Bytes of one turn of the loop, and of the tail that ends every copy.
+/// Bytes per turn of the loop, and of the tail that ends every copy.
 const BLOCK: usize = 64;
 
-/// Copies more than [`SHORT_MAX`] bytes; a shorter length copies nothing and fails. Built as
+/// Copies more than [`SHORT_MAX`] bytes; a shorter length copies nothing and fails. Structured like
 /// [`super::avx2::copy`].
 ///
 /// # Safety
@@ -64,15 +64,15 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
     }
 }
 
-/// Sums `blocks` blocks of 64 bytes as little-endian 4-byte words: with carries, 8 bytes each.
+/// Sums `blocks` blocks of 64 bytes as little-endian 8-byte words, with carries.
 ///
 /// # Safety
 /// See the contract of [`super`]; `blocks` is not 0.
 #[inline(never)]
 pub(super) unsafe fn sum(src: *const u8, blocks: usize) -> Option<u64> {
     let sum: u64;
-    // SAFETY: the accesses are `blocks` × 64 bytes from `src` on, which the caller vouches for.
-    // The output is set before the first access.
+    // SAFETY: the accesses are `blocks` × 64 bytes from `src` on, by the caller's promise. The
+    // output is set before the first access.
     let ok = unsafe {
         guarded!(
             [

@@ -1,15 +1,15 @@
-//! The Internet checksum's sum (RFC 1071).
+//! The sum of the Internet checksum (RFC 1071).
 //!
-//! One's-complement addition may be done in any word size and byte order, the result folded and
+//! One's-complement addition works with any word size and byte order, if the result is folded and
 //! swapped at the end: the engines add little-endian 4- or 8-byte words.
 
 use super::bulk::{self, has_avx2};
 use super::{avx2, sse2};
 
-/// Bytes that the engines take at once.
+/// Bytes that the engines process at once.
 const BLOCK: usize = 64;
 
-/// Which engine sums the blocks.
+/// The engine that sums the blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Engine {
     /// 32-byte registers.
@@ -18,7 +18,7 @@ pub(crate) enum Engine {
     Adc,
 }
 
-/// The best engine of this processor.
+/// Returns the best engine of this processor.
 #[inline]
 pub(crate) fn best() -> Engine {
     if has_avx2() {
@@ -28,16 +28,16 @@ pub(crate) fn best() -> Engine {
     }
 }
 
-/// The sum of `len` bytes as big-endian 2-byte words, an odd last byte padded with 0, folded to
-/// 16 bits; none after a fault.
+/// Sums `len` bytes as big-endian 2-byte words, with an odd last byte padded by 0, folded to 16
+/// bits; `None` after a fault.
 ///
 /// # Safety
-/// See the contract of [`super`]; `Engine::Avx2` needs a processor that has it.
+/// See the contract of [`super`]; `Engine::Avx2` needs a processor that supports it.
 pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u16> {
     let blocks = len / BLOCK;
     let mut sum = 0;
     if blocks > 0 {
-        // SAFETY: whole blocks lie within [0, len); the rest is the caller's word.
+        // SAFETY: whole blocks lie within [0, len); the rest is the caller's promise.
         sum = unsafe {
             match engine {
                 Engine::Avx2 => avx2::sum(src, blocks)?,
@@ -45,7 +45,8 @@ pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u
             }
         };
     }
-    // The rest is copied out first: a private, zero-padded block needs no care at its end.
+    // The rest is copied out first, because a private, zero-padded block needs no special case at
+    // its end.
     let mut rest = [0_u8; BLOCK];
     // SAFETY: the rest lies within [0, len) and is shorter than the private block.
     let ok = unsafe {
@@ -61,13 +62,13 @@ pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u
     for word in rest.chunks_exact(8) {
         let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
         let (added, carry) = sum.overflowing_add(word);
-        // After a carry `added` is less than the largest number: this never wraps.
+        // After a carry, `added` is less than the maximum, so this cannot wrap.
         sum = added.wrapping_add(u64::from(carry));
     }
     Some(fold(sum).swap_bytes())
 }
 
-/// Folds to 16 bits with end-around carries: 0 only if `sum` is 0.
+/// Folds to 16 bits with end-around carries: the result is 0 only if `sum` is 0.
 fn fold(sum: u64) -> u16 {
     // At most 0x1_ffff_fffe, then 0x1_fffe, then 0xffff.
     let sum = (sum & 0xffff_ffff) + (sum >> 32);

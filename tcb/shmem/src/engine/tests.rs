@@ -1,4 +1,4 @@
-//! Every routine against plain byte copies, at the edges of what is mapped, and under faults.
+//! Every routine against plain byte copies, at the edges of mapped memory, and under faults.
 
 use super::bulk::has_avx2;
 use super::short::SHORT_MAX;
@@ -8,13 +8,13 @@ use super::{store_2, store_3, store_u32, store_u64};
 use crate::area::Area;
 use abi::PAGE;
 
-/// Longest copy that is tried: more than a page, and not a multiple of any block.
+/// The longest copy: more than a page, and not a multiple of any block.
 const LEN_MAX: usize = 4200;
 
 type Copy = unsafe fn(*mut u8, *const u8, usize) -> bool;
 type Snapshot = unsafe fn(*mut u8, *const u8) -> bool;
 
-/// Every engine that this processor can run, with its range of lengths.
+/// Returns every engine that this processor supports, with its range of lengths.
 fn engines() -> Vec<(&'static str, Copy, std::ops::RangeInclusive<usize>)> {
     let mut all: Vec<(&str, Copy, _)> = vec![
         ("short", short::copy, 0..=SHORT_MAX),
@@ -28,7 +28,7 @@ fn engines() -> Vec<(&'static str, Copy, std::ops::RangeInclusive<usize>)> {
     all
 }
 
-/// Pages that may be touched between two that may not.
+/// Accessible pages between two guard pages.
 struct Guarded {
     start: *mut u8,
     len: usize,
@@ -51,7 +51,7 @@ impl Guarded {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the test's own pages; nothing else touches them while the slice lives.
+        // SAFETY: the test's own pages; nothing else accesses them while the slice lives.
         unsafe { core::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
@@ -61,7 +61,7 @@ fn protect(start: *mut u8, len: usize, protection: i32) {
     assert_eq!(unsafe { libc::mprotect(start.cast(), len, protection) }, 0);
 }
 
-/// Bytes without a period that a block size divides.
+/// Bytes whose period no block size divides.
 fn pattern(i: usize) -> u8 {
     (i % 251) as u8 ^ (i / 251) as u8
 }
@@ -75,8 +75,8 @@ fn copies_are_exact_at_every_length_and_alignment() {
     }
     for (name, copy, lengths) in engines() {
         for len in lengths {
-            // All 64 × 64 pairs over the lengths: each length sees every source alignment, and
-            // over 64 lengths every destination alignment with each.
+            // All 64 × 64 pairs over the lengths: each length uses every source alignment, and over
+            // 64 lengths every destination alignment with each.
             for src_align in 0..64 {
                 let dst_align = (src_align + len) % 64;
                 let range = MARGIN + dst_align..MARGIN + dst_align + len;
@@ -110,7 +110,7 @@ fn copies_are_exact_at_every_length_and_alignment() {
 }
 
 #[test]
-fn copies_touch_nothing_beyond_either_end() {
+fn copies_access_nothing_beyond_either_end() {
     let (mut src, dst) = (Guarded::new(2), Guarded::new(2));
     for (i, byte) in src.bytes().iter_mut().enumerate() {
         *byte = pattern(i);
@@ -134,7 +134,7 @@ fn copies_touch_nothing_beyond_either_end() {
 }
 
 #[test]
-fn a_copy_that_leaves_the_page_fails_and_lives_on() {
+fn a_copy_that_leaves_the_page_fails() {
     let (src, dst) = (Guarded::new(1), Guarded::new(2));
     for (name, copy, lengths) in engines() {
         let (shortest, longest) = (*lengths.start().max(&1), *lengths.end());
@@ -146,7 +146,7 @@ fn a_copy_that_leaves_the_page_fails_and_lives_on() {
                 }
                 let inside = len <= room;
                 let (a, b) = (src.start.wrapping_add(offset), dst.start);
-                // SAFETY: ranges of this test's areas; what lies outside the pages faults.
+                // SAFETY: ranges of this test's areas; addresses outside the pages fault.
                 unsafe {
                     assert_eq!(copy(b, a, len), inside, "{name}: read {len} at {offset}");
                 }
@@ -177,7 +177,7 @@ fn faults_at_the_start_and_in_the_middle_are_survived() {
             let before = pages.start.wrapping_sub(1);
             let into_hole = pages.start.wrapping_add(PAGE - len.min(PAGE) / 2);
             for bad in [before, into_hole] {
-                // SAFETY: ranges of this test's areas; what is not mapped faults.
+                // SAFETY: ranges of this test's areas; unmapped addresses fault.
                 unsafe {
                     let fits = bad.wrapping_add(len) <= pages.start.wrapping_add(PAGE)
                         && bad >= pages.start;
@@ -205,9 +205,9 @@ fn a_readonly_page_can_be_read_and_not_written() {
 }
 
 #[test]
-fn the_engines_refuse_lengths_that_are_not_theirs() {
+fn the_engines_reject_lengths_of_other_engines() {
     let page = Guarded::new(1);
-    // SAFETY: nothing is touched, and the page would be long enough.
+    // SAFETY: nothing is accessed, and the page would be long enough.
     unsafe {
         assert!(!short::copy(page.start, page.start, SHORT_MAX + 1));
         assert!(!sse2::copy(page.start, page.start, SHORT_MAX));
@@ -216,7 +216,7 @@ fn the_engines_refuse_lengths_that_are_not_theirs() {
 }
 
 #[test]
-fn snapshot_fill_and_words_are_exact_and_survive() {
+fn snapshots_fills_and_words_recover_from_faults() {
     let (mut src, mut dst) = (Guarded::new(1), Guarded::new(1));
     for (i, byte) in src.bytes().iter_mut().enumerate() {
         *byte = pattern(i);
@@ -256,7 +256,8 @@ fn snapshot_fill_and_words_are_exact_and_survive() {
         assert_eq!(load_u64(end), None);
         assert!(!store_u32(end, 1));
         assert!(!store_u64(end, 1));
-        // Two and three words: exactly those, also where they are not a multiple of their size.
+        // Two and three words: exactly those, even at addresses that are not a multiple of their
+        // size.
         for words in [2, 3] {
             for back in words..words + 2 {
                 let at = end.wrapping_sub(4 * back);
@@ -278,7 +279,7 @@ fn snapshot_fill_and_words_are_exact_and_survive() {
 }
 
 #[test]
-fn sums_touch_nothing_beyond_the_end_and_survive() {
+fn sums_access_nothing_beyond_the_end() {
     let mut page = Guarded::new(1);
     for (i, byte) in page.bytes().iter_mut().enumerate() {
         *byte = pattern(i);
@@ -291,7 +292,7 @@ fn sums_touch_nothing_beyond_the_end_and_survive() {
         let start = page.end().wrapping_sub(len);
         let want = oracle(&page.bytes()[PAGE - len..]);
         for &engine in &engines {
-            // SAFETY: a range of this test's page; one byte more faults.
+            // SAFETY: a range of this test's page; one more byte faults.
             unsafe {
                 assert_eq!(sum::sum(engine, start, len), Some(want), "{engine:?} {len}");
                 assert_eq!(sum::sum(engine, start, len + 1), None, "{engine:?} {len}");
@@ -301,7 +302,7 @@ fn sums_touch_nothing_beyond_the_end_and_survive() {
     }
 }
 
-/// RFC 1071 as it is written there: big-endian words, carries added back.
+/// Returns the literal algorithm of RFC 1071: big-endian words, carries added back.
 pub(super) fn oracle(bytes: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for pair in bytes.chunks(2) {
@@ -318,14 +319,14 @@ proptest::proptest! {
         ones in 0..3_u8,
         initial in proptest::num::u32::ANY,
     ) {
-        // Long runs of 0xff and 0x00 are where carries and the two zeros go wrong.
+        // Long runs of 0xff and 0x00 are error-prone for carries and the two zeros.
         let bytes: Vec<u8> = match ones {
             0 => bytes,
             1 => vec![0xff; bytes.len()],
             _ => bytes.iter().map(|byte| if byte & 1 == 0 { 0 } else { 0xff }).collect(),
         };
         let want = oracle(&bytes);
-        // SAFETY: private bytes; the engine is one that exists here.
+        // SAFETY: private bytes; the engine is supported here.
         unsafe {
             let adc = sum::sum(Engine::Adc, bytes.as_ptr(), bytes.len());
             proptest::prop_assert_eq!(adc, Some(want));

@@ -2,15 +2,15 @@
 
 use crate::fault::guarded;
 
-/// Reads one aligned 4-byte word in one access: acquire, as every load of this processor.
+/// Reads one aligned 4-byte word in one access. Acquire, like every load of this processor.
 ///
 /// # Safety
 /// See the module's contract; `src` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn load_u32(src: *const u8) -> Option<u32> {
     let value: u32;
-    // SAFETY: touches [0, 4), which the caller vouches for. The output is set before the access,
-    // so it holds something whatever happens.
+    // SAFETY: accesses [0, 4), by the caller's promise. The output is set before the access, so it
+    // is initialized in every case.
     let ok = unsafe {
         guarded!(
             ["xor {value:e}, {value:e}", "mov {value:e}, dword ptr [{src}]"],
@@ -23,7 +23,7 @@ pub(crate) unsafe fn load_u32(src: *const u8) -> Option<u32> {
     ok.then_some(value)
 }
 
-/// Reads an 8-byte word: in one access if it is aligned, else each half of it in one. Acquire, as
+/// Reads an 8-byte word: in one access if it is aligned, otherwise each half in one. Acquire, like
 /// every load of this processor.
 ///
 /// # Safety
@@ -44,29 +44,29 @@ pub(crate) unsafe fn load_u64(src: *const u8) -> Option<u64> {
     ok.then_some(value)
 }
 
-/// Two adjacent 4-byte words, as the 8-byte word that they are.
+/// Joins two adjacent 4-byte words to an 8-byte word.
 const fn pair([first, second]: [u32; 2]) -> u64 {
     first as u64 | (second as u64) << 32
 }
 
-/// Writes two adjacent 4-byte words: release, as every store of this processor.
+/// Writes two adjacent 4-byte words. Release, like every store of this processor.
 ///
 /// # Safety
 /// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn store_2(dst: *mut u8, words: [u32; 2]) -> bool {
-    // SAFETY: handed on to the caller.
+    // SAFETY: passed on to the caller.
     unsafe { store_u64(dst, pair(words)) }
 }
 
-/// Writes three adjacent 4-byte words: release, as every store of this processor.
+/// Writes three adjacent 4-byte words. Release, like every store of this processor.
 ///
 /// # Safety
 /// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn store_3(dst: *mut u8, [first, second, third]: [u32; 3]) -> bool {
     let pair = pair([first, second]);
-    // SAFETY: touches [0, 12), which the caller vouches for.
+    // SAFETY: accesses [0, 12), by the caller's promise.
     unsafe {
         guarded!(
             [
@@ -81,13 +81,13 @@ pub(crate) unsafe fn store_3(dst: *mut u8, [first, second, third]: [u32; 3]) -> 
     }
 }
 
-/// Writes one aligned 4-byte word in one access: release, as every store of this processor.
+/// Writes one aligned 4-byte word in one access. Release, like every store of this processor.
 ///
 /// # Safety
 /// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn store_u32(dst: *mut u8, value: u32) -> bool {
-    // SAFETY: touches [0, 4), which the caller vouches for.
+    // SAFETY: accesses [0, 4), by the caller's promise.
     unsafe {
         guarded!(
             ["mov dword ptr [{dst}], {value:e}"],
@@ -98,16 +98,16 @@ pub(crate) unsafe fn store_u32(dst: *mut u8, value: u32) -> bool {
     }
 }
 
-/// Writes one aligned 4-byte word and returns what it was, in one step: sequentially consistent,
-/// as every exchange of this processor.
+/// Writes one aligned 4-byte word and returns its old value, in one step. Sequentially consistent,
+/// like every exchange of this processor.
 ///
 /// # Safety
 /// See the module's contract; `at` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn swap_u32(at: *mut u8, value: u32) -> Option<u32> {
     let before: u32;
-    // SAFETY: touches [0, 4), which the caller vouches for. The register that holds the output
-    // holds `value` if the access faults.
+    // SAFETY: accesses [0, 4), by the caller's promise. The output register holds `value` if the
+    // access faults.
     let ok = unsafe {
         guarded!(
             ["xchg dword ptr [{at}], {value:e}"],
@@ -119,14 +119,14 @@ pub(crate) unsafe fn swap_u32(at: *mut u8, value: u32) -> Option<u32> {
     ok.then_some(before)
 }
 
-/// Writes an 8-byte word: in one access if it is aligned, else each half of it in one. Release, as
+/// Writes an 8-byte word: in one access if it is aligned, otherwise each half in one. Release, like
 /// every store of this processor.
 ///
 /// # Safety
 /// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn store_u64(dst: *mut u8, value: u64) -> bool {
-    // SAFETY: touches [0, 8), which the caller vouches for.
+    // SAFETY: accesses [0, 8), by the caller's promise.
     unsafe {
         guarded!(
             ["mov qword ptr [{dst}], {value}"],

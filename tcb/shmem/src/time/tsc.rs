@@ -1,30 +1,30 @@
-//! The processor's time-stamp counter.
+//! The processor's time stamp counter.
 
 use super::monotonic_ns;
 use core::arch::x86_64::_rdtsc;
 use std::sync::OnceLock;
 
-/// How long the calibration of [`tsc_hz`] takes, nanoseconds.
+/// The duration of the calibration of [`tsc_hz`] in nanoseconds.
 const CALIBRATION_NS: u64 = 20_000_000;
 
-/// The time-stamp counter: about 20 cycles, not serializing, constant rate.
+/// Reads the time stamp counter: about 20 cycles, not serializing, constant rate.
 #[must_use]
 #[inline]
 pub fn tsc() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; Linux lets user space use it.
+    // SAFETY: every x86-64 processor has the instruction, and Linux permits it in user space.
     unsafe { _rdtsc() }
 }
 
-/// What [`tsc_hz`] remembers.
+/// The cached result of [`tsc_hz`].
 static RATE: OnceLock<u64> = OnceLock::new();
 
-/// Tells [`tsc_hz`] what somebody else has measured; 0 tells nothing.
+/// Sets the result of [`tsc_hz`] to a rate that was measured elsewhere; 0 has no effect.
 pub(crate) fn set_tsc_hz(rate: u64) {
     let _ = (rate > 0).then(|| RATE.set(rate));
 }
 
-/// Rate of [`tsc`], ticks per second: measured against the monotonic clock at the first call
-/// (which takes 20 ms, spinning, without a system call), then remembered.
+/// Returns the rate of [`tsc`] in ticks per second. The first call measures it against the
+/// monotonic clock (it spins for 20 ms, without a system call); the result is cached.
 #[must_use]
 pub fn tsc_hz() -> u64 {
     *RATE.get_or_init(calibrate)
@@ -40,7 +40,8 @@ fn calibrate() -> u64 {
     (ticks / u128::from(end_ns - start_ns).max(1)).max(1) as u64
 }
 
-/// Both clocks at one moment: the closest pair of several, in case we are interrupted.
+/// Reads both clocks at the same time: takes the closest of several pairs, since an interrupt may
+/// separate a pair.
 fn both_clocks() -> (u64, u64) {
     let pair = |_| {
         let before = tsc();

@@ -1,8 +1,8 @@
-//! Every interleaving of the protocol's steps, walked through by hand: what loom does not reach in
-//! time. A user makes two batches over two entries while the monitor revokes both in one batch,
-//! each refused, drained or forced, and grants anew what has gone. Memory is sequential here, but a
-//! step of the monitor's comes between any two accesses of the user's: the order of single accesses
-//! is loom's business.
+//! Tries every interleaving of the protocol's steps explicitly, because loom would take too long. A
+//! user makes two batches over two entries while the monitor revokes both in one batch, each
+//! refused, drained or forced, and then grants the revoked entries anew. Memory is sequentially
+//! consistent here, but a step of the monitor may occur between any two accesses of the user; loom
+//! checks the order of single accesses.
 
 use super::*;
 use crate::sync::Ordering;
@@ -19,7 +19,7 @@ enum User {
     Begin,
     /// Reads the entry.
     Read(usize),
-    /// Decides by what was read, and counts.
+    /// Checks the value read, and counts the use.
     Claim(usize),
     Compare,
     Recheck(usize),
@@ -33,29 +33,29 @@ enum Monitor {
     Announce(usize),
     Tell,
     Look(usize),
-    /// What was refused is valid again.
+    /// Makes a refused entry valid again.
     Restore(usize),
-    /// Takes the page away.
+    /// Unmaps the page.
     Take(usize),
-    /// The slot gets another page, once the entry is out of quarantine …
+    /// Maps another page into the slot, once the entry has left quarantine …
     Show(usize),
     /// … and the entry grants it.
     Grant(usize),
-    /// For what drains.
+    /// Waits for uses that drain.
     Wait,
     Done,
 }
 
-/// What the monitor has found of an entry.
+/// The monitor's decision on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fate {
-    /// It is announced, or it has not been looked at yet.
+    /// Announced, or not checked yet.
     Open,
     Refused,
     Drains,
-    /// It leaves; whether uses may be under way.
+    /// Revoked. Contains whether uses may still be active.
     Leaves(bool),
-    /// It grants another page, or the same as before.
+    /// Grants another page, or the same as before.
     Decided,
 }
 
@@ -72,13 +72,13 @@ struct World {
     announcements: u64,
     translation: [u64; ENTRIES],
     status: [u32; ENTRIES],
-    /// Which of the granter's frames the slot shows; 0: it faults.
+    /// The granter's frame that the slot shows; 0: an access faults.
     slot: [u32; ENTRIES],
     quarantined: [bool; ENTRIES],
     user: User,
-    /// What was announced when the batch began.
+    /// The count of announcements when the batch began.
     before: u64,
-    /// Entries as they were read.
+    /// The entries as read.
     seen: [u64; ENTRIES],
     claimed: [bool; ENTRIES],
     held: [bool; ENTRIES],
@@ -88,7 +88,7 @@ struct World {
     faults: u8,
 }
 
-/// The functions under test, over one entry of a world.
+/// The words under test, for one entry.
 struct ModelWords {
     translation: Cell<u64>,
     status: Cell<u32>,
@@ -103,7 +103,7 @@ impl<T: Copy> Word<T> for Cell<T> {
     }
 }
 
-/// Generation 1 of entry `n` shows frame `10 + n`.
+/// Returns a reference to generation 1 of entry `n`, which shows frame `10 + n`.
 fn gref(n: usize) -> GrantRef {
     GrantRef::new(n as u32, 1)
 }
@@ -173,8 +173,8 @@ impl World {
             }
             User::Use(n) => {
                 if next.held[n] {
-                    // N-8: what a held use touches is its own page, or, forced away, nothing at
-                    // all: never another page that took the slot.
+                    // N-8: an access of a held use reaches its own page or, after a forced
+                    // revocation, nothing: never another page that was mapped into the slot.
                     assert!([10 + n as u32, 0].contains(&next.slot[n]), "{self:?}");
                     assert!(next.slot[n] != 0 || next.how[n] == How::Force, "{self:?}");
                     next.faults += u8::from(next.slot[n] == 0);
@@ -282,7 +282,7 @@ impl World {
     }
 }
 
-/// The same step for the next entry, or what comes when that was the last one.
+/// Returns the same step for the next entry, or `then` after the last one.
 fn after<T>(n: usize, step: fn(usize) -> T, then: T) -> T {
     if n + 1 < ENTRIES { step(n + 1) } else { then }
 }
@@ -303,7 +303,7 @@ fn every_interleaving_keeps_the_clauses() {
             if steps.iter().all(Option::is_none) {
                 ends += 1;
                 faults += u32::from(world.faults > 0);
-                assert_eq!(world.user, User::Done, "no wait lasts for ever: {world:?}");
+                assert_eq!(world.user, User::Done, "a wait is endless: {world:?}");
                 assert_eq!(world.monitor, Monitor::Done, "a revocation ends: {world:?}");
                 assert_eq!(world.status, [0; ENTRIES], "every use ended: {world:?}");
                 assert_eq!(world.quarantined, [false; ENTRIES]);
@@ -313,8 +313,8 @@ fn every_interleaving_keeps_the_clauses() {
         }
         let states = seen.len();
         assert!(states > 2000 && ends > 0, "{how:?}: {states} states");
-        assert!(rechecks > 0, "{how:?}: no second look");
+        assert!(rechecks > 0, "{how:?}: no recheck");
         let forced = how.contains(&How::Force);
-        assert_eq!(faults > 0, forced, "only force makes faults");
+        assert_eq!(faults > 0, forced, "faults without force");
     }
 }

@@ -16,9 +16,9 @@ struct Table<const ENTRIES: usize> {
 struct Entry {
     translation: AtomicU64,
     status: AtomicU32,
-    /// Whether the page is in the window: taken away by the revoker.
+    /// Whether the page is mapped in the window: the revoker unmaps it.
     page: UnsafeCell<bool>,
-    /// The generation of the grant that they belong to.
+    /// The generation of the grant that the page's bytes belong to.
     bytes: AtomicU32,
 }
 
@@ -43,7 +43,7 @@ impl Word<u64> for AtomicU64 {
 const FIRST: u32 = 1;
 const UNOWNED: u32 = 0;
 
-/// Every entry grants its page, generation [`FIRST`].
+/// Creates a table whose entries all grant their pages, with generation [`FIRST`].
 fn table<const ENTRIES: usize>() -> Arc<Table<ENTRIES>> {
     let entry = |_| Entry {
         translation: AtomicU64::new(granted(FIRST).0),
@@ -74,18 +74,18 @@ impl Entry {
         holds(&self.translation, gref(generation), true)
     }
 
-    /// A use that holds.
+    /// Performs a use that holds.
     fn touch(&self, generation: u32) {
-        // A race with the revoker's change is an error that loom finds.
+        // Loom reports a race with the revoker's change.
         self.page.with(|page| {
             // SAFETY: loom checks that no thread writes it meanwhile.
-            assert!(unsafe { *page }, "touched a page that was taken away");
+            assert!(unsafe { *page }, "accessed an unmapped page");
         });
         let bytes = self.bytes.load(Ordering::Relaxed);
-        assert_eq!(bytes, generation, "another's bytes");
+        assert_eq!(bytes, generation, "read the bytes of another grant");
     }
 
-    /// The monitor puts the page into the window, or takes it away.
+    /// Makes the monitor map the page into the window, or unmap it.
     fn show(&self, shown: bool) {
         // SAFETY: loom checks that no thread reads it meanwhile.
         self.page.with_mut(|page| unsafe { *page = shown });
@@ -96,7 +96,7 @@ impl Entry {
     }
 }
 
-/// One batch of the user's over one entry: whether it touched the page.
+/// Runs one batch of the user over one entry. Returns whether it accessed the page.
 fn batch(table: &Table<1>, generation: u32) -> bool {
     let [entry] = &table.entries;
     let before = announced(&table.announcements);
@@ -112,7 +112,7 @@ fn batch(table: &Table<1>, generation: u32) -> bool {
     held
 }
 
-/// The monitor's ordinary revocation of everything: which pages are gone.
+/// Runs the monitor's ordinary revocation of all entries. Returns which pages were unmapped.
 fn revoke<const ENTRIES: usize>(table: &Table<ENTRIES>) -> [bool; ENTRIES] {
     let words = table.entries.each_ref();
     let valid = words.map(|entry| Translation(entry.translation.load(Ordering::Relaxed)));
@@ -131,21 +131,21 @@ fn revoke<const ENTRIES: usize>(table: &Table<ENTRIES>) -> [bool; ENTRIES] {
     });
     for ((entry, valid), gone) in words.iter().zip(valid).zip(gone) {
         if !gone {
-            // N-9: refused, the entry is valid again.
+            // N-9: refused, so the entry is valid again.
             entry.translation.store(valid.0, Ordering::Release);
         }
     }
     for (entry, gone) in words.iter().zip(gone) {
         if gone {
             entry.show(false);
-            // The granter has its page back, and puts something else there.
+            // The granter has regained its page, and writes other data to it.
             entry.bytes.store(UNOWNED, Ordering::Relaxed);
         }
     }
     gone
 }
 
-/// N-8, N-9: no use touches a page that an ordinary revocation took away.
+/// N-8, N-9: no use accesses a page that an ordinary revocation has unmapped.
 #[test]
 fn a_use_and_a_revocation_never_both_win() {
     loom::model(|| {
@@ -155,14 +155,14 @@ fn a_use_and_a_revocation_never_both_win() {
         let [revoked] = revoke(&table);
         user.join().unwrap();
         assert!(table.entries[0].is_idle(), "every use ended");
-        // N-7: no use after it. N-9: a refused grant is as good as before.
+        // N-7: no use begins after it. N-9: a refused grant is unchanged.
         assert_eq!(batch(&table, FIRST), !revoked);
     });
 }
 
-/// N-10: a drained entry is idle in the end, and no use begins after the announcement.
+/// N-10: a drained entry becomes idle, and no use begins after the announcement.
 #[test]
-fn what_drains_ends() {
+fn a_drained_entry_becomes_idle() {
     loom::model(|| {
         let table = table();
         let [entry] = &table.entries;
@@ -179,7 +179,7 @@ fn what_drains_ends() {
     });
 }
 
-/// N-6: a stale reference never begins a use of the page that took its place.
+/// N-6: a stale reference never begins a use of the page that replaced its own.
 #[test]
 fn a_stale_reference_uses_nothing() {
     loom::model(|| {
@@ -216,10 +216,10 @@ fn a_new_grant_shows_its_page() {
     });
 }
 
-/// N-7, N-8: a batch lasts while another one of the same user's begins and ends, and one
-/// announcement goes for the entries of both.
+/// N-7, N-8: a batch of a user encloses another one, and one announcement covers the entries of
+/// both.
 #[test]
-fn a_batch_within_another_ends_its_own_uses_alone() {
+fn a_nested_batch_ends_only_its_own_uses() {
     /// Reads by entry 0, and meanwhile writes by both.
     fn nested(table: &Table<2>) {
         let (count, entries) = (&table.announcements, &table.entries);
@@ -257,9 +257,9 @@ fn a_batch_within_another_ends_its_own_uses_alone() {
     });
 }
 
-/// N-5 … N-9 of two generations: refused and revoked again, granted anew, and revoked.
+/// N-5 … N-9 over two generations: refused and revoked again, granted anew, and revoked.
 #[test]
-fn what_is_granted_anew_is_used_and_revoked_as_ever() {
+fn a_new_generation_is_used_and_revoked() {
     bounded(5).check(|| {
         let table = table();
         let other = Arc::clone(&table);
@@ -281,7 +281,7 @@ fn what_is_granted_anew_is_used_and_revoked_as_ever() {
     });
 }
 
-/// Not every order, but those in which threads are interrupted so often at the most.
+/// Tries only orders with at most `preemptions` preemptions of threads.
 fn bounded(preemptions: usize) -> Builder {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);

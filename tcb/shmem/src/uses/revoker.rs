@@ -1,4 +1,4 @@
-//! The words of an entry, and the revoker's side: the monitor's.
+//! The words of an entry, and the revoker's side, which is the monitor's.
 
 use crate::span::Span;
 use abi::counted::{Translation, announcements_at};
@@ -8,9 +8,10 @@ use loom::sync::atomic::fence;
 use std::sync::atomic::fence;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A word that both sides share, and one thread writes: what of an atomic is used, so that models
-/// can stand in for it. An entry's *translation* is a thread's of the monitor, and so is a table's
-/// count of announcements; its *status* counts uses, and is the user's.
+/// A word that both sides share and one thread writes. The trait has the required part of an
+/// atomic's interface, so that models can replace it. A thread of the monitor writes an entry's
+/// *translation* and a table's count of announcements; the user writes an entry's *status*, which
+/// counts uses.
 pub trait Word<Value> {
     /// Reads it.
     fn load(&self, order: Ordering) -> Value;
@@ -42,24 +43,25 @@ impl Word<u64> for AtomicU64 {
     }
 }
 
-/// The count of announcements of a table of `entries` entries, if its translation sub-table has it.
+/// Returns the count of announcements of a table of `entries` entries, if its translation sub-table
+/// contains it.
 #[must_use]
 pub fn announcements(translation: Span, entries: u32) -> Option<&'static AtomicU64> {
     translation.u64(announcements_at(entries))
 }
 
-/// The words of an entry in shared memory. Who may only read the translation sub-table faults if
-/// it sets one.
+/// The words of an entry in shared memory. Storing to the translation faults in a process that may
+/// only read the translation sub-table.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
-    /// What it grants.
+    /// The grant of the entry.
     pub translation: &'static AtomicU64,
-    /// All that has to be kept of a use.
+    /// The count of its uses.
     pub status: &'static AtomicU32,
 }
 
 impl Words {
-    /// Those of entry `index` of both sub-tables, if they reach so far.
+    /// Returns the words of entry `index` of both sub-tables, if they are long enough.
     #[inline]
     #[must_use]
     pub fn of(translation: Span, status: Span, index: u32) -> Option<Self> {
@@ -71,31 +73,31 @@ impl Words {
     }
 }
 
-/// The one full fence of a batch; the revoker's is in [`publish`]. Behind it a user sees what the
-/// granter put into a page before it was granted.
+/// The full fence of a user's batch; the revoker's is in [`publish`]. After it, the user sees
+/// everything that the granter wrote to a page before granting it.
 #[inline]
 pub fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// The revoker announces that it wants the page: no new use begins. [`publish`] follows the
+/// Announces the revocation of a page, which prevents new uses. [`publish`] must follow the
 /// announcements of a batch.
 #[inline]
 pub fn announce(translation: &impl Word<u64>, entry: Translation) {
     translation.store(entry.revoking().0, Ordering::Relaxed);
 }
 
-/// The revoker counts a batch of announcements. Behind this, [`idle`] sees every use that goes on
-/// without having seen it.
+/// Counts a batch of announcements. Afterwards, [`idle`] sees every use that continues without
+/// having seen the new count.
 #[inline]
 pub fn publish(announcements: &impl Word<u64>) {
     let before = announcements.load(Ordering::Relaxed);
-    // Release: who sees the count sees what was announced.
+    // Release: a thread that sees the count sees the announcements.
     announcements.store(before.wrapping_add(1), Ordering::Release);
     full_fence();
 }
 
-/// Whether no use of an announced entry is under way, so that the page can be taken away.
+/// Returns whether an announced entry has no use, so that its page can be unmapped.
 #[inline]
 pub fn idle(status: &impl Word<u32>) -> bool {
     status.load(Ordering::Acquire) == 0

@@ -1,4 +1,4 @@
-//! The user's side: a domain's.
+//! The user's side, which is a domain's.
 
 use super::revoker::{Word, Words, announcements};
 use crate::span::Span;
@@ -17,7 +17,7 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// Those of the first `count` entries, if both sub-tables reach so far.
+    /// Returns the words of the first `count` entries, if both sub-tables are long enough.
     #[must_use]
     pub fn of(translation: Span, status: Span, count: u32) -> Option<Self> {
         let announcements = announcements(translation, count)?;
@@ -29,7 +29,7 @@ impl Entries {
         })
     }
 
-    /// Those of entry `index`, if there is one.
+    /// Returns the words of entry `index`, if it exists.
     #[inline]
     #[must_use]
     pub fn words(&self, index: u32) -> Option<Words> {
@@ -40,15 +40,15 @@ impl Entries {
     }
 }
 
-/// The user begins a batch: what has been announced so far. [`undisturbed`] wants it.
+/// Begins a batch of uses: returns the count of announcements so far, for [`undisturbed`].
 #[inline]
 pub fn announced(announcements: &impl Word<u64>) -> u64 {
-    // Acquire: entries announced by then are seen to be so.
+    // Acquire: the announcements counted so far are visible.
     announcements.load(Ordering::Acquire)
 }
 
-/// The user begins a use; whether the entry permits it. Counts only if so. [`super::full_fence`]
-/// must lie between the claims of a batch and [`undisturbed`].
+/// Begins a use. Returns whether the entry permits it; only then it counts. [`super::full_fence`]
+/// must follow the claims of a batch, before [`undisturbed`].
 #[inline]
 pub fn claim(
     translation: &impl Word<u64>,
@@ -64,23 +64,23 @@ pub fn claim(
     permits
 }
 
-/// Whether every use may go on that was claimed since [`announced`] said `before`: the pages stay
-/// until [`release`]. Otherwise [`holds`] tells for each.
+/// Returns whether every use claimed since [`announced`] returned `before` may continue: the pages
+/// stay mapped until [`release`]. If not, check each use by [`holds`].
 #[inline]
 pub fn undisturbed(announcements: &impl Word<u64>, before: u64) -> bool {
     announcements.load(Ordering::Relaxed) == before
 }
 
-/// Whether a use that was claimed may go on: the page stays until [`release`].
+/// Returns whether a claimed use may continue: the page stays mapped until [`release`].
 #[inline]
 pub fn holds(translation: &impl Word<u64>, gref: GrantRef, write: bool) -> bool {
     Translation(translation.load(Ordering::Acquire)).permits(gref, write)
 }
 
-/// The user ends a use that was claimed, whether it held or not.
+/// Ends a claimed use, whether it held or not.
 #[inline]
 pub fn release(status: &impl Word<u32>) {
     let uses = status.load(Ordering::Relaxed);
-    // Release: who sees the count has all accesses to the page behind it.
+    // Release: all accesses to the page precede the count.
     status.store(uses.wrapping_sub(1), Ordering::Release);
 }

@@ -9,32 +9,34 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// What the monitor laid out before the first instruction: see [`abi::layout`].
+/// The memory that the monitor laid out before the first instruction: see [`abi::layout`].
 #[derive(Clone, Copy, Debug)]
-pub struct Home {
-    /// Start info, shared words, call page, configuration and grant table; offsets in
-    /// [`abi::layout::info`].
+pub struct DomainMemory {
+    /// Start info, shared words, call page, configuration and grant table; [`abi::layout::info`]
+    /// has the offsets.
     pub info: Area,
-    /// Offsets in [`abi::layout::mailbox`].
+    /// The mailbox; [`abi::layout::mailbox`] has the offsets.
     pub mailbox: Area,
     /// The domain's own page frames.
     pub frames: Area,
-    /// The grant window: pages of others that were mapped; everything else in it faults.
+    /// The grant window: mapped pages of other domains; the rest of it faults.
     pub window: Area,
+    /// The range for foreign memory ([`abi::hypercall::Kind::ForeignMap`]), which may be empty.
+    pub foreign: Area,
     /// The domain's own id.
     pub domain: DomId,
     /// Entries of the grant table.
     pub grant_entries: u32,
-    /// Bytes of the configuration: see [`Home::config`].
+    /// Bytes of the configuration: see [`DomainMemory::config`].
     pub config_bytes: usize,
-    /// Devices that can be attached.
+    /// The number of devices that can be attached.
     pub devices: u32,
     /// The CPUs that the domain may run on, one bit each.
     pub cpus: u64,
 }
 
-impl Home {
-    /// The domain's configuration.
+impl DomainMemory {
+    /// Returns the domain's configuration.
     #[must_use]
     pub fn config(&self) -> Span {
         let info = self.info.span();
@@ -43,14 +45,14 @@ impl Home {
     }
 }
 
-/// This process was not started as a domain.
+/// Why this process cannot run as a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotADomain {
-    /// There is no start info.
+    /// The start info is missing.
     NoStartInfo,
     /// The monitor is of another version.
     Version(u64),
-    /// The start info makes no sense.
+    /// The start info is invalid.
     BadStartInfo,
     /// [`take`] was called before.
     Taken,
@@ -67,27 +69,27 @@ impl fmt::Display for NotADomain {
                 "grantwayd starts domains of version {monitor}, this program is one of version \
                  {VERSION}: both must be of one build"
             ),
-            Self::BadStartInfo => f.write_str("the start info makes no sense"),
-            Self::Taken => f.write_str("the domain's memory was taken before"),
+            Self::BadStartInfo => f.write_str("the start info is invalid"),
+            Self::Taken => f.write_str("the domain's memory has already been taken"),
         }
     }
 }
 
 impl core::error::Error for NotADomain {}
 
-/// The note that a domain's program carries.
+/// The ELF note of a domain's program.
 #[repr(C)]
 struct VersionNote {
     owner_bytes: u32,
     description_bytes: u32,
     kind: u32,
-    /// Padded to a multiple of four.
+    /// Padded to a multiple of four bytes.
     owner: [u8; 12],
     version: u32,
 }
 
 impl VersionNote {
-    /// Of a program that is built with this crate.
+    /// The note of programs that are built with this crate.
     const OWN: Self = Self {
         owner_bytes: OWNER.len() as u32,
         description_bytes: 4,
@@ -97,24 +99,25 @@ impl VersionNote {
     };
 }
 
-/// What the program's file says of it: the monitor looks before it starts the program.
+/// The note in the program's file, which the monitor reads before it starts the program.
 #[used]
-// SAFETY: the section holds notes alone, and this is one, whole and aligned as its length demands.
+// SAFETY: the section holds only notes, and this is a complete note, aligned as its length
+// requires.
 #[unsafe(link_section = ".note.grantway")]
 static NOTE: VersionNote = VersionNote::OWN;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is a domain that has taken its memory.
+/// Returns whether this process is a domain that has taken its memory.
 pub(crate) fn is_taken() -> bool {
     TAKEN.load(Ordering::Acquire)
 }
 
-/// The domain's memory: once. Installs the fault handler.
+/// Takes the domain's memory, once, and installs the fault handler.
 ///
 /// # Errors
 /// [`NotADomain`] if the monitor did not start this process, or on a second call.
-pub fn take() -> Result<Home, NotADomain> {
+pub fn take() -> Result<DomainMemory, NotADomain> {
     crate::fault::install_fault_handler();
     let start = Span::new(layout::INFO, PAGE);
     let word = |offset| start.load_u64(offset).map_err(|_| NotADomain::NoStartInfo);
@@ -135,17 +138,22 @@ pub fn take() -> Result<Home, NotADomain> {
     let grant_entries = at_most(info::START_GRANT_ENTRIES, layout::FRAMES_MAX.into())? as u32;
     let config_bytes = at_most(info::START_CONFIG_BYTES, info::CONFIG_MAX as u64)? as usize;
     let devices = at_most(info::START_DEVICES, layout::fd::DEVICES_MAX.into())? as u32;
+    let foreign = match at_most(info::START_FOREIGN_PAGES, layout::FOREIGN_PAGES.into())? {
+        0 => 0,
+        _ => layout::FOREIGN_PAGES as usize,
+    };
     let cpus = word(info::START_CPUS)?;
     let tsc_hz = word(info::START_TSC_HZ)?;
     if TAKEN.swap(true, Ordering::AcqRel) {
         return Err(NotADomain::Taken);
     }
     crate::time::set_tsc_hz(tsc_hz);
-    Ok(Home {
+    Ok(DomainMemory {
         info: Area::at_fixed(layout::INFO, info::bytes(grant_entries, config_bytes)),
         mailbox: Area::at_fixed(layout::MAILBOX, mailbox::BYTES),
         frames: Area::at_fixed(layout::FRAMES, frames * PAGE),
         window: Area::at_fixed(layout::WINDOW, slots * PAGE),
+        foreign: Area::at_fixed(layout::FOREIGN, foreign * PAGE),
         domain: DomId(domain),
         grant_entries,
         config_bytes,
@@ -157,13 +165,13 @@ pub fn take() -> Result<Home, NotADomain> {
 /// The descriptors that every domain starts with.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// Readable when somebody rang ([`layout::fd::EVENT`]).
+    /// Readable after a ring of the doorbell ([`layout::fd::EVENT`]).
     pub event: OwnedFd,
-    /// The set to wait on ([`layout::fd::EPOLL`]).
+    /// The epoll set to wait on ([`layout::fd::EPOLL`]).
     pub epoll: OwnedFd,
 }
 
-/// The descriptors of the domain that this process runs as: once, after [`take`].
+/// Takes the descriptors of the domain that this process runs as: once, after [`take`].
 #[must_use]
 pub fn descriptors() -> Option<Descriptors> {
     static GONE: AtomicBool = AtomicBool::new(false);
@@ -171,7 +179,7 @@ pub fn descriptors() -> Option<Descriptors> {
         return None;
     }
     // SAFETY: the monitor opened both for this process before its first instruction, no other code
-    // here owns them, and this point is passed once.
+    // owns them, and execution passes this point once.
     let own = |number| unsafe { OwnedFd::from_raw_fd(number) };
     Some(Descriptors {
         event: own(layout::fd::EVENT),
@@ -184,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outside_a_domain_there_is_no_home() {
+    fn a_process_outside_a_domain_has_no_home() {
         assert_eq!(take().unwrap_err(), NotADomain::NoStartInfo);
         assert!(!is_taken());
         assert!(descriptors().is_none());
