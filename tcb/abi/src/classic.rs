@@ -1,10 +1,10 @@
 //! Classic grants and exchanges: the operations of calls that only a monitor for comparisons serves
-//! ([`crate::hypercall::Kind::is_other`]), and the grant table that they refer to.
+//! ([`crate::hypercall::Kind::is_other`]), and their grant table.
 //!
 //! The layout of an entry is Xen's `grant_entry_v1` (public/grant_table.h): 16 bits of flags, the
-//! domain that may use the grant, the page frame. A domain writes entries of its own table without
-//! any hypercall; the monitor sets and clears the two in-use flags. One immutable format: there is
-//! no version to switch (the class of XSA-379).
+//! domain that may use the grant, the page frame. A domain writes entries of its table without a
+//! hypercall; the monitor sets and clears the two in-use flags. The format is fixed: there is no
+//! version to switch (as in XSA-379).
 
 use crate::ids::{DomId, GrantRef, Handle, Slot};
 
@@ -19,84 +19,86 @@ impl GrantEntry {
     pub const INVALID: Self = Self(0);
     /// Flag: the frame may be mapped, or copied from and to (`GTF_permit_access`).
     pub const PERMIT_ACCESS: u16 = 1;
-    /// Flag: not to be written (`GTF_readonly`).
+    /// Flag: the frame is read-only (`GTF_readonly`).
     pub const READONLY: u16 = 1 << 2;
     /// Flag, set by the monitor while the grant is in use (`GTF_reading`).
     pub const READING: u16 = 1 << 3;
     /// Flag, set by the monitor while the grant is in use for writing (`GTF_writing`).
     pub const WRITING: u16 = 1 << 4;
-    /// Flag: a page may be put in the place of the one at this slot (`GTF_accept_transfer`). It
-    /// stands alone: the two below say what has become of it.
+    /// Flag: another domain may exchange the page at this slot for one of its pages
+    /// (`GTF_accept_transfer`). It excludes the access flags; the two flags below give the state of
+    /// the transfer.
     pub const ACCEPT_TRANSFER: u16 = 2;
-    /// Flag of such an entry, set by the monitor: it is used, and the page is on its way
+    /// Flag of a transfer entry, set by the monitor: a transfer has begun
     /// (`GTF_transfer_committed`).
     pub const COMMITTED: u16 = 1 << 2;
-    /// Flag of such an entry, set by the monitor: the page is there (`GTF_transfer_completed`).
+    /// Flag of a transfer entry, set by the monitor: the transfer is complete
+    /// (`GTF_transfer_completed`).
     pub const COMPLETED: u16 = 1 << 3;
 
-    /// An entry that lets `to` use page `frame` of the granting domain.
+    /// Returns an entry that lets `to` use page `frame` of the granting domain.
     #[must_use]
     pub const fn access(to: DomId, frame: u32, readonly: bool) -> Self {
         let flags = Self::PERMIT_ACCESS | if readonly { Self::READONLY } else { 0 };
         Self(flags as u64 | (to.0 as u64) << 16 | (frame as u64) << 32)
     }
 
-    /// An entry that lets `from` put a page at slot `slot` of the granting domain's window, in
-    /// exchange for the one that is there.
+    /// Returns an entry that lets `from` put a page at slot `slot` of the granting domain's window,
+    /// in exchange for the page at that slot.
     #[must_use]
     pub const fn transfer(from: DomId, slot: Slot) -> Self {
         Self(Self::ACCEPT_TRANSFER as u64 | (from.0 as u64) << 16 | (slot.0 as u64) << 32)
     }
 
-    /// Whether it accepts a page, and no transfer of one has begun.
+    /// Returns whether the entry accepts a page and no transfer has begun.
     #[must_use]
     pub const fn accepts(self) -> bool {
         self.flags() == Self::ACCEPT_TRANSFER
     }
 
-    /// Whether it has accepted one, which is there.
+    /// Returns whether a transfer to the entry is complete.
     #[must_use]
     pub const fn is_transferred(self) -> bool {
         self.flags() == Self::TRANSFERRED
     }
 
-    /// The flags.
+    /// Returns the flags.
     #[must_use]
     pub const fn flags(self) -> u16 {
         self.0 as u16
     }
 
-    /// The same entry with other flags.
+    /// Returns the entry with these flags instead.
     #[must_use]
     pub const fn with_flags(self, flags: u16) -> Self {
         Self(self.0 & !0xffff | flags as u64)
     }
 
-    /// Who may use the grant.
+    /// Returns the domain that may use the grant.
     #[must_use]
     pub const fn domain(self) -> DomId {
         DomId((self.0 >> 16) as u16)
     }
 
-    /// Which of the granting domain's frames is granted; of a transfer, which slot of its window.
+    /// Returns the granted frame of the granting domain; for a transfer, the slot of its window.
     #[must_use]
     pub const fn frame(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// Whether the grant permits access at all.
+    /// Returns whether the grant permits access at all.
     #[must_use]
     pub const fn permits(self) -> bool {
         self.flags() & Self::PERMIT_ACCESS != 0
     }
 
-    /// Whether the grant is read-only.
+    /// Returns whether the grant is read-only.
     #[must_use]
     pub const fn readonly(self) -> bool {
         self.flags() & Self::READONLY != 0
     }
 
-    /// Whether the monitor has marked the grant as in use.
+    /// Returns whether the monitor has marked the grant as in use.
     #[must_use]
     pub const fn in_use(self) -> bool {
         self.flags() & (Self::READING | Self::WRITING) != 0
@@ -106,14 +108,14 @@ impl GrantEntry {
 /// One side of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A page frame of the caller's own.
+    /// A page frame of the caller.
     Own {
         /// The frame's number.
         frame: u32,
     },
     /// A page that `domain` granted to the caller.
     Granted {
-        /// Who granted it.
+        /// The granting domain.
         domain: DomId,
         /// The reference.
         gref: GrantRef,
@@ -123,7 +125,7 @@ pub enum Place {
 impl Place {
     const GRANTED: u64 = 1 << 63;
 
-    /// As a word.
+    /// Encodes it as a word.
     #[must_use]
     pub const fn encode(self) -> u64 {
         match self {
@@ -134,7 +136,7 @@ impl Place {
         }
     }
 
-    /// From a word. Every word means something.
+    /// Decodes a word. Every word is valid.
     #[must_use]
     pub const fn decode(word: u64) -> Self {
         if word & Self::GRANTED == 0 {
@@ -151,20 +153,20 @@ impl Place {
 /// Copy bytes between two pages, neither range crossing a page boundary (`GNTTABOP_copy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
-    /// Where from.
+    /// The source.
     pub src: Place,
-    /// Where to.
+    /// The destination.
     pub dst: Place,
     /// Offset in the source page, bytes.
     pub src_offset: u16,
     /// Offset in the destination page, bytes.
     pub dst_offset: u16,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u16,
 }
 
 impl Copy {
-    /// As words 0 … 2.
+    /// Encodes it as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -174,7 +176,7 @@ impl Copy {
         ]
     }
 
-    /// From words 0 … 2.
+    /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
         Self {
@@ -190,18 +192,18 @@ impl Copy {
 /// Map a granted page into the caller's window (`GNTTABOP_map_grant_ref`). The slot is the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Map {
-    /// Who granted it.
+    /// The granting domain.
     pub domain: DomId,
     /// The reference.
     pub gref: GrantRef,
-    /// Where it shall appear; must be free.
+    /// The slot, which must be free.
     pub slot: Slot,
-    /// Read-only, whatever the grant permits.
+    /// Map read-only, even if the grant permits writing.
     pub readonly: bool,
 }
 
 impl Map {
-    /// As words 0 … 2.
+    /// Encodes it as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -211,7 +213,7 @@ impl Map {
         ]
     }
 
-    /// From words 0 … 2.
+    /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
         Self {
@@ -223,19 +225,18 @@ impl Map {
     }
 }
 
-/// Take a page out of the caller's window again (`GNTTABOP_unmap_grant_ref`): word 0 is the slot.
+/// Unmap a page from the caller's window (`GNTTABOP_unmap_grant_ref`): word 0 is the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unmap {
-    /// Which.
+    /// The slot.
     pub slot: Slot,
 }
 
-/// Give a page away and get one for it (`GNTTABOP_transfer`): the page at a slot of the caller's
-/// appears where the granter accepts one, and the page that was there, zeroed, at the caller's
-/// slot.
+/// Exchange two pages (`GNTTABOP_transfer`): the page at a slot of the caller appears where the
+/// granter accepts one, and the page from there, zeroed, at the caller's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The exchange that both slots are of.
+    /// The exchange that both slots belong to.
     pub exchange: Handle,
     /// The caller's slot.
     pub slot: Slot,
@@ -244,7 +245,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// As words 0 … 2.
+    /// Encodes it as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -254,7 +255,7 @@ impl Transfer {
         ]
     }
 
-    /// From words 0 … 2.
+    /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
         Self {

@@ -1,12 +1,12 @@
 //! Connections: the states of xenbus (public/io/xenbus.h) and the size of a record.
 //!
 //! Each end of a connection owns one record: a state, which the monitor checks, and a body, which
-//! it only passes on (the crate `vif` says what a network interface writes there).
+//! it only passes on (crate `vif` defines the body of a network interface).
 
 /// Bytes of a record's body.
 pub const RECORD_BYTES: usize = 256;
 
-/// Which end of a connection a domain is.
+/// A domain's end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "json",
@@ -15,13 +15,13 @@ pub const RECORD_BYTES: usize = 256;
 )]
 #[repr(u8)]
 pub enum Role {
-    /// The end that serves: the driver domain's.
+    /// The end that serves: the driver domain.
     Backend = 0,
-    /// The end that is served: the guest's.
+    /// The end that is served: the guest.
     Frontend = 1,
 }
 
-/// Where one end stands (values as in Xen).
+/// The state of one end (values as in Xen).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
     feature = "json",
@@ -30,24 +30,24 @@ pub enum Role {
 )]
 #[repr(u8)]
 pub enum XenbusState {
-    /// No end, or one whose domain has died and been cleared away.
+    /// The end does not exist, or its domain has died and been torn down.
     Unknown = 0,
-    /// The start: nothing was written yet.
+    /// The start: no record has been written.
     Initialising = 1,
-    /// Early initialisation is done; waits for the other end's record.
+    /// Early initialisation is done; the end waits for the other end's record.
     InitWait = 2,
-    /// The record is written; waits for the other end to connect.
+    /// The record is written; the end waits for the other end to connect.
     Initialised = 3,
     /// Frames flow.
     Connected = 4,
-    /// On the way down: no new work, what is in flight drains.
+    /// Closing: no new work; work in flight drains.
     Closing = 5,
-    /// Down. The way back is [`XenbusState::Initialising`].
+    /// Closed. The next state is [`XenbusState::Initialising`].
     Closed = 6,
 }
 
 impl XenbusState {
-    /// The state of a value from the wire.
+    /// Decodes a value from the wire.
     #[must_use]
     pub const fn from_wire(value: u64) -> Option<Self> {
         Some(match value {
@@ -62,9 +62,9 @@ impl XenbusState {
         })
     }
 
-    /// Whether an end may go from `self` to `next`: forwards through the hand-shake, to closing
-    /// and closed from anywhere, and from closed back to the start. Writing the same state again
-    /// (with a new body) is allowed before [`XenbusState::Connected`].
+    /// Returns whether an end may change from `self` to `next`: forwards through the handshake, to
+    /// closing and closed from any state, and from closed back to the start. Writing the same state
+    /// again (with a new body) is allowed before [`XenbusState::Connected`].
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         use XenbusState as S;

@@ -1,35 +1,35 @@
 //! The new grant mechanism (Ram, "Efficient Virtualization of Network I/O", chapter 4): a grant
-//! table that lies with the *user* of the grants, so that using one takes no hypercall.
+//! table in the address space of the *user* of the grants, so that a use takes no hypercall.
 //!
-//! The granter asks the monitor for a table ([`crate::hypercall::Kind::TableCreate`]) and passes
-//! its [`crate::Handle`] on; the user binds it ([`crate::hypercall::Kind::TableBind`]) to a range
-//! of its window. From then on entry `n` of the table is the page at slot `first + n`.
+//! The granter creates a table ([`crate::hypercall::Kind::TableCreate`]) and passes its
+//! [`crate::Handle`] on; the user binds it ([`crate::hypercall::Kind::TableBind`]) to a range of
+//! its window. From then on, entry `n` of the table is the page at slot `first + n`.
 //!
 //! ```text
 //!   the sub-tables, one after the other, in whole pages          granter  monitor  user
 //!   translation   entries × u64   state, read-only, generation,     –       rw      r
 //!                                 frame of the granter
 //!                 … last u64      announcements of revocations      –       rw      r
-//!   status        entries × u32   uses under way                    –       r       rw
+//!   status        entries × u32   current uses                      –       r       rw
 //! ```
 //!
 //! A translation entry:
 //!
 //! ```text
-//!   bits  0 …  1   state: 0 invalid, 1 valid, 2 revoking (no new use; those there are drain)
+//!   bits  0 …  1   state: 0 invalid, 1 valid, 2 revoking (no new use; current uses drain)
 //!   bit   2        read-only
-//!   bits 20 … 31   generation, 1 … 4095: as in the references to it
+//!   bits 20 … 31   generation, 1 … 4095, as in references to the entry
 //!   bits 32 … 51   the granter's frame
 //! ```
 //!
-//! How a use and a revocation meet: `specs/grants.md`, clauses N-7 to N-12.
+//! Clauses N-7 to N-12 of `specs/grants.md` define how a use and a revocation interact.
 
 use crate::ids::GrantRef;
 use crate::layout::PAGE;
 
-/// Entries that a table may have.
+/// The largest number of entries of a table.
 pub const ENTRIES_MAX: u32 = 1 << GrantRef::INDEX_BITS;
-/// The last generation; the one after it is 1. Generation 0 is the classic table's.
+/// The last generation, which 1 follows. Generation 0 is that of the classic table.
 pub const GENERATION_MAX: u32 = (1 << (32 - GrantRef::INDEX_BITS)) - 1;
 
 /// Bytes of the translation sub-table, in whole pages.
@@ -38,7 +38,7 @@ pub const fn translation_bytes(entries: u32) -> usize {
     (entries as usize * 8 + 8).next_multiple_of(PAGE)
 }
 
-/// Where in the translation sub-table the count of announcements is: its last word.
+/// Returns the offset of the announcement count in the translation sub-table: its last word.
 #[must_use]
 pub const fn announcements_at(entries: u32) -> usize {
     translation_bytes(entries) - 8
@@ -67,10 +67,10 @@ impl Translation {
     const REVOKING: u64 = 2;
     pub(crate) const STATE: u64 = 3;
     pub(crate) const READONLY: u64 = 1 << 2;
-    /// The generation's bits, of an entry and of a reference alike.
+    /// The bits of the generation, in an entry and in a reference alike.
     pub(crate) const GENERATION: u64 = (GENERATION_MAX as u64) << GrantRef::INDEX_BITS;
 
-    /// A valid entry.
+    /// Returns a valid entry.
     #[must_use]
     pub const fn valid(frame: u32, generation: u32, readonly: bool) -> Self {
         let readonly = if readonly { Self::READONLY } else { 0 };
@@ -78,29 +78,28 @@ impl Translation {
         Self((frame as u64) << 32 | generation | readonly | Self::VALID)
     }
 
-    /// The same entry while it is being revoked.
+    /// Returns the same entry while its grant is being revoked.
     #[must_use]
     pub const fn revoking(self) -> Self {
         Self(self.0 & !Self::STATE | Self::REVOKING)
     }
 }
 
-/// What becomes of a grant that is in use when it is to be revoked.
+/// How to revoke a grant that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Revocation {
-    /// It stays: [`crate::GrantStatus::Again`].
+    /// Refuse: the operation fails with [`crate::GrantStatus::Again`].
     Refuse = 0,
-    /// No new use of it begins; [`crate::GrantStatus::Again`] until those that there are have
-    /// ended.
+    /// Prevent new uses; [`crate::GrantStatus::Again`] until the current uses have ended.
     Drain = 1,
-    /// It is revoked all the same: the page leaves the user's window, and the granter's frame is
-    /// exchanged for another one, out of the user's collateral.
+    /// Revoke the grant anyway: the monitor unmaps the page from the user's window and exchanges
+    /// the granter's frame for another one, at the cost of the user's collateral.
     Force = 2,
 }
 
 impl Revocation {
-    /// The value of a word from the wire; what is unknown refuses.
+    /// Decodes a word from the wire; an unknown value means `Refuse`.
     #[must_use]
     pub const fn from_wire(word: u64) -> Self {
         match word {
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_permits_its_own_generation_alone() {
+    fn an_entry_permits_only_its_own_generation() {
         let entry = Translation::valid(0xf_ffff, 7, true);
         assert_eq!(entry.0, 0x000f_ffff_0070_0005);
         let gref = GrantRef::new(0xf_ffff, 7);
@@ -138,7 +137,7 @@ mod tests {
             (translation_bytes(512), status_bytes(1025)),
             (2 * PAGE, 2 * PAGE)
         );
-        assert_eq!(announcements_at(511), PAGE - 8, "behind the last entry");
+        assert_eq!(announcements_at(511), PAGE - 8, "after the last entry");
         assert_eq!(table_slots(1023), 3);
         assert_eq!(table_slots(ENTRIES_MAX), 3073);
     }

@@ -1,4 +1,4 @@
-//! Arrays of counters with one place per variant of an enum with names.
+//! Arrays of counters with one counter per variant of a named enum.
 
 use crate::names::Named;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::ops::AddAssign;
 pub struct Counts<E, const N: usize>([u64; N], PhantomData<E>);
 
 impl<E: Named, const N: usize> Counts<E, N> {
-    /// Every counter at 0.
+    /// Creates counters with value 0.
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(E::ALL.len() == N, "a counter for each variant") };
@@ -30,20 +30,20 @@ impl<E: Named, const N: usize> Counts<E, N> {
         }
     }
 
-    /// How many were counted for this variant.
+    /// Returns the count of this variant.
     #[must_use]
     #[inline]
     pub fn get(&self, of: E) -> u64 {
         self.0.get(of.index()).copied().unwrap_or(0)
     }
 
-    /// How many were counted in all.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Every variant with its count, zeros too.
+    /// Returns every variant with its count, including zeros.
     pub fn iter(&self) -> impl Iterator<Item = (E, u64)> + '_ {
         E::ALL.iter().copied().zip(self.0)
     }
@@ -72,7 +72,7 @@ impl<E, const N: usize> PartialEq for Counts<E, N> {
 impl<E, const N: usize> Eq for Counts<E, N> {}
 
 impl<E: Named, const N: usize> fmt::Debug for Counts<E, N> {
-    /// The counters that are not 0, by name.
+    /// Lists the counters that are not 0, by name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = self.iter().filter(|(_, n)| *n != 0);
         f.debug_map()
@@ -91,7 +91,7 @@ impl<E, const N: usize> AddAssign for Counts<E, N> {
 
 #[cfg(feature = "json")]
 impl<E: Named, const N: usize> serde::Serialize for Counts<E, N> {
-    /// As a map from name to count, zeros too.
+    /// Serializes the counts as a map by name, including zeros.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;
         let mut map = serializer.serialize_map(Some(N))?;
@@ -108,7 +108,7 @@ mod tests {
     use crate::names::named_enum;
 
     named_enum! {
-        /// Where it hurts.
+        /// Limbs.
         enum Limb: usize {
             /// An arm.
             Arm = "arm",

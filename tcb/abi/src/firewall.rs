@@ -1,68 +1,69 @@
-//! Firewall rules of a queue for a single guest, as the monitor is told: it compiles them into what
-//! the kernel asks about a frame before it writes the frame anywhere. What they mean is the
-//! bridge's to say (`specs/bridge.md`, BR-18 and BR-20).
+//! Firewall rules of a dedicated queue, in the form that the monitor receives: it compiles them
+//! into a program that the kernel runs on a frame before it writes the frame anywhere. The bridge
+//! defines their meaning (`specs/bridge.md`, BR-18 and BR-20).
 
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// What a frame has to pass, both lists. Rules are numbered through, those of `from_wire` first.
+/// Two lists, both of which a frame must pass. Rules are numbered consecutively, those of
+/// `from_wire` first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// Rules of the wire: the first that fits decides, what none fits passes.
+    /// Rules of the wire: the first match decides; a frame without a match passes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub from_wire: Vec<Rule>,
-    /// The same of the guest's interface.
+    /// Rules of the guest's interface, with the same semantics.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to_guest: Vec<Rule>,
 }
 
 impl Rules {
-    /// Whether there is none.
+    /// Returns whether both lists are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many there are.
+    /// Returns the number of rules.
     #[must_use]
     pub fn len(&self) -> usize {
         self.from_wire.len() + self.to_guest.len()
     }
 }
 
-/// One rule. It fits what has everything that it asks for; the default denies everything.
+/// One rule. It matches frames that meet all its conditions; the default denies everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Whether what fits passes; otherwise it is dropped.
+    /// Whether matching frames pass; otherwise they are dropped.
     pub allow: bool,
-    /// The EtherType behind VLAN tags.
+    /// The EtherType, after VLAN tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ethertype: Option<u16>,
-    /// The IP protocol, behind extension headers.
+    /// The IP protocol, after extension headers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<u8>,
-    /// Where a packet comes from.
+    /// The source address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Prefix>,
-    /// Where it goes.
+    /// The destination address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<Prefix>,
-    /// The port that it comes from: the first and the last that fit.
+    /// The range of source ports, inclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ports: Option<(u16, u16)>,
-    /// The port that it goes to.
+    /// The range of destination ports, inclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination_ports: Option<(u16, u16)>,
 }
 
-/// The addresses that begin with the same bits.
+/// All addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prefix {
-    /// One of them.
+    /// One of the addresses.
     pub address: IpAddr,
-    /// How many bits.
+    /// The number of equal bits.
     pub bits: u8,
 }

@@ -1,13 +1,13 @@
 //! The status of a grant operation.
 
-/// How one grant operation ended: Xen's `GNTST_*` values (public/grant_table.h).
+/// The result of one grant operation: Xen's `GNTST_*` values (public/grant_table.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i16)]
 pub enum GrantStatus {
     /// Done.
     Okay = 0,
-    /// Something else went wrong. Also what every operation starts as, so that one which was
-    /// never carried out cannot read as done (XSA-500).
+    /// Another error. It is also the initial status of every operation, so that an operation that
+    /// was never executed cannot read as done (XSA-500).
     GeneralError = -1,
     /// No such domain.
     BadDomain = -2,
@@ -17,7 +17,7 @@ pub enum GrantStatus {
     BadHandle = -4,
     /// No such window slot, or it is in use.
     BadSlot = -5,
-    /// No room to keep track of the mapping.
+    /// No room to record the mapping.
     NoSpace = -7,
     /// The grant does not permit this.
     PermissionDenied = -8,
@@ -27,6 +27,6 @@ pub enum GrantStatus {
     BadCopyArg = -10,
     /// The frame does not exist.
     AddressTooBig = -11,
-    /// In use just now; try again.
+    /// In use; try again.
     Again = -12,
 }

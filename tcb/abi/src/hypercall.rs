@@ -3,19 +3,20 @@
 //! The call page lies at [`crate::layout::info::CALL`]. Its first 64 bytes are the header:
 //!
 //! ```text
-//! offset  type  who writes  meaning
-//!      0  u32   domain      REQUEST: number of the newest call; FUTEX_WAKE after it
-//!      4  u32   monitor     DONE: number of the newest call that is answered; FUTEX_WAKE after it
+//! offset  type  written by  meaning
+//!      0  u32   domain      REQUEST: number of the newest call; followed by FUTEX_WAKE
+//!      4  u32   monitor     DONE: number of the newest answered call; then FUTEX_WAKE
 //!      8  u32   domain      KIND of the call ([`Kind`])
 //!     12  u32   domain      COUNT of operations, at most [`OPS_MAX`]
 //!     16  i32   monitor     RESULT of the call as a whole: 0, or a negative errno
 //! ```
 //!
-//! From offset 64 on lie the operations, six u64 words each; word 5 is the operation's own status
-//! (an i64, [`crate::GrantStatus`]), written by the monitor. A call as a whole fails only if its
-//! kind or count is nonsense: then no operation was looked at.
+//! The operations follow from offset 64 on, six u64 words each; word 5 is the operation's own
+//! status (an i64, [`crate::GrantStatus`]), written by the monitor. A call as a whole fails only if
+//! its kind or count is invalid: then no operation has been read.
 //!
-//! One thread of a domain makes calls. The monitor reads each operation once into its own memory.
+//! A single thread of a domain makes calls. The monitor reads each operation once into private
+//! memory.
 
 use crate::counted::Revocation;
 use crate::ids::{ConnId, DomId, GrantRef, Handle, Slot};
@@ -33,61 +34,69 @@ pub const COUNT: usize = 12;
 pub const RESULT: usize = 16;
 /// Offset of the first operation.
 pub const OPS: usize = 64;
-/// Words of an operation.
+/// Words per operation.
 pub const OP_WORDS: usize = 6;
 /// The word of an operation that holds its status.
 pub const STATUS_WORD: usize = 5;
-/// Operations of a call.
+/// The largest number of operations of a call.
 pub const OPS_MAX: usize = (layout::info::CALL_PAGES * layout::PAGE - OPS) / (OP_WORDS * 8);
 
-/// What all operations of a call do.
+/// The kind of a call, which applies to all its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
     /// Copy bytes between pages: see [`Kind::is_other`].
     GrantCopy = 1,
-    /// Map granted pages by themselves: see [`Kind::is_other`].
+    /// Map granted pages individually: see [`Kind::is_other`].
     GrantMap = 2,
     /// Unmap them: see [`Kind::is_other`].
     GrantUnmap = 3,
     /// One operation: word 0 the connection, word 1 the new state; the record's body (256 bytes)
     /// follows in the words of the next operations.
     ConnectSet = 4,
-    /// One operation: word 0 the connection. The answer: word 1 the other end's domain, word 2
-    /// own role, word 3 own state, word 4 the other end's state; the body of the other end's
-    /// record follows in the words of the next operations. `-ENOENT` past the last connection.
+    /// One operation: word 0 the connection. Results: word 1 the other end's domain, word 2 own
+    /// role, word 3 own state, word 4 the other end's state; the body of the other end's record
+    /// follows in the words of the next operations. `-ENOENT` past the last connection.
     ConnectGet = 5,
-    /// The domain has started; no operations.
+    /// Report that the domain has started; no operations.
     Ready = 6,
-    /// The granter's half of a table of the new mechanism. One operation: word 0 the user's
-    /// domain, word 1 the table's entries. The answer: word 1 the [`crate::Handle`].
+    /// Create the granter's half of a table of counted grants. One operation: word 0 the user's
+    /// domain, word 1 the table's entries. Result: word 1 the [`crate::Handle`].
     TableCreate = 7,
-    /// The user's half. One operation: [`Bind`].
+    /// Bind the user's half. One operation: [`Bind`].
     TableBind = 8,
-    /// One end's farewell to a table. One operation: word 0 the handle.
+    /// End the caller's half of a table. One operation: word 0 the handle.
     TableEnd = 9,
-    /// [`Create`] operations. The answer: word 3 the reference.
+    /// Grant pages: [`Create`] operations. Result: word 3 the reference.
     GrantCreate = 10,
-    /// [`Revoke`] operations.
+    /// Revoke grants: [`Revoke`] operations.
     GrantRevoke = 11,
-    /// The granter's half of an exchange: pages that change hands, all zero at first. One
-    /// operation: word 0 the connection, word 1 pages of each end, word 2 the slot that the
-    /// caller's appear from on, in free slots. The answer: word 1 the [`crate::Handle`]. The other
-    /// half is a [`Kind::TableBind`] (no sub-tables), the end a [`Kind::TableEnd`]. See
-    /// [`Kind::is_other`].
+    /// Create the granter's half of an exchange: pages that change hands, all zero at first. One
+    /// operation: word 0 the connection, word 1 the number of pages of each end, word 2 the first
+    /// slot for the caller's pages, which must be free. Result: word 1 the [`crate::Handle`].
+    /// [`Kind::TableBind`] (without sub-tables) binds the other half, and [`Kind::TableEnd`] ends
+    /// one. See [`Kind::is_other`].
     ExchangeCreate = 12,
-    /// Give pages of an exchange away: see [`Kind::is_other`].
+    /// Exchange pages: see [`Kind::is_other`].
     GrantTransfer = 13,
-    /// Tell devices of the domain's own something. Each operation: word 0 the device's number,
-    /// words 1 and 2 what the device understands ([`TapControl`]). The answer: word 3.
+    /// Pass control words to the domain's own devices. Each operation: word 0 the device's number,
+    /// words 1 and 2 the device's command ([`TapControl`]). Result: word 3.
     DeviceControl = 16,
-    /// The domain has done with a device of its own for good, and has closed its descriptor of it.
-    /// One operation: word 0 the device's number. `-EBUSY`: it has the descriptor still.
+    /// End one of the domain's own devices permanently, after closing its descriptor. One
+    /// operation: word 0 the device's number. `-EBUSY`: the descriptor is still open.
     DeviceEnd = 17,
+    /// Map a memory file whose descriptor the domain received. One operation: [`ForeignMap`]. The
+    /// status is an errno: `-EBADF`, no such descriptor; `-EINVAL`, not a memory file, or not
+    /// aligned to its page size; `-EEXIST`, the range is in use; `-ENOSPC`, beyond the domain's
+    /// limits.
+    ForeignMap = 18,
+    /// Unmap a memory file. One operation: word 0 the page of [`layout::FOREIGN`] where it is
+    /// mapped. `-ENOENT`: nothing is mapped there.
+    ForeignUnmap = 19,
 }
 
 impl Kind {
-    /// The kind of a value from the wire.
+    /// Decodes a value from the wire.
     #[must_use]
     pub const fn from_wire(value: u32) -> Option<Self> {
         Some(match value {
@@ -106,11 +115,13 @@ impl Kind {
             13 => Self::GrantTransfer,
             16 => Self::DeviceControl,
             17 => Self::DeviceEnd,
+            18 => Self::ForeignMap,
+            19 => Self::ForeignUnmap,
             _ => return None,
         })
     }
 
-    /// Whether only a monitor for comparisons serves it: `EINVAL` otherwise.
+    /// Returns whether only a monitor for comparisons serves this kind; others return `EINVAL`.
     #[must_use]
     pub const fn is_other(self) -> bool {
         matches!(
@@ -124,26 +135,26 @@ impl Kind {
     }
 }
 
-/// The word of an operation that holds its answer, where there is one.
+/// The word of an operation that holds its result, if it has one.
 pub const ANSWER_WORD: usize = 3;
 
-/// Bind a table of the new mechanism to the caller's window. Both ranges of slots must be free.
+/// Bind a table of counted grants to the caller's window. Both ranges of slots must be free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Who made the table.
+    /// The domain that created the table.
     pub granter: DomId,
     /// The table.
     pub table: Handle,
-    /// Where entry 0's page appears; entry `n`'s at slot `first + n`.
+    /// The slot of entry 0's page; entry `n` is at slot `first + n`.
     pub first: Slot,
-    /// Where the sub-tables appear: [`crate::counted::table_slots`] slots.
+    /// The first slot of the sub-tables: [`crate::counted::table_slots`] slots.
     pub tables: Slot,
-    /// Entries that the caller counts on: refused if the table has another number.
+    /// The number of entries that the caller expects; the monitor rejects any other number.
     pub entries: u32,
 }
 
 impl Bind {
-    /// From words 0 … 2.
+    /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
         Self {
@@ -156,21 +167,21 @@ impl Bind {
     }
 }
 
-/// Grant a page of the caller's by an entry of a table that it made (`GRANT_map` of the thesis).
+/// Grant a page of the caller by an entry of its table (`GRANT_map` of the thesis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create {
     /// The table.
     pub table: Handle,
-    /// Which entry; must grant nothing.
+    /// The entry's index; it must grant nothing.
     pub index: u32,
     /// The caller's frame.
     pub frame: u32,
-    /// Not to be written.
+    /// Whether the user may only read.
     pub readonly: bool,
 }
 
 impl Create {
-    /// From words 0 … 2.
+    /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
         Self {
@@ -182,19 +193,19 @@ impl Create {
     }
 }
 
-/// Revoke a grant of a table that the caller made (`GRANT_unmap` of the thesis).
+/// Revoke a grant of the caller's table (`GRANT_unmap` of the thesis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revoke {
     /// The table.
     pub table: Handle,
-    /// Which grant.
+    /// The grant.
     pub gref: GrantRef,
-    /// What to do if it is in use.
+    /// The treatment of a grant that is in use.
     pub how: Revocation,
 }
 
 impl Revoke {
-    /// From words 0 … 2.
+    /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
         Self {
@@ -205,16 +216,42 @@ impl Revoke {
     }
 }
 
-/// The "attach" call: a domain asks for a descriptor. It is a system call
-/// (`getppid(ATTACH_MAGIC, kind, index)`) that the domain's filter hands to the monitor, which
-/// answers with a descriptor placed in the caller's table, or with an errno.
+/// Map a memory file, for reading and writing, into the range at [`layout::FOREIGN`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignMap {
+    /// The number of the file's descriptor in the caller's table.
+    pub number: u32,
+    /// The page of the range where the file is mapped.
+    pub page: u32,
+    /// Where the mapping begins in the file, bytes.
+    pub offset: u64,
+    /// Its length, bytes. It may end past the end of the file: an access there faults.
+    pub bytes: u64,
+}
+
+impl ForeignMap {
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            number: (words[0] >> 32) as u32,
+            page: words[0] as u32,
+            offset: words[1],
+            bytes: words[2],
+        }
+    }
+}
+
+/// The attach call: a domain requests a descriptor. It is a system call (`getppid(ATTACH_MAGIC,
+/// kind, index)`) that the domain's filter passes to the monitor, which puts a descriptor into the
+/// caller's table or returns an errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// Device `n` of the domain; it appears at [`crate::layout::fd::DEVICE`] + n and in the epoll
-    /// set.
+    /// Device `n` of the domain. Its descriptor becomes [`crate::layout::fd::DEVICE`] + n and joins
+    /// the epoll set.
     Device(u32),
-    /// The doorbell of a connection's other end; it appears at [`crate::layout::fd::DOORBELL`] +
-    /// n.
+    /// The doorbell of a connection's other end. Its descriptor becomes
+    /// [`crate::layout::fd::DOORBELL`] + n.
     Doorbell(ConnId),
 }
 
@@ -222,7 +259,7 @@ pub enum Attach {
 pub const ATTACH_MAGIC: u64 = 0x6772_616e_7477_6179;
 
 impl Attach {
-    /// From arguments 1 and 2.
+    /// Decodes arguments 1 and 2.
     #[must_use]
     pub const fn decode(args: [u64; 2]) -> Option<Self> {
         let index = args[1];
@@ -237,18 +274,20 @@ impl Attach {
     }
 }
 
-/// What a TAP with queues can be told.
+/// Control calls of a TAP with dedicated queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TapControl {
-    /// Lead frames to a MAC to a queue; none: to the shared one. Answered with a point in time,
-    /// as [`TapControl::Settled`] counts it.
+    /// Steer frames for a MAC to a queue, or to the shared queue if `None`. Result: the point of
+    /// the change, for comparison with [`TapControl::Settled`].
     Steer {
-        /// The MAC; [`EVERY_MAC`](crate::machine::EVERY_MAC) to the shared queue: all MACs.
+        /// The MAC. [`EVERY_MAC`](crate::machine::EVERY_MAC), steered to the shared queue, stands
+        /// for all MACs.
         mac: [u8; 6],
         /// The queue's number.
         queue: Option<u32>,
     },
-    /// Up to which point no frame is on its way any more that chose its queue before.
+    /// Return the newest effective point: no frame that chose its queue before that change is still
+    /// in flight.
     Settled,
 }
 
@@ -257,7 +296,7 @@ impl TapControl {
     pub(crate) const SETTLED: u64 = 2 << 56;
     pub(crate) const SHARED: u64 = u64::MAX;
 
-    /// From words 1 and 2.
+    /// Decodes words 1 and 2.
     #[must_use]
     pub const fn decode(words: [u64; 2]) -> Option<Self> {
         let [kind, zero, a, b, c, d, e, f] = words[0].to_be_bytes();

@@ -1,4 +1,4 @@
-//! Identifiers. Each is a type of its own, so that a window slot is never taken for a page frame.
+//! Identifiers. Each has a separate type, so that a window slot is never taken for a page frame.
 
 use std::fmt;
 
@@ -22,13 +22,13 @@ macro_rules! id {
 }
 
 id! {
-    /// A domain. Never reused while the monitor lives.
+    /// A domain. An id is reused only once nothing in the monitor names it.
     DomId(u16)
 }
 id! {
     /// A grant reference as it travels through a ring: an index into the granting domain's table
-    /// (low 20 bits) and, for grants of the new mechanism, its generation (high 12 bits; 0 in the
-    /// classic table).
+    /// (low 20 bits) and, for counted grants, the generation (high 12 bits; 0 in the classic
+    /// table).
     GrantRef(u32)
 }
 id! {
@@ -36,19 +36,19 @@ id! {
     Slot(u32)
 }
 id! {
-    /// A connection as one of its two ends counts it: 0, 1, 2 … in the order of creation.
+    /// A connection, by its number at one of its two ends.
     ConnId(u32)
 }
 
 id! {
-    /// A table of the new grant mechanism ([`crate::counted`]). Never reused while the monitor
-    /// lives; 0 is none.
+    /// A table of counted grants ([`crate::counted`]) or an exchange. Never reused while the
+    /// monitor lives; 0 is invalid.
     Handle(u32)
 }
 
 impl Handle {
-    /// The number under which an address space knows the table's memory. Domains' own are below;
-    /// the next one is the table's too.
+    /// Returns the number of the table's memory in an address space. Domains' own memories have
+    /// lower numbers; the next number belongs to the table, too.
     #[must_use]
     pub const fn memory(self) -> u32 {
         const BASE: u32 = 1 << 16;
@@ -60,19 +60,19 @@ impl GrantRef {
     /// Bits of a reference that index the table.
     pub const INDEX_BITS: u32 = 20;
 
-    /// The reference to entry `index` of generation `generation`; excess bits are cut off.
+    /// Creates a reference to entry `index` of generation `generation`; excess bits are cut off.
     #[must_use]
     pub const fn new(index: u32, generation: u32) -> Self {
         Self(generation << Self::INDEX_BITS | index & ((1 << Self::INDEX_BITS) - 1))
     }
 
-    /// Which entry of the table is meant.
+    /// Returns the index of the entry.
     #[must_use]
     pub const fn index(self) -> u32 {
         self.0 & ((1 << Self::INDEX_BITS) - 1)
     }
 
-    /// The generation of the entry that the reference was made for.
+    /// Returns the generation of the entry that the reference was created for.
     #[must_use]
     pub const fn generation(self) -> u32 {
         self.0 >> Self::INDEX_BITS

@@ -1,19 +1,19 @@
-//! The system's journal, as far as a program's standard error is one: how it knows, and how a line
-//! says there how much it matters (sd-daemon(3), systemd.exec(5)).
+//! Detects whether a program's standard error is the system's journal, and defines the severity of
+//! a line (sd-daemon(3), systemd.exec(5)).
 
-/// How much a line matters.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// What was asked for was not done.
+    /// A request failed.
     Error,
-    /// Something went wrong, and was seen to.
+    /// A failure that was handled.
     Warning,
-    /// Something happened.
+    /// An event.
     Info,
 }
 
 impl Level {
-    /// It as a word.
+    /// Returns the severity as a word.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -23,7 +23,7 @@ impl Level {
         }
     }
 
-    /// What a line begins with in the journal.
+    /// Returns the prefix of a line in the journal.
     #[must_use]
     pub const fn prefix(self) -> &'static str {
         match self {
@@ -34,8 +34,9 @@ impl Level {
     }
 }
 
-/// Whether the value of [`JOURNAL_VAR`](crate::core::JOURNAL_VAR) names the file of this device and
-/// inode: one who was started with another standard error has the variable all the same.
+/// Returns whether the value of [`JOURNAL_VAR`](crate::core::JOURNAL_VAR) names the file with this
+/// device and inode. The variable alone proves nothing: a program started with another standard
+/// error inherits it.
 #[must_use]
 pub fn names(value: &str, device: u64, inode: u64) -> bool {
     let (of_device, of_inode) = value.split_once(':').unwrap_or_default();

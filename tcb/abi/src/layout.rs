@@ -1,17 +1,18 @@
-//! The address map of a domain. The monitor lays it out before the domain's first instruction;
-//! no range is ever used for anything else, so an address inside one never becomes a Rust object.
+//! The address map of a domain. The monitor lays it out before the domain's first instruction. No
+//! range is ever used for anything else, so an address inside one never becomes a Rust object.
 //!
 //! ```text
 //! 0x5d00_0000_0000  INFO     start info, shared words, call page, grant table, config
 //! 0x5d80_0000_0000  MAILBOX  requests to the domain, and its replies
 //! 0x5e00_0000_0000  FRAMES   the domain's own page frames (what it may grant)
 //! 0x5f00_0000_0000  STUB     the agent's code and its argument pages (sealed, read-only here)
-//! 0x6000_0000_0000  WINDOW   where granted pages of others appear; only the agent maps here
+//! 0x6000_0000_0000  WINDOW   other domains' granted pages; only the agent maps here
+//! 0x7000_0000_0000  FOREIGN  memory files of a virtual machine; only the agent maps here
 //! ```
 //!
-//! INFO and FRAMES are shared with the core only. The domain may scribble over INFO at any time:
-//! the core copies what it reads out of it once and checks the copy. MAILBOX is shared with the
-//! manager, and the core does not look into it.
+//! INFO and FRAMES are shared with the core only. The domain may overwrite INFO at any time: the
+//! core copies each value out once and checks the copy. MAILBOX is shared with the manager, and the
+//! core does not read it.
 
 pub mod mailbox;
 
@@ -26,24 +27,32 @@ pub const MAILBOX: usize = 0x5d80_0000_0000;
 pub const FRAMES: usize = 0x5e00_0000_0000;
 /// Start of the agent's stub (one page) and of its argument pages.
 pub const STUB: usize = 0x5f00_0000_0000;
-/// Start of the grant window. 4 GiB aligned, so that a filter can check the high word alone.
+/// Start of the grant window. Aligned to 4 GiB, so that a filter can check the high word alone.
 pub const WINDOW: usize = 0x6000_0000_0000;
-/// Slots that a window may have at the most (the high word stays the same over all of them).
+/// Start of the range for foreign memory: files whose descriptors a shim domain received from the
+/// virtual machine monitor that it serves. Aligned to its length, so that a filter can check the
+/// high word alone.
+pub const FOREIGN: usize = 0x7000_0000_0000;
+/// Size of that range, in pages.
+pub const FOREIGN_PAGES: u32 = 1 << 30;
+/// The largest number of mappings of foreign memory of a domain.
+pub const FOREIGN_REGIONS_MAX: usize = 64;
+/// The largest number of slots of a window (all have the same high word).
 pub const WINDOW_SLOTS_MAX: u32 = 1 << 20;
-/// Frames that a domain may have at the most.
+/// The largest number of frames of a domain.
 pub const FRAMES_MAX: u32 = 1 << 20;
 
-/// Bytes of the largest entry of a ring that a device shows in a window.
+/// Size of the largest ring entry of a device in a window, in bytes.
 pub const RING_ENTRY_BYTES: usize = 16;
 
-/// Slots of the window that are kept for each such ring of `entries` entries, one of them for its
+/// Slots of the window that are reserved for each ring of `entries` entries, including one for its
 /// head.
 #[must_use]
 pub const fn ring_slots(entries: u32) -> u32 {
     1 + (entries * RING_ENTRY_BYTES as u32).div_ceil(PAGE as u32)
 }
 
-/// Offsets of words within INFO, in bytes. `START_*` are written by the monitor before the start.
+/// Offsets of words within INFO, in bytes. The monitor writes `START_*` before the domain starts.
 pub mod info {
     use crate::layout::PAGE;
 
@@ -63,40 +72,43 @@ pub mod info {
     pub const START_DEVICES: usize = 0x30;
     /// u64: the set of CPUs that the domain may run on, one bit each (CPUs 0 … 63).
     pub const START_CPUS: usize = 0x38;
-    /// u64: rate of the time stamp counter, Hz, so that domains need not measure it; 0: not known.
+    /// u64: rate of the time stamp counter in Hz, so that domains need not measure it; 0 if
+    /// unknown.
     pub const START_TSC_HZ: usize = 0x40;
-    /// u64: [`crate::version::VERSION`] of the monitor. This word stays where it is in every
-    /// version, as the magic does.
+    /// u64: [`crate::version::VERSION`] of the monitor. The offset of this word is the same in
+    /// every version, as is the magic's.
     pub const START_VERSION: usize = 0x48;
+    /// u64: pages of foreign memory that the domain may have mapped at a time; 0: none.
+    pub const START_FOREIGN_PAGES: usize = 0x50;
     /// "GRANTWAY" in ASCII, first letter in the lowest byte.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"GRANTWAY");
 
-    /// u32: what the monitor has to say, one bit per kind ([`PENDING_MAILBOX`] …); the domain
-    /// takes it by swapping 0 in.
+    /// u32: pending bits from the monitor, one per kind ([`PENDING_MAILBOX`] …); the domain takes
+    /// them by swapping in 0.
     pub const PENDING: usize = PAGE;
-    /// u32: 1 while the domain sleeps or is about to: the monitor then writes its eventfd.
+    /// u32: 1 while the domain sleeps or is about to; the monitor then writes its eventfd.
     pub const ARMED: usize = PAGE + 4;
     /// u32: the CPU that the domain ran on last.
     pub const CPU: usize = PAGE + 8;
-    /// u64: grows whenever the domain's main loop turns, asleep or not: see [`PENDING_PING`].
+    /// u64: grows with every turn of the domain's main loop, asleep or not: see [`PENDING_PING`].
     pub const HEARTBEAT: usize = PAGE + 16;
-    /// u64 words, one bit per connection: which ones [`PENDING_CONNECT`] is about. The domain takes
-    /// bits by clearing them.
+    /// u64 words, one bit per connection: the connections to which [`PENDING_CONNECT`] refers. The
+    /// domain clears the bits that it handles.
     pub const CHANGED: usize = PAGE + 192;
     const _: () = assert!(CHANGED + super::fd::CONNECTIONS_MAX as usize / 8 <= 2 * PAGE);
 
-    /// Where a connection's word lies in [`CHANGED`], and its bit there.
+    /// Returns the offset of a connection's word in [`CHANGED`], and its bit there.
     #[must_use]
     pub const fn changed(conn: u32) -> (usize, u64) {
         (CHANGED + (conn / 64 * 8) as usize, 1 << (conn % 64))
     }
 
-    /// Pending bit: a request waits in the mailbox, unless its number is the reply's.
+    /// Pending bit: the mailbox holds a request, unless the reply has the same number.
     pub const PENDING_MAILBOX: u32 = 1;
-    /// Pending bit: a connection was made or its other end wrote its record. [`CHANGED`] has had
-    /// its bit before.
+    /// Pending bit: a connection was added or its other end wrote its record. Its bit in
+    /// [`CHANGED`] is set before.
     pub const PENDING_CONNECT: u32 = 2;
-    /// Pending bit: show that you live by letting [`HEARTBEAT`] grow.
+    /// Pending bit: increment [`HEARTBEAT`] as a sign of life.
     pub const PENDING_PING: u32 = 4;
 
     /// The call page: see [`crate::hypercall`].
@@ -106,42 +118,42 @@ pub mod info {
     /// The grant table: entries of 8 bytes, see [`crate::classic::GrantEntry`].
     pub const GRANT_TABLE: usize = 4 * PAGE;
 
-    /// Bytes that a configuration may have.
+    /// The maximum size of a configuration in bytes.
     pub const CONFIG_MAX: usize = 16 << 20;
 
-    /// Where the domain's configuration begins, behind a grant table of `entries` entries: opaque
-    /// bytes (JSON) that the monitor passes on.
+    /// Returns the offset of the domain's configuration, after a grant table of `entries` entries:
+    /// bytes (JSON) that the monitor does not interpret.
     #[must_use]
     pub const fn config(entries: u32) -> usize {
         GRANT_TABLE + (entries as usize * 8).next_multiple_of(PAGE)
     }
 
-    /// Bytes of INFO with a grant table of `entries` entries and so much configuration, in whole
-    /// pages.
+    /// Returns the size of INFO in bytes with a grant table of `entries` entries and a
+    /// configuration of `config_bytes` bytes, in whole pages.
     #[must_use]
     pub const fn bytes(entries: u32, config_bytes: usize) -> usize {
         config(entries) + config_bytes.next_multiple_of(PAGE)
     }
 }
 
-/// Descriptor numbers that every domain starts with; 0, 1 and 2 are its standard streams
-/// (input empty, output and errors a pipe to the monitor).
+/// Descriptor numbers of every domain; 0, 1 and 2 are its standard streams (input is empty, output
+/// and errors are a pipe to the monitor).
 pub mod fd {
-    /// The domain's own eventfd, readable when somebody rang.
+    /// The domain's own eventfd, readable after a ring of its doorbell.
     pub const EVENT: i32 = 3;
-    /// An epoll set that the monitor fills: the eventfd with data [`EPOLL_EVENT`], by edges, and
-    /// every attached device with its number as data, by level.
+    /// An epoll set that the monitor fills: the eventfd with data [`EPOLL_EVENT`], edge-triggered,
+    /// and every attached device with its number as data, level-triggered.
     pub const EPOLL: i32 = 4;
     /// Data of the eventfd in the epoll set.
     pub const EPOLL_EVENT: u64 = u64::MAX;
-    /// Devices that were attached lie at this number plus their own.
+    /// The descriptor of attached device `n` is this number plus `n`.
     pub const DEVICE: i32 = 16;
-    /// The doorbell (eventfd) of connection `n`'s other end lies at this number plus `n`. The
-    /// filter lets a domain `write` to descriptors from here on, and nothing else: who could
-    /// `read` a doorbell could steal its owner's wake-ups.
+    /// The doorbell (eventfd) of connection `n`'s other end is this number plus `n`. The filter
+    /// lets a domain only `write` to descriptors from here on: a domain that could `read` a
+    /// doorbell could steal its owner's wake-ups.
     pub const DOORBELL: i32 = 512;
-    /// Devices that a domain may have.
+    /// The largest number of devices of a domain.
     pub const DEVICES_MAX: u32 = (DOORBELL - DEVICE) as u32;
-    /// Connections that a domain may have.
+    /// The largest number of connections of a domain.
     pub const CONNECTIONS_MAX: u32 = 1024;
 }

@@ -1,14 +1,14 @@
 //! Numbers and layouts that the monitor and its domains agree on.
 //!
-//! Nothing here touches memory or makes a system call: it is the vocabulary of the trusted base,
-//! shared by the monitor, by every domain and by the command line.
+//! The vocabulary of the trusted base, shared by the monitor, every domain and the command line.
+//! The crate neither touches memory nor makes system calls.
 
-mod asks;
 pub mod classic;
 pub mod connect;
 pub mod core;
 pub mod counted;
 pub mod counts;
+mod encode;
 #[cfg(feature = "json")]
 pub mod firewall;
 pub mod grant;

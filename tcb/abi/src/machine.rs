@@ -1,5 +1,5 @@
-//! What the monitor is told to build. The command line makes it from a validated configuration
-//! file and passes it as JSON on standard input.
+//! The description of a machine for the monitor. The command line derives it from a validated
+//! configuration file and passes it as JSON on standard input.
 
 use crate::firewall;
 use crate::reload::SourceFile;
@@ -19,66 +19,65 @@ pub struct Machine {
     pub domains: Vec<Domain>,
     /// Every connection between two of them.
     pub connections: Vec<Connection>,
-    /// What the manager has to know to attach guests while it runs; none: it stays as it is.
+    /// The manager's data for attaching guests at run time; unset: the machine is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<Live>,
-    /// Who may speak to the manager beside root and the user who has started it.
+    /// Rights to the control socket, besides those of root and the user who started the manager.
     #[serde(default)]
     pub access: Access,
 }
 
-/// Who may speak to the manager beside root and the user who has started it.
+/// Rights to the control socket, besides those of root and the user who started the manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Access {
-    /// Who may ask what there is, and change nothing.
+    /// The group that may query the machine, but not change it.
     pub look: Option<Group>,
-    /// Who may also change the machine, and end it.
+    /// The group that may also change the machine and end it.
     pub change: Option<Group>,
 }
 
-/// A group of users, as it was when the machine was described.
+/// A group of users, as of the time when the machine was described.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// Its id: users who act as it belong to it.
+    /// Its id. A client whose current group has this id is a member.
     pub id: u32,
-    /// The ids of users who belong to it whatever group they act as.
+    /// The ids of users who are members under any current group.
     pub members: Vec<u32>,
 }
 
-/// What it takes to attach guests to a machine that runs, and to detach some.
+/// Data for attaching guests to a running machine, and for detaching some.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Live {
-    /// The configuration files that the machine is built from: their texts.
+    /// The texts of the configuration files that the machine is built from.
     pub files: Vec<String>,
-    /// Slots of the window of each worker of the driver domain from here on are guests', but for
-    /// those at its end, which are kept for NICs that come.
+    /// The first window slot, in each worker of the driver domain, for guests. Slots at the end of
+    /// the window are reserved for NICs added later.
     pub first_slot: u32,
-    /// Guests that were attached since the start, by name, with the MACs that they were given.
+    /// Guests attached since the start, by name, with their assigned MACs.
     #[serde(default)]
     pub attached: BTreeMap<String, Setting>,
     /// Guests of the file that were detached.
     #[serde(default)]
     pub detached: BTreeSet<String>,
-    /// Guests of the file that were described otherwise since.
+    /// Guests of the file whose description changed since.
     #[serde(default)]
     pub changed: BTreeMap<String, Setting>,
-    /// All NICs, if they are not those of the files any more: sections `[[nic]]`, with the MACs
-    /// that they were given.
+    /// All NICs, if they differ from the files: `[[nic]]` sections with their assigned MACs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nics: Option<Vec<Setting>>,
-    /// Guests among those that were attached that the files of a later reload name: they are no
-    /// more than others of a file's.
+    /// Attached guests that the files of a later reload name: they are treated like other guests of
+    /// a file.
     #[serde(default)]
     pub of_files: BTreeSet<String>,
-    /// What the machine before has left of guests that were attached to it, as it was written.
+    /// The previous machine's record of the guests attached to it, unparsed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub left: String,
 }
 
-/// A value of a configuration, as it is written in TOML or in JSON.
+/// A value of a configuration, in TOML or in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Setting {
@@ -90,7 +89,7 @@ pub enum Setting {
     Real(f64),
     /// A text.
     Text(String),
-    /// Several.
+    /// A list.
     List(Vec<Setting>),
     /// A section: values under their keys.
     Section(BTreeMap<String, Setting>),
@@ -104,27 +103,31 @@ pub struct Domain {
     pub name: String,
     /// Its program.
     pub program: Program,
-    /// Page frames of its own.
+    /// The number of its page frames.
     pub frames: u32,
     /// Entries of its grant table.
     pub grant_entries: u32,
     /// Slots of its grant window.
     pub window_slots: u32,
-    /// Frames that others' forced revocations may cost it at a time: see
+    /// The largest number of frames that others' forced revocations may cost it at once: see
     /// [`crate::counted::Revocation::Force`].
     #[serde(default)]
     pub collateral: u32,
-    /// Its share of what all granters may cost the users of their grants, beside others' shares.
+    /// Its weight among the granters that share the machine-wide rate of revocations.
     #[serde(default = "one")]
     pub weight: u32,
-    /// Whether it is started again when it has ended: the longest pause before that, milliseconds.
+    /// The longest pause before the domain is restarted, in milliseconds; unset: it is not
+    /// restarted.
     #[serde(default)]
     pub restart_pause_ms: Option<u32>,
+    /// Pages of foreign memory that it may map at a time, if it serves a virtual machine.
+    #[serde(default)]
+    pub foreign_pages: u32,
     /// CPUs that it may run on; empty: all.
     pub cpus: Vec<usize>,
     /// Devices that it may attach, in order.
     pub devices: Vec<Device>,
-    /// Its configuration: opaque to the monitor.
+    /// Its configuration, which the monitor does not interpret.
     pub config: String,
 }
 
@@ -132,7 +135,7 @@ fn one() -> u32 {
     1
 }
 
-/// Something with descriptors that the monitor opens for a domain.
+/// A device with descriptors that the monitor opens for a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Device {
@@ -140,122 +143,145 @@ pub enum Device {
     Tap(Tap),
     /// The next queue of the TAP before it in the list.
     TapQueue,
-    /// The next shared queue ([`Tap::shares`]) of a TAP that is before it in the machine, this
-    /// domain's or another's.
+    /// The next shared queue ([`Tap::shares`]) of a TAP that precedes it in the machine, of this or
+    /// of another domain.
     TapShare {
         /// [`Tap::ifname`].
         ifname: String,
-        /// [`Tap::netns`], written alike.
+        /// [`Tap::netns`], in the same spelling.
         netns: Option<String>,
     },
     /// An AF_XDP socket on an interface of the kernel.
     Xdp(Xdp),
-    /// A queue of the AF_XDP interface before it in the list, for one guest alone.
+    /// A dedicated queue of the AF_XDP interface before it in the list.
     XdpQueue(XdpQueue),
-    /// A file that is only read.
+    /// A vhost-user socket of a virtual machine monitor.
+    #[serde(rename = "vhost-user")]
+    VhostUser(VhostUser),
+    /// A read-only file.
     Read(String),
-    /// A file that is only written; it must not exist.
+    /// A write-only file, which must not exist.
     Write(String),
-    /// None any more: a number that no other device has.
+    /// A removed device: its number is not reused.
     Nothing,
 }
 
-/// What netd is asked to open.
+/// A vhost-user socket of a virtual machine monitor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VhostUser {
+    /// Its path.
+    pub path: String,
+    /// Whether the virtual machine monitor listens there. netd then connects to it, and the domain
+    /// gets one end of a socket pair, where it sends the byte `C` to request a connection, and
+    /// receives the connection as a descriptor. Otherwise the domain gets the listening socket.
+    pub client: bool,
+    /// The owner of the listening socket: a name of `/etc/passwd`, or a number.
+    pub owner: Option<String>,
+    /// Its group: a name of `/etc/group`, or a number.
+    pub group: Option<String>,
+    /// Its mode.
+    pub mode: u32,
+}
+
+/// A request to netd to open a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Opening {
     /// The device.
     pub device: Device,
-    /// How many domains had it before: a file is written anew for each.
+    /// The number of domains that had the device before: each gets a new file.
     pub life: u64,
-    /// What netd notes for the next one: settings of the system that it has switched on.
+    /// netd's note for its successor: system settings that it has switched on.
     #[serde(default)]
     pub switched_on: Vec<String>,
-    /// The same: which network namespace a TAP was made in, by the device and inode of its file.
+    /// netd's note for its successor: the network namespace of a TAP, by device and inode of its
+    /// file.
     #[serde(default)]
     pub namespace: Option<[u64; 2]>,
-    /// The only namespace that it may be made in; none: whichever has the name.
+    /// The only namespace in which it may be created; unset: any with this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<NetnsPlace>,
 }
 
-/// What the name of a network namespace stands for: device and inode of its file, and since when:
-/// where the name is that of a process's, when that began (`/proc/PID/stat`).
+/// Identifies the namespace behind a name: device and inode of its file, and the start time of the
+/// process if the name is a process's (`/proc/PID/stat`), otherwise 0.
 pub type NetnsPlace = [u64; 3];
 
-/// What netd has to say of a device that it has opened.
+/// netd's notes on a device that it has opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenedNotes {
-    /// What the system could not provide, in words.
+    /// Features that the system lacks.
     pub lacks: Vec<String>,
     /// The network namespace of a TAP.
     pub place: Option<NetnsPlace>,
 }
 
-/// A TAP interface: created, configured, brought up, and handed over as a descriptor.
+/// A TAP interface: created, configured, brought up, and passed on as a descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tap {
     /// Interface name, at most 15 bytes.
     pub ifname: String,
-    /// Network namespace: a name under /run/netns or an absolute path; none: the monitor's own.
+    /// Network namespace: a name under /run/netns or an absolute path; unset: the monitor's own.
     pub netns: Option<String>,
-    /// The MAC that the kernel's end of the TAP has.
+    /// The MAC of the kernel's end of the TAP.
     pub mac: Option<[u8; 6]>,
     /// Addresses with prefix length, IPv4 or IPv6.
     pub addresses: Vec<String>,
-    /// Whether their networks may overlap an address or route that the namespace has already.
+    /// Whether their networks may overlap an existing address or route of the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_overlap: bool,
-    /// IPv6 settings of the interface; none: [`Ipv6::QUIET`].
+    /// IPv6 settings of the interface; unset: [`Ipv6::QUIET`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6>,
     /// Address of a default route, if any.
     pub gateway: Option<String>,
-    /// Routes beside that one, in this order.
+    /// Further routes, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
     /// Maximum transmission unit, bytes of IP.
     pub mtu: u32,
-    /// Whether packets carry a virtio-net header, and so offloads.
+    /// Whether packets carry a virtio-net header, which offloads require.
     pub vnet_header: bool,
-    /// Whether the kernel may hand over checksums to fill in (needs `vnet_header`).
+    /// Whether the kernel may pass packets with incomplete checksums (needs `vnet_header`).
     pub checksum: bool,
-    /// Whether the kernel may hand over TCP segments of up to 64 KB (needs `checksum`).
+    /// Whether the kernel may pass TCP segments of up to 64 KB (needs `checksum`).
     pub tso: bool,
-    /// Transmit queue of the kernel's end, packets.
+    /// Length of the transmit queue of the kernel's end, in packets.
     pub tx_queue: u32,
-    /// Queues beside the shared one, each a [`Device::TapQueue`] of its own.
+    /// Dedicated queues in addition to the shared one, each a [`Device::TapQueue`].
     #[serde(default)]
     pub queues: u32,
-    /// Shared queues beside the first, each a [`Device::TapShare`]; the kernel spreads flows over
-    /// all of them. Not together with `queues`.
+    /// Shared queues besides the first, each a [`Device::TapShare`]; the kernel spreads flows over
+    /// all of them. Excludes `queues`.
     #[serde(default)]
     pub shares: u32,
-    /// What joins it to the network of its namespace, if anything does.
+    /// How the TAP joins the network of its namespace, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<Uplink>,
-    /// Whose it is, if it stays until it is closed, also when all who have it die before that: the
-    /// next one to open it for the same owner takes it up with all that it has.
+    /// The owner of a persistent TAP, which stays until it is closed, even if all holders of its
+    /// descriptors die. The next one to open it for the same owner reuses it with its settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<String>,
 }
 
-/// Settings below `net.ipv6.conf.IFNAME`; none: the kernel's default.
+/// Settings below `net.ipv6.conf.IFNAME`; unset: the kernel's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ipv6 {
-    /// Whether router advertisements configure it: 0, 1, or 2 (also where it forwards).
+    /// Whether router advertisements configure it: 0, 1, or 2 (even if it forwards).
     pub accept_ra: Option<i32>,
-    /// Whether it looks for duplicates of its addresses: 0, 1, or 2 (a duplicate disables IPv6).
+    /// Whether the kernel performs duplicate address detection: 0, 1, or 2 (a duplicate disables
+    /// IPv6).
     pub accept_dad: Option<i32>,
-    /// Router solicitations that it sends; -1: without end.
+    /// The number of router solicitations that it sends; -1: unlimited.
     pub router_solicitations: Option<i32>,
 }
 
 impl Ipv6 {
-    /// An interface that uses its addresses at once and asks for no router.
+    /// An interface that uses its addresses at once and solicits no router.
     pub const QUIET: Self = Self {
         accept_ra: Some(0),
         accept_dad: Some(0),
@@ -263,10 +289,10 @@ impl Ipv6 {
     };
 }
 
-/// A MAC that no interface has. Led to the shared queue of a TAP it stands for all MACs.
+/// A MAC that no interface has. Steering it to the shared queue of a TAP steers all MACs.
 pub const EVERY_MAC: [u8; 6] = [0; 6];
 
-/// A network that is reached by an interface.
+/// A route of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
@@ -274,17 +300,18 @@ pub struct Route {
     pub to: IpAddr,
     /// Bits of its prefix.
     pub prefix: u8,
-    /// The neighbour that leads there; none: who is there is a neighbour.
+    /// The gateway; unset: destinations are neighbours.
     pub via: Option<IpAddr>,
 }
 
-/// What joins a TAP to the network of its namespace.
+/// How a TAP joins the network of its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Uplink {
-    /// It is a port of the bridge of this name, which is there.
+    /// As a port of the existing bridge of this name.
     Bridge(String),
-    /// What comes from its networks leaves with the address of the interface it leaves by.
+    /// By address translation: packets from its networks leave with the address of the outgoing
+    /// interface.
     Nat(Nat),
 }
 
@@ -294,6 +321,8 @@ pub enum Uplink {
 pub struct Nat {
     /// Ports of the system that are forwarded into these networks.
     pub forward: Vec<Forward>,
+    /// The largest number of open connections per guest; 0: unlimited.
+    pub connections: u32,
 }
 
 /// A port of the system that is forwarded.
@@ -304,7 +333,7 @@ pub struct Forward {
     pub transport: Transport,
     /// The port of the system.
     pub port: u16,
-    /// Where to.
+    /// The destination.
     pub to: SocketAddr,
 }
 
@@ -318,48 +347,49 @@ pub enum Transport {
     Udp,
 }
 
-/// An AF_XDP socket, which receives everything that comes by its interface.
+/// An AF_XDP socket, which receives everything that its interface receives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Xdp {
     /// The interface.
     pub netdev: Netdev,
-    /// The domain's page frames that hold packets (the socket's UMEM): the first one.
+    /// The domain's page frames for packets (the socket's UMEM): the first one.
     pub first_frame: u32,
-    /// How many frames there are.
+    /// The number of frames.
     pub frames: u32,
-    /// Bytes of a chunk, which holds one packet: 2048 or 4096.
+    /// Size of a chunk, which holds one packet: 2048 or 4096 bytes.
     pub chunk_bytes: u32,
     /// Entries of each of the four rings, a power of two.
     pub entries: u32,
-    /// Slot of the domain's window from which on the rings lie, [`crate::xdp::Ring::slots`] each.
+    /// The first slot of the rings in the domain's window, [`crate::xdp::Ring::slots`] each.
     pub rings_slot: u32,
-    /// Queues beside the shared one.
+    /// Dedicated queues in addition to the shared one.
     #[serde(default)]
     pub queues: u32,
 }
 
-/// A queue of an AF_XDP interface that receives into memory of one guest, and sends nothing.
+/// A dedicated queue of an AF_XDP interface that receives into memory of one guest, and sends
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct XdpQueue {
-    /// Its number, from 1 on: 0 is the shared one.
+    /// Its number, from 1 on; 0 is the shared queue.
     pub queue: u32,
     /// The guest's name.
     pub guest: String,
-    /// The only MAC whose frames come by it.
+    /// The only MAC whose frames it receives.
     pub mac: [u8; 6],
     /// The guest's page frames that it receives into (the socket's UMEM): the first one.
     pub first_frame: u32,
-    /// How many frames there are.
+    /// The number of frames.
     pub frames: u32,
-    /// Bytes of a chunk, which holds one packet: 2048 or 4096.
+    /// Size of a chunk, which holds one packet: 2048 or 4096 bytes.
     pub chunk_bytes: u32,
     /// Entries of each of its two rings, a power of two.
     pub entries: u32,
-    /// Slot of the domain's window from which on these lie, [`crate::xdp::Ring::slots`] each.
+    /// The first slot of its rings in the domain's window, [`crate::xdp::Ring::slots`] each.
     pub rings_slot: u32,
-    /// What passes these only is written there.
+    /// The firewall rules that a frame must pass before the kernel writes it.
     #[serde(default, skip_serializing_if = "firewall::Rules::is_empty")]
     pub rules: firewall::Rules,
 }
@@ -368,10 +398,9 @@ pub struct XdpQueue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Netdev {
-    /// One end of a veth pair, both of which are made; this describes the other end. It has no
-    /// offloads and no queues.
+    /// One end of a new veth pair; this describes the other end. It has no offloads and no queues.
     Veth(Tap),
-    /// One that exists, and is up.
+    /// An existing interface, which is up.
     Existing {
         /// Its name.
         ifname: String,
@@ -384,9 +413,9 @@ pub enum Netdev {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connection {
-    /// Name of the domain that serves.
+    /// Name of the serving domain.
     pub backend: String,
-    /// Name of the domain that is served.
+    /// Name of the served domain.
     pub frontend: String,
     /// Number of the interface within the frontend.
     pub handle: u16,
@@ -396,69 +425,69 @@ pub struct Connection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Control {
-    /// Domains, processes and connections: answered by [`Status`].
+    /// List domains, processes and connections: answered by [`Status`].
     Status,
-    /// The audit: answered by [`Audit`].
+    /// Audit: answered by [`Audit`].
     Grants,
-    /// Pass bytes to a domain's mailbox and its answer back: answered by [`Relayed`].
+    /// Pass bytes to a domain's mailbox and return its reply: answered by [`Relayed`].
     Relay {
         /// The domain's name.
         domain: String,
-        /// The request, opaque.
+        /// The request, uninterpreted.
         request: String,
     },
-    /// End a domain and start it again, now: answered by [`Restarted`] when it is connected.
+    /// End a domain and restart it now: answered by [`Restarted`] when it is connected.
     Restart {
         /// The domain's name.
         domain: String,
     },
-    /// Attach one guest more: answered by [`Attached`] when all of its interfaces are up.
+    /// Attach a guest: answered by [`Attached`] when all its interfaces are up.
     Attach {
-        /// What a section `[[guest]]` of the configuration file would say of it.
+        /// The contents of a `[[guest]]` section of the configuration file.
         guest: Setting,
     },
-    /// Take a guest away: answered by [`Detached`] when nothing is left of it.
+    /// Detach a guest: answered by [`Detached`] when it is torn down.
     Detach {
         /// The domain's name.
         domain: String,
     },
-    /// Make the machine what configuration files say: answered by
-    /// [`Reloaded`](crate::reload::Reloaded) when that is done, or cannot go on.
+    /// Apply edited configuration files: answered by [`Reloaded`](crate::reload::Reloaded) when
+    /// that is done, or has failed.
     Reload {
         /// The files, the first one and its fragments.
         files: Vec<SourceFile>,
-        /// Whether it is only to be said what would be done.
+        /// Whether to report the steps without executing them.
         #[serde(default)]
         dry_run: bool,
     },
-    /// End everything; answered by `{}` when it is done.
+    /// End everything; answered by `{}` when done.
     Down,
 }
 
-/// The answer to a request that could not be carried out.
+/// The answer to a request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlError {
-    /// What went wrong.
+    /// The reason.
     pub error: String,
 }
 
-/// The answer of a domain's mailbox.
+/// The reply of a domain's mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relayed {
-    /// The domain's bytes, as text.
+    /// The domain's bytes as text.
     pub reply: String,
 }
 
-/// The answer when a domain is back.
+/// The answer when a restarted domain is connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarted {
     /// Its name.
     pub domain: String,
-    /// Its id from now on.
+    /// Its new id.
     pub id: u16,
-    /// Nanoseconds from the end of the one before until this one was ready.
+    /// Nanoseconds from the end of the previous process until the new one was ready.
     pub ready_ns: u64,
-    /// The same until all its connections were up, but for those whose other end is dead.
+    /// Nanoseconds until all its connections were up, except those whose other end is dead.
     pub connected_ns: u64,
 }
 
@@ -471,9 +500,9 @@ pub struct Attached {
     pub id: u16,
     /// The MAC of each of its interfaces.
     pub macs: Vec<String>,
-    /// Nanoseconds that it took.
+    /// Duration in nanoseconds.
     pub took_ns: u64,
-    /// What is allowed and may not be meant, and what the guest lacks, a sentence each.
+    /// Warnings: allowed settings that may be unintended, and features that the guest lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -483,9 +512,9 @@ pub struct Attached {
 pub struct Detached {
     /// Its name.
     pub domain: String,
-    /// Nanoseconds that it took.
+    /// Duration in nanoseconds.
     pub took_ns: u64,
-    /// What went wrong beside it, in a sentence.
+    /// A failure of a secondary step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
@@ -493,15 +522,15 @@ pub struct Detached {
 /// The answer when the machine has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Why guests that were attached are not forgotten, in a sentence.
+    /// Why the record of attached guests was not removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 
-/// In the refusal of a second request to detach a guest, after its name.
+/// The text after the guest's name when a second request to detach it is rejected.
 pub const BEING_DETACHED: &str = "is being detached by another request";
 
-/// What `grantway status` shows.
+/// The output of `grantway status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The instance's name.
@@ -510,12 +539,12 @@ pub struct Status {
     pub pid: u32,
     /// Nanoseconds since the machine was complete.
     pub up_ns: u64,
-    /// Nanoseconds from the start of the monitor until every domain was ready and every
-    /// connection was up; none: not yet.
+    /// Nanoseconds from the start of the monitor until every domain was ready and every connection
+    /// was up; `None`: not yet.
     pub up_took_ns: Option<u64>,
     /// CPU time of the monitor's own threads, nanoseconds.
     pub monitor_cpu_ns: u64,
-    /// What the start had to do without (no own uid, no mseal …), in words.
+    /// Features that this system lacks (no separate uid, no mseal …).
     pub missing: Vec<String>,
     /// Every domain.
     pub domains: Vec<DomainStatus>,

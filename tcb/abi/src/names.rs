@@ -1,4 +1,4 @@
-//! Enums whose variants have names: the reason of a drop, the hop of a packet.
+//! Enums whose variants have names, such as the reasons of a drop or the hops of a packet.
 //! [`crate::named_enum!`] declares one from a single list.
 
 /// An enum declared by [`crate::named_enum!`], for generic code. The enum itself has the same
@@ -7,22 +7,21 @@ pub trait Named: Copy + 'static {
     /// Every variant, in the order of declaration.
     const ALL: &'static [Self];
 
-    /// The variant's place in [`Named::ALL`].
+    /// Returns the variant's index in [`Named::ALL`].
     fn index(self) -> usize;
 
-    /// The variant's name.
+    /// Returns the variant's name.
     fn name(self) -> &'static str;
 }
 
 /// Declares an enum together with the table of its names.
 ///
-/// Each variant is a line `Variant = "name"`, under a doc comment that says what it means. The enum
-/// gets:
+/// Each variant is a line `Variant = "name"`, under a doc comment that explains it. The enum gets:
 ///
-/// - `ALL`, `COUNT`, `NAMES`: its variants in order, how many they are, their names;
+/// - `ALL`, `COUNT`, `NAMES`: its variants in order, their number, their names;
 /// - `name()`: the variant's name;
 /// - `meaning()`: the variant's doc comment, in one line;
-/// - `index()`: the variant's place in `ALL`;
+/// - `index()`: the variant's index in `ALL`;
 /// - [`Named`], and the usual derives (`Ord` is by discriminant).
 ///
 /// ```
@@ -31,12 +30,12 @@ pub trait Named: Copy + 'static {
 ///     pub enum Why: u8 {
 ///         /// It is shorter than an Ethernet header.
 ///         Runt = "runt",
-///         /// Its memory is not there any more.
+///         /// Its memory was unmapped.
 ///         Fault = "fault",
 ///     }
 /// }
 /// assert_eq!(Why::NAMES, ["runt", "fault"]);
-/// assert_eq!(Why::Fault.meaning(), "Its memory is not there any more.");
+/// assert_eq!(Why::Fault.meaning(), "Its memory was unmapped.");
 /// ```
 #[macro_export]
 macro_rules! named_enum {
@@ -53,7 +52,7 @@ macro_rules! named_enum {
 
         #[allow(dead_code, reason = "an enum of one module seldom needs every item")]
         impl $enum {
-            /// The variant's place in [`Self::ALL`].
+            /// The variant's index in [`Self::ALL`].
             #[must_use]
             #[inline]
             $vis const fn index(self) -> usize {
@@ -72,7 +71,7 @@ macro_rules! named_enum {
         impl $enum {
             /// Every variant, in the order of declaration.
             $vis const ALL: [Self; Self::COUNT] = [$(Self::$variant),+];
-            /// How many variants there are.
+            /// The number of variants.
             $vis const COUNT: usize = [$($name),+].len();
             /// The names of [`Self::ALL`].
             $vis const NAMES: [&'static str; Self::COUNT] = [$($name),+];
@@ -83,7 +82,7 @@ macro_rules! named_enum {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// What the variant means: its doc comment, in one line.
+            /// The variant's doc comment, in one line.
             #[must_use]
             $vis fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim(),)+ }
@@ -111,7 +110,7 @@ pub use named_enum;
 mod tests {
 
     named_enum! {
-        /// Where it hurts.
+        /// Limbs.
         enum Limb: usize {
             /// An arm.
             Arm = "arm",
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_variants_are_in_the_order_of_declaration() {
+    fn tables_are_in_the_order_of_declaration() {
         assert_eq!((Limb::COUNT, Limb::ALL), (2, [Limb::Arm, Limb::Leg]));
         assert_eq!(Limb::NAMES, Limb::ALL.map(Limb::name));
         assert_eq!(Limb::ALL.map(Limb::index), [0, 1]);

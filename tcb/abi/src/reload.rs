@@ -1,12 +1,13 @@
-//! A machine that runs is made what configuration files say: what the manager is asked, and what it
-//! answers.
+//! Applying edited configuration files to a running machine: the request to the manager, and its
+//! answer.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a request on the control socket, with the end of its line: some thousand guests.
+/// The maximum size of a request on the control socket in bytes, including the end of its line:
+/// enough for some thousand guests.
 pub const REQUEST_MAX: usize = 1 << 20;
 
-/// One of the files: what it is called in messages, and its text.
+/// One of the files: its name in messages, and its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceFile {
@@ -16,7 +17,7 @@ pub struct SourceFile {
     pub text: String,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepKind {
@@ -24,55 +25,55 @@ pub enum StepKind {
     Detach,
     /// A guest is attached.
     Attach,
-    /// Firewall rules and rate limits of a guest's interfaces are others.
+    /// Firewall rules and rate limits of a guest's interfaces are changed.
     Change,
-    /// The driver domain is started again with other NICs.
+    /// The driver domain is restarted with other NICs.
     Nics,
-    /// A domain is started again, so that an interface is made again that was removed.
+    /// A domain is restarted, to recreate a removed interface.
     Restart,
 }
 
-/// Why it does so.
+/// The reason for a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepReason {
-    /// The files do not name the guest any more.
+    /// The files no longer name the guest.
     Gone,
-    /// They describe it otherwise than before: it is detached, and attached again, unless that is
-    /// only about what can change while it is there.
+    /// The files describe the guest differently: it is detached and attached again, unless it can
+    /// be changed in place.
     Changed,
-    /// They name it, and it is not there.
+    /// The files name a guest that is not attached.
     New,
 }
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadStep {
-    /// What it does.
+    /// The action.
     pub step: StepKind,
     /// The guest, or the driver domain.
     pub domain: String,
-    /// Why.
+    /// The reason.
     pub why: StepReason,
-    /// What is described otherwise, in words; of the first step about such a guest.
+    /// The differences, only in the first step about a changed guest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
 }
 
-/// What was done, or would be.
+/// The steps that were executed, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// All steps, in their order; none: there was nothing to change.
+    /// All steps, in order; empty if nothing had to change.
     pub steps: Vec<ReloadStep>,
-    /// How many of them were done, the first ones.
+    /// The number of steps done: all of them, or none if one failed.
     pub done: usize,
-    /// Guests that were attached one by one and that the files do not name: they stay.
+    /// Guests that were attached individually and that the files do not name: they stay.
     pub stays: Vec<String>,
-    /// Why the next step was not done, and none after it.
+    /// Why a step failed. No later step was tried, and the steps before it were undone.
     pub failed: Option<String>,
-    /// Nanoseconds that it took.
+    /// Duration in nanoseconds.
     pub took_ns: u64,
-    /// What went wrong beside it, in a sentence.
+    /// Steps that could not be undone, and failures of secondary steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What the manager says of a domain: what the core tells of it, and how often it has ended.
+//! The manager's report on a domain: the core's report, and its restarts.
 
 use crate::status::DomainReport;
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,19 @@ use std::ops::Deref;
 /// One domain of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DomainStatus {
-    /// What the core tells.
+    /// The core's report.
     #[serde(flatten)]
     pub report: DomainReport,
-    /// What is known of its ends before this one; none: it is not started again.
+    /// Its earlier ends; `None`: it is not restarted.
     #[serde(default)]
     pub restarts: Option<Restarts>,
-    /// Its interfaces that were removed, by their names: frames to and from them are dropped until
-    /// it is started again.
+    /// The names of its interfaces that were removed: frames to and from them are dropped until the
+    /// domain is restarted.
     #[serde(default)]
     pub removed: Vec<String>,
+    /// Whether it serves a virtual machine.
+    #[serde(default)]
+    pub serves_vm: bool,
 }
 
 impl Deref for DomainStatus {
@@ -27,23 +30,23 @@ impl Deref for DomainStatus {
     }
 }
 
-/// How often a domain was started again.
+/// Statistics of a domain's restarts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarts {
-    /// Processes that were started after the first.
+    /// The number of restarts.
     pub count: u64,
-    /// How many of them in a row ended soon.
+    /// The number of latest consecutive processes that ended soon after their start.
     pub in_a_row: u32,
-    /// The last outage: nanoseconds from its beginning until a new process was ready; none: not
+    /// The last outage: nanoseconds from its beginning until a new process was ready; `None`: not
     /// yet.
     pub ready_ns: Option<u64>,
-    /// The same until all its connections were up, but for those whose other end is dead.
+    /// Nanoseconds until all its connections were up, except those whose other end is dead.
     pub connected_ns: Option<u64>,
-    /// All outages by what they took until then: at most 1 ms, 2 ms, 4 ms … and, the last class,
-    /// longer.
+    /// A histogram of the outages by that duration: at most 1 ms, 2 ms, 4 ms … and, in the last
+    /// class, longer.
     #[serde(default)]
     pub outages: [u64; 16],
-    /// All of them together, nanoseconds.
+    /// The sum of all outages, nanoseconds.
     #[serde(default)]
     pub outages_ns: u64,
 }

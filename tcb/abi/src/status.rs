@@ -1,9 +1,9 @@
-//! What the core tells of domains and connections. People see it as JSON; the core sends it as
-//! bytes ([`crate::core::report_bytes`]).
+//! The core's report on domains and connections. Users see it as JSON; the core sends it as bytes
+//! ([`crate::core::report_bytes`]).
 
 use crate::connect::XenbusState;
 
-/// Which program a domain runs; also chooses its filter profile.
+/// The program of a domain; it also selects the filter profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "json",
@@ -27,7 +27,7 @@ pub struct DomainReport {
     pub id: u16,
     /// Its program.
     pub program: Program,
-    /// `starting`, `running`, or how it ended.
+    /// `starting`, `running`, or the reason of its end.
     pub state: String,
     /// Whether it is alive.
     pub alive: bool,
@@ -43,9 +43,9 @@ pub struct DomainReport {
     pub worker_cpu_ns: u64,
     /// Hypercalls made.
     pub hypercalls: u64,
-    /// Operations in them.
+    /// Operations in these calls.
     pub operations: u64,
-    /// System calls that its filter lets through.
+    /// The number of system calls that its filter allows.
     pub system_calls: u32,
 }
 
@@ -53,32 +53,32 @@ pub struct DomainReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(serde::Serialize, serde::Deserialize))]
 pub struct ConnectionStatus {
-    /// Name of the domain that serves.
+    /// Name of the serving domain.
     pub backend: String,
-    /// Name of the domain that is served.
+    /// Name of the served domain.
     pub frontend: String,
     /// Number of the interface within the frontend.
     pub handle: u16,
-    /// The two states.
+    /// The backend's state.
     pub backend_state: XenbusState,
-    /// The two states.
+    /// The frontend's state.
     pub frontend_state: XenbusState,
 }
 
-/// What `grantway grants` shows: every grant in use and every mapping.
+/// The output of `grantway grants`: every grant in use and every mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(serde::Serialize, serde::Deserialize))]
 pub struct Audit {
     /// Every domain's account.
     pub domains: Vec<DomainAudit>,
-    /// Grants in use that no mapping accounts for, mappings without a grant, frames that no
-    /// living domain owns: 0, or the monitor has a bug.
+    /// Grants in use without a mapping, mappings without a grant, frames without a living owner: 0
+    /// unless the monitor has a bug.
     pub leaked: u64,
-    /// Grants of the new mechanism that were made.
+    /// Counted grants created.
     pub created: u64,
-    /// Those that were revoked.
+    /// Counted grants revoked.
     pub revoked: u64,
-    /// Those that were revoked by force while they were in use.
+    /// Counted grants revoked by force while in use.
     pub forced: u64,
 }
 
@@ -90,19 +90,19 @@ pub struct DomainAudit {
     pub name: String,
     /// Whether it is alive.
     pub alive: bool,
-    /// Whether it was killed more than 2 s ago and the kernel has not let go of its process. What
-    /// it had mapped is in use until it does.
+    /// Whether it was killed more than 2 s ago, but the kernel has not ended its process yet. Its
+    /// mappings stay in use until then.
     #[cfg_attr(feature = "json", serde(default))]
     pub lingers: bool,
-    /// Pages that it owns: its page frames, and those of exchanges that are its own now.
+    /// Pages that it owns: its page frames, and its current pages of exchanges.
     pub owned: u32,
-    /// Distinct frames of its own that it grants to somebody.
+    /// The number of frames that it grants.
     pub granted: u32,
-    /// Distinct frames of others that are in its window now.
+    /// The number of other domains' frames in its window.
     pub mapped: u32,
-    /// Frames that others' forced revocations cost it now.
+    /// Frames of its collateral in use.
     pub collateral_used: u32,
-    /// Every grant of its own that is in use.
+    /// Every grant of its frames that is in use.
     pub in_use: Vec<GrantInUse>,
 }
 
@@ -114,10 +114,10 @@ pub struct GrantInUse {
     pub gref: u32,
     /// The granting domain's frame.
     pub frame: u32,
-    /// Who uses it.
+    /// The domain that uses it.
     pub by: String,
-    /// Mappings of it.
+    /// The number of its mappings.
     pub mappings: u32,
-    /// Whether any of them may write.
+    /// Whether any of them is writable.
     pub writable: bool,
 }

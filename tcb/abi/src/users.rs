@@ -1,19 +1,20 @@
 //! User ids of confined processes.
 //!
-//! Every domain and helper has a user id that no other process has: it follows from the process id,
-//! and from the PID namespace, so that machines in containers seldom share one. The ids lie between
-//! those that systemd-nspawn gives to containers (up to 1 879 048 191) and systemd's for foreign
-//! users (from 2 147 352 576), and above `/etc/subuid` (up to 600 100 000) and the directory
-//! services' default range (up to 2 000 200 000).
+//! Every domain and helper has a user id that no other process has. It is derived from the process
+//! id, and from the PID namespace, so that machines in containers seldom share one. The ids lie
+//! between those that systemd-nspawn assigns to containers (up to 1 879 048 191) and systemd's for
+//! foreign users (from 2 147 352 576), and above `/etc/subuid` (up to 600 100 000) and the
+//! directory services' default range (up to 2 000 200 000).
 
 /// The first id.
 const FIRST: u32 = 0x7780_0000;
-/// Bits of a process id: the kernel gives out none with more.
+/// The number of bits of a process id: the kernel's maximum.
 const PID_BITS: u32 = 22;
-/// PID namespaces that are told apart.
+/// The number of PID namespaces that are distinguished.
 const NAMESPACES: u64 = 32;
 
-/// Returns the user id of the process `pid` of a PID namespace, whose file has this inode number.
+/// Returns the user id of process `pid` in the PID namespace whose file has the inode number
+/// `namespace`.
 #[must_use]
 pub fn user_of(pid: u32, namespace: u64) -> u32 {
     FIRST + (((namespace % NAMESPACES) as u32) << PID_BITS | pid & ((1 << PID_BITS) - 1))
@@ -25,7 +26,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn ids_are_in_nobody_elses_range() {
+    fn ids_are_outside_all_other_ranges() {
         const NSPAWN_LAST: u32 = 1_879_048_191;
         const DIRECTORY_LAST: u32 = 2_000_200_000;
         const FOREIGN_FIRST: u32 = 2_147_352_576;

@@ -1,21 +1,21 @@
-//! Which version of this crate's layouts and calls a program was built with, where its file says
-//! it: in an ELF note, so that the monitor can refuse a program before anything is ended for it.
+//! The version of this crate's layouts and calls that a program was built with. The program's file
+//! states it in an ELF note, so that the monitor can reject a program before it ends a running one.
 
-/// The version of what the monitor and its domains agree on: start info, shared words, call page,
-/// hypercalls, tables; and of what the core and its helpers do: records, the machine's description,
-/// what a helper leaves for the next one. It is another one with every change that one of the two
-/// would misunderstand.
-pub const VERSION: u32 = 6;
+/// The version of the protocol between the monitor and its domains (start info, shared words, call
+/// page, hypercalls, tables), and between the core and its helpers (records, the machine's
+/// description, the notes that a helper leaves for its successor). It changes with every
+/// incompatible change of either.
+pub const VERSION: u32 = 7;
 
-/// The note's owner, with a NUL.
+/// The note's owner, with its terminating NUL.
 pub const OWNER: &[u8] = b"Grantway\0";
 /// The note's type: a version, as a u32.
 pub const VERSION_NOTE: u32 = 1;
-/// Bytes of the head of a note: sizes of owner and description, type.
+/// Bytes of a note's header: sizes of owner and description, type.
 const HEAD: usize = 12;
 
-/// The version that a program's notes tell, padded to `align` bytes each. The bytes may be
-/// anything.
+/// Returns the version in a program's notes, each padded to `align` bytes. The notes may contain
+/// any bytes.
 #[must_use]
 pub fn version_in(mut notes: &[u8], align: usize) -> Option<u32> {
     let padded = |bytes: u32| (bytes as usize).checked_next_multiple_of(align.max(1));
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_that_lie_about_their_lengths_are_none() {
+    fn notes_of_false_length_are_ignored() {
         let own = note(OWNER, VERSION_NOTE, &7u32.to_le_bytes(), 4);
         for end in 0..own.len() {
             assert_eq!(version_in(&own[..end], 4), None, "{end}");

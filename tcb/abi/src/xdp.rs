@@ -1,7 +1,7 @@
-//! AF_XDP sockets: what the monitor tells a domain about one that it made for it.
+//! AF_XDP sockets: the data that the monitor passes to a socket's domain.
 //!
-//! A socket has four rings, which the monitor has mapped into the domain's window at its start, and
-//! a memory for packets (UMEM), which is part of the domain's own frames.
+//! A socket has four rings, which the monitor maps into the domain's window at its start, and a
+//! memory for packets (UMEM), which is part of the domain's own frames.
 
 use crate::layout;
 
@@ -9,13 +9,13 @@ use crate::layout;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ring {
-    /// Packets that have come: descriptors of 16 bytes.
+    /// Received packets: descriptors of 16 bytes.
     Receive,
-    /// Packets to be sent: descriptors of 16 bytes.
+    /// Packets to send: descriptors of 16 bytes.
     Transmit,
     /// Memory to receive into: addresses of 8 bytes.
     Fill,
-    /// Memory of packets that were sent: addresses of 8 bytes.
+    /// Memory of sent packets: addresses of 8 bytes.
     Completion,
 }
 
@@ -32,25 +32,25 @@ impl Ring {
         }
     }
 
-    /// Slots of the window that are kept for each ring of `entries` entries.
+    /// Returns the number of window slots reserved for each ring of `entries` entries.
     #[must_use]
     pub const fn slots(entries: u32) -> u32 {
         layout::ring_slots(entries)
     }
 
-    /// Which of these places in the window is the ring's.
+    /// Returns the index of the ring's place in the window.
     #[must_use]
     pub const fn place(self) -> u32 {
         self as u32
     }
 }
 
-/// Where the parts of a ring lie in its mapping: the kernel's own choice.
+/// Where the parts of a ring lie in its mapping; the kernel decides this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
-    /// The u32 that counts what was put in.
+    /// The u32 that counts entries produced.
     pub producer: u16,
-    /// The u32 that counts what was taken out.
+    /// The u32 that counts entries consumed.
     pub consumer: u16,
     /// The u32 with [`NEED_WAKEUP`].
     pub flags: u16,
@@ -58,11 +58,11 @@ pub struct RingLayout {
     pub entries: u16,
 }
 
-/// Flag of a fill or transmit ring: the kernel looks at it only when it is asked to.
+/// Flag of a fill or transmit ring: the kernel reads the ring only after a wake-up call.
 pub const NEED_WAKEUP: u32 = 1;
 
 impl RingLayout {
-    /// As an answer.
+    /// Encodes it as a result word.
     #[must_use]
     pub const fn encode(self) -> u64 {
         (self.producer as u64)
@@ -71,7 +71,7 @@ impl RingLayout {
             | (self.entries as u64) << 48
     }
 
-    /// From an answer.
+    /// Decodes a result word.
     #[must_use]
     pub const fn decode(word: u64) -> Self {
         Self {
@@ -87,10 +87,10 @@ impl RingLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Counter {
-    /// Packets dropped for other reasons than the ones below: what lay in the fill ring was no
-    /// memory of the socket's, for one.
+    /// Packets dropped for other reasons than those below, such as an address in the fill ring
+    /// outside the socket's memory.
     Dropped,
-    /// Descriptors to be sent that were no packet within the socket's memory.
+    /// Transmit descriptors outside the socket's memory.
     BadTransmit,
     /// Packets dropped because the receive ring was full.
     RingFull,
@@ -99,7 +99,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// All of them.
+    /// All counters.
     pub const ALL: [Self; 4] = [
         Self::Dropped,
         Self::BadTransmit,
@@ -108,23 +108,23 @@ impl Counter {
     ];
 }
 
-/// What an AF_XDP socket can be asked by its domain.
+/// Control calls of an AF_XDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpControl {
-    /// Answered by a [`RingLayout`].
+    /// Return a ring's [`RingLayout`].
     Layout(Ring),
-    /// Answered by a number.
+    /// Return a counter's value.
     Counter(Counter),
-    /// A queue for a single guest: from now on frames come by it. Answered by 0.
+    /// A dedicated queue: direct frames to it. Result: 0.
     Enable,
-    /// The same: from now on none does, for good. Answered by 0, when none is on its way any more.
+    /// A dedicated queue: stop it permanently. Result: 0, once no frame is in flight.
     Stop,
-    /// The shared socket: another domain can go on with it. Answered by 0.
+    /// The shared socket: another domain can continue with it. Result: 0.
     Sound,
-    /// A queue for a single guest: frames that the rule of this number
-    /// ([`crate::firewall::Rules`]) has denied.
+    /// A dedicated queue: return the number of frames denied by the rule of this number
+    /// ([`crate::firewall::Rules`]).
     DeniedFrames(u32),
-    /// Their bytes.
+    /// A dedicated queue: return the bytes of these frames.
     DeniedBytes(u32),
 }
 
@@ -137,7 +137,7 @@ impl XdpControl {
     const STOP: u64 = 6;
     const SOUND: u64 = 7;
 
-    /// As words 1 and 2 of a hypercall.
+    /// Encodes it as words 1 and 2 of a hypercall.
     #[must_use]
     pub const fn encode(self) -> [u64; 2] {
         match self {
@@ -151,7 +151,7 @@ impl XdpControl {
         }
     }
 
-    /// From words 1 and 2.
+    /// Decodes words 1 and 2.
     #[must_use]
     pub fn decode(words: [u64; 2]) -> Option<Self> {
         let [kind, which] = words;
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_survives_the_call_and_nonsense_is_nothing() {
+    fn control_calls_survive_encoding() {
         let layouts = Ring::ALL.map(XdpControl::Layout);
         let counters = Counter::ALL.map(XdpControl::Counter);
         let all = layouts.into_iter().chain(counters);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_survives_the_answer() {
+    fn a_layout_survives_encoding() {
         let layout = RingLayout {
             producer: 0,
             consumer: 128,

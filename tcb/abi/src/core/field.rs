@@ -5,14 +5,14 @@ use super::wire::Malformed;
 use crate::status::Program;
 use crate::{DomId, XenbusState};
 
-/// Bytes that a [`Text`] may have.
+/// The maximum length of a [`Text`] in bytes.
 pub const TEXT_MAX: usize = 128;
 
-/// The words that fields are written to.
+/// A buffer of words for fields.
 #[derive(Debug, Default)]
 pub struct Writer(pub(super) Vec<u64>);
 
-/// Reads fields.
+/// A reader of fields.
 #[derive(Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -35,25 +35,25 @@ impl<'a> Reader<'a> {
         Malformed::Field(self.at)
     }
 
-    /// What was not read.
+    /// Returns the unread bytes.
     pub(super) fn rest(self) -> &'a [u8] {
         self.bytes.get(self.at * 8..).unwrap_or_default()
     }
 }
 
-/// Something that a field can hold.
+/// A value that a field can hold.
 pub trait Field: Sized {
-    /// Writes its words.
+    /// Writes the value's words.
     fn put(&self, to: &mut Writer);
 
-    /// Reads them again.
+    /// Reads the value's words.
     ///
     /// # Errors
-    /// They are none of this type, or there are not so many.
+    /// The words are invalid for this type, or too few.
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed>;
 }
 
-/// A number's word, checked against its type.
+/// Encodes a number as one word, and checks it against its type.
 macro_rules! numbers {
     ($($number:ty)*) => {$(
         impl Field for $number {
@@ -70,7 +70,7 @@ macro_rules! numbers {
 
 numbers! { u16 u32 u64 }
 
-/// What travels as something else: how it is put, and how it is taken.
+/// Encodes and decodes types that are sent as a number.
 macro_rules! as_numbers {
     ($($type:ty as $number:ty: $put:expr, $take:expr;)*) => {$(
         impl Field for $type {
@@ -101,7 +101,7 @@ as_numbers! {
     };
 }
 
-/// A structure travels as its fields, in this order.
+/// Encodes a structure as its fields, in this order.
 macro_rules! fields {
     ($struct:ident { $($field:ident)+ }) => {
         impl Field for $struct {
@@ -117,7 +117,7 @@ macro_rules! fields {
 }
 pub(super) use fields;
 
-/// There or not, and then the value.
+/// Encodes an option as a presence flag, and then the value, if any.
 impl<T: Field> Field for Option<T> {
     fn put(&self, to: &mut Writer) {
         self.is_some().put(to);
@@ -141,8 +141,8 @@ impl<T: Field, const N: usize> Field for [T; N] {
     }
 }
 
-/// How many, and then each. A count that is too large ends with the bytes, and reserves nothing
-/// before.
+/// Encodes a list as its length, and then each element. A length that is too large fails at the end
+/// of the bytes, and reserves no memory.
 impl<T: Field> Field for Vec<T> {
     fn put(&self, to: &mut Writer) {
         (self.len() as u64).put(to);
@@ -155,7 +155,7 @@ impl<T: Field> Field for Vec<T> {
     }
 }
 
-/// How many bytes, and then eight to a word.
+/// Encodes a string as its length in bytes, and then eight bytes per word.
 impl Field for String {
     fn put(&self, to: &mut Writer) {
         (self.len() as u64).put(to);
@@ -178,19 +178,19 @@ impl Field for String {
     }
 }
 
-/// A short text: a name, or how something ended.
+/// A short text, such as a name or a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text(String);
 
 impl Text {
-    /// As much of `text` as there is room for.
+    /// Creates a text from as much of `text` as fits.
     #[must_use]
     pub fn cut(text: &str) -> Self {
         let end = text.floor_char_boundary(TEXT_MAX);
         Self(text.get(..end).unwrap_or_default().to_owned())
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

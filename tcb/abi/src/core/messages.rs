@@ -1,6 +1,6 @@
-//! The messages: what each program may say to which.
+//! The messages that each program may send.
 //!
-//! | from | to | what |
+//! | from | to | messages |
 //! |---|---|---|
 //! | manager | core | [`Ask`] |
 //! | core | manager | [`Tell`] |
@@ -17,8 +17,8 @@ use crate::status::Program;
 /// Words of a set of CPUs.
 pub const CPU_WORDS: usize = 16;
 
-/// Declares an enum of messages, each with its number and its fields: encoding and decoding are
-/// made of one list.
+/// Declares an enum of messages, each with its number and its fields, so that encoding and decoding
+/// follow from one list.
 macro_rules! messages {
     (
         $(#[$meta:meta])*
@@ -60,327 +60,330 @@ macro_rules! messages {
 }
 
 messages! {
-    /// What the manager asks of the core. Each is answered by [`Tell::Done`] or [`Tell::Refused`].
+    /// The manager's requests to the core. Each is answered by [`Tell::Done`] or [`Tell::Refused`].
     pub enum Ask {
-        /// Build a domain; its configuration is beside. Done: its id.
+        /// Build a domain; its configuration is attached. Done: its id.
         1 Create {
-            /// It.
+            /// Its specification.
             domain: NewDomain,
         }
-        /// Have netd open a device; its description, which is netd's to read, is beside. Done: how
-        /// many descriptors it has for domains; beside, what netd says of it
+        /// Have netd open a device. Attached: its description, which only netd interprets. Done:
+        /// the number of its descriptors for domains; attached to the answer: netd's notes
         /// ([`crate::machine::OpenedNotes`]).
         2 Open {
-            /// The number that the manager gives it.
+            /// The number that the manager assigns to it.
             unit: u32,
         }
-        /// Close one again. Domains that were given descriptors keep them.
+        /// Close a device. Domains keep the descriptors that they were given.
         3 Close {
-            /// Which.
+            /// The device.
             unit: u32,
         }
-        /// Give a domain that was not started a descriptor of a device, as its next one.
+        /// Give a domain that has not started a descriptor of a device, as its next device.
         4 Give {
             /// The domain.
             domain: DomId,
             /// The device.
             unit: u32,
-            /// Which of its descriptors.
+            /// The index of the device's descriptor.
             place: u32,
-            /// Whether the domain can tell the device something.
+            /// Whether the domain may make control calls for the device.
             told: bool,
         }
-        /// Give it a socket over page frames, its own or another domain's. For a queue of its own,
-        /// a description for netd is beside.
+        /// Give a domain a socket over page frames, its own or another domain's. For a dedicated
+        /// queue, a description for netd is attached.
         5 GiveSocket {
-            /// It.
+            /// The socket.
             socket: NewSocket,
         }
-        /// Leave its next device out.
+        /// Skip a domain's next device.
         6 GiveNothing {
             /// The domain.
             domain: DomId,
         }
         /// Connect two domains. Done: the backend's number of the connection in the upper half, the
-        /// frontend's in the lower one.
+        /// frontend's in the lower half.
         7 Connect {
-            /// Who serves.
+            /// The serving domain.
             backend: DomId,
-            /// Who is served.
+            /// The served domain.
             frontend: DomId,
             /// Number of the interface within the frontend.
             handle: u16,
         }
-        /// Start a domain's process. Beside the answer: the reading end of its console, and its
-        /// mailbox.
+        /// Start a domain's process. Attached to the answer: the reading end of its console, and
+        /// its mailbox.
         8 Start {
             /// The domain.
             domain: DomId,
         }
-        /// Clear away a domain that was built and has no process.
+        /// Remove a domain that was built but has no process.
         9 GiveUp {
             /// The domain.
             domain: DomId,
-            /// Why.
+            /// The reason.
             why: Text,
         }
-        /// End a domain.
+        /// Kill a domain.
         10 Kill {
             /// The domain.
             domain: DomId,
-            /// Why.
+            /// The reason.
             why: Text,
         }
-        /// Have a domain look into its mailbox.
+        /// Make a domain check its mailbox.
         11 Knock {
             /// The domain.
             domain: DomId,
         }
-        /// Beside the answer: every domain and connection ([`super::CoreStatus`]).
+        /// Return every domain and connection ([`super::CoreStatus`]), attached to the answer.
         12 Status {}
-        /// Beside the answer: the audit ([`crate::status::Audit`]).
+        /// Return the audit ([`crate::status::Audit`]), attached to the answer.
         13 Audit {}
-        /// Keep the file beside for the next manager, who reads what this one has written to it.
+        /// Keep the attached file, to which this manager writes its state, for the next manager.
         14 Keep {}
         /// End everything.
         16 End {
             /// Whether the machine failed.
             failed: bool,
         }
-        /// Forget a domain that is gone, and its connections: its name and numbers are free then.
-        /// Refused as busy while anybody has a page of it.
+        /// Remove a domain that was torn down, and its connections: its name and numbers become
+        /// free. Rejected as busy while one of its pages is in use.
         17 Forget {
             /// The domain.
             domain: DomId,
         }
-        /// Hold the descriptors beside for the next manager: clients' sockets, and the log.
+        /// Keep the attached descriptors for the next manager: clients' sockets, and the log.
         18 Hold {}
-        /// Leave the bytes beside for the next core's manager: written as a whole, or refused.
+        /// Leave the attached bytes for the next core's manager: written as a whole, or rejected.
         19 Leave {}
     }
 }
 
 messages! {
-    /// What the core tells the manager.
+    /// Messages of the core to the manager.
     pub enum Tell {
-        /// First of all. Beside: the machine's description as it came on standard input, what the
-        /// manager before has kept, and what the first one has had held.
+        /// The first message. Attached: the machine's description from standard input, the state
+        /// that the previous manager kept, and the descriptors that the first one passed on.
         1 Welcome {
             /// Process id of the core.
             pid: u32,
-            /// When it began, by the monotonic clock.
+            /// The start time of the core, on the monotonic clock.
             began_ns: u64,
-            /// Who may speak to the control socket, beside root.
+            /// The user who may use the control socket, besides root.
             user: u32,
-            /// Whether a manager before has kept something.
+            /// Whether a previous manager has kept its state.
             has_kept: bool,
-            /// The user that the manager is to be, if that is possible.
+            /// The user id that the manager should change to, if possible.
             own_user: u32,
         }
-        /// A domain that runs, for a manager that did not start it. Beside: its console, and its
+        /// A running domain, for a manager that did not start it. Attached: its console, and its
         /// mailbox.
         2 Console {
             /// The domain.
             domain: DomId,
         }
-        /// An ask was carried out.
+        /// A request succeeded.
         3 Done {
-            /// What was asked for, if that is a number.
+            /// The result, if it is a number.
             value: u64,
         }
-        /// It was not. Beside: why, in words.
+        /// A request failed. Attached: the reason.
         4 Refused {
-            /// Whether it may go later: something is busy.
+            /// Whether a retry may succeed because something is busy.
             is_busy: bool,
         }
-        /// A domain's life has come to another stage.
+        /// A domain's life has reached another stage.
         5 Life {
             /// The domain.
             domain: DomId,
-            /// Where it stands.
+            /// The stage.
             stage: Stage,
-            /// How it ended, or the stage in words.
+            /// The reason of its end, or a description of the stage.
             text: Text,
         }
-        /// All connections of a domain are up, but for those whose other end is dead.
+        /// All connections of a domain are up, except those whose other end is dead.
         6 Connected {
             /// The domain.
             domain: DomId,
         }
-        /// A device is of no use any more: see [`Outcome::Lost`]. The core sends it to each manager
-        /// while the device is open.
+        /// A device was lost: see [`Outcome::Lost`]. The core sends this to each manager while the
+        /// device is open.
         7 Lost {
             /// The device.
             unit: u32,
-            /// Whether the interface was removed and its network namespace is still there.
+            /// Whether the interface was removed while its network namespace still exists.
             is_removed: bool,
         }
     }
 }
 
 messages! {
-    /// What the core has netd do.
+    /// Tasks of the core for netd.
     #[derive(Copy)]
     pub enum Task {
-        /// Open a device; its description is beside.
+        /// Open a device; its description is attached.
         1 Open {
             /// Its number.
             unit: u32,
         }
-        /// Take up a device that a netd before has opened. Beside: what [`Outcome::Opened`] had.
+        /// Adopt a device that a previous netd opened. Attached: the attachments of
+        /// [`Outcome::Opened`].
         2 TakeUp {
             /// Its number.
             unit: u32,
-            /// How many of its descriptors are domains'.
+            /// The number of its descriptors for domains.
             given: u32,
         }
-        /// Forget a device, or a socket. Beside, if a netd before was to do so: what
-        /// [`Outcome::Opened`] had said to take it up, of which no descriptor is left.
+        /// Close a device, or a socket. Attached, if a previous netd opened it: the notes of
+        /// [`Outcome::Opened`]; no descriptor of it is left.
         3 Close {
             /// Its number.
             unit: u32,
         }
-        /// Make a socket on a device, over no memory yet; a queue's description is beside.
+        /// Create a socket on a device, without memory; a queue's description is attached.
         4 Socket {
             /// The device.
             on: u32,
             /// The socket's number.
             unit: u32,
-            /// Whether it is a queue of one guest alone.
+            /// Whether it is a dedicated queue.
             is_queue: bool,
         }
-        /// Bind it: its memory is registered.
+        /// Bind a socket whose memory is registered.
         5 Bind {
             /// The socket's number.
             unit: u32,
         }
-        /// Take up a socket that a netd before has bound. Beside: what [`Outcome::Made`] and
-        /// [`Outcome::Bound`] had.
+        /// Adopt a socket that a previous netd bound. Attached: the attachments of
+        /// [`Outcome::Made`] and [`Outcome::Bound`].
         6 TakeUpSocket {
             /// The device.
             on: u32,
             /// The socket's number.
             unit: u32,
-            /// Whether it is a queue of one guest alone.
+            /// Whether it is a dedicated queue.
             is_queue: bool,
         }
-        /// A domain tells a device something. Answered within 50 ms by [`Outcome::Value`],
-        /// [`Outcome::Failed`], or [`Outcome::Working`] first.
+        /// Execute a control call of a domain to a device. Answered within 50 ms by
+        /// [`Outcome::Value`], [`Outcome::Failed`], or [`Outcome::Working`] first.
         7 Control {
             /// The device or socket.
             unit: u32,
             /// The domain's words.
             words: [u64; 2],
         }
-        /// Nothing may come by a socket any more: answered when that is so.
+        /// End a socket: answered once it no longer receives anything.
         8 End {
             /// The socket.
             unit: u32,
         }
-        /// Before anything is opened, and after all that was to be taken up: what comes by the link
-        /// beside is answered from here on. It is for [`Task::Control`] and [`Task::End`]; beside
-        /// it, the machine's description as it came on standard input.
+        /// The first task after the adoptions. Attached: the link for [`Task::Control`] and
+        /// [`Task::End`], which netd serves from then on, and the machine's description from
+        /// standard input.
         9 Welcome {}
     }
 }
 
 messages! {
-    /// What netd answers.
+    /// Answers of netd.
     pub enum Outcome {
-        /// A device is open. Beside: what netd has to know to take it up, a line for each thing
-        /// that the system could not provide, the descriptors for domains, and those that netd
-        /// needs.
+        /// A device is open. Attached: netd's notes for adopting it, a line for each feature that
+        /// the system lacks, the descriptors for domains, and netd's own descriptors.
         1 Opened {
-            /// How many are for domains.
+            /// The number of descriptors for domains.
             given: u32,
         }
-        /// A socket is there, over no memory yet. Beside: its descriptor, and what netd has to know
-        /// to take it up.
+        /// A socket without memory was created. Attached: its descriptor, and netd's notes for
+        /// adopting it.
         2 Made {}
-        /// It is bound. Beside: what netd needs to take it up.
+        /// The socket is bound. Attached: netd's descriptors for adopting it.
         3 Bound {
-            /// What is to be seen of its rings, in the order of their places.
+            /// The visible pages of its rings, in the order of their places.
             rings: [RingPlace; 4],
-            /// Whether the domain that takes its domain's place can go on with it.
+            /// Whether the domain's successor can continue with it.
             lasts: bool,
         }
-        /// It was not done. Beside: why, in words.
+        /// The task failed. Attached: the reason.
         4 Refused {
-            /// Whether it may go later: something is busy.
+            /// Whether a retry may succeed because something is busy.
             is_busy: bool,
         }
-        /// The answer to a domain's words.
+        /// The result of a control call.
         5 Value {
-            /// It.
+            /// The value.
             value: u64,
         }
-        /// The same, an error.
+        /// A control call failed.
         6 Failed {
-            /// The system's number of it.
+            /// The errno.
             errno: i32,
         }
-        /// This may take as long as a grace period of the kernel's.
+        /// The task may take as long as a grace period of the kernel.
         7 Working {}
-        /// A device is of no use any more. netd sends it without a task and without a token, once
-        /// for each reason.
+        /// A device was lost. netd sends this without a task and without a token, once for each
+        /// reason.
         8 Lost {
             /// The device.
             unit: u32,
-            /// Whether the interface was removed. Otherwise the name of its network namespace
-            /// stands for no namespace any more, or for another one.
+            /// Whether the interface was removed. Otherwise its network namespace was removed or
+            /// replaced under its name.
             is_removed: bool,
         }
     }
 }
 
-/// What a domain is made of.
+/// The specification of a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDomain {
-    /// The domain whose place it takes, of which nothing is left.
+    /// The domain that it replaces, which must be torn down.
     pub replaces: Option<DomId>,
-    /// Its name, in words and beside its log. The manager, which alone goes by names, gives no two
-    /// domains that live the same; the core tells domains apart by their ids.
+    /// Its name, for messages and its log. Only the manager identifies domains by name, and keeps
+    /// the names of living domains unique; the core identifies domains by their ids.
     pub name: Text,
     /// Its program.
     pub program: Program,
-    /// Page frames of its own.
+    /// The number of its page frames.
     pub frames: u32,
-    /// Entries of its classic grant table, and of its largest other one.
+    /// Entries of its classic grant table, which also limits its counted tables.
     pub grant_entries: u32,
     /// Slots of its grant window.
     pub window_slots: u32,
-    /// Frames that others' forced revocations may cost it at a time: see
+    /// The largest number of frames that others' forced revocations may cost it at once: see
     /// [`crate::counted::Revocation::Force`].
     pub collateral: u32,
-    /// Its share of what all granters may cost the users of their grants, beside others' shares.
+    /// Its weight among the granters that share the machine-wide rate of revocations.
     pub weight: u32,
-    /// Devices that it is given before its start.
+    /// The number of devices that it gets before its start.
     pub devices: u32,
-    /// CPUs that it may run on, a bit each; none: all.
+    /// Pages of foreign memory that it may map at a time: see
+    /// [`crate::hypercall::Kind::ForeignMap`].
+    pub foreign_pages: u32,
+    /// CPUs that it may run on, one bit each; all zero: every CPU.
     pub cpus: [u64; CPU_WORDS],
-    /// Rate of the time-stamp counter, for it to know; 0: it measures that by itself.
+    /// Rate of the time stamp counter in Hz, passed to the domain; 0: it measures the rate itself.
     pub tsc_hz: u64,
 }
 
-/// A socket over page frames, which it receives into and sends from.
+/// A socket that receives into page frames and sends from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewSocket {
-    /// The domain that is given it.
+    /// The domain that gets the socket.
     pub domain: DomId,
-    /// The device that it is on.
+    /// The device that the socket is on.
     pub on: u32,
-    /// Whose the page frames are, if they are another domain's: it only receives then, as a queue
-    /// of that domain's own.
+    /// The domain that owns the page frames, if it is another one: then the socket is that domain's
+    /// dedicated queue and only receives.
     pub of: Option<DomId>,
-    /// The first one.
+    /// The first frame.
     pub first_frame: u32,
-    /// How many.
+    /// The number of frames.
     pub frames: u32,
-    /// Bytes of a chunk, which holds one packet.
+    /// Size of a chunk, which holds one packet, in bytes.
     pub chunk_bytes: u32,
     /// Entries of each ring.
     pub entries: u32,
-    /// Slot of the domain's window from which on its rings lie.
+    /// The first slot of its rings in the domain's window.
     pub rings_slot: u32,
 }
 
@@ -389,14 +392,14 @@ pub struct NewSocket {
 pub struct RingPlace {
     /// The first page.
     pub page: u32,
-    /// How many; 0: there is no such ring.
+    /// The number of pages; 0: the ring does not exist.
     pub pages: u32,
 }
 
 fields! {
     NewDomain {
-        replaces name program frames grant_entries window_slots collateral weight devices cpus
-        tsc_hz
+        replaces name program frames grant_entries window_slots collateral weight devices
+        foreign_pages cpus tsc_hz
     }
 }
 fields! { NewSocket { domain on of first_frame frames chunk_bytes entries rings_slot } }

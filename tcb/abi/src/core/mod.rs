@@ -1,40 +1,41 @@
-//! What the core and its two helpers say to each other: fixed-size records over a socket that keeps
-//! their borders. Whatever is opaque to the core, or has no fixed size, travels beside a record in
-//! a sealed memory file; descriptors travel beside it too.
+//! The protocol between the core and its two helpers: fixed-size records over a socket that
+//! preserves record boundaries. Data that the core does not interpret, or of variable size, is
+//! attached to a record in a sealed memory file; descriptors are attached too.
 //!
 //! ```text
 //!   word 0   version (bits 63..32), kind (31..0)
-//!   word 1   token: an answer has its request's; 0 in events
-//!   word 2…  the fields in order, each in words of its own; zeroes behind the last
+//!   word 1   token: an answer repeats its request's; 0 in events
+//!   word 2…  the fields in order, each in separate words; zeroes after the last
 //! ```
 //!
-//! Words are little-endian. Any bytes are a record or a clear refusal ([`Malformed`]), and a record
-//! has one form only: decoding and encoding gives the same bytes.
+//! Words are little-endian. Any bytes decode to a record or an error ([`Malformed`]), and each
+//! record has exactly one encoding: encoding a decoded record yields the same bytes.
 
 mod field;
-mod heard;
 mod messages;
 mod record;
 mod report;
+mod report_decode;
 mod stage;
 mod wire;
 
 pub use field::{Field, Reader, TEXT_MAX, Text, Writer};
-pub use heard::report_of;
 pub use messages::{Ask, CPU_WORDS, NewDomain, NewSocket, Outcome, RingPlace, Task, Tell};
 pub use record::{Message, Record};
 pub use report::{CoreStatus, report_bytes};
+pub use report_decode::report_of;
 pub use stage::Stage;
 pub use wire::{BYTES, DESCRIPTORS_MAX, Malformed, VERSION, WORDS};
 
-/// Bytes that a machine may have as JSON: more than the largest one.
+/// The maximum size of a machine as JSON, larger than any valid machine.
 pub const MACHINE_MAX: usize = 64 << 20;
-/// Bytes of what a manager wants the next one to know: the machine as it has become is part of it.
+/// The maximum size of the state that a manager keeps for the next one, which includes the present
+/// description of the machine.
 pub const KEPT_MAX: usize = 64 << 20;
-/// Bytes of what is left for the next core's manager: as text within text less than
-/// [`MACHINE_MAX`].
-pub const LEFT_MAX: usize = 8 << 20;
-/// The variable of the environment that names the file which is the system's journal.
+/// The maximum size of the data left for the next core's manager: once escaped in JSON it must not
+/// exceed [`MACHINE_MAX`].
+pub const STATE_BYTES_MAX: usize = 8 << 20;
+/// The environment variable that names the file of the system's journal.
 pub const JOURNAL_VAR: &str = "JOURNAL_STREAM";
 
 #[cfg(test)]

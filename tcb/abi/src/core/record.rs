@@ -1,38 +1,38 @@
-//! A message as it travels.
+//! A message with its token, as sent.
 
 use super::field::{Reader, Writer};
 use super::wire::{BYTES, Malformed, VERSION};
 
-/// What a record says: one of the enums of this module.
+/// The message of a record: one of the enums of this module.
 pub trait Message: Sized {
-    /// Its number among the kinds, and its fields.
+    /// Writes the fields, and returns the number of the message's kind.
     fn put(&self, fields: &mut Writer) -> u32;
 
-    /// The message of a kind, its fields read.
+    /// Reads the message of a kind.
     ///
     /// # Errors
-    /// There is no such kind, or a field makes no sense.
+    /// The kind does not exist, or a field is invalid.
     fn take(kind: u32, fields: &mut Reader<'_>) -> Result<Self, Malformed>;
 }
 
-/// A message as it travels.
+/// A message with its token, as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<M> {
-    /// Tells answers apart; 0 in events.
+    /// Identifies the request that is answered; 0 in events.
     pub token: u32,
-    /// What it says.
+    /// The message.
     pub message: M,
 }
 
 impl<M: Message> Record<M> {
-    /// Its bytes.
+    /// Encodes the record.
     #[must_use]
     pub fn encode(&self) -> [u8; BYTES] {
         let mut fields = Writer::default();
         let kind = u64::from(self.message.put(&mut fields));
         let head = [u64::from(VERSION) << 32 | kind, u64::from(self.token)];
         let mut bytes = [0; BYTES];
-        // No message has more words than a record: the tests encode each of them.
+        // No message has more words than a record; the tests encode each of them.
         let words = head.into_iter().chain(fields.0);
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -40,7 +40,7 @@ impl<M: Message> Record<M> {
         bytes
     }
 
-    /// The record of these bytes.
+    /// Decodes a record.
     ///
     /// # Errors
     /// See [`Malformed`].

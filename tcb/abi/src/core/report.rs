@@ -1,17 +1,17 @@
-//! Status and audit, as bytes that travel beside an answer: their fields, eight bytes each.
+//! Status and audit, as bytes attached to an answer: their fields, in words of eight bytes.
 
 use super::field::{Field, Reader, Writer, fields};
 use super::wire::Malformed;
 use crate::status::{Audit, ConnectionStatus, DomainAudit, DomainReport, GrantInUse};
 
-/// What the core knows of every domain and connection.
+/// The core's report on every domain and connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreStatus {
     /// CPU time of the core, nanoseconds.
     pub cpu_ns: u64,
     /// CPU time of netd, nanoseconds.
     pub netd_cpu_ns: u64,
-    /// What the start had to do without, in words.
+    /// Features that this system lacks.
     pub missing: Vec<String>,
     /// Every domain.
     pub domains: Vec<DomainReport>,
@@ -31,7 +31,7 @@ fields! { Audit { leaked created revoked forced domains } }
 fields! { DomainAudit { name alive lingers owned granted mapped collateral_used in_use } }
 fields! { GrantInUse { by gref frame mappings writable } }
 
-/// The bytes of a status or an audit.
+/// Encodes a status or an audit.
 #[must_use]
 pub fn report_bytes(report: &impl Field) -> Vec<u8> {
     let mut to = Writer::default();

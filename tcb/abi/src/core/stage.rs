@@ -6,18 +6,18 @@ pub enum Stage {
     /// It has memory, but no process.
     #[default]
     Built,
-    /// Its process was started.
+    /// Its process is being started.
     Starting,
-    /// It has said that it is ready.
+    /// It has reported that it is ready.
     Running,
-    /// It is being cleared away.
+    /// It is being torn down.
     Ending,
-    /// Nothing is left of it.
+    /// It has been torn down.
     Gone,
 }
 
 impl Stage {
-    /// Whether it is on its way down, or has gone.
+    /// Returns whether it is being or has been torn down.
     #[must_use]
     pub fn is_over(self) -> bool {
         matches!(self, Self::Ending | Self::Gone)

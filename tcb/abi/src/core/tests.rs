@@ -1,11 +1,11 @@
-//! Any bytes are a record or a refusal, and a record has one form.
+//! Any bytes decode to a record or an error, and a record has one encoding.
 
 use super::*;
 use crate::machine::{Audit, ConnectionStatus, DomainAudit, DomainReport, GrantInUse, Program};
 use crate::{DomId, XenbusState};
 use proptest::prelude::*;
 
-/// Every kind of message, with fields that use all their words.
+/// Returns every kind of message, with fields that use all their words.
 fn asks() -> Vec<Ask> {
     let (domain, unit) = (DomId(0xfedc), u32::MAX);
     let why = || Text::cut(&"ü".repeat(64));
@@ -23,6 +23,7 @@ fn asks() -> Vec<Ask> {
                 devices: 5,
                 cpus: [u64::MAX; CPU_WORDS],
                 tsc_hz: 0,
+                foreign_pages: 0,
             },
         },
         Ask::Open { unit },
@@ -65,7 +66,7 @@ fn asks() -> Vec<Ask> {
 }
 
 #[test]
-fn every_message_survives_its_way() {
+fn every_message_survives_encoding() {
     for (number, message) in (0..).zip(asks()) {
         let record = Record {
             token: u32::MAX - number,
@@ -107,7 +108,7 @@ fn every_message_survives_its_way() {
 }
 
 #[test]
-fn what_is_no_record_is_refused_by_name() {
+fn malformed_records_are_named_errors() {
     let good = Record {
         token: 1,
         message: Ask::Open { unit: 1 },
@@ -168,7 +169,7 @@ fn status() -> CoreStatus {
     CoreStatus {
         cpu_ns: 1,
         netd_cpu_ns: 2,
-        missing: vec!["an own user id".into()],
+        missing: vec!["a separate user id".into()],
         domains: vec![DomainReport {
             name: "driver".into(),
             id: 1,
@@ -195,7 +196,7 @@ fn status() -> CoreStatus {
 }
 
 #[test]
-fn reports_survive_their_way_and_no_shorter_one_is_taken() {
+fn reports_survive_encoding_unless_truncated() {
     let (status, audit) = (status(), audit());
     let bytes = report_bytes(&status);
     assert_eq!(report_of(&bytes), Some(status));
@@ -205,7 +206,8 @@ fn reports_survive_their_way_and_no_shorter_one_is_taken() {
     assert!((0..bytes.len()).all(|len| report_of::<Audit>(&bytes[..len]).is_none()));
 }
 
-/// Words as a hostile helper might send them: small ones more often, so that they are fields.
+/// Words as a hostile helper might send them: small ones more often, so that they form valid
+/// fields.
 fn words() -> impl Strategy<Value = Vec<u64>> {
     let word = prop_oneof![8 => Just(0u64), 8 => 0..40u64, 1 => any::<u64>()];
     proptest::collection::vec(word, WORDS)
@@ -227,7 +229,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_bytes_are_one_record_or_none(mut words in words(), kind in 0..20u64) {
+    fn any_bytes_are_one_record_or_an_error(mut words in words(), kind in 0..20u64) {
         words[0] = u64::from(VERSION) << 32 | kind;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         canonical::<Ask>(&bytes)?;
@@ -237,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_one_report_or_none(
+    fn any_bytes_are_one_report_or_an_error(
         bytes in proptest::collection::vec(prop_oneof![4 => Just(0u8), 1 => any::<u8>()], 0..400),
     ) {
         if let Some(status) = report_of::<CoreStatus>(&bytes) {

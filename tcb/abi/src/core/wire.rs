@@ -1,26 +1,26 @@
-//! Sizes of a record, and what is wrong with bytes that are none.
+//! The size of a record, and the errors of malformed ones.
 
-/// Of this protocol. A helper of another version is refused at its first record.
+/// The version of this protocol. A helper of another version is rejected at its first record.
 pub const VERSION: u32 = 6;
 /// Words of a record.
 pub const WORDS: usize = 48;
 /// Bytes of a record.
 pub const BYTES: usize = WORDS * 8;
-/// Descriptors beside a record at most: what the kernel passes at once.
+/// The maximum number of descriptors attached to a record: the kernel's limit per message.
 pub const DESCRIPTORS_MAX: usize = 253;
 
-/// Bytes that are no record of the kind that was expected.
+/// Why bytes are not a record of the expected kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// It has another size than [`BYTES`].
+    /// The size is not [`BYTES`].
     Size(usize),
-    /// It has another version than [`VERSION`].
+    /// The version is not [`VERSION`].
     Version(u32),
-    /// There is no such kind.
+    /// The kind does not exist.
     Kind(u32),
-    /// The field that ends at this word has a value that it cannot have.
+    /// The field that ends at this word has an invalid value.
     Field(usize),
-    /// There is something behind the last field.
+    /// Non-zero bytes follow the last field.
     Rest,
 }
 
@@ -30,8 +30,8 @@ impl std::fmt::Display for Malformed {
             Self::Size(bytes) => write!(f, "a record of {bytes} bytes instead of {BYTES}"),
             Self::Version(version) => write!(f, "version {version} instead of {VERSION}"),
             Self::Kind(kind) => write!(f, "no such kind: {kind}"),
-            Self::Field(word) => write!(f, "the field before word {word} makes no sense"),
-            Self::Rest => f.write_str("bytes behind the last field"),
+            Self::Field(word) => write!(f, "the field before word {word} is invalid"),
+            Self::Rest => f.write_str("bytes after the last field"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Offsets within the mailbox, in bytes. Its words and bytes are the manager's and the domain's:
-//! the manager has a descriptor of it, and only the domain has it mapped for use.
+//! Offsets within the mailbox, in bytes. The manager, which has a descriptor of it, and the domain,
+//! the only process that maps it, share its contents.
 
 use crate::layout::PAGE;
 
@@ -13,11 +13,11 @@ pub const REPLY: usize = 64;
 pub const REPLY_BYTES: usize = 68;
 /// A request to the domain.
 pub const IN: usize = PAGE;
-/// Bytes that a request may have.
+/// The maximum size of a request in bytes.
 pub const IN_MAX: usize = 29 * PAGE;
 /// A domain's reply.
 pub const OUT: usize = IN + IN_MAX;
-/// Bytes that a reply may have.
+/// The maximum size of a reply in bytes.
 pub const OUT_MAX: usize = 95 * PAGE;
 /// Bytes of the mailbox.
 pub const BYTES: usize = OUT + OUT_MAX;

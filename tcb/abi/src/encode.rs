@@ -1,13 +1,13 @@
-//! The domains' side of [`crate::hypercall`] and [`crate::counted`]: operations as words, statuses
-//! and entries out of words. The monitor reads the first and writes the others.
+//! The domains' side of [`crate::hypercall`] and [`crate::counted`]: encodes operations as words,
+//! decodes statuses and entries. The monitor decodes the former and encodes the latter.
 
 use crate::counted::Translation;
 use crate::grant::GrantStatus;
-use crate::hypercall::{Attach, Bind, Create, Revoke, TapControl};
+use crate::hypercall::{Attach, Bind, Create, ForeignMap, Revoke, TapControl};
 use crate::ids::GrantRef;
 
 impl Bind {
-    /// As words 0 … 2.
+    /// Encodes it as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -19,7 +19,7 @@ impl Bind {
 }
 
 impl Create {
-    /// As words 0 … 2.
+    /// Encodes it as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -31,7 +31,7 @@ impl Create {
 }
 
 impl Revoke {
-    /// As words 0 … 2.
+    /// Encodes it as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -42,8 +42,20 @@ impl Revoke {
     }
 }
 
+impl ForeignMap {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.number as u64) << 32 | self.page as u64,
+            self.offset,
+            self.bytes,
+        ]
+    }
+}
+
 impl Attach {
-    /// As arguments 1 and 2.
+    /// Encodes it as arguments 1 and 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 2] {
         match self {
@@ -54,7 +66,7 @@ impl Attach {
 }
 
 impl TapControl {
-    /// As words 1 and 2.
+    /// Encodes it as words 1 and 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 2] {
         match self {
@@ -73,7 +85,7 @@ impl TapControl {
 }
 
 impl GrantStatus {
-    /// The status of a value from the wire; anything unknown is a general error.
+    /// Decodes a value from the wire; an unknown value is a general error.
     #[must_use]
     pub const fn from_wire(value: i16) -> Self {
         match value {
@@ -92,7 +104,7 @@ impl GrantStatus {
         }
     }
 
-    /// What it says, in words.
+    /// Returns a description.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -107,13 +119,14 @@ impl GrantStatus {
             Self::BadPage => "the page cannot be used",
             Self::BadCopyArg => "the range crosses a page boundary",
             Self::AddressTooBig => "the frame does not exist",
-            Self::Again => "in use just now",
+            Self::Again => "in use",
         }
     }
 }
 
 impl Translation {
-    /// Whether a use of `gref` may begin: valid, of this generation, and not read-only if `write`.
+    /// Returns whether a use of `gref` may begin: the entry is valid, of this generation, and not
+    /// read-only if `write`.
     #[must_use]
     #[inline]
     pub const fn permits(self, gref: GrantRef, write: bool) -> bool {
@@ -122,13 +135,13 @@ impl Translation {
         self.0 & (Self::GENERATION | Self::STATE | readonly) == wanted
     }
 
-    /// The granter's frame, of an entry that is valid.
+    /// Returns the granter's frame, if the entry is valid.
     #[must_use]
     pub const fn frame(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// Whether the grant is read-only.
+    /// Returns whether the grant is read-only.
     #[must_use]
     pub const fn readonly(self) -> bool {
         self.0 & Self::READONLY != 0

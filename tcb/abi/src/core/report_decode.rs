@@ -1,8 +1,8 @@
-//! The manager's side of [`super::report`]: status and audit out of bytes.
+//! The manager's side of [`super::report`]: decodes status and audit.
 
 use super::field::{Field, Reader};
 
-/// The status or audit of these bytes; none: they are none.
+/// Decodes a status or an audit; `None` if the bytes are invalid.
 #[must_use]
 pub fn report_of<T: Field>(bytes: &[u8]) -> Option<T> {
     let mut from = Reader::new(bytes);
