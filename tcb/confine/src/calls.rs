@@ -1,11 +1,11 @@
-//! Which system calls a helper may make: the whole policy, as data with reasons.
+//! The system calls that a helper may make: the whole policy, as data with reasons.
 
-/// When a call is allowed.
+/// The condition under which a call is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// Always.
     Always,
-    /// This argument is exactly this.
+    /// This argument equals this value.
     Is(u8, u64),
     /// This argument has all these bits.
     Has(u8, u64),
@@ -17,12 +17,12 @@ pub enum When {
     Own(u8),
 }
 
-/// A call that is allowed.
+/// An allowed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Its number.
     pub number: i64,
-    /// When.
+    /// The condition.
     pub when: When,
 }
 
@@ -34,14 +34,14 @@ macro_rules! calls {
     };
 }
 
-/// The flags of a new thread: what shares all of its memory and is no process of its own.
+/// The flags of a new thread, which shares all memory and is not a process.
 const THREAD: u64 = (libc::CLONE_THREAD | libc::CLONE_VM) as u64;
-/// Memory that can be run.
+/// Executable memory.
 const EXEC: u64 = libc::PROT_EXEC as u64;
 const NEWNET: u64 = libc::CLONE_NEWNET as u64;
 const FIONBIO: u64 = libc::FIONBIO;
 
-/// Calls of every program but the broker: on descriptors that it was given, and its own memory.
+/// Calls of every program except the broker, which affect inherited descriptors and private memory.
 /// None of them opens anything.
 pub const COMMON: &[Call] = &calls! {
     // Links and sealed files.
@@ -71,7 +71,7 @@ pub const COMMON: &[Call] = &calls! {
     SYS_mremap When::Always;
     SYS_madvise When::Always;
     SYS_brk When::Always;
-    // Threads, by clone: another filter says that there is no clone3.
+    // Threads by clone: another filter makes clone3 fail with ENOSYS.
     SYS_clone When::Has(0, THREAD);
     SYS_clone3 When::Always;
     SYS_set_robust_list When::Always;
@@ -83,7 +83,7 @@ pub const COMMON: &[Call] = &calls! {
     SYS_sched_getaffinity When::Always;
     SYS_exit When::Always;
     SYS_exit_group When::Always;
-    // Time, signals, facts about the caller.
+    // Time, signals, harmless facts about the caller.
     SYS_clock_gettime When::Always;
     SYS_clock_nanosleep When::Always;
     SYS_nanosleep When::Always;
@@ -92,7 +92,7 @@ pub const COMMON: &[Call] = &calls! {
     SYS_rt_sigprocmask When::Always;
     SYS_rt_sigreturn When::Always;
     SYS_sigaltstack When::Always;
-    // By which `abort` ends the process.
+    // `abort` ends the process by this.
     SYS_tgkill When::Own(0);
     SYS_getpid When::Always;
     SYS_gettid When::Always;
@@ -117,8 +117,8 @@ pub(crate) const CONSOLES: &[Call] = &calls! {
     SYS_epoll_pwait When::Always;
 };
 
-/// Requests of TAPs, of ethtool, and for numbers and names of interfaces. No request of a terminal
-/// is among them: TIOCSTI types into one.
+/// Requests of TAPs, of ethtool, and for numbers and names of interfaces. No terminal request is
+/// included: TIOCSTI would type into one.
 const REQUESTS: &[u64] = &[
     FIONBIO,
     0x8910,      // SIOCGIFNAME
@@ -133,7 +133,7 @@ const REQUESTS: &[u64] = &[
     0x8004_54e1, // TUNSETFILTEREBPF
 ];
 
-/// Families of sockets. No Unix socket is among them: by one root could command systemd.
+/// Families of sockets. Unix sockets are excluded: by one, root could command systemd.
 const FAMILIES: &[u64] = &[
     libc::AF_INET as u64,
     libc::AF_NETLINK as u64,
@@ -142,7 +142,7 @@ const FAMILIES: &[u64] = &[
 ];
 
 /// Commands of bpf(2): maps, and the links that attach programs to interfaces. None of them loads a
-/// program, attaches one to a trace point, or opens an object of another process's by its number.
+/// program, attaches one to a trace point, or opens another process's object by its number.
 const BPF_COMMANDS: &[u64] = &[
     0,  // BPF_MAP_CREATE
     1,  // BPF_MAP_LOOKUP_ELEM
@@ -155,28 +155,43 @@ const BPF_COMMANDS: &[u64] = &[
 
 /// netd opens and configures devices.
 pub(crate) const DEVICES: &[Call] = &calls! {
-    // The TAP driver, and settings of network namespaces: Landlock knows the paths.
+    // The TAP driver, and settings of network namespaces: Landlock restricts the paths.
     SYS_openat When::Always;
-    // Whether a file is a namespace.
+    // Checks whether a file is a namespace.
     SYS_fstatfs When::Always;
     // Netlink, ethtool's requests, sockets for XDP.
     SYS_socket When::OneOf(0, FAMILIES);
+    // A domain's link.
+    SYS_socketpair When::Is(0, libc::AF_UNIX as u64);
     SYS_bind When::Always;
     SYS_setsockopt When::Is(1, libc::SOL_PACKET as u64);
     SYS_ioctl When::OneOf(1, REQUESTS);
     SYS_bpf When::OneOf(0, BPF_COMMANDS);
-    // Into network namespaces, and a new one for the near end of a pair; into no other kind.
+    // Network namespaces, including a new one for the near end of a pair; no other kind.
     SYS_setns When::Is(1, NEWNET);
     SYS_unshare When::Is(0, NEWNET);
     // Grace periods.
     SYS_membarrier When::Always;
 };
 
-/// The broker's calls: all that it may make.
+/// All calls of the broker.
 pub(crate) const BROKER_CALLS: &[Call] = &calls! {
     SYS_openat When::Always;
     SYS_fstatfs When::Always;
     SYS_bpf When::Is(0, 5); // BPF_PROG_LOAD
+    // Sockets of virtual machine monitors.
+    SYS_socket When::Is(0, libc::AF_UNIX as u64);
+    SYS_bind When::Always;
+    SYS_listen When::Always;
+    SYS_connect When::Always;
+    SYS_openat2 When::Always;
+    SYS_newfstatat When::Always;
+    SYS_umask When::Always;
+    SYS_geteuid When::Always;
+    SYS_mkdirat When::Always;
+    SYS_fchownat When::Always;
+    SYS_fchmodat When::Always;
+    SYS_unlinkat When::Always;
     SYS_statx When::Always;
     // The link, sealed files, `/proc/PID/stat`.
     SYS_recvmsg When::Always;
@@ -200,7 +215,7 @@ pub(crate) const BROKER_CALLS: &[Call] = &calls! {
     SYS_brk When::Always;
     SYS_futex When::Always;
     SYS_getrandom When::Always;
-    // The end.
+    // Exit.
     SYS_sigaltstack When::Always;
     SYS_rt_sigaction When::Always;
     SYS_rt_sigprocmask When::Always;

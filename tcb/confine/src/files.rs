@@ -1,4 +1,4 @@
-//! Landlock: files that a program opens, and processes that it reaches.
+//! Landlock: the files that a program may open, and the processes that it may reach.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
@@ -6,13 +6,14 @@ use landlock::{
 };
 use std::io;
 
-/// The newest version whose restrictions this crate asks for; older kernels apply those they know.
+/// The newest Landlock version that this crate requests; older kernels apply the restrictions that
+/// they support.
 const NEWEST: ABI = ABI::V6;
 
-/// Restricts the calling thread to files beneath `paths`: it opens, reads, writes and shortens
-/// them, and runs requests on devices. It makes and removes nothing, binds and connects no TCP
-/// socket, and reaches no process outside of this restriction. A path that does not exist is left
-/// out. Returns whether the kernel has Landlock.
+/// Restricts the calling thread to files beneath `paths`, which it may open, read, write and
+/// truncate, and send device requests to. The thread cannot create or remove files, bind or connect
+/// TCP sockets, or reach processes outside this restriction. Paths that do not exist are skipped.
+/// Returns whether the kernel supports Landlock.
 pub(crate) fn restrict(paths: &[&str]) -> io::Result<bool> {
     let wanted: BitFlags<AccessFs> =
         AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
@@ -33,7 +34,8 @@ pub(crate) fn restrict(paths: &[&str]) -> io::Result<bool> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Whether the kernel has Landlock. Asks on a thread that restricts itself and ends.
+/// Returns whether the kernel supports Landlock. Tests it on a thread that restricts itself and
+/// ends.
 #[must_use]
 pub fn has_landlock() -> bool {
     let asked = std::thread::Builder::new().spawn(|| restrict(&[]).is_ok_and(|has| has));

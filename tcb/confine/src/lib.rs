@@ -1,8 +1,8 @@
 //! Confinement of a program: its user, capabilities, files and system calls. The core's helpers
 //! confine themselves, and so does the driver domain on Xen. [`confine`] confines the calling
-//! thread and all threads that it starts, so a program calls it before it does anything else.
+//! thread and all threads that it starts, so a program calls it before anything else.
 //!
-//! A call that is not on the list fails with EPERM. No list has a call that starts a program,
+//! A call that is not on the list fails with EPERM. No list contains a call that starts a program,
 //! traces a process, or mounts. [`roles`] has the rights of each helper.
 
 mod calls;
@@ -35,21 +35,21 @@ use std::os::unix::fs::MetadataExt;
 pub struct Rights<'a> {
     /// The program's name, for messages.
     pub name: &'a str,
-    /// The user and group that it becomes; unset: it stays as it is.
+    /// The user and group that it changes to; unset: unchanged.
     pub user: Option<u32>,
-    /// Capabilities that it keeps, of those that it has.
+    /// The capabilities that it keeps, of those that it has.
     pub keep: CapabilitySet,
     /// Whether it ends when its parent does.
     pub ends_with_parent: bool,
-    /// The files and folders beneath which it opens files; unset: Landlock does not confine it.
-    /// With Landlock it also reaches no process but itself: no memory, descriptors, namespaces or
-    /// signals of another one.
+    /// The files and folders beneath which it may open files; unset: no Landlock. Landlock also
+    /// denies access to other processes: their memory, descriptors and namespaces, and signals to
+    /// them.
     pub files: Option<&'a [&'a str]>,
-    /// System calls; of a call that is listed twice, the later line counts.
+    /// System calls; for a call that is listed twice, the later entry applies.
     pub calls: &'a [&'a [Call]],
 }
 
-/// Returns the user id that this process should become, if it is root's: no other process has it.
+/// Returns a user id that no other process has, if this process belongs to root.
 #[must_use]
 pub fn own_user() -> Option<u32> {
     let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
@@ -57,24 +57,24 @@ pub fn own_user() -> Option<u32> {
     rustix::process::geteuid().is_root().then_some(own)
 }
 
-/// Gives up all rights but `rights`. Returns what this system could not take away, in words.
+/// Drops all rights except `rights`. Returns the restrictions that this system does not support.
 ///
 /// # Errors
-/// Capabilities are kept, or the filter is not in force. The caller must end then.
+/// Capabilities could not be dropped, or the filter is not in force. The caller must exit then.
 pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
     let mut missing = Vec::new();
     let had = capabilities(None)?.permitted;
-    // First, for it needs a capability itself. A failure does no harm: without new privileges
-    // (below) the program cannot regain what the bounding set still has.
+    // First, since it needs a capability itself. A failure is harmless: with NO_NEW_PRIVS (below),
+    // the program cannot regain capabilities that remain in the bounding set.
     for capability in had.difference(rights.keep).iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }
-    // Otherwise the change of user would take all capabilities.
+    // Otherwise the change of user would drop all capabilities.
     set_keep_capabilities(!rights.keep.is_empty())?;
     if let Some(user) = rights.user
         && become_user(user).is_err()
     {
-        missing.push(format!("an own user for {}", rights.name));
+        missing.push(format!("a separate user for {}", rights.name));
     }
     let kept = capabilities(None)?.permitted.intersection(rights.keep);
     set_capabilities(
@@ -115,15 +115,15 @@ fn become_user(user: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The C library tries clone3 first, whose flags a filter cannot see, and understands only this as
-/// "use clone". Of two filters the one that denies counts.
+/// The C library tries clone3 first, whose flags a filter cannot read, and accepts only ENOSYS as
+/// "use clone". If two filters disagree, the one that denies applies.
 fn no_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
     let rules = [(libc::SYS_clone3, vec![])].into_iter().collect();
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     SeccompFilter::new(rules, SeccompAction::Allow, unknown, TargetArch::x86_64)?.try_into()
 }
 
-/// The filter that lets these calls through.
+/// Returns the filter that allows these calls.
 fn filter(calls: &[&[Call]]) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules = std::collections::BTreeMap::new();
     for call in calls.iter().copied().flatten() {

@@ -1,11 +1,12 @@
-//! Whether this system can run domains: what confining one stands on.
+//! Checks whether this system supports the confinement of domains.
 
 use std::fs::read_to_string;
 
-/// Whether domains can run here. What they can do without is found out at the start of one.
+/// Checks whether domains can run here. Missing optional features are reported when a domain
+/// starts.
 ///
 /// # Errors
-/// Why not, in one sentence.
+/// The reason, in one sentence.
 pub fn probe() -> Result<(), String> {
     let release = setting("kernel/osrelease").ok_or("/proc is not mounted")?;
     let (major, minor) = kernel_version(&release)?;
@@ -28,11 +29,11 @@ fn kernel_version(release: &str) -> Result<(u32, u32), String> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
-        _ => Err(format!("strange kernel version: {release}")),
+        _ => Err(format!("unknown kernel version: {release}")),
     }
 }
 
-/// What the kernel says of itself.
+/// Reads a setting below /proc/sys.
 fn setting(name: &str) -> Option<String> {
     let text = read_to_string(format!("/proc/sys/{name}")).ok()?;
     Some(text.trim().to_owned())
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_from_what_distributions_write() {
+    fn kernel_versions_of_distributions_are_parsed() {
         for (release, version) in [
             ("6.18.44-fc-v669", (6, 18)),
             ("5.14.0-427.el9.x86_64", (5, 14)),
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_cannot_says_why_in_a_sentence() {
+    fn an_unsupported_system_is_explained() {
         if let Err(why) = probe() {
             assert!(!why.is_empty() && !why.contains('\n'), "{why}");
         }

@@ -5,7 +5,7 @@ use std::fs::File;
 
 mod tables;
 
-/// Confines a thread and has it do `work`. The thread stays confined until it ends.
+/// Confines a thread and runs `work` on it. The thread stays confined until it ends.
 fn confined<T: Send>(rights: &Rights<'_>, work: impl FnOnce(String) -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -39,7 +39,7 @@ fn a_manager_has_no_capability_and_opens_nothing() {
 }
 
 #[test]
-fn netd_enters_network_namespaces_alone() {
+fn netd_enters_only_network_namespaces() {
     let left = confined(&NETD, |_| {
         let own = File::open("/proc/thread-self/ns/user").unwrap();
         let kind = rustix::thread::LinkNameSpaceType::User;
@@ -49,7 +49,7 @@ fn netd_enters_network_namespaces_alone() {
 }
 
 #[test]
-fn requests_of_a_list_are_made_and_no_others() {
+fn only_listed_requests_are_allowed() {
     const REQUESTS: &[Call] = &[Call {
         number: libc::SYS_ioctl,
         when: When::OneOf(1, &[libc::FIONBIO, libc::FIONREAD]),
@@ -80,7 +80,7 @@ fn a_confined_thread_starts_threads() {
 }
 
 #[test]
-fn netd_opens_the_tap_driver_and_network_settings_alone() {
+fn netd_opens_only_taps_and_network_settings() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("own");
     std::fs::write(&own, "").unwrap();

@@ -1,10 +1,9 @@
-//! How the core and its helpers speak: [`abi::core`]'s records over a socket that keeps their
-//! borders, with descriptors beside them; what has no fixed size travels in sealed memory files
-//! ([`sealed`]).
+//! The link between the core and its helpers: [`abi::core`]'s records over a socket that preserves
+//! record boundaries, with attached descriptors. Data of variable size travel in sealed memory
+//! files ([`sealed`]).
 //!
-//! Nothing here waits unless asked to ([`Link::wait`], [`wait_for`]), and nothing that the other
-//! end sends makes a call block: a descriptor that is no sealed memory file is refused before it is
-//! read.
+//! Only [`Link::wait`] and [`wait_for`] block. The other end cannot make other calls block: a
+//! descriptor that is not a sealed memory file is rejected before it is read.
 
 pub mod sealed;
 mod wait;
@@ -23,26 +22,26 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Why nothing comes by a link any more.
+/// Why a link is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other end is closed.
     #[error("the other end is closed")]
     Closed,
-    /// What came is no record.
+    /// The received bytes are not a record.
     #[error("{0}")]
     Malformed(#[from] Malformed),
-    /// The kernel refused.
+    /// The kernel returned an error.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
-/// A record that came, and the descriptors beside it.
+/// A received record with its attached descriptors.
 #[derive(Debug)]
 pub struct Received<M> {
     /// The record.
     pub record: Record<M>,
-    /// In the order in which they were sent.
+    /// The descriptors, in the order in which they were sent.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -69,7 +68,7 @@ impl AsFd for Link {
 }
 
 impl Link {
-    /// Both ends of a new one.
+    /// Creates a link and returns both ends.
     ///
     /// # Errors
     /// The kernel has no descriptors left.
@@ -79,15 +78,16 @@ impl Link {
         Ok((Self(ours), Self(theirs)))
     }
 
-    /// Sends a record, at once or not at all.
+    /// Sends a record without blocking, or returns an error.
     ///
     /// # Errors
-    /// `WouldBlock`: the other end does not take what is there already. Otherwise it is gone.
+    /// `WouldBlock`: the other end has not read earlier records. Other errors mean that it is
+    /// closed.
     pub fn send<M: Message>(&self, record: &Record<M>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_bytes(&record.encode(), fds)
     }
 
-    /// The same of an encoded record.
+    /// Sends an encoded record.
     ///
     /// # Errors
     /// As [`Link::send`].
@@ -102,12 +102,12 @@ impl Link {
         Ok(())
     }
 
-    /// The next record, if one is there.
+    /// Receives the next record, if there is one.
     ///
     /// # Errors
-    /// See [`LinkError`]: nothing good comes by this link any more.
+    /// See [`LinkError`]: the link is unusable afterwards.
     pub fn receive<M: Message>(&self) -> Result<Option<Received<M>>, LinkError> {
-        // One byte more, so that a longer record is seen.
+        // One byte more, so that a longer record is detected.
         let mut bytes = [0; BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
@@ -135,7 +135,7 @@ impl Link {
         Ok(Some(Received { record, fds }))
     }
 
-    /// [`wait_for`] something to receive, or room to send.
+    /// Waits by [`wait_for`] for something to receive, or room to send.
     pub fn wait(&self, flags: PollFlags, timeout_ns: Option<u64>) {
         let _ready = wait_for(&[((), self.0.as_fd(), flags)], timeout_ns);
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_ends_the_link() {
+    fn a_malformed_record_ends_the_link() {
         let (one, other) = Link::pair().unwrap();
         for bytes in [1, BYTES - 1, BYTES + 1, 2 * BYTES] {
             rustix::io::write(&one, &vec![0xff; bytes]).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_take_what_is_sent_is_not_waited_for() {
+    fn sending_to_a_full_link_does_not_block() {
         let (one, _other) = Link::pair().unwrap();
         let full = (0..100_000).find_map(|_| one.send(&record(1), &[]).err());
         assert_eq!(full.unwrap().kind(), io::ErrorKind::WouldBlock);

@@ -1,4 +1,4 @@
-//! Bytes that cannot change any more: a memory file that nobody can write, grow or shrink.
+//! Immutable bytes: a memory file that cannot be written, grown or shrunk.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
 use std::fs::File;
@@ -11,7 +11,7 @@ const SEALS: SealFlags = SealFlags::WRITE
     .union(SealFlags::SHRINK)
     .union(SealFlags::SEAL);
 
-/// A sealed file with these bytes.
+/// Creates a sealed file with these bytes.
 ///
 /// # Errors
 /// The kernel has no memory or no descriptors left.
@@ -23,19 +23,19 @@ pub fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The bytes of a sealed file, at most `max`.
+/// Reads the bytes of a sealed file, up to `max` of them.
 ///
 /// # Errors
-/// `InvalidData`: it is no sealed memory file (only such a file is read without waiting for
-/// anybody), or a longer one.
+/// `InvalidData`: it is not a sealed memory file (only reading from such a file never blocks), or
+/// it is longer than `max`.
 pub fn read(file: &impl AsFd, max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; check(file, max)?];
-    // Not by where others have read to.
+    // Independent of the shared file offset.
     File::from(file.as_fd().try_clone_to_owned()?).read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }
 
-/// Whether it is a sealed file of at most `max` bytes: how many it has.
+/// Checks that it is a sealed file of up to `max` bytes, and returns its length.
 ///
 /// # Errors
 /// As [`read`].
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_cannot_change_is_read() {
+    fn only_sealed_files_are_read() {
         let file = write("x", b"abc").unwrap();
         assert_eq!(read(&file, 3).unwrap(), b"abc");
         assert_eq!(read(&file, 3).unwrap(), b"abc", "and again");

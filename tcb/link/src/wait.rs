@@ -4,9 +4,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Waits until one of `sources` has what is asked of it, or has failed, and at most for
-/// `timeout_ns` (none: for ever). The names of those that are ready, in their order; no name if the
-/// time is up or a signal came.
+/// Waits until one of `sources` has one of its requested events or an error, for `timeout_ns` at
+/// most (unset: forever). Returns the names of the ready sources, in order; none after the timeout
+/// or a signal.
 #[must_use]
 pub fn wait_for<T: Copy>(
     sources: &[(T, BorrowedFd<'_>, PollFlags)],
@@ -16,7 +16,7 @@ pub fn wait_for<T: Copy>(
         .iter()
         .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
         .collect();
-    // So many nanoseconds always fit.
+    // Cannot fail: any number of nanoseconds fits.
     let timeout = timeout_ns.and_then(|ns| Timespec::try_from(Duration::from_nanos(ns)).ok());
     if poll(&mut fds, timeout.as_ref()).is_err() {
         return Vec::new();
@@ -35,7 +35,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn those_that_are_ready_are_named() {
+    fn ready_sources_are_named() {
         let (empty, _writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let (full, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let (closed, _) = pipe_with(PipeFlags::CLOEXEC).unwrap();

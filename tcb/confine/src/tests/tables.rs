@@ -1,18 +1,18 @@
-//! Each role's rights, call by call. A change of a role has to change its table, too.
+//! The rights of each role, call by call. A change of a role must change its table too.
 
 use crate::roles::{BROKER, MANAGER, NETD};
 use crate::{CapabilitySet, Rights, When};
 use libc::*;
 use std::collections::BTreeMap;
 
-/// Conditions of the calls that are not always allowed.
+/// Conditions of calls that are not always allowed.
 type Conditions<'a> = &'a [(i64, When)];
 
 const FIONBIO: u64 = 0x5421;
 const EXEC: u64 = 4;
 const THREAD: u64 = 0x0001_0100;
 
-/// A role has these rights and no others.
+/// Checks that a role has these rights and no others.
 #[track_caller]
 fn check(rights: &Rights<'_>, keep: &[CapabilitySet], always: &[i64], sometimes: Conditions<'_>) {
     let mut calls = BTreeMap::new();
@@ -110,6 +110,7 @@ fn netd_has_the_rights_of_its_table() {
         (SYS_prctl, When::Is(0, 15)),
         (SYS_tgkill, When::Own(0)),
         (SYS_socket, When::OneOf(0, &[2, 16, 17, 44])),
+        (SYS_socketpair, When::Is(0, 1)),
         (SYS_setsockopt, When::Is(1, 263)),
         (SYS_bpf, When::OneOf(0, &[0, 1, 2, 3, 4, 15, 28])),
         (SYS_setns, When::Is(1, 0x4000_0000)),
@@ -131,13 +132,15 @@ const BROKER_ALWAYS: &[i64] = &[
     SYS_getrandom, SYS_gettid, SYS_lseek, SYS_madvise, SYS_memfd_create, SYS_mremap, SYS_munmap,
     SYS_openat, SYS_poll, SYS_ppoll, SYS_pread64, SYS_read, SYS_recvmsg, SYS_restart_syscall,
     SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sendmsg, SYS_sigaltstack,
-    SYS_statx, SYS_write,
+    SYS_statx, SYS_write, SYS_bind, SYS_listen, SYS_connect, SYS_fchownat, SYS_fchmodat,
+    SYS_unlinkat, SYS_openat2, SYS_newfstatat, SYS_umask, SYS_mkdirat, SYS_geteuid,
 ];
 
 #[test]
 fn the_broker_has_the_rights_of_its_table() {
     let sometimes: Conditions<'_> = &[
         (SYS_bpf, When::Is(0, 5)),
+        (SYS_socket, When::Is(0, 1)),
         (SYS_mmap, When::HasNot(2, EXEC)),
         (SYS_tgkill, When::Own(0)),
     ];
@@ -146,6 +149,8 @@ fn the_broker_has_the_rights_of_its_table() {
         CapabilitySet::BPF,
         CapabilitySet::NET_ADMIN,
         CapabilitySet::PERFMON,
+        CapabilitySet::CHOWN,
+        CapabilitySet::DAC_OVERRIDE,
     ];
     check(&BROKER, &keep, BROKER_ALWAYS, sometimes);
     assert_eq!(BROKER.files, None);
