@@ -1,4 +1,4 @@
-//! The attach call: which descriptor a domain gets, if any. Each is handed out once.
+//! Attach calls: checks which descriptor a domain may get, and hands out each once.
 
 use crate::domain::Domain;
 use crate::event::Port;
@@ -11,26 +11,25 @@ use sandbox::{Call, Listener};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Answers the attach calls that wait, within the domain's budget: past it, they wait on.
-/// Never blocks.
+/// Answers pending attach calls within the domain's budget; the others stay pending. Never blocks.
 pub(crate) fn serve(domain: &mut Domain, shared: &Shared, now_ns: u64) {
     let id = domain.id;
     let Some(process) = domain.process().cloned() else {
         return;
     };
-    // An error means that the domain is gone: its end is noticed elsewhere.
+    // An error means that the domain has ended, which its pidfd reports to the main thread.
     while domain.attaches.available(now_ns) > 0
         && let Ok(Some(call)) = process.attach.receive(Duration::ZERO)
     {
         domain.attaches.take(now_ns, 1);
         if let Err(errno) = answer(shared, id, &process.attach, call) {
-            // Every call is answered; who is gone needs no answer.
+            // An error means that the domain has ended and needs no answer.
             let _ = process.attach.answer(call.id, 0, errno.raw_os_error());
         }
     }
 }
 
-/// Puts what a call asks for into its domain's table.
+/// Puts the requested descriptor into the caller's table.
 fn answer(shared: &Shared, id: DomId, port: &Listener, call: Call) -> Result<(), Errno> {
     let put = |fd: BorrowedFd<'_>, first: i32, n: u32| {
         let at = n.checked_add(first.unsigned_abs()).ok_or(Errno::NOENT)?;
@@ -50,7 +49,7 @@ fn answer(shared: &Shared, id: DomId, port: &Listener, call: Call) -> Result<(),
     }
 }
 
-/// When a domain whose attach calls are not heard just now is heard again; none: it is.
+/// Returns when attach calls are served again; `None` if the domain is within its budget.
 pub(crate) fn next_ns(domain: &Domain, now_ns: u64) -> Option<u64> {
     let next = domain.attaches.ready_at(now_ns, 1);
     next.filter(|next| *next > now_ns)

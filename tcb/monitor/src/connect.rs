@@ -1,8 +1,10 @@
-//! Connections: two records each, whose states follow xenbus and whose bodies only pass through.
+//! Connections: two records each. Their states follow xenbus; the monitor only passes on their
+//! bodies.
 //!
-//! Each end is a record of its own, which names the other one. Where the other one is not there the
-//! connection was taken away: it is *unknown*, and nobody reaches anybody. This end stays until its
-//! domain has let go of it; then its number is free again.
+//! Each end is a record that names the other end. If the other end does not exist, the connection
+//! was removed: the other end's state is *unknown*, and neither domain reaches the other. The
+//! remaining end stays until its domain has stopped using the connection; then its number is free
+//! again.
 
 use crate::event::Port;
 use crate::numbers::Numbers;
@@ -15,15 +17,16 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Writes of one record in a row, before [`WRITES_PER_SECOND`] counts: each wakes the other end.
+/// Writes of one record in a burst before [`WRITES_PER_SECOND`] applies: each write wakes the other
+/// end.
 const WRITES_BURST: u32 = 64;
-/// Writes of one record a second, in the long run.
+/// Writes of one record per second in the long run.
 const WRITES_PER_SECOND: u64 = 32;
-/// Numbers of a domain that rest: who has one in mind still finds nothing under it. The doorbells
-/// of those that rest stay open.
+/// The number of a domain's released numbers that are held back, so that a domain that still uses
+/// an old number finds no connection under it. The doorbells of these numbers stay open.
 const RESTING: usize = 64;
 
-/// A domain, and its own number of a connection.
+/// A domain, and its number for a connection.
 type Key = (DomId, u32);
 
 /// One end of a connection.
@@ -31,11 +34,11 @@ type Key = (DomId, u32);
 struct End {
     role: Role,
     handle: u16,
-    /// The other end. Nothing else is ever under its key as long as this one is there.
+    /// The other end. No other connection uses its key while this end exists.
     peer: Key,
-    /// None once the domain is dead.
+    /// `None` once the domain is dead.
     port: Option<Arc<Port>>,
-    /// The domain has got the other end's doorbell.
+    /// Whether the domain has received the other end's doorbell.
     has_doorbell: bool,
     state: XenbusState,
     body: [u8; RECORD_BYTES],
@@ -56,7 +59,7 @@ impl End {
         }
     }
 
-    /// Whether its domain uses nothing of the other end's, as far as the state tells.
+    /// Returns whether its state shows that its domain uses nothing of the other end.
     fn is_idle(&self) -> bool {
         use XenbusState::{Closed, InitWait, Initialising, Unknown};
         matches!(self.state, Unknown | Initialising | InitWait | Closed)
@@ -67,12 +70,12 @@ fn writes() -> TokenBucket {
     TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST)
 }
 
-/// What a domain sees of a connection.
+/// A connection as a domain sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// The other end's domain.
     pub peer: DomId,
-    /// What the domain itself is to it.
+    /// The domain's own role.
     pub role: Role,
     /// The domain's own state.
     pub own: XenbusState,
@@ -82,7 +85,7 @@ pub struct View {
     pub body: [u8; RECORD_BYTES],
 }
 
-/// Every key of a domain's.
+/// Returns every key of a domain.
 fn of(domain: DomId) -> RangeInclusive<Key> {
     (domain, 0)..=(domain, u32::MAX)
 }
@@ -98,12 +101,12 @@ impl Records {
         self.ends.get_mut(&(domain, conn.0)).ok_or(Errno::NOENT)
     }
 
-    /// A domain's ends, which are no more.
+    /// Removes and returns a domain's ends.
     fn take_out(&mut self, domain: DomId) -> Vec<(Key, End)> {
         self.ends.extract_if(of(domain), |_, _| true).collect()
     }
 
-    /// Where the domain of an end can be reached, as long as it lives.
+    /// Returns the event channel of an end's domain, while the domain lives.
     fn port(&self, end: Key) -> Option<Arc<Port>> {
         self.ends.get(&end)?.port.clone()
     }
@@ -111,7 +114,7 @@ impl Records {
     fn take_number(&mut self, domain: DomId) -> Result<Key, Errno> {
         let numbers = self.numbers.entry(domain);
         let numbers = numbers.or_insert_with(|| Numbers::new(fd::CONNECTIONS_MAX, RESTING));
-        // What comes back is named by nothing: see [`Connections::release_unused`].
+        // Nothing names a released number: see [`Connections::release_unused`].
         let number = numbers.take(|_| false).ok_or(Errno::NOSPC)?;
         Ok((domain, number))
     }
@@ -132,33 +135,33 @@ impl Connections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes records. Domains are told, under no lock, of the ends that `change` puts into the
-    /// list.
+    /// Changes records, releases the lock, and then notifies the domains of the ends that `change`
+    /// puts into the list.
     fn change<T>(&self, change: impl FnOnce(&mut Records, &mut Vec<Key>) -> T) -> T {
         let mut records = self.lock();
-        let mut told = Vec::new();
-        let done = change(&mut records, &mut told);
+        let mut notify = Vec::new();
+        let done = change(&mut records, &mut notify);
         let reached = |end: Key| Some((records.port(end)?, end.1));
-        let ports: Vec<_> = told.into_iter().filter_map(reached).collect();
+        let ports: Vec<_> = notify.into_iter().filter_map(reached).collect();
         drop(records);
         for (port, number) in ports {
-            port.tell_of(number);
+            port.mark_changed(number);
         }
         done
     }
 
-    /// Makes a connection; both ends start as [`XenbusState::Initialising`] and are told. The
-    /// backend's number of it, and the frontend's.
+    /// Adds a connection and notifies both domains; both ends start as
+    /// [`XenbusState::Initialising`]. Returns the backend's number for it, and the frontend's.
     ///
     /// # Errors
-    /// `ENOSPC`: one of the domains has [`fd::CONNECTIONS_MAX`] connections already.
+    /// `ENOSPC`: one of the domains already has [`fd::CONNECTIONS_MAX`] connections.
     pub fn add(
         &self,
         backend: (DomId, Arc<Port>),
         frontend: (DomId, Arc<Port>),
         handle: u16,
     ) -> Result<(ConnId, ConnId), Errno> {
-        self.change(|records, told| {
+        self.change(|records, notify| {
             let back = records.take_number(backend.0)?;
             let front = records.take_number(frontend.0);
             let front = front.inspect_err(|_| records.give_number_back(back))?;
@@ -167,18 +170,18 @@ impl Connections {
                 (front, frontend.1, Role::Frontend, back),
             ] {
                 records.ends.insert(own, End::new(role, handle, peer, port));
-                told.push(own);
+                notify.push(own);
             }
             Ok((ConnId(back.1), ConnId(front.1)))
         })
     }
 
-    /// Writes a domain's record of a connection and tells the other end.
+    /// Writes a domain's record of a connection and notifies the other end.
     ///
     /// # Errors
     /// `ENOENT`: no such connection. `EINVAL`: the state cannot follow the present one
-    /// ([`XenbusState::may_become`]), or the connection was taken away and this is no way out.
-    /// `EAGAIN`: too often.
+    /// ([`XenbusState::may_become`]), or the connection was removed and the state does not close
+    /// it. `EAGAIN`: too many writes.
     pub fn set(
         &self,
         domain: DomId,
@@ -187,7 +190,7 @@ impl Connections {
         body: &[u8; RECORD_BYTES],
         now_ns: u64,
     ) -> Result<(), Errno> {
-        self.change(|records, told| {
+        self.change(|records, notify| {
             let peer = records.end(domain, conn)?.peer;
             let leaves = !records.ends.contains_key(&peer);
             let own = records.end(domain, conn)?;
@@ -199,12 +202,12 @@ impl Connections {
                 return Err(Errno::AGAIN);
             }
             (own.state, own.body) = (state, *body);
-            told.push(peer);
+            notify.push(peer);
             Ok(())
         })
     }
 
-    /// What a domain sees of a connection.
+    /// Returns a connection as a domain sees it.
     ///
     /// # Errors
     /// `ENOENT`: no such connection.
@@ -224,7 +227,7 @@ impl Connections {
         })
     }
 
-    /// Who is at the other end of a connection, and where it can be reached.
+    /// Returns the domain at the other end of a connection, and its event channel.
     ///
     /// # Errors
     /// `ENOENT`: no such connection. `ENOTCONN`: the other end is dead.
@@ -234,10 +237,11 @@ impl Connections {
         Ok((peer.0, records.port(peer).ok_or(Errno::NOTCONN)?))
     }
 
-    /// Puts the doorbell of a connection's other end into a domain's table, once: `give` does.
+    /// Puts the doorbell of a connection's other end into a domain's table by calling `give`, once.
     ///
     /// # Errors
-    /// As [`Connections::other_end`]. `EEXIST`: the domain has got it. Otherwise `give`'s.
+    /// As [`Connections::other_end`]. `EEXIST`: the domain already has it. Otherwise the error of
+    /// `give`.
     pub fn hand_out(
         &self,
         domain: DomId,
@@ -253,12 +257,12 @@ impl Connections {
         Ok(())
     }
 
-    /// A domain takes the place of a dead one: the dead one's ends begin anew, under the same
-    /// numbers, and both domains are told. Each other end can be given the new doorbell.
+    /// Replaces a dead domain by another: the dead domain's ends restart under the same numbers,
+    /// and the domains of both ends are notified. Each other end can attach the new doorbell.
     ///
-    /// What the other ends have written stays: it is theirs to take back.
+    /// The records of the other ends stay as they are, until their domains change them.
     pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<Port>)) {
-        self.change(|records, told| {
+        self.change(|records, notify| {
             if let Some(numbers) = records.numbers.remove(&dead) {
                 records.numbers.insert(domain, numbers);
             }
@@ -269,26 +273,26 @@ impl Connections {
                     continue;
                 };
                 (other.peer, other.has_doorbell) = (new, false);
-                // The other end has to close and come back: it may write as often as that takes.
+                // The other end must close and reconnect, so it gets a full budget of writes.
                 other.writes = writes();
-                told.extend([end.peer, new]);
+                notify.extend([end.peer, new]);
                 let end = End::new(end.role, end.handle, end.peer, Arc::clone(&port));
                 records.ends.insert(new, end);
             }
         });
     }
 
-    /// Takes away every connection of a domain of which nothing is left, and its ends of them: to
-    /// each other end it is *unknown*, and cannot be reached.
+    /// Removes every connection of a domain that was torn down. For each other end the connection
+    /// is *unknown*, and its peer cannot be reached.
     pub fn remove_all(&self, dead: DomId) {
-        self.change(|records, told| {
+        self.change(|records, notify| {
             records.numbers.remove(&dead);
-            told.extend(records.take_out(dead).iter().map(|(_, end)| end.peer));
+            notify.extend(records.take_out(dead).iter().map(|(_, end)| end.peer));
         });
     }
 
-    /// Gives the numbers of connections that were taken away back, where the domain is idle and
-    /// nothing of the connection is in use any more.
+    /// Releases the numbers of removed connections whose remaining end is idle and for which
+    /// `is_used` is false.
     pub fn release_unused(&self, is_used: impl Fn(DomId, ConnId) -> bool) {
         let mut idle: Vec<_> = {
             let Records { ends, .. } = &*self.lock();
@@ -304,7 +308,7 @@ impl Connections {
         }
     }
 
-    /// Whether a domain is an end of any connection.
+    /// Returns whether a domain is an end of any connection.
     #[must_use]
     pub fn names(&self, domain: DomId) -> bool {
         let records = self.lock();
@@ -312,7 +316,7 @@ impl Connections {
         records.numbers.contains_key(&domain) || others.any(|other| other == domain)
     }
 
-    /// Whether every connection of a domain's is up, but for those whose other end is dead.
+    /// Returns whether every connection of a domain is up, except those whose other end is dead.
     #[must_use]
     pub fn are_up(&self, domain: DomId) -> bool {
         let Records { ends, .. } = &*self.lock();
@@ -324,19 +328,19 @@ impl Connections {
         })
     }
 
-    /// A domain is dead: its ends are closed or, when it has been cleared away, unknown. The others
-    /// are told.
+    /// Marks a dead domain's ends as closed or, once it has been torn down, unknown, and notifies
+    /// the other ends.
     pub fn end_all(&self, domain: DomId, state: XenbusState) {
-        self.change(|records, told| {
+        self.change(|records, notify| {
             for own in records.ends.range_mut(of(domain)).map(|(_, own)| own) {
                 (own.state, own.body, own.port) = (state, [0; RECORD_BYTES], None);
-                told.push(own.peer);
+                notify.push(own.peer);
             }
         });
     }
 
-    /// Every connection that was not taken away, by its backend and the backend's number; `name`
-    /// says what a domain is called.
+    /// Lists every connection that was not removed, by its backend and the backend's number; `name`
+    /// returns a domain's name.
     #[must_use]
     pub fn list(&self, name: impl Fn(DomId) -> String) -> Vec<ConnectionStatus> {
         let Records { ends, .. } = &*self.lock();

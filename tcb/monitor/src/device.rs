@@ -1,8 +1,9 @@
-//! Devices: descriptors that a domain may attach, what a device can be told beside, and pages of
-//! its own that the domain sees.
+//! Devices: descriptors that a domain may attach, their control calls, and their pages in the
+//! domain's window.
 //!
-//! To the monitor all are opaque: it knows whose device it is, passes two words on, has the
-//! pages mapped, and exchanges what a device has pinned before it is its owner's alone again.
+//! Devices are opaque to the monitor: it knows the device's domain, passes on two words, has the
+//! device's pages mapped, and exchanges frames that the device has pinned before their owner
+//! regains sole access.
 
 use crate::pins::Pin;
 use abi::DomId;
@@ -15,31 +16,32 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a device does when its domain tells it something.
+/// The control interface of a device.
 pub trait DeviceControl: Debug + Send + Sync {
-    /// Carries out what the domain's words ask for. They may be anything, and this must not block,
-    /// but for a grace period of the kernel's: what the domain may not have is refused here.
+    /// Executes a control call of the device's domain. The words may hold any value; the
+    /// implementation rejects requests that the domain has no right to. It must not block, except
+    /// for a grace period of the kernel.
     ///
     /// # Errors
-    /// What the domain is told.
+    /// The error that the domain gets.
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno>;
 
-    /// Its domain has done with the device for good: when this returns nothing comes by it any
-    /// more. May take as long as a grace period of the kernel's; only the domain itself waits.
+    /// Ends the device permanently: when this returns, it delivers nothing more. It may take as
+    /// long as a grace period of the kernel; only the domain itself waits.
     fn end(&self) {}
 }
 
 /// One device of a domain.
 #[derive(Debug)]
 pub struct Device {
-    /// What the domain gets when it attaches the device.
+    /// The descriptor that the domain gets when it attaches the device.
     pub fd: OwnedFd,
-    /// What it can be told, if anything.
+    /// Its control interface, if any.
     pub control: Option<Arc<dyn DeviceControl>>,
-    /// What of its memory lies in the domain's window, from before the domain's first hypercall is
-    /// answered. These slots are no grant's until the device ends.
+    /// Its pages in the domain's window. They are mapped before the domain's first hypercall is
+    /// answered, and no grant gets these slots until the device ends.
     pub pages: Vec<DeviceMap>,
-    /// What it has pinned of another domain's memory, if anything.
+    /// The frames of another domain that it has pinned, if any.
     pub pin: Option<Pin>,
 }
 
@@ -54,28 +56,28 @@ impl From<OwnedFd> for Device {
     }
 }
 
-/// A device that is to be seen where its domain's window has no free slots.
+/// The device's pages do not fit into free slots of the window, or there are too many devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("device {0} has no place in the window")]
 pub struct NoRoom(pub u64);
 
-/// The slots of each part of a device; none: they end behind the last number.
+/// Returns the slots of each part of a device; `None` if a part exceeds the largest slot number.
 #[must_use]
 pub fn slots(pages: &[DeviceMap]) -> Option<Vec<Range<u32>>> {
     let range = |part: &DeviceMap| Some(part.slot.0..part.slot.0.checked_add(part.pages)?);
     pages.iter().map(range).collect()
 }
 
-/// A device of a domain's, under a number that is never another one's.
+/// A device of a domain, under a number that no other device ever gets.
 #[derive(Debug)]
 struct Owned {
     device: Arc<Device>,
     /// The domain's epoll set.
     epoll: Arc<OwnedFd>,
-    /// The domain has got its descriptor.
+    /// Whether the domain has received its descriptor.
     is_given: bool,
-    /// Its descriptor is being handed out by the main thread, or its domain has done with it: the
-    /// other does not happen meanwhile.
+    /// Whether the main thread is handing out its descriptor, or its domain has ended it. Each
+    /// excludes the other.
     is_taken: bool,
 }
 
@@ -88,7 +90,7 @@ impl Devices {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A domain has a device now, which is waited for by its epoll set once it is handed out.
+    /// Adds a device. Its descriptor joins the domain's epoll set when it is handed out.
     pub fn insert(&self, domain: DomId, number: u64, device: Device, epoll: &Arc<OwnedFd>) {
         let owned = Owned {
             device: Arc::new(device),
@@ -99,7 +101,7 @@ impl Devices {
         self.lock().insert((domain, number), owned);
     }
 
-    /// Every device of a domain's.
+    /// Returns every device of a domain.
     #[must_use]
     pub fn of(&self, domain: DomId) -> Vec<Arc<Device>> {
         let all = self.lock();
@@ -107,12 +109,12 @@ impl Devices {
         own.map(|(_, owned)| Arc::clone(&owned.device)).collect()
     }
 
-    /// Puts the descriptor of a device into its domain's table, which `give` does, and the device
-    /// into the domain's epoll set: once, and one at a time. It does not end meanwhile.
+    /// Hands out a device's descriptor, once: `give` puts it into the domain's table, and the
+    /// device joins the domain's epoll set. The device cannot end meanwhile.
     ///
     /// # Errors
-    /// ENOENT: there is no such device, or its domain has done with it. EEXIST: the domain has got
-    /// it. Otherwise `give`'s, or the kernel has no room in the set.
+    /// ENOENT: the device does not exist, or its domain has ended it. EEXIST: the domain already
+    /// has the descriptor. Otherwise the error of `give`, or the epoll set is full.
     pub fn hand_out(
         &self,
         domain: DomId,
@@ -131,8 +133,8 @@ impl Devices {
         };
         let data = epoll::EventData::new_u64(number);
         let given = match epoll::add(&epoll, &device.fd, data, epoll::EventFlags::IN) {
-            // A file is always ready, so it cannot be waited for; and a call whose answer
-            // failed may have come this far before.
+            // epoll rejects regular files, which are always ready. An earlier call whose answer
+            // failed may have added the device already.
             Ok(()) | Err(Errno::PERM | Errno::EXIST) => give(device.fd.as_fd()),
             Err(errno) => Err(errno),
         };
@@ -142,7 +144,7 @@ impl Devices {
         given
     }
 
-    /// Marks a device as given up by its domain. Its descriptor is not handed out any more.
+    /// Marks a device as ended by its domain. Its descriptor is no longer handed out.
     ///
     /// # Errors
     /// ENOENT: the domain has no such device. EBUSY: the domain has its descriptor, or is about to
@@ -153,7 +155,8 @@ impl Devices {
         number: u64,
         is_there: impl FnOnce() -> bool,
     ) -> Result<Arc<Device>, Errno> {
-        // The look and the mark are one step: a hand-out is seen by one of them.
+        // Check and mark are one step, so that either a concurrent hand-out sees the mark, or this
+        // sees the hand-out.
         let mut all = self.lock();
         let owned = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
         if owned.is_taken || is_there() {
@@ -163,42 +166,44 @@ impl Devices {
         Ok(Arc::clone(&owned.device))
     }
 
-    /// A device is no more: it is closed, and its domain's epoll set knows it no longer.
+    /// Removes a device: closes it, and removes it from its domain's epoll set.
     pub fn remove(&self, domain: DomId, number: u64) {
         let gone = self.lock().remove(&(domain, number));
         if let Some(Owned { device, epoll, .. }) = gone {
-            // As long as anybody has a descriptor of the same file the set would tell of it.
+            // Otherwise the set would report events while any descriptor of the same file is open.
             let _ = epoll::delete(&epoll, &device.fd);
         }
     }
 
-    /// A domain's process is gone: nothing comes by its devices any more when this returns.
+    /// Ends the devices of a domain whose process has ended: they deliver nothing more when this
+    /// returns.
     pub fn end_all(&self, domain: DomId) {
         let all = self.of(domain).into_iter();
-        let told = all.filter_map(|device| device.control.clone());
-        told.for_each(|control| control.end());
+        let controls = all.filter_map(|device| device.control.clone());
+        controls.for_each(|control| control.end());
     }
 
-    /// A domain is no more.
+    /// Removes all devices of a domain that was torn down.
     pub fn forget(&self, domain: DomId) {
         let gone: Vec<_> = self
             .lock()
             .extract_if((domain, 0)..=(domain, u64::MAX), |_, _| true)
             .collect();
-        // Outside the lock: to close a socket may take long.
+        // Outside the lock, since closing a socket may take a long time.
         drop(gone);
     }
 
-    /// Whether a domain has a device.
+    /// Returns whether a domain has a device.
     #[must_use]
     pub fn names(&self, domain: DomId) -> bool {
         !self.of(domain).is_empty()
     }
 
-    /// Tells a domain's device something.
+    /// Passes a control call to a domain's device.
     ///
     /// # Errors
-    /// ENOENT: it has no such device, or one that can be told nothing; otherwise the device's.
+    /// ENOENT: the domain has no such device, or it has no control interface; otherwise the
+    /// device's error.
     pub fn tell(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
         let all = self.lock();
         let owned = all.get(&(domain, number));

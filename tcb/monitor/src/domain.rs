@@ -1,4 +1,4 @@
-//! One domain as the main thread holds it: what it is made of, and its start.
+//! One domain from the main thread's view: its parts, and its start.
 
 use crate::event::Port;
 use crate::hypercall::{CallCounters, CallPage, Shared};
@@ -20,20 +20,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// Attach calls in a row, before [`ATTACHES_PER_SECOND`] counts: what the largest driver domain
-/// needs at its start.
+/// Attach calls in a burst before [`ATTACHES_PER_SECOND`] applies. The largest driver domain needs
+/// this many at its start.
 const ATTACHES_BURST: u32 = fd::DEVICES_MAX + fd::CONNECTIONS_MAX;
-/// Attach calls a second, in the long run.
+/// Attach calls per second in the long run.
 const ATTACHES_PER_SECOND: u64 = 100;
 
-/// What a domain needs while it lives; given back when it has gone.
+/// The resources of a domain, freed once it is torn down.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) memory: Arc<Memory>,
     pub(crate) port: Arc<Port>,
-    /// The domain's epoll set: a descriptor of ours of the same set.
+    /// The monitor's descriptor of the domain's epoll set.
     pub(crate) epoll: Arc<OwnedFd>,
-    /// How many numbers of devices were given out.
+    /// The number of device numbers given out.
     pub(crate) devices: u64,
     pub(crate) process: Option<Running>,
 }
@@ -50,18 +50,18 @@ pub(crate) struct Running {
 pub struct Domain {
     /// Its id.
     pub id: DomId,
-    /// What it is made of.
+    /// Its specification.
     pub spec: Arc<NewDomain>,
-    /// Where it stands.
+    /// Its state and deadlines.
     pub life: Life,
     pub(crate) counters: Arc<CallCounters>,
     pub(crate) parts: Option<Parts>,
     pub(crate) attaches: TokenBucket,
-    /// Whether its attach calls are heard: it is within its budget.
+    /// Whether the domain is within its budget of attach calls, so that they are answered.
     pub(crate) attach_open: bool,
-    /// Process ids of domain and agent, for reports also afterwards.
+    /// Process ids of domain and agent, kept for reports after their end.
     pub(crate) pids: (i32, i32),
-    /// CPU time of domain, agent and worker, nanoseconds, as last read.
+    /// CPU time of domain, agent and worker in nanoseconds, as last read.
     pub(crate) cpu_ns: [u64; 3],
 }
 
@@ -77,13 +77,13 @@ impl Domain {
         let name = spec.name.as_str();
         let error = |what: &str, e: io::Error| DomainError::new(name, format!("{what}: {e}"));
         let memory = Memory::create(id, spec.frames, spec.grant_entries, config, left)
-            .map_err(|e| error("making its memory", e))?;
+            .map_err(|e| error("creating its memory", e))?;
         let memory = Arc::new(memory);
         write_start_info(&memory, id, &spec, config.len())
             .ok_or_else(|| DomainError::new(name, "its start info does not fit"))?;
         let port = Port::create(Arc::clone(&memory));
-        let port = port.map_err(|e| error("making its event channel", e))?;
-        let epoll = epoll_of(&port).map_err(|e| error("making its epoll set", e.into()))?;
+        let port = port.map_err(|e| error("creating its event channel", e))?;
+        let epoll = epoll_of(&port).map_err(|e| error("creating its epoll set", e.into()))?;
         Ok(Self {
             id,
             spec: Arc::new(spec),
@@ -103,7 +103,7 @@ impl Domain {
         })
     }
 
-    /// Starts the worker, which starts process and agent.
+    /// Starts the worker, which starts the process and its agent.
     pub(crate) fn start(
         &mut self,
         start: Start,
@@ -112,7 +112,7 @@ impl Domain {
     ) -> Result<(), DomainError> {
         let error = |what: String| DomainError::new(self.spec.name.as_str(), what);
         let parts = self.parts.as_mut().filter(|parts| parts.process.is_none());
-        let parts = parts.ok_or_else(|| error("it was started already".into()))?;
+        let parts = parts.ok_or_else(|| error("it has already been started".into()))?;
         sandbox::check(&start.program).map_err(|e| error(e.to_string()))?;
         let page = CallPage::of(&parts.memory);
         let page = page.ok_or_else(|| error("it has no call page".into()))?;
@@ -134,23 +134,23 @@ impl Domain {
         Ok(())
     }
 
-    /// Whether it was killed, and the kernel does not let go of its process.
+    /// Returns whether it was killed, but the kernel has not ended its process.
     pub(crate) fn lingers(&self) -> bool {
         let process = self.process();
         process.is_some_and(|process| process.lingers.load(Ordering::Relaxed))
     }
 
-    /// The domain's process, if it is there.
+    /// Returns the domain's process, if it exists.
     pub(crate) fn process(&self) -> Option<&Arc<Process>> {
         self.running()?.worker.process.get()
     }
 
-    /// The domain's worker, if it was started and has not gone.
+    /// Returns the domain's worker, from its start until its end.
     pub(crate) fn running(&self) -> Option<&Running> {
         self.parts.as_ref()?.process.as_ref()
     }
 
-    /// Reads the CPU clocks once more; the last reading stays when they are gone.
+    /// Reads the CPU clocks again. The last reading is kept after the processes have ended.
     pub(crate) fn read_cpu(&mut self) -> [u64; 3] {
         let now = self.running().map(|running| {
             let process = running.worker.process.get();
@@ -163,7 +163,8 @@ impl Domain {
         self.cpu_ns
     }
 
-    /// The domain's signs of life: its heartbeat and its calls; none while it waits for one.
+    /// Returns the domain's signs of life: its heartbeat and its calls, or `None` while it waits
+    /// for a call.
     pub(crate) fn signs(&self) -> Option<u64> {
         if self.counters.serving.load(Ordering::Relaxed) {
             return None;
@@ -176,17 +177,17 @@ impl Domain {
     }
 }
 
-/// An epoll set in which a domain's own event channel is.
+/// Creates an epoll set that contains a domain's own event channel.
 fn epoll_of(port: &Port) -> Result<OwnedFd, Errno> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let data = epoll::EventData::new_u64(fd::EPOLL_EVENT);
-    // By edges: a domain that is woken need not empty its eventfd to be woken again.
+    // Edge-triggered: a woken domain need not drain its eventfd to be woken again.
     let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&epoll, port.doorbell(), data, edges)?;
     Ok(epoll)
 }
 
-/// Writes what the domain finds at its start.
+/// Writes the start info that the domain reads at its start.
 fn write_start_info(memory: &Memory, id: DomId, spec: &NewDomain, config: usize) -> Option<()> {
     let span = memory.info.span();
     let all = spec.cpus == [0; CPU_WORDS];
@@ -202,6 +203,7 @@ fn write_start_info(memory: &Memory, id: DomId, spec: &NewDomain, config: usize)
         (info::START_DEVICES, u64::from(spec.devices)),
         (info::START_CPUS, cpus),
         (info::START_TSC_HZ, spec.tsc_hz),
+        (info::START_FOREIGN_PAGES, u64::from(spec.foreign_pages)),
     ] {
         span.u64(offset)?.store(value, Ordering::Relaxed);
     }

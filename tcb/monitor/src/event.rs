@@ -1,4 +1,4 @@
-//! Event channels: what the monitor has to say to a domain, and the doorbell that wakes it.
+//! Event channels: pending bits for a domain, and the doorbell that wakes it.
 
 use crate::memory::Memory;
 use abi::layout::info;
@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Where a domain can be reached. The words lie in its own information region: whatever it
-/// writes there, only its own wake-ups suffer.
+/// A domain's event channel. Its words are in the domain's own information region: writes of the
+/// domain affect only its own wake-ups.
 #[derive(Debug)]
 pub struct Port {
     memory: Arc<Memory>,
@@ -17,7 +17,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A new eventfd for the domain whose memory this is.
+    /// Creates an eventfd for the domain that owns this memory.
     ///
     /// # Errors
     /// The kernel has no descriptors left.
@@ -26,7 +26,7 @@ impl Port {
         Ok(Self { memory, event })
     }
 
-    /// The doorbell: who has it can wake the domain.
+    /// Returns the doorbell: a holder of the descriptor can wake the domain.
     #[must_use]
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
@@ -39,16 +39,17 @@ impl Port {
             return;
         };
         pending.fetch_or(bits, Ordering::Release);
-        // The domain sets its flag, then looks at the bits; we set the bits, then look at its
-        // flag. With a full fence in both, one of the two sees the other.
+        // The domain sets its armed flag, then reads the bits; the monitor sets the bits, then
+        // reads the flag. With a full fence in both, at least one of the two sees the other's
+        // write.
         fence(Ordering::SeqCst);
         if armed.load(Ordering::Relaxed) != 0 {
             self.ring();
         }
     }
 
-    /// Says that something has changed about one of the domain's connections.
-    pub fn tell_of(&self, number: u32) {
+    /// Marks one of the domain's connections as changed, and notifies the domain.
+    pub fn mark_changed(&self, number: u32) {
         let (at, bit) = info::changed(number);
         if let Some(word) = self.memory.info.span().u64(at) {
             word.fetch_or(bit, Ordering::Release);
@@ -56,7 +57,7 @@ impl Port {
         self.raise(info::PENDING_CONNECT);
     }
 
-    /// Rings the doorbell. A counter that is full rings already.
+    /// Rings the doorbell. Errors are harmless: a full counter is readable, too.
     pub fn ring(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }

@@ -1,4 +1,4 @@
-//! An address space that only keeps account of what is mapped: for tests and fuzz targets.
+//! An address space that only records what is mapped, for tests and fuzz targets.
 
 use crate::space::{AddressSpace, PageMap, SpaceError};
 use abi::Slot;
@@ -6,26 +6,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What would be mapped. Panics where the monitor asks for what it must never ask for.
+/// Records of mapped pages. Panics when the monitor makes a request that it must never make.
 #[derive(Debug, Default)]
 pub struct FakeSpace {
-    /// Every page that is mapped.
+    /// Every mapped page.
     pub mapped: BTreeMap<Slot, PageMap>,
-    /// Every memory that is known.
+    /// Every registered memory.
     pub memories: BTreeSet<u32>,
-    /// Numbers of the domain's descriptors.
+    /// The numbers of the domain's descriptors.
     pub descriptors: BTreeSet<i32>,
-    /// The next call that would change something is refused.
+    /// Rejects the next change.
     pub refuse_next: bool,
-    /// The next call that would change something is carried out, but reported as lost.
+    /// Makes the next change, but reports it as lost.
     pub lose_next: bool,
-    /// Why the domain was ended, if it was.
+    /// Why the domain was killed, if it was.
     pub destroyed: Option<String>,
 }
 
 impl FakeSpace {
-    /// A domain that was ended answers nothing.
-    fn gone(&self) -> Result<(), SpaceError> {
+    /// Returns an error if the domain was killed.
+    fn check_alive(&self) -> Result<(), SpaceError> {
         match &self.destroyed {
             Some(why) => Err(SpaceError::Lost(why.clone())),
             None => Ok(()),
@@ -33,26 +33,26 @@ impl FakeSpace {
     }
 
     fn fate(&mut self) -> Result<(), SpaceError> {
-        self.gone()?;
+        self.check_alive()?;
         if std::mem::take(&mut self.refuse_next) {
-            return Err(SpaceError::Refused("as told".into()));
+            return Err(SpaceError::Refused("as the test asked".into()));
         }
         Ok(())
     }
 
     fn lost(&mut self) -> Result<(), SpaceError> {
         if std::mem::take(&mut self.lose_next) {
-            return Err(SpaceError::Lost("as told".into()));
+            return Err(SpaceError::Lost("as the test asked".into()));
         }
         Ok(())
     }
 
-    /// Maps a page; what its slot showed before.
+    /// Maps a page, and returns the page that its slot showed before.
     fn show(&mut self, map: &PageMap) -> Option<PageMap> {
         let PageMap { memory, slot, .. } = *map;
         assert!(
             self.memories.contains(&memory),
-            "memory {memory} is not there"
+            "memory {memory} is not registered"
         );
         self.mapped.insert(slot, *map)
     }
@@ -74,14 +74,14 @@ impl AddressSpace for FakeSpace {
     }
 
     fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
-        self.gone()?;
+        self.check_alive()?;
         assert!(
             self.memories.remove(&memory),
-            "memory {memory} was not there"
+            "memory {memory} was not registered"
         );
         assert!(
             self.mapped.values().all(|m| m.memory != memory),
-            "memory {memory} went while it was mapped"
+            "memory {memory} was removed while it was mapped"
         );
         self.lost()
     }
@@ -105,11 +105,11 @@ impl AddressSpace for FakeSpace {
     }
 
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
-        self.gone()?;
+        self.check_alive()?;
         for slot in slots {
             assert!(
                 self.mapped.remove(slot).is_some(),
-                "slot {slot} was not mapped"
+                "slot {slot} is not mapped"
             );
         }
         self.lost()
@@ -126,7 +126,7 @@ impl AddressSpace for FakeSpace {
     }
 }
 
-/// One that a test looks into while a server has it.
+/// A fake space that a test inspects while a server uses it.
 pub type SharedFake = Arc<Mutex<FakeSpace>>;
 
 fn lock(space: &SharedFake) -> MutexGuard<'_, FakeSpace> {

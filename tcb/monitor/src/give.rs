@@ -1,4 +1,4 @@
-//! Devices enter a domain before its start.
+//! Gives devices to a domain before its start.
 
 use crate::device::{self, Device, NoRoom};
 use crate::grant::WindowSlot;
@@ -8,12 +8,12 @@ use abi::layout::fd;
 use std::sync::Arc;
 
 impl Hypervisor {
-    /// Gives a domain that was not started yet what it may attach, in the order of its
-    /// specification; none: not this one any more. No number is ever another device's.
+    /// Gives a domain that has not started the next device of its specification, or skips one that
+    /// no longer exists (`None`). No two devices ever share a number.
     ///
     /// # Errors
-    /// There are too many, or the device would be seen where there is no window, or another device:
-    /// it is not given.
+    /// There are too many devices, or its pages would lie outside the window or over another
+    /// device's; the device is not given.
     pub fn give_device(&mut self, id: DomId, device: Option<Device>) -> Result<(), NoRoom> {
         let shared = Arc::clone(&self.shared);
         let domain = self.domain_mut(id);
@@ -75,6 +75,7 @@ mod tests {
             collateral: 0,
             cpus: [0; CPU_WORDS],
             tsc_hz: 0,
+            foreign_pages: 0,
             devices: 0,
         }
     }
@@ -85,7 +86,7 @@ mod tests {
         (machine, id)
     }
 
-    /// A device that shows a page.
+    /// Returns a device with one page in the window.
     fn page(slot: u32) -> Device {
         let page = DeviceMap {
             slot: Slot(slot),
@@ -99,7 +100,7 @@ mod tests {
         }
     }
 
-    /// What the worker does when the domain has done with a device.
+    /// Does what the worker does when the domain ends a device.
     fn end(machine: &Hypervisor, id: DomId, number: u64) {
         let shared = Arc::clone(&machine.shared);
         let ended = shared.devices.begin_end(id, number, || false).unwrap();
@@ -110,17 +111,17 @@ mod tests {
 
     ///
     #[test]
-    fn numbers_of_devices_are_given_out_once() {
+    fn device_numbers_are_never_reused() {
         let (mut machine, id) = machine();
         for first in [Some(page(0)), None, Some(page(1))] {
             machine.give_device(id, first).unwrap();
         }
         end(&machine, id, 0);
-        // Its slot is free again, its number is not.
+        // Its slot is free again; its number is not reused.
         machine.give_device(id, Some(page(0))).unwrap();
         let tell = |number| machine.shared.devices.tell(id, number, [0; 2]).is_ok();
         assert_eq!([0, 1, 2, 3].map(tell), [false, false, true, true]);
-        // A slot that shows another device, and one that is not there.
+        // A slot that shows another device, and one that does not exist.
         for slot in [0, 1, 8] {
             let given = machine.give_device(id, Some(page(slot)));
             assert_eq!(given, Err(NoRoom(4)), "{slot}");
@@ -138,15 +139,15 @@ mod tests {
         assert!(!machine.shared.devices.names(id));
     }
 
-    /// Nothing else is heard of: 30 s are as good as for ever.
+    /// Waits up to 30 s for the end of the domain.
     fn is_gone_soon(machine: &mut Hypervisor, id: DomId) {
-        testing::wait_for("it is not gone", || {
+        testing::wait_for("the domain has not ended", || {
             machine.handle(0);
             (machine.domain(id)?.life.stage == Stage::Gone).then_some(())
         });
     }
 
-    /// A device that does not end before it is told to.
+    /// A device whose end waits for a message.
     #[derive(Debug)]
     struct Slow(Mutex<Receiver<()>>);
 
@@ -161,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A device that says which thread ends it.
+    /// A device that reports the thread that ends it.
     #[derive(Debug)]
     struct Says(Sender<ThreadId>);
 
@@ -175,9 +176,9 @@ mod tests {
         }
     }
 
-    /// A new thread each time could be lacking: the main one would wait then.
+    /// If a new thread were needed but unavailable, the main thread would have to wait.
     #[test]
-    fn who_is_given_up_needs_no_new_thread() {
+    fn giving_up_a_domain_starts_no_thread() {
         let (mut machine, id) = machine();
         let (says, said) = channel();
         let ended_by = [id, machine.create_domain(spec(), &[], None).unwrap()].map(|id| {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_that_is_given_up_is_not_waited_for() {
+    fn giving_up_a_domain_does_not_block() {
         let (mut machine, id) = machine();
         let (ends, end) = channel();
         let slow = Device {
@@ -206,7 +207,7 @@ mod tests {
         machine.give_device(id, Some(slow)).unwrap();
         machine.give_up(id, "over");
         let stage = machine.domain(id).map(|domain| domain.life.stage);
-        assert_eq!(stage, Some(Stage::Ending), "its device has not ended");
+        assert_eq!(stage, Some(Stage::Ending), "the device ended too early");
         machine.give_up(id, "again");
         machine.forget(id).unwrap_err();
         ends.send(()).unwrap();
@@ -217,7 +218,7 @@ mod tests {
 
     /// XDP-10.
     #[test]
-    fn frames_that_are_left_are_the_next_domains_if_they_are_as_many() {
+    fn left_frames_are_reused_if_the_count_matches() {
         let mut machine = Hypervisor::new(None).unwrap();
         let spec = |replaces, frames| NewDomain {
             replaces,
@@ -242,9 +243,9 @@ mod tests {
         }
     }
 
-    /// A domain that is given up may wait for ever: others' descriptors are closed all the same.
+    /// Other descriptors must be closed even if an abandoned domain never ends.
     #[test]
-    fn who_is_given_up_keeps_nothing_open() {
+    fn a_given_up_domain_delays_no_other_close() {
         let (mut machine, id) = machine();
         let (ends, end) = channel();
         let slow = Device {

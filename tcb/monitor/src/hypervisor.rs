@@ -1,7 +1,7 @@
 //! The hypervisor as its main thread uses it: domains, connections, deadlines.
 //!
-//! Everything here returns at once: what may take time is done by the domains' workers. Time is
-//! passed in, in nanoseconds of the monotonic clock.
+//! No function here blocks: the domains' workers do all work that may take time. Time is an
+//! argument, in nanoseconds of the monotonic clock.
 
 use crate::attach;
 use crate::domain::{Domain, Parts};
@@ -27,35 +27,37 @@ use std::time::Duration;
 
 type Long = Box<dyn FnOnce() + Send>;
 
-/// A thread that does one thing after another.
+/// Starts a thread that runs tasks one after the other.
 fn aside() -> io::Result<Sender<Long>> {
     let (aside, all) = channel::<Long>();
     thread::Builder::new().spawn(move || all.into_iter().for_each(|long| long()))?;
     Ok(aside)
 }
 
-/// All domains and what is between them.
+/// All domains, and the state that they share.
 #[derive(Debug)]
 pub struct Hypervisor {
     pub(crate) shared: Arc<Shared>,
-    /// In the order of creation; what replaces a domain takes its place.
+    /// In the order of creation; a domain that replaces another takes its position.
     pub(crate) domains: Vec<Domain>,
     /// Ids of domains; see [`crate::naming`].
     pub(crate) ids: Numbers,
     pub(crate) watch: Watch,
     pub(crate) post: Post,
-    /// What may take long, by threads that are there from the start: no lack of them makes the main
-    /// one wait. Domains that are given up, which may wait for netd …
+    /// Tasks that may take a long time run on threads that exist from the start, so that a lack of
+    /// threads never blocks the main thread. This thread tears down abandoned domains, which may
+    /// wait for netd …
     ends: Sender<Long>,
-    /// … and descriptors that are closed; and whether the last ones were.
+    /// … and this one closes descriptors; `closed` reports each batch.
     closes: Sender<Long>,
     closed: Receiver<()>,
-    /// What this system could not provide, in words.
+    /// Features that this system lacks.
     pub missing: BTreeSet<&'static str>,
 }
 
 impl Hypervisor {
-    /// A hypervisor without domains, with these mechanisms beside counted grants, if any.
+    /// Creates a hypervisor without domains, with the given mechanisms besides counted grants, if
+    /// any.
     ///
     /// # Errors
     /// The kernel has no descriptors or no threads left.
@@ -74,13 +76,14 @@ impl Hypervisor {
         })
     }
 
-    /// Builds a domain: its memory, event channel and account. One that replaces another, of which
-    /// nothing is left, has another id and other memory, but for frames that are left to it, and
-    /// the connections of the one before, which begin anew under the same numbers. Devices are to
-    /// be given to it again.
+    /// Builds a domain: its memory, event channel and account. A domain that replaces one that was
+    /// torn down has another id and new memory, except for frames that it inherits, and takes over
+    /// the old domain's connections, which restart under the same numbers. It must be given its
+    /// devices again.
     ///
     /// # Errors
-    /// Something of the one before is left, or see [`DomainError`]; nothing has changed then.
+    /// The replaced domain is not completely torn down, or see [`DomainError`]. In either case
+    /// nothing has changed.
     pub fn create_domain(
         &mut self,
         spec: NewDomain,
@@ -93,10 +96,10 @@ impl Hypervisor {
             self.domains.push(domain);
             return Ok(id);
         };
-        // Peers that keep uses of its grants cannot make it pile up memory.
+        // So peers that keep uses of its grants cannot make memory accumulate.
         let place = self.place_of_gone(dead).filter(|_| !self.is_used(dead));
         let place = place.ok_or_else(|| {
-            let what = "something of the one before is still there";
+            let what = "memory of its predecessor is still in use";
             DomainError::new(spec.name.as_str(), what)
         })?;
         let domain = self.build(spec, config, left)?;
@@ -124,13 +127,13 @@ impl Hypervisor {
         Ok(domain)
     }
 
-    /// Every domain, in the order of creation.
+    /// Returns every domain, in the order of creation.
     #[must_use]
     pub fn domains(&self) -> &[Domain] {
         &self.domains
     }
 
-    /// A domain.
+    /// Returns a domain.
     #[must_use]
     pub fn domain(&self, id: DomId) -> Option<&Domain> {
         self.domains.iter().find(|domain| domain.id == id)
@@ -140,13 +143,14 @@ impl Hypervisor {
         self.domains.iter_mut().find(|domain| domain.id == id)
     }
 
-    /// A domain's memory: what a device of its own may be set up over, and what others know it by.
+    /// Returns a domain's memory: its devices may be set up over it, and others' accounts refer to
+    /// it.
     #[must_use]
     pub fn memory(&self, id: DomId) -> Option<&Memory> {
         Some(&self.domain(id)?.parts.as_ref()?.memory)
     }
 
-    /// Has a domain look into its mailbox, also one that was on its way to sleep.
+    /// Makes a domain check its mailbox, even if it is about to sleep.
     pub fn knock(&self, id: DomId) {
         if let Some(parts) = self.domain(id).and_then(|domain| domain.parts.as_ref()) {
             parts.port.raise(info::PENDING_MAILBOX);
@@ -154,11 +158,11 @@ impl Hypervisor {
         }
     }
 
-    /// Connects two domains; the backend's number of the connection, and the frontend's.
+    /// Connects two domains. Returns the backend's number for the connection, and the frontend's.
     ///
     /// # Errors
-    /// One of them is not there or gone, they are the same, or one has as many connections as a
-    /// domain may have.
+    /// An end does not exist or has ended, both ends are the same domain, or an end already has the
+    /// maximum number of connections.
     pub fn connect(
         &mut self,
         backend: DomId,
@@ -172,29 +176,29 @@ impl Hypervisor {
         };
         let error = |what: String| DomainError::new(&self.name(frontend), what);
         if backend == frontend {
-            return Err(error("a connection has two different ends".into()));
+            return Err(error("a connection needs two different domains".into()));
         }
         let (Some(b), Some(f)) = (port(backend), port(frontend)) else {
-            return Err(error(format!("connection {handle}: one end is not there")));
+            return Err(error(format!("connection {handle}: an end does not exist")));
         };
         let added = self.shared.connections.add(b, f, handle);
         added.map_err(|errno| error(format!("connection {handle}: {errno}")))
     }
 
-    /// Begins to start a domain's process. Whatever fails later ends the domain.
+    /// Starts the creation of a domain's process. A later failure ends the domain.
     ///
     /// # Errors
-    /// See [`DomainError`]; no process is left then, and the domain can be given up.
+    /// See [`DomainError`]. In this case no process exists, and the domain can be given up.
     pub fn start(&mut self, id: DomId, start: Start) -> Result<(), DomainError> {
         let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
         let domain = self.domain_mut(id);
         let domain =
-            domain.ok_or_else(|| DomainError::new(&id.to_string(), "there is no such one"))?;
+            domain.ok_or_else(|| DomainError::new(&id.to_string(), "it does not exist"))?;
         domain.start(start, shared, post)
     }
 
-    /// Clears away a domain that was built and has no process. Until its devices have ended, which
-    /// may take as long as netd is away, it is ending.
+    /// Removes a domain that was built but has no process. It is ending until its devices have
+    /// ended, which may take until netd is back.
     pub fn give_up(&mut self, id: DomId, why: &str) {
         let domain = self.domain_mut(id);
         let Some(domain) = domain.filter(|domain| domain.life.stage == Stage::Built) else {
@@ -203,19 +207,19 @@ impl Hypervisor {
         domain.life.end(why);
         if self.shared.devices.names(id) {
             let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
-            // The thread is there as long as we are.
+            // The thread lives as long as the hypervisor.
             let _ = self.ends.send(Box::new(move || {
                 shared.end(id, || {});
                 post.tell(id, |notice| notice.gone = true);
             }));
         } else {
             self.shared.end(id, || {});
-            self.gone(id);
+            self.torn_down(id);
         }
     }
 
-    /// Closes what may be the last descriptors of something, which takes as long as it does: on
-    /// another thread. It is waited for, 5 ms at most, unless what was closed before still takes.
+    /// Closes descriptors on another thread, since closing the last descriptor of an object may
+    /// take a long time. Waits for up to 5 ms, unless an earlier batch is still being closed.
     pub fn close(&mut self, fds: Vec<OwnedFd>) {
         if fds.is_empty() {
             return;
@@ -229,37 +233,38 @@ impl Hypervisor {
         }
     }
 
-    /// A domain's name.
+    /// Returns a domain's name.
     #[must_use]
     pub fn name(&self, id: DomId) -> String {
         self.domain(id)
             .map_or_else(|| id.to_string(), |d| d.spec.name.as_str().to_owned())
     }
 
-    /// Whether every connection of a domain's is up, but for those whose other end is dead.
+    /// Returns whether every connection of a domain is up, except those whose other end is dead.
     #[must_use]
     pub fn is_connected(&self, id: DomId) -> bool {
         self.shared.connections.are_up(id)
     }
 
-    /// Whether nothing is left of any domain that was started.
+    /// Returns whether nothing is left of any domain that was started.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let mut all = self.domains.iter();
         all.all(|d| matches!(d.life.stage, Stage::Gone | Stage::Built))
     }
 
-    /// What is worth waiting for; when one of these is readable, [`Hypervisor::handle`] sees to it.
+    /// Returns the descriptors to poll; when one is readable, call [`Hypervisor::handle`].
     #[must_use]
     pub fn sources(&self) -> [BorrowedFd<'_>; 2] {
         [self.post.fd(), self.watch.0.as_fd()]
     }
 
-    /// Sees to what workers have to tell, to domains that have ended, and to what domains ask for.
+    /// Handles workers' notices, domains that have ended, and attach calls.
     pub fn handle(&mut self, now_ns: u64) {
         let seen = self.watch.take();
-        // After that: why a domain was struck is told before its end can be seen.
-        self.hear(now_ns);
+        // Notices come first, since a worker reports why it kills a domain before the end is
+        // visible.
+        self.handle_notices(now_ns);
         let shared = Arc::clone(&self.shared);
         for (id, asks) in seen {
             match self.domain_mut(id) {
@@ -273,8 +278,8 @@ impl Hypervisor {
         }
     }
 
-    fn hear(&mut self, now_ns: u64) {
-        for (id, notice) in self.post.hear() {
+    fn handle_notices(&mut self, now_ns: u64) {
+        for (id, notice) in self.post.take() {
             if let Some(missing) = notice.started {
                 self.missing.extend(missing);
                 self.started(id, now_ns);
@@ -288,12 +293,12 @@ impl Hypervisor {
                 self.kill(id, &why);
             }
             if notice.gone {
-                self.gone(id);
+                self.torn_down(id);
             }
         }
     }
 
-    /// The process of a domain is there.
+    /// Handles a notice that a domain's process exists.
     fn started(&mut self, id: DomId, now_ns: u64) {
         let Some(domain) = self.domain_mut(id) else {
             return;
@@ -308,7 +313,7 @@ impl Hypervisor {
         }
     }
 
-    /// Sees to deadlines; returns when to call again at the latest.
+    /// Handles deadlines. Returns when to call again at the latest.
     pub fn tick(&mut self, now_ns: u64) -> Option<u64> {
         let is_over = |domain: &Domain| domain.life.stage.is_over();
         let over = |id: DomId| self.domain(id).is_none_or(is_over);
@@ -330,7 +335,7 @@ impl Hypervisor {
             if domain.attach_open != attach_ns.is_none() {
                 domain.attach_open = attach_ns.is_none();
                 if let Some(process) = domain.process() {
-                    self.watch.hear(domain.id, process, domain.attach_open);
+                    self.watch.modify(domain.id, process, domain.attach_open);
                 }
             }
             for deadline in [domain.life.look_ns, attach_ns] {
@@ -351,8 +356,8 @@ impl Hypervisor {
         }
     }
 
-    /// Ends a domain, dead or alive: no new use of its grants begins, its connections are
-    /// closed, and its worker clears it away.
+    /// Ends a domain, dead or alive: its grants get no new uses, its connections are closed, and
+    /// its worker tears it down.
     pub fn kill(&mut self, id: DomId, why: &str) {
         let domain = self.domain_mut(id);
         let Some(domain) = domain.filter(|domain| domain.life.is_alive()) else {
@@ -371,20 +376,20 @@ impl Hypervisor {
         self.shared.connections.end_all(id, XenbusState::Closed);
     }
 
-    /// A domain's worker has cleared it away.
-    fn gone(&mut self, id: DomId) {
+    /// Handles a notice that a worker has torn down its domain.
+    fn torn_down(&mut self, id: DomId) {
         let Some(domain) = self.domain_mut(id) else {
             return;
         };
         domain.read_cpu();
         if let Some(running) = domain.parts.take().and_then(|parts| parts.process) {
-            // Its last act was to tell us.
+            // The notice was the worker's last act.
             let _ = running.thread.join();
         }
         domain.life.stage = Stage::Gone;
         self.shared.connections.end_all(id, XenbusState::Unknown);
         self.shared.devices.forget(id);
-        // Of one that was given up before it ran.
+        // For a domain that was given up before it ran.
         self.shared.counted.pins.forget(id);
     }
 }

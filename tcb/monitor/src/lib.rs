@@ -1,24 +1,24 @@
-//! The hypervisor: domains, frames, grants, event channels, connections. Safe code only; it
-//! knows no Ethernet, no rings and no NICs: a device is a descriptor that a domain may attach.
+//! The hypervisor: domains, frames, grants, event channels, connections. Safe code only. It has no
+//! code for Ethernet, rings or NICs: a device is a descriptor that a domain may attach.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`hypervisor`] | the whole, as its main thread uses it |
-//! | `domain`, [`memory`], [`life`] | what a domain is made of; its life and deadlines |
+//! | [`hypervisor`] | the machine, as its main thread uses it |
+//! | `domain`, [`memory`], [`life`] | a domain's parts; its life and deadlines |
 //! | `process`, [`space`] | its process; how pages enter and leave its window |
-//! | `worker`, [`hypercall`] | one thread per domain that serves its calls and clears it away |
-//! | `spec`, `starter` | what a domain is made of; its worker's first act: the process is made |
-//! | `post` | what the workers tell the main thread |
+//! | `worker`, [`hypercall`] | one thread per domain that serves its calls and tears it down |
+//! | `spec`, `starter` | limits of a domain's specification; creation of its process |
+//! | `post` | notices from the workers to the main thread |
 //! | [`grant`] | classic and counted grants, exchanges, the audit |
-//! | `naming`, `numbers` | ids and numbers are given out again once nothing names them |
+//! | `naming`, `numbers` | reuse of ids and numbers that are no longer in use |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
-//! | `attach`, [`device`], `give` | descriptors for a domain, and what they can be told |
+//! | `attach`, [`device`], `give` | descriptors that a domain attaches, and their control calls |
 //! | [`pins`] | frames that a device has pinned |
 //! | `report` | status and audit |
 //!
-//! Threads: one main thread (the program `grantwayd`), which never waits for a domain, and one
-//! worker per domain, which waits only for its own. What they share
-//! ([`hypercall::Shared`]) lies behind locks that are held for bookkeeping only.
+//! Threads: one main thread (the program `grantwayd`), which never blocks on a domain, and one
+//! worker per domain, which blocks on that domain only. The state that they share
+//! ([`hypercall::Shared`]) is behind locks that are held for bookkeeping only.
 
 mod attach;
 pub mod connect;
@@ -26,6 +26,7 @@ pub mod device;
 mod domain;
 pub mod event;
 pub mod fake;
+mod foreign;
 mod give;
 pub mod grant;
 pub mod hypercall;

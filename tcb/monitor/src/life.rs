@@ -1,30 +1,30 @@
-//! A domain's life, and the deadlines in it. Pure: time and signs of life are passed in.
+//! A domain's life and its deadlines. Pure: time and signs of life are arguments.
 
 use abi::core::Stage;
 
-/// A domain has to say that it is ready within this time after its start.
+/// How long after its start a domain may take to report that it is ready.
 const START_NS: u64 = 5_000_000_000;
-/// A domain's heartbeat is looked at this often.
+/// The interval of heartbeat checks.
 const PING_NS: u64 = 1_000_000_000;
-/// A domain that is pinged so often without a heartbeat is dead.
+/// The number of pings without a heartbeat after which a domain counts as dead.
 const PINGS: u32 = 5;
 
 /// A domain's life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Life {
-    /// Where it stands.
+    /// The current stage.
     pub stage: Stage,
-    /// Why it is over, once it is.
+    /// The reason of its end, once it has ended.
     why: String,
-    /// When to look next; none: there is nothing to look at.
+    /// When to check next; `None`: no check is due.
     pub look_ns: Option<u64>,
-    /// Its signs of life when last looked at.
+    /// Its signs of life at the last check.
     heartbeat: u64,
-    /// Looks without a heartbeat in a row.
+    /// Consecutive checks without a heartbeat.
     missed: u32,
 }
 
-/// What a look at the clock demands.
+/// The action that a check requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// Nothing.
@@ -36,13 +36,13 @@ pub enum Demand {
 }
 
 impl Life {
-    /// Whether the domain has a process that is not about to end.
+    /// Returns whether the domain has a process that is not about to end.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         matches!(self.stage, Stage::Starting | Stage::Running)
     }
 
-    /// The state in words.
+    /// Returns a description of the state.
     #[must_use]
     pub fn text(&self) -> &str {
         match self.stage {
@@ -52,7 +52,7 @@ impl Life {
         }
     }
 
-    /// Its process is there.
+    /// Records that the process exists.
     pub fn started(&mut self, now_ns: u64) {
         if self.stage == Stage::Starting {
             let due_ns = now_ns.saturating_add(START_NS);
@@ -60,21 +60,21 @@ impl Life {
         }
     }
 
-    /// The domain has said that it is ready.
+    /// Records that the domain is ready.
     pub fn ready(&mut self, now_ns: u64) {
         if self.stage == Stage::Starting {
             (self.stage, self.look_ns) = (Stage::Running, Some(now_ns));
         }
     }
 
-    /// It was struck, or has ended.
+    /// Records that the domain was killed or has ended.
     pub fn end(&mut self, why: &str) {
         (self.stage, self.look_ns) = (Stage::Ending, None);
         why.clone_into(&mut self.why);
     }
 
-    /// What is to be done now. `signs`: what the domain counts up while it lives, read once; none
-    /// while it waits for the monitor, which is alive enough.
+    /// Returns what to do now. `signs` is a value that changes while the domain lives, read once;
+    /// `None` while the domain waits for the monitor, which counts as a sign of life.
     pub fn look(&mut self, signs: Option<u64>, now_ns: u64) -> Demand {
         if self.look_ns.is_none_or(|look_ns| now_ns < look_ns) {
             return Demand::Nothing;
@@ -82,8 +82,8 @@ impl Life {
         if self.stage == Stage::Starting {
             return Demand::Kill("killed: it was not ready within 5 s");
         }
-        // From now, not from the last time: if it is the monitor that was kept from running, no
-        // domain shall die of it.
+        // Count from now, not from the last check, so that no domain dies because the monitor
+        // itself did not run.
         self.look_ns = Some(now_ns.saturating_add(PING_NS));
         if signs != Some(self.heartbeat) {
             self.heartbeat = signs.unwrap_or(self.heartbeat);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_that_never_gets_ready_is_killed_after_five_seconds() {
+    fn a_domain_that_is_not_ready_in_5_s_is_killed() {
         let mut life = starting();
         assert_eq!(life.look(Some(0), 60 * S), Demand::Nothing);
         assert_eq!(life.look_ns, None);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn one_heartbeat_makes_up_for_all() {
+    fn one_heartbeat_resets_the_count() {
         let mut life = starting();
         life.started(0);
         life.ready(0);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_monitor_lives() {
+    fn waiting_for_the_monitor_counts_as_alive() {
         let mut life = starting();
         life.started(0);
         life.ready(0);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_monitor_that_was_kept_from_running_kills_nobody() {
+    fn a_stalled_monitor_kills_no_domain() {
         let mut life = starting();
         life.started(0);
         life.ready(0);

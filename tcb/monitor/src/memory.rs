@@ -1,4 +1,4 @@
-//! The regions that a domain consists of.
+//! The memory regions of a domain.
 
 use abi::DomId;
 use abi::layout::{self, info, mailbox};
@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// A domain's information region, its page frames and its mailbox. They live as long as anybody has
-/// a use for them: the domain, or a domain that has one of its frames mapped.
+/// A domain's information region, page frames and mailbox. They exist as long as they have a user:
+/// the domain itself, or a domain that maps one of its frames.
 #[derive(Debug)]
 pub struct Memory {
     /// The information region.
@@ -16,17 +16,17 @@ pub struct Memory {
     /// The page frames.
     pub frames: Arc<Region>,
     frames_readonly: OwnedFd,
-    /// The mailbox, which is the domain's and the manager's: nobody here looks into it.
+    /// The mailbox, shared by the domain and the manager; the core does not read it.
     pub mailbox: Region,
-    /// How many page frames there are.
+    /// The number of page frames.
     pub frame_count: u32,
-    /// How many entries the grant table has.
+    /// The number of entries of the grant table.
     pub grant_entries: u32,
 }
 
 impl Memory {
-    /// Makes all regions, all zero but for a configuration, in which the domain finds what it is
-    /// to do. Frames that another one has left are taken, if they are as many.
+    /// Creates all regions. They are zero, except for the configuration, which the domain reads at
+    /// its start. Frames that another domain has left are reused if their number matches.
     ///
     /// # Errors
     /// The kernel has no memory or no descriptors left.
@@ -59,18 +59,18 @@ impl Memory {
         })
     }
 
-    /// One page frame, if it exists.
+    /// One page frame, or `None` if `n` is out of range.
     #[must_use]
     pub fn frame(&self, n: u32) -> Option<Span> {
         self.frames.span().page(n)
     }
 
-    /// Puts another page of the host's under frame `n`, with the same bytes: a device that has
-    /// pinned the one before keeps it, and sees no more of this one. The owner must not touch the
-    /// frame meanwhile.
+    /// Replaces the host page of frame `n` by another one with the same bytes: a device that has
+    /// pinned the old page keeps that, and sees no later contents of the frame. The owner must not
+    /// access the frame meanwhile.
     ///
     /// # Errors
-    /// There is no such frame, or no memory; the frame's bytes are lost then.
+    /// The frame does not exist; or memory is exhausted, and the frame's bytes are lost.
     pub fn exchange(&self, n: u32) -> io::Result<()> {
         use rustix::fs::{FallocateFlags, fallocate};
         let page = self.frame(n).ok_or(io::ErrorKind::InvalidInput)?;
@@ -83,12 +83,12 @@ impl Memory {
         page.put(&bytes).map_err(fault)
     }
 
-    /// The frames' descriptors: for reading and writing, and for reading only.
+    /// Returns the descriptors of the frames: read-write, and read-only.
     #[must_use]
     pub fn frames_fds(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
         (self.frames.fd(), self.frames_readonly.as_fd())
     }
 }
 
-/// Page frames of a domain that is gone, as it has left them, for the one that takes its place.
+/// Page frames of a domain that has ended, for the domain that replaces it.
 pub type Left = Option<Arc<Region>>;

@@ -1,5 +1,4 @@
-//! Ids of domains and numbers of connections are given out again once nothing names them, the
-//! oldest first.
+//! Reuses ids of domains and numbers of connections once nothing names them, the oldest first.
 
 use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
@@ -9,7 +8,7 @@ use abi::DomId;
 use abi::core::Stage;
 
 impl Hypervisor {
-    /// An id that nothing names.
+    /// Takes an id that nothing names.
     pub(crate) fn next_id(&mut self, name: &str) -> Result<DomId, DomainError> {
         let mut ids = std::mem::replace(&mut self.ids, Numbers::new(0, 0));
         let id = ids.take(|id| u16::try_from(id).is_ok_and(|id| self.names(DomId(id))));
@@ -19,8 +18,8 @@ impl Hypervisor {
             .ok_or_else(|| DomainError::new(name, "there are no more domain ids"))
     }
 
-    /// Whether anything of ours names a domain: its account, a grant, a pin, a table, a window, a
-    /// device, a connection, or what is on its way from workers.
+    /// Returns whether any part of the monitor names a domain: its account, a grant, a pin, a
+    /// table, a window, a device, a connection, or a worker's notice.
     fn names(&self, id: DomId) -> bool {
         let shared = &self.shared;
         let mut others = shared.mechanism.iter();
@@ -33,39 +32,40 @@ impl Hypervisor {
             || self.domains.iter().any(|domain| domain.id == id)
     }
 
-    /// Whether anybody still has a page of a domain, dead or alive: mapped, granted or held.
+    /// Returns whether a page of a domain, dead or alive, is still mapped, granted or held.
     #[must_use]
     pub fn is_used(&self, id: DomId) -> bool {
         self.shared.grants.lock().knows(id)
     }
 
-    /// Forgets a domain of which nothing is left, and takes its connections away.
+    /// Removes a domain that was torn down, and its connections.
     ///
     /// # Errors
-    /// There is no such domain, or something is left of it.
+    /// The domain does not exist, or is not torn down yet.
     pub fn forget(&mut self, id: DomId) -> Result<(), DomainError> {
         let place = self.place_of_gone(id).ok_or_else(|| {
-            DomainError::new(&self.name(id), "it is not gone, so it cannot be forgotten")
+            DomainError::new(&self.name(id), "it has not ended, so it cannot be removed")
         })?;
         self.domains.remove(place);
         self.retire(id);
         Ok(())
     }
 
-    /// The place in the list of a domain of which nothing is left.
+    /// Returns the position in the list of a domain that was torn down.
     pub(crate) fn place_of_gone(&self, id: DomId) -> Option<usize> {
         let is_gone = |domain: &Domain| domain.id == id && domain.life.stage == Stage::Gone;
         self.domains.iter().position(is_gone)
     }
 
-    /// A domain is in no list any more: its id is given out again when nothing else names it.
+    /// Releases the id of a domain that is no longer in the list: it is reused once nothing else
+    /// names it.
     pub(crate) fn retire(&mut self, id: DomId) {
         self.shared.connections.remove_all(id);
         self.ids.give_back(id.0.into());
         self.release_unused();
     }
 
-    /// Gives numbers of connections back that were taken away and are not in use any more.
+    /// Releases the numbers of removed connections that are no longer in use.
     pub(crate) fn release_unused(&self) {
         let shared = &self.shared;
         shared.connections.release_unused(|domain, conn| {

@@ -1,22 +1,22 @@
-//! Numbers that are given out, come back, and are given out again.
+//! Allocates numbers and reuses those that are given back.
 
 use std::collections::VecDeque;
 
-/// Numbers below a limit. The one that has been out of use for longest is given out next, but for
-/// the last few that came back: they rest as long as there are others.
+/// Numbers below a limit. The number that was released first is reused first; the last `rest`
+/// released numbers are reused only when no others are left.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     limit: u32,
-    /// As many rest.
+    /// The number of released numbers that are held back.
     rest: usize,
-    /// From here on none was ever given out.
+    /// The smallest number that was never taken.
     fresh: u32,
-    /// Those that came back, in that order.
+    /// Released numbers, oldest first.
     free: VecDeque<u32>,
 }
 
 impl Numbers {
-    /// All numbers below `limit`.
+    /// Creates an allocator of all numbers below `limit`.
     pub(crate) fn new(limit: u32, rest: usize) -> Self {
         Self {
             limit,
@@ -26,7 +26,7 @@ impl Numbers {
         }
     }
 
-    /// A number that nothing names; none: there is no such number.
+    /// Takes a number for which `is_named` is false, or returns `None` if there is none.
     pub(crate) fn take(&mut self, is_named: impl Fn(u32) -> bool) -> Option<u32> {
         if self.fresh < self.limit && self.free.len() <= self.rest {
             self.fresh += 1;
@@ -36,7 +36,7 @@ impl Numbers {
         self.free.remove(at)
     }
 
-    /// A number is not in use any more.
+    /// Releases a number that is no longer in use.
     pub(crate) fn give_back(&mut self, number: u32) {
         self.free.push_back(number);
     }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_that_nothing_names_is_next() {
+    fn the_oldest_unnamed_number_is_next() {
         let mut numbers = Numbers::new(4, 3);
         let free = |_| false;
         assert_eq!(
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_and_goes_for_ever_uses_few() {
+    fn endless_reuse_takes_few_numbers() {
         let mut numbers = Numbers::new(1000, 2);
         let lasting = numbers.take(|_| false);
         let used: Vec<u32> = (0..10)

@@ -1,23 +1,24 @@
-//! Page frames that a device has pinned: the kernel, or hardware, writes to them whatever page
-//! tables say. A frame that is to be its owner's alone again is exchanged for another one first.
+//! Page frames that a device has pinned: the kernel or hardware can write to them whatever the page
+//! tables say. Before the owner regains sole access to such a frame, the monitor exchanges it for
+//! another one.
 //!
-//! A device over another domain's frames ends before long once that domain is over, or its user is
-//! killed: as long as it is there the frames cannot be given back.
+//! A dead domain's frames cannot be freed while another domain's device has them pinned. That
+//! device must end within [`PATIENCE_NS`]; otherwise its user is killed.
 
 use abi::DomId;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A device whose owner is over has to end within this time.
+/// How long a device may outlive the owner of the frames that it has pinned.
 pub const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// Page frames of another domain's that a device has pinned.
+/// Page frames of another domain that a device has pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// Whose they are.
+    /// The domain that owns the frames.
     pub of: DomId,
-    /// The first one.
+    /// The first frame.
     pub first: u32,
-    /// How many.
+    /// The number of frames.
     pub frames: u32,
 }
 
@@ -26,13 +27,13 @@ struct PinningDevice {
     user: DomId,
     number: u64,
     pin: Pin,
-    /// Frames that were exchanged since: what is pinned of these belongs to no domain.
+    /// Frames that were exchanged since; their pinned pages belong to no domain.
     exchanged: Vec<bool>,
-    /// When it is to have ended.
+    /// The deadline for the device's end, set once the frames' owner is dead.
     due_ns: Option<u64>,
 }
 
-/// All of them.
+/// All devices that have frames pinned.
 #[derive(Debug, Default)]
 pub struct Pins(Mutex<Vec<PinningDevice>>);
 
@@ -41,7 +42,7 @@ impl Pins {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Device `number` of `user` has frames of another domain pinned.
+    /// Records that device `number` of `user` has frames of another domain pinned.
     pub fn insert(&self, user: DomId, number: u64, pin: Pin) {
         self.lock().push(PinningDevice {
             user,
@@ -52,18 +53,19 @@ impl Pins {
         });
     }
 
-    /// A device is no more.
+    /// Removes a device that has ended.
     pub fn remove(&self, user: DomId, number: u64) {
         self.lock()
             .retain(|device| (device.user, device.number) != (user, number));
     }
 
-    /// A domain is no more: none of its devices is.
+    /// Removes all devices of a domain that has ended.
     pub fn forget(&self, user: DomId) {
         self.lock().retain(|device| device.user != user);
     }
 
-    /// Whether a frame has to be exchanged before it is its owner's alone, which it is then.
+    /// Returns whether a frame must be exchanged before its owner regains sole access, and records
+    /// the exchange.
     pub fn release(&self, of: DomId, frame: u32) -> bool {
         let mut pinned = false;
         for device in self.lock().iter_mut().filter(|device| device.pin.of == of) {
@@ -74,7 +76,8 @@ impl Pins {
         pinned
     }
 
-    /// Whether a domain's device has pinned something, or something of its own is pinned.
+    /// Returns whether a device of the domain has pinned frames, or some of the domain's frames are
+    /// pinned.
     #[must_use]
     pub fn names(&self, id: DomId) -> bool {
         let all = self.lock();
@@ -82,8 +85,8 @@ impl Pins {
             .any(|device| device.user == id || device.pin.of == id)
     }
 
-    /// Domains that keep a device over frames of one that is over, for too long, and are not over
-    /// themselves; and when to look for more.
+    /// Returns the living domains whose devices have outlived the owner of the pinned frames for
+    /// too long, and when to check again.
     pub fn overdue(
         &self,
         is_over: impl Fn(DomId) -> bool,

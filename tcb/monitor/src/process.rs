@@ -1,10 +1,13 @@
-//! The process that a domain runs as, shared by the main thread and the domain's worker.
+//! A domain's process, shared by the main thread and the domain's worker.
 
 use crate::device::Device;
+use crate::foreign::Foreign;
 use crate::post::Post;
 use crate::space::{AddressSpace, PageMap, SpaceError};
+use abi::hypercall::ForeignMap;
 use abi::{DomId, Slot};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_send_signal};
 use sandbox::{AgentError, Listener, Sandboxed};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,19 +17,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A domain's process and its agent.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// The worker holds this while the agent works, which may take as long as the agent's
-    /// deadline: the main thread only ever tries it.
+    /// The worker holds this while the agent works, for up to the agent's deadline: the main thread
+    /// uses `try_lock` only.
     sandboxed: Mutex<Sandboxed>,
     pub(crate) pid: i32,
     pub(crate) agent_pid: i32,
     /// Readable when the process has ended.
     pub(crate) pidfd: OwnedFd,
-    /// The port in `sandboxed` once more, for the main thread alone: no call waits for what the
-    /// worker does with the agent.
+    /// The port of `sandboxed`, for the main thread only, so that attach calls do not wait while
+    /// the worker drives the agent.
     pub(crate) attach: Listener,
     /// CPU time of domain and agent as last read, so that it outlives them.
     cpu_ns: [AtomicU64; 2],
-    /// Whether it was killed and the kernel has not let go of it for longer than that takes.
+    /// Whether it was killed, but the kernel takes too long to end it.
     pub(crate) lingers: AtomicBool,
 }
 
@@ -49,14 +52,14 @@ impl Process {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills the domain's process, without waiting. Its agent follows in [`Process::end`].
+    /// Kills the domain's process without waiting. [`Process::end`] ends its agent.
     pub(crate) fn strike(&self) {
-        // It may be dead already.
+        // The process may be dead already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Kills domain and agent and waits for their end, however long the kernel takes. The worker's
-    /// last but one act: nothing can touch a granted page afterwards.
+    /// Kills domain and agent and waits for their end, however long the kernel takes. Afterwards
+    /// the domain can no longer access granted pages, and the worker can finish the teardown.
     pub(crate) fn end(&self) {
         let mut sandboxed = self.lock();
         self.read_cpu(&sandboxed);
@@ -66,12 +69,12 @@ impl Process {
         self.lingers.store(false, Ordering::Relaxed);
     }
 
-    /// How the process ended, in words, if it is known.
+    /// Returns how the process ended, if that is known.
     pub(crate) fn how_it_ended(&self) -> Option<String> {
         self.sandboxed.try_lock().ok()?.how_it_ended()
     }
 
-    /// CPU time of domain and agent, nanoseconds; as last read while the worker is busy.
+    /// CPU time of domain and agent in nanoseconds; the last reading while the worker is busy.
     pub(crate) fn cpu(&self) -> [u64; 2] {
         if let Ok(sandboxed) = self.sandboxed.try_lock() {
             self.read_cpu(&sandboxed);
@@ -93,6 +96,7 @@ pub(crate) struct AgentSpace {
     pub(crate) id: DomId,
     pub(crate) process: Arc<Process>,
     pub(crate) post: Post,
+    pub(crate) foreign: Foreign,
 }
 
 impl AgentSpace {
@@ -109,7 +113,7 @@ impl AgentSpace {
         })
     }
 
-    /// Maps what is to be seen of a device of the domain's own.
+    /// Maps the pages that the domain sees of one of its devices.
     pub(crate) fn map_device(&mut self, device: &Device) -> Result<(), SpaceError> {
         if device.pages.is_empty() {
             return Ok(());
@@ -141,9 +145,37 @@ impl AddressSpace for AgentSpace {
         self.ask(|agent| agent.unmap(slots))
     }
 
+    fn map_foreign(&mut self, map: &ForeignMap) -> Result<Result<(), Errno>, SpaceError> {
+        let number = i32::try_from(map.number).map_err(|_| Errno::BADF);
+        let by = &self.process.pidfd;
+        let file = number.and_then(|number| pidfd_getfd(by, number, PidfdGetfdFlags::empty()));
+        let taken = file.and_then(|file| Ok((self.foreign.take(&file, map)?, file)));
+        let (pages, file) = match taken {
+            Ok(taken) => taken,
+            Err(errno) => return Ok(Err(errno)),
+        };
+        let mapped = self.ask(|agent| agent.map_foreign(file.as_fd(), map.offset, &pages));
+        Ok(match mapped {
+            Err(SpaceError::Refused(_)) => {
+                self.foreign.free(pages);
+                Err(Errno::INVAL)
+            }
+            mapped => return mapped.map(Ok),
+        })
+    }
+
+    fn unmap_foreign(&mut self, page: u64) -> Result<Result<(), Errno>, SpaceError> {
+        let Some(pages) = self.foreign.at(page) else {
+            return Ok(Err(Errno::NOENT));
+        };
+        self.ask(|agent| agent.unmap_foreign(&pages))?;
+        self.foreign.free(pages);
+        Ok(Ok(()))
+    }
+
     fn has_descriptor(&self, number: i32) -> bool {
         let path = format!("/proc/{}/fd/{number}", self.process.pid);
-        // What cannot be looked at is taken to be there.
+        // An entry that cannot be read counts as present.
         match std::fs::symlink_metadata(path) {
             Err(error) => error.kind() != io::ErrorKind::NotFound,
             Ok(_) => true,
@@ -151,7 +183,7 @@ impl AddressSpace for AgentSpace {
     }
 
     fn destroy(&mut self, why: &str) {
-        // Told first, so that the reason is known before the end is seen.
+        // Report the reason before the end can be noticed.
         self.post.killed(self.id, format!("killed: {why}"));
         self.process.strike();
         self.process.end();

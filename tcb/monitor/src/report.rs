@@ -1,20 +1,20 @@
-//! What the hypervisor tells about itself: the status of every domain, and the audit.
+//! Reports of the hypervisor: the status of every domain, and the audit.
 
 use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
 use abi::status::{Audit, ConnectionStatus, DomainAudit, DomainReport, GrantInUse};
 use std::sync::atomic::Ordering;
 
-/// Where a domain stands, in words.
+/// Describes a domain's state.
 fn state(domain: &Domain) -> String {
     match domain.life.text() {
-        why if domain.lingers() => format!("{why}; its process is not gone yet"),
+        why if domain.lingers() => format!("{why}; its process has not ended yet"),
         text => text.to_owned(),
     }
 }
 
 impl Hypervisor {
-    /// Every domain's status.
+    /// Returns every domain's status.
     pub fn domain_status(&mut self) -> Vec<DomainReport> {
         let report = |domain: &mut Domain| {
             let [cpu_ns, agent_cpu_ns, worker_cpu_ns] = domain.read_cpu();
@@ -31,19 +31,19 @@ impl Hypervisor {
                 worker_cpu_ns,
                 hypercalls: domain.counters.calls.load(Ordering::Relaxed),
                 operations: domain.counters.operations.load(Ordering::Relaxed),
-                system_calls: sandbox::system_calls(domain.spec.program.into()).len() as u32,
+                system_calls: sandbox::system_calls((&*domain.spec).into()).len() as u32,
             }
         };
         self.domains.iter_mut().map(report).collect()
     }
 
-    /// Every connection's status.
+    /// Returns every connection's status.
     #[must_use]
     pub fn connection_status(&self) -> Vec<ConnectionStatus> {
         self.shared.connections.list(|id| self.name(id))
     }
 
-    /// Every grant in use and every mapping.
+    /// Returns every grant in use and every mapping.
     #[must_use]
     pub fn audit(&self) -> Audit {
         let (mut accounts, leaked) = self.shared.audit();
@@ -69,7 +69,7 @@ impl Hypervisor {
         });
         let domains = domains.collect();
         let counters = &self.shared.counted.counters;
-        // Accounts that are left are of ids that no domain ever had.
+        // Accounts that are left over belong to ids without a domain.
         let ownerless = accounts.values().map(|account| u64::from(account.owned));
         Audit {
             domains,

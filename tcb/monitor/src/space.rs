@@ -1,24 +1,26 @@
-//! What the grant code needs of an address space: pages enter it and leave it.
+//! The address space that the grant code changes by mapping and unmapping pages.
 
 use abi::Slot;
+use abi::hypercall::ForeignMap;
+use rustix::io::Errno;
 pub use sandbox::PageMap;
 use std::os::fd::BorrowedFd;
 
-/// Why an address space did not do what it was asked.
+/// Why a change of an address space failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpaceError {
     /// Nothing was changed.
     #[error("refused: {0}")]
     Refused(String),
-    /// It is unknown what was changed: the deadline passed, or the agent is gone. The domain must
-    /// be killed before its pins end.
+    /// It is unknown what was changed: the deadline has passed, or the agent has died. The domain
+    /// must be killed before its pins end.
     #[error("lost: {0}")]
     Lost(String),
 }
 
 impl SpaceError {
-    /// The same where nothing less than success will do: pages that are not taken away by
-    /// themselves are taken away with the domain.
+    /// Turns a rejection into a loss, for changes that must succeed: if pages cannot be unmapped,
+    /// the domain is killed to remove them.
     #[must_use]
     pub fn fatal(self) -> Self {
         match self {
@@ -27,10 +29,10 @@ impl SpaceError {
     }
 }
 
-/// An address space that the monitor can change. No other code maps anything in its window.
+/// An address space that the monitor changes. No other code maps anything into its window.
 pub trait AddressSpace: std::fmt::Debug {
-    /// Makes a memory known under a number: once for reading and writing, once for reading only,
-    /// so that a read-only page cannot become writable by any later call.
+    /// Registers a memory under a number, with one descriptor for reading and writing and one for
+    /// reading only, so that no later call can make a read-only page writable.
     ///
     /// # Errors
     /// See [`SpaceError`].
@@ -41,7 +43,7 @@ pub trait AddressSpace: std::fmt::Debug {
         ro: BorrowedFd<'_>,
     ) -> Result<(), SpaceError>;
 
-    /// Forgets a memory. No page of it is mapped.
+    /// Removes a memory. No page of it is mapped.
     ///
     /// # Errors
     /// See [`SpaceError`].
@@ -53,28 +55,46 @@ pub trait AddressSpace: std::fmt::Debug {
     /// See [`SpaceError`].
     fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError>;
 
-    /// Maps pages over others, which are out of reach when this returns.
+    /// Maps pages in place of others, which are inaccessible when this returns.
     ///
     /// # Errors
-    /// [`SpaceError::Lost`] alone: a slot that shows neither is as bad as an unknown one.
+    /// Only [`SpaceError::Lost`]: a slot that shows neither page is as bad as an unknown one.
     fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
         self.map(maps).map_err(SpaceError::fatal)
     }
 
-    /// Takes the pages out again. When this returns, no access to them is possible any more.
+    /// Unmaps pages, which are inaccessible when this returns.
     ///
     /// # Errors
     /// See [`SpaceError`]; after any error the domain must be killed.
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError>;
 
-    /// Whether the domain has a descriptor at `number` of its table.
+    /// Maps one of the domain's files into its range for foreign memory. The inner error means that
+    /// nothing was mapped. A space without an agent rejects all files.
+    ///
+    /// # Errors
+    /// [`SpaceError::Lost`] alone.
+    fn map_foreign(&mut self, _map: &ForeignMap) -> Result<Result<(), Errno>, SpaceError> {
+        Ok(Err(Errno::NOSPC))
+    }
+
+    /// Unmaps the file that was mapped at this page of the range. The inner error means that there
+    /// is none.
+    ///
+    /// # Errors
+    /// [`SpaceError::Lost`] alone.
+    fn unmap_foreign(&mut self, _page: u64) -> Result<Result<(), Errno>, SpaceError> {
+        Ok(Err(Errno::NOENT))
+    }
+
+    /// Returns whether the domain has a descriptor with this number.
     fn has_descriptor(&self, number: i32) -> bool;
 
-    /// Ends the domain. When this returns nothing of it runs any more.
+    /// Kills the domain. When this returns, none of its threads runs.
     fn destroy(&mut self, why: &str);
 }
 
-/// Makes a memory known and maps pages, some of which are of it: both, or neither.
+/// Registers a memory and maps pages, some of them from it. On an error, does neither.
 ///
 /// # Errors
 /// See [`SpaceError`].

@@ -1,11 +1,12 @@
-//! What a domain may be made of, and why it is not.
+//! The limits of a domain's specification.
 
 use abi::core::NewDomain;
-use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
+use abi::layout::{FOREIGN_PAGES, FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
+use sandbox::Profile;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Why a domain could not be built or started: its name, and what is wrong.
+/// Why a domain could not be built or started: its name and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("domain {0}: {1}")]
 pub struct DomainError(String, String);
@@ -19,16 +20,16 @@ impl DomainError {
 /// How to start a domain's process.
 #[derive(Debug)]
 pub struct Start {
-    /// The program: a static ELF.
+    /// The program, a static ELF file.
     pub program: PathBuf,
-    /// Becomes its standard output and standard error.
+    /// The console: its standard output and standard error.
     pub console: OwnedFd,
 }
 
-/// Whether there is such a domain, with this configuration.
+/// Checks a domain's specification and the size of its configuration.
 ///
 /// # Errors
-/// What there is at most.
+/// The value that is out of range, and its limits.
 pub(crate) fn check(spec: &NewDomain, config: &[u8]) -> Result<(), DomainError> {
     let entries_max = 1 << abi::GrantRef::INDEX_BITS;
     for (what, value, min, max) in [
@@ -38,6 +39,16 @@ pub(crate) fn check(spec: &NewDomain, config: &[u8]) -> Result<(), DomainError> 
             spec.window_slots as usize,
             0,
             WINDOW_SLOTS_MAX,
+        ),
+        // A window and foreign memory would need two ranges in the agent's filter.
+        (
+            "pages of foreign memory",
+            spec.foreign_pages as usize,
+            0,
+            match (Profile::from(spec), spec.window_slots) {
+                (Profile::Shim, 0) => FOREIGN_PAGES,
+                _ => 0,
+            },
         ),
         ("grant entries", spec.grant_entries as usize, 0, entries_max),
         ("devices", spec.devices as usize, 0, fd::DEVICES_MAX),

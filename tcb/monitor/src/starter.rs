@@ -1,5 +1,5 @@
-//! The first act of a domain's worker: its process is made. That takes as long as the kernel and
-//! the new agent take to answer, so the main thread only says what is to be started.
+//! Creates a domain's process, as the first act of the domain's worker. This takes as long as the
+//! kernel and the new agent need, so the main thread does not wait for it.
 
 use crate::process::Process;
 use crate::spec::Start;
@@ -8,16 +8,16 @@ use sandbox::Spec;
 use std::os::fd::AsFd;
 
 impl Worker {
-    /// Makes process and agent; also what this system could not provide.
+    /// Creates the process and its agent. Also returns the features that this system lacks.
     ///
     /// # Errors
-    /// Why not, in words; nothing of it is left.
+    /// The reason; nothing of the process is left.
     pub(crate) fn spawn(&self, start: Start) -> Result<(Process, Vec<&'static str>), String> {
         let spawned = sandbox::spawn(&Spec {
             program: &start.program,
             args: &[],
             name: self.spec.name.as_str(),
-            profile: self.spec.program.into(),
+            profile: (&*self.spec).into(),
             info: &self.memory.info,
             frames: &self.memory.frames,
             mailbox: self.memory.mailbox.fd(),

@@ -1,4 +1,4 @@
-//! What the main thread waits for of the domains: one descriptor, however many there are.
+//! The epoll set through which the main thread waits for all domains.
 
 use crate::process::Process;
 use abi::DomId;
@@ -8,12 +8,12 @@ use rustix::io::Result;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Set in an event's data, beside the domain's id, if it asks for a descriptor.
+/// Set in an event's data, in addition to the domain's id, if the event is an attach call.
 const ASKS: u64 = 1 << 16;
-/// Events that are taken in one turn, at most; others stay.
+/// The maximum number of events taken at once; others stay pending.
 const EVENTS: usize = 64;
 
-/// The descriptors of all domains that are alive.
+/// The epoll set over the descriptors of all living domains.
 #[derive(Debug)]
 pub(crate) struct Watch(pub(crate) OwnedFd);
 
@@ -31,23 +31,23 @@ impl Watch {
         Ok(())
     }
 
-    /// From now on it is heard when it asks for a descriptor, or it is not.
-    pub(crate) fn hear(&self, id: DomId, process: &Process, hears: bool) {
+    /// Enables or disables events for the domain's attach calls.
+    pub(crate) fn modify(&self, id: DomId, process: &Process, enabled: bool) {
         let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN, hears);
+        flags.set(EventFlags::IN, enabled);
         let data = EventData::new_u64(u64::from(id.0) | ASKS);
-        // One that is not watched any more is dead.
+        // A domain that is no longer watched is dead.
         let _ = epoll::modify(&self.0, process.attach.fd(), data, flags);
     }
 
-    /// Watches it no longer.
+    /// Stops watching a domain's process.
     pub(crate) fn remove(&self, process: &Process) {
         for fd in [process.pidfd.as_fd(), process.attach.fd()] {
             let _ = epoll::delete(&self.0, fd);
         }
     }
 
-    /// Domains that are to be seen to: whether one asks for a descriptor, or has ended.
+    /// Returns the domains with events; true marks an attach call, false the end of the process.
     pub(crate) fn take(&self) -> Vec<(DomId, bool)> {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let ready = epoll::wait(&self.0, &mut events, Some(&Timespec::default()));

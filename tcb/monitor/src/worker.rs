@@ -1,13 +1,14 @@
-//! The worker: one thread per domain that starts it, serves its hypercalls, and clears it away.
+//! The worker: one thread per domain that starts it, serves its hypercalls, and tears it down.
 //!
-//! It runs on the domain's CPUs (a wake-up across cores costs more than most calls) and sleeps
-//! on the call page's futex; it never spins. While its domain is beyond its budget it sleeps
-//! whatever the domain writes there. The workers of granters change the domain's window too, each
-//! the slots of its own tables. What a further mechanism (`grant::mechanism`) maps for the domain's
-//! own calls this worker alone maps and unmaps, so no mapping races with an unmapping, nor with the
-//! teardown, which is the worker's last act.
+//! The worker runs on the domain's CPUs, because a wake-up across cores costs more than most calls.
+//! It sleeps on the call page's futex and never spins. While its domain is over its budget, it
+//! sleeps, whatever the domain writes there. The workers of granters also change the domain's
+//! window, each in the slots of its granter's tables. Only this worker maps and unmaps the pages of
+//! a further mechanism (`grant::mechanism`) for the domain's own calls, so no mapping races with an
+//! unmapping or with the teardown, which is the worker's last act.
 
 use crate::event::Port;
+use crate::foreign::Foreign;
 use crate::hypercall::{CallCounters, CallPage, Server, Shared};
 use crate::memory::Memory;
 use crate::post::Post;
@@ -25,16 +26,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-/// The longest time that a worker does not look for the end of its domain.
+/// The longest time between two checks for the end of the domain.
 const NAP: Duration = Duration::from_secs(1);
 
-/// How the main thread speaks to a worker.
+/// The main thread's handle to a worker.
 #[derive(Debug)]
 pub(crate) struct Control {
     page: CallPage,
     stop: AtomicBool,
     tid: AtomicI32,
-    /// The domain's process, once it is there.
+    /// The domain's process, once it exists.
     pub(crate) process: OnceLock<Arc<Process>>,
 }
 
@@ -48,24 +49,24 @@ impl Control {
         }
     }
 
-    /// The domain has been struck: clear it away. Ends the sleep of the worker, which is this
-    /// thread, whichever it is.
+    /// Makes the worker tear down its domain, which was killed. Wakes the worker from either kind
+    /// of sleep.
     pub(crate) fn stop(&self, thread: &Thread) {
         self.stop.store(true, Ordering::Release);
-        // A change of the word, so that a worker that is about to sleep does not.
+        // Change the word, so that a worker that is about to sleep on it does not.
         self.page.request.fetch_add(1, Ordering::AcqRel);
         futex::wake(self.page.request, u32::MAX);
         thread.unpark();
     }
 
-    /// CPU time of the worker's thread so far, nanoseconds; 0 after its end.
+    /// CPU time of the worker's thread in nanoseconds; 0 after its end.
     pub(crate) fn cpu_ns(&self) -> u64 {
         let tid = self.tid.load(Ordering::Relaxed);
         sandbox::thread_cpu_ns(tid).unwrap_or(0)
     }
 }
 
-/// Starts the worker of a domain, which starts the domain.
+/// Starts a domain's worker, which starts the domain.
 pub(crate) fn start(worker: Worker, start: Start) -> io::Result<(Arc<Control>, JoinHandle<()>)> {
     let control = Arc::new(Control::new(worker.page));
     let for_thread = Arc::clone(&control);
@@ -95,7 +96,7 @@ fn run(worker: Worker, start: Start, control: &Control) {
     post.tell(id, |notice| notice.gone = true);
 }
 
-/// What a worker knows of its domain.
+/// A worker's state.
 pub(crate) struct Worker {
     pub(crate) id: DomId,
     pub(crate) spec: Arc<NewDomain>,
@@ -109,7 +110,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Serves the domain, and clears it away.
+    /// Serves the domain, and tears it down.
     fn run(self, process: &Arc<Process>, control: &Control) {
         let Self {
             id, shared, post, ..
@@ -118,19 +119,20 @@ impl Worker {
             id,
             process: Arc::clone(process),
             post: post.clone(),
+            foreign: Foreign::new(self.spec.foreign_pages),
         };
         let reached = Arc::new(Mutex::new(space()));
         shared.grants.lock().set_space(id, Some(reached));
         shared.counted.insert(id, self.spec.collateral);
         let mut server = Server::new(id, self.page, Arc::clone(&shared), space(), self.counters);
-        // Before the first hypercall, so that a domain that has made one sees them. A device ends
-        // with its last descriptor: none stays here.
+        // Before the first hypercall is answered, so that a domain that has made one sees the
+        // pages. A device ends with its last descriptor, so no descriptor is kept here.
         let mut devices = shared.devices.of(id).into_iter();
         let mapped = devices.try_for_each(|device| space().map_device(&device));
         let tell = || post.tell(id, |_| {});
         let served = mapped.and_then(|()| serve(&mut server, control, tell));
         if let Err(why) = served {
-            // Told first, so that the reason is known before the end is seen.
+            // Report the reason before the end can be noticed.
             post.killed(id, format!("killed: {why}"));
             process.strike();
         }
@@ -138,14 +140,14 @@ impl Worker {
     }
 }
 
-/// Serves until the domain is to be cleared away, or must be.
+/// Serves calls until the domain is killed, or must be.
 fn serve<S: AddressSpace>(
     server: &mut Server<S>,
     control: &Control,
     tell: impl Fn(),
 ) -> Result<(), SpaceError> {
     let request = server.page().request;
-    // The page started as zeroes; the domain may have made its first call already.
+    // The page starts as zeroes; the domain may have made its first call already.
     let mut seen = 0;
     loop {
         if control.stop.load(Ordering::Acquire) {
@@ -156,7 +158,7 @@ fn serve<S: AddressSpace>(
             thread::park_timeout(NAP.min(Duration::from_nanos(debt_ns)));
             continue;
         }
-        // Acquire: with the number, the operations are seen.
+        // Acquire: the operations written before the number are visible.
         let now = request.load(Ordering::Acquire);
         if now != seen {
             seen = now;
@@ -165,18 +167,18 @@ fn serve<S: AddressSpace>(
                 tell();
             }
         } else if !futex::wait(request, seen, Some(NAP)) {
-            return Err(SpaceError::Lost("the call page is gone".into()));
+            return Err(SpaceError::Lost("the call page is unmapped".into()));
         }
     }
 }
 
-/// Has this thread run on these CPUs.
+/// Pins this thread to these CPUs.
 fn pin(cpus: &[u64; CPU_WORDS]) {
     let word = |cpu: &usize| cpus.get(cpu / 64).copied().unwrap_or(0);
     let all = (0..CpuSet::MAX_CPU).filter(|cpu| word(cpu) >> (cpu % 64) & 1 != 0);
     let mut set = CpuSet::new();
     all.for_each(|cpu| set.set(cpu));
-    // Only speed is lost if the kernel does not want this. No CPU, which means all, it never wants.
+    // A rejection costs only speed. The kernel always rejects an empty set, which means all CPUs.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -187,10 +189,9 @@ mod tests {
     use abi::hypercall::{COUNT, DONE, KIND, Kind, REQUEST};
     use abi::layout::info;
 
-    /// While it serves calls, sleeps, or makes its domain wait, which in the end pays for more
-    /// calls than it may make.
+    /// Stops the worker while it serves calls, sleeps, or defers a domain that is over its budget.
     #[test]
-    fn a_worker_stops_whatever_it_does() {
+    fn a_worker_stops_in_every_state() {
         for calls in [0, 1, 2, 100, 20_000] {
             let memory = Arc::new(Memory::create(DomId(0), 1, 0, &[], None).unwrap());
             let shared = Arc::new(Shared::new(None));

@@ -1,4 +1,4 @@
-//! How fast the granters of a machine may take pages away from its users (N-15).
+//! The machine-wide limit on the rate of revocations (N-15).
 
 mod spy;
 
@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 
 const USER: DomId = DomId(0);
 const ENTRIES: u32 = 16;
-/// Operations in a row, of one domain and of all.
+/// Operations in a burst, of one domain and of all.
 const BURST: u32 = 8192;
-/// The same, a second.
+/// Operations per second in the long run.
 const PER_SECOND: u64 = 20_000;
 
-/// A granter with its worker's half and a table that the user has bound.
+/// A granter with its worker's server and a table that the user has bound.
 struct Granter {
     memory: Arc<Memory>,
     server: Server<FakeSpace>,
@@ -119,7 +119,7 @@ impl Granter {
         self.call(Kind::GrantCreate, &[create.encode()])[0]
     }
 
-    /// Revokes one entry, as often as a call can ask for it.
+    /// Revokes one entry, as many times as fit into one call.
     fn revoke(&mut self, gref: GrantRef) -> Vec<GrantStatus> {
         let revoke = Revoke {
             table: self.table,
@@ -135,10 +135,9 @@ impl Granter {
     }
 }
 
-/// Row 34: granters that revoke as fast as they can have one budget together, through their own
-/// workers.
+/// Row 34: granters that revoke as fast as they can share one budget, through their own workers.
 #[test]
-fn attack_34_the_workers_of_all_granters_share_one_budget() {
+fn attack_34_workers_share_one_churn_budget() {
     let (_shared, granters) = machine(3);
     let start = Instant::now();
     let until = start + Duration::from_millis(700);
@@ -160,46 +159,49 @@ fn attack_34_the_workers_of_all_granters_share_one_budget() {
     });
     let took = start.elapsed();
     let most = u64::from(BURST) + (PER_SECOND as f64 * took.as_secs_f64()) as u64;
-    // Each may owe a call's worth.
+    // Each may owe the cost of one call.
     assert!(
         done <= most + 3 * OPS_MAX as u64,
         "{done} in {took:?}, not {most}"
     );
 }
 
-/// Whether nothing was taken out of the budget that all share.
+/// Returns whether nothing was taken from the shared budget.
 fn is_untouched(shared: &Shared) -> bool {
     let now_ns = shmem::time::monotonic_ns();
     shared.churn.take(DomId(99), BURST, now_ns).is_ok()
 }
 
 #[test]
-fn attack_34_what_comes_back_after_a_restart_costs_no_revocations() {
+fn attack_34_revoking_from_a_dead_user_is_free() {
     let (shared, mut granters) = machine(2);
     for granter in &mut granters {
         let made: Vec<_> = (0..ENTRIES).map(|index| granter.create(index)).collect();
         assert_eq!(made, [GrantStatus::Okay; ENTRIES as usize]);
     }
-    // The user dies, as its main thread has it: everybody ends what it had from them.
+    // The user dies, and the main thread notices: every granter revokes its grants to the user.
     shared.grants.lock().fence(USER);
     for granter in &mut granters {
         assert_eq!(granter.revoke(GrantRef::new(0, 1))[0], GrantStatus::Okay);
         assert_eq!(granter.end(), GrantStatus::Okay);
     }
-    assert!(is_untouched(&shared), "granting, and taking from the dead");
+    assert!(
+        is_untouched(&shared),
+        "granting and revoking from the dead are free"
+    );
 }
 
 #[test]
-fn what_is_taken_from_the_living_counts_by_its_mappings() {
+fn churn_counts_mappings_of_living_users() {
     let (shared, mut granters) = machine(2);
     let granter = &mut granters[0];
     let id = DomId(1);
     let end = |table| shared.counted.cost_of_end(id, table);
-    assert_eq!(end(granter.table), 0, "nothing is granted");
+    assert_eq!(end(granter.table), 0, "an empty table is free");
     for index in (0..ENTRIES).step_by(2) {
         assert_eq!(granter.create(index), GrantStatus::Okay);
     }
-    assert_eq!(end(granter.table), ENTRIES, "pages and holes");
+    assert_eq!(end(granter.table), ENTRIES, "pages and holes cost one each");
     let revoke = |table| Revoke {
         table,
         gref: GrantRef(0),
@@ -208,7 +210,7 @@ fn what_is_taken_from_the_living_counts_by_its_mappings() {
     let tables = [granter.table, granter.table, granters[1].table];
     let ops = tables.map(revoke);
     let revoked = || shared.counted.cost_of_revocations(id, &ops);
-    assert_eq!(revoked(), 2, "not another's");
+    assert_eq!(revoked(), 2, "another domain's table is free");
     shared.grants.lock().fence(USER);
-    assert_eq!((end(tables[0]), revoked()), (0, 0), "the dead");
+    assert_eq!((end(tables[0]), revoked()), (0, 0), "a dead user is free");
 }

@@ -1,4 +1,4 @@
-//! Connection records: every transition, every refusal, and who is told.
+//! Connection records: every transition, every error, and every notification.
 
 use abi::layout::info;
 use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
@@ -33,14 +33,15 @@ impl End {
         Self { memory, port }
     }
 
-    /// What it was told since the last time.
-    fn told(&self) -> u32 {
+    /// Returns the pending bits raised since the last call.
+    fn take_pending(&self) -> u32 {
         let word = self.memory.info.span().u32(info::PENDING).unwrap();
         word.swap(0, Ordering::Relaxed)
     }
 
-    /// Which of its first 128 connections it was told of since the last time.
-    fn told_of(&self) -> u128 {
+    /// Returns the set of its first 128 connections that were marked as changed since the last
+    /// call.
+    fn take_changed(&self) -> u128 {
         let span = self.memory.info.span();
         let word = |conn| span.u64(info::changed(conn).0).unwrap();
         let [low, high] = [0, 64].map(|conn| word(conn).swap(0, Ordering::Relaxed));
@@ -52,7 +53,7 @@ impl End {
         word.store(1, Ordering::Relaxed);
     }
 
-    /// Whether its doorbell was rung since the last time.
+    /// Returns whether its doorbell was rung since the last call.
     fn was_rung(&self) -> bool {
         rustix::io::read(self.port.doorbell(), &mut [0; 8]).is_ok()
     }
@@ -67,7 +68,7 @@ fn pair() -> (Connections, End, End) {
     );
     connections.add(ends.0, ends.1, 7).unwrap();
     assert_eq!(
-        (back.told(), front.told()),
+        (back.take_pending(), front.take_pending()),
         (info::PENDING_CONNECT, info::PENDING_CONNECT)
     );
     (connections, back, front)
@@ -75,7 +76,7 @@ fn pair() -> (Connections, End, End) {
 
 const BODY: [u8; RECORD_BYTES] = [5; RECORD_BYTES];
 
-/// Leads the backend's end from its start to `state`, if a domain can.
+/// Moves the backend's end from its start to `state`, if a domain can reach that state.
 fn lead_to(connections: &Connections, state: XenbusState) -> bool {
     state != XenbusState::Unknown
         && (state == XenbusState::Initialising
@@ -85,7 +86,7 @@ fn lead_to(connections: &Connections, state: XenbusState) -> bool {
 #[test]
 fn every_transition() {
     use XenbusState as S;
-    // From each state (a row), which states may follow: U, Initialising, InitWait, Initialised,
+    // The allowed next states for each state (a row): U, Initialising, InitWait, Initialised,
     // Connected, Closing, Closed.
     let table = [
         (S::Initialising, [0, 1, 1, 1, 1, 1, 1]),
@@ -99,7 +100,7 @@ fn every_transition() {
         for (to, allowed) in ALL.into_iter().zip(row) {
             let (connections, _back, front) = pair();
             assert!(lead_to(&connections, from), "{from:?}");
-            front.told();
+            front.take_pending();
             let outcome = connections.set(BACK, ConnId(0), to, &BODY, 0);
             let expected = if allowed == 1 {
                 Ok(())
@@ -109,12 +110,12 @@ fn every_transition() {
             assert_eq!(outcome, expected, "{from:?} to {to:?}");
             let now = connections.get(BACK, ConnId(0)).unwrap().own;
             assert_eq!(now, if allowed == 1 { to } else { from });
-            let told = if allowed == 1 {
+            let pending = if allowed == 1 {
                 info::PENDING_CONNECT
             } else {
                 0
             };
-            assert_eq!(front.told(), told, "{from:?} to {to:?}");
+            assert_eq!(front.take_pending(), pending, "{from:?} to {to:?}");
         }
     }
 }
@@ -144,7 +145,7 @@ fn each_end_sees_the_other() {
 }
 
 #[test]
-fn connections_that_are_not_ones_own_do_not_exist() {
+fn others_connections_do_not_exist() {
     let (connections, ..) = pair();
     let state = XenbusState::Closed;
     for (who, conn) in [(BACK, 1), (FRONT, u32::MAX), (DomId(2), 0)] {
@@ -162,7 +163,7 @@ fn connections_that_are_not_ones_own_do_not_exist() {
 }
 
 #[test]
-fn who_writes_too_often_waits() {
+fn writes_above_the_rate_are_deferred() {
     let (connections, ..) = pair();
     let set = |now| connections.set(BACK, ConnId(0), XenbusState::Initialising, &BODY, now);
     let writes = (0..10_000).take_while(|_| set(0).is_ok()).count();
@@ -177,15 +178,18 @@ fn the_end_of_a_domain_closes_its_ends() {
     connections
         .set(FRONT, ConnId(0), XenbusState::Connected, &BODY, 0)
         .unwrap();
-    back.told();
-    front.told();
+    back.take_pending();
+    front.take_pending();
     connections.end_all(FRONT, XenbusState::Closed);
     let view = connections.get(BACK, ConnId(0)).unwrap();
     assert_eq!(
         (view.state, view.body),
         (XenbusState::Closed, [0; RECORD_BYTES])
     );
-    assert_eq!((back.told(), front.told()), (info::PENDING_CONNECT, 0));
+    assert_eq!(
+        (back.take_pending(), front.take_pending()),
+        (info::PENDING_CONNECT, 0)
+    );
     assert!(matches!(
         connections.other_end(BACK, ConnId(0)),
         Err(Errno::NOTCONN)
@@ -195,16 +199,16 @@ fn the_end_of_a_domain_closes_its_ends() {
         connections.get(BACK, ConnId(0)).unwrap().state,
         XenbusState::Unknown
     );
-    assert_eq!(back.told(), info::PENDING_CONNECT);
-    // The one that is left can still close its own end, and is the last to hear of it.
+    assert_eq!(back.take_pending(), info::PENDING_CONNECT);
+    // The surviving end can still close, although its peer is dead.
     connections
         .set(BACK, ConnId(0), XenbusState::Closed, &BODY, 0)
         .unwrap();
-    assert_eq!(front.told(), 0);
+    assert_eq!(front.take_pending(), 0);
 }
 
 #[test]
-fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
+fn a_replaced_end_restarts_under_its_number() {
     const NEW: DomId = DomId(9);
     let (connections, back, front) = pair();
     for (who, state) in [
@@ -218,11 +222,11 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     assert!(spent() < 64);
     connections.end_all(BACK, XenbusState::Closed);
     connections.end_all(BACK, XenbusState::Unknown);
-    back.told();
-    front.told();
+    back.take_pending();
+    front.take_pending();
     let left = connections.get(FRONT, ConnId(0)).unwrap().own;
     let new = End::new(NEW);
-    // What an end has is the dead one's doorbell.
+    // The end has the dead domain's doorbell.
     let rings = || {
         let given = connections.hand_out(FRONT, ConnId(0), ring);
         given.map(|()| (back.was_rung(), new.was_rung()))
@@ -232,13 +236,17 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     assert_eq!(rings(), Ok((false, true)));
     assert_eq!(rings(), Err(Errno::EXIST));
     assert_eq!(
-        (back.told(), front.told(), new.told()),
+        (
+            back.take_pending(),
+            front.take_pending(),
+            new.take_pending()
+        ),
         (0, info::PENDING_CONNECT, info::PENDING_CONNECT)
     );
     assert_eq!(
         connections.get(BACK, ConnId(0)).unwrap_err(),
         Errno::NOENT,
-        "the dead have no connections"
+        "a dead domain has no connections"
     );
     let seen = connections.get(FRONT, ConnId(0)).unwrap();
     assert_eq!(
@@ -249,24 +257,24 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     assert_eq!((seen.peer, seen.role), (FRONT, Role::Backend));
     assert_eq!(seen.state, left);
     assert!(!connections.are_up(NEW));
-    // The end that had used up its writes has new ones: it has to come back.
+    // The end that had exhausted its writes has a full budget again, since it must reconnect.
     assert!(spent() > 60);
     let (peer, port) = connections.other_end(FRONT, ConnId(0)).unwrap();
     assert!(peer == NEW && Arc::ptr_eq(&port, &new.port));
-    // Where the other end is dead there is nobody to wait for.
+    // No end waits for a dead peer.
     connections.end_all(FRONT, XenbusState::Closed);
     assert!(connections.are_up(NEW));
     connections.replace(DomId(7), (DomId(8), Arc::clone(&new.port)));
     assert!(!connections.names(DomId(8)));
 }
 
-/// Takes a doorbell, and rings it.
+/// Accepts a doorbell, and rings it.
 fn ring(port: &Port) -> Result<(), Errno> {
     port.ring();
     Ok(())
 }
 
-/// Lets the frontend close, or come back.
+/// Makes the frontend close, or reconnect. Returns whether its write was accepted.
 fn closes(connections: &Connections) -> bool {
     let own = connections.get(FRONT, ConnId(0)).unwrap().own;
     let state = match own {
@@ -276,7 +284,7 @@ fn closes(connections: &Connections) -> bool {
     connections.set(FRONT, ConnId(0), state, &BODY, 0).is_ok()
 }
 
-/// Each doorbell is handed out once, however often the table did not take it before.
+/// Each doorbell is handed out once, however often a hand-out failed before.
 #[test]
 fn a_doorbell_is_handed_out_once() {
     let (connections, back, front) = pair();
@@ -285,13 +293,13 @@ fn a_doorbell_is_handed_out_once() {
     assert_eq!(give(BACK, 0, Err(Errno::BADF)), Err(Errno::BADF));
     assert_eq!(give(BACK, 0, Ok(())), Ok(()));
     assert_eq!(give(BACK, 0, Ok(())), Err(Errno::EXIST));
-    // The other end's is another one.
+    // The backend's table gets the frontend's doorbell, and vice versa.
     assert_eq!(connections.hand_out(FRONT, ConnId(0), ring), Ok(()));
     assert!(back.was_rung() && !front.was_rung());
 }
 
 #[test]
-fn only_who_sleeps_is_rung() {
+fn only_a_sleeping_domain_is_rung() {
     let (connections, _back, front) = pair();
     let set = || connections.set(BACK, ConnId(0), XenbusState::Initialising, &BODY, 0);
     set().unwrap();
@@ -301,26 +309,29 @@ fn only_who_sleeps_is_rung() {
     assert!(front.was_rung() && !front.was_rung());
 }
 
-/// C-7: of a domain of which nothing is left the other end is unknown and out of reach at once; the
-/// number is free when who is left has nothing of the connection any more, and then it is another
-/// connection's.
+/// C-7: once a domain is torn down, the other end is unknown and unreachable at once. The number is
+/// free when the remaining domain no longer uses the connection; then another connection may get
+/// it.
 #[test]
-fn a_connection_that_is_taken_away_gives_its_numbers_back() {
+fn a_removed_connection_frees_its_numbers() {
     let (connections, back, front) = pair();
     let set = |who, state| connections.set(who, ConnId(0), state, &BODY, 0);
     for who in [BACK, FRONT] {
         set(who, XenbusState::Connected).unwrap();
     }
     connections.end_all(FRONT, XenbusState::Closed);
-    back.told();
-    front.told();
+    back.take_pending();
+    front.take_pending();
     connections.remove_all(FRONT);
-    assert_eq!((back.told(), front.told()), (info::PENDING_CONNECT, 0));
+    assert_eq!(
+        (back.take_pending(), front.take_pending()),
+        (info::PENDING_CONNECT, 0)
+    );
     assert_eq!(connections.list(|id| id.to_string()), []);
     assert_eq!(
         connections.get(FRONT, ConnId(0)).unwrap_err(),
         Errno::NOENT,
-        "a domain of which nothing is left has no ends"
+        "a domain that is gone has no ends"
     );
     let seen = connections.get(BACK, ConnId(0)).unwrap();
     let unknown = (XenbusState::Unknown, [0; RECORD_BYTES]);
@@ -328,13 +339,13 @@ fn a_connection_that_is_taken_away_gives_its_numbers_back() {
     assert_eq!(seen.own, XenbusState::Connected);
     let reached = connections.other_end(BACK, ConnId(0));
     assert!(matches!(reached, Err(Errno::NOTCONN)));
-    // It is connected still, as far as it knows.
+    // This domain still considers itself connected.
     let is_there = || connections.get(BACK, ConnId(0)).is_ok();
     connections.release_unused(|_, _| false);
     assert!(is_there());
     set(BACK, XenbusState::Closed).unwrap();
     assert_eq!(set(BACK, XenbusState::Initialising), Err(Errno::INVAL));
-    // What is in use keeps its number, and who is gone is named as long.
+    // A connection in use keeps its number, and still names the domain that was torn down.
     connections.release_unused(|_, _| true);
     assert!(is_there() && connections.names(FRONT));
     connections.release_unused(|domain, conn| (domain, conn) != (BACK, ConnId(0)));
@@ -346,13 +357,13 @@ fn a_connection_that_is_taken_away_gives_its_numbers_back() {
     assert_eq!(
         numbers(BACK),
         [false, true, false],
-        "no number before the others"
+        "a number was reused before older ones"
     );
     assert_eq!(numbers(FRONT), [true, false, false]);
 }
 
 #[test]
-fn a_domain_has_so_many_connections_at_a_time_and_not_in_all() {
+fn the_connection_limit_is_not_cumulative() {
     let (connections, back, front) = pair();
     let port = |end: &End| Arc::clone(&end.port);
     let max = abi::layout::fd::CONNECTIONS_MAX;
@@ -374,7 +385,7 @@ fn a_domain_has_so_many_connections_at_a_time_and_not_in_all() {
 }
 
 #[test]
-fn each_end_is_told_which_connection_is_another() {
+fn changed_connections_are_marked_for_each_end() {
     let back = End::new(BACK);
     let connections = Connections::default();
     let fronts: Vec<End> = (1..=100).map(|id| End::new(DomId(id))).collect();
@@ -385,27 +396,27 @@ fn each_end_is_told_which_connection_is_another() {
         );
         connections.add(ends.0, ends.1, 0).unwrap();
     }
-    assert_eq!(back.told_of(), (1 << 100) - 1);
-    assert!(fronts.iter().all(|front| front.told_of() == 1));
+    assert_eq!(back.take_changed(), (1 << 100) - 1);
+    assert!(fronts.iter().all(|front| front.take_changed() == 1));
     let set = |domain, conn| {
         let state = XenbusState::InitWait;
         connections.set(domain, ConnId(conn), state, &BODY, 0)
     };
     set(DomId(71), 0).unwrap();
-    assert_eq!(back.told_of(), 1 << 70);
+    assert_eq!(back.take_changed(), 1 << 70);
     set(BACK, 70).unwrap();
-    assert_eq!((back.told_of(), fronts[70].told_of()), (0, 1));
+    assert_eq!((back.take_changed(), fronts[70].take_changed()), (0, 1));
     connections.end_all(DomId(3), XenbusState::Closed);
-    assert_eq!(back.told_of(), 1 << 2);
+    assert_eq!(back.take_changed(), 1 << 2);
     connections.remove_all(DomId(4));
-    assert_eq!(back.told_of(), 1 << 3);
-    // What takes a dead domain's place has all to look at, and so has each other end.
+    assert_eq!(back.take_changed(), 1 << 3);
+    // A domain that replaces a dead one must check all its connections, and so must each other end.
     connections.end_all(BACK, XenbusState::Closed);
     fronts
         .iter()
-        .for_each(|front| assert!(front.told_of() <= 1));
+        .for_each(|front| assert!(front.take_changed() <= 1));
     let new = End::new(DomId(200));
     connections.replace(BACK, (DomId(200), Arc::clone(&new.port)));
-    assert_eq!(new.told_of(), (1 << 100) - 1 - (1 << 3));
-    assert_eq!(fronts[70].told_of(), 1);
+    assert_eq!(new.take_changed(), (1 << 100) - 1 - (1 << 3));
+    assert_eq!(fronts[70].take_changed(), 1);
 }

@@ -1,6 +1,6 @@
-//! Counted grants against a simple model: random sequences of everything that granters, honest and
-//! lying users and deaths can do (N-1 … N-15). After each step statuses, translation entries, the
-//! user's window and its collateral are as the model says, and the audit finds nothing leaked.
+//! Counted grants against a simple model: random sequences of all actions of granters and of honest
+//! and lying users, and of deaths (N-1 … N-15). After each step statuses, translation entries, the
+//! user's window and its collateral match the model, and the audit finds no leak.
 
 mod counted_model;
 mod spy;
@@ -23,7 +23,7 @@ fn how() -> impl Strategy<Value = Revocation> {
 
 fn op() -> impl Strategy<Value = Op> {
     let guest = || 1..3u16;
-    // One entry and one frame too many.
+    // One entry and one frame out of range.
     let (index, frame) = (|| 0..5u32, || 0..4u32);
     prop_oneof![
         3 => guest().prop_map(Op::Table),
@@ -49,7 +49,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn counted_grants_are_as_the_model_says(ops in prop::collection::vec(op(), 1..24)) {
+    fn counted_grants_match_the_model(ops in prop::collection::vec(op(), 1..24)) {
         let mut rig = Rig::new();
         for op in &ops {
             rig.step(op);
@@ -58,7 +58,7 @@ proptest! {
     }
 }
 
-/// Guest 1 has a table that is bound, and grants frames 0 … 2 by entries 0 … 2.
+/// Guest 1 has a bound table, and grants frames 0 … 2 by entries 0 … 2.
 fn granted() -> Rig {
     granted_in(Rig::new())
 }
@@ -88,15 +88,16 @@ fn used(index: u32) -> Op {
     }
 }
 
-/// N-9: refused while in use, and as good as before; N-8: revoked once it is not.
+/// N-9: a revocation is refused while the grant is in use, and changes nothing; N-8: it succeeds
+/// once the use has ended.
 #[test]
-fn a_use_holds_off_an_ordinary_revocation_alone() {
+fn a_use_delays_only_an_ordinary_revocation() {
     let mut rig = granted();
     rig.step(&used(0));
     rig.step(&revoke(0, Revocation::Refuse));
     assert_eq!(rig.statuses, [GrantStatus::Again]);
     rig.step(&used(0));
-    assert!(rig.used, "it is as good as before");
+    assert!(rig.used, "the grant is unchanged");
     rig.step(&Op::Release(1));
     rig.step(&revoke(0, Revocation::Refuse));
     assert_eq!(rig.statuses, [GrantStatus::Okay]);
@@ -105,9 +106,9 @@ fn a_use_holds_off_an_ordinary_revocation_alone() {
     rig.end();
 }
 
-/// N-10: no new use while it drains.
+/// N-10: a draining grant gets no new use.
 #[test]
-fn a_grant_that_drains_gets_no_new_use() {
+fn a_draining_grant_gets_no_new_use() {
     let mut rig = granted();
     rig.step(&used(0));
     rig.step(&revoke(0, Revocation::Drain));
@@ -119,9 +120,9 @@ fn a_grant_that_drains_gets_no_new_use() {
     rig.end();
 }
 
-/// N-10 of a grant that is named twice in one batch: what one asks for is not undone by the other.
+/// N-10 for a grant that is named twice in one batch: one operation does not undo the other.
 #[test]
-fn a_grant_drains_though_the_same_batch_was_refused_it() {
+fn a_refusal_in_the_same_batch_keeps_the_drain() {
     let [refuse, drain] = [Revocation::Refuse, Revocation::Drain].map(|how| (0, how, false));
     for grants in [vec![refuse, drain], vec![drain, refuse]] {
         let mut rig = granted();
@@ -129,15 +130,15 @@ fn a_grant_drains_though_the_same_batch_was_refused_it() {
         rig.step(&Op::Revoke { guest: 1, grants });
         assert_eq!(rig.statuses, [GrantStatus::Again; 2]);
         rig.step(&used(0));
-        assert!(!rig.used, "it drains");
+        assert!(!rig.used, "a use began although the grant drains");
         rig.end();
     }
 }
 
-/// N-11, N-12, N-13: two forced revocations fill the quarantine of two frames; the entries are
-/// granted again only when they are out of use; the third costs the user its life.
+/// N-11, N-12, N-13: two forced revocations fill the quarantine of two frames; the entries can be
+/// granted again only when their uses have ended; the third kills the user.
 #[test]
-fn a_user_whose_collateral_is_used_up_dies() {
+fn a_user_that_exhausts_its_collateral_is_killed() {
     let mut rig = granted();
     for index in 0..3 {
         rig.step(&used(index));
@@ -154,14 +155,14 @@ fn a_user_whose_collateral_is_used_up_dies() {
     assert_eq!(rig.destroyed(), None);
     rig.step(&revoke(2, Revocation::Force));
     assert_eq!(rig.statuses, [GrantStatus::Okay], "force always succeeds");
-    let why = "it does not let go of grants that were revoked";
+    let why = "it keeps revoked grants in use";
     assert_eq!(rig.destroyed().as_deref(), Some(why));
     rig.end();
 }
 
-/// N-12: an honest user gets its collateral back.
+/// N-12: an honest user regains its collateral.
 #[test]
-fn a_user_that_lets_go_gets_its_collateral_back() {
+fn ending_uses_restores_collateral() {
     let mut rig = granted();
     for round in 0..10 {
         rig.step(&used(0));
@@ -178,7 +179,7 @@ fn a_user_that_lets_go_gets_its_collateral_back() {
     rig.end();
 }
 
-/// N-6: after 4095 generations the first comes again, and 0 never.
+/// N-6: generation 1 follows generation 4095; 0 never occurs.
 #[test]
 fn generations_wrap_past_zero() {
     let mut rig = granted();
@@ -198,7 +199,7 @@ fn generations_wrap_past_zero() {
     rig.end();
 }
 
-/// N-1: as many tables and entries as the granter may have.
+/// N-1: limits on the numbers of tables and entries of a granter.
 #[test]
 fn tables_are_bounded() {
     let rig = Rig::new();
@@ -217,10 +218,10 @@ fn tables_are_bounded() {
     assert!(make(1).unwrap() > second, "handles are never reused");
 }
 
-/// N-11: a user that has pinned a page keeps what it has pinned, and sees nothing of the frame
-/// afterwards. The pin: a pipe that holds the page by reference.
+/// N-11: a user that has pinned a page keeps the pinned page, and sees no later contents of the
+/// frame. The pin is a pipe that holds the page by reference.
 #[test]
-fn an_exchanged_frame_is_not_the_one_that_was_pinned() {
+fn an_exchanged_frame_is_a_new_page() {
     let memory = Memory::create(DomId(0), 2, 1, &[], None).unwrap();
     let page = memory.frame(1).unwrap();
     for exchanged in [false, true] {
@@ -241,7 +242,7 @@ fn an_exchanged_frame_is_not_the_one_that_was_pinned() {
             memory.exchange(1).unwrap();
             let mut bytes = [0; 4096];
             page.read(&mut bytes).unwrap();
-            assert_eq!(bytes, [b'a'; 4096], "its bytes stay");
+            assert_eq!(bytes, [b'a'; 4096], "the frame lost its bytes");
         }
         page.fill(b's').unwrap();
         let mut seen = [0; 64];
@@ -251,8 +252,8 @@ fn an_exchanged_frame_is_not_the_one_that_was_pinned() {
     assert!(memory.exchange(2).is_err());
 }
 
-/// What a page shows to the user that pinned it when `act` began, after its owner wrote 's' over
-/// it.
+/// Returns what a page shows to the user that pinned it before `act`, after its owner has written
+/// 's' to it.
 fn pinned(memory: &Memory, frame: u32, act: impl FnOnce()) -> u8 {
     let page = memory.frame(frame).unwrap();
     page.fill(b'a').unwrap();
@@ -268,10 +269,10 @@ fn pinned(memory: &Memory, frame: u32, act: impl FnOnce()) -> u8 {
     seen[0]
 }
 
-/// XDP-16: what a device of the user's has pinned is exchanged however it is revoked, in use or
-/// not, once, and at no cost to collateral; what no device has is not.
+/// XDP-16: a frame that the user's device has pinned is exchanged once, however it is revoked, in
+/// use or not, and at no cost in collateral; a frame that no device has pinned is not exchanged.
 #[test]
-fn what_a_device_has_pinned_is_exchanged_once() {
+fn a_pinned_frame_is_exchanged_once() {
     use abi::hypercall::{Create, Revoke};
     let rig = granted();
     let handle = rig.handle(1);
@@ -315,7 +316,7 @@ fn what_a_device_has_pinned_is_exchanged_once() {
     assert_eq!(
         pinned(rig.memory(1), 1, || revoke(1)),
         b's',
-        "its own by now"
+        "the frame was exchanged twice"
     );
     assert_eq!(rig.destroyed(), None);
     let mut audits = std::collections::BTreeMap::new();
@@ -323,9 +324,10 @@ fn what_a_device_has_pinned_is_exchanged_once() {
     assert_eq!(audits[&DomId(0)].collateral_used, 0);
 }
 
-/// XDP-16: the end of a table, by either end, is no way round that, nor is the death of its user.
+/// XDP-16: the end of a table, by either end, exchanges pinned frames too, and so does the death of
+/// its user.
 #[test]
-fn what_a_device_has_pinned_is_exchanged_at_the_end_of_a_table() {
+fn the_end_of_a_table_exchanges_pinned_frames() {
     for (dead, ends) in [(false, 1), (true, 1), (false, 0)] {
         let rig = granted();
         let pin = Pin {
@@ -347,10 +349,10 @@ fn what_a_device_has_pinned_is_exchanged_at_the_end_of_a_table() {
     }
 }
 
-/// XDP-17: who keeps a device over the memory of a dead domain is found, after a while and as long
-/// as it lives.
+/// XDP-17: a living domain that keeps a device over a dead domain's memory is reported after a
+/// while.
 #[test]
-fn a_device_over_the_memory_of_a_dead_domain_is_due() {
+fn a_device_over_a_dead_domains_memory_is_overdue() {
     let pins = Pins::default();
     for (number, of) in [(0, 1), (1, 2)] {
         let pin = Pin {
@@ -368,7 +370,11 @@ fn a_device_over_the_memory_of_a_dead_domain_is_due() {
     assert_eq!(pins.overdue(first, 10), (vec![], Some(due)));
     assert_eq!(pins.overdue(first, due - 1), (vec![], Some(due)));
     assert_eq!(pins.overdue(first, due), (vec![DomId(0)], None));
-    assert_eq!(pins.overdue(both, due), (vec![], None), "it is dead itself");
+    assert_eq!(
+        pins.overdue(both, due),
+        (vec![], None),
+        "a dead user is not overdue"
+    );
     pins.remove(DomId(0), 0);
     assert_eq!(pins.overdue(first, due), (vec![], None));
     assert_eq!((pins.names(DomId(1)), pins.names(DomId(2))), (false, true));
@@ -376,9 +382,9 @@ fn a_device_over_the_memory_of_a_dead_domain_is_due() {
     assert!(!pins.names(DomId(2)));
 }
 
-/// N-13: who needs time to let go gets some.
+/// N-13: a user that needs time to end its uses gets it.
 #[test]
-fn a_full_quarantine_is_given_time() {
+fn a_revocation_waits_for_a_full_quarantine() {
     let mut rig = granted_in(Rig::with_patience(Duration::from_secs(100)));
     for index in 0..3 {
         rig.step(&used(index));

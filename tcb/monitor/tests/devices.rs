@@ -1,4 +1,4 @@
-//! What a domain may tell its devices: its own, and only those that can be told anything.
+//! Control calls: a domain reaches only its own devices, and only those with a control interface.
 
 use abi::DomId;
 use abi::hypercall::TapControl;
@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Remembers what it was told, and refuses an odd first word.
+/// Records its control calls, and rejects an odd first word.
 #[derive(Debug, Default)]
 struct Diary(Mutex<Vec<[u64; 2]>>);
 
@@ -25,7 +25,7 @@ impl DeviceControl for Diary {
     }
 }
 
-/// A device without pages, and an epoll set.
+/// Returns a device without pages, and an epoll set.
 fn device(control: Arc<Diary>) -> (Device, Arc<OwnedFd>) {
     let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let control: Option<Arc<dyn DeviceControl>> = Some(control);
@@ -38,7 +38,7 @@ fn device(control: Arc<Diary>) -> (Device, Arc<OwnedFd>) {
 }
 
 #[test]
-fn a_domain_speaks_to_its_own_devices_only() {
+fn a_domain_controls_its_own_devices_only() {
     let devices = Devices::default();
     let diary = Arc::new(Diary::default());
     let (told, epoll) = device(Arc::clone(&diary));
@@ -54,9 +54,9 @@ fn a_domain_speaks_to_its_own_devices_only() {
     assert_eq!(devices.tell(DomId(1), 3, [0, 0]), Err(Errno::NOENT));
 }
 
-/// A device that can be told nothing does not end before its domain does.
+/// A device without a control interface cannot end before its domain does.
 #[test]
-fn a_device_without_control_is_handed_out_and_no_more() {
+fn a_device_without_control_is_only_handed_out() {
     let devices = Devices::default();
     let (told, epoll) = device(Arc::default());
     let mute = Device {
@@ -76,9 +76,9 @@ fn a_device_without_control_is_handed_out_and_no_more() {
     assert_eq!(end(0, false), Ok(()));
 }
 
-/// Also while somebody keeps a descriptor of its file.
+/// Even while another descriptor of its file is open.
 #[test]
-fn a_device_that_ended_is_in_no_epoll_set() {
+fn an_ended_device_leaves_the_epoll_set() {
     let devices = Devices::default();
     let (told, epoll) = device(Arc::default());
     let kept = told.fd.try_clone().unwrap();
@@ -98,10 +98,9 @@ fn a_device_that_ended_is_in_no_epoll_set() {
     assert!(!is_told());
 }
 
-/// XDP-18: of a device that ends nobody has the descriptor, whichever of the two threads comes
-/// first.
+/// XDP-18: no domain has the descriptor of an ended device, whichever of the two threads is first.
 #[test]
-fn a_device_is_handed_out_or_ended_and_not_both() {
+fn a_device_is_handed_out_or_ended_never_both() {
     let devices = Devices::default();
     for round in 0..2000 {
         let domain = DomId(round);
@@ -128,14 +127,14 @@ fn a_device_is_handed_out_or_ended_and_not_both() {
             Ok(()) => assert!(!given, "round {round}"),
             Err(errno) => assert_eq!((errno, given), (Errno::BUSY, true), "round {round}"),
         }
-        // Nothing is left of either when the domain is no more.
+        // Nothing is left of either once the domain is torn down.
         devices.forget(domain);
         assert!(!devices.names(domain));
     }
 }
 
 #[test]
-fn what_a_tap_is_told_survives_the_wire_and_nonsense_means_nothing() {
+fn tap_control_calls_survive_the_wire() {
     let mac = [2, 0, 0xff, 0, 0x80, 1];
     for told in [
         TapControl::Steer { mac, queue: None },

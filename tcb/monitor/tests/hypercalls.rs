@@ -1,5 +1,5 @@
-//! The call page: what a well-behaved domain gets, and that nothing a hostile one writes can
-//! make the monitor panic, hang or lose count.
+//! The call page: a well-behaved domain gets correct results, and a hostile domain cannot make the
+//! monitor panic, hang or lose count.
 
 mod rig;
 
@@ -28,7 +28,7 @@ fn ready() {
 }
 
 #[test]
-fn nonsense_is_refused_as_a_whole() {
+fn an_invalid_call_is_rejected_as_a_whole() {
     let mut rig = Rig::new(None);
     rig.put(0, STATUS_WORD, 77);
     for (kind, count) in [
@@ -40,7 +40,7 @@ fn nonsense_is_refused_as_a_whole() {
         (Kind::ConnectGet as u32, 0),
         (Kind::ConnectSet as u32, 2),
         (Kind::ExchangeCreate as u32, 1),
-        // Only a monitor for comparisons has these.
+        // Only a monitor for comparisons has these calls.
         (Kind::GrantCopy as u32, 1),
         (Kind::GrantMap as u32, 0),
         (Kind::GrantTransfer as u32, OPS_MAX as u32),
@@ -50,7 +50,7 @@ fn nonsense_is_refused_as_a_whole() {
     }
 }
 
-/// A device that counts its ends.
+/// A device that counts how often it was ended.
 #[derive(Debug, Default)]
 struct Ending(AtomicU32);
 
@@ -64,7 +64,7 @@ impl DeviceControl for Ending {
     }
 }
 
-/// The caller has a device of this number.
+/// Gives the caller a device of this number.
 fn give(rig: &Rig, number: u64, control: Arc<Ending>, pages: Vec<DeviceMap>) {
     let control: Arc<dyn DeviceControl> = control;
     let device = Device {
@@ -77,9 +77,9 @@ fn give(rig: &Rig, number: u64, control: Arc<Ending>, pages: Vec<DeviceMap>) {
     devices.insert(DomId(0), number, device, &Arc::new(epoll));
 }
 
-/// What one call asks of devices is answered operation by operation.
+/// One call controls several devices; each operation has its own status.
 #[test]
-fn devices_are_told_several_things_by_one_call() {
+fn one_call_controls_several_devices() {
     let mut rig = Rig::new(None);
     let device: Arc<Ending> = Arc::default();
     give(&rig, 2, device, Vec::new());
@@ -93,8 +93,8 @@ fn devices_are_told_several_things_by_one_call() {
     assert_eq!(told, [(0, 41), (noent, 0), (0, 43)]);
 }
 
-/// A device ends when its domain has closed it, once: then nothing of it is seen and nothing it has
-/// pinned counts.
+/// A domain ends a device once, after closing it. Afterwards the device has no visible pages and no
+/// pins.
 #[test]
 fn a_device_ends_when_its_descriptor_is_closed() {
     const NUMBER: u64 = 5;
@@ -134,7 +134,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     assert!(rig.shared.counted.pins.names(DomId(1)));
     assert_eq!(device.0.load(Ordering::Relaxed), 0);
     rig.space.lock().unwrap().descriptors.clear();
-    // Between the call that hands it out and the moment when it is there.
+    // While the descriptor is being handed out.
     let shared = Arc::clone(&rig.shared);
     let while_handed_out = |_: BorrowedFd<'_>| {
         assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
@@ -199,10 +199,10 @@ fn connections() {
     }
 }
 
-/// XDP-4: a slot that shows a device is no table's and no other device's until that has ended; and
-/// no device has slots that its domain's window has not.
+/// XDP-4: no table or other device gets a slot that shows a device until that device has ended, and
+/// no device gets slots outside its domain's window.
 #[test]
-fn what_shows_a_device_is_no_table_s() {
+fn a_device_slot_holds_no_table() {
     const NUMBER: u64 = 5;
     let mut rig = Rig::new(None);
     let space = Arc::new(Mutex::new(FakeSpace::default()));
@@ -250,10 +250,13 @@ fn what_shows_a_device_is_no_table_s() {
     let shown = slots(&pages).unwrap();
     rig.shared.grants.lock().unreserve(DomId(0), &shown);
     assert_eq!(bind(&mut rig, 6, 1), GrantStatus::Okay);
-    assert!(!reserve(&rig, NUMBER, &pages), "now it is the table's");
+    assert!(
+        !reserve(&rig, NUMBER, &pages),
+        "the slot belongs to the table now"
+    );
 }
 
-/// A word as a hostile domain would choose it.
+/// Words that a hostile domain might choose.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
@@ -266,7 +269,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_words_in_the_page_do_harm(
+    fn no_words_in_the_page_cause_a_panic_or_leak(
         calls in prop::collection::vec((
             prop_oneof![0..18u32, any::<u32>()],
             prop_oneof![0..9u32, 0..OPS_MAX as u32 + 2, any::<u32>()],
@@ -277,7 +280,7 @@ proptest! {
     }
 }
 
-/// The operations fit into the page, and so does a record behind the first one.
+/// The operations fit into the page, and so does a record after the first one.
 const _: () = {
     assert!(OPS + OPS_MAX * OP_WORDS * 8 <= info::CALL_PAGES * PAGE);
     assert!(OPS + OP_WORDS * 8 + RECORD_BYTES <= PAGE);

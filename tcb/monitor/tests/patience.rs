@@ -1,5 +1,5 @@
-//! A user of counted grants that plays for time: it counts every page as in use, and lets go of one
-//! entry just before patience with it would end (N-13).
+//! A user of counted grants that delays revocations: it counts every page as in use, and ends the
+//! use of one entry just before the monitor's patience would run out (N-13).
 
 mod spy;
 mod tables;
@@ -12,18 +12,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tables::{Rig, Sizes};
 
-/// One call's worth.
+/// The operations of one call.
 const ENTRIES: u32 = OPS_MAX as u32;
-/// What the monitor promises, for one call and for any number of them.
+/// The monitor's limit, for one call and for any number of calls.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// What is asserted of it on a machine that may stand still for seconds: half of what it takes to
-/// wait for each page.
+/// The bound that the tests assert, since the test machine may stall for seconds: half of the time
+/// that a wait for every page would take.
 const ENOUGH: Duration = Duration::from_millis(ENTRIES as u64 * LETS_GO_MS / 2);
-/// How often the user lets go of a page.
+/// The interval at which the user ends the use of a page.
 const LETS_GO_MS: u64 = 90;
-const UNKIND: &str = "it does not let go of grants that were revoked";
+const UNKIND: &str = "it keeps revoked grants in use";
 
-/// A granter whose pages are all granted and, as the user says, in use.
+/// Returns a granter whose pages are all granted and, as the user claims, in use.
 fn all_in_use(patience: Duration) -> (Rig, Vec<GrantRef>) {
     let rig = Rig::new(Sizes {
         granters: 1,
@@ -43,8 +43,8 @@ fn force(rig: &Rig, grefs: &[GrantRef]) {
     assert!(statuses.iter().all(|status| *status == GrantStatus::Okay));
 }
 
-/// The user lets go of one entry every 90 ms while `act` happens. It is not waited for longer than
-/// the promise, and dies.
+/// Runs `act` while the user ends one use every 90 ms. The monitor waits no longer than its limit,
+/// and kills the user.
 fn plays_for_time(act: impl FnOnce(&Rig, &[GrantRef])) -> Rig {
     let (rig, grefs) = all_in_use(PATIENCE);
     let over = AtomicBool::new(false);
@@ -71,15 +71,15 @@ fn plays_for_time(act: impl FnOnce(&Rig, &[GrantRef])) -> Rig {
 }
 
 #[test]
-fn one_revocation_of_many_pages_has_one_deadline() {
+fn a_revocation_of_many_pages_has_one_deadline() {
     plays_for_time(force);
 }
 
 #[test]
-fn revocations_one_after_the_other_have_one_deadline() {
+fn consecutive_revocations_share_one_deadline() {
     plays_for_time(|rig, grefs| {
         let calls = grefs.chunks(1);
-        // Nothing is granted to the dead any more.
+        // A dead domain gets no grants.
         calls
             .take_while(|_| rig.destroyed().is_none())
             .for_each(|one| force(rig, one));
@@ -87,24 +87,27 @@ fn revocations_one_after_the_other_have_one_deadline() {
 }
 
 #[test]
-fn attack_21_the_end_of_a_table_has_one_deadline() {
+fn attack_21_ending_a_table_has_one_deadline() {
     plays_for_time(|rig, _| assert_eq!(rig.end_table(DomId(1), 1), Ok(())));
 }
 
 #[test]
-fn attack_21_the_teardown_of_a_granter_has_one_deadline() {
+fn attack_21_tearing_down_a_granter_has_one_deadline() {
     let rig = plays_for_time(|rig, _| {
         rig.grants.lock().fence(DomId(1));
         rig.counted.tear_down(DomId(1));
     });
     let audit = rig.audit();
-    assert!(!audit.contains_key(&DomId(1)), "it grants nothing");
+    assert!(
+        !audit.contains_key(&DomId(1)),
+        "the dead granter still has an account"
+    );
 }
 
-/// A user whose page is taken away while it copies faults, and counts its use down. The page is
-/// taken away before the monitor waits for the count.
+/// A user whose page is unmapped during a copy faults, and ends its use. The page is unmapped
+/// before the monitor waits for the count.
 #[test]
-fn who_lets_go_when_its_page_is_gone_lives() {
+fn a_user_that_faults_and_ends_its_use_survives() {
     let (rig, grefs) = all_in_use(1000 * PATIENCE);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! A granter that scatters its frames makes a mapping of the user's of every page (N-17). It has
-//! its share of these; who stays within its own is not affected, nor is the user.
+//! A granter that scatters its frames makes every page a mapping of the user (N-17). Its share
+//! bounds them; granters within their shares are not affected, nor is the user.
 
 mod spy;
 mod tables;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use tables::{Rig, Sizes};
 
 const ENTRIES: u32 = 128;
-/// What the user has for its window, beside its own.
+/// Mappings that the user has for its window, in addition to its own.
 const MAPPINGS: u32 = 200;
-/// Two tables of equal size share them, each beside its two sub-tables.
+/// Two tables of equal size share them; each also has two sub-tables.
 const SHARE: u32 = MAPPINGS / 2 - 2;
 
-/// Guest 1 is hostile; guest 2 grants frames side by side.
+/// Guest 1 is hostile; guest 2 grants adjacent frames.
 fn rig() -> Rig {
     Rig::new(Sizes {
         granters: 2,
@@ -26,8 +26,8 @@ fn rig() -> Rig {
     })
 }
 
-/// Mappings that the kernel would have for the window: what lies side by side, in slots and
-/// frames, of one memory and with one access, is one, and so is what lies between.
+/// Returns the number of mappings that the kernel would have for the window: adjacent slots that
+/// show adjacent frames of one memory with the same access are one mapping, and so is each gap.
 fn mappings(rig: &Rig) -> u32 {
     let space = rig.space();
     let page = |slot: u32| space.fake.mapped.get(&abi::Slot(slot)).copied();
@@ -47,7 +47,7 @@ fn okays(made: &[(S, GrantRef)]) -> usize {
     made.iter().filter(|(status, _)| *status == S::Okay).count()
 }
 
-/// Nobody but guest 1 has noticed anything.
+/// Only guest 1 is affected.
 fn others_are_well(rig: &Rig) {
     let grefs = rig.create_all(2);
     assert!(mappings(rig) <= MAPPINGS, "{}", mappings(rig));
@@ -62,25 +62,25 @@ fn others_are_well(rig: &Rig) {
 }
 
 #[test]
-fn who_scatters_frames_is_refused_more_mappings_than_its_share() {
+fn scattered_frames_are_limited_to_a_share() {
     let rig = rig();
     let scattered: Vec<_> = (0..ENTRIES).map(|n| (n, ENTRIES - 1 - n)).collect();
     let made = rig.create(1, &scattered);
-    // One of its mappings is what lies behind.
+    // The rest of the table is one of its mappings.
     assert_eq!(okays(&made), SHARE as usize - 1);
     assert!(made.iter().all(|(s, _)| matches!(s, S::Okay | S::NoSpace)));
     others_are_well(&rig);
-    // What it has is as good as any, and what it gives back it may have in another place.
+    // Its grants work like any others, and after revoking one it may grant elsewhere.
     assert_eq!(rig.revoke(1, &[made[0].1], Revocation::Refuse), [S::Okay]);
     assert_eq!(rig.create(1, &[(0, 5)])[0].0, S::Okay);
 }
 
 #[test]
-fn who_makes_more_holes_than_its_share_loses_its_table() {
+fn too_many_holes_end_the_table() {
     for how in [Revocation::Refuse, Revocation::Drain, Revocation::Force] {
         let rig = rig();
         let grefs = rig.create_all(1);
-        // In use, as the user says: no revocation of holes alone would take it.
+        // The user claims to use these, so a revocation that leaves holes would have to wait.
         rig.set_uses(&rig.space(), 1, 1, 1);
         let every_second: Vec<_> = grefs.iter().copied().step_by(2).collect();
         let (fits, too_many) = every_second.split_at(SHARE as usize / 2);
@@ -89,14 +89,17 @@ fn who_makes_more_holes_than_its_share_loses_its_table() {
         assert!(mappings(&rig) > SHARE - 2, "{}", mappings(&rig));
         assert_eq!(rig.create(1, &[(0, 0)])[0].0, S::Okay);
         assert!(okay(rig.revoke(1, too_many, how)), "{how:?}");
-        assert!(!rig.audit().contains_key(&DomId(1)), "all of it");
+        assert!(
+            !rig.audit().contains_key(&DomId(1)),
+            "guest 1 still has an account"
+        );
         let first = rig.slot(1, 0);
         let left = rig.space().fake.mapped.range(first..).next().map(|m| m.0.0);
-        assert_eq!(left, Some(ENTRIES), "but for the sub-tables");
+        assert_eq!(left, Some(ENTRIES), "only the sub-tables stay mapped");
         assert_eq!(rig.create(1, &[(0, 0)])[0].0, S::BadHandle);
         assert_eq!(rig.end_table(DomId(1), 1), Err(S::BadHandle));
         others_are_well(&rig);
-        // It may begin anew.
+        // Guest 1 may create another table.
         let own = (DomId(1), abi::ConnId(0));
         let anew = rig.counted.create_table(own, DomId(0), ENTRIES);
         assert!(anew.is_ok());
@@ -105,7 +108,7 @@ fn who_makes_more_holes_than_its_share_loses_its_table() {
 
 proptest! {
     #[test]
-    fn no_sequence_of_grants_takes_more_than_its_share(
+    fn no_sequence_of_grants_exceeds_its_share(
         ops in prop::collection::vec((any::<bool>(), 0..ENTRIES, 0..ENTRIES), 1..600),
     ) {
         let rig = rig();

@@ -1,5 +1,5 @@
-//! Grants, revocations, ends and deaths at the same time, on both sides of a table (row 16). The
-//! address space panics where a page would be mapped over another, or unmapped twice.
+//! Concurrent grants, revocations, ends and deaths, on both sides of a table (row 16). The address
+//! space panics if a page is mapped over another, or unmapped twice.
 
 mod spy;
 mod tables;
@@ -22,7 +22,7 @@ fn rig() -> Rig {
     })
 }
 
-/// A granter that grants everything and takes it back, until its table has ended.
+/// A granter that grants all its pages and revokes them, until its table has ended.
 fn churns(rig: &Rig, granter: u16, times: u32) {
     let pages: Vec<_> = (0..ENTRIES).map(|n| (n, n)).collect();
     for round in 0..times {
@@ -37,7 +37,7 @@ fn churns(rig: &Rig, granter: u16, times: u32) {
             .map(|(_, gref)| *gref)
             .collect();
         let how = [Revocation::Refuse, Revocation::Drain, Revocation::Force][round as usize % 3];
-        // Twice: what has gone once does not go again.
+        // Twice: a grant is revoked only once.
         let done = [(); 2].map(|()| rig.revoke(granter, &grefs, how));
         for (first, second) in done[0].iter().zip(&done[1]) {
             let fine = [S::Okay, S::BadHandle, S::BadRef, S::Again];
@@ -48,13 +48,13 @@ fn churns(rig: &Rig, granter: u16, times: u32) {
 }
 
 #[test]
-fn attack_16_maps_unmaps_and_ends_at_the_same_time() {
+fn attack_16_concurrent_maps_unmaps_and_ends() {
     for round in 0..ROUNDS {
         let rig = rig();
         thread::scope(|scope| {
             scope.spawn(|| churns(&rig, 1, 8));
             scope.spawn(|| churns(&rig, 2, 8));
-            // Both ends of a table end it, and end it again.
+            // Both ends of a table end it, each twice.
             scope.spawn(|| {
                 for _ in 0..round % 50 {
                     thread::yield_now();
@@ -71,7 +71,7 @@ fn attack_16_maps_unmaps_and_ends_at_the_same_time() {
                 rig.grants.lock().fence(DomId(2));
                 rig.counted.tear_down(DomId(2));
             });
-            // The user says that it uses pages, and that it does not.
+            // The user claims to use pages, and then not to.
             scope.spawn(|| {
                 for n in 0..100 {
                     rig.set_uses(&rig.space(), 1, n % ENTRIES, 1);
@@ -103,7 +103,7 @@ fn attack_16_maps_unmaps_and_ends_at_the_same_time() {
 }
 
 #[test]
-fn attack_16_one_table_is_bound_once_whoever_is_first() {
+fn attack_16_concurrent_binds_bind_a_table_once() {
     for _ in 0..ROUNDS {
         let rig = rig();
         assert_eq!(rig.end_table(USER, 1), Ok(()));
@@ -126,9 +126,10 @@ fn attack_16_one_table_is_bound_once_whoever_is_first() {
     }
 }
 
-/// Row 27: a table's size is for good, and its user cannot take it for another's or another size.
+/// Row 27: a table's size is fixed, and its user cannot bind it as another table or in another
+/// size.
 #[test]
-fn attack_27_a_table_is_bound_in_the_size_that_it_was_made_in() {
+fn attack_27_a_table_is_bound_in_its_own_size() {
     let rig = rig();
     let own = (DomId(1), abi::ConnId(1));
     let table = rig.counted.create_table(own, USER, ENTRIES / 2).unwrap();

@@ -1,8 +1,8 @@
-//! Every domain's account: its memory, who holds it, its window, and its address space as the
-//! workers of other domains reach it.
+//! Every domain's account: its memory and that memory's holders, its window, and the address space
+//! through which workers of other domains reach it.
 //!
-//! This is what all mechanisms share: they ask for a domain's memory and for slots of its window,
-//! change its address space, and make tables and exchanges under numbers of their own.
+//! All grant mechanisms share this state: they hold a domain's memory, reserve slots of its window,
+//! change its address space, and identify tables and exchanges by handles.
 
 use super::window::{Window, WindowSlot};
 use crate::memory::Memory;
@@ -13,30 +13,30 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An address space that is changed by the workers of several domains.
+/// An address space that the workers of several domains change.
 pub type SharedSpace = Arc<Mutex<dyn AddressSpace + Send>>;
 
 /// All accounts behind their lock.
 #[derive(Debug, Default)]
 pub struct Grants {
     accounts: Mutex<Accounts>,
-    /// The last handle that was given out.
+    /// The last handle given out.
     last: AtomicU32,
 }
 
 impl Grants {
-    /// Locks the accounts. Only bookkeeping happens under this lock.
+    /// Locks the accounts. The lock is held for bookkeeping only.
     pub fn lock(&self) -> MutexGuard<'_, Accounts> {
-        // A panic in here ends the process (`panic = abort`); in tests the state is still sound,
-        // for every step leaves it so.
+        // A panic under the lock ends the process (`panic = abort`). In tests the state is
+        // consistent even then, since every step keeps it consistent.
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle that was never given out: tables and exchanges count together, since an address
-    /// space knows their memory by it ([`Handle::memory`]).
+    /// Returns a handle that was never given out. Tables and exchanges share one count, because an
+    /// address space identifies their memory by it ([`Handle::memory`]).
     ///
     /// # Errors
-    /// `NoSpace`: all of them were given out.
+    /// `NoSpace`: all handles have been given out.
     pub fn next_handle(&self) -> Result<Handle, GrantStatus> {
         let next = |last: u32| last.checked_add(1);
         let last = self
@@ -46,11 +46,11 @@ impl Grants {
             .map_err(|_| GrantStatus::NoSpace)
     }
 
-    /// Changes a domain's address space, which is locked for as long as the agent behind it works.
-    /// A domain whose space does not let itself be changed is killed, and its end waited for.
+    /// Changes a domain's address space under its lock, which is held while the agent works. A
+    /// domain whose address space cannot be changed is killed; this returns after its end.
     ///
     /// # Errors
-    /// What `change` says; the domain is gone.
+    /// The error of `change`; the domain has been killed.
     pub fn change<T>(
         &self,
         id: DomId,
@@ -60,7 +60,7 @@ impl Grants {
             .lock()
             .account(id)
             .and_then(|account| account.space.clone());
-        let space = space.ok_or_else(|| SpaceError::Lost("the domain is gone".into()))?;
+        let space = space.ok_or_else(|| SpaceError::Lost("the domain has ended".into()))?;
         let mut space = space.lock().unwrap_or_else(PoisonError::into_inner);
         let done = change(&mut *space);
         if let Err(SpaceError::Lost(why)) = &done {
@@ -80,26 +80,27 @@ impl Grants {
 pub struct Account {
     /// The domain's memory.
     pub memory: Arc<Memory>,
-    /// No new use of its grants once it is dead.
+    /// Whether the domain is alive. Once it is dead, its grants get no new uses.
     pub(crate) alive: bool,
-    /// Its own uses of others' grants have all ended; set once, after its death.
+    /// Whether its own uses of others' grants have all ended. Set once, after its death.
     pub(crate) cleared: bool,
-    /// Who has a descriptor of its frames, or a use for one of them.
+    /// The number of holders of its frames: each has or needs a descriptor of them.
     pub(crate) holders: u32,
     /// The domain's window.
     pub window: Window,
-    /// None before its process is there, and afterwards.
+    /// `None` before its process exists, and after that process's end.
     space: Option<SharedSpace>,
 }
 
 impl Account {
-    /// Whether nobody has a use for it any more.
+    /// Returns whether the account can be closed: the domain is cleared and its memory has no
+    /// holder.
     pub(crate) fn is_over(&self) -> bool {
         self.cleared && self.holders == 0
     }
 }
 
-/// All domains' accounts. A domain's id is given to no other one as long as it has an account.
+/// All domains' accounts. No other domain gets the id of a domain that has an account.
 #[derive(Debug, Default)]
 pub struct Accounts(BTreeMap<DomId, Account>);
 
@@ -117,13 +118,13 @@ impl Accounts {
         self.0.insert(id, account);
     }
 
-    /// A domain's account, if it is open.
+    /// Returns a domain's account, if it is open.
     #[must_use]
     pub fn account(&self, id: DomId) -> Option<&Account> {
         self.0.get(&id)
     }
 
-    /// The account of a domain whose grants may be used.
+    /// Returns the account of a domain whose grants may be used.
     #[must_use]
     pub fn alive(&self, id: DomId) -> Option<&Account> {
         self.account(id).filter(|account| account.alive)
@@ -133,38 +134,38 @@ impl Accounts {
         self.0.get_mut(&id)
     }
 
-    /// The window of a domain whose account is open.
+    /// Returns the window of a domain whose account is open.
     pub fn window(&mut self, id: DomId) -> Option<&mut Window> {
         self.account_mut(id).map(|account| &mut account.window)
     }
 
-    /// Every account that is open.
+    /// Returns every account that is open.
     pub fn all(&self) -> impl Iterator<Item = (DomId, &Account)> {
         self.0.iter().map(|(id, account)| (*id, account))
     }
 
-    /// Whether a domain's account is still open.
+    /// Returns whether a domain's account is still open.
     #[must_use]
     pub fn knows(&self, id: DomId) -> bool {
         self.account(id).is_some()
     }
 
-    /// A domain has started, and the workers of others reach its address space by this one; none:
-    /// its process is gone.
+    /// Sets the address space through which other domains' workers reach a domain that has started;
+    /// `None` once its process has ended.
     pub fn set_space(&mut self, id: DomId, space: Option<SharedSpace>) {
         if let Some(account) = self.account_mut(id) {
             account.space = space;
         }
     }
 
-    /// Hands out a granter's memory to somebody who has a use for it.
+    /// Returns a granter's memory and counts a holder.
     pub fn hold_memory(&mut self, granter: DomId) -> Option<Arc<Memory>> {
         let account = self.account_mut(granter)?;
         account.holders += 1;
         Some(Arc::clone(&account.memory))
     }
 
-    /// Somebody has no use for a granter's memory any more.
+    /// Releases a hold of a granter's memory.
     pub fn release_memory(&mut self, granter: DomId) {
         if let Some(account) = self.account_mut(granter) {
             account.holders = account.holders.saturating_sub(1);
@@ -172,29 +173,28 @@ impl Accounts {
         self.close_if_over(granter);
     }
 
-    /// Takes free slots of a domain's window for what they are to hold; all or none. Whether it
-    /// could.
+    /// Reserves free slots of a domain's window, all or none. Returns whether it did.
     pub fn reserve(&mut self, id: DomId, holds: WindowSlot, ranges: &[Range<u32>]) -> bool {
         let window = self.window(id);
         window.is_some_and(|window| window.reserve(holds, ranges))
     }
 
-    /// Frees slots that a table, an exchange or a device had.
+    /// Frees slots that a table, an exchange or a device held.
     pub fn unreserve(&mut self, id: DomId, ranges: &[Range<u32>]) {
         if let Some(window) = self.window(id) {
             window.unreserve(ranges);
         }
     }
 
-    /// A domain is dead or about to be: no new use of its grants begins.
+    /// Marks a domain as dead or dying: its grants get no new uses.
     pub fn fence(&mut self, id: DomId) {
         if let Some(account) = self.account_mut(id) {
             account.alive = false;
         }
     }
 
-    /// All of a dead domain's uses have ended: its account goes as soon as no domain uses its
-    /// grants.
+    /// Marks a dead domain's own uses as ended: its account is closed as soon as its memory has no
+    /// holder.
     pub fn clear(&mut self, id: DomId) {
         if let Some(account) = self.account_mut(id) {
             account.alive = false;
@@ -203,7 +203,7 @@ impl Accounts {
         self.close_if_over(id);
     }
 
-    /// Changes an account as no code of ours does.
+    /// Corrupts an account, for tests of the audit.
     #[cfg(test)]
     pub(super) fn spoil(&mut self, id: DomId, change: impl FnOnce(&mut Account)) {
         if let Some(account) = self.account_mut(id) {

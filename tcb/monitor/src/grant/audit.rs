@@ -1,4 +1,5 @@
-//! The audit: who owns, grants and maps how much, and whether the two sides of the books agree.
+//! The audit: how much each domain owns, grants and maps, and whether both sides of the books
+//! agree.
 
 use super::accounts::{Accounts, Grants};
 use super::counted::CountedGrants;
@@ -8,8 +9,8 @@ use abi::{DomId, Handle};
 use std::collections::BTreeMap;
 
 impl Grants {
-    /// Takes the audit: every open account, and how much in the books has no counterpart: slots,
-    /// uses, accounts (0, or the monitor has a bug).
+    /// Audits every open account. Also returns the number of slots, uses and accounts without a
+    /// counterpart, which is 0 unless the monitor has a bug.
     #[must_use]
     pub fn audit(
         &self,
@@ -32,13 +33,13 @@ impl Grants {
     }
 }
 
-/// Accounts that should have been closed: nobody has a use for them.
+/// Counts accounts that should have been closed: they have no holder.
 fn left_open(accounts: &Accounts) -> u64 {
     let all = accounts.all();
     all.filter(|(_, account)| account.is_over()).count() as u64
 }
 
-/// Window slots that belong to a table or an exchange that does not exist.
+/// Counts window slots that belong to a table or exchange that does not exist.
 fn slots_without_table(accounts: &Accounts, knows: impl Fn(Handle) -> bool) -> u64 {
     let held = accounts
         .all()

@@ -1,44 +1,45 @@
-//! How fast pages may be taken away from users, in the whole machine.
+//! The rate at which pages may be revoked from users, for the whole machine.
 //!
 //! Each revocation interrupts every processor that runs the user. So all granters share one budget:
-//! one alone may use all of it, and one that asks while others do gets its share by weight
-//! (start-time fair queueing: every operation moves its domain's place in the queue back, by less
-//! the more the domain weighs). What a dead user had is taken away for nothing, and granting
-//! interrupts nobody, so neither comes here.
+//! a granter alone may use all of it, and granters that compete get shares by weight (start-time
+//! fair queueing: every operation moves its domain back in the queue, by an amount inversely
+//! proportional to the domain's weight). Two kinds of change bypass the budget: revoking from a
+//! dead user costs nothing, and granting interrupts no processor.
 
 use abi::DomId;
 use shmem::rate::TokenBucket;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Revocations in a row, in the whole machine.
+/// Revocations in a burst, for the whole machine.
 const BURST: u32 = 1 << 13;
-/// Revocations a second in the long run: at 23 to 33 µs each, about half of a processor.
+/// Revocations per second in the long run: at 23 to 33 µs each, about half of a processor.
 const PER_SECOND: u64 = 20_000;
-/// How far an operation of a domain of weight 1 moves its place.
+/// The distance by which one operation moves a domain of weight 1 back.
 const STEP: u64 = 1 << 16;
 
 /// One domain's place.
 #[derive(Debug)]
 struct Flow {
     weight: u32,
-    /// Where its next operations begin, if others are not ahead of that already.
+    /// The start of its next operations, unless the queue has advanced beyond it.
     next: u64,
-    /// Where those begin that wait.
+    /// The start of its waiting operations.
     waiting: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Queue {
     budget: TokenBucket,
-    /// Where a domain that comes anew begins: where the first of those is that wait.
+    /// The virtual time, which is the start of the first waiting operations. A domain that was idle
+    /// starts here.
     now: u64,
     flows: BTreeMap<DomId, Flow>,
-    /// How many operations wait, by place and domain.
+    /// The number of waiting operations, by place and domain.
     waiting: BTreeMap<(u64, DomId), u32>,
 }
 
-/// The budget and who waits for it.
+/// The budget, and the queue of domains that wait for it.
 #[derive(Debug)]
 pub struct Churn(Mutex<Queue>);
 
@@ -58,13 +59,13 @@ impl Churn {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A domain has been built; one without a word weighs 1.
+    /// Sets the weight of a new domain; a domain without an entry weighs 1.
     pub fn insert(&self, id: DomId, weight: u32) {
         self.forget(id);
         self.lock().flows.insert(id, Flow::new(weight));
     }
 
-    /// A domain is no more.
+    /// Removes a domain.
     pub fn forget(&self, id: DomId) {
         let mut queue = self.lock();
         if let Some(start) = queue.flows.remove(&id).and_then(|flow| flow.waiting) {
@@ -72,11 +73,11 @@ impl Churn {
         }
     }
 
-    /// A domain revokes so many grants, at most a call's worth, if it may now. Those that wait
-    /// before it are served first.
+    /// Takes `cost` revocations, at most those of one call, from the budget. Domains that wait in
+    /// front of this one are served first.
     ///
     /// # Errors
-    /// When to ask again, at the earliest: it waits until then.
+    /// The earliest time to ask again; the domain waits until then.
     pub fn take(&self, id: DomId, cost: u32, now_ns: u64) -> Result<(), u64> {
         let Queue {
             budget,
@@ -94,7 +95,8 @@ impl Churn {
             return Err(then);
         }
         budget.take(now_ns, cost);
-        // The first that waits in front of this one has not asked again yet, and keeps its place.
+        // The first one that waits in front of this domain has not asked again yet, and keeps its
+        // place.
         let first = waiting.first_key_value();
         *now = (*now).max(first.map_or(start, |((start, _), _)| *start));
         waiting.remove(&(start, id));
@@ -121,8 +123,8 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SECOND: u64 = 1000 * MS;
 
-    /// Every domain asks for `cost` operations whenever it may, looking once a millisecond; how
-    /// many each got within so many milliseconds.
+    /// Lets every domain request `cost` operations whenever it may, once per millisecond. Returns
+    /// the number that each one got in the period `ms`.
     fn flood(churn: &Churn, domains: &[(u16, u32)], ms: std::ops::Range<u64>) -> Vec<u64> {
         let mut got = vec![0; domains.len()];
         for now in ms {
@@ -135,15 +137,15 @@ mod tests {
         got
     }
 
-    /// Row 34: however many domains revoke as fast as they can, together they get what a single
-    /// one would. Each gets the same part of it, whatever the size of its calls.
+    /// Row 34: domains that revoke as fast as they can together get as many revocations as a single
+    /// domain would, in equal parts, whatever the size of their calls.
     #[test]
-    fn attack_34_grant_churn_has_one_budget_for_the_machine() {
+    fn attack_34_all_granters_share_one_churn_budget() {
         let churn = Churn::default();
         let domains: Vec<_> = (1..=64)
             .map(|id| (id, [1, 16, 169][id as usize % 3]))
             .collect();
-        // The first millisecond has the burst, and is left out.
+        // Leave out the first millisecond, which has the burst.
         flood(&churn, &domains, 0..1);
         let got = flood(&churn, &domains, 1..10_000);
         let all: u64 = got.iter().sum();
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_34_who_weighs_more_may_churn_more() {
+    fn attack_34_churn_is_shared_by_weight() {
         let churn = Churn::default();
         for (id, weight) in [(1, 1), (2, 4), (3, 0)] {
             churn.insert(DomId(id), weight);
@@ -167,9 +169,9 @@ mod tests {
         assert!(got[0].abs_diff(got[2]) <= 160, "{got:?}");
     }
 
-    /// An innocent domain's few revocations wait for no more than one call of each of the others.
+    /// An innocent domain's few revocations wait for at most one call of each other domain.
     #[test]
-    fn attack_34_a_storm_of_others_holds_up_nobody_for_long() {
+    fn attack_34_a_churn_storm_delays_others_briefly() {
         let churn = Churn::default();
         let storm: Vec<_> = (2..=17).map(|id| (id, 169)).collect();
         flood(&churn, &storm, 0..2_000);
@@ -184,17 +186,17 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_has_all_of_it() {
+    fn a_single_granter_gets_the_whole_budget() {
         let churn = Churn::default();
         assert_eq!(flood(&churn, &[(1, 1)], 0..1), [u64::from(BURST)]);
         let got = flood(&churn, &[(1, 100)], 1..1001);
         assert_eq!(got, [PER_SECOND]);
-        // A domain that waited and is gone does not hold up others.
+        // A domain that waited and was removed does not delay others.
         let then = churn.take(DomId(1), 8000, 1001 * MS);
         assert_eq!(
             then,
             Err(1001 * MS + 399 * MS),
-            "one millisecond's worth is there"
+            "one millisecond's worth is available"
         );
         churn.forget(DomId(1));
         assert_eq!(churn.take(DomId(2), 1, 1002 * MS), Ok(()));

@@ -1,5 +1,5 @@
-//! What a monitor may have beside counted grants: mechanisms that only comparisons use. They are
-//! another program's (`lab/baselines`). The monitor that is shipped has none.
+//! The interface to grant mechanisms other than counted grants, which only comparisons use. They
+//! belong to another program (`lab/baselines`); the shipped monitor has none.
 
 use super::accounts::Grants;
 use crate::space::{AddressSpace, SpaceError};
@@ -9,93 +9,94 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Makes the mechanisms of a monitor with these accounts.
+/// Creates the mechanisms of a monitor with these accounts.
 pub type Make = fn(&Arc<Grants>) -> Box<dyn Mechanism>;
 
-/// Mechanisms beside counted grants, of all domains.
+/// Mechanisms besides counted grants, for all domains.
 pub trait Mechanism: Debug + Send + Sync {
-    /// Whether it has made this handle, and not forgotten it.
+    /// Returns whether this handle was made by the mechanism and still exists.
     fn knows(&self, handle: Handle) -> bool;
 
-    /// Whether anything that it has made names a domain.
+    /// Returns whether any object of the mechanism names a domain.
     fn names(&self, id: DomId) -> bool;
 
-    /// Whether a domain has made something for this connection of its own.
+    /// Returns whether a domain has created an object for this connection.
     fn is_for(&self, granter: DomId, conn: ConnId) -> bool;
 
-    /// Does a call; none: there is no such call, and nothing was done.
+    /// Executes a call. Returns `None`, without any effect, if the call does not exist.
     ///
     /// # Errors
-    /// The caller must be killed and then torn down.
+    /// The caller must be killed and torn down.
     fn call(
         &self,
         caller: &mut dyn AddressSpace,
         call: &OtherCall<'_>,
     ) -> Result<Option<Done>, SpaceError>;
 
-    /// Binds something that it has made to the caller's window: the status of the call; none: it
-    /// has not made it.
+    /// Binds an object to the caller's window. Returns the status of the call, or `None` if the
+    /// mechanism did not make the object.
     fn bind(&self, user: DomId, op: &Bind) -> Option<Result<(), GrantStatus>>;
 
-    /// The same of the end of the caller's half of something.
+    /// Ends the caller's half of an object, with results as for [`Mechanism::bind`].
     fn end(&self, caller: DomId, handle: Handle) -> Option<Result<(), GrantStatus>>;
 
-    /// A domain is dead, and its process and its agent are gone: its part in everything ends.
+    /// Ends a dead domain's part in every object. Its process and its agent must have ended.
     fn tear_down(&self, id: DomId);
 
-    /// Adds every domain's part; how much in the books of these mechanisms has no counterpart.
+    /// Adds every domain's part to the audit. Returns the number of entries in the books of these
+    /// mechanisms that have no counterpart.
     fn audit(&self, parts: &mut BTreeMap<DomId, GrantAudit>) -> u64;
 }
 
-/// A domain's end of a connection, and who is at the other.
+/// A domain's end of a connection, and the domain at the other end.
 pub type Ends = ((DomId, ConnId), DomId);
 
-/// A call that is none of the monitor's own.
+/// A call of a further mechanism.
 pub struct OtherCall<'a> {
-    /// Who makes it.
+    /// The domain that makes it.
     pub caller: DomId,
     /// Its kind.
     pub kind: Kind,
-    /// The words of its operations, read once.
+    /// The words of its operations, each read once.
     pub ops: &'a [[u64; 3]],
-    /// The caller's end of a connection, by its number.
+    /// Looks up the caller's end of a connection by its number.
     pub ends: &'a dyn Fn(ConnId) -> Result<Ends, GrantStatus>,
 }
 
-/// What a call has come to.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// A batch: each operation has its status.
+    /// A batch: the status of each operation.
     Batch(Vec<GrantStatus>),
-    /// The one operation has made this, or why it has not.
+    /// The new object, or why it was not created.
     Made(Result<Handle, GrantStatus>),
 }
 
-/// What the books of all mechanisms say about one domain.
+/// One domain's part of the books of all mechanisms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantAudit {
-    /// Pages that it owns: frames, and those of exchanges that are its own now.
+    /// Pages that it owns: frames, and its current pages of exchanges.
     pub owned: u32,
-    /// Frames of its own that it grants to somebody, in use or not.
+    /// Its own frames that it grants, in use or not.
     pub granted: BTreeSet<u32>,
-    /// Frames of others in its window.
+    /// Other domains' frames in its window.
     pub mapped: BTreeSet<(DomId, u32)>,
-    /// Frames of its collateral that are used: grants that were revoked by force while in use.
+    /// Frames of its collateral in use: grants revoked by force while in use.
     pub collateral_used: u32,
-    /// Every grant of its own that is in use by a call.
+    /// Its own grants that a call uses.
     pub in_use: Vec<InUse>,
 }
 
 /// One grant in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InUse {
-    /// Which entry.
+    /// The index of the entry.
     pub index: u32,
     /// The granting domain's frame.
     pub frame: u32,
-    /// Who uses it.
+    /// The domain that uses it.
     pub by: DomId,
-    /// Mappings of it.
+    /// The number of its mappings.
     pub mappings: u32,
     /// Whether any use may write.
     pub writable: bool,

@@ -1,18 +1,18 @@
-//! Grants: who may use which page of whom, and who does so now.
+//! Grants: the right of a domain to use a page of another domain, and the uses of that right.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `accounts` | every domain's memory, holders, window and address space, behind one lock |
 //! | `window` | slots of a window |
-//! | `churn` | how fast pages may be taken away from users, in the whole machine |
-//! | [`counted`] | tables that lie with the user of the grants, and count its uses |
-//! | [`mechanism`] | what a monitor for comparisons has beside them |
-//! | `audit` | whether the books of all of them agree |
+//! | `churn` | the machine-wide rate of revocations |
+//! | [`counted`] | tables in the user's address space that count the uses of grants |
+//! | [`mechanism`] | the interface to mechanisms for comparisons |
+//! | `audit` | checks that the books of all of them agree |
 //!
 //! One lock covers all accounts. It is held for a batch's bookkeeping and never while bytes are
-//! copied or an address space is changed. Counted grants have registries and locks of their own, in
-//! the order in which they are taken: a table's `op` (held while an agent works), the accounts, the
-//! registry, a table's `state`; all but the first for bookkeeping only.
+//! copied or an address space is changed. Counted grants have separate registries and locks, taken
+//! in this order: a table's `op` (held while an agent works), the accounts, the registry, a table's
+//! `state`; all but the first for bookkeeping only.
 
 mod accounts;
 mod audit;

@@ -1,17 +1,17 @@
-//! A domain's window: what each of its page-sized slots holds.
+//! A domain's window: page-sized slots and their contents.
 
 use abi::Handle;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What slots of a window hold.
+/// The contents of a window slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowSlot {
-    /// What a table of counted grants, or an exchange, shows there.
+    /// A page of a table of counted grants, or of an exchange.
     Table(Handle),
-    /// Pages of the device of this number.
+    /// A page of the device of this number.
     Device(u64),
-    /// A page that was mapped by itself ([`super::mechanism`]).
+    /// A page that was mapped individually ([`super::mechanism`]).
     Page,
 }
 
@@ -19,7 +19,8 @@ pub enum WindowSlot {
 #[derive(Debug)]
 pub struct Window {
     slots: u32,
-    /// What is held: by its first slot, the slot behind it, and what that is. No two overlap.
+    /// Reserved ranges by their first slot: the slot after the last one, and what the range holds.
+    /// No two overlap.
     held: BTreeMap<u32, (u32, WindowSlot)>,
 }
 
@@ -29,26 +30,26 @@ impl Window {
         Self { slots, held }
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     #[must_use]
     pub fn slot_count(&self) -> u32 {
         self.slots
     }
 
-    /// The slots that hold something, side by side; all others are free.
+    /// Returns the reserved ranges of slots; all other slots are free.
     pub fn held(&self) -> impl Iterator<Item = (Range<u32>, WindowSlot)> {
         let held = self.held.iter();
         held.map(|(&from, &(to, holds))| (from..to, holds))
     }
 
-    /// Whether all of these slots exist and hold nothing.
+    /// Returns whether all of these slots exist and are free.
     #[must_use]
     pub fn is_free(&self, range: &Range<u32>) -> bool {
         let before = self.held.range(..range.end).next_back();
         range.end <= self.slots && before.is_none_or(|(_, (end, _))| *end <= range.start)
     }
 
-    /// Takes free slots for what they are to hold; all or none. Whether it could.
+    /// Reserves free slots, all or none. Returns whether it did.
     pub fn reserve(&mut self, holds: WindowSlot, ranges: &[Range<u32>]) -> bool {
         for (n, range) in ranges.iter().enumerate().filter(|(_, r)| !r.is_empty()) {
             if !self.is_free(range) {
@@ -60,7 +61,7 @@ impl Window {
         true
     }
 
-    /// Frees slots, each range as it was reserved.
+    /// Frees slots; each range must be exactly as it was reserved.
     pub fn unreserve(&mut self, ranges: &[Range<u32>]) {
         for range in ranges.iter().filter(|range| !range.is_empty()) {
             let held = self.held.get(&range.start);
@@ -77,7 +78,7 @@ mod tests {
     use abi::layout::WINDOW_SLOTS_MAX;
 
     #[test]
-    fn the_largest_window_takes_memory_for_what_is_in_it() {
+    fn a_window_takes_memory_for_its_contents_only() {
         let mut window = Window::new(WINDOW_SLOTS_MAX);
         let table = WindowSlot::Table(Handle(1));
         let last = WINDOW_SLOTS_MAX;
@@ -99,7 +100,10 @@ mod tests {
                 "{refused:?}"
             );
         }
-        assert!(window.held().eq(held()), "what was refused left nothing");
+        assert!(
+            window.held().eq(held()),
+            "a rejected reservation left slots reserved"
+        );
         assert!(window.is_free(&(3..last - 700)));
         for taken in [2..3, 2..4, last - 701..last - 699, last..last + 1] {
             assert!(!window.is_free(&taken), "{taken:?}");
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn no_slots_are_nobodys() {
+    fn empty_ranges_reserve_nothing() {
         let mut window = Window::new(8);
         assert!(window.reserve(WindowSlot::Page, &[3..5, 6..7]));
         assert!(window.reserve(WindowSlot::Device(0), &[3..3, 9..9]));

@@ -1,8 +1,8 @@
-//! What a domain's calls may cost others: the monitor's locks, its main thread, and processors
-//! that flush translations. A domain that wants more waits, in its own worker.
+//! Limits on the cost of a domain's calls to others: locks of the monitor, its main thread, and
+//! processors that flush translations. A domain above its limits waits, in its own worker.
 //!
-//! Calls are paid for afterwards, so the one that empties a budget is answered; the next one is
-//! looked at when the debt is paid.
+//! Calls are charged when they are made: the call that exhausts a budget is answered, and the next
+//! one is served once the debt is paid.
 
 use super::call::Call;
 use super::shared::Shared;
@@ -12,45 +12,46 @@ use abi::hypercall::{Kind, OPS_MAX};
 use shmem::rate::TokenBucket;
 use shmem::time;
 
-/// Units a second of all calls. A unit is a 32nd of the cheapest call, which is served in half a
-/// microsecond: a flood of these is cut to a third of what a worker can serve. A driver domain that
-/// copies or maps every packet by calls of one operation needs half of it at the most, since it
-/// waits for each; one that moves queues without a pause, and asks every 500 µs whether they have
-/// moved, a fortieth.
+/// Units per second for all calls. A unit is 1/32 of the cheapest call, which takes half a
+/// microsecond: a flood of these is limited to a third of a worker's capacity. A driver domain that
+/// copies or maps every packet by calls of one operation needs at most half of the budget, since it
+/// waits for each call. One that reassigns queues without a pause, and polls every 500 µs whether
+/// they have drained, needs a fortieth.
 const UNITS_PER_SECOND: u64 = 16 << 20;
-/// Units in a row: a quarter of a second's. The start of a driver domain with 64 guests needs a
-/// tenth.
+/// Units in a burst: those of a quarter of a second. The start of a driver domain with 64 guests
+/// needs a tenth.
 const UNITS_BURST: u32 = 4 << 20;
-/// A call of the data path: it works on the caller's own account.
+/// A call of the data path, which works on the caller's own account.
 const DATA_CALL: u32 = 32;
-/// Any other call takes locks that others take.
+/// Any other call: it takes locks that other domains need.
 const CONTROL_CALL: u32 = 160;
-/// A call that makes something, or wakes somebody.
+/// A call that creates an object or wakes another domain.
 const MAKING_CALL: u32 = 512;
-/// One operation of a call that is none of the data path's.
+/// One operation of a call outside the data path.
 const CONTROL_OPERATION: u32 = 32;
 
-/// Counted grants that a domain may make and revoke in a row: what the largest table needs at the
-/// start of a connection and at its end.
+/// Counted grants that a domain may create and revoke in a burst: enough for the largest table at
+/// the start and at the end of a connection.
 const CHURN_BURST: u32 = 1 << 13;
-/// The same, a second, in the long run.
+/// Counted grants that a domain may create and revoke per second in the long run.
 const CHURN_PER_SECOND: u64 = 20_000;
-/// What a table or an exchange counts for: it takes memory, and a number that is never used again.
+/// The same for creating a table or an exchange, which takes memory and a handle that is never
+/// reused.
 const CHURN_TABLE: u32 = 64;
 
-/// What one call costs.
+/// The cost of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     units: u32,
-    /// Grants made and revoked.
+    /// Grants created and revoked.
     churn: u32,
-    /// How often that interrupts users ([`crate::grant::Churn`]).
+    /// The number of interruptions of their users ([`crate::grant::Churn`]).
     revocations: u32,
 }
 
 impl Cost {
-    /// The cost of a call of `id`'s, as it was decoded; before it is carried out, since what it
-    /// revokes is not there any more afterwards.
+    /// Returns the cost of `id`'s decoded call. Must be computed before the call is executed, while
+    /// the grants that it revokes exist.
     pub(super) fn of(call: &Call<'_>, id: DomId, shared: &Shared) -> Self {
         let counted = &shared.counted;
         let revocations = match call {
@@ -79,7 +80,9 @@ impl Cost {
             | Call::Ready
             | Call::TableBind(_)
             | Call::TableEnd(_)
-            | Call::DeviceEnd(_) => (MAKING_CALL, 0),
+            | Call::DeviceEnd(_)
+            | Call::ForeignMap(_)
+            | Call::ForeignUnmap(_) => (MAKING_CALL, 0),
         };
         Self {
             units,
@@ -88,7 +91,7 @@ impl Cost {
         }
     }
 
-    /// The cost of a call that makes no sense.
+    /// The cost of an invalid call.
     pub(super) const NONSENSE: Self = Self {
         units: MAKING_CALL,
         churn: 0,
@@ -102,9 +105,9 @@ pub(super) struct Budget {
     id: DomId,
     units: TokenBucket,
     churn: TokenBucket,
-    /// Revocations that are to be taken out of what all domains have.
+    /// Revocations that the machine-wide budget has not granted yet.
     owed: u32,
-    /// When it may be its turn to do so.
+    /// The earliest time to ask that budget again.
     turn_ns: u64,
     due_ns: u64,
 }
@@ -121,7 +124,7 @@ impl Budget {
         }
     }
 
-    /// A call was made.
+    /// Charges a call.
     pub(super) fn charge(&mut self, cost: Cost, churn: &Churn, now_ns: u64) {
         let mut due_ns = pay(&mut self.units, cost.units, now_ns);
         if cost.churn > 0 {
@@ -132,7 +135,7 @@ impl Budget {
         self.due_ns = due_ns;
     }
 
-    /// When to ask again whether the next call may be served; 0: at once.
+    /// Returns when to ask again whether the next call may be served; 0 means now.
     pub(super) fn due_ns(&mut self, churn: &Churn) -> u64 {
         if self.owed == 0 {
             return self.due_ns;
@@ -141,7 +144,8 @@ impl Budget {
         self.due_ns.max(self.turn_ns)
     }
 
-    /// Pays what is owed to all, a call's worth at a time, as far as it is this domain's turn.
+    /// Takes the outstanding revocations from the machine-wide budget, up to those of one call at a
+    /// time, until the budget defers this domain.
     fn take_turns(&mut self, churn: &Churn, now_ns: u64) {
         if now_ns < self.turn_ns {
             return;
@@ -158,9 +162,9 @@ impl Budget {
     }
 }
 
-/// Takes `cost` tokens; when the debt is paid, 0 if there is none.
+/// Takes `cost` tokens and returns when the debt is paid, or 0 if there is none.
 fn pay(bucket: &mut TokenBucket, cost: u32, now_ns: u64) -> u64 {
-    // Filled before it is charged: what accrues in a full bucket is lost.
+    // Refill before charging: tokens that accrue in a full bucket are lost.
     bucket.available(now_ns);
     bucket.charge(cost);
     match bucket.ready_at(now_ns, 0) {
@@ -174,7 +178,8 @@ mod tests {
     use super::*;
     const S: u64 = 1_000_000_000;
 
-    /// How many calls like this one domain makes in ten seconds if it makes as many as it may.
+    /// Returns the number of calls like this one that a domain can make per second, measured over
+    /// ten seconds.
     fn rate(call: &Call<'_>) -> u64 {
         let (mut budget, mut now_ns, mut calls) = (Budget::new(DomId(1)), S, 0);
         let churn = Churn::default();
@@ -187,12 +192,12 @@ mod tests {
     }
 
     #[test]
-    fn floods_are_cut_and_work_is_not() {
+    fn floods_are_limited_and_work_is_not() {
         let ready = rate(&Call::Ready);
         assert!((30_000..40_000).contains(&ready), "{ready}");
         let empty = rate(&Call::Other(Kind::GrantCopy, &[]));
         assert!((500_000..600_000).contains(&empty), "{empty}");
-        let told = rate(&Call::DeviceControl(&[[0; 3]]));
-        assert!((80_000..100_000).contains(&told), "{told}");
+        let bytes = rate(&Call::DeviceControl(&[[0; 3]]));
+        assert!((80_000..100_000).contains(&bytes), "{bytes}");
     }
 }

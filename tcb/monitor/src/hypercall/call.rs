@@ -1,45 +1,50 @@
-//! What a call asks for: its kind, count and words, decoded once into a typed [`Call`].
+//! Decodes a call's kind, count and words once into a typed [`Call`].
 //!
-//! Decoding is pure and total: every input is a call or `EINVAL`. What a domain may not have is
-//! refused later, where the call is done.
+//! Decoding is pure and total: every input yields a call or `EINVAL`. Access is checked later, when
+//! the call is executed.
 
-use abi::hypercall::{Bind, Create, Kind, OPS_MAX, Revoke};
+use abi::hypercall::{Bind, Create, ForeignMap, Kind, OPS_MAX, Revoke};
 use abi::{ConnId, Handle, XenbusState};
 use rustix::io::Errno;
 
-/// A call, in the words of the monitor.
+/// A decoded call.
 ///
-/// A connection's number or a count of entries that is too large for its type is its largest value,
-/// which is none's: that is the status of the operation; the call as a whole is sound.
+/// Replaces a connection number or entry count that does not fit its type by the type's largest
+/// value, which is never valid: the operation fails with its status, and the call as a whole is
+/// accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call<'a> {
-    /// Writes the caller's record of a connection: its new state; none: there is no such state. The
-    /// record's body is still in the page.
+    /// Writes the caller's record of a connection: its new state, `None` if the state is invalid.
+    /// The record's body is still in the page.
     ConnectSet(ConnId, Option<XenbusState>),
     /// Reads the other end's record.
     ConnectGet(ConnId),
-    /// The domain has started.
+    /// Reports that the domain has started.
     Ready,
-    /// Makes the granter's half of a table, for this connection and with so many entries.
+    /// Creates the granter's half of a table: the connection and the number of entries.
     TableCreate(ConnId, u32),
     /// Binds a table or an exchange.
     TableBind(Bind),
     /// Ends the caller's half of a table or an exchange.
     TableEnd(Handle),
-    /// Makes counted grants.
+    /// Creates counted grants.
     GrantCreate(&'a [Create]),
     /// Revokes counted grants.
     GrantRevoke(&'a [Revoke]),
-    /// Tells devices something: a device's number and two words, as they are.
+    /// Passes control words to devices: a device's number and two words, uninterpreted.
     DeviceControl(&'a [[u64; 3]]),
-    /// The domain has done with the device of this number.
+    /// Ends the device of this number.
     DeviceEnd(u64),
-    /// A call of [`crate::grant::mechanism`]: the words of its operations, as they are.
+    /// Maps foreign memory.
+    ForeignMap(ForeignMap),
+    /// Unmaps the foreign memory at this page of its range.
+    ForeignUnmap(u64),
+    /// A call of [`crate::grant::mechanism`]: the words of its operations, uninterpreted.
     Other(Kind, &'a [[u64; 3]]),
 }
 
-/// The operations of a batch. The buffers are reused: decoding allocates nothing once each has
-/// grown to its largest batch.
+/// Buffers for the operations of a batch. They are reused: decoding allocates nothing once each
+/// buffer has grown to its largest batch.
 #[derive(Debug, Default)]
 pub struct Operations {
     creates: Vec<Create>,
@@ -48,12 +53,12 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Decodes a call of `count` operations. `words` yields the first three words of an operation,
-    /// and is asked at most once for each.
+    /// Decodes a call of `count` operations. `words` yields the first three words of an operation
+    /// and is called at most once for each.
     ///
     /// # Errors
-    /// `EINVAL`: there is no such kind, or it does not have that many operations. Then no
-    /// operation was looked at.
+    /// `EINVAL`: the kind does not exist, or does not take that many operations. No operation is
+    /// read in this case.
     pub fn decode(
         &mut self,
         kind: u32,
@@ -88,6 +93,8 @@ impl Operations {
             Kind::TableBind => Call::TableBind(Bind::decode(words(0))),
             Kind::TableEnd => Call::TableEnd(Handle(words(0)[0] as u32)),
             Kind::DeviceEnd => Call::DeviceEnd(words(0)[0]),
+            Kind::ForeignMap => Call::ForeignMap(ForeignMap::decode(words(0))),
+            Kind::ForeignUnmap => Call::ForeignUnmap(words(0)[0]),
             _ => return Err(Errno::INVAL),
         })
     }

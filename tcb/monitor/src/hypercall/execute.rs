@@ -1,4 +1,4 @@
-//! Does what a decoded call asks for, and writes the answers of its operations.
+//! Executes a decoded call, and writes the results of its operations.
 
 use super::call::Call;
 use super::server::Server;
@@ -14,7 +14,7 @@ use shmem::time;
 use std::sync::atomic::Ordering;
 
 impl<S: AddressSpace> Server<S> {
-    /// Does one call; false: there is no such call.
+    /// Executes a call. Returns false if the call does not exist.
     ///
     /// # Errors
     /// The domain must be killed and torn down.
@@ -27,7 +27,7 @@ impl<S: AddressSpace> Server<S> {
                 page.put_errno(0, status);
             }
             Call::ConnectGet(conn) => page.put_errno(0, self.connect_get(conn)),
-            // Told once.
+            // Reported once.
             Call::Ready => self.has_news |= !self.counters.ready.swap(true, Ordering::Release),
             Call::TableCreate(conn, entries) => self.made(self.table_create(conn, entries)),
             Call::TableBind(op) => self.answer(self.bind(&op).map(|()| 0), ANSWER_WORD),
@@ -41,12 +41,20 @@ impl<S: AddressSpace> Server<S> {
                 let ended = self.device_end(number)?;
                 page.put_errno(0, ended);
             }
+            Call::ForeignMap(map) => {
+                let mapped = self.space.map_foreign(&map)?;
+                page.put_errno(0, mapped);
+            }
+            Call::ForeignUnmap(at) => {
+                let unmapped = self.space.unmap_foreign(at)?;
+                page.put_errno(0, unmapped);
+            }
             Call::Other(kind, ops) => return self.other(kind, ops),
         }
         Ok(true)
     }
 
-    /// Does a call that is none of ours; false: there is no such call.
+    /// Executes a call of a further mechanism. Returns false if the call does not exist.
     fn other(&mut self, kind: Kind, ops: &[[u64; 3]]) -> Result<bool, SpaceError> {
         let (caller, shared) = (self.id, &*self.shared);
         let Some(mechanism) = &shared.mechanism else {
@@ -89,14 +97,14 @@ impl<S: AddressSpace> Server<S> {
         self.shared.counted.create_table(own, peer, entries)
     }
 
-    /// Binds what has this handle.
+    /// Binds the table or exchange with this handle.
     fn bind(&self, op: &Bind) -> Result<(), GrantStatus> {
         let other = self.shared.mechanism.as_ref();
         let other = other.and_then(|other| other.bind(self.id, op));
         other.unwrap_or_else(|| self.shared.counted.bind(self.id, op))
     }
 
-    /// Ends the caller's half of what has this handle.
+    /// Ends the caller's half of the table or exchange with this handle.
     fn end(&self, handle: Handle) -> Result<(), GrantStatus> {
         let other = self.shared.mechanism.as_ref();
         let other = other.and_then(|other| other.end(self.id, handle));
@@ -113,13 +121,13 @@ impl<S: AddressSpace> Server<S> {
 
     fn device_control(&self, ops: &[[u64; 3]]) {
         for (op, &[device, word, other]) in ops.iter().enumerate() {
-            let told = self.shared.devices.tell(self.id, device, [word, other]);
-            self.page.put(op, ANSWER_WORD, told.unwrap_or(0));
-            self.page.put_errno(op, told.map(drop));
+            let answer = self.shared.devices.tell(self.id, device, [word, other]);
+            self.page.put(op, ANSWER_WORD, answer.unwrap_or(0));
+            self.page.put_errno(op, answer.map(drop));
         }
     }
 
-    /// The domain has done with one of its devices for good.
+    /// Ends one of the domain's devices permanently.
     fn device_end(&mut self, number: u64) -> Result<Result<(), Errno>, SpaceError> {
         let shared = &*self.shared;
         let at = i32::try_from(number).ok();
@@ -140,12 +148,12 @@ impl<S: AddressSpace> Server<S> {
         Ok(Ok(()))
     }
 
-    /// Answers what makes something by its handle.
+    /// Writes the handle of a new object as the call's result.
     fn made(&self, made: Result<Handle, GrantStatus>) {
         self.answer(made.map(|handle| u64::from(handle.0)), 1);
     }
 
-    /// Writes the status of a call's one operation and, if it is `Okay`, its answer.
+    /// Writes the status of a call's one operation and, if it is `Okay`, its result.
     fn answer(&self, outcome: Result<u64, GrantStatus>, word: usize) {
         if let Ok(value) = outcome {
             self.page.put(0, word, value);
@@ -155,7 +163,7 @@ impl<S: AddressSpace> Server<S> {
     }
 }
 
-/// A domain's end of a connection, and who is at the other.
+/// Returns a domain's end of a connection, and the domain at the other end.
 fn ends(shared: &Shared, id: DomId, conn: ConnId) -> Result<Ends, GrantStatus> {
     let reached = shared.connections.other_end(id, conn);
     let (peer, _) = reached.map_err(|_| GrantStatus::BadDomain)?;

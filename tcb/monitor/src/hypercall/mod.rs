@@ -1,17 +1,17 @@
-//! Hypercalls: a call is read from the domain's call page and decoded once, done, and answered.
+//! Hypercalls: a call is read from the domain's call page and decoded once, executed, and answered.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `page` | the call page, word by word |
-//! | `call` | what a call asks for: [`Call`], decoded by a pure function |
-//! | `budget` | what a domain's calls may cost others |
-//! | `execute` | does it |
-//! | `server` | one domain's calls, from the page to the answer |
-//! | `shared` | what the workers of all domains share |
+//! | `call` | [`Call`], decoded by a pure function |
+//! | `budget` | limits on the cost of a domain's calls to others |
+//! | `execute` | execution of a call |
+//! | `server` | one domain's calls, from the page to the result |
+//! | `shared` | state that the workers of all domains share |
 //!
-//! Every word of the page may change while it is read, and may hold anything. So the kind, the
-//! count and each operation are read once into the monitor's own memory, and only that copy is
-//! looked at. Nothing that stands in the page can make the monitor panic or loop.
+//! Every word of the page may change while it is read, and may hold any value. So the monitor reads
+//! the kind, the count and each operation once into private memory, and uses only that copy. No
+//! value in the page can make the monitor panic or loop.
 
 mod budget;
 mod call;

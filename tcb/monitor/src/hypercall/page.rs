@@ -9,11 +9,11 @@ use rustix::io::Errno;
 use shmem::Span;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A private handle of a call page.
+/// A private handle to a call page.
 #[derive(Clone, Copy, Debug)]
 pub struct CallPage {
     page: Span,
-    /// The word that the domain changes and wakes us on.
+    /// The word that the domain changes to wake the worker.
     pub(crate) request: &'static AtomicU32,
     pub(super) kind: &'static AtomicU32,
     pub(super) count: &'static AtomicU32,
@@ -22,7 +22,7 @@ pub struct CallPage {
 }
 
 impl CallPage {
-    /// The call page in a domain's information region.
+    /// Returns the call page in a domain's information region.
     #[must_use]
     pub fn of(memory: &Memory) -> Option<Self> {
         let page = memory
@@ -39,13 +39,13 @@ impl CallPage {
         })
     }
 
-    /// Says that the call is answered, and wakes the domain.
+    /// Publishes a call's result and wakes the domain.
     pub fn finish(&self, number: u32, result: Result<(), Errno>) {
         let result = result
             .err()
             .map_or(0, |errno| errno.raw_os_error().saturating_neg());
         self.result.store(result as u32, Ordering::Relaxed);
-        // Release: who sees the number sees the results.
+        // Release: a domain that reads the number sees the results.
         self.done.store(number, Ordering::Release);
         shmem::futex::wake(self.done, 1);
     }

@@ -1,4 +1,4 @@
-//! One domain's calls, from the page to the answer.
+//! One domain's calls, from the page to the result.
 
 use super::budget::{Budget, Cost};
 use super::call::Operations;
@@ -11,16 +11,16 @@ use shmem::time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a domain's calls amount to; written by its worker, read by anybody.
+/// Counters of a domain's calls; its worker writes them, any thread may read them.
 #[derive(Debug, Default)]
 pub struct CallCounters {
     /// Calls answered.
     pub calls: AtomicU64,
-    /// Operations in them.
+    /// Operations in answered calls.
     pub operations: AtomicU64,
-    /// Whether a call is being carried out, or held back: the domain waits for the monitor.
+    /// Whether a call is being executed or deferred, so that the domain waits for the monitor.
     pub serving: AtomicBool,
-    /// It has said that it is ready.
+    /// Whether the domain has reported that it is ready.
     pub ready: AtomicBool,
 }
 
@@ -32,15 +32,15 @@ pub struct Server<S> {
     pub(super) shared: Arc<Shared>,
     pub(super) space: S,
     pub(super) counters: Arc<CallCounters>,
-    /// Whether the domain has said that it is ready, has brought up its end of a connection, or has
-    /// done with a device, since this was last asked.
+    /// Whether the domain has become ready, has brought up its end of a connection, or has ended a
+    /// device since [`Server::take_news`].
     pub(super) has_news: bool,
     operations: Operations,
     budget: Budget,
 }
 
 impl<S: AddressSpace> Server<S> {
-    /// A server for a domain whose account is open and whose address space is `space`.
+    /// Creates a server for a domain whose account is open and whose address space is `space`.
     pub fn new(
         id: DomId,
         page: CallPage,
@@ -60,12 +60,12 @@ impl<S: AddressSpace> Server<S> {
         }
     }
 
-    /// The call page.
+    /// Returns the call page.
     pub fn page(&self) -> CallPage {
         self.page
     }
 
-    /// Carries out the call that lies in the page and says how it went; `number` is its number.
+    /// Executes the call in the page and publishes its result; `number` is the call's number.
     ///
     /// # Errors
     /// The domain must be killed and torn down. The call stays unanswered.
@@ -100,11 +100,11 @@ impl<S: AddressSpace> Server<S> {
         Ok(())
     }
 
-    /// How long the domain waits until its next call may be served, or it is to be asked again,
-    /// nanoseconds. Who waits for that waits for the monitor.
+    /// Returns how long the worker defers the domain's next call, or waits before it checks again,
+    /// in nanoseconds. A deferred domain counts as waiting for the monitor.
     pub fn debt_ns(&mut self) -> u64 {
         let debt_ns = match self.budget.due_ns(&self.shared.churn) {
-            // Without a look at the clock.
+            // Avoids reading the clock.
             0 => 0,
             due_ns => due_ns.saturating_sub(time::monotonic_ns()),
         };
@@ -112,7 +112,7 @@ impl<S: AddressSpace> Server<S> {
         debt_ns
     }
 
-    /// Whether there is something to be told since this was last asked.
+    /// Returns whether the main thread has something to check since the last call.
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.has_news)
     }

@@ -1,4 +1,4 @@
-//! What the workers of all domains share.
+//! State that the workers of all domains share.
 
 use crate::connect::Connections;
 use crate::device::Devices;
@@ -8,16 +8,16 @@ use abi::{DomId, XenbusState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the workers of all domains share. Each part has its own lock.
+/// State that the workers of all domains share. Each part has its own lock.
 #[derive(Debug)]
 pub struct Shared {
     /// Every domain's account.
     pub grants: Arc<Grants>,
     /// Every counted grant.
     pub counted: CountedGrants,
-    /// How fast pages may be taken away from users.
+    /// The machine-wide rate limit of revocations.
     pub churn: Churn,
-    /// What there is beside counted grants, if anything.
+    /// Mechanisms besides counted grants, if any.
     pub mechanism: Option<Box<dyn Mechanism>>,
     /// Every connection.
     pub connections: Connections,
@@ -26,7 +26,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Nothing yet, of a monitor with these mechanisms beside counted grants.
+    /// Empty state of a monitor with these mechanisms besides counted grants.
     #[must_use]
     pub fn new(mechanism: Option<Make>) -> Self {
         let grants = Arc::new(Grants::default());
@@ -40,13 +40,13 @@ impl Shared {
         }
     }
 
-    /// Ends whatever there is of a domain. `end` ends its process and its agent, if it has any:
-    /// afterwards nothing can touch a page any more.
+    /// Ends everything that belongs to a domain. `end` ends its process and its agent, if any,
+    /// after which the domain can no longer access any page.
     pub fn end(&self, id: DomId, end: impl FnOnce()) {
         self.grants.lock().fence(id);
         self.connections.end_all(id, XenbusState::Closed);
         end();
-        // Before others have their pages back.
+        // Before other domains get their pages back.
         self.devices.end_all(id);
         self.counted.pins.forget(id);
         self.churn.forget(id);
@@ -56,7 +56,7 @@ impl Shared {
         self.grants.lock().clear(id);
     }
 
-    /// What the books say of every domain, and how much in them has no counterpart: see
+    /// Returns the books of every domain, and the number of entries without a counterpart: see
     /// [`Grants::audit`].
     #[must_use]
     pub fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {

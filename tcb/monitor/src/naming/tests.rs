@@ -1,4 +1,4 @@
-//! Ids and numbers come back, and nothing names what is given out.
+//! Ids and numbers are reused only when nothing names them.
 
 use super::*;
 use crate::fake::FakeSpace;
@@ -22,6 +22,7 @@ fn spec(window_slots: u32) -> NewDomain {
         collateral: 1,
         cpus: [0; CPU_WORDS],
         tsc_hz: 0,
+        foreign_pages: 0,
         weight: 1,
         devices: 0,
     }
@@ -31,9 +32,9 @@ fn ids(machine: &Hypervisor) -> Vec<DomId> {
     machine.domains.iter().map(|domain| domain.id).collect()
 }
 
-/// C-6: more starts than there are ids, and as many connections of a domain that stays.
+/// C-6: more starts than there are ids, and as many connections of one living domain.
 #[test]
-fn ids_and_numbers_do_not_run_out() {
+fn ids_and_numbers_never_run_out() {
     let mut machine = Hypervisor::new(None).unwrap();
     let stays = machine.create_domain(spec(0), &[], None).unwrap();
     let mut last = BTreeMap::new();
@@ -41,7 +42,7 @@ fn ids_and_numbers_do_not_run_out() {
         let id = machine.create_domain(spec(0), &[], None).unwrap();
         assert_ne!(id, stays);
         if let Some(before) = last.insert(id, turn) {
-            assert_eq!(turn - before, 65_535, "the oldest first");
+            assert_eq!(turn - before, 65_535, "the oldest id is reused first");
         }
         machine.connect(stays, id, 0).unwrap();
         machine.give_up(id, "over");
@@ -52,7 +53,7 @@ fn ids_and_numbers_do_not_run_out() {
 }
 
 #[test]
-fn all_ids_in_use_is_an_error_and_not_the_end() {
+fn exhausted_ids_are_an_error() {
     let mut machine = Hypervisor::new(None).unwrap();
     machine.ids = Numbers::new(2, usize::MAX);
     let first = machine.create_domain(spec(0), &[], None).unwrap();
@@ -64,9 +65,9 @@ fn all_ids_in_use_is_an_error_and_not_the_end() {
     assert_eq!(error, "domain d: there are no more domain ids");
     machine.forget(first).unwrap_err();
     machine.give_up(first, "over");
-    // In the list, with how it ended.
+    // The domain stays in the list, with the reason for its end.
     machine.create_domain(spec(0), &[], None).unwrap_err();
-    // What a start that fails has taken comes back.
+    // A failed start releases what it took.
     let impossible = NewDomain {
         frames: 0,
         ..spec(0)
@@ -85,15 +86,15 @@ enum Op {
     Connect(usize, usize),
     /// A domain closes its end of each of its connections.
     Close(usize),
-    /// A domain makes a table for each of its connections.
+    /// A domain creates a table for each of its connections.
     Table(usize),
     /// Its user binds it.
     Bind(usize),
     /// One end of a table ends it.
     EndTable(usize, bool),
-    /// Somebody has a use for a domain's memory.
+    /// A holder is added to a domain's memory.
     Hold(usize),
-    /// And has none any more.
+    /// A holder releases it.
     Release(usize),
     Pin(usize, usize),
     Unpin(usize),
@@ -118,7 +119,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A table as its ends remember it.
+/// A table as its ends know it.
 #[derive(Clone, Copy)]
 struct TableOf {
     handle: Handle,
@@ -127,7 +128,8 @@ struct TableOf {
     user: DomId,
 }
 
-/// The hypervisor with domains that have no processes, and what those would remember.
+/// The hypervisor with domains that have no processes, and the state that these processes would
+/// keep.
 struct Rig {
     machine: Hypervisor,
     living: BTreeSet<DomId>,
@@ -155,7 +157,7 @@ impl Rig {
         all.get(n % all.len().max(1)).copied()
     }
 
-    /// The nth domain that lives, or that does not.
+    /// Returns the nth domain that lives, or that does not, by `lives`.
     fn domain(&self, n: usize, lives: bool) -> Option<DomId> {
         let mut all = ids(&self.machine);
         all.retain(|id| self.living.contains(id) == lives);
@@ -169,7 +171,7 @@ impl Rig {
             .collect()
     }
 
-    /// Every id that something names, found without asking for names.
+    /// Returns every id that is still named, found without `Hypervisor::names`.
     fn named(&self) -> BTreeSet<DomId> {
         let shared = &self.machine.shared;
         let mut all: BTreeSet<_> = ids(&self.machine).into_iter().collect();
@@ -198,7 +200,7 @@ impl Rig {
         self.living.insert(id);
     }
 
-    /// What a worker does when the process is gone.
+    /// Does what a worker does once the process has ended.
     fn kill(&mut self, id: DomId) {
         if !self.living.remove(&id) {
             return;
@@ -346,7 +348,7 @@ impl Rig {
         }
     }
 
-    /// Of each table that there is, the connection that it was made for is its granter's still.
+    /// Checks that each table's connection still belongs to its granter.
     fn check(&self) {
         let shared = &self.machine.shared;
         assert_eq!(shared.audit().1, 0, "leaked");
@@ -359,7 +361,7 @@ impl Rig {
                 let seen = shared.connections.get(table.granter, table.conn);
                 let peer = seen.map(|seen| seen.peer);
                 let user_lives = self.living.contains(&table.user);
-                assert!(peer.is_ok(), "the number of a table is free");
+                assert!(peer.is_ok(), "the connection number of a table is free");
                 assert!(!user_lives || peer == Ok(table.user));
             }
         }
@@ -371,13 +373,13 @@ proptest! {
 
     /// C-6.
     #[test]
-    fn nothing_names_what_is_given_out(ops in prop::collection::vec(op(), 1..120)) {
+    fn reused_ids_are_named_by_nothing(ops in prop::collection::vec(op(), 1..120)) {
         let mut rig = Rig::new();
         for op in &ops {
             rig.run(op);
             rig.check();
         }
-        // When everything is over every id can be had again.
+        // Once everything has ended, every id is available again.
         let all = ids(&rig.machine);
         all.iter().for_each(|&id| rig.kill(id));
         all.iter().for_each(|&id| rig.machine.forget(id).unwrap());

@@ -1,6 +1,6 @@
-//! The model: what tables of counted grants are, without any of the monitor's machinery.
+//! The model of counted grants, which shares no code with the monitor.
 
-mod foretold;
+mod expected;
 
 use crate::spy::Spy;
 use abi::counted::{GENERATION_MAX, Revocation, Translation, table_slots};
@@ -21,10 +21,10 @@ const FRAMES: u32 = 3;
 const SLOTS: u32 = 16;
 const COLLATERAL: u32 = 2;
 
-/// What may happen. Guests are 1 and 2; domain 0 uses their grants.
+/// One step. Guests are 1 and 2; domain 0 uses their grants.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    /// A guest makes a table, if it has none.
+    /// A guest creates a table, if it has none.
     Table(u16),
     /// The user binds it.
     Bind(u16),
@@ -34,21 +34,21 @@ pub(crate) enum Op {
         grants: Vec<(u32, u32, bool)>,
         refused: bool,
     },
-    /// The user begins a use, as the protocol says.
+    /// The user begins a use by the protocol.
     Use {
         guest: u16,
         index: u32,
         write: bool,
     },
-    /// It ends all uses of a guest's grants.
+    /// The user ends all uses of a guest's grants.
     Release(u16),
-    /// It writes whatever it likes into the status.
+    /// The user writes an arbitrary status.
     Lie {
         guest: u16,
         index: u32,
         status: u32,
     },
-    /// A guest revokes grants: entry, how, and whether by a stale reference.
+    /// A guest revokes grants: entry, kind, and whether by a stale reference.
     Revoke {
         guest: u16,
         grants: Vec<(u32, Revocation, bool)>,
@@ -56,7 +56,7 @@ pub(crate) enum Op {
     GranterEnds(u16),
     UserEnds(u16),
     Kill(u16),
-    /// The user's agent carries out one more call, and nobody learns of it.
+    /// The user's agent executes one more call, whose result is lost.
     Silence,
 }
 
@@ -72,7 +72,7 @@ struct Grant {
 struct Table {
     handle: Handle,
     bound: bool,
-    /// The user has done with it, or is dead.
+    /// The user's half has ended, or the user is dead.
     user_done: bool,
     granter_done: bool,
     generation: [u32; ENTRIES as usize],
@@ -81,26 +81,26 @@ struct Table {
     quarantine: BTreeSet<u32>,
 }
 
-/// The monitor's code, beside the model.
+/// The monitor's code and the model.
 pub(crate) struct Rig {
     pub(crate) grants: Arc<Grants>,
     pub(crate) counted: CountedGrants,
-    /// What the last call said.
+    /// The statuses of the last call.
     pub(crate) statuses: Vec<S>,
-    /// Whether the last use held.
+    /// Whether the last use was permitted.
     pub(crate) used: bool,
-    /// Compares nothing after a step.
+    /// Whether to skip the comparison after a step.
     pub(crate) quiet: bool,
     memories: Vec<Arc<Memory>>,
     spy: Arc<Mutex<Spy>>,
     tables: BTreeMap<u16, Table>,
     alive: [bool; 3],
-    /// The user is dead, whether its worker has found out or not.
+    /// Whether the user is dead, even if its worker has not noticed.
     dead: bool,
     silent: bool,
 }
 
-/// Where a guest's table is bound: entries first, sub-tables behind.
+/// Returns the first slot of a guest's table: its entries, then its sub-tables.
 fn first(guest: u16) -> u32 {
     u32::from(guest - 1) * (ENTRIES + table_slots(ENTRIES))
 }
@@ -146,12 +146,12 @@ impl Rig {
         }
     }
 
-    /// A domain's memory.
+    /// Returns a domain's memory.
     pub(crate) fn memory(&self, id: u16) -> &Memory {
         &self.memories[usize::from(id)]
     }
 
-    /// Why the user was ended, if it was.
+    /// Why the user was killed, if it was.
     pub(crate) fn destroyed(&self) -> Option<String> {
         self.spy.lock().unwrap().fake.destroyed.clone()
     }
@@ -160,13 +160,13 @@ impl Rig {
         self.tables[&guest].handle
     }
 
-    /// The generation that an entry says it has, wherever it comes from.
+    /// Returns the generation in an entry's translation word.
     pub(crate) fn granted_generation(&self, guest: u16, index: u32) -> u32 {
         let entry = self.translation(guest, index).unwrap();
         (entry.0 >> GrantRef::INDEX_BITS) as u32 & GENERATION_MAX
     }
 
-    /// The user's next change of its address space is its end.
+    /// Makes the next change of the user's address space kill the user.
     pub(crate) fn kill_silently(&self) {
         self.spy.lock().unwrap().fake.lose_next = true;
     }
@@ -179,7 +179,7 @@ impl Rig {
         self.alive[usize::from(id)] && !(id == USER.0 && self.dead)
     }
 
-    /// One step of the monitor and the model, and the comparison.
+    /// Runs one step on the monitor and the model, and compares them.
     pub(crate) fn step(&mut self, op: &Op) {
         match op {
             Op::Table(guest) if self.is_alive(*guest) => self.table(*guest),
@@ -239,7 +239,7 @@ impl Rig {
         self.tables.insert(guest, table);
     }
 
-    /// The user's address space is changed: whether it goes on living.
+    /// Returns whether the user survives a change of its address space.
     fn survives(&mut self) -> bool {
         if std::mem::take(&mut self.silent) {
             self.user_dies();
@@ -247,12 +247,12 @@ impl Rig {
         !self.dead
     }
 
-    /// Its process is gone; its worker may not have found out.
+    /// Its process has ended; its worker may not have noticed.
     fn user_dies(&mut self) {
         self.dead = true;
     }
 
-    /// What a table is to the domain that finds its user dead.
+    /// The state of a table after its granter finds the user dead.
     fn lost(&mut self, guest: u16) {
         let table = self.tables.get_mut(&guest).unwrap();
         table.grants.clear();
@@ -274,10 +274,10 @@ impl Rig {
             entries: ENTRIES,
         };
         if ok {
-            // Not where it does not fit, nor by others or as another's.
+            // Not if it does not fit, by another domain, or as another domain's table.
             let over = self.counted.bind(USER, &bind(SLOTS - ENTRIES));
             assert_eq!(over, Err(S::BadSlot));
-            // Nor as an exchange, whose user names no place for sub-tables (F-12).
+            // Nor as an exchange, which has no place for sub-tables (F-12).
             let tables = Slot(first(guest));
             let exchange = Bind {
                 tables,
@@ -349,7 +349,7 @@ impl Rig {
             expected.push(status);
         }
         let mapped = table.bound && !made.is_empty();
-        // A refusal comes before the agent could go silent.
+        // A rejection precedes the loss of the agent's answer.
         let fails = mapped && (refused && !self.dead || !self.survives());
         if fails {
             for index in &made {
@@ -379,7 +379,7 @@ impl Rig {
         Some(Translation(u64::from_le_bytes(word)))
     }
 
-    /// Announcements so far, of a table that the user has.
+    /// Returns the number of announcements of a table that the user has bound.
     fn announcements(&self, guest: u16) -> Option<u64> {
         let spy = self.spy.lock().unwrap();
         let own = (1 << 16) + self.tables[&guest].handle.0 * 2;
@@ -409,7 +409,7 @@ impl Rig {
         }
     }
 
-    /// The user writes the status of one entry or of all.
+    /// The user writes the status of one entry, or of all.
     fn set_status(&mut self, guest: u16, index: Option<u32>, status: u32) {
         let Some(table) = self.tables.get_mut(&guest).filter(|t| t.bound) else {
             return;
@@ -424,7 +424,7 @@ impl Rig {
         }
     }
 
-    /// Lets the user let go of everything of guest 1's after a while.
+    /// Makes the user end all uses of guest 1's grants after a while.
     pub(crate) fn release_later(&mut self, after: Duration) -> JoinHandle<()> {
         let table = self.tables.get_mut(&1).unwrap();
         table.status = [0; ENTRIES as usize];
@@ -456,7 +456,7 @@ impl Rig {
             .collect();
         let before = self.announcements(guest);
         self.statuses = self.counted.revoke(DomId(guest), &ops);
-        // N-8: told once if anything was announced.
+        // N-8: a batch with announcements increments the count once.
         let announced = |status: &S| matches!(status, S::Okay | S::Again);
         let told = u64::from(self.statuses.iter().any(announced));
         let after = before.map(|before| before + told);
@@ -472,7 +472,8 @@ impl Rig {
         assert_eq!(self.statuses, expected, "{guest} revokes {grants:?}");
     }
 
-    /// A user that lets go behind the model's back cannot be compared.
+    /// Returns whether the model covers guest 1: while it has entries in quarantine, background
+    /// releases make a comparison impossible.
     fn new_is_modelled(&self) -> bool {
         self.tables
             .get(&1)
@@ -517,7 +518,7 @@ impl Rig {
         self.grants.lock().fence(DomId(id));
         self.alive[usize::from(id)] = false;
         if id == USER.0 {
-            // Its process is gone.
+            // Its process has ended.
             self.spy.lock().unwrap().fake.mapped.clear();
         }
         self.grants.lock().set_space(DomId(id), None);
@@ -537,11 +538,11 @@ impl Rig {
         }
         self.grants.lock().clear(DomId(id));
         if id != USER.0 {
-            assert!(!self.grants.lock().knows(DomId(id)), "N-14: it is gone");
+            assert!(!self.grants.lock().knows(DomId(id)), "N-14: it is closed");
         }
     }
 
-    /// Everybody dies: nothing is left.
+    /// Kills every domain: nothing is left.
     pub(crate) fn end(mut self) {
         for id in 0..3 {
             self.step(&Op::Kill(id));
@@ -549,7 +550,11 @@ impl Rig {
         let (accounts, leaked) = self.grants.audit(&self.counted, None);
         assert!(accounts.is_empty() && leaked == 0);
         for memory in self.memories {
-            assert_eq!(Arc::strong_count(&memory), 1, "somebody has memory");
+            assert_eq!(
+                Arc::strong_count(&memory),
+                1,
+                "the memory still has a holder"
+            );
         }
     }
 }

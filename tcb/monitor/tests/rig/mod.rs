@@ -1,4 +1,4 @@
-//! Two connected domains, the first of which is served by its call page.
+//! Two connected domains; the first one is served through its call page.
 #![allow(dead_code)] // each test uses its part
 
 use abi::hypercall::{COUNT, DONE, KIND, OP_WORDS, OPS, RESULT, STATUS_WORD};
@@ -24,7 +24,7 @@ pub(crate) struct Rig {
     pub(crate) shared: Arc<Shared>,
     pub(crate) memories: [Arc<Memory>; 2],
     pub(crate) server: Server<SharedFake>,
-    /// Its address space.
+    /// The first domain's address space.
     pub(crate) space: SharedFake,
     pub(crate) counters: Arc<CallCounters>,
     pub(crate) number: u32,
@@ -106,8 +106,8 @@ impl Rig {
         }
     }
 
-    /// Makes these calls, each a kind, a count and the words before it in the page, and then ends
-    /// the first domain. Nothing leaks, and nothing is left of it; the audit at the end.
+    /// Makes these calls, each with a kind, a count and the page's words, and then kills the first
+    /// domain. Asserts that nothing leaks and nothing of it is left; returns the final audit.
     pub(crate) fn survives(
         mut self,
         calls: Vec<(u32, u32, Vec<u64>)>,
@@ -127,7 +127,7 @@ impl Rig {
         accounts
     }
 
-    /// The status of an operation.
+    /// Returns the status of an operation.
     pub(crate) fn status(&self, op: usize) -> GrantStatus {
         GrantStatus::from_wire(self.get(op, STATUS_WORD) as i64 as i16)
     }

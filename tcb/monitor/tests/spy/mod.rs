@@ -1,4 +1,4 @@
-//! An address space whose bytes a test can see.
+//! An address space whose bytes a test can read.
 
 use abi::Slot;
 use monitor::fake::FakeSpace;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 
-/// An address space: a fake that keeps the descriptors, so that bytes can be seen through it.
+/// A fake address space that keeps the descriptors, so that a test can read through them.
 #[derive(Debug, Default)]
 pub(crate) struct Spy {
     pub(crate) fake: FakeSpace,

@@ -1,4 +1,4 @@
-//! Granters with a table each, bound by one user whose address space a test can see.
+//! Granters with a table each, bound by one user whose address space a test can read.
 #![allow(dead_code)] // each test uses its part
 
 use crate::spy::Spy;
@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 pub(crate) const USER: DomId = DomId(0);
-/// Frames that a forced revocation may take from the user.
+/// Frames that forced revocations may take from the user.
 pub(crate) const COLLATERAL: u32 = 8;
 
-/// How large everything is.
+/// The dimensions of a rig.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     /// Domains 1, 2, …
     pub(crate) granters: u16,
-    /// Of each one's table; it has as many frames.
+    /// Entries of each granter's table, and its number of frames.
     pub(crate) entries: u32,
     /// See [`CountedGrants::with_limits`].
     pub(crate) patience: Duration,
@@ -37,7 +37,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// What the tables say of each domain.
+    /// Returns the audit of counted grants, by domain.
     pub(crate) fn audit(&self) -> BTreeMap<DomId, GrantAudit> {
         let mut audits = BTreeMap::new();
         self.counted.audit(&mut audits);
@@ -81,7 +81,7 @@ impl Rig {
         self.handles[usize::from(granter) - 1]
     }
 
-    /// The slot of an entry.
+    /// Returns the slot of an entry.
     pub(crate) fn slot(&self, granter: u16, index: u32) -> Slot {
         let entries = self.sizes.entries;
         Slot(u32::from(granter - 1) * (entries + table_slots(entries)) + index)
@@ -99,7 +99,7 @@ impl Rig {
         self.counted.bind(USER, &op)
     }
 
-    /// Grants frames by entries, for writing.
+    /// Grants frames by entries, writable.
     pub(crate) fn create(
         &self,
         granter: u16,
@@ -115,7 +115,7 @@ impl Rig {
         self.counted.create(DomId(granter), &ops)
     }
 
-    /// Grants every frame by the entry of its number.
+    /// Grants every frame by the entry of the same number.
     pub(crate) fn create_all(&self, granter: u16) -> Vec<GrantRef> {
         let pages: Vec<_> = (0..self.sizes.entries).map(|n| (n, n)).collect();
         let made = self.create(granter, &pages).into_iter();
@@ -146,26 +146,26 @@ impl Rig {
         self.counted.end_table(caller, handle)
     }
 
-    /// The user's address space.
+    /// Returns the user's address space.
     pub(crate) fn space(&self) -> MutexGuard<'_, Spy> {
         self.spy.lock().unwrap()
     }
 
-    /// Why the user was ended, if it was.
+    /// Why the user was killed, if it was.
     pub(crate) fn destroyed(&self) -> Option<String> {
         self.space().fake.destroyed.clone()
     }
 
-    /// The user writes its count of uses of an entry.
+    /// Writes the user's count of uses of an entry.
     pub(crate) fn set_uses(&self, space: &Spy, granter: u16, index: u32, uses: u32) {
         let at = translation_bytes(self.sizes.entries) as u64 + u64::from(index) * 4;
-        // Nothing to write to once it has given the table up.
+        // After the user has ended its half, there is no table to write to.
         if let Some(file) = space.files.get(&self.handle(granter).memory()) {
             file.write_all_at(&uses.to_le_bytes(), at).unwrap();
         }
     }
 
-    /// What is in the books and has no counterpart.
+    /// Returns the number of entries in the books without a counterpart.
     pub(crate) fn leaked(&self) -> u64 {
         self.grants.audit(&self.counted, None).1
     }

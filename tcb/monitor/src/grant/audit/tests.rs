@@ -1,4 +1,4 @@
-//! Books that are spoilt by hand: the audit must say of each that it is wrong, and by how much.
+//! Corrupts the books: the audit must report each error, and its size.
 
 use super::*;
 use crate::memory::Memory;
@@ -28,22 +28,22 @@ fn books_in_order_have_no_leak() {
     assert_eq!(leaks(&Grants::default()), 0);
 }
 
-/// An account goes with the last who needs it, and not before.
+/// An account is closed with its last holder, and not earlier.
 #[test]
-fn an_account_that_nobody_needs_is_a_leak() {
+fn an_account_without_holders_is_a_leak() {
     let grants = books();
     grants.lock().hold_memory(IDLE);
     grants.lock().clear(IDLE);
-    assert_eq!(leaks(&grants), 0, "its memory is held");
-    // As no code of ours does.
+    assert_eq!(leaks(&grants), 0, "its memory is still held");
+    // No production code does this.
     grants.lock().spoil(IDLE, |account| account.holders = 0);
     assert_eq!(leaks(&grants), 1);
 }
 
 #[test]
-fn slots_of_a_table_that_there_is_not_are_leaks() {
+fn slots_of_a_missing_table_are_leaks() {
     let grants = books();
-    // Two tables side by side, one of them again further on.
+    // Two tables side by side, one of which has another slot further on.
     for (slot, handle) in [(3, 1), (4, 1), (5, 2), (7, 1)] {
         let mut accounts = grants.lock();
         let window = accounts.window(USER).unwrap();

@@ -16,26 +16,26 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-/// Between two looks at a quarantine that is full.
+/// The interval at which a full quarantine is checked for room.
 const LOOK: Duration = Duration::from_millis(1);
-/// An entry that is to lose its grant.
+/// An entry that is about to lose its grant.
 #[derive(Clone, Copy)]
 struct Leaving {
-    /// Which operation of the batch asked for it, if one did.
+    /// The operation of the batch that asked for it, if any.
     op: Option<usize>,
     index: u32,
     granted: Granted,
-    /// It is in use all the same.
+    /// Whether the grant is revoked although it is in use.
     forced: bool,
 }
 
 impl CountedGrants {
-    /// Grants pages; one status and, if it is `Okay`, the reference per operation.
+    /// Grants pages. Returns one status per operation and, where it is `Okay`, the reference.
     ///
-    /// Statuses: `BadHandle`: no such table of the caller's, or one end has done with it. `BadRef`:
-    /// no such entry, or it grants something. `Again`: the entry is in quarantine.
+    /// Statuses: `BadHandle`: the caller has no such table, or one end has ended it. `BadRef`: no
+    /// such entry, or it grants something already. `Again`: the entry is in quarantine.
     /// `AddressTooBig`: no such frame. `NoSpace`: the table would take more mappings than its share
-    /// of what the user may have, or the user's address space refuses.
+    /// of the user's limit, or the user's address space rejects the mapping.
     pub fn create(&self, granter: DomId, ops: &[Create]) -> Vec<(GrantStatus, GrantRef)> {
         let mut answers = vec![(GrantStatus::BadHandle, GrantRef(0)); ops.len()];
         for (table, from, run) in self.runs(granter, ops, |op| op.table) {
@@ -44,8 +44,8 @@ impl CountedGrants {
         answers
     }
 
-    /// The operations of a batch that are for one table of the granter's, one after the other: the
-    /// table, the place of the first, and all.
+    /// Splits a batch into runs of operations for one table of the granter's. Yields the table, the
+    /// index of the run's first operation, and the run.
     fn runs<'a, T>(
         &self,
         granter: DomId,
@@ -91,7 +91,7 @@ impl CountedGrants {
                 };
             }
         }
-        // The pages are there before the entries say so (N-5).
+        // Map the pages before the entries become valid (N-5).
         let mapped = maps.is_empty()
             || self
                 .grants
@@ -115,13 +115,13 @@ impl CountedGrants {
         }
     }
 
-    /// Revokes grants; one status per operation.
+    /// Revokes grants. Returns one status per operation.
     ///
-    /// Statuses: `BadHandle`: no such table of the caller's. `BadRef`: nothing is granted by this
-    /// reference (any more). `Again`: it is in use.
+    /// Statuses: `BadHandle`: the caller has no such table. `BadRef`: this reference grants
+    /// nothing, or no longer. `Again`: the grant is in use.
     ///
-    /// A table that takes more mappings without these grants than its share is ended: everything
-    /// in it is revoked by force.
+    /// If the resulting holes would exceed the table's share of mappings, the table is ended: all
+    /// its grants are revoked by force.
     pub fn revoke(&self, granter: DomId, ops: &[Revoke]) -> Vec<GrantStatus> {
         let mut statuses = vec![GrantStatus::BadHandle; ops.len()];
         for (table, from, run) in self.runs(granter, ops, |op| op.table) {
@@ -136,7 +136,8 @@ impl CountedGrants {
         statuses
     }
 
-    /// How often these revocations interrupt their users: those of living ones alone.
+    /// Returns the number of times that these revocations interrupt their users; dead users do not
+    /// count.
     #[must_use]
     pub fn cost_of_revocations(&self, granter: DomId, ops: &[Revoke]) -> u32 {
         let runs = self.runs(granter, ops, |op| op.table);
@@ -144,14 +145,14 @@ impl CountedGrants {
         mapped.map(|(_, _, run)| run.len() as u32).sum()
     }
 
-    /// Revokes whatever a table grants, by force.
+    /// Revokes by force everything that a table grants.
     pub(super) fn revoke_all(&self, table: &Arc<Table>) {
         let all = everything_but(table, &[]);
         let mut statuses = vec![GrantStatus::GeneralError; all.len()];
         self.revoke_in(table, &all, &mut statuses);
     }
 
-    /// `op` is held.
+    /// Revokes a run of one table's grants. The caller holds the table's `op`.
     fn revoke_in(
         &self,
         table: &Arc<Table>,
@@ -165,17 +166,17 @@ impl CountedGrants {
         let indices: Vec<_> = leaving.iter().map(|leaving| leaving.index).collect();
         let ends = table.state().entries.pieces_without(&indices) > table.pieces_max;
         if ends {
-            // Holes are mappings, too. A revocation cannot be refused, so all of it goes.
+            // Holes take mappings, too. A revocation must succeed, so everything is revoked.
             let rest = everything_but(table, &indices);
             let rest = announce(table, &rest, &mut vec![GrantStatus::Again; rest.len()]);
             leaving.extend(rest.into_iter().map(|rest| Leaving { op: None, ..rest }));
         }
         let forced = leaving.iter().filter(|leaving| leaving.forced);
         let forced: Vec<_> = forced.map(|leaving| leaving.index).collect();
-        // The pages go first: what follows may wait for the user.
+        // Unmap the pages first: the steps below may wait for the user.
         let alive = self.take_away(table, &leaving) && self.charge(table, &forced);
-        // What the user could have pinned stays with it, and what a device has pinned with the
-        // device: the granter gets another frame.
+        // If the user could have pinned a page, or a device has pinned it, they keep the page, and
+        // the granter gets another frame.
         let stays = |leaving: &&Leaving| {
             let pinned = self.pins.release(table.granter, leaving.granted.frame);
             pinned || alive && leaving.forced
@@ -185,8 +186,8 @@ impl CountedGrants {
             self.exchange_frame(table, leaving.granted.frame) && alive
         });
         if !alive {
-            // Nothing can be reached any more, and nothing is pinned: it is dead.
-            self.user_is_gone(table);
+            // The user is dead: it reaches and pins no page.
+            self.end_user(table);
         }
         let mut state = table.state();
         for leaving in &leaving {
@@ -206,7 +207,7 @@ impl CountedGrants {
         }
     }
 
-    /// Takes pages out of the user's window; whether the user lives.
+    /// Unmaps pages from the user's window. Returns whether the user lives.
     fn take_away(&self, table: &Table, leaving: &[Leaving]) -> bool {
         let Some(bound) = table.state().bound else {
             return true;
@@ -222,8 +223,8 @@ impl CountedGrants {
             .is_ok()
     }
 
-    /// Gives the granter another frame in place of one that the user or a device may have pinned;
-    /// whether the user lives.
+    /// Gives the granter another frame in place of one that the user or a device may have pinned.
+    /// Returns whether the user lives.
     pub(super) fn exchange_frame(&self, table: &Table, frame: u32) -> bool {
         let exchanged = table.memory.exchange(frame);
         if let Err(error) = &exchanged {
@@ -233,9 +234,9 @@ impl CountedGrants {
         exchanged.is_ok()
     }
 
-    /// Puts entries into their user's quarantine, at the cost of one frame of its collateral each;
-    /// whether the user lives. Waits for room while there is patience: the user has lost the
-    /// pages, and has nothing to gain by keeping the counts.
+    /// Puts entries into their user's quarantine, at the cost of one frame of its collateral each.
+    /// Returns whether the user lives. Waits for room for as long as the user's patience lasts. The
+    /// user has already lost the pages, and gains nothing by keeping the counts.
     pub(super) fn charge(&self, table: &Table, mut entering: &[u32]) -> bool {
         let mut since_ns = time::monotonic_ns();
         while !entering.is_empty() {
@@ -259,7 +260,7 @@ impl CountedGrants {
             };
             if !patient {
                 self.grants
-                    .destroy(table.user, "it does not let go of grants that were revoked");
+                    .destroy(table.user, "it keeps revoked grants in use");
                 return false;
             }
             if !entering.is_empty() {
@@ -269,15 +270,15 @@ impl CountedGrants {
         true
     }
 
-    /// Whether an entry is in no quarantine, or can leave it.
+    /// Returns whether an entry is not in quarantine, or can leave it now.
     pub(super) fn leaves_quarantine(&self, table: &Table, index: u32) -> bool {
         let mut registry = self.registry();
         let quarantine = registry.quarantines.get_mut(&table.user);
-        quarantine.is_none_or(|quarantine| quarantine.lets_go(table, index))
+        quarantine.is_none_or(|quarantine| quarantine.try_leave(table, index))
     }
 }
 
-/// Everything that a table grants but these, to be revoked by force.
+/// Returns a forced revocation for every grant of a table, except for the entries in `but`.
 fn everything_but(table: &Table, but: &[u32]) -> Vec<(GrantRef, Revocation)> {
     let but: BTreeSet<_> = but.iter().collect();
     let state = table.state();
@@ -288,7 +289,7 @@ fn everything_but(table: &Table, but: &[u32]) -> Vec<(GrantRef, Revocation)> {
         .collect()
 }
 
-/// Lets no new use of the grants begin, and finds out which of them can go.
+/// Stops new uses of the grants, and returns the entries whose grants can be revoked.
 fn announce(
     table: &Table,
     wanted: &[(GrantRef, Revocation)],
@@ -324,7 +325,7 @@ fn announce(
             continue;
         };
         if words.translation.load(Ordering::Relaxed) == Translation::INVALID.0 {
-            // Named twice in one batch.
+            // The batch names the entry twice.
             *status = GrantStatus::BadRef;
             continue;
         }
@@ -349,8 +350,8 @@ fn announce(
             forced: !idle,
         });
     }
-    // Not before all have been looked at: one of these may be named again, to be drained or
-    // forced, and a use that began in between would not be seen.
+    // Only after all were checked: the batch may name one of these again, to drain or force it, and
+    // a use that began in between would be missed.
     for index in refused {
         if let Some(entry) = state.entries.get(index)
             && let Some(words) = table.words(index)

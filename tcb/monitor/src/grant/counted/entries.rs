@@ -1,41 +1,41 @@
-//! What the entries of a table grant, and how many mappings of the user's that takes.
+//! The entries of a table: their grants, and the number of the user's mappings that these take.
 //!
-//! Entries side by side are one mapping, a *piece*, if none of them grants anything, or if they
-//! grant frames side by side and alike. A process may have so many mappings and no more, so each
-//! table has its share of what the user's address space takes, and never more pieces.
+//! Adjacent entries are one mapping, a *piece*, if none of them grants anything, or if they grant
+//! adjacent frames with the same access. The kernel limits a process's mappings, so each table has
+//! a share of the user's limit, and never has more pieces than that.
 
 use abi::counted::{GENERATION_MAX, Translation};
 
-/// Mappings of a user's that are its own: program, stacks, memory, devices; and what there may be
-/// more in the midst of a batch (two for each of its operations).
+/// Mappings of the user itself (program, stacks, memory, devices), and additional ones in the
+/// middle of a batch (two for each of its operations).
 const OWN_MAPPINGS: u32 = 2048;
 
-/// The pieces that a table may have which takes `slots` of a window of `window_slots`, two of the
-/// pieces being its sub-tables, if a process may have `mappings`.
+/// Returns the pieces that a table of `slots` slots may have, in a window of `window_slots` slots,
+/// if a process may have `mappings` mappings. Two of the pieces are the table's sub-tables.
 pub(super) fn pieces_max(slots: u32, window_slots: u32, mappings: u32) -> u32 {
     let all = u64::from(mappings.saturating_sub(OWN_MAPPINGS));
     let share = all * u64::from(slots) / u64::from(window_slots.max(1));
     u32::try_from(share).unwrap_or(u32::MAX).saturating_sub(2)
 }
 
-/// What an entry grants.
+/// The grant of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
     pub(super) frame: u32,
     pub(super) readonly: bool,
 }
 
-/// One entry: the generation of its last grant, and the grant if it is one now.
+/// One entry: the generation of its last grant, and its current grant, if any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub(super) generation: u32,
     pub(super) granted: Option<Granted>,
-    /// No new use of it begins, until it is revoked.
+    /// Whether new uses are prevented until the grant is revoked.
     pub(super) draining: bool,
 }
 
 impl Entry {
-    /// What the translation sub-table says of it while it is valid.
+    /// Returns the translation word of the entry while it is valid.
     pub(super) fn translation(&self) -> Translation {
         self.granted.map_or(Translation::INVALID, |granted| {
             Translation::valid(granted.frame, self.generation, granted.readonly)
@@ -53,7 +53,7 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Entries {
     list: Vec<Entry>,
-    /// Places at which one piece ends and another begins.
+    /// The number of places where one piece ends and another begins.
     seams: u32,
 }
 
@@ -69,30 +69,30 @@ impl Entries {
         self.list.get(index as usize)
     }
 
-    /// Those that grant something, by index.
+    /// Returns the entries that grant something, by index.
     pub(super) fn granted(&self) -> impl Iterator<Item = (u32, &Entry, Granted)> {
         let all = (0..).zip(&self.list);
         all.filter_map(|(index, entry)| Some((index, entry, entry.granted?)))
     }
 
-    /// How many mappings they take.
+    /// Returns the number of mappings that they take.
     pub(super) fn pieces(&self) -> u32 {
         self.seams + 1
     }
 
-    /// How many it would be if these granted nothing.
+    /// Returns the number of pieces if these entries granted nothing.
     pub(super) fn pieces_without(&mut self, indices: &[u32]) -> u32 {
         let before: Vec<_> = indices.iter().map(|&index| self.set(index, None)).collect();
         let pieces = self.pieces();
-        // Backwards: an index that is there twice has what it had at first.
+        // In reverse: an index that occurs twice gets its original grant back.
         for (&index, granted) in indices.iter().zip(before).rev() {
             self.set(index, granted);
         }
         pieces
     }
 
-    /// Begins a new generation of an entry that grants nothing, unless that makes more than
-    /// `pieces_max` pieces; whether it did.
+    /// Grants by an entry that grants nothing, under a new generation, unless that makes more than
+    /// `pieces_max` pieces. Returns whether it did.
     pub(super) fn grant(&mut self, index: u32, granted: Granted, pieces_max: u32) -> bool {
         self.set(index, Some(granted));
         let fits = self.pieces() <= pieces_max;
@@ -104,7 +104,7 @@ impl Entries {
         fits
     }
 
-    /// An entry grants nothing any more; what it granted.
+    /// Removes and returns an entry's grant.
     pub(super) fn revoke(&mut self, index: u32) -> Option<Granted> {
         if let Some(entry) = self.list.get_mut(index as usize) {
             entry.draining = false;
@@ -112,14 +112,14 @@ impl Entries {
         self.set(index, None)
     }
 
-    /// No new use of an entry begins.
+    /// Stops new uses of an entry.
     pub(super) fn drain(&mut self, index: u32) {
         if let Some(entry) = self.list.get_mut(index as usize) {
             entry.draining = true;
         }
     }
 
-    /// None grants anything any more; what they granted.
+    /// Removes and returns all grants.
     pub(super) fn revoke_all(&mut self) -> Vec<Granted> {
         self.seams = 0;
         let all = self.list.iter_mut();
@@ -134,7 +134,7 @@ impl Entries {
         before
     }
 
-    /// Seams before and behind an entry.
+    /// Seams before and after an entry.
     fn seams_at(&self, index: u32) -> u32 {
         let from = (index as usize).saturating_sub(1);
         let around = self.list.get(from..).unwrap_or_default();
@@ -147,7 +147,7 @@ impl Entries {
     }
 }
 
-/// Whether two entries side by side are one mapping.
+/// Returns whether two adjacent entries are one mapping.
 fn continues(left: Option<Granted>, right: Option<Granted>) -> bool {
     match (left, right) {
         (None, None) => true,
@@ -170,7 +170,7 @@ mod tests {
         Granted { frame, readonly }
     }
 
-    /// By the drawing, from one end to the other.
+    /// Counts pieces by a scan of all entries.
     fn counted(entries: &Entries) -> u32 {
         let all: Vec<_> = entries.list.iter().map(|entry| entry.granted).collect();
         let seams = all.windows(2).filter(|w| !continues(w[0], w[1]));
@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_are_counted_as_they_come_and_go(
+        fn pieces_are_counted_on_every_change(
             ops in prop::collection::vec((0..8u32, prop::option::of(0..12u32)), 0..40),
         ) {
             let mut entries = Entries::new(8);
@@ -205,20 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn frames_side_by_side_and_alike_are_one_piece() {
+    fn adjacent_frames_of_equal_access_are_one_piece() {
         let mut entries = Entries::new(8);
         for index in 0..6 {
             assert!(entries.grant(index, frame(index + 1), MAX));
         }
-        assert_eq!(entries.pieces(), 2, "six pages and nothing");
+        assert_eq!(entries.pieces(), 2, "six pages and a hole");
         assert_eq!(entries.pieces_without(&[1, 3]), 6);
         assert!(entries.grant(6, frame(7), MAX), "read-only");
         assert_eq!(entries.pieces(), 3);
     }
 
     #[test]
-    fn every_window_gets_its_share_and_all_shares_fit() {
-        // Where there are enough mappings, every entry may be a piece.
+    fn shares_of_all_tables_fit_the_mapping_limit() {
+        // With enough mappings, every entry may be a piece.
         assert!(pieces_max(1027, 16 * 1027, 65_530) >= 1024);
         assert!(pieces_max(63_482, 63_482, 65_530) >= 63_480);
         // 64 guests of 1024 entries: a little less.

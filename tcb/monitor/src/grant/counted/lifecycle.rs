@@ -1,5 +1,5 @@
-//! A table's life: its granter makes it, its user binds it, each ends its own half, and whatever
-//! is left of a dead end is cleared away.
+//! A table's life: its granter creates it, its user binds it, each ends its own half, and the
+//! monitor ends the half of an end that dies.
 
 use super::entries::{Granted, pieces_max};
 use super::registry::CountedGrants;
@@ -12,14 +12,14 @@ use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Tables for one connection that may exist at a time: the one before may have its user still.
+/// Tables per connection: the previous table may still have its user.
 const TABLES_PER_CONNECTION: usize = 2;
 
 impl CountedGrants {
-    /// The granter's half of a table for connection `conn` of its own, whose other end is `user`.
+    /// Creates the granter's half of a table for its connection `conn`, whose other end is `user`.
     ///
     /// # Errors
-    /// `BadDomain`: an end is dead. `NoSpace`: more entries than the granter's own table has, or
+    /// `BadDomain`: an end is dead. `NoSpace`: more entries than the granter's grant table has, or
     /// too many tables for this connection.
     pub fn create_table(
         &self,
@@ -53,11 +53,11 @@ impl CountedGrants {
         Ok(handle)
     }
 
-    /// The user's half: the table's pages and its sub-tables enter the user's window.
+    /// Binds the user's half: maps the table's pages and its sub-tables into the user's window.
     ///
     /// # Errors
-    /// `BadHandle`: no such table for this domain, or it has been bound. `BadSlot`: a slot is not
-    /// there or not free. `NoSpace`: the address space refuses.
+    /// `BadHandle`: the domain has no such table, or it is bound already. `BadSlot`: a slot does
+    /// not exist or is not free. `NoSpace`: the address space rejects the mapping.
     pub fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         let table = self
             .table(op.table)
@@ -97,11 +97,11 @@ impl CountedGrants {
         Ok(())
     }
 
-    /// One end has no use for a table any more: the granter revokes all its grants by force, the
-    /// user gives up its pages.
+    /// Ends the caller's half of a table: for the granter, revokes all its grants by force; for the
+    /// user, unmaps its pages.
     ///
     /// # Errors
-    /// `BadHandle`: no such table of this domain.
+    /// `BadHandle`: the domain has no such table.
     pub fn end_table(&self, caller: DomId, handle: Handle) -> Result<(), GrantStatus> {
         let table = self.table(handle).ok_or(GrantStatus::BadHandle)?;
         let _op = table.op();
@@ -115,20 +115,21 @@ impl CountedGrants {
         Ok(())
     }
 
-    /// How often the end of a table interrupts its user, if its granter ends it and the user lives.
+    /// Returns the number of times that the end of a table interrupts its user, if the granter ends
+    /// it and the user lives.
     #[must_use]
     pub fn cost_of_end(&self, granter: DomId, handle: Handle) -> u32 {
         let table = self.table(handle);
         let table = table.filter(|t| t.granter == granter && self.is_mapped(t));
         table.map_or(0, |table| {
             let state = table.state();
-            // A table that grants nothing is one piece, too.
+            // An empty table counts as one piece, but its end interrupts no processor.
             let some = state.entries.granted().next().is_some();
             if some { state.entries.pieces() } else { 0 }
         })
     }
 
-    /// A domain is dead and its process is gone: its part in every table ends.
+    /// Ends a dead domain's part in every table. Its process must have ended.
     pub fn tear_down(&self, id: DomId) {
         let tables: Vec<_> = {
             let mut registry = self.registry();
@@ -141,21 +142,21 @@ impl CountedGrants {
             if table.granter == id && !table.state().granter_done {
                 self.granter_ends(&table);
             } else if table.user == id {
-                self.user_is_gone(&table);
+                self.end_user(&table);
             }
         }
     }
 
-    /// Nothing is granted by it any more; `op` is held.
+    /// Ends the granter's half. The caller holds `op`.
     fn granter_ends(&self, table: &Arc<Table>) {
         self.revoke_all(table);
         self.granter_is_done(table);
     }
 
-    /// Everything that it granted has been revoked, and it grants nothing more; `op` is held.
+    /// Marks the granter's half as ended, after all its grants were revoked. The caller holds `op`.
     pub(super) fn granter_is_done(&self, table: &Arc<Table>) {
         if table.state().bound.is_some() {
-            // Its memory goes with the last page, even if the user keeps the table.
+            // Unmap its memory with the last page, even if the user keeps the table.
             let frames = table.frames_memory();
             let closed = self.grants.change(table.user, |space| {
                 space.remove_memory(frames).map_err(SpaceError::fatal)
@@ -163,7 +164,7 @@ impl CountedGrants {
             if closed.is_ok() {
                 self.grants.lock().release_memory(table.granter);
             } else {
-                self.user_is_gone(table);
+                self.end_user(table);
             }
         }
         let over = {
@@ -176,10 +177,10 @@ impl CountedGrants {
         }
     }
 
-    /// The user gives up its pages; `op` is held.
+    /// Ends the user's half. The caller holds `op`.
     fn user_ends(&self, table: &Arc<Table>) {
         let Some(bound) = table.state().bound else {
-            self.user_is_gone(table);
+            self.end_user(table);
             return;
         };
         let mut slots: Vec<Slot> = table.own_pages(bound).map(|page| page.slot).collect();
@@ -187,7 +188,7 @@ impl CountedGrants {
             slots.push(Slot(bound.first + index));
             table.show(index, Translation::INVALID);
         }
-        // A user whose pages cannot be taken away is dead afterwards.
+        // If the pages cannot be unmapped, the user is dead afterwards.
         let granter_done = table.state().granter_done;
         let give_up = |space: &mut dyn AddressSpace| {
             space.unmap(&slots)?;
@@ -199,19 +200,19 @@ impl CountedGrants {
         let _ = self.grants.change(table.user, |space| {
             give_up(space).map_err(SpaceError::fatal)
         });
-        self.user_is_gone(table);
+        self.end_user(table);
     }
 
-    /// Nothing of the table is in the user's address space any more, or there is none; `op` is
-    /// held.
-    pub(super) fn user_is_gone(&self, table: &Arc<Table>) {
+    /// Marks the user's half as ended. The table is no longer in the user's address space, or that
+    /// address space no longer exists. The caller holds `op`.
+    pub(super) fn end_user(&self, table: &Arc<Table>) {
         let (left, bound, over) = {
             let mut state = table.state();
             let left = state.entries.revoke_all();
             state.user_done = true;
             (left, state.bound.take(), state.granter_done)
         };
-        // A device may have outlived the use that it was for.
+        // A device may have outlived the use for which it was attached.
         for Granted { frame, .. } in left {
             if self.pins.release(table.granter, frame) {
                 self.exchange_frame(table, frame);
@@ -224,7 +225,7 @@ impl CountedGrants {
             }
         }
         if let Some(bound) = bound {
-            // A granter that has done with it has its memory back already.
+            // A granter that has ended its half already has its memory back.
             self.unreserve(table, bound, !over);
         }
         if over {
@@ -232,13 +233,12 @@ impl CountedGrants {
         }
     }
 
-    /// Whether a table's pages are in a process that is not known to be dead.
+    /// Returns whether a table's pages are in a process that is not known to be dead.
     pub(super) fn is_mapped(&self, table: &Table) -> bool {
         self.grants.lock().alive(table.user).is_some() && table.state().bound.is_some()
     }
 
-    /// Takes the slots that a table needs out of the user's window, and a hold of the granter's
-    /// memory.
+    /// Reserves the slots that a table needs in the user's window, and holds the granter's memory.
     fn reserve(&self, table: &Table, bound: Bound) -> Result<(), GrantStatus> {
         let mut accounts = self.grants.lock();
         let ranges = ranges(table, bound).ok_or(GrantStatus::BadSlot)?;
@@ -263,7 +263,7 @@ impl CountedGrants {
     }
 }
 
-/// The slots of a table's pages and of its sub-tables.
+/// Returns the slots of a table's pages and of its sub-tables.
 fn ranges(table: &Table, bound: Bound) -> Option<[std::ops::Range<u32>; 2]> {
     let range = |from: u32, slots: u32| Some(from..from.checked_add(slots)?);
     Some([

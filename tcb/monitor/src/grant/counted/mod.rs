@@ -1,26 +1,25 @@
-//! Counted grants (the new grant mechanism of Ram's thesis): tables that lie with the user of the
-//! grants (`abi::counted`) and count its uses, so that a use takes no hypercall.
+//! Counted grants (the new grant mechanism of Ram's thesis): tables in the user's address space
+//! (`abi::counted`) that count the uses of grants, so that a use takes no hypercall.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `registry` | all tables, and each user's quarantine |
-//! | `table` | one table: its sub-tables, and what the monitor knows of each entry |
-//! | `entries` | what they grant, and how many mappings that takes |
-//! | `lifecycle` | a table is made, bound, ended and cleared away |
-//! | `change` | grants are made and revoked, in batches |
-//! | `quarantine` | what revocations by force cost their user, and how long they wait for it |
+//! | `table` | one table: its sub-tables, and the monitor's state of each entry |
+//! | `entries` | the grants of the entries, and how many mappings they take |
+//! | `lifecycle` | creation, binding, end and teardown of a table |
+//! | `change` | creation and revocation of grants, in batches |
+//! | `quarantine` | the collateral and the waiting time of forced revocations |
 //!
 //! The granter's worker changes the user's address space, through the user's agent.
 //!
-//! Locks, in the order in which one thread may take them: a table's `op`; then, each for
-//! bookkeeping alone, its `state`; the registry; the pins. The accounts ([`crate::grant::Grants`])
-//! and an address space are taken under `op` only.
+//! Lock order within a thread: a table's `op`; then, each for bookkeeping only, its `state`; the
+//! registry; the pins. The accounts ([`crate::grant::Grants`]) and an address space are locked
+//! under `op` only.
 //!
-//! A revocation that is forced upon a grant in use puts the entry into *quarantine*: it is not
-//! granted again before its count is 0. The quarantine of a user is its *collateral*, and bounded:
-//! each entry in it stands for one frame that the granter's was exchanged for. A user whose
-//! collateral is used up is killed: it is given time to end its uses, and does not. By then the
-//! pages are out of its reach.
+//! Forcing the revocation of a grant in use puts the entry into *quarantine*: it cannot be granted
+//! again until its count is 0. A user's quarantine is bounded by its *collateral*: each entry in it
+//! represents one frame that was exchanged for the granter. A user that exhausts its collateral and
+//! does not end its uses within its patience is killed; by then it has lost access to the pages.
 
 mod change;
 mod entries;

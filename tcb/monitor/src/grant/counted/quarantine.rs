@@ -1,9 +1,9 @@
-//! Quarantine: entries that were revoked by force while their user used them, what they cost it,
-//! and how long a revocation waits for it.
+//! Quarantine: entries that were revoked by force while in use, the collateral that they cost the
+//! user, and how long revocations wait for it.
 //!
-//! A user that ends the use of one entry now and then could hold up revocation after revocation,
-//! if each had a patience of its own. So each user has one patience for all revocations that wait
-//! for it: it is spent while any waits, and comes back slowly.
+//! If each revocation waited separately, a user could delay one after the other by ending a use now
+//! and then. So each user has one *patience* for all revocations that wait for it: it is spent
+//! while any of them waits, and refills slowly.
 
 use super::table::Table;
 use abi::Handle;
@@ -11,16 +11,16 @@ use shmem::uses;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Patience comes back at this fraction of the time that passes: the share of its granters' time
-/// that a user can waste in the long run.
-const COMES_BACK: u64 = 100;
+/// Patience refills at 1/`REFILL_DIVISOR` of the elapsed time: the share of its granters' time that
+/// a user can waste in the long run.
+const REFILL_DIVISOR: u64 = 100;
 
-/// The time that revocations may wait for one user.
+/// The time for which revocations may wait for one user.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     full_ns: u64,
     left_ns: u64,
-    /// Counted so far.
+    /// Time up to which it has been accounted.
     until_ns: u64,
 }
 
@@ -34,12 +34,12 @@ impl Patience {
         }
     }
 
-    /// Counts a wait from `since_ns` to `now_ns`; time in which several wait counts once. Returns
-    /// whether waiting may go on.
+    /// Accounts a wait from `since_ns` to `now_ns`; overlapping waits count once. Returns whether
+    /// waiting may continue.
     pub(super) fn waits(&mut self, since_ns: u64, now_ns: u64) -> bool {
         let passed_ns = now_ns.saturating_sub(self.until_ns);
         let waited_ns = now_ns.saturating_sub(since_ns.max(self.until_ns));
-        let back_ns = (passed_ns - waited_ns) / COMES_BACK;
+        let back_ns = (passed_ns - waited_ns) / REFILL_DIVISOR;
         let left_ns = self.left_ns.saturating_add(back_ns).min(self.full_ns);
         self.left_ns = left_ns.saturating_sub(waited_ns);
         self.until_ns = self.until_ns.max(now_ns);
@@ -50,7 +50,7 @@ impl Patience {
 /// Entries that were revoked by force while one user used them.
 #[derive(Debug)]
 pub(super) struct Quarantine {
-    /// How many there may be.
+    /// The largest number of entries.
     collateral: u32,
     entries: BTreeSet<(Handle, u32)>,
     pub(super) patience: Patience,
@@ -65,12 +65,12 @@ impl Quarantine {
         }
     }
 
-    /// Collateral that is used.
+    /// Returns the collateral in use.
     pub(super) fn used(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// Takes in as many entries of a table as there is room for; the others.
+    /// Admits as many of a table's entries as fit, and returns the others.
     pub(super) fn admit<'a>(
         &mut self,
         table: Handle,
@@ -87,13 +87,13 @@ impl Quarantine {
         rest
     }
 
-    /// Whether an entry is not in it, or can leave it.
-    pub(super) fn lets_go(&mut self, table: &Table, index: u32) -> bool {
+    /// Returns whether an entry is not in quarantine, or can leave it now.
+    pub(super) fn try_leave(&mut self, table: &Table, index: u32) -> bool {
         let key = (table.handle, index);
         !self.entries.contains(&key) || is_idle(table, index) && self.entries.remove(&key)
     }
 
-    /// A table is of no use to the user any more.
+    /// Removes a table whose user's half has ended.
     pub(super) fn forget(&mut self, table: Handle) {
         self.entries.retain(|(handle, _)| *handle != table);
     }
@@ -116,17 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_again_and_again_waits_no_longer_in_sum() {
+    fn repeated_waits_are_bounded_in_sum() {
         let mut patience = patience();
         assert!(patience.waits(0, 60 * MS));
-        // Between the two waits some of it comes back: a hundredth.
+        // A hundredth of the time between the two waits is refilled.
         assert!(patience.waits(160 * MS, 200 * MS));
         assert_eq!(patience.left_ns, MS);
         assert!(!patience.waits(200 * MS, 201 * MS));
     }
 
     #[test]
-    fn time_in_which_several_wait_counts_once() {
+    fn overlapping_waits_count_once() {
         let mut patience = patience();
         for now in 1..100 {
             for _ in 0..64 {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_comes_back_and_never_grows_beyond_what_it_was() {
+    fn patience_refills_up_to_its_initial_value() {
         let mut patience = patience();
         assert!(!patience.waits(0, 500 * MS));
         assert!(patience.waits(5_500 * MS, 5_501 * MS));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_costs_nothing() {
+    fn a_clock_that_goes_back_is_ignored() {
         let mut patience = patience();
         assert!(patience.waits(0, 50 * MS));
         assert!(patience.waits(40 * MS, 45 * MS));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn without_patience_nobody_waits() {
+    fn zero_patience_waits_not_at_all() {
         let mut patience = Patience::new(Duration::ZERO, 0);
         assert!(!patience.waits(0, 0));
     }

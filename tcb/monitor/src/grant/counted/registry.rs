@@ -13,21 +13,21 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long all revocations together wait for one user to end uses, before a full quarantine costs
-/// its life.
+/// How long all revocations together wait for one user to end uses before a full quarantine gets it
+/// killed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     pub(super) tables: BTreeMap<Handle, Arc<Table>>,
-    /// Of every domain that may use grants.
+    /// By domain that may use grants.
     pub(super) quarantines: BTreeMap<DomId, Quarantine>,
 }
 
-/// What has been done with counted grants.
+/// Operations on counted grants so far.
 #[derive(Debug, Default)]
 pub struct CountedCounters {
-    /// Grants made.
+    /// Grants created.
     pub created: AtomicU64,
     /// Grants revoked, forced ones included.
     pub revoked: AtomicU64,
@@ -41,23 +41,24 @@ pub struct CountedGrants {
     registry: Mutex<Registry>,
     pub(super) grants: Arc<Grants>,
     patience: Duration,
-    /// Mappings that a process may have.
+    /// The number of mappings that a process may have.
     pub(super) mappings: u32,
-    /// What devices have pinned.
+    /// Frames that devices have pinned.
     pub pins: Pins,
-    /// What has been done, by all domains.
+    /// Operations so far, of all domains.
     pub counters: CountedCounters,
 }
 
 impl CountedGrants {
-    /// No tables.
+    /// Returns an empty registry with the system's limits.
     #[must_use]
     pub fn new(grants: Arc<Grants>) -> Self {
         Self::with_limits(grants, PATIENCE, mappings_max())
     }
 
-    /// No tables. `patience`: how long a user whose collateral is used up gets to end uses, however
-    /// many revocations that holds up. `mappings`: how many a process may have.
+    /// Returns an empty registry. `patience` is how long a user whose collateral is exhausted has
+    /// to end uses, however many revocations wait for it; `mappings` is how many mappings a process
+    /// may have.
     #[must_use]
     pub fn with_limits(grants: Arc<Grants>, patience: Duration, mappings: u32) -> Self {
         Self {
@@ -74,7 +75,7 @@ impl CountedGrants {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A domain has started; `collateral` frames may be taken from it.
+    /// Adds a domain that has started, with a collateral of `collateral` frames.
     pub fn insert(&self, id: DomId, collateral: u32) {
         let quarantine = Quarantine::new(collateral, self.patience, time::monotonic_ns());
         self.registry().quarantines.insert(id, quarantine);
@@ -88,13 +89,13 @@ impl CountedGrants {
         self.registry().tables.get(&handle).cloned()
     }
 
-    /// Whether there is such a table.
+    /// Returns whether this table exists.
     #[must_use]
     pub fn knows(&self, handle: Handle) -> bool {
         self.registry().tables.contains_key(&handle)
     }
 
-    /// Whether a table, a quarantine or a pin names a domain.
+    /// Returns whether a table, a quarantine or a pin names a domain.
     #[must_use]
     pub fn names(&self, id: DomId) -> bool {
         let registry = self.registry();
@@ -104,7 +105,7 @@ impl CountedGrants {
             || self.pins.names(id)
     }
 
-    /// Whether a domain has made a table for this connection of its own.
+    /// Returns whether a domain has created a table for this connection.
     #[must_use]
     pub fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
         let registry = self.registry();

@@ -1,4 +1,4 @@
-//! One table of counted grants: its sub-tables, and what the monitor knows of each entry.
+//! One table of counted grants: its sub-tables, and the monitor's state of each entry.
 
 use super::entries::{Entries, Entry, Granted};
 use crate::memory::Memory;
@@ -12,22 +12,22 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a user has a table.
+/// The slots of a table in its user's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
-    /// Entry 0's page.
+    /// The slot of entry 0's page.
     pub(super) first: u32,
-    /// The sub-tables' first page.
+    /// The first slot of the sub-tables.
     pub(super) tables: u32,
 }
 
-/// What changes.
+/// The mutable state of a table.
 #[derive(Debug)]
 pub(super) struct TableState {
     pub(super) bound: Option<Bound>,
-    /// The granter has no use for it any more: nothing is granted, and nothing will be.
+    /// Whether the granter's half has ended, so that nothing is granted.
     pub(super) granter_done: bool,
-    /// The user has none.
+    /// Whether the user's half has ended.
     pub(super) user_done: bool,
     pub(super) entries: Entries,
 }
@@ -38,29 +38,30 @@ pub(super) struct Table {
     pub(super) handle: Handle,
     pub(super) granter: DomId,
     pub(super) user: DomId,
-    /// The granter's connection that it was made for.
+    /// The granter's number of the connection that the table belongs to.
     pub(super) conn: ConnId,
     pub(super) entries: u32,
-    /// Mappings of the user's that its pages may take.
+    /// The number of the user's mappings that its pages may take.
     pub(super) pieces_max: u32,
     /// The granter's memory.
     pub(super) memory: Arc<Memory>,
     /// Both sub-tables, one after the other.
     pub(super) region: Region,
     pub(super) region_readonly: OwnedFd,
-    /// The count of announcements, there as long as `region` is.
+    /// The counter of announcements, which lies in `region`.
     pub(super) announcements: &'static AtomicU64,
-    /// Held by the worker that changes what the user can reach, for as long as that takes.
+    /// Held by the worker that changes what the user can reach, until the change is complete.
     op: Mutex<()>,
-    /// Held for bookkeeping alone.
+    /// Held for bookkeeping only.
     state: Mutex<TableState>,
 }
 
 impl Table {
-    /// A table that grants nothing and is not bound.
+    /// Creates a table that grants nothing and is not bound.
     ///
     /// # Errors
-    /// The kernel has no memory or no descriptors left, or the count of announcements has no place.
+    /// The kernel has no memory or no descriptors left, or the region has no room for the counter
+    /// of announcements.
     pub(super) fn create(
         handle: Handle,
         (granter, conn): (DomId, ConnId),
@@ -100,31 +101,31 @@ impl Table {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The words of an entry, if it exists.
+    /// Returns the words of an entry, if it exists.
     pub(super) fn words(&self, index: u32) -> Option<Words> {
         let span = self.region.span();
         let status = span.skip(translation_bytes(self.entries));
         (index < self.entries).then(|| Words::of(span, status, index))?
     }
 
-    /// What the user finds of an entry from now on.
+    /// Publishes an entry's translation word to the user.
     pub(super) fn show(&self, index: u32, translation: Translation) {
         if let Some(words) = self.words(index) {
             words.translation.store(translation.0, Ordering::Release);
         }
     }
 
-    /// The number under which the user's address space knows the sub-tables.
+    /// Returns the number by which the user's address space knows the sub-tables.
     pub(super) fn own_memory(&self) -> u32 {
         self.handle.memory()
     }
 
-    /// The number under which it knows the granter's frames, for this table.
+    /// Returns the number by which it knows the granter's frames, for this table.
     pub(super) fn frames_memory(&self) -> u32 {
         self.own_memory().wrapping_add(1)
     }
 
-    /// How an entry that grants something is mapped.
+    /// Returns the mapping of an entry that grants something.
     pub(super) fn page(&self, bound: Bound, index: u32, granted: Granted) -> PageMap {
         PageMap {
             slot: Slot(bound.first + index),
@@ -134,7 +135,7 @@ impl Table {
         }
     }
 
-    /// How the sub-tables are mapped: only the status can be written.
+    /// Returns the mappings of the sub-tables: only the status sub-table is writable.
     pub(super) fn own_pages(&self, bound: Bound) -> impl Iterator<Item = PageMap> + use<> {
         let readonly = (translation_bytes(self.entries) / PAGE) as u32;
         let memory = self.own_memory();
@@ -146,7 +147,7 @@ impl Table {
         })
     }
 
-    /// The reference to an entry as it is now.
+    /// Returns the reference to an entry at its current generation.
     pub(super) fn reference(index: u32, entry: &Entry) -> GrantRef {
         GrantRef::new(index, entry.generation)
     }

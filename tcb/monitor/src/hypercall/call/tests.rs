@@ -14,14 +14,14 @@ fn decoded<'a>(
     buffers.decode(kind as u32, ops.len(), |op| ops[op])
 }
 
-/// Kinds of one operation: words, and what they ask for.
+/// Kinds of one operation: words, and the call that they decode to.
 const SINGLE: &[(Kind, [u64; 3], Call<'static>)] = &[
     (
         Kind::ConnectSet,
         [3, XenbusState::Connected as u64, 9],
         Call::ConnectSet(ConnId(3), Some(XenbusState::Connected)),
     ),
-    // Neither the connection nor the state is there.
+    // Neither the connection nor the state is valid.
     (
         Kind::ConnectSet,
         [WIDE, 7, 0],
@@ -64,7 +64,7 @@ const SINGLE: &[(Kind, [u64; 3], Call<'static>)] = &[
 ];
 
 #[test]
-fn a_kind_of_one_operation_has_one() {
+fn a_kind_of_one_operation_takes_exactly_one() {
     let mut buffers = Operations::default();
     for (kind, words, call) in SINGLE {
         assert_eq!(
@@ -81,7 +81,7 @@ fn a_kind_of_one_operation_has_one() {
 }
 
 #[test]
-fn ready_has_no_operations() {
+fn ready_takes_no_operations() {
     let mut buffers = Operations::default();
     assert_eq!(decoded(&mut buffers, Kind::Ready, &[]), Ok(Call::Ready));
     let refused = decoded(&mut buffers, Kind::Ready, &[[0; 3]]);
@@ -100,6 +100,12 @@ fn a_batch_is_decoded_in_order() {
         table: Handle(1),
         gref: GrantRef(2),
         how: Revocation::Drain,
+    };
+    let foreign = ForeignMap {
+        number: u32::MAX,
+        page: 7,
+        offset: WIDE,
+        bytes: u64::MAX,
     };
     let controls = [[1, 2, 3], [u64::MAX; 3]];
     let cases = [
@@ -124,6 +130,12 @@ fn a_batch_is_decoded_in_order() {
             Call::Other(Kind::GrantCopy, &controls),
         ),
         (Kind::GrantMap, vec![], Call::Other(Kind::GrantMap, &[])),
+        (
+            Kind::ForeignMap,
+            vec![foreign.encode()],
+            Call::ForeignMap(foreign),
+        ),
+        (Kind::ForeignUnmap, vec![[9, 0, 0]], Call::ForeignUnmap(9)),
     ];
     let mut buffers = Operations::default();
     for (kind, words, call) in cases {
@@ -132,10 +144,10 @@ fn a_batch_is_decoded_in_order() {
 }
 
 #[test]
-fn nonsense_is_refused_before_any_operation_is_looked_at() {
+fn an_invalid_call_is_rejected_unread() {
     let mut buffers = Operations::default();
-    let unread = |_| -> [u64; 3] { panic!("looked at") };
-    for kind in [0, 14, 15, 18, u32::MAX] {
+    let unread = |_| -> [u64; 3] { panic!("an operation was read") };
+    for kind in [0, 14, 15, 20, u32::MAX] {
         assert_eq!(buffers.decode(kind, 1, unread), Err(Errno::INVAL), "{kind}");
     }
     for count in [OPS_MAX + 1, u32::MAX as usize] {
@@ -145,11 +157,11 @@ fn nonsense_is_refused_before_any_operation_is_looked_at() {
 }
 
 proptest! {
-    /// Any kind, count and words: a call or `EINVAL`, never a panic, and no operation is read
+    /// Any kind, count and words yield a call or `EINVAL`, never a panic, and no operation is read
     /// twice.
     #[test]
-    fn every_input_is_a_call_or_is_refused(
-        kind in 0u32..20,
+    fn every_input_is_decoded_or_rejected(
+        kind in 0u32..22,
         count in 0..OPS_MAX + 2,
         words in prop::array::uniform3(any::<u64>()),
     ) {

@@ -1,4 +1,4 @@
-//! What the model foretells, and whether the tables are so.
+//! The state that the model expects, and its comparison with the monitor's.
 
 use super::*;
 
@@ -30,7 +30,7 @@ impl Rig {
         expected
     }
 
-    /// Grants go; those in use into quarantine, if there is room.
+    /// Removes grants; those in use enter quarantine, if there is room.
     pub(super) fn model_leave(&mut self, guest: u16, leaving: &[(u32, bool)]) {
         if leaving.is_empty() {
             return;
@@ -71,7 +71,7 @@ impl Rig {
         true
     }
 
-    /// Forced, all of it.
+    /// Ends the granter's half: revokes everything by force.
     pub(super) fn model_granter_ends(&mut self, guest: u16) {
         let table = &self.tables[&guest];
         let leaving: Vec<_> = table
@@ -120,19 +120,19 @@ impl Rig {
             .map(|map| (map.slot.0, (map.frame, map.writable)))
             .collect();
         if !self.dead {
-            assert_eq!(mapped, expected, "the user's window");
+            assert_eq!(mapped, expected, "the user's window differs");
             let tables = self.tables.values().filter(|t| t.bound).count() as u32;
             let own = spy.fake.mapped.len() - expected.len();
             assert_eq!(own as u32, tables * table_slots(ENTRIES));
             for map in spy.fake.mapped.values().filter(|m| !is_page(m.slot.0)) {
-                // N-3: the translation sub-table is not to be written.
+                // N-3: the translation sub-table is not writable.
                 assert_eq!(map.writable, map.frame != 0);
             }
             let used: usize = self.tables.values().map(|t| t.quarantine.len()).sum();
             assert_eq!(accounts[&USER].collateral_used as usize, used);
             assert!(used <= COLLATERAL as usize);
         } else {
-            assert!(mapped.is_empty(), "nothing of a dead domain is mapped");
+            assert!(mapped.is_empty(), "a page of a dead domain is mapped");
         }
         for (id, memory) in self.memories.iter().enumerate().skip(1) {
             for frame in 0..FRAMES {
