@@ -1,104 +1,123 @@
-//! The agent: the only way in which a page enters or leaves a domain's grant window.
+//! The agent: the only way for a page to enter or leave a domain's grant window.
 //!
-//! The agent process shares the domain's address space and nothing else. It runs the stub
-//! ([`crate::stub`]), which asks for work by a system call that its filter hands to us; we write
-//! records into the argument pages (which the domain can read but not write) and answer with
-//! their number. What each system call returned comes back in registers that the kernel copied.
-//! So the domain can neither forge an operation nor its result, and descriptors of other domains'
-//! memory exist in the agent's table alone.
+//! The agent process shares only the domain's address space. It runs the stub ([`crate::stub`]),
+//! which requests work by a system call that its filter passes to the monitor. The monitor writes
+//! records into the argument pages, which the domain can read but not write, and answers with the
+//! number of records. The results of the system calls return in registers, which the kernel copies.
+//! So the domain can forge neither an operation nor its result. Only the agent's table holds
+//! descriptors of other domains' memory.
 
 use crate::notify::{Call, Listener};
 use crate::process;
 use crate::runs::{self, DeviceMap, PageMap, Run};
 use crate::stub::{RECORD_BYTES, Record};
 use abi::Slot;
-use abi::layout::{PAGE, WINDOW};
+use abi::layout::{FOREIGN, PAGE, WINDOW};
 use shmem::Region;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Argument pages of an agent.
+/// The number of an agent's argument pages.
 pub(crate) const ARGS_PAGES: usize = 8;
-/// Records of a batch.
+/// Records per batch.
 const RECORDS: usize = ARGS_PAGES * PAGE / RECORD_BYTES;
-/// The agent's descriptor numbers for memories begin here; it has none below in use.
+/// The agent's first descriptor number for memories; it uses none below.
 const FIRST_NUMBER: u32 = 8;
 
-/// Why a batch was not carried out.
+/// Why a batch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The agent did not answer by the deadline. What it did meanwhile is unknown: kill the domain.
+    /// The agent missed the deadline. Its changes are unknown: kill the domain.
     #[error("the agent did not answer in time")]
     Late,
-    /// The agent has ended, and with it the domain; or it was given up before.
-    #[error("the agent is gone")]
+    /// The agent has ended, and the domain with it; or an earlier batch failed fatally.
+    #[error("the agent has ended")]
     Gone,
-    /// The kernel refused one operation and the whole batch was undone: nothing changed.
+    /// The kernel refused an operation and the whole batch was undone: nothing has changed.
     #[error("the kernel refused: {0}")]
     Refused(io::Error),
-    /// The kernel refused an operation that takes pages away. Pages may be left: kill the domain.
-    #[error("pages could not be taken away: {0}")]
+    /// The kernel refused to unmap pages. Some may still be mapped: kill the domain.
+    #[error("pages could not be unmapped: {0}")]
     Stuck(io::Error),
-    /// No memory was added under this number, or one was already.
-    #[error("no such memory, or one is there already: {0}")]
+    /// The memory does not exist, or its number is taken.
+    #[error("memory number unknown or taken: {0}")]
     Memory(u32),
-    /// No such slot in this window, or it occurs twice in one batch. Nothing was changed.
-    #[error("no such slot, or given twice: {0}")]
+    /// The slot is outside the window, or occurs twice in the batch. Nothing has changed.
+    #[error("slot outside the window or given twice: {0}")]
     Slot(Slot),
-    /// The memory has no such page. Nothing was changed.
+    /// The memory has no such page. Nothing has changed.
     #[error("no such page: {0}")]
     Frame(u32),
-    /// A descriptor could not be handed over: too many memories, or not a memory at all.
-    #[error("the memory cannot be handed over: {0}")]
+    /// A descriptor could not be passed to the agent: too many memories, or the descriptor is not a
+    /// memory's.
+    #[error("the memory cannot be passed to the agent: {0}")]
     HandOver(io::Error),
 }
 
 impl AgentError {
-    /// Whether the domain must be killed: what it can still reach is not known.
+    /// Returns whether the domain must be killed, because the pages that it can access are unknown.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Late | Self::Gone | Self::Stuck(_))
     }
 }
 
-/// How many deadlines an agent gets that only has to wait for a CPU, or for its domain to get one
-/// in the middle of a fault: the machine is late then, and killing the domain would not help it.
+/// The number of deadlines for an agent that only waits for a CPU, or for its domain to get a CPU
+/// in the middle of a fault. In these cases the machine is late, and killing the domain would not
+/// help.
 const PATIENCE: u32 = 20;
 
 /// A memory's descriptors in the agent's table, and its length.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
-    /// Number of the read-write one; the read-only one's is one more.
+    /// The number of the read-write descriptor; the read-only one follows.
     number: u32,
     frames: u64,
 }
 
 impl Record {
-    /// Of the memory whose descriptors lie at `number`.
+    /// Maps a run of the memory whose descriptors begin at `number`.
     fn map(run: &Run, number: u32) -> Self {
         let (number, prot) = if run.first.writable {
             (number, libc::PROT_READ | libc::PROT_WRITE)
         } else {
             (number + 1, libc::PROT_READ)
         };
-        // Populated: the domain's first touch takes no fault.
+        // MAP_POPULATE, so that the domain's first access takes no fault.
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
         let offset = u64::from(run.first.frame) * PAGE as u64;
-        Self::mmap(run, prot, flags, u64::from(number), offset)
+        let slot = run.first.slot.0;
+        let slots = slot..slot + run.pages;
+        Self::mmap(WINDOW, &slots, prot, flags, u64::from(number), offset)
     }
 
-    /// The reservation back over the run. One call that replaces: there is no moment at which
-    /// no other mapping may lie in the range.
+    /// Maps a file from `offset` on at pages of the range for foreign memory. Not populated,
+    /// because the shim does not access most of a virtual machine's memory.
+    fn map_foreign(pages: &Range<u32>, number: u32, offset: u64) -> Self {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Self::mmap(FOREIGN, pages, prot, flags, number.into(), offset)
+    }
+
+    /// Maps the reservation back over the run.
     fn unmap(run: &Run) -> Self {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        Self::mmap(run, libc::PROT_NONE, flags, u64::MAX, 0)
+        let slot = run.first.slot.0;
+        Self::reserve(WINDOW, &(slot..slot + run.pages))
     }
 
-    fn mmap(run: &Run, prot: i32, flags: i32, fd: u64, offset: u64) -> Self {
-        let addr = WINDOW as u64 + u64::from(run.first.slot.0) * PAGE as u64;
-        let bytes = u64::from(run.pages) * PAGE as u64;
+    /// Maps a reservation over pages. A single call replaces them, so that no other mapping can be
+    /// placed in the range meanwhile.
+    fn reserve(base: usize, pages: &Range<u32>) -> Self {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        Self::mmap(base, pages, libc::PROT_NONE, flags, u64::MAX, 0)
+    }
+
+    fn mmap(base: usize, pages: &Range<u32>, prot: i32, flags: i32, fd: u64, offset: u64) -> Self {
+        let addr = base as u64 + u64::from(pages.start) * PAGE as u64;
+        let bytes = pages.len() as u64 * PAGE as u64;
         Self {
             nr: libc::SYS_mmap,
             args: [addr, bytes, prot as u64, flags as u64, fd, offset],
@@ -115,13 +134,13 @@ impl Record {
     }
 }
 
-/// The monitor's handle of a domain's agent. One thread uses it at a time; which one may change.
+/// The monitor's handle to a domain's agent. One thread uses it at a time; any thread may.
 #[derive(Debug)]
 pub struct Agent {
     listener: Listener,
     args: Region,
-    /// The call that it waits in. None: it missed a deadline, could not take pages away, or is
-    /// gone: nothing is asked of it any more.
+    /// The call in which the agent waits. `None` if it missed a deadline, failed to unmap pages, or
+    /// has ended: it then gets no more work.
     waits_in: Option<u64>,
     /// Its process.
     pid: i32,
@@ -133,11 +152,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// How long an agent may take for one batch unless told otherwise. Time in which it has to
-    /// wait for a CPU or in the kernel does not count (up to 20 times as long).
+    /// The default deadline of a batch. The time that the agent waits for a CPU or in the kernel
+    /// does not count, up to 20 times the deadline.
     pub const DEADLINE: Duration = Duration::from_millis(100);
 
-    /// Takes over an agent that runs in its stub: waits for its first call.
+    /// Takes over an agent that runs in its stub, and waits for its first call.
     pub(crate) fn start(
         listener: Listener,
         args: Region,
@@ -155,23 +174,23 @@ impl Agent {
             free: Vec::new(),
             next_number: FIRST_NUMBER,
         };
-        // Its first breath may have to wait for other processes on a busy machine.
+        // The first call may be delayed by other processes on a busy machine.
         agent.receive(10 * Self::DEADLINE)?;
         Ok(agent)
     }
 
-    /// Closes a descriptor in the agent that it was not meant to keep.
+    /// Closes an inherited descriptor of the agent.
     pub(crate) fn close(&mut self, number: u32) -> Result<(), AgentError> {
         self.must(&[Record::close(number)])
     }
 
-    /// Changes the deadline of the calls to come.
+    /// Sets the deadline of later batches.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
 
-    /// Makes a memory known under `index`: its descriptor, and one opened read-only, from which
-    /// the kernel itself would refuse a writable mapping.
+    /// Registers a memory under `index`: its descriptor, and one opened read-only, by which the
+    /// kernel permits no writable mapping.
     ///
     /// # Errors
     /// [`AgentError::Memory`] if the index is taken; [`AgentError::HandOver`]; the fatal ones.
@@ -189,14 +208,14 @@ impl Agent {
         let frames = u64::try_from(stat.st_size).unwrap_or(0) / PAGE as u64;
         let number = self.number();
         for (fd, at) in [(rw, number), (ro, number + 1)] {
-            // Half of a pair that stays behind is replaced by the number's next user.
+            // If one half fails, the next user of the number replaces the other.
             self.put(fd, at).inspect_err(|_| self.free.push(number))?;
         }
         self.memories.insert(index, Memory { number, frames });
         Ok(())
     }
 
-    /// Two numbers in the agent's table that nothing lies at.
+    /// Returns two unused numbers of the agent's table.
     fn number(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.next_number += 2;
@@ -204,7 +223,7 @@ impl Agent {
         })
     }
 
-    /// Hands the agent a descriptor.
+    /// Passes a descriptor to the agent.
     fn put(&mut self, fd: BorrowedFd<'_>, at: u32) -> Result<(), AgentError> {
         let id = self.waiting()?;
         let put = self.listener.put(id, fd, at, false);
@@ -214,11 +233,11 @@ impl Agent {
         })
     }
 
-    /// Maps pages of a device that is the domain's own, for reading and writing and for good. The
-    /// agent keeps no descriptor of it.
+    /// Maps pages of a device of the domain, readable and writable, permanently. The agent keeps no
+    /// descriptor of it.
     ///
     /// # Errors
-    /// Any [`AgentError`]; unless it is fatal, none of the slots shows anything afterwards.
+    /// Any [`AgentError`]; unless it is fatal, the slots are empty afterwards.
     pub fn map_device(
         &mut self,
         device: BorrowedFd<'_>,
@@ -226,24 +245,66 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let runs: Vec<Run> = maps.iter().map(Run::of_device).collect();
         self.check_slots(&runs)?;
+        let maps = |number| runs.iter().map(|run| Record::map(run, number)).collect();
+        let undo: Vec<Record> = runs.iter().map(Record::unmap).collect();
+        self.map_by(device, maps, &undo)
+    }
+
+    /// Maps a file from `offset` on at pages of the range for foreign memory, for reading and
+    /// writing. The agent keeps no descriptor of it.
+    ///
+    /// # Errors
+    /// Any [`AgentError`]; unless it is fatal, the pages are unmapped afterwards.
+    pub fn map_foreign(
+        &mut self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        pages: &Range<u32>,
+    ) -> Result<(), AgentError> {
+        let map = |number| vec![Record::map_foreign(pages, number, offset)];
+        self.map_by(file, map, &[Record::reserve(FOREIGN, pages)])
+    }
+
+    /// Unmaps foreign memory exactly as it was mapped, a GiB per batch, each with the usual
+    /// deadline.
+    ///
+    /// # Errors
+    /// Any [`AgentError`].
+    pub fn unmap_foreign(&mut self, pages: &Range<u32>) -> Result<(), AgentError> {
+        const GIB: u32 = (1 << 30) / PAGE as u32;
+        let mut left = pages.clone();
+        while !left.is_empty() {
+            let end = left.end.min((left.start / GIB + 1) * GIB);
+            self.must(&[Record::reserve(FOREIGN, &(left.start..end))])?;
+            left.start = end;
+        }
+        Ok(())
+    }
+
+    /// Passes the agent a descriptor, has it map by it, and closes its copy.
+    fn map_by(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        records: impl FnOnce(u32) -> Vec<Record>,
+        undo: &[Record],
+    ) -> Result<(), AgentError> {
         let number = self.number();
-        let put = self.put(device, number);
+        let put = self.put(fd, number);
         put.inspect_err(|_| self.free.push(number))?;
-        let records: Vec<Record> = runs.iter().map(|run| Record::map(run, number)).collect();
-        let mapped = self.go(&records)?;
+        let mapped = self.go(&records(number))?;
         self.close(number)?;
         self.free.push(number);
         if let Err((_, errno)) = mapped {
-            self.unmap_runs(&runs)?;
+            self.must(undo)?;
             return Err(AgentError::Refused(errno));
         }
         Ok(())
     }
 
-    /// Forgets a memory. Pages of it that are still mapped stay: unmap them first.
+    /// Removes a memory. Its mapped pages stay mapped: unmap them first.
     ///
     /// # Errors
-    /// [`AgentError::Memory`] if there is none; the fatal ones.
+    /// [`AgentError::Memory`] if it does not exist; the fatal ones.
     pub fn remove_memory(&mut self, index: u32) -> Result<(), AgentError> {
         let memory = self
             .memories
@@ -253,25 +314,25 @@ impl Agent {
         self.must(&[memory.number, memory.number + 1].map(Record::close))
     }
 
-    /// Maps pages, all or none. Whatever the slots showed before is replaced.
+    /// Maps pages, all or none, replacing the slots' previous pages.
     ///
     /// # Errors
-    /// Any [`AgentError`]; unless it is fatal, none of the slots shows a page afterwards that it
-    /// did not show before (a refused batch leaves the slots that it touched empty).
+    /// Any [`AgentError`]; unless it is fatal, no slot shows a new page afterwards (a refused batch
+    /// leaves the slots that it touched empty).
     pub fn map(&mut self, maps: &[PageMap]) -> Result<(), AgentError> {
         self.waiting()?;
         let runs = runs::of_maps(maps.iter().copied()).map_err(AgentError::Slot)?;
         self.check_slots(&runs)?;
         let records: Result<Vec<Record>, _> = runs.iter().map(|run| self.map_record(run)).collect();
         if let Err((at, errno)) = self.go(&records?)? {
-            // The run that failed may have lost its reservation already: it is undone, too.
+            // The failed run may have lost its reservation already, so it is undone too.
             self.unmap_runs(runs.get(..=at).unwrap_or(&runs))?;
             return Err(AgentError::Refused(errno));
         }
         Ok(())
     }
 
-    /// What maps a run of a memory's pages, if it has so many.
+    /// Returns the record that maps a run of a memory's pages, if the memory has these pages.
     fn map_record(&self, run: &Run) -> Result<Record, AgentError> {
         let PageMap { memory, frame, .. } = run.first;
         let known = self.memories.get(&memory);
@@ -282,11 +343,11 @@ impl Agent {
         Ok(Record::map(run, known.number))
     }
 
-    /// Takes the pages in these slots away. When it returns, no instruction of the domain can
-    /// reach them: the kernel has flushed the translation on every CPU.
+    /// Unmaps the pages in these slots. When this returns, no instruction of the domain can reach
+    /// them: the kernel has flushed the translations on every CPU.
     ///
     /// # Errors
-    /// Any [`AgentError`]. A slot that holds nothing is not an error.
+    /// Any [`AgentError`]. An empty slot is not an error.
     pub fn unmap(&mut self, slots: &[Slot]) -> Result<(), AgentError> {
         self.waiting()?;
         let runs = runs::of_slots(slots).map_err(AgentError::Slot)?;
@@ -313,7 +374,7 @@ impl Agent {
         self.waits_in.ok_or(AgentError::Gone)
     }
 
-    /// Lets the agent carry out what takes something away.
+    /// Makes the agent execute records that unmap or close. A failure is fatal.
     fn must(&mut self, records: &[Record]) -> Result<(), AgentError> {
         self.go(records)?.map_err(|(_, errno)| {
             self.waits_in = None;
@@ -321,9 +382,8 @@ impl Agent {
         })
     }
 
-    /// Lets the agent carry out records, as many at once as the argument pages hold. The inner
-    /// error: how many were done before one returned something else than expected, and what that
-    /// was.
+    /// Makes the agent execute records, as many at once as the argument pages hold. The inner error
+    /// is the number of records done before one returned an unexpected result, and that result.
     fn go(&mut self, records: &[Record]) -> Result<Result<(), (usize, io::Error)>, AgentError> {
         for (n, batch) in records.chunks(RECORDS).enumerate() {
             let id = self.waiting()?;
@@ -356,7 +416,7 @@ impl Agent {
                 Ok(None) => {}
                 Err(error) => return Err(self.lost(&error)),
             }
-            // Stopped, or it had a CPU for half of the time: then it is the agent.
+            // If the agent is stopped, or had a CPU for half of the time, the agent itself is late.
             let now_ns = process::cpu_ns(self.pid);
             let worked = used_ns.replace(now_ns).is_some_and(|before: Option<u64>| {
                 let worked_ns = now_ns
@@ -365,7 +425,7 @@ impl Agent {
                 worked_ns.is_none_or(|ns| u128::from(ns) > within.as_nanos() / 2)
             });
             if worked || !matches!(process::state(self.pid), Some('R' | 'D')) {
-                // One that got its CPU just now is not runnable any more because it has answered.
+                // An agent that has just got a CPU and answered is not runnable either.
                 wait = Duration::ZERO;
             }
         }

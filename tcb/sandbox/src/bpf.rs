@@ -1,20 +1,21 @@
-//! An assembler for system-call filters: rules in, a classic BPF program out.
+//! An assembler for system-call filters: translates rules into a classic BPF program.
 //!
-//! It knows exactly the tests that the policies need. Whatever the rules say, a call of another
-//! architecture (`int 0x80`) or of the x32 ABI kills the process: their numbers mean other calls.
+//! It supports only the tests that the policies need. Independently of the rules, a call of another
+//! architecture (`int 0x80`) or of the x32 ABI kills the process, since their numbers denote other
+//! calls.
 
 use libc::{c_long, sock_filter};
 
-/// What becomes of a call.
+/// The action on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// It runs.
+    /// The call runs.
     Allow,
-    /// It returns this errno without running (0: it claims to have succeeded).
+    /// The call returns this errno without running (0 pretends success).
     Errno(u16),
-    /// The listener's holder answers it.
+    /// The holder of the listener answers the call.
     Notify,
-    /// The process dies with SIGSYS.
+    /// The process dies by SIGSYS.
     Kill,
 }
 
@@ -32,32 +33,34 @@ impl Action {
 /// A condition on a call's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
-    /// All 64 bits of the argument are this.
+    /// All 64 bits of the argument equal this value.
     Is(u8, u64),
-    /// The low 32 bits of the argument are below this. What the kernel takes as an `int` or
-    /// `unsigned int` (descriptors) has only these; the high ones are ignored by the kernel, too.
+    /// The low 32 bits of the argument are below this value. For arguments that the kernel takes as
+    /// `int` or `unsigned int` (descriptors), whose high bits it ignores as well.
     Below32(u8, u32),
-    /// None of these bits is set in the low 32 bits, and none at all in the high ones.
+    /// None of these bits is set in the low 32 bits, and no high bit is set.
     NoneBut(u8, u32),
-    /// The low 32 bits, without the bits of `.1`, are one of these.
+    /// The low 32 bits, with the bits of `.1` cleared, are one of these.
     OneOf(u8, u32, &'static [u32]),
     /// All these bits of the low 32 are set.
     All(u8, u32),
-    /// Argument `.0` is an address and argument `.1` a length, together inside the `.3` bytes from
-    /// `.2` on. The base is 4 GiB aligned, the bytes are 1 … 4 GiB, the length must not be 0.
+    /// The high 32 bits, without the bits of `.1`, equal this value.
+    High(u8, u32, u32),
+    /// Argument `.0` is an address and argument `.1` a length; the range lies within the `.3` bytes
+    /// from `.2` on. The base must be aligned to 4 GiB, the size 1 … 4 GiB, and the length not 0.
     Inside(u8, u8, u64, u64),
 }
 
-/// What happens to one system call.
+/// The rule for one system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// Its number.
     pub(crate) nr: c_long,
-    /// All must hold for `then`.
+    /// The tests, all of which must hold for `then`.
     pub(crate) tests: Vec<Test>,
-    /// The action if they do.
+    /// The action if all tests hold.
     pub(crate) then: Action,
-    /// The action if not.
+    /// The action otherwise.
     pub(crate) otherwise: Action,
 }
 
@@ -86,7 +89,7 @@ const fn hi(arg: u8) -> u32 {
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const X32_BIT: u32 = 0x4000_0000;
 
-/// A jump's target within a test: so many instructions further on than the next one, or out to
+/// A jump's target within a test: an instruction, by its distance from the next one, or
 /// `otherwise`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
@@ -160,6 +163,9 @@ impl Test {
                     }
                 }
             }
+            Self::High(arg, ignored, value) => {
+                out.extend([op(LD, hi(arg)), op(AND_K, !ignored), need(JEQ, value)]);
+            }
             Self::Inside(addr, len, base, bytes) => out.extend([
                 op(LD, hi(addr)),
                 need(JEQ, (base >> 32) as u32),
@@ -167,7 +173,8 @@ impl Test {
                 need(JEQ, 0),
                 op(LD, lo(len)),
                 forbid(JEQ, 0),
-                // The last byte's offset: no carry out of 32 bits, and below the end.
+                // The last byte's offset: the sum does not carry out of 32 bits, and lies below the
+                // end.
                 op(LD, lo(addr)),
                 op(TAX, 0),
                 op(LD, lo(len)),
@@ -192,7 +199,7 @@ const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// The program of `rules`, tried in order; `default` for every call that no rule names.
+/// Returns the program of `rules`, tried in order; `default` applies to calls that no rule names.
 pub(crate) fn assemble(rules: &[Rule], default: Action) -> Vec<sock_filter> {
     let mut program = vec![
         jump(LD, ARCH, 0, 0),
@@ -207,7 +214,7 @@ pub(crate) fn assemble(rules: &[Rule], default: Action) -> Vec<sock_filter> {
         for test in &rule.tests {
             test.draft(&mut drafts);
         }
-        // … tests, then, otherwise. A rule's tests overwrite A, so they all end in a return.
+        // … tests, then, otherwise. A rule's tests overwrite A, so each rule ends with a return.
         let fail = drafts.len() + 1;
         let skip = if drafts.is_empty() {
             1
@@ -232,7 +239,8 @@ pub(crate) fn assemble(rules: &[Rule], default: Action) -> Vec<sock_filter> {
     program
 }
 
-/// A jump's distance. Rules are written in this crate: one with so many tests is our own mistake.
+/// Converts a jump's distance. Rules are constants of this crate, so a longer distance is a bug
+/// here.
 fn short(distance: usize) -> u8 {
     u8::try_from(distance).expect("a rule of at most 255 instructions")
 }
@@ -241,7 +249,7 @@ fn short(distance: usize) -> u8 {
 pub(crate) mod tests {
     use super::*;
 
-    /// What the kernel would do with a call.
+    /// The kernel's result for a call.
     pub(crate) fn run(program: &[sock_filter], nr: u32, arch: u32, args: [u64; 6]) -> u32 {
         let load = |k: u32| match k {
             NR => nr,
@@ -286,7 +294,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The same for this architecture.
+    /// The result for a call of this architecture.
     pub(crate) fn decide(program: &[sock_filter], nr: c_long, args: [u64; 6]) -> u32 {
         run(program, nr as u32, AUDIT_ARCH_X86_64, args)
     }
@@ -330,16 +338,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn unnamed_calls_get_the_default_and_later_rules_are_reached() {
+    fn unnamed_calls_get_the_default_action() {
         let program = one(Test::Is(0, 0));
         assert_eq!(decide(&program, 12, [0; 6]), libc::SECCOMP_RET_ERRNO | 1);
         assert_eq!(decide(&program, 11, [9; 6]), libc::SECCOMP_RET_USER_NOTIF);
     }
 
     #[test]
-    fn each_test_holds_exactly_where_it_should() {
+    fn each_test_holds_for_exactly_its_arguments() {
         const ONE_OF: Test = Test::OneOf(0, 0x180, &[0, 9, 10]);
         let window = Test::Inside(0, 1, 0x6000_0000_0000, 0x10_0000);
+        let high = Test::High(0, 0x3ff, 0x7000);
         let whole = Test::Inside(0, 1, 0x6000_0000_0000, 1 << 32);
         for (test, args, expected) in [
             (Test::Is(1, 0x1_0000_0002), [0, 0x1_0000_0002], YES),
@@ -362,6 +371,10 @@ pub(crate) mod tests {
             (Test::All(0, 0x11), [0x1f, 0], YES),
             (Test::All(0, 0x11), [0x10, 0], NO),
             (Test::All(0, 0x11), [0x01, 0], NO),
+            (high, [0x7000_0000_0000, 0], YES),
+            (high, [0x73ff_ffff_f000, 0], YES),
+            (high, [0x7400_0000_0000, 0], NO),
+            (high, [0x6fff_ffff_f000, 0], NO),
             (window, [0x6000_0000_0000, 0x1000], YES),
             (window, [0x6000_0000_0000, 0x10_0000], YES),
             (window, [0x6000_0000_0000, 0x10_0001], NO),

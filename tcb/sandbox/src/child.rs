@@ -1,11 +1,12 @@
-//! What the new process does between its birth and `exec`: raw system calls only, since it is the
-//! copy of one thread of a process with many, whose locks no thread of the copy will ever release.
+//! The code that the new process runs between its creation and `exec`. It uses only raw system
+//! calls: the process is a copy of one thread of a multi-threaded process, so nothing in the copy
+//! ever releases locks that other threads held.
 
 use libc::{c_char, c_int, c_long};
 use std::os::fd::RawFd;
 
-/// Descriptors that the program is started with, in the order of their numbers: the five of
-/// [`abi::layout::fd`], then those that are mapped at the start and closed.
+/// The program's initial descriptors, in the order of their numbers: the five of
+/// [`abi::layout::fd`], then those that are mapped during the start and closed.
 pub(crate) const HANDED: usize = 10;
 /// Number of the stub's page.
 pub(crate) const STUB: u64 = 5;
@@ -18,23 +19,23 @@ pub(crate) const FRAMES: u64 = 8;
 /// Number of the mailbox.
 pub(crate) const MAILBOX: u64 = 9;
 
-/// Descriptors are first moved above this number, so that none lies where another one goes.
+/// Descriptors are first moved above this number, so that none occupies another one's place.
 const ASIDE: c_long = 64;
-/// Descriptors that the agent may have: two for each memory.
+/// The largest number of the agent's descriptors: two for each memory.
 const AGENT_NOFILE: u64 = 16 << 10;
 const STACK_BYTES: u64 = 8 << 20;
 
-/// Everything that the new process needs, made before it exists.
+/// Everything that the new process needs, prepared before it exists.
 pub(crate) struct Plan<'a> {
     /// Its end of the link to the monitor.
     pub(crate) link: RawFd,
-    /// The monitor's end, of which it holds a copy that must go.
+    /// The monitor's end, of which the process has a copy that it must close.
     pub(crate) other_end: RawFd,
     pub(crate) program: RawFd,
-    /// Ends with a null pointer.
+    /// Terminated by a null pointer.
     pub(crate) argv: &'a [*const c_char],
     pub(crate) fds: [RawFd; HANDED],
-    /// The CPU that the monitor runs on just now.
+    /// The CPU that the monitor runs on.
     pub(crate) cpu: usize,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Plan<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Step {
-    /// Nothing failed so far: the program is executed next.
+    /// Nothing has failed; executing the program is next.
     Ready,
     Link,
     Namespaces,
@@ -53,7 +54,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// What it was about, in words.
+    /// Describes a step.
     pub(crate) fn text(byte: u8) -> &'static str {
         const NAMES: [&str; 7] = [
             "starting",
@@ -68,8 +69,8 @@ impl Step {
     }
 }
 
-/// What the process says over the link: a step, the errno, and 1 if it could not empty its file
-/// system.
+/// The size of the process's report on the link: a step, the errno, and 1 if it could not empty its
+/// file system.
 pub(crate) const REPORT_BYTES: usize = 8;
 
 fn report(link: c_long, step: Step, errno: c_int, full_root: bool) {
@@ -84,23 +85,23 @@ fn report(link: c_long, step: Step, errno: c_int, full_root: bool) {
 }
 
 fn sys(nr: c_long, [a, b, c, d, e]: [c_long; 5]) -> Result<c_long, c_int> {
-    // SAFETY: called in a process that will execute another program or exit; every pointer passed
-    // by this module is to memory that outlives the call.
+    // SAFETY: called in a process that will execute another program or exit; every pointer that
+    // this module passes points to memory that outlives the call.
     let r = unsafe { libc::syscall(nr, a, b, c, d, e) };
     if r == -1 {
-        // SAFETY: this thread's own errno.
+        // SAFETY: the thread's own errno.
         Err(unsafe { *libc::__errno_location() })
     } else {
         Ok(r)
     }
 }
 
-/// Becomes the program, or dies trying. `enter`: descriptors of the mount and the network namespace
-/// to go into; `own_mounts`: it is in a mount namespace of its own, which it empties.
+/// Executes the program, or exits. `enter` holds descriptors of the mount and the network namespace
+/// to enter; with `own_mounts`, the process is in a separate mount namespace, which it empties.
 ///
 /// # Safety
-/// Only in a process that was just created by a plain clone (no shared memory): it changes
-/// everything about the caller and never returns.
+/// Must be called only in a process just created by a plain clone (no shared memory): it changes
+/// the whole state of the caller, and does not return.
 pub(crate) unsafe fn run(plan: &Plan<'_>, enter: Option<[RawFd; 2]>, own_mounts: bool) -> ! {
     let mut link = plan.link as c_long;
     if let Err((step, errno)) = become_program(plan, enter, own_mounts, &mut link) {
@@ -117,8 +118,8 @@ fn become_program(
     own_mounts: bool,
     link: &mut c_long,
 ) -> Result<(), (Step, c_int)> {
-    // Until the monitor traces this process (and its death so kills it) it must not become
-    // anything: the byte says so, and the end of the link that the monitor is no more.
+    // Wait until the monitor traces this process, since from then on it dies with the monitor. A
+    // byte on the link confirms the tracing; end-of-file means that the monitor has died.
     let _ = sys(libc::SYS_close, [plan.other_end as c_long, 0, 0, 0, 0]);
     stay_on(plan.cpu);
     let mut go = 0u8;
@@ -126,7 +127,7 @@ fn become_program(
     if read.map_err(|errno| (Step::Link, errno))? != 1 {
         return Err((Step::Link, libc::EPIPE));
     }
-    // Before descriptors are arranged: those of the namespaces may lie where others are put.
+    // Before descriptors are arranged, since the namespaces' descriptors may occupy the numbers.
     if let Some([mounts, network]) = enter {
         for (fd, kind) in [(mounts, libc::CLONE_NEWNS), (network, libc::CLONE_NEWNET)] {
             let call = [fd as c_long, kind as c_long, 0, 0, 0];
@@ -140,7 +141,8 @@ fn become_program(
     let no_new_privileges = [libc::PR_SET_NO_NEW_PRIVS as c_long, 1, 0, 0, 0];
     sys(libc::SYS_prctl, no_new_privileges).map_err(|errno| (Step::Privileges, errno))?;
     unblock_signals().map_err(|errno| (Step::Privileges, errno))?;
-    // Sleeps of a domain are tens of microseconds; by default each may end 50 µs late.
+    // A domain sleeps for tens of microseconds; with the default slack each sleep may be 50 µs too
+    // long.
     let _ = sys(
         libc::SYS_prctl,
         [libc::PR_SET_TIMERSLACK as c_long, 1, 0, 0, 0],
@@ -163,7 +165,8 @@ fn become_program(
     }
 }
 
-/// Empties its own mount namespace, says so, and holds it until the link's other end is closed.
+/// Empties the process's own mount namespace, reports the result, and holds the namespace until the
+/// link's other end is closed.
 ///
 /// # Safety
 /// As for [`run`].
@@ -179,8 +182,8 @@ pub(crate) unsafe fn hold_void(link: RawFd, other_end: RawFd) -> ! {
     unsafe { std::hint::unreachable_unchecked() }
 }
 
-/// Puts the descriptors at their numbers; link and program end up above them, closed by `exec`.
-/// Returns the program's.
+/// Moves the descriptors to their numbers. The link and the program get higher numbers, closed by
+/// `exec`. Returns the program's.
 fn descriptors(plan: &Plan<'_>, link: &mut c_long) -> Result<c_long, c_int> {
     let aside = |fd: RawFd| {
         sys(
@@ -200,8 +203,9 @@ fn descriptors(plan: &Plan<'_>, link: &mut c_long) -> Result<c_long, c_int> {
     Ok(program)
 }
 
-/// Runs on the monitor's CPU during the start: each of its steps is a wake-up each way, and one of
-/// another CPU can cost fifty times as much. Both processes get their own CPUs at the end of it.
+/// Pins the process to the monitor's CPU during the start: each step is a wake-up in both
+/// directions, and a wake-up of another CPU can cost fifty times as much. Both processes get their
+/// CPUs at the end.
 fn stay_on(cpu: usize) {
     let mut set = [0u64; 16];
     if let Some(word) = set.get_mut(cpu / 64) {
@@ -236,15 +240,16 @@ fn limits() -> Result<(), c_int> {
         libc::RLIMIT_NOFILE,
         both(hard(libc::RLIMIT_NOFILE)?.min(AGENT_NOFILE)),
     )?;
-    // Also keeps the kernel's usual address layout, which an unlimited stack would change.
+    // A limited stack also preserves the kernel's usual address layout, which an unlimited stack
+    // would change.
     set(
         libc::RLIMIT_STACK,
         both(hard(libc::RLIMIT_STACK)?.min(STACK_BYTES)),
     )
 }
 
-/// Swaps the file system for an empty read-only one: `pivot_root` into a fresh tmpfs,
-/// mounted over whichever of the usual directories exists.
+/// Replaces the file system by an empty read-only one: `pivot_root` into a new tmpfs, mounted over
+/// one of the usual directories.
 fn empty_root() -> Result<(), c_int> {
     let text = |s: &'static std::ffi::CStr| s.as_ptr() as c_long;
     let here = text(c".");
@@ -271,7 +276,7 @@ fn empty_root() -> Result<(), c_int> {
     sys(libc::SYS_mount, [0, text(c"/"), 0, read_only as c_long, 0]).map(drop)
 }
 
-/// The mask of the thread that starts domains is its own affair.
+/// Unblocks all signals, because the mask of the thread that starts domains is inherited.
 fn unblock_signals() -> Result<(), c_int> {
     let none = 0u64;
     let mask = &raw const none as c_long;

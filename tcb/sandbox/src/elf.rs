@@ -1,5 +1,5 @@
-//! What the start needs to know about a program: that it needs no loader, where it begins, which
-//! range its start-up code protects, and for which version of the monitor it was built.
+//! The properties of a program on which its start depends: it needs no loader, its entry point, the
+//! range that its start-up code protects, and the monitor's version for which it was built.
 
 use abi::PAGE;
 use abi::version::version_in;
@@ -9,16 +9,16 @@ use std::os::unix::fs::FileExt;
 
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
-/// More program headers than any sane program has.
+/// The maximum number of program headers, larger than that of any real program.
 const SEGMENTS_MAX: u16 = 64;
-/// More bytes of notes than any sane program has.
+/// The maximum number of bytes of notes, larger than that of any real program.
 const NOTES_MAX: u64 = 4096;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 const EM_X86_64: u16 = 62;
 
-/// A program that can run as a domain. Addresses are as in the file.
+/// A program that can run as a domain. Addresses are those of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     entry: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Program {
     version: Option<u32>,
 }
 
-/// A little-endian number of `N` bytes at `offset`.
+/// Returns the `N` bytes at `offset`.
 fn bytes<const N: usize>(of: &[u8], offset: usize) -> [u8; N] {
     let field = of
         .get(offset..offset + N)
@@ -38,7 +38,7 @@ impl Program {
     /// Reads the headers.
     ///
     /// # Errors
-    /// What the file lacks, in words, as [`io::ErrorKind::InvalidData`]; or reading it failed.
+    /// The defect of the file, as [`io::ErrorKind::InvalidData`]; or reading it failed.
     pub(crate) fn read(file: &File) -> io::Result<Self> {
         let not = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let mut header = [0; HEADER_BYTES];
@@ -53,7 +53,7 @@ impl Program {
         if u16::from_le_bytes(bytes(&header, 54)) as usize != SEGMENT_BYTES
             || segments > SEGMENTS_MAX
         {
-            return Err(not("strange program headers"));
+            return Err(not("unusual program headers"));
         }
         let mut program = Self {
             entry: u64::from_le_bytes(bytes(&header, 24)),
@@ -65,7 +65,7 @@ impl Program {
             let mut segment = [0; SEGMENT_BYTES];
             file.read_exact_at(
                 &mut segment,
-                at.ok_or_else(|| not("strange program headers"))?,
+                at.ok_or_else(|| not("unusual program headers"))?,
             )?;
             match u32::from_le_bytes(bytes(&segment, 0)) {
                 PT_INTERP => return Err(not("needs a dynamic loader: link it statically")),
@@ -78,7 +78,7 @@ impl Program {
                     let field = |at| u64::from_le_bytes(bytes(&segment, at));
                     let mut notes = vec![0; field(32).min(NOTES_MAX) as usize];
                     file.read_exact_at(&mut notes, field(8))?;
-                    // The notes of a segment are aligned as it is: to 4 bytes unless it says 8.
+                    // Notes are aligned like their segment: to 4 bytes, or to 8.
                     let align = if field(48) == 8 { 8 } else { 4 };
                     program.version = version_in(&notes, align);
                 }
@@ -88,13 +88,14 @@ impl Program {
         Ok(program)
     }
 
-    /// The version of the monitor that it was built for, if it is a domain's program.
+    /// Returns the version of the monitor for which it was built, if it is a domain's program.
     pub(crate) fn version(&self) -> Option<u32> {
         self.version
     }
 
-    /// Address and bytes that the start-up code makes read-only when the program begins at
-    /// `entry`: the relocated data, its ends rounded down to pages as glibc does.
+    /// Returns the address and length of the range that the start-up code makes read-only if the
+    /// program begins at `entry`: the relocated data, with both ends rounded down to pages as glibc
+    /// does.
     pub(crate) fn relro(&self, entry: u64) -> Option<(u64, u64)> {
         let (addr, len) = self.relro?;
         let base = entry.wrapping_sub(self.entry);
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_is_refused() {
+    fn programs_that_cannot_run_are_rejected() {
         assert!(Program::read(&file(true)).is_err());
         let mut script = tempfile::tempfile().expect("a file");
         write!(script, "#!/bin/sh\n{:80}", "").expect("written");

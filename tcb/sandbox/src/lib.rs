@@ -1,21 +1,21 @@
-//! Starts a program as a confined domain, and maps pages into it and takes them away again.
+//! Starts a program as a confined domain, and maps and unmaps pages in it.
 //!
-//! Who may touch what: a **domain** touches its own memory, its regions INFO and FRAMES, and the
-//! pages that are in its grant window now. Its **agent** shares its address space and changes only
-//! that window, and only as the holder of [`Agent`] says. Nothing else can: the domain's filter
-//! ([`system_calls`]) has no call that changes a mapping, makes another process or another view
-//! of a page, or reaches the agent. Both processes end when the monitor does.
+//! Access: a **domain** accesses its own memory, its regions INFO and FRAMES, and the pages that
+//! are mapped in its grant window. Its **agent** shares its address space and changes only that
+//! window, and only by requests of the holder of [`Agent`]. Nothing else can change it: the
+//! domain's filter ([`system_calls`]) has no call that changes a mapping, creates another process
+//! or another view of a page, or reaches the agent. Both processes end with the monitor.
 //!
-//! | what could be done without the filter | what stops it besides |
+//! | possible without the filter | further defences |
 //! |---|---|
-//! | open another domain's memory | its descriptors are in the agent's table only; own user, empty file system, not dumpable |
+//! | open another domain's memory | only the agent's table holds its descriptors; own user, empty file system, not dumpable |
 //! | replace the agent's code or arguments | they are sealed, and opened read-only |
 //! | make a read-only page writable | its descriptor is opened read-only |
-//! | keep a page by `mremap(old_size = 0)`, a fork, `vmsplice`, `io_uring`, an AF_XDP socket | **nothing**: these stand and fall with the filter |
-//! | keep a page from being taken away by sealing its slot or splitting mappings without end | nothing; taking away then fails, and the domain is killed |
+//! | keep a page by `mremap(old_size = 0)`, a fork, `vmsplice`, `io_uring`, an AF_XDP socket | **none**: only the filter prevents these |
+//! | prevent an unmapping by sealing the slot or by endless splitting of mappings | none; the unmapping fails, and the domain is killed |
 //! | outlive the monitor | the agent is the first process of the domain's PID namespace |
 //!
-//! `tests/attacks.rs` tries each of them from inside a domain.
+//! `tests/attacks.rs` tries each of these from inside a domain.
 #![allow(unsafe_code)]
 
 mod agent;

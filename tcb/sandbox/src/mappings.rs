@@ -1,6 +1,6 @@
-//! How many mappings a process may have.
+//! The limit on a process's mappings.
 
-/// `vm.max_map_count`; what the kernel starts with if it does not say.
+/// Returns `vm.max_map_count`, or the kernel's default if it cannot be read.
 #[must_use]
 pub fn mappings_max() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();

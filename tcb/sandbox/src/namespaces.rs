@@ -1,9 +1,9 @@
-//! The namespaces of a domain: a PID namespace of its own, and mount and network namespaces in
-//! which there is nothing.
+//! The namespaces of a domain: a separate PID namespace, and empty mount and network namespaces.
 //!
-//! All domains share the empty ones, made at the first start: there is nothing in them to share
-//! (a read-only file system without files; a network that no domain can make a socket in), and
-//! taking a mount namespace apart means waiting for every CPU, for each domain anew.
+//! All domains share the empty mount and network namespaces, which are created at the first start.
+//! There is nothing in them to share (a read-only file system without files; a network in which no
+//! domain can create a socket), and destroying a mount namespace per domain would wait for every
+//! CPU each time.
 
 use crate::child::{self, Plan, REPORT_BYTES};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
-/// Namespaces with nothing in them.
+/// Empty namespaces.
 struct Void {
     mounts: File,
     network: File,
@@ -21,10 +21,10 @@ struct Void {
     full_root: bool,
 }
 
-/// Forks. In the child `run` never returns.
+/// Forks. In the child, `run` never returns.
 fn clone(flags: i32, run: impl FnOnce()) -> io::Result<i32> {
-    // SAFETY: a plain fork (no memory is shared); the child only runs `run`, which keeps to raw
-    // system calls and does not return.
+    // SAFETY: a plain fork (no memory is shared); the child only runs `run`, which uses raw system
+    // calls and does not return.
     let pid = unsafe {
         let flags = (flags | libc::SIGCHLD) as libc::c_ulong;
         libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0)
@@ -48,7 +48,7 @@ impl Void {
             None,
         )?;
         let pid = clone(libc::CLONE_NEWNS | libc::CLONE_NEWNET, || {
-            // SAFETY: in the process that was just created.
+            // SAFETY: runs in the process just created.
             unsafe { child::hold_void(theirs.as_raw_fd(), ours.as_raw_fd()) }
         })?;
         drop(theirs);
@@ -56,7 +56,7 @@ impl Void {
         let heard = rustix::net::recv(&ours, &mut report, RecvFlags::empty());
         let open = |kind| File::open(format!("/proc/{pid}/ns/{kind}"));
         let (mounts, network) = (open("mnt"), open("net"));
-        // Its holder ends when the link does.
+        // The holder ends with the link.
         drop(ours);
         rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::empty())?;
         let [_, full_root, ..] = report;
@@ -79,9 +79,9 @@ impl Void {
     }
 }
 
-/// Makes a domain's first process, as far apart from everything as we may: as root from inside the
-/// shared empty namespaces, otherwise in a user namespace with empty ones of its own, otherwise
-/// (some systems forbid that) in none. Returns its id, and whether it is in any.
+/// Creates a domain's first process, isolated as far as permitted: for root, in the shared empty
+/// namespaces; otherwise in a user namespace with separate empty ones; or, on systems that forbid
+/// that, in no new namespaces. Returns its id, and whether it is in new namespaces.
 pub(crate) fn fork(plan: &Plan<'_>, missing: &mut Vec<&'static str>) -> io::Result<(i32, bool)> {
     let forbidden = |error: &io::Error| {
         matches!(
@@ -95,7 +95,7 @@ pub(crate) fn fork(plan: &Plan<'_>, missing: &mut Vec<&'static str>) -> io::Resu
                 missing.push("an empty file system");
             }
             let enter = Some([void.mounts.as_raw_fd(), void.network.as_raw_fd()]);
-            // SAFETY: in the process that was just created.
+            // SAFETY: runs in the process just created.
             let pid = clone(libc::CLONE_NEWPID, || unsafe {
                 child::run(plan, enter, false)
             })?;
@@ -105,14 +105,14 @@ pub(crate) fn fork(plan: &Plan<'_>, missing: &mut Vec<&'static str>) -> io::Resu
         Err(error) => return Err(error),
     }
     let all = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
-    // SAFETY: in the process that was just created.
+    // SAFETY: runs in the process just created.
     match clone(all, || unsafe { child::run(plan, None, true) }) {
         Ok(pid) => return Ok((pid, true)),
         Err(error) if forbidden(&error) => {}
         Err(error) => return Err(error),
     }
-    missing.push("namespaces of its own (PID, mount, network)");
-    // SAFETY: in the process that was just created.
+    missing.push("separate namespaces (PID, mount, network)");
+    // SAFETY: runs in the process just created.
     let pid = clone(0, || unsafe { child::run(plan, None, false) })?;
     Ok((pid, false))
 }
@@ -123,18 +123,19 @@ mod tests {
     use crate::child::HANDED;
     use std::os::fd::{AsFd, OwnedFd, RawFd};
 
-    /// A copy with a number that nothing is put at.
+    /// Returns a duplicate with a number outside the arranged range.
     fn aside(fd: impl AsFd) -> OwnedFd {
         rustix::io::fcntl_dupfd_cloexec(fd, 100).expect("a descriptor")
     }
 
-    /// Which numbers they have depends on what else the program opens and closes meanwhile.
+    /// Otherwise their numbers would depend on descriptors that the program opens and closes
+    /// meanwhile.
     #[test]
-    fn the_empty_namespaces_may_lie_where_descriptors_of_the_domain_are_put() {
+    fn namespace_descriptors_may_have_any_number() {
         const LOW: [RawFd; 2] = [HANDED as RawFd - 2, HANDED as RawFd - 1];
         let void = match Void::get() {
             Ok(void) => void,
-            // Without the right to make them no domain ever enters them.
+            // Without the right to create them, no domain enters them.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => return,
             Err(error) => panic!("the empty namespaces: {error}"),
         };
@@ -156,7 +157,7 @@ mod tests {
             fds: [null.as_raw_fd(); HANDED],
             cpu: rustix::thread::sched_getcpu(),
         };
-        // SAFETY: in the process that was just created.
+        // SAFETY: runs in the process just created.
         let pid = clone(0, || unsafe {
             libc::dup2(mounts.as_raw_fd(), LOW[0]);
             libc::dup2(network.as_raw_fd(), LOW[1]);

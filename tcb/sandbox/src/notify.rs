@@ -1,29 +1,30 @@
-//! The monitor's end of a seccomp listener: receive a call, answer it, hand over a descriptor.
+//! The monitor's end of a seccomp listener: receives calls, answers them, passes descriptors.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A system call that waits for an answer. The thread that made it sleeps until then.
+/// A system call that waits for an answer. The calling thread sleeps meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The kernel's name for it.
+    /// The kernel's id of the call.
     pub id: u64,
     /// Its arguments. Untrusted.
     pub args: [u64; 6],
 }
 
-/// A filter's listener: a domain's calls for descriptors come by one
-/// ([`abi::hypercall::Attach`]), its agent's for work by another.
+/// The listener of a filter: a domain's for attach calls ([`abi::hypercall::Attach`]), or an
+/// agent's for work.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
-/// Wakes the other side on the answering thread's CPU, since that thread waits next (Linux 6.6).
+/// Wakes the caller on the answering thread's CPU, since that thread waits next (Linux 6.6).
 const SYNC_WAKE_UP: usize = 1;
 
 impl Listener {
-    /// Takes a listener over. `false`: the kernel cannot wake synchronously; it works all the same.
+    /// Takes over a listener. Also returns whether the kernel can wake synchronously, which affects
+    /// only speed.
     pub(crate) fn new(fd: OwnedFd) -> (Self, bool) {
         let listener = Self(fd);
         let flags = std::ptr::without_provenance_mut::<()>(SYNC_WAKE_UP);
@@ -32,37 +33,39 @@ impl Listener {
         (listener, set.is_ok())
     }
 
-    /// Asks the kernel for something.
+    /// Makes a request of the kernel.
     ///
     /// # Safety
-    /// The argument is the address of what this request reads or writes, or what it says itself.
+    /// The argument is the address of the data that this request reads or writes, or the request's
+    /// value.
     unsafe fn ask<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<()> {
-        // SAFETY: as the caller says; the descriptor is our own.
+        // SAFETY: by the caller's promise; the descriptor is ours.
         match unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         }
     }
 
-    /// The same listener once more: a call is received by one of them.
+    /// Returns a duplicate of the listener: either one receives a call.
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// No descriptors are left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
 
-    /// Readable while a call waits; hangs up when no process is left under this filter.
+    /// Returns the listener's descriptor: readable while a call waits; hangs up once no process has
+    /// this filter.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Waits for a call until the deadline (0: only looks). None: none came. Not receiving is how
-    /// to limit a domain's rate.
+    /// Waits for a call until the deadline (0 does not wait), and returns `None` if there was none.
+    /// Receiving calls less often limits a domain's rate.
     ///
     /// # Errors
-    /// `ENOENT`: no process is left under this filter. Others as the kernel gives them.
+    /// `ENOENT`: no process has this filter. Otherwise the kernel's error.
     pub fn receive(&self, within: Duration) -> io::Result<Option<Call>> {
         let until = Instant::now() + within;
         loop {
@@ -79,7 +82,7 @@ impl Listener {
             if ready.contains(PollFlags::IN) {
                 match self.receive_now() {
                     Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
-                    // The caller died between poll and here; the next poll says so.
+                    // The caller died between poll and here; the next poll reports it.
                     Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                         if left.is_zero() {
                             return Ok(None);
@@ -94,9 +97,9 @@ impl Listener {
     }
 
     fn receive_now(&self) -> io::Result<Call> {
-        // SAFETY: it holds numbers alone.
+        // SAFETY: all fields are integers, for which zero is valid.
         let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the request writes one `seccomp_notif`, zeroed as it demands, to this place.
+        // SAFETY: the request writes one `seccomp_notif`, zeroed as required, to this place.
         unsafe { self.ask(libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut got) }?;
         Ok(Call {
             id: got.id,
@@ -107,7 +110,7 @@ impl Listener {
     /// Ends a call: it returns `value`, or fails with `errno` if that is not 0.
     ///
     /// # Errors
-    /// `ENOENT`: the caller is gone.
+    /// `ENOENT`: the caller has died.
     pub fn answer(&self, id: u64, value: i64, errno: i32) -> io::Result<()> {
         let mut answer = libc::seccomp_notif_resp {
             id,
@@ -119,12 +122,12 @@ impl Listener {
         unsafe { self.ask(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) }
     }
 
-    /// Puts a copy of `fd` into the caller's table at number `at`, replacing what was there; with
-    /// `and_answer` the call returns that number at once.
+    /// Puts a copy of `fd` into the caller's table at number `at`, replacing the descriptor there;
+    /// with `and_answer`, the call returns that number at once.
     ///
     /// # Errors
-    /// `ENOENT`: the caller is gone. `EBADF`, `EMFILE`: the number is beyond its limit. The call
-    /// still waits then.
+    /// `ENOENT`: the caller has died. `EBADF`, `EMFILE`: the number exceeds its limit, and the call
+    /// still waits.
     pub fn put(&self, id: u64, fd: BorrowedFd<'_>, at: u32, and_answer: bool) -> io::Result<()> {
         let send = match and_answer {
             true => libc::SECCOMP_ADDFD_FLAG_SEND,

@@ -1,51 +1,61 @@
-//! Which system calls a domain and its agent may make: the whole policy, as data with reasons.
+//! The system calls that a domain and its agent may make: the whole policy, as data with reasons.
 //!
-//! A domain runs under its filter from its first instruction on. Its heap is an arena in its own
-//! image, it has one thread and opens nothing, so the list is short; what is not on it returns
-//! EPERM. `system_calls` gives it to reports.
+//! A domain runs under its filter from its first instruction on. Its heap is an arena in its image,
+//! it has one thread and opens nothing, so the list is short; every other call returns EPERM.
+//! [`system_calls`] returns the list for reports.
 
 use crate::bpf::{Action, Rule, Test, assemble};
-use abi::layout::{PAGE, WINDOW, fd::DOORBELL};
+use abi::core::NewDomain;
+use abi::layout::{FOREIGN, FOREIGN_PAGES, PAGE, WINDOW, fd};
+use abi::status::Program;
 use libc::{c_long, sock_filter};
 
-/// Which kind of domain is started.
+/// The kind of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
     /// A driver domain: NIC queues and other domains' pages.
     Driver,
     /// A guest domain: its own pages and one endpoint.
     Guest,
+    /// A guest domain that serves a virtual machine: it accepts connections, receives descriptors,
+    /// and has its agent map the machine's memory.
+    Shim,
 }
 
-impl From<abi::status::Program> for Profile {
-    fn from(program: abi::status::Program) -> Self {
-        match program {
-            abi::status::Program::Driver => Self::Driver,
-            abi::status::Program::Guest => Self::Guest,
+impl From<&NewDomain> for Profile {
+    fn from(domain: &NewDomain) -> Self {
+        match (domain.program, domain.foreign_pages) {
+            (Program::Driver, _) => Self::Driver,
+            (Program::Guest, 0) => Self::Guest,
+            (Program::Guest, _) => Self::Shim,
         }
     }
 }
 
-/// When a call is allowed.
+/// The condition under which a call is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// Always.
     Always,
-    /// Argument 0 is a descriptor below the doorbells. A doorbell may only be rung: who could
-    /// `read` a peer's eventfd could steal its wake-ups, and who could close one and open the
-    /// number again could be fooled.
+    /// Argument 0 is a descriptor below the doorbells. A domain may only ring doorbells: a domain
+    /// that could `read` a peer's eventfd could steal the peer's wake-ups, and one that closed a
+    /// doorbell could get another object under its number.
     OwnDescriptor,
-    /// Argument 0 is exactly this.
+    /// Argument 0 equals this.
     Is(u64),
-    /// Argument 1 is a futex operation that only waits or wakes. Locks with priority inheritance
-    /// and requeuing are much kernel code that no domain needs.
+    /// Argument 1 is a futex operation that only waits or wakes. Priority inheritance and requeuing
+    /// are complex kernel code that no domain needs.
     WaitOrWake,
-    /// Never; it returns this instead of EPERM.
+    /// The call always fails with this errno instead of EPERM.
     Fails(i32),
-    /// Argument 0 is [`abi::hypercall::ATTACH_MAGIC`], and the monitor answers.
+    /// Argument 0 is [`abi::hypercall::ATTACH_MAGIC`], and the monitor answers the call.
     Attach,
-    /// Exactly the call that start-up code makes to protect its relocated data.
+    /// Exactly the call by which start-up code protects its relocated data.
     Relro,
+    /// Argument 0 is the domain's epoll set and argument 2 a descriptor below the doorbells.
+    OwnEpoll,
+    /// As `OwnDescriptor`, and argument 1 reads or sets the status flags of a descriptor.
+    StatusFlags,
 }
 
 struct Row {
@@ -60,15 +70,15 @@ macro_rules! rows {
     };
 }
 
-/// What every domain may call. Programs are tried from the top: the calls per packet come first.
-/// (Kernels of 5.11 and later skip the program for calls that are allowed without conditions.)
+/// The calls of every domain. The filter tests rules in order, so the calls per packet are first.
+/// (Kernels since 5.11 skip the program for calls allowed without conditions.)
 const DOMAIN: &[Row] = rows! {
-    // Devices: frames in and out of descriptors that arrived open and configured.
+    // Devices: frames through descriptors that were attached open and configured.
     SYS_read When::OwnDescriptor;
     SYS_write When::Always;
     SYS_readv When::OwnDescriptor;
     SYS_writev When::OwnDescriptor;
-    // Sleeping and waking: for hypercalls, and for descriptors with a timeout. No call that only
+    // Sleeping and waking, for hypercalls and for descriptors with a timeout. No call that only
     // sleeps (nanosleep) is needed.
     SYS_futex When::WaitOrWake;
     SYS_epoll_wait When::OwnDescriptor;
@@ -78,13 +88,13 @@ const DOMAIN: &[Row] = rows! {
     SYS_ppoll When::Always;
     SYS_clock_gettime When::Always;
     SYS_sched_yield When::Always;
-    // The kernel itself makes a domain call these: after a signal, after a stop.
+    // The kernel makes a domain call these after a signal, and after a stop.
     SYS_rt_sigreturn When::Always;
     SYS_restart_syscall When::Always;
-    // A fault handler for pages that were revoked. With rt_sigaction denied, `abort` would spin.
+    // A fault handler for revoked pages. If rt_sigaction were denied, `abort` would spin.
     SYS_rt_sigaction When::Always;
     SYS_rt_sigprocmask When::Always;
-    // Harmless facts about the caller, and the seeds of hash tables.
+    // Harmless facts about the caller, and seeds of hash tables.
     SYS_gettid When::Always;
     SYS_getpid When::Always;
     SYS_getrandom When::Always;
@@ -92,25 +102,37 @@ const DOMAIN: &[Row] = rows! {
     SYS_close When::OwnDescriptor;
     SYS_exit When::Always;
     SYS_exit_group When::Always;
-    // The one way to ask for a descriptor: answered by the monitor, see `abi::hypercall::Attach`.
+    // The only way to get a descriptor: the monitor answers, see `abi::hypercall::Attach`.
     SYS_getppid When::Attach;
-    // Start of a static C library, before `main`: the thread pointer, and what the kernel does
-    // with a thread's own words when it exits. Each touches the caller alone.
+    // Start of a static C library, before `main`: the thread pointer, and the kernel's actions at
+    // the thread's exit. Each affects only the caller.
     SYS_arch_prctl When::Is(ARCH_SET_FS);
     SYS_set_tid_address When::Always;
     SYS_set_robust_list When::Always;
     SYS_rseq When::Always;
-    // Thread-local storage of `main` comes from the break. It grows from the image's end upwards
-    // and cannot reach or replace any other mapping; RLIMIT_DATA leaves it `HEAP_BYTES`, too
-    // little to hold up the agent behind the lock of the address space.
+    // Thread-local storage of `main` is allocated from the break. The break grows upwards from the
+    // image's end and cannot reach or replace any other mapping. RLIMIT_DATA limits it to
+    // `HEAP_BYTES`, too little to delay the agent at the lock of the address space.
     SYS_brk When::Always;
-    // One exact call, which changes nothing when repeated. Any other mprotect could split
-    // mappings until the agent has no room to take a page away.
+    // One exact call, which changes nothing when repeated. Any other mprotect could split mappings
+    // until the agent's unmapping fails.
     SYS_mprotect When::Relro;
-    // glibc tries clone3 first and understands only this as "use clone" (which is denied).
+    // glibc tries clone3 first and accepts only this errno as "use clone" (which is denied).
     SYS_clone3 When::Fails(libc::ENOSYS);
 };
 
+/// Further calls of a shim. It cannot send descriptors, and maps nothing itself.
+const SHIM: &[Row] = rows! {
+    // A connection of a virtual machine monitor, and messages with descriptors by it.
+    SYS_accept4 When::OwnDescriptor;
+    SYS_recvmsg When::OwnDescriptor;
+    // Doorbells of the virtual machine wake the domain …
+    SYS_epoll_ctl When::OwnEpoll;
+    // … and do not block it.
+    SYS_fcntl When::StatusFlags;
+};
+
+const STATUS_FLAGS: &[u32] = &[libc::F_GETFL as u32, libc::F_SETFL as u32];
 const ARCH_SET_FS: u64 = 0x1002;
 const FUTEX_FLAGS: u32 = (libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u32;
 const FUTEX_OPERATIONS: &[u32] = &[
@@ -123,31 +145,36 @@ const FUTEX_OPERATIONS: &[u32] = &[
 /// Bytes by which a domain's break may grow.
 pub(crate) const HEAP_BYTES: u64 = 256 << 10;
 
-fn rows(profile: Profile) -> &'static [Row] {
-    match profile {
-        // Both kinds do the same things today: read and write descriptors, wait, make hypercalls.
-        // The profiles are told apart because kinds to come are not so alike.
-        Profile::Driver | Profile::Guest => DOMAIN,
-    }
+fn rows(profile: Profile) -> impl Iterator<Item = &'static Row> {
+    let more = match profile {
+        Profile::Shim => SHIM,
+        Profile::Driver | Profile::Guest => &[],
+    };
+    DOMAIN.iter().chain(more)
 }
 
-/// The names of the system calls that a domain may make (some only with certain arguments).
+/// Returns the names of the system calls that a domain may make (some only with certain arguments).
 #[must_use]
 pub fn system_calls(profile: Profile) -> Vec<&'static str> {
     rows(profile)
-        .iter()
         .filter(|row| !matches!(row.when, When::Fails(_)))
         .map(|row| row.name.trim_start_matches("SYS_"))
         .collect()
 }
 
-/// The filter of a domain whose start-up code protects the `relro` range (address, bytes).
+/// Returns the filter of a domain whose start-up code protects the range `relro` (address, bytes).
 pub(crate) fn domain_filter(profile: Profile, relro: Option<(u64, u64)>) -> Vec<sock_filter> {
     let denied = Action::Errno(libc::EPERM as u16);
+    let own = Test::Below32(0, fd::DOORBELL as u32);
     let rule = |row: &Row| {
         let (tests, then) = match row.when {
             When::Always => (vec![], Action::Allow),
-            When::OwnDescriptor => (vec![Test::Below32(0, DOORBELL as u32)], Action::Allow),
+            When::OwnDescriptor => (vec![own], Action::Allow),
+            When::OwnEpoll => {
+                let watched = Test::Below32(2, fd::DOORBELL as u32);
+                (vec![Test::Is(0, fd::EPOLL as u64), watched], Action::Allow)
+            }
+            When::StatusFlags => (vec![own, Test::OneOf(1, 0, STATUS_FLAGS)], Action::Allow),
             When::WaitOrWake => (
                 vec![Test::OneOf(1, FUTEX_FLAGS, FUTEX_OPERATIONS)],
                 Action::Allow,
@@ -178,13 +205,14 @@ pub(crate) fn domain_filter(profile: Profile, relro: Option<(u64, u64)>) -> Vec<
             otherwise: denied,
         })
     };
-    let rules: Vec<Rule> = rows(profile).iter().filter_map(rule).collect();
+    let rules: Vec<Rule> = rows(profile).filter_map(rule).collect();
     assemble(&rules, denied)
 }
 
-/// The filter of an agent: map inside a window of `window_slots` pages, close, ask for more, die.
-/// Nothing else, whatever its argument page says: anything else is a bug of ours and ends it.
-pub(crate) fn agent_filter(window_slots: u32) -> Vec<sock_filter> {
+/// Returns the filter of an agent: it may map within a window of `window_slots` pages and, as a
+/// shim's agent, within the range for foreign memory; close; request work; and exit. Any other call
+/// is a bug in the monitor, and ends the agent, whatever the argument pages contain.
+pub(crate) fn agent_filter(profile: Profile, window_slots: u32) -> Vec<sock_filter> {
     let window_bytes = u64::from(window_slots) * PAGE as u64;
     let mut rules = vec![Rule {
         nr: libc::SYS_getppid,
@@ -192,14 +220,25 @@ pub(crate) fn agent_filter(window_slots: u32) -> Vec<sock_filter> {
         then: Action::Notify,
         otherwise: Action::Kill,
     }];
-    if window_bytes > 0 {
+    if window_bytes > 0 || profile == Profile::Shim {
+        // The monitor checks that a mapping ends within the range. Even without that check, a
+        // mapping that begins there could reach nothing else: the range of the same length behind
+        // it is unused.
+        let length = ((u64::from(FOREIGN_PAGES) * PAGE as u64) >> 32) as u32 - 1;
+        let mut tests = match profile {
+            Profile::Shim => vec![
+                Test::High(0, length, (FOREIGN >> 32) as u32),
+                Test::High(1, length, 0),
+            ],
+            _ => vec![Test::Inside(0, 1, WINDOW as u64, window_bytes)],
+        };
+        tests.extend([
+            Test::NoneBut(2, (libc::PROT_READ | libc::PROT_WRITE) as u32),
+            Test::All(3, libc::MAP_FIXED as u32),
+        ]);
         rules.push(Rule {
             nr: libc::SYS_mmap,
-            tests: vec![
-                Test::Inside(0, 1, WINDOW as u64, window_bytes),
-                Test::NoneBut(2, (libc::PROT_READ | libc::PROT_WRITE) as u32),
-                Test::All(3, libc::MAP_FIXED as u32),
-            ],
+            tests,
             then: Action::Allow,
             otherwise: Action::Kill,
         });
@@ -224,9 +263,9 @@ mod tests {
     const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 
     #[test]
-    fn doorbells_can_be_written_and_nothing_else() {
+    fn doorbells_can_only_be_written() {
         let filter = domain_filter(Profile::Driver, None);
-        let bell = DOORBELL as u64 + 3;
+        let bell = fd::DOORBELL as u64 + 3;
         for nr in [
             libc::SYS_read,
             libc::SYS_readv,
@@ -271,7 +310,7 @@ mod tests {
 
     #[test]
     fn an_agent_maps_in_its_window_only() {
-        let filter = agent_filter(16);
+        let filter = agent_filter(Profile::Driver, 16);
         let window = WINDOW as u64;
         let fixed = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
         let call = |args| decide(&filter, libc::SYS_mmap, args);
@@ -288,7 +327,7 @@ mod tests {
             decide(&filter, libc::SYS_munmap, [window, 4096, 0, 0, 0, 0]),
             libc::SECCOMP_RET_KILL_PROCESS
         );
-        let none = agent_filter(0);
+        let none = agent_filter(Profile::Guest, 0);
         assert_eq!(
             decide(&none, libc::SYS_mmap, [window, 4096, 3, fixed, 0, 0]),
             libc::SECCOMP_RET_KILL_PROCESS
@@ -296,8 +335,60 @@ mod tests {
     }
 
     #[test]
+    fn a_shims_agent_maps_foreign_memory_only() {
+        let filter = agent_filter(Profile::Shim, 0);
+        let (foreign, whole) = (FOREIGN as u64, u64::from(FOREIGN_PAGES) * PAGE as u64);
+        let fixed = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+        let call = |args| decide(&filter, libc::SYS_mmap, args);
+        for args in [
+            [foreign, 4096, 3, fixed, 5, 0],
+            [foreign + whole - 4096, 4096, 3, fixed, 5, 1 << 40],
+            [foreign, whole - 4096, 3, fixed, 5, 0],
+        ] {
+            assert_eq!(call(args), ALLOW, "{args:x?}");
+        }
+        for args in [
+            [foreign - 4096, 4096, 3, fixed, 5, 0],
+            [foreign + whole, 4096, 3, fixed, 5, 0],
+            [foreign, whole, 3, fixed, 5, 0],
+            [WINDOW as u64, 4096, 3, fixed, 5, 0],
+            [foreign, 4096, 7, fixed, 5, 0],
+            [foreign, 4096, 3, libc::MAP_SHARED as u64, 5, 0],
+        ] {
+            assert_eq!(call(args), libc::SECCOMP_RET_KILL_PROCESS, "{args:x?}");
+        }
+    }
+
+    #[test]
+    fn only_a_shim_receives_descriptors() {
+        let filters =
+            [Profile::Driver, Profile::Guest, Profile::Shim].map(|of| domain_filter(of, None));
+        let bell = fd::DOORBELL as u64;
+        let all = |nr, args| filters.each_ref().map(|filter| decide(filter, nr, args));
+        for (nr, args) in [
+            (libc::SYS_accept4, [16, 0, 0, 0, 0, 0]),
+            (libc::SYS_recvmsg, [16, 0, 0, 0, 0, 0]),
+            (libc::SYS_epoll_ctl, [fd::EPOLL as u64, 1, 20, 0, 0, 0]),
+            (libc::SYS_fcntl, [20, libc::F_SETFL as u64, 0, 0, 0, 0]),
+        ] {
+            assert_eq!(all(nr, args), [EPERM, EPERM, ALLOW], "{nr}");
+        }
+        for (nr, args) in [
+            (libc::SYS_recvmsg, [bell, 0, 0, 0, 0, 0]),
+            (libc::SYS_epoll_ctl, [5, 1, 20, 0, 0, 0]),
+            (libc::SYS_epoll_ctl, [fd::EPOLL as u64, 1, bell, 0, 0, 0]),
+            (libc::SYS_fcntl, [20, libc::F_DUPFD as u64, 0, 0, 0, 0]),
+            (libc::SYS_fcntl, [bell, libc::F_SETFL as u64, 0, 0, 0, 0]),
+            (libc::SYS_sendmsg, [16, 0, 0, 0, 0, 0]),
+            (libc::SYS_mmap, [FOREIGN as u64, 4096, 3, 1, 5, 0]),
+        ] {
+            assert_eq!(all(nr, args), [EPERM; 3], "{nr}");
+        }
+    }
+
+    #[test]
     fn no_call_is_listed_twice() {
-        let mut names = system_calls(Profile::Driver);
+        let mut names = system_calls(Profile::Shim);
         names.sort_unstable();
         let listed = names.len();
         names.dedup();

@@ -1,18 +1,18 @@
-//! What the kernel tells about a process of ours.
+//! The kernel's data on our processes.
 
-/// CPU time that a process has used, nanoseconds.
+/// CPU time of a process in nanoseconds.
 #[must_use]
 pub fn cpu_ns(pid: i32) -> Option<u64> {
     clock_ns(pid, 2)
 }
 
-/// CPU time that a thread of our own has used, nanoseconds.
+/// CPU time of one of our own threads in nanoseconds.
 #[must_use]
 pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
     clock_ns(tid, 6)
 }
 
-/// The user id of a process of ours: see [`abi::users`].
+/// Returns the user id of one of our processes: see [`abi::users`].
 #[must_use]
 pub fn user_of(pid: i32) -> u32 {
     use std::os::unix::fs::MetadataExt;
@@ -20,10 +20,10 @@ pub fn user_of(pid: i32) -> u32 {
     abi::users::user_of(pid.cast_unsigned(), namespace)
 }
 
-/// What one of the kernel's clocks shows whose number is made of a process's or thread's
+/// Reads the CPU clock of a process or thread, whose number contains the id
 /// (include/linux/posix-timers.h).
 fn clock_ns(id: i32, kind: libc::clockid_t) -> Option<u64> {
-    // 0 would be who asks.
+    // Id 0 would mean the caller.
     let clock = (id > 0).then_some((!id << 3) | kind)?;
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -34,20 +34,20 @@ fn clock_ns(id: i32, kind: libc::clockid_t) -> Option<u64> {
     read.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The fields of /proc/PID/stat from the state on.
+/// Returns the fields of /proc/PID/stat from the state on.
 fn stat(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     Some(fields.trim().to_owned())
 }
 
-/// The letter of a process's state: `R`unning or ready to, `S`leeping, `Z`ombie …
+/// Returns the letter of a process's state: `R` running or runnable, `S` sleeping, `Z` zombie …
 pub(crate) fn state(pid: i32) -> Option<char> {
     stat(pid)?.chars().next()
 }
 
-/// What `wait` would tell about a process that has ended and is in the table still; 0 also if
-/// that is none of our business.
+/// Returns the wait status of a process that has ended and is still in the process table; also 0 if
+/// this process may not read it.
 pub(crate) fn exit_status(pid: i32) -> Option<i32> {
     let stat = stat(pid)?;
     let mut fields = stat.split_whitespace();

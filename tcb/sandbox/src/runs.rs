@@ -1,32 +1,32 @@
-//! Batches of pages as the fewest runs that the kernel maps in one piece each.
+//! Batches of pages, split into the fewest runs that the kernel can map by one call each.
 
 use abi::Slot;
 
 /// One page to map: `frame` of memory number `memory` into `slot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageMap {
-    /// Where it shall appear.
+    /// The slot where it is mapped.
     pub slot: Slot,
-    /// Whose memory, as it was added to the agent.
+    /// The memory's number in the agent.
     pub memory: u32,
-    /// Which page of that memory.
+    /// The page's number within the memory.
     pub frame: u32,
-    /// Whether the domain may write it.
+    /// Whether the domain may write to it.
     pub writable: bool,
 }
 
-/// Pages of a device's own to map, for good, into slots side by side.
+/// Pages of a device to map permanently into adjacent slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMap {
-    /// Where the first one shall appear.
+    /// The first slot.
     pub slot: Slot,
-    /// The first page, as the device counts them.
+    /// The first page, by the device's numbering.
     pub page: u32,
-    /// How many.
+    /// The number of pages.
     pub pages: u32,
 }
 
-/// Slots side by side that show frames side by side.
+/// Adjacent slots that show adjacent frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: PageMap,
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The run of a device's pages, which is mapped apart from all others.
+    /// Returns the run of a device's pages, which is mapped separately.
     pub(crate) fn of_device(map: &DeviceMap) -> Self {
         let first = PageMap {
             slot: map.slot,
@@ -46,7 +46,7 @@ impl Run {
         Self { first, pages }
     }
 
-    /// Whether `next` begins where this one ends, in slots, frames and access.
+    /// Returns whether `next` continues this run in slots, frames and access.
     fn continues(&self, next: &Self) -> bool {
         let (first, next) = (&self.first, &next.first);
         first.memory == next.memory
@@ -56,7 +56,7 @@ impl Run {
     }
 }
 
-/// The runs of `slots`; only slot and pages mean something.
+/// Returns the runs of `slots`; only slot and pages are valid.
 ///
 /// # Errors
 /// A slot that occurs twice.
@@ -64,14 +64,14 @@ pub(crate) fn of_slots(slots: &[Slot]) -> Result<Vec<Run>, Slot> {
     let pages = slots.iter().map(|&slot| PageMap {
         slot,
         memory: 0,
-        // Slots side by side are runs, whatever they show.
+        // Adjacent slots are a run, whatever they show.
         frame: slot.0,
         writable: false,
     });
     of_maps(pages)
 }
 
-/// The runs of `pages` in the order of their slots.
+/// Returns the runs of `pages` in the order of their slots.
 ///
 /// # Errors
 /// A slot that occurs twice.
@@ -80,7 +80,7 @@ pub(crate) fn of_maps(pages: impl Iterator<Item = PageMap>) -> Result<Vec<Run>, 
     runs.sort_unstable_by_key(|run| run.first.slot);
     let mut twice = None;
     runs.dedup_by(|next, run| {
-        // `run` is the last one kept; sorted, so an overlap can only be with its last page.
+        // `run` is the last complete run. The runs are sorted, so only its last page can overlap.
         let slot = next.first.slot;
         if slot.0 < run.first.slot.0.saturating_add(run.pages) {
             twice = Some(slot);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_in_slot_and_frame_merge_whatever_the_order() {
+    fn pages_adjacent_in_slot_and_frame_merge() {
         assert_eq!(
             runs(&[page(3, 13), page(1, 11), page(2, 12)]),
             Ok(vec![(1, 3, 11)])
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_in_slot_alone_do_not() {
+    fn pages_adjacent_only_in_slot_do_not_merge() {
         assert_eq!(
             runs(&[page(1, 11), page(2, 13)]),
             Ok(vec![(1, 1, 11), (2, 1, 13)])
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_twice_is_refused() {
+    fn a_repeated_slot_is_rejected() {
         assert_eq!(runs(&[page(1, 11), page(2, 12), page(1, 30)]), Err(Slot(1)));
         assert_eq!(of_slots(&[Slot(4), Slot(5), Slot(5)]), Err(Slot(5)));
     }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_run_and_the_highest_numbers_do_not_wrap() {
+    fn empty_batches_and_the_highest_slots_work() {
         assert_eq!(runs(&[]), Ok(vec![]));
         assert_eq!(
             runs(&[page(u32::MAX, u32::MAX)]),

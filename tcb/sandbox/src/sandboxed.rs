@@ -11,36 +11,35 @@ use std::os::fd::{AsFd, OwnedFd};
 /// How long one [`Sandboxed::kill`] waits for the end.
 const KILL_SECONDS: i64 = 2;
 
-/// A domain that was started. Dropping it kills it, but does not wait longer than
-/// [`Sandboxed::kill`].
+/// A started domain. Dropping it kills it, and waits no longer than [`Sandboxed::kill`].
 #[derive(Debug)]
 pub struct Sandboxed {
     /// The domain's process.
     pub pid: i32,
     /// Its agent's process.
     pub agent_pid: i32,
-    /// The domain's process, readable when it has ended. Its agent then still lives and so do its
-    /// mappings: kill it.
+    /// The pidfd of the domain's process, readable once that has ended. The agent, and with it the
+    /// mappings, live on until [`Sandboxed::kill`].
     pub pidfd: OwnedFd,
-    /// Maps and unmaps.
+    /// The agent, which maps and unmaps pages.
     pub agent: Agent,
-    /// Where it asks for descriptors.
+    /// The listener of its attach calls.
     pub attach: Listener,
-    /// What this system could not provide, in words.
+    /// Features that this system lacks.
     pub missing: Vec<&'static str>,
     pub(crate) agent_pidfd: Option<OwnedFd>,
 }
 
 impl Sandboxed {
-    /// Ends domain and agent, and everything that is mapped in their address space. Whether they
-    /// are gone: what the kernel has not let go of after 2 s may still touch what it had mapped,
-    /// and is to be asked for again.
+    /// Kills domain and agent, which removes everything mapped in their address space. Returns
+    /// whether they have ended: a process that the kernel has not ended after 2 s may still access
+    /// its mappings; call this again.
     #[must_use]
     pub fn kill(&mut self) -> bool {
         let Some(agent) = &self.agent_pidfd else {
             return true;
         };
-        // The agent's end would take the domain along; this spares it the way there.
+        // The agent's end would also end the domain, but more slowly.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         let gone = end(agent) && wait_until_over(&self.pidfd);
         if gone {
@@ -49,23 +48,24 @@ impl Sandboxed {
         gone
     }
 
-    /// CPU time of domain and agent so far, nanoseconds; none after their end, when their numbers
-    /// may be other processes'.
+    /// CPU time of domain and agent in nanoseconds; `None` after their end, when their ids may be
+    /// reused.
     #[must_use]
     pub fn cpu_ns(&self) -> Option<[u64; 2]> {
         self.agent_pidfd.as_ref()?;
         Some([self.pid, self.agent_pid].map(|pid| process::cpu_ns(pid).unwrap_or(0)))
     }
 
-    /// How the domain's process ended, in words; none while it lives or after [`Sandboxed::kill`].
-    /// Only "ended" if that was with code 0, or if we have no rights over the process.
+    /// Describes how the domain's process ended; `None` while it lives and after
+    /// [`Sandboxed::kill`]. Returns only "ended" if the exit code was 0, or if this process has no
+    /// rights over the domain's.
     #[must_use]
     pub fn how_it_ended(&self) -> Option<String> {
         self.agent_pidfd.as_ref()?;
-        // While the agent, its parent, lives, the process stays in the table with its status.
+        // While its parent, the agent, lives, the process stays in the table with its status.
         let status = process::exit_status(self.pid)?;
         Some(match libc::WTERMSIG(status) {
-            // Also what the kernel says to whom it does not want to tell.
+            // The kernel also reports 0 to a caller without rights.
             0 if status == 0 => "ended".into(),
             0 => format!("exited with code {}", libc::WEXITSTATUS(status)),
             libc::SIGSYS => "killed: forbidden system call".into(),
@@ -76,24 +76,23 @@ impl Sandboxed {
 
 impl Drop for Sandboxed {
     fn drop(&mut self) {
-        // Where it matters whether it is gone, `kill` was called before.
+        // An owner that needs the result has called `kill` before.
         let _ = self.kill();
     }
 }
 
-/// Kills a child of ours and takes its exit status, so that it leaves nothing behind; whether it is
-/// gone.
+/// Kills a child and reaps it. Returns whether it has ended.
 pub(crate) fn end(pidfd: &OwnedFd) -> bool {
     let _ = pidfd_send_signal(pidfd, Signal::KILL);
     let gone = wait_until_over(pidfd);
     if gone {
-        // Of one that was waited for before there is no status left.
+        // A child that was reaped before has no status.
         let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     }
     gone
 }
 
-/// Whether the process has ended, within [`KILL_SECONDS`].
+/// Returns whether the process ends within [`KILL_SECONDS`].
 fn wait_until_over(pidfd: &OwnedFd) -> bool {
     let timeout = Timespec {
         tv_sec: KILL_SECONDS,

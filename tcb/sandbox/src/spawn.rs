@@ -1,16 +1,16 @@
 //! The start of a domain: an unmodified static program, confined before its first instruction.
 //!
-//! The order matters (a filter is inherited by a fork, and only one filter of a chain may have a
-//! listener):
+//! The order matters, because a fork inherits a filter, and only one filter of a chain may have a
+//! listener:
 //!
 //! 1. a process in new namespaces waits until it is traced, then executes the program;
-//! 2. at the stop in `exec`, by injected system calls: stub, argument pages, the domain's own
-//!    regions and the reservation of the window are mapped and sealed, surplus descriptors closed;
-//! 3. it forks a process that shares its memory: that one, D, becomes the domain, the first one,
-//!    A, its agent. As A is the first process of the PID namespace, its end is D's end;
+//! 2. at the stop in `exec`, injected system calls map and seal stub, argument pages, the domain's
+//!    regions and the reservation of the window, and close other descriptors;
+//! 3. it forks a process that shares its memory: the new one, D, becomes the domain, the first one,
+//!    A, its agent. A is the first process of the PID namespace, so D ends with it;
 //! 4. D: own user, limits, no capabilities, its filter, whose listener the monitor takes;
-//! 5. A: no capabilities, no descriptors, its filter, and off into the stub;
-//! 6. D: off to the program's entry, with the registers that `exec` gave it.
+//! 5. A: no capabilities, no descriptors, its filter; then it continues in the stub;
+//! 6. D continues at the program's entry, with the registers that `exec` set.
 
 use crate::elf::Program;
 use crate::sandboxed::Sandboxed;
@@ -23,8 +23,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Whether a program can run as a domain of this monitor, as far as its file tells: asked before
-/// another one is ended for it.
+/// Checks by its file whether a program can run as a domain of this monitor, before the monitor
+/// ends a running domain for it.
 ///
 /// # Errors
 /// [`SpawnError::Program`], [`SpawnError::Version`].
@@ -47,11 +47,11 @@ fn open(program: &Path) -> Result<(Program, File), SpawnError> {
     }
 }
 
-/// Starts a domain and its agent, which may take until the kernel and the agent have answered: one
-/// start at a time, others wait. The calling thread must not end meanwhile.
+/// Starts a domain and its agent. May wait for the kernel and the agent. Starts are serialized. The
+/// calling thread must not end meanwhile.
 ///
 /// # Errors
-/// Any [`SpawnError`]; then nothing of the domain is left.
+/// Any [`SpawnError`]; nothing of the domain is left in this case.
 pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
     if spec.window_slots > WINDOW_SLOTS_MAX {
         return Err(SpawnError::Spec("a grant window has at most 1048576 slots"));
@@ -62,7 +62,7 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
         return Err(SpawnError::Spec("a domain has at most 1048576 frames"));
     }
     let (program, file) = open(spec.program)?;
-    // A process forked meanwhile by another start would hold descriptors of this one's.
+    // Otherwise a process forked for another start would inherit this start's descriptors.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut start = laid_out(spec, &file)?;
@@ -71,8 +71,9 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
     start.confine_agent(domain, port, spec)
 }
 
-/// Steps 1 and 2. Where the kernel puts a program is random, over a range that may contain ours
-/// (16 TiB around 0x5d55_5555_4000 with 32 random bits): one that lies in our way is started anew.
+/// Steps 1 and 2. The kernel loads a program at a random address, from a range that may contain
+/// ours (16 TiB around 0x5d55_5555_4000 with 32 random bits). A process that occupies our ranges is
+/// replaced by a new one.
 fn laid_out(spec: &Spec<'_>, file: &File) -> Result<Start, SpawnError> {
     const TRIES: usize = 8;
     for _ in 1..TRIES {

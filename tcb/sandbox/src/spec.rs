@@ -1,4 +1,4 @@
-//! What a domain to start is made of, and why a start fails.
+//! The specification of a domain to start, and the errors of a start.
 
 use crate::agent::AgentError;
 use crate::policy::Profile;
@@ -14,11 +14,11 @@ use std::path::Path;
 pub struct Spec<'a> {
     /// The program: a static ELF.
     pub program: &'a Path,
-    /// Its arguments, without its own name.
+    /// Its arguments, without argument 0.
     pub args: &'a [&'a str],
-    /// The domain's name: argument 0, and what `ps` shows.
+    /// The domain's name: argument 0, as shown by `ps`.
     pub name: &'a str,
-    /// Chooses the filter.
+    /// Selects the filter.
     pub profile: Profile,
     /// The information region, mapped read-write at [`abi::layout::INFO`].
     pub info: &'a Region,
@@ -34,8 +34,8 @@ pub struct Spec<'a> {
     pub epoll: BorrowedFd<'a>,
     /// Becomes standard output and standard error.
     pub console: BorrowedFd<'a>,
-    /// CPUs that the domain may run on, a bit each; none: all. (The agent runs wherever it is
-    /// called from.)
+    /// CPUs that the domain may run on, one bit each; all zero: every CPU. (The agent runs on its
+    /// caller's CPU.)
     pub cpus: &'a [u64; CPU_WORDS],
 }
 
@@ -47,34 +47,34 @@ pub enum SpawnError {
     Program {
         /// Its path.
         program: String,
-        /// Why not.
+        /// The reason.
         error: io::Error,
     },
     /// The program was built for another version of the monitor.
-    #[error("{program}: {}; this monitor starts those of version {VERSION}", said(*version))]
+    #[error("{program}: {}; this monitor starts only version {VERSION}", said(*version))]
     Version {
         /// Its path.
         program: String,
-        /// The version that its file tells, if it does.
+        /// The version that its file states, if any.
         version: Option<u32>,
     },
-    /// The specification asks for something impossible.
+    /// The specification is impossible.
     #[error("{0}")]
     Spec(&'static str),
     /// A step failed.
     #[error("{what}: {error}")]
     Step {
-        /// What was being done.
+        /// The step.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// The agent did not come up.
+    /// The agent did not start.
     #[error("agent: {0}")]
     Agent(#[from] AgentError),
 }
 
-/// What a program's file says of it.
+/// Describes a program by the version in its file.
 fn said(version: Option<u32>) -> String {
     version.map_or_else(
         || "not the program of a domain".to_owned(),
@@ -82,9 +82,9 @@ fn said(version: Option<u32>) -> String {
     )
 }
 
-/// Says what was being done when something failed.
+/// Adds the failed step to an error.
 pub(crate) trait During<T> {
-    /// The error, with what was being done.
+    /// Converts an error, adding the step that failed.
     fn during(self, what: &'static str) -> Result<T, SpawnError>;
 }
 

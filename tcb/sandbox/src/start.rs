@@ -1,19 +1,19 @@
-//! The steps of a start: what is done to the new process before its first instruction. The order
-//! is in [`crate::spawn`].
+//! The steps of a start: changes to the new process before its first instruction. [`crate::spawn`]
+//! has the order.
 
 use crate::agent::{ARGS_PAGES, Agent};
 use crate::child::{self, Plan, REPORT_BYTES, Step};
 use crate::elf::Program;
 use crate::namespaces;
 use crate::notify::Listener;
-use crate::policy::{self, HEAP_BYTES};
+use crate::policy::{self, HEAP_BYTES, Profile};
 use crate::sandboxed::Sandboxed;
 use crate::spec::{During, SpawnError, Spec};
 use crate::stub::{self, ARGS, RECORD_BYTES, Record};
 use crate::tracee::{self, Stop};
 use abi::PAGE;
 use abi::core::CPU_WORDS;
-use abi::layout::{FRAMES, INFO, MAILBOX, STUB, WINDOW, mailbox};
+use abi::layout::{FOREIGN, FOREIGN_PAGES, FRAMES, INFO, MAILBOX, STUB, WINDOW, mailbox};
 use libc::{c_long, sock_filter, user_regs_struct};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_send_signal};
@@ -23,24 +23,24 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Descriptors that a domain may have: its last doorbell lies below.
+/// The limit of a domain's descriptor numbers, above its last doorbell.
 const DOMAIN_NOFILE: u64 = 2048;
 const CPU_SET_BYTES: u64 = CPU_WORDS as u64 * 8;
 const MSEAL: c_long = 462;
 
-/// What is passed to system calls by pointer lies in the argument pages during the start (the
-/// monitor can write them, the process can read them): offsets.
+/// Offsets of data that injected system calls take by pointer. The data lie in the argument pages
+/// during the start: the monitor can write them, the process can read them.
 mod place {
     pub(super) const CAPABILITIES: usize = 0;
     pub(super) const LIMIT: usize = 64;
     pub(super) const NAME: usize = 128;
     pub(super) const CPUS: usize = 256;
     pub(super) const FILTER: usize = 512;
-    /// The records of the calls themselves, in a page of their own.
+    /// The records of the calls, in a separate page.
     pub(super) const LIST: usize = abi::PAGE;
 }
 
-/// A system call to make in a process, and what it is about.
+/// A system call to inject into a process, and its purpose.
 struct InjectedCall {
     what: &'static str,
     record: Record,
@@ -53,7 +53,7 @@ impl InjectedCall {
             *to = *from;
         }
         let [first, ..] = all;
-        // All that are made here return 0, but for the one that returns where it put something.
+        // All of these calls return 0, except for `mmap`, which returns the address.
         let expected = if nr == libc::SYS_mmap {
             first as i64
         } else {
@@ -68,22 +68,22 @@ impl InjectedCall {
     }
 }
 
-/// A process whose start is under way.
+/// A process that is being started.
 pub(crate) struct Start {
     pid: i32,
     ends: Doomed,
     /// The registers at the stop in `exec`.
     entry: user_regs_struct,
     args: Region,
-    /// Whether it is in namespaces of its own.
+    /// Whether it is in separate namespaces.
     namespaces: bool,
     missing: Vec<&'static str>,
 }
 
-/// Processes that are killed when this is dropped, unless they were taken out.
+/// Processes that are killed when this value is dropped, unless they were taken out.
 struct Doomed {
     child: Option<OwnedFd>,
-    /// The domain's process while we trace it.
+    /// The domain's process, while it is traced.
     traced: Option<i32>,
 }
 
@@ -94,14 +94,14 @@ impl Drop for Doomed {
         };
         let _ = pidfd_send_signal(&child, Signal::KILL);
         if let Some(pid) = self.traced.and_then(Pid::from_raw) {
-            // Our child ends only after all of its PID namespace, and a process that we trace
-            // only when we have taken note of its end.
+            // A child ends only after all processes of its PID namespace, and a traced process only
+            // after its tracer has reaped it.
             let _ = kill_process(pid, Signal::KILL);
             while tracee::wait(pid.as_raw_nonzero().get())
                 .is_ok_and(|stop| !matches!(stop, Stop::Ended(_)))
             {}
         }
-        // There is nobody left to tell if the kernel does not let go of it.
+        // If the kernel does not end it, nothing more can be done.
         let _ = crate::sandboxed::end(&child);
     }
 }
@@ -113,11 +113,11 @@ pub(crate) struct Domain {
 }
 
 impl Start {
-    /// Step 1: returns when the program stands before its first instruction, traced.
+    /// Step 1: returns when the program is stopped before its first instruction, and traced.
     pub(crate) fn exec(spec: &Spec<'_>, file: &File) -> Result<Self, SpawnError> {
         let what = "preparing descriptors";
         let null = File::options().read(true).open("/dev/null").during(what)?;
-        let stub = stub::page().during("making the agent's code")?;
+        let stub = stub::page().during("creating the agent's code")?;
         let args = Region::create("agent-args", ARGS_PAGES * PAGE).during(what)?;
         let args_readonly = args.readonly_fd().during(what)?;
         let (ours, theirs) = rustix::net::socketpair(
@@ -159,10 +159,10 @@ impl Start {
         let mut missing = Vec::new();
         let (pid, confined) = namespaces::fork(&plan, &mut missing).during("making a process")?;
         let child = Pid::from_raw(pid).ok_or(SpawnError::Spec("no process id"))?;
-        // Ours and not waited for: the number cannot mean another process yet.
+        // An unreaped child, so its number cannot belong to another process.
         let pidfd = rustix::process::pidfd_open(child, PidfdFlags::empty()).during("pidfd_open")?;
         drop(theirs);
-        // SAFETY: a struct of integers, for which zeroes are a value.
+        // SAFETY: all fields are integers, for which zero is valid.
         let entry: user_regs_struct = unsafe { std::mem::zeroed() };
         let ends = Doomed {
             child: Some(pidfd),
@@ -179,14 +179,14 @@ impl Start {
         tracee::seize(pid).during("tracing the new process")?;
         rustix::net::send(&ours, b"!", rustix::net::SendFlags::NOSIGNAL).during("starting")?;
         let stopped = tracee::wait_for(pid, Stop::Event(libc::PTRACE_EVENT_EXEC));
-        start.hear(&ours, stopped)?;
+        start.read_report(&ours, stopped)?;
         start.entry = tracee::registers(pid).during("reading registers")?;
         start.entry.rax = 0;
         Ok(start)
     }
 
-    /// What the process reported on its way to `exec`.
-    fn hear(&mut self, link: &OwnedFd, stopped: io::Result<()>) -> Result<(), SpawnError> {
+    /// Evaluates the process's report on the steps before `exec`.
+    fn read_report(&mut self, link: &OwnedFd, stopped: io::Result<()>) -> Result<(), SpawnError> {
         let mut report = [0; REPORT_BYTES];
         while let Ok((REPORT_BYTES, _)) = rustix::net::recv(link, &mut report, RecvFlags::DONTWAIT)
         {
@@ -206,7 +206,8 @@ impl Start {
         stopped.during("executing the program")
     }
 
-    /// System calls in one of the processes, until one fails: how many were done.
+    /// Injects system calls into one of the processes until one fails. The error contains the
+    /// number of completed calls.
     fn calls(&self, pid: i32, calls: &[InjectedCall]) -> Result<usize, (usize, SpawnError)> {
         for (at, call) in calls.iter().enumerate() {
             call.record
@@ -228,14 +229,14 @@ impl Start {
         }
     }
 
-    /// The same where each is needed.
+    /// Injects system calls, all of which must succeed.
     fn all(&self, pid: i32, calls: &[InjectedCall]) -> Result<(), SpawnError> {
         self.calls(pid, calls).map(drop).map_err(|(_, error)| error)
     }
 
     /// Step 2.
     pub(crate) fn lay_out(&mut self, spec: &Spec<'_>) -> Result<(), SpawnError> {
-        // MAP_FIXED_NOREPLACE: where the kernel put program and stack is its own choice.
+        // MAP_FIXED_NOREPLACE, because the kernel placed program and stack.
         const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
         const POPULATE: u64 = libc::MAP_POPULATE as u64;
         const READ: u64 = libc::PROT_READ as u64;
@@ -259,7 +260,7 @@ impl Start {
         let frames = [frames, frames_bytes, BOTH, SHARED, child::FRAMES, 0];
         let [mail, mail_bytes] = [MAILBOX as u64, mailbox::BYTES as u64];
         let mailbox = [mail, mail_bytes, BOTH, SHARED, child::MAILBOX, 0];
-        // The argument pages come first and alone: the records of all others lie there.
+        // The argument pages are mapped first, since they hold the records of all other calls.
         tracee::call(self.pid, &self.entry, libc::SYS_mmap, &args).during(regions)?;
         let mut calls = vec![
             InjectedCall::new(regions, libc::SYS_mmap, &info),
@@ -270,19 +271,16 @@ impl Start {
             | libc::MAP_ANONYMOUS
             | libc::MAP_NORESERVE
             | libc::MAP_FIXED_NOREPLACE;
-        let window_bytes = u64::from(spec.window_slots) * PAGE as u64;
-        let none = libc::PROT_NONE as u64;
-        let window = [
-            WINDOW as u64,
-            window_bytes,
-            none,
-            reserve as u64,
-            u64::MAX,
-            0,
-        ];
-        if window_bytes > 0 {
-            let what = "reserving the grant window";
-            calls.push(InjectedCall::new(what, libc::SYS_mmap, &window));
+        let foreign = (spec.profile == Profile::Shim).then_some(FOREIGN_PAGES);
+        let what = "reserving room for memory of others";
+        for (start, pages) in [(WINDOW, spec.window_slots), (FOREIGN, foreign.unwrap_or(0))] {
+            let bytes = u64::from(pages) * PAGE as u64;
+            let none = [libc::PROT_NONE as u64, reserve as u64, u64::MAX, 0];
+            let [protection, flags, no_file, offset] = none;
+            let args = [start as u64, bytes, protection, flags, no_file, offset];
+            if pages > 0 {
+                calls.push(InjectedCall::new(what, libc::SYS_mmap, &args));
+            }
         }
         let surplus = [child::STUB, u32::MAX.into(), 0];
         let what = "closing descriptors";
@@ -303,16 +301,16 @@ impl Start {
         Ok(())
     }
 
-    /// The first call, for which there is no stub yet: it is written over the program's first
-    /// instructions for as long as it takes.
+    /// Makes the first call. There is no stub yet, so its code temporarily replaces the program's
+    /// first instructions.
     fn map_stub(&self, call: [u64; 6]) -> Result<(), SpawnError> {
         const SYSCALL_INT3: u64 = 0xcc_050f;
         let what = "mapping the agent's code";
         let at = self.entry.rip;
         let patch = |old: u64| (old & !0xff_ffff) | SYSCALL_INT3;
         let old = tracee::swap_text(self.pid, at, patch).during(what)?;
-        // The stop lies inside `exec`, whose result is still to be written over rax: so out of
-        // it, by way of the breakpoint.
+        // The process is stopped inside `exec`, which has yet to write its result to rax, so it
+        // first leaves that call by the breakpoint.
         let mut out = self.entry;
         out.rip = at + 2;
         tracee::set_registers(self.pid, out).during(what)?;
@@ -348,7 +346,7 @@ impl Start {
         Ok(Domain { pid, pidfd })
     }
 
-    /// Puts what a system call takes by pointer into the argument pages; returns its address.
+    /// Writes data for a system call into the argument pages, and returns their address.
     fn put(&self, offset: usize, bytes: &[u8]) -> Result<u64, SpawnError> {
         let place = self.args.span().sub(offset, bytes.len());
         let place = place.ok_or(SpawnError::Spec("a name is too long"))?;
@@ -367,7 +365,7 @@ impl Start {
         program: &Program,
     ) -> Result<Listener, SpawnError> {
         let id = crate::user_of(domain.pid).into();
-        // In this order: each is allowed by what the next one gives up.
+        // In this order, since each call needs rights that a later one drops.
         let what = "changing the user";
         let own_user = [
             InjectedCall::new(what, libc::SYS_setgroups, &[0, 0]),
@@ -375,7 +373,7 @@ impl Start {
             InjectedCall::new(what, libc::SYS_setresuid, &[id, id, id]),
         ];
         if self.calls(domain.pid, &own_user).is_err() {
-            self.missing.push("an own user id");
+            self.missing.push("a separate user id");
         }
         let heap = data_bytes(domain.pid).during("reading the program's size")? + HEAP_BYTES;
         for (resource, limit) in [
@@ -385,7 +383,7 @@ impl Start {
             let limit = [limit.to_ne_bytes(), limit.to_ne_bytes()].concat();
             let args = &[0, resource.into(), self.put(place::LIMIT, &limit)?, 0];
             let what = "setting limits";
-            // A hard limit that is lower still is fine.
+            // A lower hard limit is acceptable.
             let _ = self.calls(
                 domain.pid,
                 &[InjectedCall::new(what, libc::SYS_prlimit64, args)],
@@ -394,13 +392,13 @@ impl Start {
         let name = self.put_name(spec.name)?;
         let capabilities = self.no_capabilities()?;
         let cpus = self.put(place::CPUS, &cpu_set(spec.cpus))?;
-        // Without rights over it we need it dumpable to take the listeners.
+        // Without rights over the process, taking the listeners requires it to be dumpable.
         let dumpable = u64::from(!self.namespaces);
         let prctl = |args: &[u64]| InjectedCall::new("prctl", libc::SYS_prctl, args);
         let affinity = &[0, CPU_SET_BYTES, cpus];
         let last = [
             prctl(&[libc::PR_SET_NAME as u64, name]),
-            // Where there is no PID namespace, this ends the domain with its agent.
+            // Without a PID namespace, this ends the domain with its agent.
             prctl(&[libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64]),
             prctl(&[libc::PR_SET_DUMPABLE as u64, dumpable]),
             InjectedCall::new("dropping capabilities", libc::SYS_capset, &capabilities),
@@ -422,7 +420,7 @@ impl Start {
         attach: Listener,
         spec: &Spec<'_>,
     ) -> Result<Sandboxed, SpawnError> {
-        // It runs on the CPU of its caller, which may be any.
+        // The agent runs on the CPU of its caller, which may be any.
         let everywhere = self.put(place::CPUS, &cpu_set(&[0; CPU_WORDS]))?;
         let name = self.put_name(&format!("agent-{}", spec.name))?;
         let capabilities = self.no_capabilities()?;
@@ -445,7 +443,7 @@ impl Start {
             ),
         ];
         self.all(self.pid, &calls)?;
-        let filter = policy::agent_filter(spec.window_slots);
+        let filter = policy::agent_filter(spec.profile, spec.window_slots);
         let pidfd = self
             .ends
             .child
@@ -463,7 +461,7 @@ impl Start {
             self.missing.push("synchronous wake-ups (Linux 6.6)");
         }
         let mut agent = Agent::start(listener, self.args, self.pid, spec.window_slots)?;
-        // With its own copy open it would never notice that the monitor is gone.
+        // With a copy of the listener open, it would not notice the monitor's end.
         agent.close(number as u32)?;
         tracee::set_registers(domain.pid, self.entry).during("starting the domain")?;
         tracee::detach(domain.pid).during("starting the domain")?;
@@ -480,7 +478,7 @@ impl Start {
         })
     }
 
-    /// A process name, cut to the 15 bytes that the kernel keeps.
+    /// Writes a process name, truncated to the 15 bytes that the kernel keeps.
     fn put_name(&self, name: &str) -> Result<u64, SpawnError> {
         let mut bytes = [0; 16];
         for (to, from) in bytes.iter_mut().take(15).zip(name.bytes()) {
@@ -489,7 +487,7 @@ impl Start {
         self.put(place::NAME, &bytes)
     }
 
-    /// The arguments of a `capset` that leaves nothing.
+    /// Returns the arguments of a `capset` that drops all capabilities.
     fn no_capabilities(&self) -> Result<[u64; 2], SpawnError> {
         const VERSION_3: u32 = 0x2008_0522;
         let mut bytes = [0; 32];
@@ -499,8 +497,8 @@ impl Start {
         Ok([header, header + 8])
     }
 
-    /// Installs a filter with a listener in a stopped process and takes the listener. Also gives
-    /// its number in the process, where it is still open.
+    /// Installs a filter with a listener in a stopped process, and takes the listener. Also returns
+    /// the listener's number in the process, where it is still open.
     fn listen(
         &mut self,
         pid: i32,
@@ -520,7 +518,7 @@ impl Start {
         let at = self.put(place::FILTER, &bytes)?;
         let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
         let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-        // A call that we have received is not interrupted by anything but death.
+        // Only a fatal signal interrupts a call that the monitor has received.
         let killable = listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
         let entry = self.entry;
         let install = |flags| tracee::call(pid, &entry, libc::SYS_seccomp, &[mode, flags, at]);
@@ -538,7 +536,7 @@ impl Start {
     }
 }
 
-/// The set of these CPUs, or of all if there are none, as the kernel takes it.
+/// The CPU set in the kernel's format; all CPUs if it is empty.
 fn cpu_set(cpus: &[u64; CPU_WORDS]) -> Vec<u8> {
     let all = *cpus == [0; CPU_WORDS];
     let set = if all { [u64::MAX; CPU_WORDS] } else { *cpus };

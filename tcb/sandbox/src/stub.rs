@@ -1,5 +1,5 @@
-//! The agent's code: some forty instructions that use no stack and no memory but the argument
-//! pages, copied into a sealed page that every domain has at the same address.
+//! The agent's code: some forty instructions that use no stack and no memory other than the
+//! argument pages, copied into a sealed page at the same address in every domain.
 
 use abi::layout::{PAGE, STUB};
 use libc::c_long;
@@ -16,17 +16,17 @@ pub(crate) const ARGS: u64 = (STUB + PAGE) as u64;
 /// Bytes of a record.
 pub(crate) const RECORD_BYTES: usize = 64;
 
-/// A system call as the stub reads it.
+/// A system call, in the form that the stub reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) nr: c_long,
     pub(crate) args: [u64; 6],
-    /// Any other result ends the batch.
+    /// The expected result; any other ends the batch.
     pub(crate) expected: i64,
 }
 
 impl Record {
-    /// Writes it into argument pages.
+    /// Writes the record into argument pages.
     pub(crate) fn write(&self, pages: Span, offset: usize) {
         let [a, b, c, d, e, f] = self.args;
         let words = [self.nr as u64, a, b, c, d, e, f, self.expected as u64];
@@ -39,15 +39,15 @@ impl Record {
     }
 }
 
-// Three pieces. `loop`: ask for work by getppid(records done, last result); the answer is a number
-// of records, or an error if the monitor has closed the listener. The others are for the start,
-// while the process is traced, and end in a breakpoint: `once` makes one system call from its
-// registers, `list` those of r13 records at r14, until one fails (rbx: how many were done, rbp:
-// last result). r12: where records go on when they are done.
+// The code has three parts. `loop` requests work by getppid(records done, last result); the answer
+// is the number of records, or an error if the monitor has closed the listener. The other two serve
+// the start, while the process is traced, and end with a breakpoint: `once` makes one system call
+// from its registers; `list` makes those of r13 records at r14, until one fails (rbx: the number
+// done, rbp: the last result). r12: where to continue after the records.
 std::arch::global_asm!(
     ".pushsection .rodata.grantway_stub, \"a\"",
     ".balign 16",
-    // Other parts of the crate may be assembled apart from this one.
+    // The crate's codegen units may be assembled separately, so the symbols are global.
     ".globl grantway_stub_loop, grantway_stub_once, grantway_stub_list, grantway_stub_end",
     ".hidden grantway_stub_loop, grantway_stub_once, grantway_stub_list, grantway_stub_end",
     "grantway_stub_loop:",
@@ -108,19 +108,19 @@ unsafe extern "C" {
     static grantway_stub_end: u8;
 }
 
-/// Where the agent begins.
+/// The address of the agent's entry.
 pub(crate) const LOOP: u64 = STUB as u64;
 
 fn address(of: *const u8) -> u64 {
     STUB as u64 + (of as u64 - &raw const grantway_stub_loop as u64)
 }
 
-/// Where one injected system call begins.
+/// Returns the address of the code for one injected system call.
 pub(crate) fn once() -> u64 {
     address(&raw const grantway_stub_once)
 }
 
-/// Where a list of injected system calls begins.
+/// Returns the address of the code for a list of injected system calls.
 pub(crate) fn list() -> u64 {
     address(&raw const grantway_stub_list)
 }
@@ -132,14 +132,14 @@ fn code() -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(start, bytes) }
 }
 
-/// A descriptor of the stub's page, fully sealed and not writable.
+/// Returns a descriptor of the stub's page, fully sealed and not writable.
 ///
 /// # Errors
-/// As the kernel gives them.
+/// The kernel's errors.
 pub(crate) fn page() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let make = |flags| memfd_create("grantway-agent", flags);
-    // Linux before 6.3 does not know MFD_EXEC.
+    // Linux before 6.3 does not support MFD_EXEC.
     let mut file = File::from(make(flags | MemfdFlags::EXEC).or_else(|_| make(flags))?);
     file.write_all(code())?;
     file.set_len(PAGE as u64)?;

@@ -1,18 +1,18 @@
-//! Making a stopped process do one system call at a time. Only the thread that began to trace may
-//! use these.
+//! Makes a stopped process execute one system call at a time. Only the tracing thread may use these
+//! functions.
 
 use crate::stub;
 use libc::{c_int, c_long, pid_t, user_regs_struct};
 use std::io;
 
-/// What a traced process stopped for.
+/// Why a traced process has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// A signal is about to be delivered.
     Signal(c_int),
     /// One of the `PTRACE_EVENT_*`.
     Event(c_int),
-    /// It has ended; the status as `waitpid` gave it.
+    /// It has ended, with this `waitpid` status.
     Ended(c_int),
 }
 
@@ -24,26 +24,26 @@ fn check(r: c_long) -> io::Result<()> {
     }
 }
 
-/// Begins to trace a process of ours; it dies if the calling thread does.
+/// Starts to trace a child, which then dies with the calling thread.
 pub(crate) fn seize(pid: pid_t) -> io::Result<()> {
     let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEFORK;
     // SAFETY: this request takes its arguments by value.
     check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, options as libc::c_ulong) })
 }
 
-/// Lets a stopped process go for good.
+/// Detaches from a stopped process.
 pub(crate) fn detach(pid: pid_t) -> io::Result<()> {
     // SAFETY: as above.
     check(unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) })
 }
 
-/// Lets it run on, without any signal.
+/// Resumes it without a signal.
 pub(crate) fn resume(pid: pid_t) -> io::Result<()> {
     // SAFETY: as above.
     check(unsafe { libc::ptrace(libc::PTRACE_CONT, pid, 0, 0) })
 }
 
-/// The number that came with the event it stopped for: the new process of a fork.
+/// Returns the message of the event at which it has stopped: the new process of a fork.
 pub(crate) fn event_message(pid: pid_t) -> io::Result<u64> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: the request writes one `c_ulong` to this place.
@@ -51,26 +51,27 @@ pub(crate) fn event_message(pid: pid_t) -> io::Result<u64> {
     Ok(message)
 }
 
-/// The registers of a stopped process.
+/// Returns the registers of a stopped process.
 pub(crate) fn registers(pid: pid_t) -> io::Result<user_regs_struct> {
-    // SAFETY: a struct of integers, for which zeroes are a value.
+    // SAFETY: all fields are integers, for which zero is valid.
     let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
     // SAFETY: the request writes one `user_regs_struct` to this place.
     check(unsafe { libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers) })?;
     Ok(registers)
 }
 
-/// Sets the registers of a stopped process. `orig_rax` is made negative: no system call that it
-/// may have been stopped in is restarted.
+/// Sets the registers of a stopped process. Makes `orig_rax` negative, so that an interrupted
+/// system call is not restarted.
 pub(crate) fn set_registers(pid: pid_t, mut registers: user_regs_struct) -> io::Result<()> {
     registers.orig_rax = u64::MAX;
     // SAFETY: the request reads one `user_regs_struct` from this place.
     check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const registers) })
 }
 
-/// Replaces the eight bytes at an address of a stopped process; returns the old ones.
+/// Replaces the eight bytes at an address of a stopped process, and returns the old ones.
 pub(crate) fn swap_text(pid: pid_t, addr: u64, change: impl Fn(u64) -> u64) -> io::Result<u64> {
-    // SAFETY: glibc's wrapper returns the word read and tells an error by errno, cleared before.
+    // SAFETY: glibc's wrapper returns the word and reports an error by errno, which is cleared
+    // first.
     let old = unsafe {
         *libc::__errno_location() = 0;
         libc::ptrace(libc::PTRACE_PEEKTEXT, pid, addr, 0)
@@ -83,11 +84,11 @@ pub(crate) fn swap_text(pid: pid_t, addr: u64, change: impl Fn(u64) -> u64) -> i
     Ok(old as u64)
 }
 
-/// Waits until it stops.
+/// Waits for the process to stop.
 pub(crate) fn wait(pid: pid_t) -> io::Result<Stop> {
     let mut status = 0;
     loop {
-        // SAFETY: writes one int to this place. `__WALL`: also of children of other threads.
+        // SAFETY: writes one int to this place. `__WALL`: also children of other threads.
         let r = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
         if r == pid {
             break;
@@ -106,8 +107,8 @@ pub(crate) fn wait(pid: pid_t) -> io::Result<Stop> {
     })
 }
 
-/// Waits for this stop; lets others pass, their signals suppressed. A fault is not let pass: it
-/// would come again for ever.
+/// Waits for this stop. Resumes from others, suppressing their signals. A fault is an error,
+/// because it would recur forever.
 pub(crate) fn wait_for(pid: pid_t, wanted: Stop) -> io::Result<()> {
     loop {
         match wait(pid)? {
@@ -123,7 +124,7 @@ pub(crate) fn wait_for(pid: pid_t, wanted: Stop) -> io::Result<()> {
     }
 }
 
-/// Begins a system call at `at`, where `syscall; int3` lies. `base` gives all other registers.
+/// Starts a system call at `at`, the address of `syscall; int3`. `base` holds all other registers.
 pub(crate) fn begin(
     pid: pid_t,
     base: &user_regs_struct,
@@ -145,16 +146,16 @@ pub(crate) fn begin(
     resume(pid)
 }
 
-/// Waits for the end of a call that was begun; its raw result.
+/// Waits for the end of a started call, and returns its raw result.
 pub(crate) fn finish(pid: pid_t) -> io::Result<i64> {
     wait_for(pid, Stop::Signal(libc::SIGTRAP))?;
     Ok(registers(pid)?.rax as i64)
 }
 
-/// One system call by way of the stub.
+/// Makes one system call, through the stub.
 ///
 /// # Errors
-/// Its own failure, or the process ended.
+/// The call's own error, or the process has ended.
 pub(crate) fn call(
     pid: pid_t,
     base: &user_regs_struct,
@@ -165,8 +166,8 @@ pub(crate) fn call(
     result(finish(pid)?)
 }
 
-/// The system calls of `count` records at `records`, by way of the stub: how many returned what
-/// they should, and the raw result of the last one.
+/// Makes the system calls of `count` records at `records`, through the stub. Returns how many had
+/// the expected result, and the raw result of the last one.
 pub(crate) fn list(
     pid: pid_t,
     base: &user_regs_struct,
@@ -184,7 +185,7 @@ pub(crate) fn list(
     Ok((end.rbx as usize, end.rbp as i64))
 }
 
-/// A raw result as the C library would give it.
+/// Converts a raw result as the C library does.
 pub(crate) fn result(raw: i64) -> io::Result<u64> {
     if (-4095..0).contains(&raw) {
         Err(io::Error::from_raw_os_error(-raw as i32))

@@ -1,4 +1,4 @@
-//! Descriptors that a domain asks for.
+//! Descriptors that a domain requests.
 
 mod common;
 
@@ -15,19 +15,19 @@ fn ask(world: &mut World, what: Attach) -> Call {
     let [kind, index] = what.encode();
     world.order(3, &[libc::SYS_getppid as u64, ATTACH_MAGIC, kind, index]);
     let receive = || world.domain.attach.receive(Duration::ZERO).expect("a port");
-    let call = testing::wait_for("no call came", receive);
+    let call = testing::wait_for("no attach call arrived", receive);
     assert_eq!(Attach::decode([call.args[1], call.args[2]]), Some(what));
     call
 }
 
 #[test]
-fn a_domain_gets_the_descriptors_that_the_monitor_gives_it() {
+fn a_domain_gets_the_descriptors_it_is_given() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     assert_eq!(
         world.domain.attach.receive(Duration::ZERO).expect("a port"),
         None,
-        "nobody asked"
+        "there is an unexpected attach call"
     );
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
 
@@ -41,7 +41,7 @@ fn a_domain_gets_the_descriptors_that_the_monitor_gives_it() {
     let open = descriptors(world.domain.pid);
     assert!(open.is_none_or(|open| open == [0, 1, 2, 3, 4, 600]));
 
-    // It rings, and cannot read: the peer's wake-up stays.
+    // The domain can ring it, but cannot read it, so the peer's wake-up remains.
     world.scratch(&1u64.to_ne_bytes());
     assert_eq!(world.call(libc::SYS_write, &[600, SCRATCH, 8]), Some(8));
     assert_eq!(
@@ -52,7 +52,7 @@ fn a_domain_gets_the_descriptors_that_the_monitor_gives_it() {
     assert_eq!(rustix::io::read(&bell, &mut count), Ok(8));
     assert_eq!(u64::from_ne_bytes(count), 1);
 
-    // A device may be read.
+    // A device is readable.
     let device = eventfd(5, EventfdFlags::CLOEXEC).expect("an eventfd");
     let call = ask(&mut world, Attach::Device(2));
     world
@@ -65,7 +65,7 @@ fn a_domain_gets_the_descriptors_that_the_monitor_gives_it() {
 }
 
 #[test]
-fn refusals_and_impossible_numbers_are_errors_of_the_call() {
+fn refusals_and_bad_numbers_fail_the_call() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
@@ -92,7 +92,7 @@ fn refusals_and_impossible_numbers_are_errors_of_the_call() {
 }
 
 #[test]
-fn a_caller_that_died_is_said_to_be_gone() {
+fn a_dead_caller_is_reported() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");

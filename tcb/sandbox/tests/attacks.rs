@@ -1,7 +1,7 @@
-//! What a domain may try to keep a page, get at another's, or get out: each must be refused.
+//! A domain's attempts to keep a page, to reach another's, or to escape: each must fail.
 //!
-//! The table is data: a name, a system call, its arguments, what must come back. Every call is
-//! made by a real domain that has a writable page mapped in slot 5 and a read-only one in slot 8.
+//! The table is data: a name, a system call, its arguments. A real domain makes every call; it has
+//! a writable page mapped in slot 5 and a read-only one in slot 8.
 
 mod common;
 
@@ -22,16 +22,16 @@ const FIXED: u64 = MAP_FIXED as u64;
 const SHARED: u64 = MAP_SHARED as u64;
 const KEEP: u64 = MREMAP_MAYMOVE as u64;
 const KEEP_AT: u64 = (MREMAP_MAYMOVE | MREMAP_FIXED) as u64;
-/// The agent as the domain would call it: the first process of the PID namespace.
+/// The agent's id in the domain's PID namespace, of which it is the first process.
 const AGENT: u64 = 1;
 const CWD: u64 = AT_FDCWD as u64;
 const MSEAL: i64 = 462;
-/// The text at [`SCRATCH`]: a path, and as good as any struct.
+/// The text at [`SCRATCH`]: a path, which also serves as any struct.
 const PATH: &[u8] = b"/proc/self/mem\0";
 
 type Attack = (&'static str, i64, &'static [u64]);
 
-/// Keep a page, or make one writable.
+/// Keeping a page, or making one writable.
 const MAPPINGS: &[Attack] = &[
     (
         "map own memory over the slot",
@@ -180,7 +180,7 @@ const MAPPINGS: &[Attack] = &[
     ("map_shadow_stack", 453, &[0, P, 0]),
 ];
 
-/// Another process, which would inherit pages.
+/// Creating another process, which would inherit pages.
 const PROCESSES: &[Attack] = &[
     ("sleep without being woken", SYS_nanosleep, &[SCRATCH, 0]),
     ("sleep by a clock", SYS_clock_nanosleep, &[1, 0, SCRATCH, 0]),
@@ -204,7 +204,7 @@ const PROCESSES: &[Attack] = &[
     ("setns", SYS_setns, &[3, 0]),
 ];
 
-/// At the agent, the monitor, or its own rights.
+/// Attacks on the agent, the monitor, or the domain's own rights.
 const OTHERS: &[Attack] = &[
     (
         "ptrace the agent",
@@ -349,8 +349,8 @@ const FILES: &[Attack] = &[
     ("close_range", SYS_close_range, &[0, NONE, 0]),
 ];
 
-/// A process that can read a doorbell can steal its owner's wake-ups. 600 is one, whatever the high
-/// half.
+/// A process that can read a doorbell can steal its owner's wake-ups. Descriptor 600 is a doorbell,
+/// whatever the high half.
 const DOORBELLS: &[Attack] = &[
     ("read a doorbell", SYS_read, &[600, SCRATCH, 8]),
     (
@@ -370,7 +370,7 @@ const DOORBELLS: &[Attack] = &[
 ];
 
 #[test]
-fn every_attack_by_system_call_is_refused() {
+fn every_attack_by_system_call_fails() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     world
@@ -391,15 +391,15 @@ fn every_attack_by_system_call_is_refused() {
             assert!(!world.ended(), "{name} ended the domain");
         }
     }
-    assert_eq!(wrong, [], "not refused with EPERM, of {tried}");
+    assert_eq!(wrong, [], "of {tried}, these did not fail with EPERM");
     println!("{tried} attacks refused");
     // clone3 must look like a kernel without it.
     assert_eq!(
         world.call(SYS_clone3, &[SCRATCH, 88]),
         Some(i64::from(-ENOSYS))
     );
-    // The magic reaches the monitor and nobody else: see tests/attach.rs. After all that the
-    // agent still serves, and what was mapped is what is there.
+    // The magic number reaches only the monitor: see tests/attach.rs. After all attacks the agent
+    // still serves, and the mappings are unchanged.
     assert_eq!(world.read(5), Ok(0x5afe));
     assert_eq!(world.write(8, 1), Err(()));
     world.map(30, 30, true);
@@ -409,7 +409,8 @@ fn every_attack_by_system_call_is_refused() {
     assert_eq!(world.read(8), Err(()));
 }
 
-/// The break is a domain's one way to have memory: little of it, and never over something.
+/// The break is a domain's only way to get memory. It yields little, and never replaces another
+/// mapping.
 #[test]
 fn the_break_is_bounded() {
     let Some(_alone) = alone() else { return };
@@ -452,9 +453,10 @@ fn other_system_call_tables_are_fatal() {
     }
 }
 
-/// The stub and its arguments are not writable, nor is anything else outside its own memory.
+/// The stub and its arguments are not writable, nor is anything else outside the domain's own
+/// memory.
 #[test]
-fn direct_writes_to_the_agents_pages_fault() {
+fn writes_to_the_agents_pages_fault() {
     let Some(_alone) = alone() else { return };
     for addr in [STUB as u64, STUB as u64 + P, STUB as u64 + 8 * P, FREE_SLOT] {
         let mut world = World::new();
@@ -463,7 +465,7 @@ fn direct_writes_to_the_agents_pages_fault() {
     }
 }
 
-/// The table has more doorbells than descriptors: that is what keeps 600 a doorbell.
+/// The table has more doorbells than descriptors, which makes 600 a doorbell.
 #[test]
 fn doorbells_start_where_the_table_says() {
     const { assert!(DOORBELL <= 600) };

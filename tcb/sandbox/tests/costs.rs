@@ -1,5 +1,5 @@
-//! What the mechanism costs here: `cargo test --release -p sandbox --test costs -- --ignored
-//! --nocapture`.
+//! Prints the cost of the mechanism on this machine: `cargo test --release -p sandbox --test costs
+//! -- --ignored --nocapture`.
 
 mod common;
 

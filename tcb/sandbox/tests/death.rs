@@ -1,4 +1,4 @@
-//! However something ends: the rest notices, and nothing is left.
+//! However one process ends, the others end as well, and nothing is left.
 
 mod common;
 
@@ -15,22 +15,22 @@ fn pidfd(pid: i32) -> std::os::fd::OwnedFd {
     pidfd_open(Pid::from_raw(pid).expect("a pid"), PidfdFlags::empty()).expect("a pidfd")
 }
 
-/// Ten times what is promised (SPECIFICATION.md).
+/// Ten times the promised time (SPECIFICATION.md).
 const AFTER_THE_MONITOR: Duration = Duration::from_secs(1);
 
 fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).expect("a pid"), Signal::KILL).expect("killed");
 }
 
-/// Not a test of its own: the monitor that the next test kills. It starts a domain, says who is
-/// who, and sleeps.
+/// The monitor that the next test starts and kills. It starts a domain, prints both process ids,
+/// and sleeps.
 #[test]
 fn monitor_to_be_killed() {
     if std::env::var_os("GRANTWAY_TEST_MONITOR").is_none() {
         return;
     }
     let world = World::new();
-    // Past the test harness, which captures what is printed.
+    // Bypass the test harness, which captures output.
     let line = format!("pids {} {}\n", world.domain.pid, world.domain.agent_pid);
     std::fs::File::from(rustix::io::dup(std::io::stderr()).expect("a descriptor"))
         .write_all(line.as_bytes())
@@ -41,10 +41,10 @@ fn monitor_to_be_killed() {
 #[test]
 fn nothing_survives_the_monitor() {
     let Some(_alone) = alone() else { return };
-    // Of several, one: the machine may be at a standstill meanwhile.
+    // One of several attempts must succeed, since the machine may stall.
     let soon = (0..10).any(|_| {
         let took = time_to_follow_a_killed_monitor();
-        println!("gone after {took:?}");
+        println!("ended after {took:?}");
         took < AFTER_THE_MONITOR
     });
     assert!(soon, "never within {AFTER_THE_MONITOR:?}");
@@ -66,11 +66,11 @@ fn time_to_follow_a_killed_monitor() -> Duration {
         .map(|pid| pidfd(pid.parse().expect("a pid")))
         .collect();
     let live = |fd: &_| !gone_within(fd, Duration::from_millis(50));
-    assert!(fds.iter().all(live), "they live");
+    assert!(fds.iter().all(live), "a process has ended too early");
     let killed = Instant::now();
     monitor.kill().expect("killed");
     for fd in &fds {
-        assert!(gone_within(fd, PATIENCE), "it lives on");
+        assert!(gone_within(fd, PATIENCE), "a process outlives the monitor");
     }
     let took = killed.elapsed();
     monitor.wait().expect("waited");
@@ -78,7 +78,7 @@ fn time_to_follow_a_killed_monitor() -> Duration {
 }
 
 #[test]
-fn a_domain_that_dies_is_noticed_and_its_agent_goes_with_kill() {
+fn kill_ends_the_agent_of_a_dead_domain() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     world.map(5, 7, true);
@@ -86,7 +86,7 @@ fn a_domain_that_dies_is_noticed_and_its_agent_goes_with_kill() {
     kill(world.domain.pid);
     assert!(gone_within(&world.domain.pidfd, PATIENCE));
     world.assert_ended("killed by signal 9");
-    // The agent still works: what is mapped can be taken away in order.
+    // The agent still works: pages can be unmapped.
     world.unmap(5);
     world.end();
     assert!(gone_within(&agent, Duration::ZERO));
@@ -113,14 +113,14 @@ fn an_agent_that_dies_takes_its_domain_along() {
     ));
     assert!(
         began.elapsed() < PATIENCE,
-        "without waiting for the deadline"
+        "the call waited for the deadline"
     );
     world.end();
     assert!(!Path::new(&format!("/proc/{}", world.domain.pid)).exists());
 }
 
 #[test]
-fn an_agent_that_does_not_answer_is_late() {
+fn a_silent_agent_is_late() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     kill_process(
@@ -128,9 +128,9 @@ fn an_agent_that_does_not_answer_is_late() {
         Signal::STOP,
     )
     .expect("stopped");
-    // As long as it is ready to run it only lacks a CPU.
+    // A runnable agent only lacks a CPU.
     let state = || common::status(world.domain.agent_pid, "State");
-    wait_until("it runs", || !state().starts_with('R'));
+    wait_until("the agent is not stopped", || !state().starts_with('R'));
     let deadline = Duration::from_secs(2);
     world.domain.agent.set_deadline(deadline);
     let began = Instant::now();
@@ -138,7 +138,7 @@ fn an_agent_that_does_not_answer_is_late() {
         world.domain.agent.unmap(&[abi::Slot(5)]),
         Err(AgentError::Late)
     ));
-    // Not the patience of many deadlines, which is for agents that only lack a CPU.
+    // A single deadline: several are only for agents that lack a CPU.
     let took = began.elapsed();
     assert!((deadline..10 * deadline).contains(&took), "{took:?}");
     let again = world.domain.agent.unmap(&[abi::Slot(5)]);
@@ -148,7 +148,7 @@ fn an_agent_that_does_not_answer_is_late() {
 }
 
 #[test]
-fn what_the_kernel_does_not_let_go_of_is_not_said_to_be_gone() {
+fn a_process_that_lingers_is_not_reported_ended() {
     require!(root, tool("python3"));
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
@@ -158,11 +158,11 @@ fn what_the_kernel_does_not_let_go_of_is_not_said_to_be_gone() {
     tracer.release();
     world.end();
     assert!(!Path::new(&format!("/proc/{}", world.domain.agent_pid)).exists());
-    assert!(world.domain.kill(), "as often as one likes");
+    assert!(world.domain.kill(), "a repeated kill fails");
 }
 
 #[test]
-fn how_it_ended_is_told() {
+fn the_reason_of_an_end_is_known() {
     let Some(_alone) = alone() else { return };
     for (order, arg, expected) in [(8, 5, "exited with code 5"), (9, 0, "exited with code 101")] {
         let mut world = World::new();
@@ -177,7 +177,7 @@ fn how_it_ended_is_told() {
 }
 
 #[test]
-fn what_cannot_be_started_is_refused_and_leaves_nothing() {
+fn a_failed_start_leaves_nothing() {
     let Some(_alone) = alone() else { return };
     let children = || {
         let path = "/proc/thread-self/children";
@@ -186,6 +186,8 @@ fn what_cannot_be_started_is_refused_and_leaves_nothing() {
             .split_whitespace()
             .count()
     };
+    // The first start opens the shared empty namespaces permanently.
+    drop(common::start(Path::new(HOSTILE), "x", &[]).expect("a start"));
     let before = (children(), common::descriptors(std::process::id() as i32));
     for program in ["/nonexistent", "/etc/passwd", "/bin/sh"] {
         let result = common::start(Path::new(program), "x", &[]);

@@ -1,4 +1,4 @@
-//! Pages that come and go: what a domain sees of them, and when it stops seeing them.
+//! Pages that are mapped and unmapped are visible to a domain exactly in between.
 
 mod common;
 
@@ -19,13 +19,17 @@ fn page(slot: u32, frame: u32, writable: bool) -> PageMap {
 }
 
 #[test]
-fn a_page_is_there_exactly_while_it_is_mapped() {
+fn a_page_is_visible_exactly_while_mapped() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     for n in 0..64 {
         world.guest_word(n).store(0x1000 + u64::from(n), SeqCst);
     }
-    assert_eq!(world.read(5), Err(()), "never granted");
+    assert_eq!(
+        world.read(5),
+        Err(()),
+        "a slot was readable before any mapping"
+    );
     world.map(5, 7, true);
     assert_eq!(world.read(5), Ok(0x1007));
     assert_eq!(world.write(5, 0xabc), Ok(0));
@@ -33,18 +37,18 @@ fn a_page_is_there_exactly_while_it_is_mapped() {
     assert_eq!(
         (world.read(4), world.read(6)),
         (Err(()), Err(())),
-        "the neighbours"
+        "neighbouring slots are readable"
     );
     world.map(8, 9, false);
     assert_eq!(world.read(8), Ok(0x1009));
-    assert_eq!(world.write(8, 1), Err(()), "granted read-only");
+    assert_eq!(world.write(8, 1), Err(()), "a read-only page is writable");
     assert_eq!(world.guest_word(9).load(SeqCst), 0x1009);
     world.unmap(5);
-    assert_eq!(world.read(5), Err(()), "taken away");
+    assert_eq!(world.read(5), Err(()), "an unmapped page is readable");
     assert_eq!(world.write(5, 1), Err(()));
     assert_eq!(world.guest_word(7).load(SeqCst), 0xabc);
-    assert_eq!(world.read(8), Ok(0x1009), "the other one stays");
-    // Mapped again over a mapping: the new page is there, the old one untouched.
+    assert_eq!(world.read(8), Ok(0x1009), "another page was unmapped too");
+    // If a page is mapped over another one, the new page is visible, and the old one is unchanged.
     world.map(8, 10, true);
     assert_eq!(world.write(8, 2), Ok(0));
     assert_eq!(world.guest_word(9).load(SeqCst), 0x1009);
@@ -52,13 +56,13 @@ fn a_page_is_there_exactly_while_it_is_mapped() {
 }
 
 #[test]
-fn batches_in_any_order_map_every_page_where_it_belongs() {
+fn unordered_batches_map_every_page_correctly() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     for n in 0..GUEST_FRAMES {
         world.guest_word(n).store(0x1000 + u64::from(n), SeqCst);
     }
-    // More runs than the argument pages hold, and none that merges.
+    // More runs than the argument pages hold, none of which merge.
     let maps: Vec<_> = (0..1500)
         .rev()
         .map(|n| page(2 * n, (7 * n) % GUEST_FRAMES, n % 2 == 0))
@@ -77,14 +81,14 @@ fn batches_in_any_order_map_every_page_where_it_belongs() {
         );
         assert_eq!(world.read(2 * n + 1), Err(()));
     }
-    // One run of 3000 slots takes all of it away.
+    // A single run of 3000 slots unmaps them all.
     let slots: Vec<_> = (0..3000).map(Slot).collect();
     world.domain.agent.unmap(&slots).expect("unmapped");
     assert!((0..3000).step_by(97).all(|n| world.read(n).is_err()));
 }
 
 #[test]
-fn nonsense_is_refused_and_changes_nothing() {
+fn invalid_batches_change_nothing() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     let agent = &mut world.domain.agent;
@@ -122,20 +126,16 @@ fn nonsense_is_refused_and_changes_nothing() {
     assert!(agent.map(&[]).is_ok() && agent.unmap(&[]).is_ok());
     assert!(
         agent.unmap(&[Slot(9)]).is_ok(),
-        "nothing there to take away"
+        "unmapping empty slots failed"
     );
-    assert_eq!(
-        world.read(1),
-        Err(()),
-        "of a refused batch nothing is mapped"
-    );
+    assert_eq!(world.read(1), Err(()), "a refused batch mapped a page");
 }
 
 #[test]
 fn a_batch_that_the_kernel_refuses_halfway_is_undone() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
-    // A descriptor that cannot be mapped, with a length that says otherwise.
+    // A descriptor that cannot be mapped, registered with a false length.
     let file = tempfile::tempdir().expect("a directory");
     let path = file.path().join("write-only");
     std::fs::write(&path, vec![0; 16 * PAGE]).expect("a file");
@@ -148,7 +148,7 @@ fn a_batch_that_the_kernel_refuses_halfway_is_undone() {
         .domain
         .agent
         .add_memory(8, odd.as_fd(), odd.as_fd())
-        .expect("handed over");
+        .expect("passed to the agent");
     world.map(3, 3, true);
     let bad = PageMap {
         memory: 8,
@@ -167,7 +167,7 @@ fn a_batch_that_the_kernel_refuses_halfway_is_undone() {
     for slot in [10, 12, 20, 22] {
         assert_eq!(world.read(slot), Err(()), "slot {slot}");
     }
-    assert!(world.read(3).is_ok(), "what was there before stays");
+    assert!(world.read(3).is_ok(), "an earlier mapping is lost");
     world.domain.agent.remove_memory(8).expect("forgotten");
     assert!(matches!(
         world.domain.agent.remove_memory(8),
@@ -178,7 +178,7 @@ fn a_batch_that_the_kernel_refuses_halfway_is_undone() {
 }
 
 #[test]
-fn memories_come_and_go_and_their_numbers_are_used_again() {
+fn descriptor_numbers_of_memories_are_reused() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     let World {
@@ -211,13 +211,13 @@ fn memories_come_and_go_and_their_numbers_are_used_again() {
     let open = common::descriptors(domain.pid);
     assert!(
         open.is_none_or(|open| open == [0, 1, 2, 3, 4]),
-        "the domain never had one"
+        "the domain has a descriptor"
     );
 }
 
-/// A domain hammers on a page from the other CPU. Once `unmap` has returned not one of its
-/// instructions may reach the page: a reader must not see what is written then, a writer must not
-/// change it.
+/// A domain accesses a page continuously from another CPU. After `unmap` has returned, none of its
+/// instructions may reach the page: a reader must not see later values, and a writer must not
+/// change them.
 #[test]
 fn no_access_succeeds_after_unmap_returned() {
     const ROUNDS: u64 = 600;
@@ -238,7 +238,7 @@ fn no_access_succeeds_after_unmap_returned() {
         let later = |word: &std::sync::atomic::AtomicU64, than: u64| {
             let until = Instant::now() + testing::PATIENCE;
             while word.load(SeqCst) <= than {
-                assert!(Instant::now() < until, "the domain stands still");
+                assert!(Instant::now() < until, "the domain does not run");
                 std::thread::yield_now();
             }
         };
@@ -250,7 +250,7 @@ fn no_access_succeeds_after_unmap_returned() {
             later(worked, before);
             world.unmap(slot);
             world.guest_word(frame).store(FORBIDDEN + round, SeqCst);
-            // It has tried since, more than once.
+            // It has tried at least twice since.
             later(faults, faults.load(SeqCst) + 1);
             spoilt += u64::from(world.guest_word(frame).load(SeqCst) != FORBIDDEN + round);
         }
@@ -262,25 +262,25 @@ fn no_access_succeeds_after_unmap_returned() {
             "accesses after unmap, mode {mode}"
         );
         println!(
-            "mode {mode}: {ROUNDS} rounds, {} touches, {} faults, 0 after unmap",
+            "mode {mode}: {ROUNDS} rounds, {} accesses, {} faults, 0 after unmap",
             worked.load(SeqCst),
             faults.load(SeqCst)
         );
     }
 }
 
-/// A system call of the domain sleeps with its buffer in a slot; the page is taken away; then the
-/// data come.
+/// A system call of the domain sleeps with its buffer in a slot; the page is unmapped; then the
+/// data arrive.
 #[test]
-fn a_read_in_flight_does_not_reach_a_page_that_was_taken_away() {
+fn a_read_in_flight_misses_an_unmapped_page() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
     world.guest_word(7).store(0x1111, SeqCst);
     world.map(5, 7, true);
     let slot = (WINDOW + 5 * PAGE) as u64;
     world.order(3, &[libc::SYS_read as u64, 3, slot, 8]);
-    // It sleeps in `read` on its event descriptor.
-    testing::wait_until("it does not sleep", || {
+    // The domain sleeps in `read` on its event descriptor.
+    testing::wait_until("the domain does not sleep", || {
         common::status(world.domain.pid, "State").starts_with('S')
     });
     std::thread::sleep(Duration::from_millis(20));

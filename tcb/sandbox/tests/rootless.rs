@@ -1,4 +1,4 @@
-//! Without privileges: a monitor that is nobody starts domains in a user namespace.
+//! An unprivileged monitor starts domains in a user namespace.
 
 mod common;
 
@@ -10,7 +10,7 @@ use testing::{require, skip};
 const NOBODY: u32 = 65534;
 const ROLE: &str = "GRANTWAY_TEST_ROOTLESS";
 
-/// Not a test of its own: what the next one runs as nobody.
+/// The process that the next test runs without privileges.
 #[test]
 fn as_nobody() {
     if std::env::var_os(ROLE).is_none() {
@@ -18,7 +18,7 @@ fn as_nobody() {
     }
     assert!(!rustix::process::geteuid().is_root());
     let mut world = World::new();
-    assert_eq!(world.domain.missing, ["an own user id"]);
+    assert_eq!(world.domain.missing, ["a separate user id"]);
     world
         .guest_word(7)
         .store(0x5afe, std::sync::atomic::Ordering::SeqCst);
@@ -50,7 +50,7 @@ fn a_monitor_without_privileges_starts_domains() {
             String::from_utf8_lossy(&done.stderr)
         ),
         Err(error) => skip(format!(
-            "a folder that nobody can run this test in: {error}"
+            "a folder in which another user can run this test: {error}"
         )),
     }
 }

@@ -26,7 +26,7 @@ fn a_rust_program_starts_confined() {
         assert_eq!(status(pid, "Seccomp_filters"), "1");
         assert_eq!(status(pid, "CapEff"), "0000000000000000");
         assert_eq!(status(pid, "CapPrm"), "0000000000000000");
-        // Only who may trace it may read this.
+        // Readable only with the right to trace the process.
         if let Ok(slack) = std::fs::read_to_string(format!("/proc/{pid}/timerslack_ns")) {
             assert_eq!(slack.trim(), "1");
         }
@@ -36,9 +36,9 @@ fn a_rust_program_starts_confined() {
     assert!(world.ended());
 }
 
-/// S-2: who is started by a monitor of another version says so, and does nothing.
+/// S-2: a domain started by a monitor of another version reports the error and exits.
 #[test]
-fn a_domain_of_another_version_ends_with_a_sentence() {
+fn a_domain_of_another_version_exits_with_an_error() {
     let Some(_alone) = alone() else { return };
     let path = Path::new(HOSTILE);
     let mut world = start_by(u64::from(VERSION) + 1, path, "hostile", &[]).expect("a start");
@@ -47,7 +47,7 @@ fn a_domain_of_another_version_ends_with_a_sentence() {
     assert!(said.contains("both must be of one build"), "{said}");
 }
 
-/// S-1: the monitor finds it in the file.
+/// S-1: the monitor finds the version in the file.
 #[test]
 fn a_program_of_another_version_is_not_started() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -55,7 +55,7 @@ fn a_program_of_another_version_is_not_started() {
         let mut image = std::fs::read(HOSTILE).expect("a program");
         let owner = b"Grantway\0\0\0\0";
         let places = image.windows(owner.len()).enumerate();
-        // The note's head lies before its owner.
+        // The note's header precedes its owner.
         let is_note =
             |image: &[u8], at: usize| image[at - 12..at] == [9, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0];
         let at: Vec<_> = places
@@ -71,7 +71,7 @@ fn a_program_of_another_version_is_not_started() {
     let later = changed(&|note| note[12..].copy_from_slice(&77u32.to_le_bytes()));
     assert!(
         later.ends_with(&format!(
-            "program: the program of a domain of version 77; this monitor starts those of version \
+            "program: the program of a domain of version 77; this monitor starts only version \
              {VERSION}"
         )),
         "{later}"

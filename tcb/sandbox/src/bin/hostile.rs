@@ -1,12 +1,12 @@
-//! A domain that does what it is told, however bad: the attacker in this crate's tests.
+//! A domain that executes any order, as the attacker in this crate's tests.
 //!
-//! Its orders come through the first page of its own frames (words of 8 bytes; the first is used
-//! as a 32-bit futex):
+//! It reads orders from the first page of its frames (words of 8 bytes; the first is also a 32-bit
+//! futex):
 //!
 //! ```text
 //! 0 number of the newest order   1 order   2 … 8 its arguments
-//! 9 number of the newest answer  10 answer  11: 1 if a page was missing
-//! 16 stop spinning  17 touches that worked  18 that faulted  19 forbidden values seen
+//! 9 number of the newest answer  10 answer  11: 1 if an access faulted
+//! 16 stop spinning  17 successful accesses  18 faults  19 forbidden values seen
 //! ```
 #![allow(unsafe_code)]
 
@@ -29,18 +29,19 @@ const FAULTS: usize = 18;
 const FORBIDDEN: usize = 19;
 
 fn main() {
-    let home = match shmem::home::take() {
-        Ok(home) => home,
+    let domain_memory = match shmem::domain_memory::take() {
+        Ok(domain_memory) => domain_memory,
         Err(error) => {
             eprintln!("hostile: {error}");
             std::process::exit(3);
         }
     };
-    let Some(page) = home.frames.page(0) else {
+    let Some(page) = domain_memory.frames.page(0) else {
         std::process::exit(4)
     };
     println!("hostile: up as {:?}", std::env::args().collect::<Vec<_>>());
-    let slot = |n: u64| home.window.page(n as u32).unwrap_or(Span::EMPTY);
+    let slot = |n: u64| domain_memory.window.page(n as u32).unwrap_or(Span::EMPTY);
+    let foreign = |n: u64| domain_memory.foreign.page(n as u32).unwrap_or(Span::EMPTY);
     let mut seen = 0;
     loop {
         let Some(number) = page.u32(NUMBER) else {
@@ -65,6 +66,8 @@ fn main() {
             7 => Ok(vec![1u8; arg(0) as usize].len() as u64),
             8 => std::process::exit(arg(0) as i32),
             9 => panic!("as ordered"),
+            10 => foreign(arg(0)).load_u64(0),
+            11 => foreign(arg(0)).store_u64(0, arg(1)).map(|()| 0),
             _ => Ok(u64::MAX),
         };
         set(page, FAULTED, u64::from(outcome.is_err()));
@@ -86,7 +89,8 @@ fn set(page: Span, word: usize, value: u64) {
     }
 }
 
-/// Touches a slot until told to stop: reads and looks for `value` (mode 0), or writes it (1).
+/// Accesses a slot until told to stop: mode 0 reads it and compares with `value`, mode 1 writes
+/// `value`.
 fn spin(page: Span, slot: Span, mode: u64, value: u64) -> u64 {
     while get(page, STOP) == 0 {
         let touched = if mode == 0 {
@@ -107,10 +111,10 @@ fn spin(page: Span, slot: Span, mode: u64, value: u64) -> u64 {
     0
 }
 
-/// Any system call at all; the raw result.
+/// Makes any system call, and returns the raw result.
 fn call(nr: u64, [a, b, c, d, e, f]: [u64; 6]) -> u64 {
     let result;
-    // SAFETY: none: this is the attacker. What could break is only itself.
+    // SAFETY: this is the attacker, which can break only its own process.
     unsafe {
         std::arch::asm!("syscall", inlateout("rax") nr => result, in("rdi") a, in("rsi") b,
             in("rdx") c, in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _);
@@ -118,7 +122,7 @@ fn call(nr: u64, [a, b, c, d, e, f]: [u64; 6]) -> u64 {
     result
 }
 
-/// A system call of the 32-bit table.
+/// Makes a system call of the 32-bit table.
 fn call_as_32_bit(nr: u64) -> u64 {
     let result;
     // SAFETY: as above.

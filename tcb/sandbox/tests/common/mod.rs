@@ -1,8 +1,8 @@
-//! A domain under test: `hostile`, and the test as its monitor.
+//! A domain under test: `hostile`, with the test as its monitor.
 #![allow(dead_code)]
 
 use abi::core::CPU_WORDS;
-use abi::layout::{FRAMES, PAGE, info, mailbox};
+use abi::layout::{FOREIGN_PAGES, FRAMES, PAGE, info, mailbox};
 use abi::version::VERSION;
 use abi::{DomId, Slot};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -23,14 +23,14 @@ pub(crate) const GUEST: u32 = 7;
 pub(crate) const WINDOW_SLOTS: u32 = 4096;
 pub(crate) const GUEST_FRAMES: u32 = 2048;
 
-/// Where in the domain the second page of its frames lies: strings and structs for its calls.
+/// The address of the second page of the domain's frames: strings and structs for its calls.
 pub(crate) const SCRATCH: u64 = (FRAMES + PAGE) as u64;
 
-/// One test at a time: they measure, and they start processes.
+/// Serializes the tests, because they measure time and start processes.
 pub(crate) fn alone() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // This starts processes and opens descriptors, too.
+    // Skipped tests also start processes and open descriptors.
     require!(seccomp_notify);
     Some(alone)
 }
@@ -50,18 +50,34 @@ pub(crate) fn word(span: Span, n: usize) -> &'static AtomicU64 {
     span.u64(n * 8).expect("a word of the page")
 }
 
-/// Only started, for what needs no world around it.
+/// Starts a domain without an environment.
 pub(crate) fn start(program: &Path, name: &str, cpus: &[usize]) -> Result<World, SpawnError> {
     start_by(u64::from(VERSION), program, name, cpus)
 }
 
-/// The same by a monitor of another version.
+/// Returns the same by a monitor of another version.
 pub(crate) fn start_by(
     version: u64,
     program: &Path,
     name: &str,
     cpus: &[usize],
 ) -> Result<World, SpawnError> {
+    start_as(Profile::Driver, version, program, name, cpus)
+}
+
+/// Returns the same with a filter profile: a shim has a range for foreign memory instead of a
+/// window.
+pub(crate) fn start_as(
+    profile: Profile,
+    version: u64,
+    program: &Path,
+    name: &str,
+    cpus: &[usize],
+) -> Result<World, SpawnError> {
+    let (window_slots, foreign_pages) = match profile {
+        Profile::Shim => (0, FOREIGN_PAGES),
+        _ => (WINDOW_SLOTS, 0),
+    };
     let info = Region::create("info", info::bytes(64, 0)).expect("memory");
     let frames = Region::create("frames", 16 * PAGE).expect("memory");
     let mailbox = Region::create("mailbox", mailbox::BYTES).expect("memory");
@@ -70,7 +86,8 @@ pub(crate) fn start_by(
         (info::START_VERSION, version),
         (info::START_DOMAIN, DomId(3).0.into()),
         (info::START_FRAMES, 16),
-        (info::START_WINDOW_SLOTS, WINDOW_SLOTS.into()),
+        (info::START_WINDOW_SLOTS, window_slots.into()),
+        (info::START_FOREIGN_PAGES, foreign_pages.into()),
         (info::START_GRANT_ENTRIES, 64),
     ] {
         word(info.span(), offset / 8).store(value, SeqCst);
@@ -87,11 +104,11 @@ pub(crate) fn start_by(
         program,
         args: &["one", "two"],
         name,
-        profile: Profile::Driver,
+        profile,
         info: &info,
         frames: &frames,
         mailbox: mailbox.fd(),
-        window_slots: WINDOW_SLOTS,
+        window_slots,
         event: event.as_fd(),
         epoll: set.as_fd(),
         console: theirs.as_fd(),
@@ -137,12 +154,12 @@ impl World {
         self.frames.span().page(0).expect("the first page")
     }
 
-    /// A word of the page of orders.
+    /// Returns a word of the page of orders.
     pub(crate) fn word(&self, n: usize) -> &'static AtomicU64 {
         word(self.page(), n)
     }
 
-    /// A word of the guest's frame `n`.
+    /// Returns a word of the guest's frame `n`.
     pub(crate) fn guest_word(&self, n: u32) -> &'static AtomicU64 {
         word(self.guest.span().page(n).expect("a frame"), 0)
     }
@@ -160,7 +177,8 @@ impl World {
         shmem::futex::wake(number, 1);
     }
 
-    /// Waits for its answer: a value, or Err if a page was missing. None: the domain is gone.
+    /// Waits for the answer: a value, or `Err` if an access faulted. `None` if the domain has
+    /// ended.
     pub(crate) fn answer(&self) -> Option<Result<u64, ()>> {
         let answered = self.page().u32(9 * 8).expect("a word");
         let until = Instant::now() + PATIENCE;
@@ -194,7 +212,8 @@ impl World {
         self.ask(2, &[slot.into(), value]).expect("alive")
     }
 
-    /// A system call of the domain; the raw result. None: it died of it.
+    /// Makes the domain make a system call; returns the raw result, or `None` if the call killed
+    /// the domain.
     pub(crate) fn call(&mut self, nr: i64, args: &[u64]) -> Option<i64> {
         let words: Vec<u64> = std::iter::once(nr as u64)
             .chain(args.iter().copied())
@@ -233,24 +252,24 @@ impl World {
         self.domain.agent.unmap(&[Slot(slot)]).expect("unmapped");
     }
 
-    /// Kills domain and agent; what only lacks a CPU to end is waited for.
+    /// Kills domain and agent, and waits for as long as they only lack a CPU.
     #[track_caller]
     pub(crate) fn end(&mut self) {
-        wait_until("it is still there", || self.domain.kill());
+        wait_until("the domain has not ended", || self.domain.kill());
     }
 
     pub(crate) fn ended(&self) -> bool {
         gone_within(&self.domain.pidfd, Duration::ZERO)
     }
 
-    /// That it ended, and how if we may know.
+    /// Asserts that it has ended, and in the expected way, if that is known.
     pub(crate) fn assert_ended(&self, how: &str) {
         let told = self.domain.how_it_ended().expect("an end");
         let unknown = !self.domain.missing.is_empty() && told == "ended";
         assert!(unknown || told == how, "{told}, not: {how}");
     }
 
-    /// What it has printed so far (blocks until there is something).
+    /// Returns its output so far (blocks until there is some).
     pub(crate) fn printed(&mut self) -> String {
         let mut bytes = [0; 4096];
         let n = self.console.read(&mut bytes).expect("read");
@@ -258,14 +277,15 @@ impl World {
     }
 }
 
-/// Whether a process ends within this time.
+/// Returns whether a process ends within this time.
 pub(crate) fn gone_within(pidfd: &OwnedFd, time: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let timeout = Timespec::try_from(time).expect("a time");
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)).expect("poll") > 0
 }
 
-/// The descriptors that a process has open; none (and it is said) without the right to see them.
+/// Returns a process's open descriptors, or `None`, with a skip message, if this process may not
+/// read them.
 pub(crate) fn descriptors(pid: i32) -> Option<Vec<u32>> {
     let entries = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
         Ok(entries) => entries,
@@ -278,7 +298,7 @@ pub(crate) fn descriptors(pid: i32) -> Option<Vec<u32>> {
     Some(numbers)
 }
 
-/// A field of /proc/PID/status.
+/// Returns a field of /proc/PID/status.
 pub(crate) fn status(pid: i32, field: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
     let line = text
