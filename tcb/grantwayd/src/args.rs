@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
-/// What `grantwayd` was told.
+/// The arguments of `grantwayd`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Args {
-    /// The file of what outlives this process, if anything is to.
+    /// The file of the state that outlives this process, if any.
     pub(crate) state: Option<PathBuf>,
-    /// Where this program lies, and its helpers with it.
+    /// The folder of this program and its helpers.
     pub(crate) beside: PathBuf,
-    /// Where the domains' programs lie.
+    /// The folder of the domains' programs.
     pub(crate) programs: PathBuf,
-    /// Whether to end when standard output has no reader any more.
+    /// Whether to end once standard output has no reader.
     pub(crate) with_reader: bool,
-    /// The manager's to read.
+    /// Arguments for the manager.
     pub(crate) of_manager: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Args {
         })
     }
 
-    /// Where the manager's sockets lie.
+    /// Returns the paths of the manager's sockets.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &str> {
         let pairs = self.of_manager.chunks_exact(2);
         pairs.filter_map(|pair| match pair {
@@ -75,7 +75,10 @@ mod tests {
         let metrics = ["--with-reader", "--log", "--socket", "--metrics", "/m"];
         let args = parse(&metrics).unwrap();
         assert!(args.with_reader);
-        assert!(args.sockets().eq(["/m"]), "a log may have any name");
+        assert!(
+            args.sockets().eq(["/m"]),
+            "a log file may be named like an option"
+        );
         let error = parse(&["--programs"]).unwrap_err();
         assert!(error.contains("needs a value"), "{error}");
     }

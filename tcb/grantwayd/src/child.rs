@@ -1,4 +1,4 @@
-//! A helper program: started, watched by its pidfd, and started again when it has ended.
+//! A helper program: its start, its pidfd, and its restarts.
 
 use abi::core::{BYTES, JOURNAL_VAR, Message, Record};
 use link::{Link, LinkError, Received};
@@ -11,25 +11,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The pause before a second start in a row …
+/// The pause before the second start in a row …
 const PAUSE_MIN_NS: u64 = 10_000_000;
 /// … and the longest one.
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
-/// A helper that ran for so long has started well.
+/// A helper that runs for this long counts as having started well.
 const STEADY_NS: u64 = 10_000_000_000;
-/// Records that may wait for a helper to take them. One that leaves more is ended.
+/// The largest number of unread records. A helper that leaves more unread is killed.
 const OUTBOX_MAX: usize = 4096;
 
 /// One of the two helpers.
 #[derive(Debug)]
 pub(crate) struct Helper {
     program: PathBuf,
-    /// Of the one that prints the first line.
+    /// The arguments, for the helper that prints the first line.
     args: Option<Vec<String>>,
     running: Option<Running>,
-    /// Starts in a row that ended soon.
+    /// Consecutive starts that ended soon.
     in_a_row: u32,
-    /// When to start it again.
+    /// When to restart it.
     start_ns: u64,
 }
 
@@ -38,11 +38,11 @@ struct Running {
     child: Child,
     pidfd: OwnedFd,
     since_ns: u64,
-    /// None: nothing good comes by it any more.
+    /// `None` after an error of the protocol.
     link: Option<Link>,
-    /// By which something bad came, and by which there may be more, unheard.
+    /// The link on which an error occurred; it may hold further messages, which are not read.
     over: Option<Link>,
-    /// What it has not taken yet.
+    /// Messages that wait until it reads earlier ones.
     outbox: VecDeque<([u8; BYTES], Vec<OwnedFd>)>,
 }
 
@@ -51,7 +51,7 @@ impl Running {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Sends what waits; false: the other end is gone.
+    /// Sends the queued messages. Returns false if the other end is closed.
     fn flush(&mut self) -> bool {
         while let (Some(link), Some((bytes, fds))) = (&self.link, self.outbox.front()) {
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
@@ -72,7 +72,7 @@ impl Running {
 }
 
 impl Helper {
-    /// The program `name`, beside our own.
+    /// Returns the helper `name`, in the folder of the core's program.
     pub(crate) fn new(beside: &Path, name: &str, args: Option<&[String]>) -> Self {
         Self {
             program: beside.join(name),
@@ -83,14 +83,14 @@ impl Helper {
         }
     }
 
-    /// Starts it; the other end of the link to it is its standard input.
+    /// Starts the helper; its standard input is the other end of its link.
     pub(crate) fn start(&mut self, now_ns: u64) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", self.program.display());
         let (ours, theirs) = Link::pair().map_err(failed)?;
         let child = Command::new(&self.program)
             .args(self.args.iter().flatten())
             .env_clear()
-            // Theirs is our standard error, and what it is.
+            // The helper inherits the core's standard error, and so whether that is the journal.
             .envs(std::env::vars_os().filter(|(name, _)| name == JOURNAL_VAR))
             .stdin(OwnedFd::from(theirs))
             .stdout(match self.args {
@@ -99,7 +99,7 @@ impl Helper {
             })
             .spawn()
             .map_err(failed)?;
-        // Without it its link closes: it ends.
+        // On failure the link is closed, and the helper ends.
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         self.running = Some(Running {
             child,
@@ -112,7 +112,7 @@ impl Helper {
         Ok(())
     }
 
-    /// Starts it if that is due; whether it was started.
+    /// Restarts the helper if that is due. Returns whether it was started.
     pub(crate) fn start_again(&mut self, now_ns: u64) -> bool {
         let is_due = self.due_ns().is_some_and(|due| now_ns >= due);
         let started = is_due && self.start(now_ns).is_ok();
@@ -122,7 +122,8 @@ impl Helper {
         started
     }
 
-    /// What becomes ready when there is something to hear, and when it has ended.
+    /// Returns the descriptors to poll: the link, with the token `heard`, and the pidfd, with the
+    /// token `ended`.
     pub(crate) fn sources<T>(&self, heard: T, ended: T) -> Vec<(T, BorrowedFd<'_>, PollFlags)> {
         let Some(running) = &self.running else {
             return Vec::new();
@@ -135,14 +136,13 @@ impl Helper {
         link.into_iter().chain([pidfd]).collect()
     }
 
-    /// Whether it runs and is spoken to.
+    /// Returns whether it runs and its link is open.
     pub(crate) fn listens(&self) -> bool {
         let running = self.running.as_ref();
         running.is_some_and(|running| running.link.is_some())
     }
 
-    /// Sends it a record now or, if it takes its time, later. One that does not take what is sent
-    /// is ended.
+    /// Sends a record, now or once the helper reads. Kills a helper that leaves too many unread.
     pub(crate) fn send<M: Message>(&mut self, record: &Record<M>, fds: Vec<OwnedFd>) {
         if let Some(running) = &mut self.running {
             running.outbox.push_back((record.encode(), fds));
@@ -152,13 +152,13 @@ impl Helper {
         }
     }
 
-    /// What it says next, if anything. One that talks nonsense is ended.
-    pub(crate) fn hear<M: Message>(&mut self) -> Option<Received<M>> {
+    /// Receives the next record, if any. Kills a helper that breaks the protocol.
+    pub(crate) fn receive<M: Message>(&mut self) -> Option<Received<M>> {
         let running = self.running.as_mut()?;
         running.receive().unwrap_or_else(|error| {
             if !matches!(error, LinkError::Closed) {
                 let name = self.program.display();
-                eprintln!("grantwayd: {name} is ended: {error}");
+                eprintln!("grantwayd: {name} is killed: {error}");
             }
             running.over = running.link.take();
             running.kill();
@@ -166,21 +166,21 @@ impl Helper {
         })
     }
 
-    /// Says nothing to it any more: it ends by itself.
+    /// Closes the link, so that the helper ends by itself.
     pub(crate) fn hang_up(&mut self) {
         if let Some(running) = &mut self.running {
             running.link = None;
         }
     }
 
-    /// When it is to be started; none while it runs.
+    /// Returns when to start the helper; `None` while it runs.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         self.running.is_none().then_some(self.start_ns)
     }
 
-    /// It has ended, or could not be started: when it is started again follows from how often that
-    /// was so. Returns what it has not taken, and what it has said that was not heard: the last
-    /// descriptors of something may be among that.
+    /// Records that the helper has ended, or could not be started; the delay of the next start
+    /// depends on the number of consecutive short-lived starts. Returns the descriptors of messages
+    /// that were not sent or not read, which may be the last descriptors of their objects.
     pub(crate) fn ended(&mut self, now_ns: u64) -> Vec<OwnedFd> {
         let mut left = Vec::new();
         if let Some(mut running) = self.running.take() {
@@ -190,7 +190,7 @@ impl Helper {
             if now_ns.saturating_sub(running.since_ns) >= STEADY_NS {
                 self.in_a_row = 0;
             }
-            // A helper whose link is closed ends soon by itself; it is ended at once.
+            // A helper whose link is closed ends soon; kill it at once.
             running.kill();
             let _ = running.child.wait();
         }
@@ -199,12 +199,12 @@ impl Helper {
         left
     }
 
-    /// Ends it, whatever it does: it is seen by its pidfd.
+    /// Kills the helper. Its pidfd reports the end.
     pub(crate) fn kill(&self) {
         self.running.iter().for_each(Running::kill);
     }
 
-    /// Waits until it has ended by itself, or that time has come.
+    /// Waits for the helper to end by itself, until `until_ns` at most, and then kills it.
     pub(crate) fn end(&mut self, until_ns: u64) {
         if let Some(running) = &self.running {
             let end = ((), running.pidfd.as_fd(), PollFlags::IN);
@@ -214,19 +214,19 @@ impl Helper {
         self.ended(0);
     }
 
-    /// Its process id; 0 while it does not run.
+    /// Returns its process id; 0 if it does not run.
     pub(crate) fn pid(&self) -> i32 {
         let running = self.running.as_ref();
         running.map_or(0, |running| running.child.id() as i32)
     }
 
-    /// CPU time of its threads, nanoseconds.
+    /// CPU time of its threads in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> u64 {
         sandbox::cpu_ns(self.pid()).unwrap_or(0)
     }
 }
 
-/// The pause before a start, after so many in a row that ended soon.
+/// Returns the pause before a start that follows `in_a_row` short-lived starts.
 fn pause_ns(in_a_row: u32) -> u64 {
     (PAUSE_MIN_NS << in_a_row.min(20)).min(PAUSE_MAX_NS)
 }
@@ -258,17 +258,17 @@ mod tests {
         assert!(error.starts_with("/nowhere/x: "), "{error}");
     }
 
-    /// Whose descriptors may take long to close.
+    /// Closing these descriptors may take a long time.
     #[test]
-    fn what_a_helper_has_said_after_nonsense_is_left() {
+    fn messages_after_a_protocol_error_are_returned() {
         let mut helper = Helper::new(Path::new("/bin"), "true", None);
         helper.start(0).unwrap();
         let (ours, theirs) = Link::pair().unwrap();
         helper.running.as_mut().unwrap().link = Some(ours);
         theirs.send_bytes(&[0xff; BYTES], &[]).unwrap();
-        assert!(helper.hear::<Outcome>().is_none() && !helper.listens());
+        assert!(helper.receive::<Outcome>().is_none() && !helper.listens());
         let left = helper.ended(0);
-        assert_eq!(left.len(), 1, "by it more may have come");
+        assert_eq!(left.len(), 1, "the link may hold further messages");
         theirs.send_bytes(&[0; BYTES], &[]).unwrap();
     }
 }

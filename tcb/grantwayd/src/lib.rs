@@ -1,25 +1,25 @@
 //! `grantwayd --socket PATH [--log FILE] [--metrics PATH] [--metrics-port PORT] [--programs DIR]
 //! [--with-reader] [--state FILE]`: the core.
 //!
-//! It owns every page frame and knows nothing of what passes through them: no Ethernet, no JSON, no
-//! configuration. Two helpers, which it starts and starts again, know the rest:
+//! The core owns every page frame, but does not interpret their contents: it has no code for
+//! Ethernet, JSON or configuration. Two helpers, which it starts and restarts, do the rest:
 //!
-//! | program | what it does | what it is trusted with |
+//! | program | task | trusted with |
 //! |---|---|---|
-//! | `grantwayd` | frames, domains, grants, events, connections, hypercalls | everybody's memory |
+//! | `grantwayd` | frames, domains, grants, events, connections, hypercalls | every page frame |
 //! | `grantway-netd` | opens and configures devices | the host's network |
-//! | `grantway-manager` | control socket, starts, consoles, log | which domains there are |
+//! | `grantway-manager` | control socket, starts, consoles, log | the set of domains |
 //!
-//! The machine's description, on standard input, is the manager's to read, as are all arguments but
-//! the last two; it opens what they name, and prints the first line (`{"ready":true,"up_ms":…}`, or
-//! `{"error":"…","cannot_run_here":…}`; where there is no manager yet the core prints
-//! `{"error":"…"}`). The machine is served until it is told to end (`down`, SIGTERM, SIGINT,
-//! SIGHUP; with `--with-reader` also when the other end of standard output, a pipe, is closed: the
-//! process that holds it takes the machine along, however it dies). Whatever ends this process,
-//! everything ends with it.
+//! The core passes the machine's description on standard input to the manager, and all arguments
+//! except the last two. The manager opens the files that they name, and prints the first line
+//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`); before there is a manager,
+//! the core prints `{"error":"…"}`. The machine runs until `down`, SIGTERM, SIGINT or SIGHUP. With
+//! `--with-reader` it also ends when the other end of standard output, a pipe, is closed: so the
+//! machine ends with the process that holds that end, however that dies. However the core ends, the
+//! whole machine ends with it.
 //!
-//! The helpers lie beside this program; the domains' programs, `driver` and `guest`, beside it or
-//! in DIR.
+//! The helpers are in the folder of this program; the domains' programs, `driver` and `guest`, in
+//! the same folder or in DIR.
 
 mod args;
 mod child;
@@ -39,7 +39,7 @@ use shmem::time::monotonic_ns;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-/// The whole program, with these mechanisms beside counted grants, if any.
+/// Runs the program, with the given mechanisms besides counted grants, if any.
 #[must_use]
 pub fn run(mechanism: Option<Make>) -> ExitCode {
     let Err(error) = serve(mechanism) else {
@@ -49,13 +49,13 @@ pub fn run(mechanism: Option<Make>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Serves until the end. An error that was not said yet is returned.
+/// Serves until the machine ends. Returns an error that was not reported yet.
 fn serve(mechanism: Option<Make>) -> Result<(), Option<String>> {
     let began_ns = monotonic_ns();
     let args = Args::parse(std::env::args().skip(1))?;
     shmem::install_fault_handler();
-    // A helper that is taken over must not read our memory. Without root's rights we could not open
-    // our own files in /proc then.
+    // A compromised helper must not read our memory. Only as root: otherwise the core could then
+    // not open its own files in /proc.
     if geteuid().is_root() {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
     }
@@ -73,15 +73,15 @@ fn read_machine() -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The first line, if there is no manager that could print it: an error is ignored, for the reader
-/// may be gone.
+/// Prints the first line if there was no manager to print it. Ignores errors, since the reader may
+/// have closed the pipe.
 fn print_error(error: &str) {
     let line = format!("{{\"error\":\"{}\"}}\n", escaped(error));
-    // It is a line, so nothing of it is kept back.
+    // Standard output is line-buffered, so the whole line is written.
     let _ = io::stdout().lock().write_all(line.as_bytes());
 }
 
-/// Words as they stand between quotes.
+/// Escapes a text for a JSON string.
 fn escaped(words: &str) -> String {
     let words = words.replace('\\', "\\\\").replace('"', "\\\"");
     words.replace(char::is_control, " ")
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stand_between_quotes() {
+    fn texts_are_escaped_for_json() {
         assert_eq!(escaped("a \"b\"\\\n"), "a \\\"b\\\"\\\\ ");
     }
 }

@@ -1,4 +1,4 @@
-//! See the library of this name.
+//! The core; see the library of this crate.
 
 fn main() -> std::process::ExitCode {
     grantwayd::run(None)

@@ -1,5 +1,5 @@
-//! What domains tell their devices goes to netd, by a link of its own. The domain's worker waits at
-//! most 50 ms for a sign of life.
+//! Forwards domains' control calls for their devices to netd, by a separate link. A domain's worker
+//! waits up to 50 ms for a sign of life from netd.
 
 use abi::core::{Outcome, Record, Task};
 use abi::hypercall::TapControl;
@@ -14,26 +14,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a domain's worker waits for netd to answer, or to say that it works at it.
+/// How long a domain's worker waits for netd's answer, or for its notice that it is working.
 const SIGN_NS: u64 = 50_000_000;
-/// How long it waits then: some grace periods of the kernel's.
+/// How long the worker waits after that notice: several grace periods of the kernel.
 const WORK_NS: u64 = 1_000_000_000;
-/// While nothing ends a socket, netd is asked this often.
+/// The interval of retries until netd has ended a socket.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// Changes of a TAP's steering in a row, before [`STEERS_PER_SECOND`] counts: more than one for
+/// Steering changes of a TAP in a burst before [`STEERS_PER_SECOND`] applies: more than one for
 /// each guest interface.
 const STEERS_BURST: u32 = 4 * abi::layout::fd::CONNECTIONS_MAX;
-/// The same, a second, in the long run: each asks the whole system for a grace period.
+/// Steering changes per second in the long run: each one costs the whole system a grace period.
 const STEERS_PER_SECOND: u64 = 4096;
 
-/// The link to the netd that runs, if one does.
+/// The link to the running netd, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     link: Mutex<(Option<Link>, u32)>,
-    /// Sockets that no domain has any more.
+    /// Sockets that no domain uses any more.
     closed: Mutex<Vec<u32>>,
-    /// Whether everything ends: nobody waits for netd then.
+    /// Whether the machine is ending: then nothing waits for netd.
     ending: AtomicBool,
 }
 
@@ -42,22 +42,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Control {
-    /// There is another netd, or none.
+    /// Replaces the link, after a start or the end of netd.
     pub(crate) fn replace(&self, link: Option<Link>) {
         lock(&self.link).0 = link;
     }
 
-    /// Everything ends.
+    /// Marks the machine as ending.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Sockets that no domain has any more.
+    /// Takes the list of sockets that no domain uses any more.
     pub(crate) fn take_closed(&self) -> Vec<u32> {
         std::mem::take(&mut lock(&self.closed))
     }
 
-    /// Has netd do something. EAGAIN: it does not answer.
+    /// Has netd execute a task. EAGAIN: netd does not answer.
     fn ask(&self, message: Task) -> Result<u64, Errno> {
         let mut guard = lock(&self.link);
         let (link, tokens) = &mut *guard;
@@ -77,7 +77,7 @@ impl Control {
                 link.wait(PollFlags::IN, Some(until_ns - now));
                 continue;
             };
-            // A late answer, to an ask whose time was up.
+            // A late answer to a request that timed out.
             if received.record.token != token {
                 continue;
             }
@@ -93,8 +93,8 @@ impl Control {
     }
 }
 
-/// A device of a TAP's kind, whose domain may lead frames to its queues. How many MACs may be led
-/// at once follows from these, and each life may lead as often as the one before.
+/// The control interface of a TAP, whose domain may steer frames to its queues. The TAP's queues
+/// limit the number of MACs steered at once. A restarted domain has the full rate again.
 #[derive(Debug)]
 pub(crate) struct Tap {
     netd: Arc<Control>,
@@ -122,14 +122,14 @@ impl DeviceControl for Tap {
     }
 }
 
-/// A socket. When no domain has it any more, netd forgets it.
+/// A socket. Dropping this has netd close it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) netd: Arc<Control>,
     pub(crate) unit: u32,
-    /// Whether frames come into another domain's memory by it.
+    /// Whether the kernel writes frames into another domain's memory through it.
     pub(crate) is_queue: bool,
-    /// Whether the domain that has it has said that another one can go on with it.
+    /// Whether its domain has reported that another one can continue with it.
     pub(crate) is_sound: AtomicBool,
 }
 
@@ -143,9 +143,9 @@ impl DeviceControl for Socket {
         self.netd.ask(Task::Control { unit, words })
     }
 
-    /// Waits for netd as long as it takes: until it has ended the queue, frames may still come
-    /// into memory that has another owner then. One that cannot end it may be followed by one that
-    /// can.
+    /// Waits for netd without a limit: until netd has ended the queue, the kernel may write frames
+    /// into memory that could then have another owner. If this netd cannot end the queue, a later
+    /// one may.
     fn end(&self) {
         let unit = self.unit;
         while self.is_queue && !self.netd.ending.load(Ordering::Relaxed) {
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
-    /// A netd that answers each task by what `answer` says.
+    /// Returns a netd that answers each task with the outcomes that `answer` returns.
     fn netd(answer: impl Fn(Task) -> Vec<Outcome> + Send + 'static) -> Arc<Control> {
         let (ours, theirs) = Link::pair().unwrap();
         std::thread::spawn(move || {
@@ -192,28 +192,28 @@ mod tests {
         Arc::new(control)
     }
 
-    /// What netd says once it has got a CPU.
-    fn told(control: &Control, unit: u32) -> Result<u64, Errno> {
+    /// Makes a control call. Retries while netd has no CPU.
+    fn ask_netd(control: &Control, unit: u32) -> Result<u64, Errno> {
         let ask = |words| control.ask(Task::Control { unit, words });
-        testing::wait_for("netd says nothing", || {
-            Some(ask([0, 5])).filter(|told| *told != Err(Errno::AGAIN))
+        testing::wait_for("netd does not answer", || {
+            Some(ask([0, 5])).filter(|answer| *answer != Err(Errno::AGAIN))
         })
     }
 
     #[test]
-    fn a_domain_is_told_what_netd_says() {
+    fn a_domain_gets_netds_answer() {
         let control = netd(|task| match task {
             Task::Control { unit: 1, words } => vec![Outcome::Value { value: words[1] }],
             Task::Control { unit: 2, .. } => vec![Outcome::Working {}, Outcome::Value { value: 7 }],
             _ => vec![Outcome::Failed { errno: 22 }],
         });
-        let ask = |unit| told(&control, unit);
+        let ask = |unit| ask_netd(&control, unit);
         assert_eq!((ask(1), ask(2)), (Ok(5), Ok(7)));
         assert_eq!(ask(3), Err(Errno::INVAL));
     }
 
     #[test]
-    fn a_netd_that_is_silent_or_gone_or_talks_nonsense_costs_a_moment() {
+    fn a_silent_dead_or_broken_netd_costs_a_moment() {
         let words = [0, 0];
         let silent = netd(|_| Vec::new());
         assert_eq!(
@@ -231,11 +231,11 @@ mod tests {
             Err(Errno::AGAIN)
         );
         let worse = netd(|_| vec![Outcome::Failed { errno: i32::MIN }]);
-        assert_eq!(told(&worse, 1), Err(Errno::PERM));
+        assert_eq!(ask_netd(&worse, 1), Err(Errno::PERM));
     }
 
     #[test]
-    fn a_queue_has_ended_when_netd_says_so_and_not_before() {
+    fn a_queue_ends_only_when_netd_confirms_it() {
         let asked = Arc::new(AtomicU32::new(0));
         let times = Arc::clone(&asked);
         let netd = netd(move |_| match times.fetch_add(1, Ordering::Relaxed) {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_is_not_the_next_ones() {
+    fn a_late_answer_is_ignored() {
         let (ours, theirs) = Link::pair().unwrap();
         let control = Control::default();
         control.replace(Some(ours));

@@ -1,10 +1,10 @@
-//! Signals that end the monitor orderly.
+//! Signals that end the monitor in an orderly way.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::os::unix::net::UnixStream;
 
-/// A pipe that becomes readable when this process shall end.
+/// Returns a pipe that becomes readable when this process should end.
 pub(crate) fn pipe() -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT, SIGHUP] {

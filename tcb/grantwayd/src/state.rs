@@ -1,11 +1,12 @@
-//! The file of what outlives this process: what the manager wants the next core's to know.
+//! The file of the state that outlives this process: the manager's data for the next core's
+//! manager.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Writes it: as a whole, or not at all. Where nothing is to outlive us there is no file.
+/// Writes the file: as a whole, or not at all. Removes it if there is no state.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if bytes.is_empty() {
         return match fs::remove_file(path) {
@@ -27,7 +28,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn it_is_there_as_a_whole_or_as_it_was() {
+    fn the_file_is_replaced_as_a_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.state");
         let read = || fs::read(&path).ok();
@@ -41,7 +42,7 @@ mod tests {
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        // What cannot be written leaves the one before, and nothing beside it.
+        // A failed write leaves only the previous file.
         let new = path.with_extension("state-new");
         fs::create_dir(&new).unwrap();
         assert!(write(&path, b"third").is_err());

@@ -1,4 +1,4 @@
-//! What hypercalls of counted grants cost, on one core: prints figures, judges nothing.
+//! The cost of counted-grant hypercalls on one core. Prints figures without asserting them.
 //! `cargo test --release -p grantwayd --test cost -- --ignored --nocapture`
 
 mod common;
@@ -9,10 +9,10 @@ use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
 use serde_json::json;
 
-/// The new mechanism: what its granter pays, with its user asleep on the same core.
+/// Prints the granter's cost of counted grants while their user sleeps on the same core.
 #[test]
 #[ignore = "measures"]
-fn what_counted_grants_cost() {
+fn cost_of_counted_grants() {
     const PAGES: u32 = 512;
     let mut plan = machine(1);
     for domain in &mut plan.domains {
@@ -62,7 +62,7 @@ fn what_counted_grants_cost() {
     };
     for (name, step) in [("contiguous", 1), ("scattered", 2)] {
         for ops in [1, 16, 64, 128] {
-            // Within the budget for a burst.
+            // Within the burst budget.
             let calls = 1500 / ops;
             let ns = time(calls, json!([creates(ops, step), revokes(ops)]));
             let page = ns / ops;
@@ -70,7 +70,7 @@ fn what_counted_grants_cost() {
             std::thread::sleep(std::time::Duration::from_millis(200));
         }
     }
-    // Forced, in use: each once, for then they are in quarantine.
+    // Forced revocation in use: each grant once, since its entry is in quarantine afterwards.
     for ops in [1, 16, 64] {
         let first = PAGES / 2 + ops as u32;
         for index in first..first + ops as u32 {

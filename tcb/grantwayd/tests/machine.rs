@@ -1,4 +1,4 @@
-//! Real monitors with real domains: what well-behaved ones get.
+//! Real monitors with well-behaved domains.
 
 mod common;
 
@@ -44,9 +44,9 @@ fn a_machine_without_domains_is_ready() {
     Daemon::up(&plan).down();
 }
 
-/// Metrics are read by a client of the manager's own, which does not count among them.
+/// Reading metrics uses one of the manager's own clients, which does not count towards the limit.
 #[test]
-fn as_many_clients_are_served_as_is_said() {
+fn the_documented_number_of_clients_is_served() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(common::core());
     command.arg("--metrics").arg(folder.path().join("metrics"));
@@ -67,7 +67,7 @@ fn as_many_clients_are_served_as_is_said() {
 }
 
 #[test]
-fn descriptors_are_attached_once_and_only_ones_own() {
+fn only_own_descriptors_are_attached_and_once() {
     let mut plan = machine(1);
     let file = tempfile::NamedTempFile::new().unwrap();
     with_file(&mut plan, 0, file.path());
@@ -88,7 +88,7 @@ fn descriptors_are_attached_once_and_only_ones_own() {
     daemon.down();
 }
 
-/// S-3: what a domain is told may be long, at its start and later.
+/// S-3: a domain's configuration may be long, at its start and later.
 #[test]
 fn descriptions_may_be_long() {
     let mut plan = machine(1);
@@ -123,7 +123,7 @@ fn the_console_is_in_the_log() {
 }
 
 #[test]
-fn connections_that_come_up_late_are_waited_for_and_noticed() {
+fn the_start_waits_for_late_connections() {
     let mut plan = machine(1);
     plan.domains[1].config = json!({ "late": true }).to_string();
     let (daemon, line) = Daemon::start(&plan);
@@ -141,7 +141,7 @@ fn many_guests() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn errors_of_the_description_are_reported() {
     let error = |plan: &abi::machine::Machine| {
         let (mut daemon, line) = Daemon::start(plan);
         assert_eq!(daemon.child.wait().unwrap().code(), Some(1));
@@ -156,7 +156,7 @@ fn mistakes_are_told() {
     assert!(error(&nobody).contains("nobody"));
     let mut itself = machine(1);
     itself.connections[0].backend = "g0".into();
-    assert!(error(&itself).contains("different ends"));
+    assert!(error(&itself).contains("two different domains"));
     let mut missing = machine(1);
     with_file(&mut missing, 0, "/no/such/file".as_ref());
     assert!(error(&missing).contains("/no/such/file cannot be read"));

@@ -1,4 +1,4 @@
-//! A netd that is taken over: a program in its place, under its confinement, started by the core.
+//! A compromised netd: a hostile program in its place, under its confinement, started by the core.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use testing::{child_of, require};
 
 #[test]
-fn a_netd_that_is_taken_over_reaches_nothing() {
+fn a_compromised_netd_reaches_nothing() {
     require!(root, landlock, tap);
     let dir = tempfile::tempdir().unwrap();
     let place =
@@ -27,7 +27,7 @@ fn a_netd_that_is_taken_over_reaches_nothing() {
             .ends_with("done\n")
     };
     eventually("the first one reports", ended);
-    // The next one finds domains, and the core with their memory.
+    // Domains, and the core with their memory, exist when the next one starts.
     let before = child_of(daemon.child.id().into(), "grantway-netd").unwrap();
     fs::remove_file(&report).unwrap();
     kill(before as i64);

@@ -1,5 +1,5 @@
-//! Real monitors whose driver domain dies and is started again (`specs/grants.md`, R-1 … R-8):
-//! another domain, the same connections, nothing left of the one before.
+//! Real monitors whose driver domain dies and is restarted (`specs/grants.md`, R-1 … R-8): a new
+//! domain with the same connections, and nothing left of its predecessor.
 
 mod common;
 
@@ -12,7 +12,7 @@ use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// A driver domain that comes back, and so many guests.
+/// Returns a driver domain that is restarted, and `guests` guests.
 fn plan(guests: u16) -> Machine {
     let mut plan = machine(guests);
     plan.domains[0].restart_pause_ms = Some(5);
@@ -27,7 +27,7 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// Ends the driver, and waits until there is another that has connected.
+/// Kills the driver domain, and waits until its successor is connected.
 fn kill_driver(daemon: &Daemon) -> Value {
     let before = driver(daemon);
     kill(before["pid"].as_i64().unwrap());
@@ -36,7 +36,7 @@ fn kill_driver(daemon: &Daemon) -> Value {
 
 fn come_back(daemon: &Daemon, before: &Value) -> Value {
     let mut now = Value::Null;
-    eventually("the driver comes back", || {
+    eventually("the driver domain is restarted", || {
         now = driver(daemon);
         now["state"] == "running"
             && now["id"] != before["id"]
@@ -46,7 +46,7 @@ fn come_back(daemon: &Daemon, before: &Value) -> Value {
 }
 
 #[test]
-fn another_driver_takes_the_place_of_a_dead_one_and_has_nothing_of_its() {
+fn a_restarted_driver_inherits_only_connections() {
     let daemon = Daemon::up(&plan(2));
     let table = daemon.share();
     daemon.order("driver", json!({ "do": "fill", "frame": 5, "byte": 9 }));
@@ -63,17 +63,21 @@ fn another_driver_takes_the_place_of_a_dead_one_and_has_nothing_of_its() {
     );
     assert!(count(&restarts["ready_ns"]) <= count(&restarts["connected_ns"]));
     assert_eq!(daemon.order("driver", json!({ "do": "id" })), 3);
-    // other memory, no mapping, and what was granted to the dead is granted to nobody.
+    // the dead one's own frames, no mapping, and its grants are void.
     assert_eq!(
         daemon.order("driver", json!({ "do": "look", "frame": 5 })),
-        0
+        9
     );
     let slot = json!({ "do": "look-slot", "slot": 0 });
     assert_eq!(daemon.order("driver", slot), "fault");
-    assert_eq!(daemon.bind(table), -4, "another domain's");
+    assert_eq!(
+        daemon.bind(table),
+        -4,
+        "the table belongs to the dead domain"
+    );
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert_eq!(daemon.end_table("g0", table), 0);
-    // the same connection; the guest has its doorbell once more, once.
+    // the same connection; the guest can attach the new doorbell, once.
     assert_eq!(daemon.other_end("g0"), (3, 4));
     daemon.share();
     for line in [
@@ -83,14 +87,14 @@ fn another_driver_takes_the_place_of_a_dead_one_and_has_nothing_of_its() {
     ] {
         daemon.logs(line);
     }
-    eventually("both have said something", || {
+    eventually("both processes have logged a line", || {
         daemon.log().matches("driver: up as").count() == 2
     });
     daemon.down();
 }
 
 #[test]
-fn a_doorbell_is_attached_anew_when_its_domain_is_another() {
+fn a_new_domains_doorbell_is_attached_again() {
     let daemon = Daemon::up(&plan(1));
     let attach =
         |domain: &str| daemon.order(domain, json!({ "do": "attach", "kind": 2, "index": 0 }));
@@ -104,7 +108,7 @@ fn a_doorbell_is_attached_anew_when_its_domain_is_another() {
 }
 
 #[test]
-fn however_it_ends_it_comes_back() {
+fn a_driver_restarts_after_every_kind_of_end() {
     let daemon = Daemon::up(&plan(1));
     for (n, how) in ["exit", "agent", "hang"].into_iter().enumerate() {
         let before = driver(&daemon);
@@ -122,7 +126,7 @@ fn however_it_ends_it_comes_back() {
 }
 
 #[test]
-fn an_empty_collateral_costs_a_restart_and_others_are_served_again() {
+fn exhausted_collateral_costs_one_restart() {
     use abi::counted::Revocation;
     use abi::hypercall::{Bind, Revoke};
     let daemon = Daemon::up(&plan(2));
@@ -163,13 +167,13 @@ fn an_empty_collateral_costs_a_restart_and_others_are_served_again() {
         assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
         assert_eq!(daemon.other_end("g1").1, 4);
         let ended = daemon.calls("g0", Kind::TableEnd, &[[u64::from(table.0), 0, 0]]);
-        assert_eq!(ended[0][5], 0, "what was made for the dead can be ended");
+        assert_eq!(ended[0][5], 0, "a table for a dead user can be ended");
     }
-    daemon.logs("it does not let go of grants that were revoked");
+    daemon.logs("it keeps revoked grants in use");
     daemon.down();
 }
 
-/// Descriptors, threads and mappings of the monitor, and children of its.
+/// Descriptors, threads and mappings of the monitor, and its children.
 fn held(daemon: &Daemon) -> [usize; 4] {
     let pid = daemon.child.id();
     let entries = |what: &str| {
@@ -191,7 +195,7 @@ fn held(daemon: &Daemon) -> [usize; 4] {
     ]
 }
 
-/// What it holds when the clients are gone that have asked it so far.
+/// Returns the same once all previous clients have disconnected.
 fn at_rest(daemon: &Daemon) -> [usize; 4] {
     let mut last = [0; 4];
     eventually("the monitor is at rest", || {
@@ -214,11 +218,11 @@ fn a_hundred_kills_in_a_row_leave_nothing() {
     for round in 0..100u64 {
         let table = daemon.share();
         if round % 3 == 0 {
-            // Killed again before it has said that it is ready.
+            // Killed again before it is ready.
             let old = driver(&daemon);
             kill(old["pid"].as_i64().unwrap());
             let mut now = Value::Null;
-            eventually("another process", || {
+            eventually("a new process", || {
                 now = driver(&daemon);
                 now["id"] != old["id"] && now["pid"] != 0
             });
@@ -240,7 +244,9 @@ fn a_hundred_kills_in_a_row_leave_nothing() {
         now = held(&daemon);
         now.iter().zip(before).all(|(now, before)| *now <= before)
     };
-    testing::wait_for("it holds more than before", || is_no_more().then_some(()));
+    testing::wait_for("the monitor holds more than before", || {
+        is_no_more().then_some(())
+    });
     assert!(count(&driver(&daemon)["restarts"]["count"]) >= 100);
     for guest in 0..4 {
         let id = daemon.order(&format!("g{guest}"), json!({ "do": "id" }));
@@ -250,9 +256,9 @@ fn a_hundred_kills_in_a_row_leave_nothing() {
 }
 
 #[test]
-fn a_guest_that_dies_or_never_comes_back_holds_up_nobody() {
+fn a_dead_or_silent_guest_delays_no_other() {
     let daemon = Daemon::up(&plan(3));
-    // One will not close its end: to the new driver it looks as it did to the dead one.
+    // One guest will not close its end: the new driver domain sees it as the dead one did.
     let before = driver(&daemon);
     kill(before["pid"].as_i64().unwrap());
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
@@ -266,7 +272,7 @@ fn a_guest_that_dies_or_never_comes_back_holds_up_nobody() {
     assert_eq!(closed[0][5], 0);
     let old = driver(&daemon);
     kill(old["pid"].as_i64().unwrap());
-    eventually("ready without the guest that stays away", || {
+    eventually("ready without the unresponsive guest", || {
         let now = driver(&daemon);
         now["id"] != old["id"] && now["state"] == "running" && daemon.other_end("g2").1 == 4
     });
@@ -275,12 +281,12 @@ fn a_guest_that_dies_or_never_comes_back_holds_up_nobody() {
 }
 
 #[test]
-fn who_keeps_dying_is_started_ever_more_seldom_and_the_machine_can_end_meanwhile() {
+fn restarts_back_off_and_do_not_block_the_end() {
     let mut plan = machine(1);
     plan.domains[0].restart_pause_ms = Some(60_000);
     let daemon = Daemon::up(&plan);
     let program = daemon.dir.path().join("driver");
-    // From now on it cannot even be started.
+    // From now on its start fails.
     std::fs::remove_file(&program).unwrap();
     kill(driver(&daemon)["pid"].as_i64().unwrap());
     eventually("some attempts", || {
@@ -305,10 +311,10 @@ fn who_keeps_dying_is_started_ever_more_seldom_and_the_machine_can_end_meanwhile
     daemon.down();
 }
 
-/// S-1: another build of the driver's program lies in its place. The one that runs is not touched;
-/// after its end the misfit is not started, and the right one is, as soon as it is there.
+/// S-1: another build replaces the driver domain's program. The running domain is unaffected; after
+/// its end the other build is not started, and the right one is started once it is back in place.
 #[test]
-fn a_program_of_another_version_is_refused_with_a_sentence() {
+fn a_program_of_another_version_is_rejected() {
     let mut plan = plan(1);
     plan.domains[0].restart_pause_ms = Some(20);
     let daemon = Daemon::up(&plan);
@@ -322,20 +328,22 @@ fn a_program_of_another_version_is_refused_with_a_sentence() {
     assert_eq!(driver(&daemon)["state"], "running");
     kill(driver(&daemon)["pid"].as_i64().unwrap());
     let why = format!(
-        "the program of a domain of version {}; this monitor starts those of version {VERSION}",
+        "the program of a domain of version {}; this monitor starts only version {VERSION}",
         VERSION + 1
     );
-    eventually("it is said", || {
+    eventually("the log explains it", || {
         driver(&daemon)["state"].as_str().unwrap().contains(&why)
     });
     assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
     std::fs::rename(&right, &program).unwrap();
-    eventually("it comes back", || driver(&daemon)["state"] == "running");
+    eventually("the driver domain is restarted", || {
+        driver(&daemon)["state"] == "running"
+    });
     daemon.down();
 }
 
-/// An AF_XDP wire for the driver domain, and the namespace that it leads to, as long as it is to
-/// live.
+/// Returns an AF_XDP wire for the driver domain, and the namespace at its other end, which must
+/// outlive the test.
 fn with_wire(plan: &mut Machine) -> Option<Namespace> {
     testing::require!(af_xdp);
     let namespace = Namespace::new().unwrap();
@@ -357,10 +365,10 @@ fn with_wire(plan: &mut Machine) -> Option<Namespace> {
     Some(namespace)
 }
 
-/// some devices are made, and one cannot be. What was made is gone again, but not at once, so
-/// a second attempt would find its own.
+/// one of several devices cannot be opened. The opened ones are closed again, but with a
+/// delay, so a second attempt may find them open.
 #[test]
-fn what_keeps_a_domain_from_its_devices_is_what_is_told() {
+fn the_reason_of_a_failed_device_is_reported() {
     let mut plan = plan(1);
     let Some(_namespace) = with_wire(&mut plan) else {
         return;
@@ -383,14 +391,16 @@ fn what_keeps_a_domain_from_its_devices_is_what_is_told() {
     let log = daemon.log();
     assert_eq!(log.matches("did not start again").count(), 1, "{log}");
     std::fs::rename(path.with_extension("away"), &path).unwrap();
-    eventually("it comes back", || driver(&daemon)["state"] == "running");
+    eventually("the driver domain is restarted", || {
+        driver(&daemon)["state"] == "running"
+    });
     daemon.down();
 }
 
-/// the kernel takes some milliseconds to let go of a dead domain's socket. Attempts meanwhile
-/// make no file.
+/// the kernel takes some milliseconds to release a dead domain's socket. Attempts in the
+/// meantime create no file.
 #[test]
-fn a_file_is_made_when_everything_else_is_there() {
+fn a_file_is_created_after_all_other_devices() {
     let mut plan = plan(1);
     let dir = tempfile::tempdir().unwrap();
     let path = |number: u32| dir.path().join(format!("out.{number}"));
@@ -410,7 +420,7 @@ fn a_file_is_made_when_everything_else_is_there() {
 }
 
 #[test]
-fn what_a_domain_says_is_heard_however_often_it_was_tried_to_start_it() {
+fn output_is_logged_after_failed_starts() {
     let mut plan = plan(1);
     plan.domains[0].restart_pause_ms = Some(20);
     let daemon = Daemon::up(&plan);
@@ -421,18 +431,18 @@ fn what_a_domain_says_is_heard_however_often_it_was_tried_to_start_it() {
         count(&driver(&daemon)["restarts"]["in_a_row"]) >= 3
     });
     std::fs::rename(&away, &program).unwrap();
-    eventually("its words are heard", || {
+    eventually("the log contains its output", || {
         daemon.log().matches("driver: up as").count() == 2
     });
     daemon.down();
 }
 
 #[test]
-fn a_guest_is_not_started_again_nor_is_a_driver_that_never_started() {
+fn guests_and_failed_starts_are_not_restarted() {
     let mut plan = plan(1);
     let daemon = Daemon::up(&plan);
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
-    eventually("the guest is gone", || {
+    eventually("the guest has ended", || {
         daemon.domain_status("g0")["state"] == "killed by signal 9"
     });
     assert!(daemon.domain_status("g0")["restarts"].is_null());

@@ -1,6 +1,6 @@
-//! Real monitors with a driver domain that does not want to let go of a guest's pages, granted by
-//! the new mechanism (`specs/grants.md`, N-1 … N-15): a revoked page is unreachable, whatever it
-//! does. A read that is in flight when its page goes is in `tcb/sandbox/tests/grants.rs`.
+//! Real monitors with a driver domain that resists the revocation of a guest's counted grants
+//! (`specs/grants.md`, N-1 … N-15): a revoked page is unreachable, whatever the driver domain does.
+//! `tcb/sandbox/tests/grants.rs` covers a read in flight when its page is unmapped.
 
 mod common;
 
@@ -11,11 +11,11 @@ use common::{Daemon, eventually, kill, machine};
 use serde_json::{Value, json};
 
 const ENTRIES: u32 = 4;
-/// Where the driver binds the table of guest 0: entries at slots 0 … 3, sub-tables behind.
+/// Where the driver domain binds the table of guest 0: entries at slots 0 … 3, then the sub-tables.
 const TRANSLATION: u32 = 8;
 const STATUS: u32 = 9;
 
-/// A table of guest 0's, bound by the driver.
+/// A table of guest 0, bound by the driver domain.
 struct Table<'a> {
     daemon: &'a Daemon,
     handle: Handle,
@@ -39,7 +39,7 @@ impl<'a> Table<'a> {
         Self { daemon, handle }
     }
 
-    /// Grants frame 3 + `index` by entry `index`; the status and the reference.
+    /// Grants frame 3 + `index` by entry `index`; returns the status and the reference.
     fn grant(&self, index: u32, readonly: bool) -> (i64, GrantRef) {
         let create = Create {
             table: self.handle,
@@ -76,13 +76,13 @@ impl<'a> Table<'a> {
             .order("g0", json!({ "do": "look", "frame": 3 + index }))
     }
 
-    /// What the driver sees at a slot of its window.
+    /// Reads a slot of the driver domain's window.
     fn look(&self, slot: u32) -> Value {
         self.daemon
             .order("driver", json!({ "do": "look-slot", "slot": slot }))
     }
 
-    /// The driver claims to use an entry so many times.
+    /// Makes the driver domain claim `uses` uses of an entry.
     fn claim(&self, index: u32, uses: u32) {
         let poke = json!({ "do": "poke", "slot": STATUS, "offset": index * 4, "value": uses });
         assert_eq!(self.daemon.order("driver", poke), "done");
@@ -90,7 +90,7 @@ impl<'a> Table<'a> {
 }
 
 #[test]
-fn pages_are_granted_used_and_revoked_without_a_call_of_the_drivers() {
+fn uses_of_grants_take_no_call_of_the_driver() {
     let daemon = Daemon::up(&machine(2));
     let table = Table::new(&daemon);
     table.fill(0, 7);
@@ -111,10 +111,10 @@ fn pages_are_granted_used_and_revoked_without_a_call_of_the_drivers() {
     assert_eq!(
         table.revoke(gref, Revocation::Refuse),
         -3,
-        "nothing there any more"
+        "the page is unmapped"
     );
     assert_eq!(daemon.domain_status("driver")["hypercalls"], calls);
-    // N-3, N-4: neither a read-only page nor the translation can be written.
+    // N-3, N-4: neither a read-only page nor the translation sub-table is writable.
     assert_eq!(table.grant(1, true).0, 0);
     let write = json!({ "do": "fill-slot", "slot": 1, "byte": 9 });
     assert_eq!(daemon.order("driver", write), "fault");
@@ -129,39 +129,41 @@ fn pages_are_granted_used_and_revoked_without_a_call_of_the_drivers() {
 }
 
 #[test]
-fn a_spinning_reader_sees_nothing_after_the_revocation() {
+fn a_spinning_reader_faults_after_revocation() {
     let daemon = Daemon::up(&machine(2));
     let table = Table::new(&daemon);
     for round in 0..10u8 {
-        // The driver says that it does not use the page: it lies.
+        // The driver domain falsely claims not to use the page.
         table.claim(0, u32::from(round % 2));
         table.fill(0, 7);
         let (status, gref) = table.grant(0, false);
         assert_eq!(status, 0);
         daemon.order("driver", json!({ "do": "spin-slot", "slot": 0 }));
         let spun = || daemon.order("driver", json!({ "do": "spun" }));
-        eventually("it reads", || spun()["reads"].as_u64() > Some(0));
+        eventually("it has read the page", || {
+            spun()["reads"].as_u64() > Some(0)
+        });
         assert_eq!(table.revoke(gref, Revocation::Force), 0);
         table.fill(0, 200 + round);
         let before = spun()["faults"].as_u64().unwrap();
-        eventually("it reads on", || spun()["faults"].as_u64() > Some(before));
+        eventually("it faults", || spun()["faults"].as_u64() > Some(before));
         let seen = spun();
         assert_eq!(seen["seen"], json!([7]), "round {round}: {seen}");
-        // Out of quarantine, for the next round.
+        // Leave quarantine for the next round.
         table.claim(0, 0);
     }
     daemon.down();
 }
 
 #[test]
-fn a_lying_status_holds_nothing_hostage() {
+fn a_false_status_blocks_no_revocation() {
     let daemon = Daemon::up(&machine(2));
     let table = Table::new(&daemon);
     table.fill(0, 7);
     let (_, gref) = table.grant(0, false);
     table.claim(0, u32::MAX);
     assert_eq!(table.revoke(gref, Revocation::Refuse), -12);
-    assert_eq!(table.look(0), 7, "refused, it is as it was");
+    assert_eq!(table.look(0), 7, "a refused revocation changes nothing");
     assert_eq!(table.revoke(gref, Revocation::Drain), -12);
     assert_eq!(table.revoke(gref, Revocation::Force), 0);
     assert_eq!(table.look(0), "fault");
@@ -179,7 +181,7 @@ fn a_lying_status_holds_nothing_hostage() {
 }
 
 #[test]
-fn an_empty_quota_costs_the_driver_its_life_and_the_guest_nothing() {
+fn exhausted_collateral_kills_only_the_driver() {
     let daemon = Daemon::up(&machine(2));
     let table = Table::new(&daemon);
     let grefs: Vec<_> = (0..3)
@@ -197,20 +199,17 @@ fn an_empty_quota_costs_the_driver_its_life_and_the_guest_nothing() {
         );
     }
     let state = daemon.gone("driver");
-    assert_eq!(
-        state,
-        "killed: it does not let go of grants that were revoked"
-    );
+    assert_eq!(state, "killed: it keeps revoked grants in use");
     assert_eq!(table.own(2), 7);
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
-    // The table was made for a domain that is dead now.
+    // The table belongs to a domain that is dead now.
     assert_eq!(table.grant(3, false).0, -4);
     daemon.down();
 }
 
 #[test]
-fn a_blocked_agent_costs_the_driver_its_life() {
+fn a_blocked_agent_kills_its_driver() {
     for how in [Revocation::Refuse, Revocation::Force] {
         let daemon = Daemon::up(&machine(2));
         let table = Table::new(&daemon);
@@ -218,7 +217,7 @@ fn a_blocked_agent_costs_the_driver_its_life() {
         let (_, gref) = table.grant(0, false);
         daemon.stop_agent("driver");
         assert_eq!(table.revoke(gref, how), 0);
-        // When the guest is told, nothing of the driver can run any more.
+        // When the guest gets its result, the driver domain can no longer run.
         let state = daemon.gone("driver");
         assert_eq!(state, "killed: the agent did not answer in time");
         assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
@@ -227,7 +226,7 @@ fn a_blocked_agent_costs_the_driver_its_life() {
 }
 
 #[test]
-fn a_dead_guests_pages_are_taken_back_at_once() {
+fn a_dead_guests_pages_are_revoked_at_once() {
     let daemon = Daemon::up(&machine(2));
     let table = Table::new(&daemon);
     for index in 0..2 {
@@ -236,13 +235,13 @@ fn a_dead_guests_pages_are_taken_back_at_once() {
         table.claim(index, index);
     }
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
-    // N-14: whatever the driver says about them.
+    // N-14: even if the driver domain claims to use them.
     daemon.gone("g0");
     assert_eq!(
         (table.look(0), table.look(1)),
         (json!("fault"), json!("fault"))
     );
-    // The sub-tables stay until the driver has done with them.
+    // The sub-tables stay until the driver domain ends its half.
     assert_eq!(table.look(STATUS), 0);
     let end = [[u64::from(table.handle.0), 0, 0]];
     assert_eq!(daemon.calls("driver", Kind::TableEnd, &end)[0][5], 0);
@@ -253,7 +252,7 @@ fn a_dead_guests_pages_are_taken_back_at_once() {
 }
 
 #[test]
-fn tables_are_their_two_ends_alone() {
+fn tables_belong_to_their_two_ends_only() {
     let daemon = Daemon::up(&machine(2));
     let table = Table::new(&daemon);
     let gref = table.grant(0, false).1;

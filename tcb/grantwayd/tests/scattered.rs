@@ -1,5 +1,5 @@
-//! A guest whose pages lie nowhere side by side: each is a mapping of the driver's, of which a
-//! process may have only so many (`specs/grants.md`, N-17).
+//! A guest without adjacent pages: each page takes one mapping of the driver domain, whose process
+//! has a limited number of them (`specs/grants.md`, N-17).
 
 mod common;
 
@@ -9,13 +9,13 @@ use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
 use serde_json::Value;
 
-/// More than the kernel lets a process have, unless it was told otherwise.
+/// More than the kernel's default limit per process.
 const MANY: u32 = 1 << 16;
 const FEW: u32 = 16;
 const NO_SPACE: i64 = abi::GrantStatus::NoSpace as i64;
 const OKAY: i64 = abi::GrantStatus::Okay as i64;
 
-/// A table of guest `n`, bound by the driver at `first`.
+/// Returns a table of guest `n`, bound by the driver domain at `first`.
 fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
     let guest = format!("g{n}");
     let create = [0, u64::from(entries), 0];
@@ -34,7 +34,8 @@ fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
     table
 }
 
-/// Grants frames 0 and 1 by turns by all entries; how many of them, and what was said to others.
+/// Grants frames 0 and 1 in turn by all entries; returns the number granted, and the statuses of
+/// the others.
 fn scatter(daemon: &Daemon, table: Handle) -> (u32, Vec<i64>) {
     let mut refusals = Vec::new();
     let all: Vec<u32> = (0..MANY).collect();
@@ -58,7 +59,7 @@ fn mappings_of(pid: &Value) -> usize {
 }
 
 #[test]
-fn one_guest_cannot_use_up_the_drivers_mappings() {
+fn one_guest_cannot_exhaust_driver_mappings() {
     let mut plan = machine(2);
     plan.domains[0].window_slots = MANY + table_slots(MANY) + FEW + table_slots(FEW);
     plan.domains[1].grant_entries = MANY;
@@ -79,7 +80,7 @@ fn one_guest_cannot_use_up_the_drivers_mappings() {
         "{} of {limit}",
         mappings_of(&pid)
     );
-    // The driver lives, and the other guest has all of its own.
+    // The driver domain lives, and the other guest still has its full share.
     let own = |index: u32| Create {
         table: innocent,
         index,
@@ -97,7 +98,8 @@ fn one_guest_cannot_use_up_the_drivers_mappings() {
     let ops: Vec<_> = made.iter().map(|op| revoke(op).encode()).collect();
     let revoked = daemon.calls("g1", Kind::GrantRevoke, &ops);
     assert!(revoked.iter().all(|op| op[5] == OKAY), "{revoked:?}");
-    // All of it goes at once, and that is no more than the driver's agent gets done in its time.
+    // All pages are unmapped at once, which the driver domain's agent completes before its
+    // deadline.
     let end = [u64::from(hostile.0), 0, 0];
     let ended = daemon.calls("g0", Kind::TableEnd, &[end]);
     assert_eq!(ended[0][5], OKAY);

@@ -1,19 +1,19 @@
-//! Devices, which netd opens: the core keeps duplicates of all that a device consists of, so that
-//! the next netd takes it up, and hands domains their descriptors. What a device is, netd knows.
+//! Devices, which netd opens. The core keeps duplicates of all descriptors of a device, so that the
+//! next netd can adopt it, and gives domains their descriptors. Only netd knows the device's type.
 //!
-//! A socket's way, which is the only one with several steps:
+//! A socket is the only device that takes several steps:
 //!
 //! ```text
 //!   manager            core                          netd
-//!   GiveSocket ──────► Socket ─────────────────────► makes one, over no memory
+//!   GiveSocket ──────► Socket ─────────────────────► creates it, without memory
 //!                      registers the domain's frames ◄── Made
-//!                      Bind ───────────────────────► binds it, leads frames there
+//!                      Bind ───────────────────────► binds it, directs frames to it
 //!   Done ◄──────────── gives the domain the device ◄── Bound
 //! ```
 
 use super::Core;
-use super::asks::{Answer, Refusal, beside, done, value};
-use super::units::{Bound, Rings, SOCKETS, Unit, Waits, copies};
+use super::handles::{Bound, DevHandle, Pending, Rings, SOCKETS, copies};
+use super::requests::{Answer, Refusal, beside, done, value};
 use crate::netd::{Socket, Tap};
 use abi::core::{NewSocket, Outcome, Record, Stage, Task, Tell};
 use abi::layout::ring_slots;
@@ -27,20 +27,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a refusal's words, or of what a system cannot provide.
+/// The maximum size of a refusal's reason, or of the list of missing features, in bytes.
 const WORDS_MAX: usize = 64 << 10;
-/// Entries that a socket's ring may have: what the kernel takes at most.
+/// The largest number of entries of a socket's ring: the kernel's limit.
 const ENTRIES_MAX: u32 = 1 << 16;
 
 type Fds = Vec<OwnedFd>;
 
 fn netd_is_away() -> Refusal {
-    let why = "netd is being started again".into();
+    let why = "netd is being restarted".into();
     Refusal { why, is_busy: true }
 }
 
 impl Core {
-    /// A netd has started.
+    /// Welcomes a netd that has started.
     pub(super) fn welcome_netd(&mut self) {
         let beside = Link::pair().and_then(|(ours, theirs)| {
             self.control.replace(Some(ours));
@@ -56,14 +56,14 @@ impl Core {
         }
     }
 
-    /// netd has ended: every ask that waits for it is answered so.
+    /// Answers every request that was waiting for the netd that has ended.
     pub(super) fn lose_netd(&mut self, now: u64) {
         self.control.replace(None);
         let mut left = self.netd.ended(now);
-        let over = |_: &u32, (_, waits): &mut (u32, Waits)| !matches!(waits, Waits::Close(..));
+        let over = |_: &u32, (_, waits): &mut (u32, Pending)| !matches!(waits, Pending::Close(..));
         let over: Vec<_> = self.units.waiting.extract_if(.., over).collect();
         for (_, (token, mut waits)) in over {
-            if let Waits::Closed(Some(closed_by)) = waits {
+            if let Pending::Closed(Some(closed_by)) = waits {
                 self.answer(closed_by, done());
             }
             left.append(&mut waits.take_shown());
@@ -72,16 +72,16 @@ impl Core {
         self.hypervisor.close(left);
     }
 
-    /// Sees to what netd has done. Ends netd if it talks nonsense.
-    pub(super) fn hear_netd(&mut self) {
-        while let Some(Received { record, mut fds }) = self.netd.hear() {
+    /// Handles netd's outcomes. Kills netd if it breaks the protocol.
+    pub(super) fn read_netd(&mut self) {
+        while let Some(Received { record, mut fds }) = self.netd.receive() {
             self.outcome(record, &mut fds);
             self.hypervisor.close(fds);
         }
     }
 
-    /// Has netd begin with something that an ask waits for.
-    fn begin(&mut self, token: u32, waits: Waits, task: Task, fds: Fds) -> Answer {
+    /// Sends netd a task for which a request waits.
+    fn begin(&mut self, token: u32, waits: Pending, task: Task, fds: Fds) -> Answer {
         if !self.netd.listens() {
             return Err(netd_is_away());
         }
@@ -93,35 +93,36 @@ impl Core {
     /// Has netd open a device.
     pub(super) fn open(&mut self, token: u32, unit: u32, fds: Fds) -> Answer {
         if unit >= SOCKETS || self.units.kept.contains_key(&unit) {
-            let why = format!("device {unit} is open already, or has no number of a device's");
+            let why = format!("device {unit} is already open, or its number is not a device's");
             return Err(why.into());
         }
         let description = copies(fds.first().map(AsFd::as_fd).into_iter())?.pop();
-        let waits = Waits::Open(unit, description);
+        let waits = Pending::Open(unit, description);
         self.begin(token, waits, Task::Open { unit }, fds)
     }
 
-    /// Closes a device, also one that netd is still opening: it does so before it closes it. A netd
-    /// that ends before it has done so leaves it to the next one.
+    /// Closes a device, even one that netd is still opening: netd first completes that. If netd
+    /// ends before it has closed the device, its successor does.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> Answer {
         self.lasting.remove(&unit);
-        // Until its socket has gone, too, a device has a name that the next one may want.
+        // The device's name stays in use until its socket is closed, too; its successor may need
+        // the name.
         self.close_left();
         let (is_opening, description) = self.units.close(token, unit);
-        let opening = |by| Unit::new(Task::TakeUp { unit, given: 0 }, vec![by]);
+        let opening = |by| DevHandle::new(Task::TakeUp { unit, given: 0 }, vec![by]);
         let mut left = self.units.kept.remove(&unit);
         for left in left.iter_mut().filter(|_| self.netd.listens()) {
-            // netd may have died since, with its own: these are the last ones then.
+            // netd may have died, with its descriptors: then these are the last ones.
             self.hypervisor.close(left.strip());
         }
         let left = left.or(description.map(opening));
-        let task = self.units.wait(0, Waits::Close(unit, left));
+        let task = self.units.wait(0, Pending::Close(unit, left));
         self.task(task, Task::Close { unit }, Vec::new());
-        // netd answers for what it is still opening.
+        // If netd is still opening the device, the request waits for netd's answer.
         Ok((!is_opening).then(Default::default))
     }
 
-    /// Closes sockets that no domain has any more.
+    /// Closes sockets that no domain uses any more.
     pub(super) fn close_left(&mut self) {
         for unit in self.control.take_closed() {
             let _nobody_waits = self.close(0, unit);
@@ -141,15 +142,15 @@ impl Core {
         done()
     }
 
-    /// Begins to give a domain a socket.
+    /// Starts to give a domain a socket.
     pub(super) fn give_socket(&mut self, token: u32, socket: NewSocket, fds: Fds) -> Answer {
         if !(1..=ENTRIES_MAX).contains(&socket.entries) {
-            return Err(format!("a ring of {} entries", socket.entries).into());
+            return Err(format!("a ring cannot have {} entries", socket.entries).into());
         }
         if socket.of.is_none()
             && let Some(bound) = self.lasting.remove(&socket.on)
         {
-            // It was passed on: it is of use over the same frames.
+            // The socket was passed on; it can be used over the same frames.
             let memory = self.hypervisor.memory(socket.domain);
             let has = |left| memory.is_some_and(|memory| Arc::ptr_eq(&memory.frames, left));
             if bound.socket == socket && bound.lasts.as_ref().is_some_and(has) {
@@ -159,13 +160,13 @@ impl Core {
         let unit = self.units.next_socket();
         let (on, is_queue) = (socket.on, socket.of.is_some());
         let task = Task::Socket { on, unit, is_queue };
-        self.begin(token, Waits::Make(socket, unit), task, fds)
+        self.begin(token, Pending::Make(socket, unit), task, fds)
     }
 
-    /// netd has done something, or not. What nobody wants is left of `fds`.
+    /// Handles an outcome of netd. Unused descriptors remain in `fds`.
     fn outcome(&mut self, record: Record<Outcome>, fds: &mut Fds) {
         if let Outcome::Lost { unit, is_removed } = record.message {
-            // What was closed meanwhile has no owner, and its number may be another one's soon.
+            // A device closed meanwhile has no owner, and its number may be reused soon.
             if let Some(open) = self.units.kept.get_mut(&unit)
                 && open.lost.replace(is_removed) != Some(is_removed)
             {
@@ -173,55 +174,59 @@ impl Core {
             }
             return;
         }
-        // An outcome that no ask waits for is dropped.
+        // An outcome for which no request waits is dropped.
         let Some((token, mut waits)) = self.units.waiting.remove(&record.token) else {
             return;
         };
         fds.splice(..0, waits.take_shown());
         let answer = match (record.message, waits) {
-            (_, Waits::Close(..)) => return,
-            (_, Waits::Closed(closed_by)) => {
+            (_, Pending::Close(..)) => return,
+            (_, Pending::Closed(closed_by)) => {
                 if let Some(closed_by) = closed_by {
                     self.answer(closed_by, done());
                 }
-                Err("it was closed meanwhile".into())
+                Err("the device was closed meanwhile".into())
             }
             (Outcome::Refused { is_busy }, _) => {
                 let why = fds.last().and_then(|fd| sealed::read(fd, WORDS_MAX).ok());
-                let why = why.unwrap_or_else(|| "for no reason that can be read".into());
+                let why = why.unwrap_or_else(|| "the reason is unreadable".into());
                 let why = String::from_utf8_lossy(&why).into_owned();
                 Err(Refusal { why, is_busy })
             }
-            (Outcome::Opened { given }, Waits::Open(unit, _)) => self.opened(unit, given, fds),
-            (Outcome::Made {}, Waits::Make(socket, unit)) => self.made(token, socket, unit, fds),
-            (Outcome::Bound { rings, lasts }, Waits::Bind(socket, unit, _)) => {
+            (Outcome::Opened { given }, Pending::Open(unit, _)) => self.opened(unit, given, fds),
+            (Outcome::Made {}, Pending::Make(socket, unit)) => self.made(token, socket, unit, fds),
+            (Outcome::Bound { rings, lasts }, Pending::Bind(socket, unit, _)) => {
                 self.bound(socket, unit, (rings, lasts), fds)
             }
-            _ => Err("netd has answered something else".into()),
+            _ => Err("netd has sent an answer of another kind".into()),
         };
         self.answer(token, answer);
     }
 
     fn opened(&mut self, unit: u32, given: u32, fds: &mut Fds) -> Answer {
         if fds.len() < 2 || given as usize > fds.len() - 2 {
-            return Err("netd has opened a device and not shown it".into());
+            return Err("netd has opened a device without passing its descriptors".into());
         }
         sealed::check(&fds[1], WORDS_MAX)?;
         let lacks = fds.remove(1);
-        let open = Unit::new(Task::TakeUp { unit, given }, take(fds));
+        let open = DevHandle::new(Task::TakeUp { unit, given }, take(fds));
         self.units.kept.insert(unit, open);
         value(given.into(), vec![lacks])
     }
 
-    /// The frames of a dead driver domain with whose sockets the next one can go on.
+    /// Returns the frames of a dead driver domain that its successor gets: the frames of sockets
+    /// with which it can continue, or all frames if there were no sockets. Data that the driver
+    /// domain keeps in them outlives it.
     pub(super) fn left_by(&self, dead: DomId) -> Left {
         let is_driver = self.hypervisor.domain(dead)?.spec.program == Program::Driver;
         let mut all = self.lasting.values();
-        let bound = all.find(|bound| bound.socket.domain == dead && is_driver)?;
-        bound.lasts.clone()
+        match all.find(|bound| bound.socket.domain == dead && is_driver) {
+            Some(bound) => bound.lasts.clone(),
+            None => self.known.get(&dead)?.left.clone(),
+        }
     }
 
-    /// Its sockets are the next one's, and never another's.
+    /// Passes a dead domain's sockets to its successor.
     pub(super) fn pass_on(&mut self, dead: DomId, next: DomId) {
         let all = self.lasting.values_mut();
         for bound in all.filter(|bound| bound.socket.domain == dead) {
@@ -230,26 +235,26 @@ impl Core {
         }
     }
 
-    /// The frames that a socket is over.
+    /// Returns the frames of a socket.
     fn umem(&self, socket: &NewSocket) -> Result<Span, Refusal> {
         let domain = self.hypervisor.domain(socket.domain);
         let built = domain.is_some_and(|domain| domain.life.stage == Stage::Built);
         let of = socket.of.unwrap_or(socket.domain);
         let memory = self.hypervisor.memory(of).filter(|_| built);
-        let memory = memory.ok_or("the domain is not there any more")?;
+        let memory = memory.ok_or("the domain no longer exists")?;
         let bytes = |pages: u32| pages as usize * PAGE;
         let umem = memory.frames.span();
         let umem = umem.sub(bytes(socket.first_frame), bytes(socket.frames));
-        umem.ok_or_else(|| "an AF_XDP socket over frames that the domain does not have".into())
+        umem.ok_or_else(|| "an AF_XDP socket over frames outside the memory of the domain".into())
     }
 
-    /// A socket is there: its memory is registered, and it is bound next.
+    /// Handles a new socket: registers its memory, and has netd bind the socket.
     fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: &mut Fds) -> Answer {
         if let Err(refusal) = self.register(&socket, fds) {
             self.task(0, Task::Close { unit }, Vec::new());
             return Err(refusal);
         }
-        let waits = Waits::Bind(socket, unit, take(fds));
+        let waits = Pending::Bind(socket, unit, take(fds));
         self.begin(token, waits, Task::Bind { unit }, Vec::new())
     }
 
@@ -258,14 +263,14 @@ impl Core {
             span: self.umem(socket)?,
             chunk_bytes: socket.chunk_bytes,
             entries: socket.entries,
-            // Of another domain's memory nothing is ever sent.
+            // Nothing is ever sent from another domain's memory.
             transmits: socket.of.is_none(),
         };
         let registered = shmem::umem::register(beside(fds)?, &umem);
         Ok(registered.map_err(|e| format!("the memory of an AF_XDP socket: {e}"))?)
     }
 
-    /// A socket is bound: it is the domain's.
+    /// Handles a bound socket: gives it to its domain.
     fn bound(
         &mut self,
         socket: NewSocket,
@@ -280,7 +285,7 @@ impl Core {
             is_queue,
             is_sound: AtomicBool::new(false),
         });
-        let bound = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, take(fds));
+        let bound = DevHandle::new(Task::TakeUpSocket { on, unit, is_queue }, take(fds));
         self.units.kept.insert(unit, bound);
         let memory = self.hypervisor.memory(socket.domain);
         let frames = memory.map(|memory| Arc::clone(&memory.frames));
@@ -292,7 +297,7 @@ impl Core {
         })
     }
 
-    /// Gives a domain a socket that is bound.
+    /// Gives a domain a bound socket.
     fn give_bound(&mut self, bound: Bound) -> Answer {
         let (socket, control) = (bound.socket, Arc::clone(&bound.control));
         self.umem(&socket)?;
@@ -312,7 +317,7 @@ impl Core {
     }
 }
 
-/// Where the parts of rings of `entries` entries lie in the window, from slot `first` on.
+/// Returns the places of rings of `entries` entries in the window, from slot `first` on.
 fn places(rings: &Rings, first: u32, entries: u32) -> Result<Vec<DeviceMap>, String> {
     let slots = ring_slots(entries);
     let shown = rings.iter().filter(|ring| ring.pages > 0);

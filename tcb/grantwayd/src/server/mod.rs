@@ -1,8 +1,8 @@
-//! The main loop: one poll over everything, nothing that waits.
+//! The main loop: one `poll` over all sources, no other blocking call.
 
-mod asks;
 mod devices;
-mod units;
+mod handles;
+mod requests;
 
 use crate::args::Args;
 use crate::child::Helper;
@@ -10,8 +10,9 @@ use crate::control::{self, Named};
 use crate::netd::Control;
 use abi::DomId;
 use abi::core::{Record, Stage, Task, Tell, Text};
+use handles::{Bound, DevHandle, DevHandles, SOCKETS, copies};
 use link::sealed;
-use monitor::Hypervisor;
+use monitor::{Hypervisor, Left};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::BTreeMap;
@@ -20,18 +21,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use units::{Bound, SOCKETS, Unit, Units, copies};
 
-/// How long each step of the end may take: domains end, devices are closed, helpers end by
-/// themselves. What one leaves of its time the next one has; what is left then ends with this
+/// How long each step of the shutdown may take: domains end, devices are closed, helpers end by
+/// themselves. A step passes unused time to the next one; anything left over ends with this
 /// process.
 const END_STEP_NS: u64 = 5_000_000_000;
-/// How many steps there are: systemd waits longer than for all of them.
+/// The number of steps: systemd waits longer than all of them take.
 const END_STEPS: u64 = 3;
-/// Asks of the manager that are seen to in one turn.
+/// The largest number of the manager's requests handled per turn.
 const ASKS_PER_TURN: usize = 64;
 
-/// What became ready.
+/// A source that is ready.
 #[derive(Clone, Copy, Debug)]
 enum Ready {
     Signal,
@@ -43,32 +43,34 @@ enum Ready {
     Hypervisor,
 }
 
-/// What the manager knows of a domain.
+/// The state of a domain as last reported to the manager.
 #[derive(Default)]
 struct Known {
     stage: Option<Stage>,
-    /// The reading end of its console: its own never breaks.
+    /// The reading end of its console, which stays open so that writes never fail.
     console: Option<OwnedFd>,
-    /// Whether its connections were not all up since its start.
+    /// Whether some of its connections have not been up since its start.
     is_unconnected: bool,
+    /// Page frames that the driver domain's successor gets if there is no socket over them. With
+    /// sockets, [`Core::left_by`] selects the frames.
+    left: Left,
 }
 
-/// The core: everything that is trusted, and the ways to the two helpers, which are not trusted
-/// with anybody's memory.
+/// The core: the trusted state, and the two helpers, which have no access to any domain's memory.
 pub(crate) struct Core {
     hypervisor: Hypervisor,
     args: Args,
     manager: Helper,
     netd: Helper,
     control: Arc<Control>,
-    units: Units,
-    /// Sockets that outlive their domains, by the device that they are on.
+    units: DevHandles,
+    /// Sockets that outlive their domains, by their device.
     lasting: BTreeMap<u32, Bound>,
-    /// The machine's description, as it came: the helpers' to read.
+    /// The machine's description from standard input, which only the helpers interpret.
     machine: OwnedFd,
-    /// What the manager wants the next one to know; none: the machine was never complete.
+    /// The manager's state for its successor; `None` until the machine is complete.
     kept: Option<OwnedFd>,
-    /// What the first manager has opened; and the sockets among it, by their names.
+    /// Descriptors that the first manager opened, and the names of the sockets among them.
     held: Vec<OwnedFd>,
     sockets: Vec<Named>,
     /// Every domain.
@@ -77,11 +79,12 @@ pub(crate) struct Core {
     /// Standard output, if its reader is to be watched.
     reader: Option<Stdout>,
     began_ns: u64,
-    /// Set when everything ends: the token of the ask for it, if it was asked for.
+    /// Set when the machine ends; contains the token of the request to end it, if any.
     ending: Option<Option<u32>>,
-    /// Set if the end is a failure: why, if that has not been told yet.
+    /// Set if the machine failed; contains the reason if it was not reported yet.
     failure: Option<Option<String>>,
-    /// Whether who has started this is gone: what is persistent stays then, as after a failure.
+    /// Whether the process that started this one has exited: then persistent devices stay, as after
+    /// a failure.
     is_left: bool,
 }
 
@@ -93,7 +96,7 @@ impl Core {
         began_ns: u64,
     ) -> Result<Self, String> {
         if !control::is_ours(&args.programs) {
-            let lacks = "domains' programs that only their user can change";
+            let lacks = "programs of domains that only their user can change";
             hypervisor.missing.insert(lacks);
         }
         let empty = sealed::write("machine", b"").map_err(|e| e.to_string())?;
@@ -102,7 +105,7 @@ impl Core {
             manager: Helper::new(&args.beside, "grantway-manager", Some(&args.of_manager)),
             netd: Helper::new(&args.beside, "grantway-netd", None),
             control: Arc::default(),
-            units: Units::default(),
+            units: DevHandles::default(),
             lasting: BTreeMap::new(),
             machine: empty,
             kept: None,
@@ -119,7 +122,7 @@ impl Core {
         })
     }
 
-    /// Starts both helpers, which take their time; then reads the machine.
+    /// Starts both helpers, which run concurrently; then reads the machine.
     pub(crate) fn start(
         &mut self,
         machine: impl FnOnce() -> io::Result<Vec<u8>>,
@@ -135,10 +138,10 @@ impl Core {
         Ok(())
     }
 
-    /// Serves until told to end, and ends everything.
+    /// Serves until the machine ends, and ends everything.
     ///
     /// # Errors
-    /// The machine failed: why, unless that was said already.
+    /// The reason of a failed machine, unless it was reported already.
     pub(crate) fn run(mut self) -> Result<(), Option<String>> {
         while self.ending.is_none() {
             self.turn();
@@ -162,11 +165,11 @@ impl Core {
         if let Some(Some(token)) = self.ending {
             self.tell(token, Tell::Done { value: 0 }, Vec::new());
         }
-        // Their links close: both end by themselves, the manager after its last words.
+        // Closing the links ends both helpers; the manager first sends its last answers.
         self.manager.hang_up();
         self.netd.hang_up();
         self.control.replace(None);
-        // Who asked for the end hears of it from the manager.
+        // The manager answers the client that requested the end.
         self.manager.end(ends_ns);
         self.netd.end(ends_ns);
         self.sockets.iter().for_each(control::remove);
@@ -195,9 +198,10 @@ impl Core {
             self.tell(0, Tell::Console { domain }, ways);
         }
         self.known.values_mut().for_each(|known| known.stage = None);
-        self.tell_lives();
-        let lost =
-            |(&unit, open): (_, &Unit)| open.lost.map(|is_removed| Tell::Lost { unit, is_removed });
+        self.report_lives();
+        let lost = |(&unit, of): (_, &DevHandle)| {
+            of.lost.map(|is_removed| Tell::Lost { unit, is_removed })
+        };
         for tell in self.units.kept.iter().filter_map(lost).collect::<Vec<_>>() {
             self.tell(0, tell, Vec::new());
         }
@@ -213,8 +217,8 @@ impl Core {
         self.netd.send(&Record { token, message }, fds);
     }
 
-    /// Tells the manager which domains have come to another stage.
-    fn tell_lives(&mut self) {
+    /// Reports domains that have reached another stage to the manager.
+    fn report_lives(&mut self) {
         let mut news = Vec::new();
         for domain in self.hypervisor.domains() {
             let (domain, life) = (domain.id, &domain.life);
@@ -230,9 +234,12 @@ impl Core {
             }
             if stage == Stage::Gone {
                 (known.console, known.is_unconnected) = (None, false);
-                // With what it has not said is sound nobody can go on.
+                // A successor can continue only with sockets that the domain has reported as sound.
                 let is_sound = |of: &Bound| of.control.is_sound.load(Ordering::Relaxed);
                 let all = &mut self.lasting;
+                if all.values().any(|of| of.socket.domain == domain) {
+                    known.left = None;
+                }
                 all.retain(|_, of| of.socket.domain != domain || is_sound(of));
             }
             if known.is_unconnected && self.hypervisor.is_connected(domain) {
@@ -245,12 +252,12 @@ impl Core {
         }
     }
 
-    /// Waits for something to happen, at most until the next deadline, and sees to it.
+    /// Waits for an event, until the next deadline at most, and handles it.
     fn turn(&mut self) {
         let now = monotonic_ns();
         let mut deadline = self.hypervisor.tick(now);
         if self.ending.is_some() {
-            // The end has a deadline of its own.
+            // The shutdown has a separate deadline.
             deadline = deadline.into_iter().chain([now + 10_000_000]).min();
         } else {
             let due = [self.manager.due_ns(), self.netd.due_ns()];
@@ -261,11 +268,11 @@ impl Core {
         }
         let now = monotonic_ns();
         self.close_left();
-        self.tell_lives();
+        self.report_lives();
         self.start_helpers(now);
     }
 
-    /// Starts helpers again that have ended; at the end netd alone, if it has something to close.
+    /// Restarts helpers that have ended; during the shutdown only netd, if it has devices to close.
     fn start_helpers(&mut self, now: u64) {
         let ends = self.ending.is_some();
         if ends && !self.units.is_any_closing() {
@@ -286,7 +293,7 @@ impl Core {
         if let Some(reader) = &self.reader
             && self.ending.is_none()
         {
-            // Nothing is asked for: a pipe without a reader is reported as an error.
+            // No events are requested: poll reports a pipe without a reader as an error.
             sources.push((Ready::ReaderGone, reader.as_fd(), PollFlags::empty()));
         }
         sources.extend(self.manager.sources(Ready::Manager, Ready::ManagerEnded));
@@ -306,27 +313,27 @@ impl Core {
                 self.is_left = self.ending.is_none();
                 self.ending.get_or_insert(None);
             }
-            Ready::Manager => self.hear_manager(),
+            Ready::Manager => self.read_manager(),
             Ready::ManagerEnded => {
                 let left = self.manager.ended(now);
                 self.hypervisor.close(left);
                 if self.kept.is_none() && self.ending.is_none() {
-                    // The next manager could not know what is built already.
+                    // The next manager would not know which domains exist.
                     let why = "the manager ended before the machine was ready";
                     self.failure = Some(Some(why.into()));
                     self.ending = Some(None);
                 }
             }
-            Ready::Netd => self.hear_netd(),
+            Ready::Netd => self.read_netd(),
             Ready::NetdEnded => self.lose_netd(now),
             Ready::Hypervisor => self.hypervisor.handle(now),
         }
     }
 
-    /// Sees to what the manager asks.
-    fn hear_manager(&mut self) {
+    /// Handles requests of the manager.
+    fn read_manager(&mut self) {
         for _ in 0..ASKS_PER_TURN {
-            let Some(received) = self.manager.hear() else {
+            let Some(received) = self.manager.receive() else {
                 return;
             };
             self.ask(received);
@@ -339,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_over_before_systemd_loses_its_patience() {
+    fn the_shutdown_ends_before_systemds_timeout() {
         let service = include_str!("../../../../contrib/systemd/grantway.service");
         let mut limits = service.lines();
         let limit = limits.find_map(|line| line.strip_prefix("TimeoutStopSec="));

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Entries of a table of [`Daemon::share`].
+/// Entries of the table of [`Daemon::share`].
 const ENTRIES: u32 = 4;
 
 pub(crate) fn domain(name: &str, program: Program) -> Domain {
@@ -23,6 +23,7 @@ pub(crate) fn domain(name: &str, program: Program) -> Domain {
         grant_entries: 32,
         window_slots: 16,
         collateral: 2,
+        foreign_pages: 0,
         weight: 1,
         restart_pause_ms: None,
         cpus: Vec::new(),
@@ -31,7 +32,7 @@ pub(crate) fn domain(name: &str, program: Program) -> Domain {
     }
 }
 
-/// A driver domain and so many guests (`g0` …), each connected to it.
+/// Returns a driver domain and `guests` guests (`g0` …), each connected to it.
 pub(crate) fn machine(guests: u16) -> Machine {
     let mut domains = vec![domain("driver", Program::Driver)];
     let mut connections = Vec::new();
@@ -52,14 +53,14 @@ pub(crate) fn machine(guests: u16) -> Machine {
     }
 }
 
-/// A file that a domain may read.
+/// Adds a file that a domain may read.
 pub(crate) fn with_file(machine: &mut Machine, domain: usize, path: &Path) {
     machine.domains[domain]
         .devices
         .push(Device::Read(path.display().to_string()));
 }
 
-/// The core: this package's own, or the one of comparisons.
+/// Returns the core's program: this package's, or that of the comparisons.
 pub(crate) fn core() -> &'static str {
     let shipped = option_env!("CARGO_BIN_EXE_grantwayd");
     shipped
@@ -67,8 +68,8 @@ pub(crate) fn core() -> &'static str {
         .unwrap()
 }
 
-/// A program of another package, beside `grantwayd`: the helpers, and the domain of these tests.
-/// What this package's tests build is its own program alone.
+/// Returns a program of another package, in the folder of `grantwayd`: a helper, or the domain of
+/// these tests. Testing this package builds only its own program.
 pub(crate) fn built(program: &str) -> PathBuf {
     static ONCE: std::sync::Once = std::sync::Once::new();
     let own = Path::new(core());
@@ -92,11 +93,11 @@ pub(crate) fn built(program: &str) -> PathBuf {
                 "probe-helper",
             ])
             .args(["--profile", profile, "--target-dir"])
-            // Below it are the target and the profile.
+            // The target and the profile are folders below it.
             .arg(folder.parent().and_then(Path::parent).unwrap())
             .status()
             .unwrap();
-        assert!(status.success(), "the helpers are not built");
+        assert!(status.success(), "building the helpers failed");
     });
     folder.join(program)
 }
@@ -109,12 +110,12 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a monitor; returns it and its first line.
+    /// Starts a monitor; returns it and its first line of output.
     pub(crate) fn start(machine: &Machine) -> (Self, Value) {
         Self::start_as(machine, Command::new(core()))
     }
 
-    /// The same by another command, to which the arguments are added.
+    /// Returns the same by another command, to which the arguments are appended.
     pub(crate) fn start_as(machine: &Machine, mut command: Command) -> (Self, Value) {
         let dir = tempfile::tempdir().unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -145,7 +146,7 @@ impl Daemon {
         (Self { child, dir, out }, line)
     }
 
-    /// A machine that is ready.
+    /// Starts a machine and waits until it is ready.
     pub(crate) fn up(machine: &Machine) -> Self {
         let (daemon, line) = Self::start(machine);
         assert_eq!(line["ready"], true, "{line} {}", daemon.log());
@@ -160,7 +161,7 @@ impl Daemon {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Waits until the log has this: it is written by a thread of its own.
+    /// Waits until the log contains this text, because a separate thread writes the log.
     #[track_caller]
     pub(crate) fn logs(&self, part: &str) {
         eventually(part, || self.log().contains(part));
@@ -188,30 +189,30 @@ impl Daemon {
         BufReader::new(stream)
     }
 
-    /// Passes an order to a probe domain; its reply, or `{"error": …}`.
+    /// Passes an order to a probe domain; returns its reply, or `{"error": …}`.
     pub(crate) fn order(&self, domain: &str, order: Value) -> Value {
-        // While others ask the domain, too, it may be told to try again.
+        // While other clients use the domain, the manager may answer *try again*.
         let is_busy = |answer: &Value| answer["error"].to_string().contains("; try again");
         let ask = || Some(self.ask(&relay(domain, &order))).filter(|answer| !is_busy(answer));
-        let answer = testing::wait_for("it is never its turn", ask);
+        let answer = testing::wait_for("the domain stays busy", ask);
         match answer["reply"].as_str() {
             Some(reply) => serde_json::from_str(reply).unwrap(),
             None => answer,
         }
     }
 
-    /// The same, but waits for nothing: the answer can be read when there is one.
+    /// Passes an order without waiting; the reply can be read later.
     pub(crate) fn begin(&self, domain: &str, order: &Value) -> BufReader<UnixStream> {
         self.send(&line(&relay(domain, order)))
     }
 
-    /// A domain makes a call of one operation; its status and the whole answer.
+    /// Makes a domain make a call of one operation; returns its status and all its words.
     pub(crate) fn call(&self, domain: &str, kind: Kind, words: [u64; 3]) -> (i64, Value) {
         let op = self.calls(domain, kind, &[words]).remove(0);
         (op[5].as_i64().unwrap(), op)
     }
 
-    /// A domain makes a call; how each operation was answered.
+    /// Makes a domain make a call; returns the words of each operation.
     pub(crate) fn calls(&self, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<Value> {
         let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
         let answer = self.order(domain, call);
@@ -219,20 +220,20 @@ impl Daemon {
         answer["ops"].as_array().unwrap().clone()
     }
 
-    /// The same; the statuses alone.
+    /// Makes a domain make a call; returns the statuses.
     pub(crate) fn statuses(&self, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<i64> {
         let ops = self.calls(domain, kind, ops);
         ops.iter().map(|op| op[5].as_i64().unwrap()).collect()
     }
 
-    /// Whom a domain sees behind its first connection, and in which state.
+    /// Returns the domain at the other end of a domain's first connection, and its state.
     pub(crate) fn other_end(&self, domain: &str) -> (u64, u64) {
         let (_, seen) = self.call(domain, Kind::ConnectGet, [0; 3]);
         let word = |n: usize| seen[n].as_u64().unwrap_or_else(|| panic!("{seen}"));
         (word(1), word(4))
     }
 
-    /// The driver binds guest 0's table; the status.
+    /// Makes the driver domain bind guest 0's table; returns the status.
     pub(crate) fn bind(&self, table: Handle) -> i64 {
         let bind = Bind {
             granter: DomId(1),
@@ -244,7 +245,7 @@ impl Daemon {
         self.call("driver", Kind::TableBind, bind.encode()).0
     }
 
-    /// Guest 0 grants its frame 3, full of sevens, and the driver sees it at its slot 0.
+    /// Makes guest 0 grant its frame 3, full of sevens; the driver domain maps it at slot 0.
     pub(crate) fn share(&self) -> Handle {
         let fill = json!({ "do": "fill", "frame": 3, "byte": 7 });
         self.order("g0", fill);
@@ -264,7 +265,7 @@ impl Daemon {
         table
     }
 
-    /// One end of a table ends it; the status.
+    /// Makes one end of a table end it; returns the status.
     pub(crate) fn end_table(&self, domain: &str, table: Handle) -> i64 {
         self.call(domain, Kind::TableEnd, [table.0.into(), 0, 0]).0
     }
@@ -287,9 +288,9 @@ impl Daemon {
         named(&self.audit()["domains"], name)
     }
 
-    /// Waits until nothing is left of a domain; how it ended.
+    /// Waits until a domain is torn down; returns the reason of its end.
     pub(crate) fn gone(&self, name: &str) -> String {
-        eventually("a domain is cleared away", || {
+        eventually("the domain is torn down", || {
             let audit = self.domain_audit(name);
             audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
         });
@@ -297,13 +298,13 @@ impl Daemon {
         state.as_str().unwrap().to_owned()
     }
 
-    /// From now on a domain's agent does not answer.
+    /// Stops a domain's agent, so that it does not answer.
     pub(crate) fn stop_agent(&self, name: &str) {
         let agent = self.domain_status(name)["agent_pid"].as_i64();
         signal(agent.unwrap(), Signal::STOP);
     }
 
-    /// Every process of the machine but the monitor.
+    /// Returns every process of the machine except the monitor.
     pub(crate) fn processes(&self) -> Vec<i64> {
         let status = self.status();
         let domains = status["domains"].as_array().unwrap();
@@ -311,7 +312,7 @@ impl Daemon {
         pids.filter_map(Value::as_i64).collect()
     }
 
-    /// Ends the machine; checks that nothing is left.
+    /// Ends the machine; asserts that nothing is left.
     pub(crate) fn down(mut self) {
         let pids = self.processes();
         assert_eq!(self.ask(&Control::Down), json!({}));
@@ -348,13 +349,13 @@ fn named(list: &Value, name: &str) -> Value {
     list.find(|entry| entry["name"] == name).unwrap().clone()
 }
 
-/// Whether there is such a process that has not ended.
+/// Returns whether the process exists and has not ended.
 pub(crate) fn is_process(pid: i64) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or("Z").starts_with('Z'))
 }
 
-/// Waits until something is so.
+/// Waits until `is_so` returns true.
 #[track_caller]
 pub(crate) fn eventually(what: &str, is_so: impl FnMut() -> bool) {
     testing::wait_until(&format!("not in time: {what}"), is_so);

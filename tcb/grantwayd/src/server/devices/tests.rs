@@ -26,23 +26,27 @@ fn core() -> Core {
     Core::new(hypervisor, args, signals, 0).unwrap()
 }
 
-/// The last descriptor of a device may take long to close: the next netd does it.
+/// The last descriptor of a device may take long to close, so the next netd closes it.
 #[test]
-fn what_is_closed_while_netd_is_away_is_not_closed_here() {
+fn devices_closed_without_netd_stay_open_here() {
     let mut core = core();
     let (mut other_end, end) = UnixStream::pair().unwrap();
     other_end.set_nonblocking(true).unwrap();
     let state = sealed::write("device", b"").unwrap();
-    let device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, end.into()]);
+    let device = DevHandle::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, end.into()]);
     core.units.kept.insert(1, device);
     core.close(0, 1).unwrap();
     assert!(!core.units.knows(1) && core.units.is_any_closing());
     let error = other_end.read(&mut [0]).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "it is open");
+    assert_eq!(
+        error.kind(),
+        std::io::ErrorKind::WouldBlock,
+        "it was closed"
+    );
 }
 
-/// A descriptor whose closing takes a minute, or until the other end is dropped: nobody reads
-/// what was sent by it.
+/// Returns a descriptor that takes a minute to close, or until the other end is dropped, because
+/// the data sent on it are not read.
 fn slow() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -54,16 +58,16 @@ fn slow() -> (OwnedFd, TcpStream) {
     (one.into(), other)
 }
 
-/// What was sent by it comes, and after it the end, as soon as it is closed.
+/// Asserts that the descriptor has been closed: the data sent on it end.
 fn is_closed(mut other: TcpStream) {
     other.set_read_timeout(Some(10 * PATIENCE)).unwrap();
     let end = std::io::copy(&mut other, &mut std::io::sink());
-    assert!(end.is_ok(), "it is open: {end:?}");
+    assert!(end.is_ok(), "it was not closed: {end:?}");
 }
 
-/// Each is the last one: netd is dead, which was not seen yet.
+/// Each is the last one: netd is dead, but the core has not noticed it.
 #[test]
-fn what_closes_slowly_is_not_waited_for() {
+fn slow_closes_do_not_block() {
     let mut core = core();
     core.netd = Helper::new(Path::new("/bin"), "true", None);
     core.netd.start(0).unwrap();
@@ -71,7 +75,7 @@ fn what_closes_slowly_is_not_waited_for() {
     let [of_device, opened, unwanted, refused, of_socket] = fds.try_into().unwrap();
     let began = Instant::now();
     let state = sealed::write("device", b"").unwrap();
-    let device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, of_device]);
+    let device = DevHandle::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, of_device]);
     core.units.kept.insert(1, device);
     assert!(core.netd.listens());
     core.close(0, 1).unwrap();
@@ -85,16 +89,16 @@ fn what_closes_slowly_is_not_waited_for() {
         entries: 64,
         rings_slot: 0,
     };
-    let said = |core: &mut Core, waits: Option<Waits>, message: Outcome, fd: OwnedFd| {
+    let said = |core: &mut Core, waits: Option<Pending>, message: Outcome, fd: OwnedFd| {
         let token = waits.map_or(u32::MAX, |waits| core.units.wait(0, waits));
         let mut fds = vec![fd];
         core.outcome(Record { token, message }, &mut fds);
         core.hypervisor.close(fds);
     };
     let message = || Outcome::Opened { given: 0 };
-    said(&mut core, Some(Waits::Closed(None)), message(), opened);
+    said(&mut core, Some(Pending::Closed(None)), message(), opened);
     said(&mut core, None, message(), unwanted);
-    let waits = Waits::Bind(socket, SOCKETS, vec![refused]);
+    let waits = Pending::Bind(socket, SOCKETS, vec![refused]);
     let why = sealed::write("why", b"so").unwrap();
     said(
         &mut core,
@@ -103,9 +107,12 @@ fn what_closes_slowly_is_not_waited_for() {
         why,
     );
     core.units
-        .wait(0, Waits::Bind(socket, SOCKETS, vec![of_socket]));
+        .wait(0, Pending::Bind(socket, SOCKETS, vec![of_socket]));
     core.lose_netd(0);
-    assert!(began.elapsed() < Duration::from_secs(30), "it has waited");
+    assert!(
+        began.elapsed() < Duration::from_secs(30),
+        "the core has waited"
+    );
     others.into_iter().for_each(is_closed);
 }
 
@@ -122,17 +129,20 @@ fn new_domain(replaces: Option<DomId>, program: Program) -> NewDomain {
         devices: 1,
         cpus: [0; CPU_WORDS],
         tsc_hz: 0,
+        foreign_pages: 0,
     }
 }
 
-/// A machine with a domain of this program that has a socket on device 1.
+/// Returns a machine with one domain of this program, which has a socket on device 1.
 fn with_socket(program: Program) -> (Core, DomId) {
     let mut core = core();
     let first = created(&mut core, None, program);
     let (on, unit, is_queue) = (1, SOCKETS, false);
     let task = Task::TakeUpSocket { on, unit, is_queue };
     let file = sealed::write("socket", b"").unwrap();
-    core.units.kept.insert(unit, Unit::new(task, vec![file]));
+    core.units
+        .kept
+        .insert(unit, DevHandle::new(task, vec![file]));
     let frames = frames(&core, first);
     let control = Arc::new(Socket {
         netd: Arc::clone(&core.control),
@@ -180,9 +190,9 @@ fn frames(core: &Core, id: DomId) -> Arc<Region> {
 
 fn end(core: &mut Core, id: DomId) {
     core.hypervisor.give_up(id, "over");
-    testing::wait_for("it is not gone", || {
+    testing::wait_for("the domain has not ended", || {
         core.hypervisor.handle(0);
-        core.tell_lives();
+        core.report_lives();
         let stage = core.hypervisor.domain(id)?.life.stage;
         (stage == Stage::Gone).then_some(())
     });
@@ -194,7 +204,7 @@ fn find_sound(core: &Core) {
 }
 
 #[test]
-fn a_socket_goes_on_with_the_driver_domain_that_takes_its_domains_place() {
+fn a_sound_socket_passes_to_the_next_driver() {
     let (mut core, first) = with_socket(Program::Driver);
     let before = frames(&core, first);
     find_sound(&core);
@@ -209,7 +219,7 @@ fn a_socket_goes_on_with_the_driver_domain_that_takes_its_domains_place() {
         0
     );
     assert!(core.control.take_closed().is_empty());
-    // It has not said so itself.
+    // This domain has not reported the socket as sound.
     end(&mut core, next);
     assert!(core.lasting.is_empty());
     let last = created(&mut core, Some(next), Program::Driver);
@@ -217,27 +227,27 @@ fn a_socket_goes_on_with_the_driver_domain_that_takes_its_domains_place() {
     assert_eq!(core.control.take_closed(), [SOCKETS]);
 }
 
-/// As long as it is there, the device's name is taken for who comes next.
+/// While the socket exists, the device's name is in use for a successor.
 #[test]
-fn a_socket_that_waits_for_the_next_domain_is_closed_before_its_device() {
+fn a_waiting_socket_closes_before_its_device() {
     let (mut core, first) = with_socket(Program::Driver);
-    let device = Unit::new(Task::TakeUp { unit: 1, given: 0 }, Vec::new());
+    let device = DevHandle::new(Task::TakeUp { unit: 1, given: 0 }, Vec::new());
     core.units.kept.insert(1, device);
     find_sound(&core);
     end(&mut core, first);
     created(&mut core, Some(first), Program::Driver);
     core.close(0, 1).unwrap();
     let closed = core.units.waiting.values().map(|(_, waits)| match waits {
-        Waits::Close(unit, _) => *unit,
+        Pending::Close(unit, _) => *unit,
         other => panic!("{other:?}"),
     });
     assert_eq!(closed.collect::<Vec<_>>(), [SOCKETS, 1]);
     assert!(core.units.kept.is_empty());
 }
 
-/// What is not sound, not a driver domain's, another's, or of another size.
+/// Not if the socket is unsound, of another domain or another kind of domain, or of another size.
 #[test]
-fn a_socket_goes_on_with_no_other_domain() {
+fn a_socket_passes_to_no_other_domain() {
     use Program::{Driver, Guest};
     for (program, next, is_sound, more_frames) in [
         (Driver, Driver, false, 0),
@@ -257,16 +267,20 @@ fn a_socket_goes_on_with_no_other_domain() {
         next.frames += more_frames;
         let next = create(&mut core, next);
         assert!(!Arc::ptr_eq(&frames(&core, next), &before));
-        // Who asks makes one of its own, for which there is no netd here.
+        // The request needs a new socket, but no netd runs here.
         let asked = core.give_socket(0, socket(other), Vec::new());
         assert!(asked.unwrap_err().is_busy);
         assert!(core.lasting.is_empty());
-        assert_eq!(core.control.take_closed(), [SOCKETS], "it is closed");
+        assert_eq!(
+            core.control.take_closed(),
+            [SOCKETS],
+            "the socket was not closed"
+        );
     }
 }
 
 #[test]
-fn rings_that_do_not_fit_their_slots_are_refused() {
+fn rings_too_large_for_their_slots_are_rejected() {
     let ring = |pages| RingPlace { page: 5, pages };
     let slots = ring_slots(512);
     let places = |rings, first| places(&rings, first, 512);
@@ -278,4 +292,24 @@ fn rings_that_do_not_fit_their_slots_are_refused() {
     );
     assert!(places([ring(slots + 1); 4], 0).is_err());
     assert!(places([ring(1); 4], u32::MAX - 1).is_err());
+}
+
+/// The contents of a driver domain's frames outlive it, and never reach another program.
+#[test]
+fn frames_without_a_socket_are_the_next_driver_domains() {
+    let mut core = core();
+    let first = created(&mut core, None, Program::Driver);
+    let before = frames(&core, first);
+    end(&mut core, first);
+    let next = created(&mut core, Some(first), Program::Driver);
+    assert!(Arc::ptr_eq(&frames(&core, next), &before));
+    end(&mut core, next);
+    core.forget(next).unwrap();
+    assert_eq!(Arc::strong_count(&before), 1);
+
+    let guest = created(&mut core, None, Program::Guest);
+    let before = frames(&core, guest);
+    end(&mut core, guest);
+    let next = created(&mut core, Some(guest), Program::Guest);
+    assert!(!Arc::ptr_eq(&frames(&core, next), &before));
 }

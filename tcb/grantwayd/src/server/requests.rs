@@ -1,10 +1,10 @@
-//! What the manager asks of the core, and what it is answered.
+//! The manager's requests to the core, and their answers.
 
 use super::Core;
-use super::units::copies;
+use super::handles::copies;
 use crate::control::named;
 use abi::DomId;
-use abi::core::{Ask, CoreStatus, Field, LEFT_MAX, NewDomain, Stage, Tell, report_bytes};
+use abi::core::{Ask, CoreStatus, Field, NewDomain, STATE_BYTES_MAX, Stage, Tell, report_bytes};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
@@ -13,18 +13,20 @@ use rustix::fs::fcntl_get_seals;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-/// Descriptors that a manager may have held: sockets for requests and metrics, the log.
+/// The largest number of descriptors that the core keeps for managers: sockets for requests and
+/// metrics, the log.
 const HELD_MAX: usize = 5;
 
-/// What an ask is answered: a number, and what travels beside it. None: that comes later.
+/// The answer to a request: a number and the attached descriptors, or `None` if it follows later.
 pub(super) type Answer = Result<Option<(u64, Vec<OwnedFd>)>, Refusal>;
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// Whether it may go later.
+    /// Whether a retry may succeed.
     pub(super) is_busy: bool,
 }
 
@@ -48,7 +50,7 @@ pub(super) fn done() -> Answer {
 }
 
 impl Core {
-    /// Answers who has asked with `token`.
+    /// Answers the request with this token.
     pub(super) fn answer(&mut self, token: u32, answer: Answer) {
         match answer {
             Ok(None) => {}
@@ -61,7 +63,7 @@ impl Core {
         }
     }
 
-    /// Carries out what the manager asks.
+    /// Executes a request of the manager.
     pub(super) fn ask(&mut self, received: Received<Ask>) {
         let Received { record, fds } = received;
         let answer = self.carry_out(record.token, record.message, fds);
@@ -70,13 +72,13 @@ impl Core {
 
     fn carry_out(&mut self, token: u32, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
         match ask {
-            // Who ends with the machine is not to be missing when it is started again.
+            // The state of an ending machine must stay complete for its next start.
             Ask::Open { .. } | Ask::GiveSocket { .. } | Ask::Leave {} if self.ending.is_some() => {
                 return Err("the machine ends".into());
             }
             Ask::Open { unit } => return self.open(token, unit, fds),
             Ask::Close { unit } if self.units.knows(unit) => return self.close(token, unit),
-            // There is nothing to close.
+            // The device does not exist, so closing it succeeds.
             Ask::Close { .. } => {}
             Ask::GiveSocket { socket } => return self.give_socket(token, socket, fds),
             Ask::Create { domain } => return self.create(domain, &fds),
@@ -102,24 +104,25 @@ impl Core {
             Ask::Kill { domain, why } => self.hypervisor.kill(domain, why.as_str()),
             Ask::Knock { domain } => self.hypervisor.knock(domain),
             Ask::Keep {} => {
-                // The manager goes on writing it: only the next one reads it, and waits for nobody.
+                // The manager continues to write this file; only the next manager reads it.
                 let kept = beside(&fds)?;
-                fcntl_get_seals(kept).map_err(|_| "what is to be kept is no file of memory")?;
+                fcntl_get_seals(kept).map_err(|_| "the state to keep is not in a memory file")?;
                 self.kept = Some(kept.try_clone()?);
             }
             Ask::Hold {} => {
-                // The first manager's alone: what another one gives the next would trust.
+                // Only from the first manager: a later one could pass on descriptors that its
+                // successor would trust.
                 if !self.held.is_empty() || !(1..=HELD_MAX).contains(&fds.len()) {
-                    return Err("sockets and log are held already, or are too many".into());
+                    return Err("sockets and log are kept already, or are too many".into());
                 }
-                // The kernel tells clients who has said this last: us, and not a manager, which
-                // may go.
+                // Clients see the credentials of the last caller of listen(2). These should be the
+                // core's, since managers may be replaced.
                 rustix::net::listen(beside(&fds)?, -1)?;
                 self.held = fds;
                 self.sockets = self.args.sockets().map(named).collect();
             }
             Ask::Leave {} => {
-                let bytes = sealed::read(beside(&fds)?, LEFT_MAX)?;
+                let bytes = sealed::read(beside(&fds)?, STATE_BYTES_MAX)?;
                 let path = self.args.state.as_ref();
                 path.map_or(Ok(()), |path| crate::state::write(path, &bytes))?;
             }
@@ -135,7 +138,7 @@ impl Core {
         done()
     }
 
-    /// Every domain and connection.
+    /// Returns every domain and connection.
     fn status(&mut self) -> CoreStatus {
         let missing = self.hypervisor.missing.iter();
         CoreStatus {
@@ -148,23 +151,26 @@ impl Core {
     }
 
     pub(super) fn create(&mut self, domain: NewDomain, fds: &[OwnedFd]) -> Answer {
-        // A configuration beyond CONFIG_MAX is refused below, with the domain's name.
+        // A configuration beyond CONFIG_MAX is rejected below, with the domain's name.
         let config = sealed::read(beside(fds)?, 2 * info::CONFIG_MAX)?;
         let replaces = domain.replaces;
-        let left = replaces.filter(|_| domain.program == Program::Driver);
+        let is_driver = domain.program == Program::Driver;
+        let left = replaces.filter(|_| is_driver);
         let left = left.and_then(|dead| self.left_by(dead));
         let id = self.hypervisor.create_domain(domain, &config, left)?;
         replaces.inspect(|&dead| self.pass_on(dead, id));
         replaces.and_then(|dead| self.known.remove(&dead));
+        let memory = self.hypervisor.memory(id).filter(|_| is_driver);
+        self.known.entry(id).or_default().left = memory.map(|memory| Arc::clone(&memory.frames));
         value(id.0.into(), Vec::new())
     }
 
-    /// Starts a domain's process. Its console's reading end stays here, so that what it writes
-    /// never breaks; its own end does not wait, so that a full one does not hold it up.
+    /// Starts a domain's process. The core keeps the reading end of its console, so that a write
+    /// never fails. The domain's end is non-blocking, so that a full console does not block it.
     fn start_domain(&mut self, id: DomId) -> Answer {
         if self.ending.is_some() {
-            // Nobody would end it, and all would wait for it.
-            return Err("everything ends".into());
+            // Nothing would end this domain, and the machine's shutdown would wait for it.
+            return Err("the machine ends".into());
         }
         let console =
             |e: io::Error| format!("domain {}: its console: {e}", self.hypervisor.name(id));
@@ -185,18 +191,18 @@ impl Core {
         value(0, beside)
     }
 
-    /// What the manager has of a domain that runs: its console, and its mailbox.
+    /// Returns a running domain's descriptors for the manager: its console, and its mailbox.
     pub(super) fn ways_to(&self, id: DomId, console: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
         let mailbox = self.hypervisor.memory(id).map(|memory| memory.mailbox.fd());
         copies([console.as_fd()].into_iter().chain(mailbox))
     }
 
-    /// Forgets a domain of which nothing is left: not in its process, and in no other's window.
-    fn forget(&mut self, id: DomId) -> Result<(), Refusal> {
+    /// Removes a domain without a process and without a page in another domain's window.
+    pub(super) fn forget(&mut self, id: DomId) -> Result<(), Refusal> {
         let stage = self.hypervisor.domain(id).map(|domain| domain.life.stage);
         if stage != Some(Stage::Gone) || self.hypervisor.is_used(id) {
             let name = self.hypervisor.name(id);
-            let why = format!("{name}: something of it is still there");
+            let why = format!("{name}: some of its pages are still in use");
             let is_busy = stage.is_some_and(Stage::is_over);
             return Err(Refusal { why, is_busy });
         }
@@ -206,7 +212,7 @@ impl Core {
     }
 }
 
-/// What travels beside an ask.
+/// Returns the first attached descriptor of a request.
 pub(super) fn beside(fds: &[OwnedFd]) -> Result<&OwnedFd, Refusal> {
-    fds.first().ok_or_else(|| "nothing is beside it".into())
+    fds.first().ok_or_else(|| "nothing is attached".into())
 }

@@ -1,4 +1,4 @@
-//! What the core keeps of devices, and which asks wait for one.
+//! The core's state of devices, and the requests that wait for one.
 
 use crate::netd::Socket;
 use abi::core::{NewSocket, RingPlace, Task};
@@ -8,40 +8,40 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Sockets have numbers from here on, devices below.
+/// Sockets have numbers from here on, devices lower ones.
 pub(super) const SOCKETS: u32 = 1 << 31;
 
-/// A device that is open, or a socket that a domain has.
+/// An open device, or a socket of a domain.
 #[derive(Debug)]
-pub(super) struct Unit {
-    /// By this the next netd takes it up, …
+pub(super) struct DevHandle {
+    /// The task by which the next netd adopts it, …
     pub(super) task: Task,
-    /// … with these beside it: of a device what netd has to know, what domains are given, and what
-    /// netd needs; of a socket itself, what netd has to know, and what it needs.
+    /// … with these attachments. For a device: netd's notes, the descriptors for domains, and
+    /// netd's own. For a socket: the socket, netd's notes, and netd's own descriptors.
     pub(super) fds: Vec<OwnedFd>,
-    /// Set once it is of no use any more, for every manager: see [`abi::core::Outcome::Lost`].
+    /// Set once the device was lost, for every manager: see [`abi::core::Outcome::Lost`].
     pub(super) lost: Option<bool>,
 }
 
-impl Unit {
+impl DevHandle {
     pub(super) fn new(task: Task, fds: Vec<OwnedFd>) -> Self {
         let lost = None;
         Self { task, fds, lost }
     }
 
-    /// It is closed, and a netd has all of it: what the next one would have to know of a device is
-    /// left. Returns the rest, whose last descriptor may take long to close.
+    /// Reduces a closed device, which netd has completely, to what the next netd would need to
+    /// close it. Returns the other descriptors; closing the last one may take a long time.
     pub(super) fn strip(&mut self) -> Vec<OwnedFd> {
         self.fds.split_off(self.state().iter().count())
     }
 
-    /// What netd has to know of a device to close it.
+    /// netd's notes on a device, by which it closes the device.
     fn state(&self) -> Option<&OwnedFd> {
         let is_device = matches!(self.task, Task::TakeUp { .. });
         self.fds.first().filter(|_| is_device)
     }
 
-    /// A descriptor that domains are given.
+    /// Returns a descriptor for domains.
     pub(super) fn given(&self, place: u32) -> Option<&OwnedFd> {
         match self.task {
             Task::TakeUp { given, .. } if place < given => self.fds.get(1 + place as usize),
@@ -50,38 +50,40 @@ impl Unit {
     }
 }
 
-/// What is to be seen of a socket's rings.
+/// The visible pages of a socket's rings.
 pub(super) type Rings = [RingPlace; 4];
 
-/// A socket that is bound, and whose it is or was.
+/// A bound socket, and its domain.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) socket: NewSocket,
     pub(super) rings: Rings,
-    /// If it goes on when its domain has ended: the domain's frames.
+    /// The domain's frames, if the socket outlives the domain.
     pub(super) lasts: Left,
-    /// From here on netd forgets the socket when nobody has this any more.
+    /// Dropping the last reference has netd close the socket.
     pub(super) control: Arc<Socket>,
 }
 
-/// What an ask of the manager's waits for until netd has done its part.
+/// A request of the manager that waits for netd.
 #[derive(Debug)]
-pub(super) enum Waits {
-    /// This device is opened, by this description.
+pub(super) enum Pending {
+    /// Opening this device, by this description.
     Open(u32, Option<OwnedFd>),
-    /// One is opened that was closed meanwhile. The token of the ask for that, which waits, too:
-    /// until netd has answered, the device may be about to be there, and has its name.
+    /// Opening a device that was closed meanwhile. Contains the token of the request to close it,
+    /// which also waits: until netd has answered, the device may come to exist, and its name is in
+    /// use.
     Closed(Option<u32>),
-    /// Nothing: a device or socket is closed. What is left of it: all, until a netd has it, too.
-    Close(u32, Option<Unit>),
-    /// A socket is made, with this number.
+    /// Closing a device or socket. Contains its remaining descriptors: all of them, until a netd
+    /// has them too.
+    Close(u32, Option<DevHandle>),
+    /// Creating a socket, with this number.
     Make(NewSocket, u32),
-    /// It is bound.
+    /// Binding it.
     Bind(NewSocket, u32, Vec<OwnedFd>),
 }
 
-impl Waits {
-    /// What netd has shown of what does not come about.
+impl Pending {
+    /// Takes the descriptors of a socket that failed.
     pub(super) fn take_shown(&mut self) -> Vec<OwnedFd> {
         match self {
             Self::Bind(_, _, fds) => std::mem::take(fds),
@@ -92,23 +94,23 @@ impl Waits {
 
 /// All devices.
 #[derive(Debug, Default)]
-pub(super) struct Units {
-    /// By their numbers: devices before sockets, which are on them.
-    pub(super) kept: BTreeMap<u32, Unit>,
-    /// By the token of netd's task: the token of the manager's ask that waits for it.
-    pub(super) waiting: BTreeMap<u32, (u32, Waits)>,
+pub(super) struct DevHandles {
+    /// By number, so devices precede the sockets on them.
+    pub(super) kept: BTreeMap<u32, DevHandle>,
+    /// By the token of netd's task: the token of the manager's request that waits for it.
+    pub(super) waiting: BTreeMap<u32, (u32, Pending)>,
     sockets: u32,
     tasks: u32,
 }
 
-impl Units {
-    /// The number of the next socket.
+impl DevHandles {
+    /// Returns the number of the next socket.
     pub(super) fn next_socket(&mut self) -> u32 {
         self.sockets = self.sockets.wrapping_add(1);
         SOCKETS | self.sockets
     }
 
-    /// Whether a device is there, or is being opened. Sockets are not the manager's to close.
+    /// Returns whether a device exists or is being opened. The manager cannot close sockets.
     pub(super) fn knows(&self, unit: u32) -> bool {
         unit < SOCKETS && (self.kept.contains_key(&unit) || self.opening().any(|by| by == unit))
     }
@@ -116,72 +118,74 @@ impl Units {
     /// Devices that netd is opening.
     pub(super) fn opening(&self) -> impl Iterator<Item = u32> {
         self.waiting.values().filter_map(|(_, waits)| match waits {
-            Waits::Open(unit, _) => Some(*unit),
+            Pending::Open(unit, _) => Some(*unit),
             _ => None,
         })
     }
 
-    /// Whether netd has something to close.
+    /// Returns whether netd has devices to close.
     pub(super) fn is_any_closing(&self) -> bool {
-        (self.waiting.values()).any(|(_, waits)| matches!(waits, Waits::Close(..)))
+        (self.waiting.values()).any(|(_, waits)| matches!(waits, Pending::Close(..)))
     }
 
-    /// A device is no more, also one that netd is still opening: whether `token`, which has asked
-    /// for that, is to be answered when it has, and by which description it opens it.
+    /// Removes a device, even one that netd is still opening. Returns whether the request `token`
+    /// is answered only after netd's answer, and the description by which netd opens the device.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> (bool, Option<OwnedFd>) {
         let (mut closed_by, mut by) = (Some(token), None);
-        // netd answers in the order of its tasks.
+        // netd answers tasks in order.
         for (_, waits) in self.waiting.values_mut().rev() {
-            if let Waits::Open(opened, description) = waits
+            if let Pending::Open(opened, description) = waits
                 && *opened == unit
             {
                 by = by.or(description.take());
-                *waits = Waits::Closed(closed_by.take());
+                *waits = Pending::Closed(closed_by.take());
             }
         }
         (closed_by.is_none(), by)
     }
 
-    /// What the next netd does first, with the token of each task and what is beside it. It takes
-    /// up what the one before had, and closes what that did not come to. Only then it is welcomed,
-    /// with `beside`, and hears what domains say: it knows all that they may say it of.
+    /// Returns the first tasks for the next netd, with the token and the attachments of each. It
+    /// adopts the devices and sockets of the previous netd, and closes those that it did not close.
+    /// The last task, with `beside`, makes it serve control calls, once it has all devices that
+    /// these can name.
     pub(super) fn for_the_next(
         &mut self,
         beside: Vec<OwnedFd>,
     ) -> io::Result<Vec<(u32, Task, Vec<OwnedFd>)>> {
         let waiting = self.waiting.iter();
         let closing = waiting.filter_map(|(token, (_, waits))| match waits {
-            Waits::Close(unit, left) => Some((*token, *unit, left.as_ref())),
+            Pending::Close(unit, left) => Some((*token, *unit, left.as_ref())),
             _ => None,
         });
         let closing: Vec<_> = closing.collect();
-        // No netd has what was closed while there was none: this one does, before it closes it.
+        // No netd has the devices that were closed in between, so the new one adopts and closes
+        // them.
         let left = closing
             .iter()
             .filter_map(|(_, unit, left)| Some((unit, (*left)?)));
         let left = left.filter(|(_, left)| left.fds.len() > 1);
-        // Devices before sockets, which are on them.
+        // Devices precede the sockets on them.
         let all: BTreeMap<_, _> = self.kept.iter().chain(left).collect();
         let mut tasks = Vec::new();
         for unit in all.values() {
             tasks.push((0, unit.task, copies(unit.fds.iter().map(AsFd::as_fd))?));
         }
         for (token, unit, left) in closing {
-            let state = left.and_then(Unit::state).map(AsFd::as_fd);
+            let state = left.and_then(DevHandle::state).map(AsFd::as_fd);
             tasks.push((token, Task::Close { unit }, copies(state.into_iter())?));
         }
         tasks.push((0, Task::Welcome {}, beside));
         for (_, waits) in self.waiting.values_mut() {
-            if let Waits::Close(_, Some(left)) = waits {
-                // Not the last ones: the tasks have copies.
+            if let Pending::Close(_, Some(left)) = waits {
+                // These are not the last descriptors: the tasks have copies.
                 drop(left.strip());
             }
         }
         Ok(tasks)
     }
 
-    /// Notes that the manager's ask `token` waits for netd. Returns the token of netd's task.
-    pub(super) fn wait(&mut self, token: u32, waits: Waits) -> u32 {
+    /// Records that the manager's request `token` waits for netd. Returns the token of netd's task.
+    pub(super) fn wait(&mut self, token: u32, waits: Pending) -> u32 {
         self.tasks = self.tasks.wrapping_add(1).max(1);
         self.waiting.insert(self.tasks, (token, waits));
         self.tasks
@@ -197,48 +201,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_closes_what_is_opened_waits_for_the_last_answer() {
-        let mut units = Units::default();
-        let tasks = [7, 8, 7].map(|unit| units.wait(unit + 100, Waits::Open(unit, None)));
+    fn closing_waits_until_the_device_is_opened() {
+        let mut units = DevHandles::default();
+        let tasks = [7, 8, 7].map(|unit| units.wait(unit + 100, Pending::Open(unit, None)));
         assert!(units.close(200, 7).0);
-        assert!(!units.close(201, 7).0, "nobody opens it any more");
-        let waits = |units: &Units, n: usize| match units.waiting[&tasks[n]] {
-            (token, Waits::Closed(by)) => (token, by),
+        assert!(!units.close(201, 7).0, "it is not being opened any more");
+        let waits = |units: &DevHandles, n: usize| match units.waiting[&tasks[n]] {
+            (token, Pending::Closed(by)) => (token, by),
             (token, _) => (token, Some(0)),
         };
         assert_eq!(waits(&units, 0), (107, None));
-        assert_eq!(waits(&units, 1), (108, Some(0)), "it is another one");
+        assert_eq!(
+            waits(&units, 1),
+            (108, Some(0)),
+            "another device has the number"
+        );
         assert_eq!(waits(&units, 2), (107, Some(200)));
         assert!(!units.close(202, 9).0);
         let known = [7, 8, 9].map(|unit| units.knows(unit));
         assert_eq!(known, [false, true, false]);
     }
 
-    /// It would answer for a queue that it does not know yet that this has ended.
+    /// Otherwise netd would confirm the end of a queue that it has not adopted yet.
     #[test]
-    fn the_next_netd_hears_domains_when_it_knows_all_there_is() {
-        let mut units = Units::default();
+    fn a_new_netd_adopts_all_before_it_is_welcomed() {
+        let mut units = DevHandles::default();
         let file = || std::fs::File::open("/dev/null").unwrap().into();
         let device = Task::TakeUp { unit: 1, given: 1 };
         let (on, unit, is_queue) = (1, SOCKETS, true);
         let queue = Task::TakeUpSocket { on, unit, is_queue };
         units
             .kept
-            .insert(1, Unit::new(device, vec![file(), file()]));
-        units.kept.insert(unit, Unit::new(queue, vec![file()]));
-        assert!(units.knows(1) && !units.knows(unit), "a domain's alone");
-        units.wait(100, Waits::Open(2, Some(file())));
+            .insert(1, DevHandle::new(device, vec![file(), file()]));
+        units.kept.insert(unit, DevHandle::new(queue, vec![file()]));
+        assert!(
+            units.knows(1) && !units.knows(unit),
+            "a socket belongs to its domain"
+        );
+        units.wait(100, Pending::Open(2, Some(file())));
         let (is_opening, description) = units.close(101, 2);
         assert!(is_opening);
-        let opening = Unit::new(
+        let opening = DevHandle::new(
             Task::TakeUp { unit: 2, given: 0 },
             vec![description.unwrap()],
         );
-        let closing = units.wait(0, Waits::Close(2, Some(opening)));
-        // Closed while there was no netd: the next one gets all of it.
+        let closing = units.wait(0, Pending::Close(2, Some(opening)));
+        // Closed while there was no netd, so the next one gets all of its descriptors.
         let absent = Task::TakeUp { unit: 3, given: 1 };
-        let left = Unit::new(absent, vec![file(), file()]);
-        let left = units.wait(0, Waits::Close(3, Some(left)));
+        let left = DevHandle::new(absent, vec![file(), file()]);
+        let left = units.wait(0, Pending::Close(3, Some(left)));
         let tasks = units.for_the_next(vec![file()]).unwrap();
         let tasks: Vec<_> = tasks
             .iter()
@@ -256,29 +267,29 @@ mod tests {
     }
 
     #[test]
-    fn domains_are_given_what_is_theirs_alone() {
+    fn domains_get_only_their_descriptors() {
         let file = || std::fs::File::open("/dev/null").unwrap().into();
         let task = Task::TakeUp { unit: 1, given: 2 };
-        let unit = Unit::new(task, (0..4).map(|_| file()).collect());
+        let unit = DevHandle::new(task, (0..4).map(|_| file()).collect());
         let given: Vec<bool> = (0..4).map(|place| unit.given(place).is_some()).collect();
         assert_eq!(given, [true, true, false, false]);
         let (on, unit, is_queue) = (1, SOCKETS, false);
         let socket = Task::TakeUpSocket { on, unit, is_queue };
-        assert!(Unit::new(socket, vec![file()]).given(0).is_none());
+        assert!(DevHandle::new(socket, vec![file()]).given(0).is_none());
     }
 
     #[test]
-    fn of_what_is_closed_a_devices_state_alone_is_left() {
-        let mut units = Units::default();
+    fn a_closed_device_keeps_only_its_notes() {
+        let mut units = DevHandles::default();
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        let mut device = Unit::new(Task::TakeUp { unit: 1, given: 1 }, vec![file(), file()]);
+        let mut device = DevHandle::new(Task::TakeUp { unit: 1, given: 1 }, vec![file(), file()]);
         let (on, unit, is_queue) = (1, SOCKETS, false);
-        let mut socket = Unit::new(Task::TakeUpSocket { on, unit, is_queue }, vec![file()]);
+        let mut socket = DevHandle::new(Task::TakeUpSocket { on, unit, is_queue }, vec![file()]);
         device.strip();
         socket.strip();
         assert_eq!((device.fds.len(), socket.fds.len()), (1, 0));
         assert!(!units.is_any_closing());
-        units.wait(0, Waits::Close(1, Some(device)));
+        units.wait(0, Pending::Close(1, Some(device)));
         assert!(units.is_any_closing());
     }
 }
