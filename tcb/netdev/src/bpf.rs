@@ -1,5 +1,5 @@
-//! As much of bpf(2) as is needed: a hash map, maps of AF_XDP sockets and of programs, counters,
-//! small programs, and an assembler of some thirty instructions. Programs this small need neither a
+//! The required part of bpf(2): a hash map, maps of AF_XDP sockets and of programs, counters, small
+//! programs, and an assembler of some thirty instructions. Programs this small need neither a
 //! compiler nor a loader.
 
 use std::collections::BTreeMap;
@@ -20,15 +20,15 @@ const BPF_MAP_TYPE_PROG_ARRAY: u32 = 3;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_EGRESS: u32 = 47;
-/// Times that a program is loaded: the verifier gives up when a signal comes.
+/// The maximum number of attempts to load a program: a signal interrupts the verifier.
 const LOAD_TRIES: u32 = 20;
-/// The pseudo source register that makes a 64-bit immediate the map of a descriptor.
+/// The pseudo source register that makes a 64-bit immediate refer to a map by its descriptor.
 pub(super) const BPF_PSEUDO_MAP_FD: u8 = 1;
 /// The instruction that loads a 64-bit immediate; its upper half is in a second instruction.
 pub(super) const LOAD_IMMEDIATE: u8 = 0x18;
 /// The instruction that calls a helper.
 pub(super) const CALL: u8 = 0x85;
-/// The instruction that calls what a register holds.
+/// The instruction that calls the function whose address a register holds.
 pub(super) const CALL_REGISTER: u8 = 0x8d;
 
 /// An instruction: opcode, registers, offset, immediate (linux/bpf.h, `struct bpf_insn`).
@@ -36,7 +36,8 @@ pub(super) type Instruction = [u8; 8];
 
 /// Helper: `map_lookup_elem(map, key) -> value or null`.
 pub(super) const MAP_LOOKUP_ELEM: i32 = 1;
-/// Helper: `tail_call(context, map of programs, index)`: returns only where there is none.
+/// Helper: `tail_call(context, map of programs, index)`: returns only if the program does not
+/// exist.
 pub(super) const TAIL_CALL: i32 = 12;
 /// Helper: `skb_load_bytes(skb, offset, to, len) -> 0 or an error`.
 pub(super) const SKB_LOAD_BYTES: i32 = 26;
@@ -47,8 +48,8 @@ pub(super) const XDP_GET_BUFF_LEN: i32 = 188;
 /// Helper: `xdp_load_bytes(frame, offset, to, len) -> 0 or an error`.
 pub(super) const XDP_LOAD_BYTES: i32 = 189;
 
-/// All helpers that programs call. None of them reads or writes memory but the program's own, its
-/// packet and its maps.
+/// All helpers that programs call. They access only the program's own memory, its packet and its
+/// maps.
 pub(super) const HELPERS: [i32; 6] = [
     MAP_LOOKUP_ELEM,
     TAIL_CALL,
@@ -58,7 +59,7 @@ pub(super) const HELPERS: [i32; 6] = [
     XDP_LOAD_BYTES,
 ];
 
-/// What a program is for.
+/// The kind of a program.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(super) enum Kind {
@@ -157,7 +158,7 @@ impl Assembler {
         self.emit(0x74, dst.0, 0, 0, imm)
     }
 
-    /// `dst = the number that the wire calls (u16)dst`
+    /// `dst = be16_to_cpu((u16)dst)`
     pub(super) fn swap_be16(&mut self, dst: Reg) -> &mut Self {
         self.emit(0xdc, dst.0, 0, 0, 16)
     }
@@ -198,7 +199,7 @@ impl Assembler {
         self.emit(0x7a, dst.0, 0, offset, imm)
     }
 
-    /// `*(u64 *)(dst + offset) += src`, as one step
+    /// `*(u64 *)(dst + offset) += src`, atomically
     pub(super) fn atomic_add_u64(&mut self, dst: Reg, offset: i16, src: Reg) -> &mut Self {
         self.emit(0xdb, dst.0, src.0, offset, 0)
     }
@@ -260,24 +261,24 @@ impl Assembler {
         self.emit(0x95, 0, 0, 0, 0)
     }
 
-    /// Jumps to `label` arrive here.
+    /// Places `label`: jumps to it continue here.
     pub(super) fn label(&mut self, label: Label) -> &mut Self {
         self.labels.insert(label, self.code.len());
         self
     }
 
-    /// A label that nobody else has.
+    /// Returns a label that is not used yet.
     pub(super) fn fresh(&mut self) -> Label {
         self.fresh += 1;
         Label(FRESH + self.fresh)
     }
 
-    /// Whether something jumps to `label`.
+    /// Returns whether any jump leads to `label`.
     pub(super) fn is_target(&self, label: Label) -> bool {
         self.jumps.iter().any(|&(_, to)| to == label)
     }
 
-    /// The program, with every jump's distance filled in.
+    /// Returns the program, with every jump's distance filled in.
     pub(super) fn finish(&self) -> io::Result<Vec<Instruction>> {
         let mut code = self.code.clone();
         for &(at, to) in &self.jumps {
@@ -294,7 +295,7 @@ impl Assembler {
     }
 }
 
-/// Loads a program whose instructions name maps by their descriptors. Its helpers need no GPL
+/// Loads a program whose instructions name maps by descriptor. Its helpers do not require a GPL
 /// licence.
 pub(super) fn load(kind: u32, code: &[Instruction]) -> io::Result<OwnedFd> {
     let license = c"MIT OR Apache-2.0";
@@ -318,15 +319,14 @@ pub(super) fn load(kind: u32, code: &[Instruction]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Runs an XDP program for every packet that comes by an interface of the calling thread's
-/// namespace, as long as the descriptor that this answers with is open.
+/// Runs an XDP program for every packet received on an interface of the calling thread's namespace,
+/// until the returned descriptor is closed.
 pub(super) fn attach_xdp(program: &OwnedFd, index: u32, flags: u32) -> io::Result<OwnedFd> {
     attach(program, index, BPF_XDP, flags)
 }
 
-/// Runs a [`Kind::SchedCls`] program for every packet that leaves by an interface of the calling
-/// thread's namespace, before its queue is chosen, as long as the descriptor that this answers with
-/// is open.
+/// Runs a [`Kind::SchedCls`] program for every packet sent on an interface of the calling thread's
+/// namespace, before the kernel selects its queue, until the returned descriptor is closed.
 pub(super) fn attach_egress(program: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
     attach(program, index, BPF_TCX_EGRESS, 0)
 }
@@ -342,7 +342,7 @@ fn attach(program: &OwnedFd, index: u32, attach_type: u32, flags: u32) -> io::Re
     unsafe { bpf_fd(BPF_LINK_CREATE, &attr) }
 }
 
-/// Whether the interface was removed that an XDP program's link is on.
+/// Returns whether the interface that an XDP program's link is attached to was removed.
 pub(super) fn is_removed(link: &OwnedFd) -> bool {
     // The beginning of `struct bpf_link_info`: type, id, program, padding, the interface's index.
     let mut info = [0u32; 5];
@@ -352,8 +352,8 @@ pub(super) fn is_removed(link: &OwnedFd) -> bool {
         info: info.as_mut_ptr() as u64,
     };
     // SAFETY: the kernel reads the attributes, and writes at most `bytes` bytes to `info`.
-    let told = unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &attr) };
-    told.is_ok() && matches!(info, [_, _, _, _, 0])
+    let done = unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &attr) };
+    done.is_ok() && matches!(info, [_, _, _, _, 0])
 }
 
 /// A map from keys of `key` bytes to u32s.
@@ -370,18 +370,19 @@ impl AsFd for Map {
 }
 
 impl Map {
-    /// An empty map of at most `entries` entries with keys of 8 bytes.
+    /// Creates an empty map of up to `entries` entries with keys of 8 bytes.
     pub(super) fn new(entries: u32) -> io::Result<Self> {
         Self::create(BPF_MAP_TYPE_HASH, 8, entries)
     }
 
-    /// A map of `queues` AF_XDP sockets, none of which is there yet. What is set are descriptors.
+    /// Creates a map of `queues` AF_XDP sockets, all of them unset. The values to set are
+    /// descriptors.
     pub(super) fn sockets(queues: u32) -> io::Result<Self> {
         Self::create(BPF_MAP_TYPE_XSKMAP, 4, queues)
     }
 
-    /// A map of `programs` programs to go on with, none of which is there yet. What is set are
-    /// descriptors.
+    /// Creates a map of `programs` programs for tail calls, all of them unset. The values to set
+    /// are descriptors.
     pub(super) fn programs(programs: u32) -> io::Result<Self> {
         Self::create(BPF_MAP_TYPE_PROG_ARRAY, 4, programs)
     }
@@ -391,7 +392,7 @@ impl Map {
         Ok(Self { fd, key })
     }
 
-    /// A map that another process has made, with keys of `key` bytes.
+    /// Adopts a map that another process created, with keys of `key` bytes.
     pub(super) fn adopt(fd: OwnedFd, key: u32) -> Self {
         Self { fd, key }
     }
@@ -399,12 +400,12 @@ impl Map {
     /// Sets an entry.
     pub(super) fn set(&self, key: &[u8], value: u32) -> io::Result<()> {
         let attr = self.element(key, &raw const value as u64)?;
-        // SAFETY: the kernel reads the attributes, as many bytes of key as `element` has checked
-        // and 4 of value.
+        // SAFETY: the kernel reads the attributes, the key, whose length `element` has checked, and
+        // 4 bytes of value.
         unsafe { bpf(BPF_MAP_UPDATE_ELEM, &attr) }.map(drop)
     }
 
-    /// Removes an entry; one that is not there is as good as removed.
+    /// Removes an entry. Succeeds if there is none.
     pub(super) fn remove(&self, key: &[u8]) -> io::Result<()> {
         let attr = self.element(key, 0)?;
         // SAFETY: the kernel reads the attributes and the key, which `element` has checked.
@@ -419,13 +420,13 @@ impl Map {
         let mut key = [0; 8];
         loop {
             let attr = self.element(&key, 0)?;
-            // After no key comes the first one.
+            // A null key asks for the first key.
             let attr = Element {
                 key: 0,
                 value: &raw mut key as u64,
                 ..attr
             };
-            // SAFETY: the kernel reads the attributes, and writes a key, which `element` has
+            // SAFETY: the kernel reads the attributes, and writes a key, whose length `element` has
             // checked.
             match unsafe { bpf(BPF_MAP_GET_NEXT_KEY, &attr) } {
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
@@ -443,28 +444,28 @@ impl Map {
     }
 }
 
-/// Pairs of u64s that programs count in, by index: a program gets a pointer to one.
+/// Pairs of u64 counters, by index; a program gets a pointer to a pair.
 #[derive(Debug)]
 pub(super) struct Counters(OwnedFd);
 
 impl Counters {
-    /// So many of them, all zeros.
+    /// Creates `entries` pairs, all zero.
     pub(super) fn new(entries: u32) -> io::Result<Self> {
         create(BPF_MAP_TYPE_ARRAY, 4, size_of::<[u64; 2]>() as u32, entries).map(Self)
     }
 
-    /// What was counted.
+    /// Returns a pair.
     pub(super) fn get(&self, index: u32) -> io::Result<[u64; 2]> {
         let mut counts = [0u64; 2];
         let attr = Element::of(&self.0, &raw const index as u64, &raw mut counts as u64);
-        // SAFETY: the kernel reads the attributes and 4 bytes of key, and writes a value, which is
-        // as large as `new` has said.
+        // SAFETY: the kernel reads the attributes and 4 bytes of key, and writes a value, whose
+        // size `new` has set.
         unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &attr) }?;
         Ok(counts)
     }
 }
 
-/// Those that another process has made.
+/// Counters that another process created.
 impl From<OwnedFd> for Counters {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
@@ -488,7 +489,7 @@ fn create(map_type: u32, key_size: u32, value_size: u32, entries: u32) -> io::Re
     unsafe { bpf_fd(BPF_MAP_CREATE, &attr) }
 }
 
-// Beginnings of `union bpf_attr`: the kernel takes the rest as zero.
+// Leading parts of `union bpf_attr`: the kernel treats the rest as zero.
 
 #[repr(C)]
 struct MapCreate {
@@ -548,9 +549,9 @@ struct LinkCreate {
 /// One bpf(2) call.
 ///
 /// # Safety
-/// `attr` is what `command` takes, and what it points to lives through the call.
+/// `attr` is the argument of `command`, and everything it points to outlives the call.
 unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
-    // SAFETY: as the caller vouches; the size is that of the attributes.
+    // SAFETY: by the caller's promise; the size is that of the attributes.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<T>()) };
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -559,13 +560,13 @@ unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
     }
 }
 
-/// A bpf(2) call that makes a descriptor.
+/// Makes a bpf(2) call that returns a descriptor.
 ///
 /// # Safety
-/// As for [`bpf`]; `command` answers with a new descriptor.
+/// As for [`bpf`]; `command` returns a new descriptor.
 unsafe fn bpf_fd<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: by the caller's promise.
     let fd = unsafe { bpf(command, attr) }?;
-    // SAFETY: the kernel has just made it, for nobody else.
+    // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

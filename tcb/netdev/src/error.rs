@@ -1,4 +1,4 @@
-//! What can go wrong when a device is set up, in words that say what to do.
+//! Errors of device set-up. Each message includes a remedy.
 
 use crate::overlap::Overlap;
 use std::io;
@@ -7,27 +7,27 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// There is no TAP driver, or this process may not use it.
+    /// The TAP driver is missing, or this process may not use it.
     #[error(
         "/dev/net/tun cannot be opened: {error}; load the module `tun` and give this process \
-         access to the device, or do without TAPs: NICs of kind `sim`, endpoints of kind `stack`"
+         access to the device, or use no TAPs: NICs of kind `sim`, endpoints of kind `stack`"
     )]
     NoTun {
-        /// The system's word.
+        /// The error of the system.
         error: io::Error,
     },
-    /// A namespace that cannot be entered.
+    /// A namespace cannot be entered.
     #[error(
-        "network namespace {path} cannot be entered: {error}; `ip netns list` shows those that \
-         have a name, and entering one needs CAP_SYS_ADMIN"
+        "network namespace {path} cannot be entered: {error}; `ip netns list` lists those \
+         with a name, and entering one needs CAP_SYS_ADMIN"
     )]
     Namespace {
-        /// Where it was looked for.
+        /// The path of the namespace.
         path: String,
-        /// The system's word.
+        /// The error of the system.
         error: io::Error,
     },
-    /// An interface name that the kernel would not take.
+    /// The kernel does not accept an interface name.
     #[error(
         "interface `{interface}`: a name has 1 to 15 visible ASCII characters, and none of / % :"
     )]
@@ -35,7 +35,7 @@ pub enum SetupError {
         /// The name.
         interface: String,
     },
-    /// An impossible MTU.
+    /// The MTU is out of range.
     #[error("interface `{interface}`: MTU {mtu} is not between 68 and 65521")]
     Mtu {
         /// The interface.
@@ -43,19 +43,19 @@ pub enum SetupError {
         /// The MTU.
         mtu: u32,
     },
-    /// Offloads that need another one.
+    /// An offload lacks another one that it needs.
     #[error("interface `{interface}`: `tso` needs `checksum`, and `checksum` needs `vnet_header`")]
     Offloads {
         /// The interface.
         interface: String,
     },
-    /// Frames cannot both be led to single guests and be spread.
+    /// Dedicated queues and shared queues exclude each other.
     #[error("interface `{interface}`: `queues` and `shares` exclude each other")]
     Shares {
         /// The interface.
         interface: String,
     },
-    /// Not an address.
+    /// A text is not an address.
     #[error(
         "`{text}` is not an address: write it like 10.0.0.2/24 or fd00::2/64 (a gateway without \
             the prefix length)"
@@ -64,9 +64,9 @@ pub enum SetupError {
         /// The text.
         text: String,
     },
-    /// The name is taken.
+    /// The name is taken by another interface.
     #[error(
-        "interface `{interface}` exists already in namespace {namespace} ({error}): choose \
+        "interface `{interface}` already exists in namespace {namespace} ({error}): choose \
          another name for this one (`ifname`)"
     )]
     Exists {
@@ -74,10 +74,10 @@ pub enum SetupError {
         interface: String,
         /// The namespace.
         namespace: String,
-        /// The system's word.
+        /// The error of the system.
         error: io::Error,
     },
-    /// Its network is another interface's, in part at least.
+    /// Its network overlaps that of another interface.
     #[error(
         "interface `{interface}` in namespace {namespace}: {overlap}; choose another network, or \
          write `allow_overlap = true`"
@@ -87,65 +87,64 @@ pub enum SetupError {
         interface: String,
         /// The namespace.
         namespace: String,
-        /// Both networks.
+        /// The two networks.
         overlap: Overlap,
     },
-    /// Forwarding between interfaces cannot be looked at or changed.
+    /// Forwarding between interfaces cannot be read or changed.
     #[error(
-        "the forwarding of namespace {namespace} cannot be looked at or changed: {error}; it needs \
+        "the forwarding of namespace {namespace} cannot be read or changed: {error}; it needs \
          CAP_NET_ADMIN and nf_tables"
     )]
     Forwarding {
         /// The namespace.
         namespace: String,
-        /// The system's word.
+        /// The error of the system.
         error: io::Error,
     },
-    /// An interface that is to be there is not.
+    /// An interface that should exist does not.
     #[error(
-        "there is no interface `{interface}` in namespace {namespace} ({error}): `ip link` shows \
-         those that there are"
+        "there is no interface `{interface}` in namespace {namespace} ({error}): `ip link` lists \
+         all interfaces"
     )]
     NoInterface {
         /// The interface.
         interface: String,
         /// The namespace.
         namespace: String,
-        /// The system's word.
+        /// The error of the system.
         error: io::Error,
     },
-    /// An interface that would spread what comes over queues that nobody listens to, or has too
-    /// few.
+    /// The number of the interface's receive queues differs from the number that the machine reads.
     #[error(
-        "interface `{interface}` receives by {queues} queues, and {wanted} are heard (one by all \
-         guests, the others by one guest each): `ethtool -L {interface} combined {wanted}` (or \
-         rx {wanted}) makes it so"
+        "interface `{interface}` receives by {queues} queues, but the machine reads {wanted} (one \
+         for all guests, the others for one guest each): `ethtool -L {interface} combined \
+         {wanted}` (or rx {wanted}) changes that"
     )]
     Queues {
         /// The interface.
         interface: String,
-        /// How many it has.
+        /// The number of its queues.
         queues: u32,
-        /// How many are listened to.
+        /// The number that the machine reads.
         wanted: u32,
     },
-    /// No frame can be led to a queue of its own.
+    /// Frames cannot be steered to dedicated queues.
     #[error(
-        "interface `{interface}` steers nothing: {error}; all guests use its shared queue \
-         (queues = \"vmq\" needs CAP_BPF and CAP_NET_ADMIN outside of a user namespace, and a \
+        "interface `{interface}` cannot steer frames: {error}; all guests use its shared queue \
+         (queues = \"vmq\" needs CAP_BPF and CAP_NET_ADMIN outside a user namespace, and a \
          kernel with membarrier(2))"
     )]
     Steering {
         /// The interface.
         interface: String,
-        /// The system's word.
+        /// The error of the system.
         error: io::Error,
     },
-    /// Firewall rules before a queue that the kernel does not take as a program.
+    /// The kernel rejects the program of the firewall rules before a queue.
     #[error(
         "queue {queue} of interface `{interface}` in namespace {namespace} cannot have the program \
          of the {rules} firewall rules before it: {error}; without `pdev` the guest uses the \
-         shared queue, and the driver domain asks the rules"
+         shared queue, and the driver domain applies the rules"
     )]
     Rules {
         /// The queue.
@@ -154,32 +153,33 @@ pub enum SetupError {
         interface: String,
         /// The namespace.
         namespace: String,
-        /// How many rules there are.
+        /// The number of rules.
         rules: usize,
-        /// The system's word.
+        /// The error of the system.
         error: io::Error,
     },
-    /// Any other step.
+    /// Another step failed.
     #[error("interface `{interface}` in namespace {namespace} cannot be {step}: {error}; {hint}")]
     Step {
         /// The interface.
         interface: String,
         /// The namespace.
         namespace: String,
-        /// What was to happen to it.
+        /// The step, as a participle.
         step: &'static str,
-        /// The system's word.
+        /// The error of the system.
         error: io::Error,
-        /// What may help.
+        /// A hint for the user.
         hint: &'static str,
     },
 }
 
 impl SetupError {
-    /// Whether it is that something else has the device, perhaps not for long: the kernel takes its
-    /// time to let go of what is closed.
+    /// Returns whether the device is in use, perhaps only briefly: the kernel releases closed
+    /// devices with a delay.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Step { error, .. } if error.kind() == io::ErrorKind::ResourceBusy)
+        matches!(self, Self::Step { error, .. } | Self::Exists { error, .. }
+            if error.kind() == io::ErrorKind::ResourceBusy)
     }
 }

@@ -1,5 +1,5 @@
-//! The part of SIOCETHTOOL that is needed: the number of an interface's queues, and switches for
-//! its checksums and VLAN tags (linux/ethtool.h).
+//! The required part of SIOCETHTOOL: the number of an interface's queues, and switches for its
+//! checksums and VLAN tags (linux/ethtool.h).
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -15,12 +15,12 @@ const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_SS_FEATURES: u32 = 4;
 
-/// Features that take a received frame's VLAN tags out of it.
+/// Features that strip VLAN tags from received frames.
 pub(super) const RECEIVES_TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
-/// Features that leave a sent frame's VLAN tags beside it.
+/// Features that pass VLAN tags of sent frames to the interface separately.
 pub(super) const SENDS_TAGS: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
 
-/// The most features that an interface may have here (Linux 6.18 has 64), and bytes of a name.
+/// The largest number of features supported here (Linux 6.18 has 64), and bytes of a name.
 const FEATURES_MAX: usize = 128;
 const NAME_BYTES: usize = 32;
 const BLOCKS: usize = FEATURES_MAX / 32;
@@ -32,7 +32,7 @@ struct Value {
     data: u32,
 }
 
-/// `struct ethtool_channels`: the most of each kind, then how many are in use.
+/// `struct ethtool_channels`: the maximum of each kind, then the number in use.
 #[repr(C)]
 #[derive(Default)]
 struct Channels {
@@ -73,7 +73,7 @@ struct Names {
     names: [[u8; NAME_BYTES]; FEATURES_MAX],
 }
 
-/// `struct ethtool_sfeatures`: of 32 features each, those to change and what they become.
+/// `struct ethtool_sfeatures`: per 32 features, a mask of those to change and their new values.
 #[repr(C)]
 struct Change {
     cmd: u32,
@@ -81,7 +81,7 @@ struct Change {
     blocks: [[u32; 2]; BLOCKS],
 }
 
-/// `struct ethtool_gfeatures`: of 32 features each, available, requested, active, never changed.
+/// `struct ethtool_gfeatures`: per 32 features, those available, requested, active, never changed.
 #[repr(C)]
 struct Active {
     cmd: u32,
@@ -99,7 +99,7 @@ struct PointerRequest<T> {
 
 const _: () = assert!(size_of::<PointerRequest<u8>>() == size_of::<libc::ifreq>());
 
-/// The interface of a name in the namespace of the thread that makes this.
+/// An interface, by name, in the namespace of the thread that opens this.
 pub(super) struct Ethtool<'a> {
     socket: OwnedFd,
     name: &'a str,
@@ -113,7 +113,7 @@ impl<'a> Ethtool<'a> {
         Ok(Self { socket, name })
     }
 
-    /// Queues that receive.
+    /// Returns the number of receive queues.
     pub(super) fn receive_queues(&self) -> io::Result<u32> {
         let mut channels = Channels {
             cmd: ETHTOOL_GCHANNELS,
@@ -122,13 +122,13 @@ impl<'a> Ethtool<'a> {
         // SAFETY: the command reads and writes one `struct ethtool_channels`.
         match unsafe { self.call(&mut channels) } {
             Ok(()) => Ok(channels.rx.saturating_add(channels.combined).max(1)),
-            // Drivers with one queue need not know what queues are.
+            // Drivers with a single queue need not implement this command.
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether it is one end of a veth pair.
+    /// Returns whether the interface is one end of a veth pair.
     pub(super) fn is_veth(&self) -> io::Result<bool> {
         let mut info = DriverInfo {
             cmd: ETHTOOL_GDRVINFO,
@@ -143,7 +143,7 @@ impl<'a> Ethtool<'a> {
         }
     }
 
-    /// Makes the kernel fill in checksums before it hands packets to the interface.
+    /// Makes the kernel compute checksums before it passes packets to the interface.
     pub(super) fn fill_in_checksums(&self) -> io::Result<()> {
         let mut value = Value {
             cmd: ETHTOOL_STXCSUM,
@@ -153,7 +153,8 @@ impl<'a> Ethtool<'a> {
         unsafe { self.call(&mut value) }
     }
 
-    /// Switches these features off, as far as the interface has them; false: one of them stays on.
+    /// Switches off these features, as far as the interface has them. Returns false if one of them
+    /// stays on.
     pub(super) fn switch_off(&self, features: &[&str]) -> io::Result<bool> {
         let mut info = SetInfo {
             cmd: ETHTOOL_GSSET_INFO,
@@ -174,8 +175,8 @@ impl<'a> Ethtool<'a> {
             len: info.count,
             names: [[0; NAME_BYTES]; FEATURES_MAX],
         };
-        // SAFETY: the command writes as many names as the kernel has features, which are no more
-        // than the array holds: checked above, and their number does not change.
+        // SAFETY: the command writes one name per feature of the kernel. The array holds that many:
+        // checked above, and the number does not change.
         unsafe { self.call(&mut names) }?;
         let mut change = Change {
             cmd: ETHTOOL_SFEATURES,
@@ -189,21 +190,21 @@ impl<'a> Ethtool<'a> {
                 *valid |= 1 << (n % 32);
             }
         }
-        // SAFETY: the command reads `size` blocks, which are no more than there are.
+        // SAFETY: the command reads `size` blocks, which is the array's length.
         unsafe { self.call(&mut change) }?;
         let mut active = Active {
             cmd: ETHTOOL_GFEATURES,
             size,
             blocks: [[0; 4]; BLOCKS],
         };
-        // SAFETY: the command writes `size` blocks, which are no more than there are.
+        // SAFETY: the command writes `size` blocks, which is the array's length.
         unsafe { self.call(&mut active) }?;
         let mut blocks = change.blocks.iter().zip(&active.blocks);
         Ok(blocks.all(|([meant, _], [_, _, active, _])| meant & active == 0))
     }
 
     /// # Safety
-    /// `data` is what its command reads and writes.
+    /// `data` is the structure that its command reads and writes.
     unsafe fn call<T>(&self, data: &mut T) -> io::Result<()> {
         let mut request = PointerRequest {
             name: [0; libc::IFNAMSIZ],
@@ -215,7 +216,7 @@ impl<'a> Ethtool<'a> {
             *to = from;
         }
         // SAFETY: SIOCETHTOOL reads one `struct ifreq`, whose size `PointerRequest` has, and
-        // through it what the caller vouches for; all of it lives through the call.
+        // through it the data of the caller's promise; all of it outlives the call.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         if result < 0 {
             Err(io::Error::last_os_error())

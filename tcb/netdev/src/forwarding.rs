@@ -1,9 +1,9 @@
 //! Forwarding between a namespace's interfaces, which several machines may need.
 //!
-//! The kernel keeps the account: the rules of each uplink are a table, and its comment names the
+//! The record is in the kernel: the rules of each uplink are a table, whose comment names the
 //! settings that were off before the first machine switched them on. A later machine copies the
-//! note. The last one to leave switches the settings off. Tables go with the processes that own
-//! them, so no machine that was killed keeps forwarding on for the others.
+//! comment. The last machine to end switches the settings off. The kernel removes a table with the
+//! process that owns it, so the table of a killed machine does not keep forwarding on.
 
 use crate::error::SetupError;
 use crate::interface::in_place;
@@ -15,16 +15,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-/// The beginning of the name of every table of an uplink.
+/// The prefix of the names of all uplink tables.
 pub(crate) const PREFIX: &str = "grantway-";
-/// The table that only one process at a time can have.
+/// A table that serves as a lock: only one process at a time can own it.
 const LOCK: &str = "grantway-lock";
-/// The longest wait for it.
+/// The longest wait for the lock.
 const WAIT: Duration = Duration::from_secs(5);
 /// Forwarding of IPv4 and IPv6 packets between interfaces.
 const SETTINGS: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
 
-/// The right to change forwarding in a namespace. The kernel releases it when its holder dies.
+/// The right to change forwarding in a namespace. The kernel releases it when its holder exits.
 pub(crate) struct Lock(#[expect(dead_code, reason = "it is released by its end")] OwnedFd);
 
 impl Lock {
@@ -36,7 +36,7 @@ impl Lock {
                 Ok(table) => return Ok(Self(table)),
                 Err(error) => {
                     let is_taken = nftables::tables()?.iter().any(|table| table.name == LOCK);
-                    // The kernel answers EPERM for a table of another process. Its owner may have
+                    // The kernel returns EPERM for a table of another process. The owner may have
                     // released it between the two calls.
                     let may_pass = is_taken || error.raw_os_error() == Some(libc::EPERM);
                     if !may_pass || Instant::now() >= end {
@@ -49,7 +49,7 @@ impl Lock {
     }
 }
 
-/// The settings that packets of these networks need.
+/// Returns the settings that packets of these networks need.
 pub(crate) fn settings(networks: &[(IpAddr, u8)]) -> Vec<&'static str> {
     let is = |wanted: fn(&IpAddr) -> bool| networks.iter().any(|(ip, _)| wanted(ip));
     let wanted = [is(IpAddr::is_ipv4), is(IpAddr::is_ipv6)];
@@ -57,7 +57,7 @@ pub(crate) fn settings(networks: &[(IpAddr, u8)]) -> Vec<&'static str> {
     settings.filter_map(|(key, is)| is.then_some(key)).collect()
 }
 
-/// Those of `settings` that are off, or were before another machine switched them on.
+/// Returns the `settings` that are off, or were off before another machine switched them on.
 pub(crate) fn off_before(_: &Lock, settings: &[&str]) -> io::Result<Vec<String>> {
     let noted = noted()?;
     let mut off = Vec::new();
@@ -69,7 +69,7 @@ pub(crate) fn off_before(_: &Lock, settings: &[&str]) -> io::Result<Vec<String>>
     Ok(off)
 }
 
-/// The comment of a table that needs these settings, which were off before.
+/// Returns the comment of a table that needs these settings, which were off before.
 pub(crate) fn comment(off_before: &[String]) -> String {
     match off_before {
         [] => String::new(),
@@ -86,7 +86,7 @@ pub(crate) fn switch_on(_: &Lock, settings: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Switches off those of `settings` that no machine needs any more, and returns them.
+/// Switches off the `settings` that no machine needs any longer, and returns them.
 pub(crate) fn take_back(_: &Lock, settings: &[String]) -> io::Result<Vec<&'static str>> {
     let noted = noted()?;
     let is_unneeded = |setting: &&str| {
@@ -102,7 +102,7 @@ pub(crate) fn take_back(_: &Lock, settings: &[String]) -> io::Result<Vec<&'stati
     Ok(taken)
 }
 
-/// The notes of all uplinks of the namespace.
+/// Returns the comments of all uplink tables of the namespace.
 fn noted() -> io::Result<Vec<String>> {
     let tables = nftables::tables()?;
     let ours = tables.iter().filter(|table| table.name.starts_with(PREFIX));
@@ -119,7 +119,8 @@ fn file(setting: &str) -> PathBuf {
 }
 
 /// Switches off the settings that a dead machine has left on in the namespace `of`, unless a
-/// running one needs them, and returns them. `None`: the namespace is not there under this name.
+/// running machine needs them, and returns them. Returns `None` if `netns` is no longer that
+/// namespace.
 ///
 /// # Errors
 /// The namespace cannot be entered, or a setting cannot be written.
@@ -196,21 +197,21 @@ mod tests {
     }
 
     #[test]
-    fn the_heir_of_a_killed_uplink_switches_it_off() {
+    fn the_last_uplink_after_a_kill_switches_it_off() {
         require!(netns);
         let seen = inside(|| {
             fs::write(file(V4), "0")?;
             let (killed, heir) = (uplink("a")?, uplink("b")?);
             let off = killed.1.clone();
             drop(killed);
-            // A process that another test starts holds it, too, until it has its program.
+            // Another test's new process inherits the descriptor until it executes its program.
             testing::wait_until("the table stays", || {
                 let tables = nftables::tables().unwrap();
                 !tables.iter().any(|table| table.name == "grantway-a")
             });
             let of = netns::identity(netns::OWN).unwrap();
             let found = take_back_of_dead(None, of, &off).unwrap();
-            assert_eq!(found, Some(vec![]), "the heir needs it");
+            assert_eq!(found, Some(vec![]), "the other uplink needs it");
             let after = end(heir, "b")?;
             fs::write(file(V4), "1")?;
             let again = take_back_of_dead(None, of, &off).unwrap();

@@ -1,5 +1,5 @@
-//! What every interface is given, whatever its kind: a checked specification, its namespace, its
-//! addresses, and errors that name the step.
+//! Settings common to all kinds of interfaces: a checked specification, the namespace, addresses,
+//! and errors that name the step.
 
 use crate::error::SetupError;
 use crate::netlink::Netlink;
@@ -9,14 +9,14 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes that an interface's name may have.
+/// The maximum length of an interface's name, in bytes.
 pub const NAME_MAX: usize = 15;
-/// Smallest MTU that is accepted: IPv4's.
+/// The smallest MTU accepted: IPv4's minimum.
 pub const MTU_MIN: u32 = 68;
-/// Largest MTU that is accepted: a TAP's.
+/// The largest MTU accepted: a TAP's maximum.
 pub const MTU_MAX: u32 = 65_521;
 
-/// Runs `work` in a namespace as a specification names it.
+/// Runs `work` in the namespace of a specification.
 pub(crate) fn in_place<T: Send>(
     netns: Option<&str>,
     work: impl FnOnce() -> T + Send,
@@ -27,14 +27,14 @@ pub(crate) fn in_place<T: Send>(
     }
 }
 
-/// Addresses and routes of an interface, read.
+/// Parsed addresses and routes of an interface.
 pub(crate) struct Network {
     addresses: Vec<(IpAddr, u8)>,
     routes: Vec<Route>,
 }
 
 impl Network {
-    /// Its addresses, with the lengths of their prefixes.
+    /// Returns its addresses, with the lengths of their prefixes.
     pub(crate) fn addresses(&self) -> &[(IpAddr, u8)] {
         &self.addresses
     }
@@ -53,7 +53,7 @@ impl Network {
     }
 }
 
-/// The route of what has no better one.
+/// Returns the default route via a gateway.
 fn default_route(via: IpAddr) -> Route {
     Route {
         to: match via {
@@ -65,7 +65,7 @@ fn default_route(via: IpAddr) -> Route {
     }
 }
 
-/// What can be said without asking the kernel.
+/// Checks everything that can be checked without the kernel.
 pub(crate) fn check(spec: &TapSpec) -> Result<(), SetupError> {
     let name = spec.ifname.as_bytes();
     let plain = |b: &u8| b.is_ascii_graphic() && !matches!(*b, b'/' | b'%' | b':');
@@ -98,7 +98,7 @@ pub(crate) fn check(spec: &TapSpec) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// An address and the length of its prefix.
+/// Parses an address with a prefix length.
 fn parse_address(text: &str) -> Result<(IpAddr, u8), SetupError> {
     let wrong = || SetupError::Address {
         text: text.to_owned(),
@@ -114,7 +114,7 @@ fn parse_address(text: &str) -> Result<(IpAddr, u8), SetupError> {
     }
 }
 
-/// What the error of a step on an interface says.
+/// Makes the error of a step on an interface.
 pub(crate) fn failed(
     spec: &TapSpec,
     step: &'static str,
@@ -130,7 +130,7 @@ pub(crate) fn failed(
     }
 }
 
-/// Gives an interface of the calling thread's namespace what its specification says, and brings it
+/// Configures an interface of the calling thread's namespace by its specification, and brings it
 /// up.
 pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupError> {
     let failed = |step, hint| failed(spec, step, hint);
@@ -162,7 +162,7 @@ pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupEr
     netlink
         .set_up(index)
         .map_err(failed("brought up", "see the kernel's log"))?;
-    // What is taken up has kept what it had.
+    // A persistent interface that is reused has kept its addresses and routes.
     let is_kept =
         |error: &io::Error| spec.persistent.is_some() && error.raw_os_error() == Some(libc::EEXIST);
     let or_kept = |done: io::Result<()>| match done {
@@ -186,8 +186,8 @@ pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupEr
     Ok(())
 }
 
-/// Writes an interface's IPv6 settings. Settings that do not exist (a kernel without IPv6) do not
-/// matter. In a namespace in which IPv6 is off, only an interface with IPv6 addresses gets it.
+/// Writes an interface's IPv6 settings. Missing settings (a kernel without IPv6) are ignored. In a
+/// namespace with IPv6 off, only an interface with IPv6 addresses gets IPv6.
 fn set_ipv6(ifname: &str, ipv6: &Ipv6, addresses: &[(IpAddr, u8)]) {
     let wants_ipv6 = addresses.iter().any(|(address, _)| address.is_ipv6());
     let settings = [
@@ -204,7 +204,7 @@ fn set_ipv6(ifname: &str, ipv6: &Ipv6, addresses: &[(IpAddr, u8)]) {
     }
 }
 
-/// The namespace, for messages.
+/// Returns the namespace for messages.
 pub(crate) fn namespace(netns: Option<&str>) -> String {
     netns.unwrap_or("its own").to_owned()
 }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_the_kernel_would_cut_or_expand_are_refused() {
+    fn names_the_kernel_would_alter_are_rejected() {
         for bad in [
             "",
             "a-name-of-16-byt",
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn offloads_build_upon_each_other() {
+    fn offloads_depend_on_each_other() {
         let mut tap = TapSpec {
             checksum: true,
             ..spec("t")
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_for_single_guests_or_shared() {
+    fn queues_are_dedicated_or_shared() {
         let tap = |queues, shares| TapSpec {
             queues,
             shares,

@@ -1,5 +1,6 @@
 //! The older `iptables`, whose rules nf_tables does not list: the policy of its `FORWARD` chain
-//! (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h). netd never looks.
+//! (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h). Only tools use this,
+//! never netd.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -13,7 +14,7 @@ const NAME_BYTES: usize = 32;
 const FORWARD: usize = 2;
 /// Bytes of `struct ipt_get_entries` before the entries.
 const ENTRIES_AT: usize = 40;
-/// Where a standard target has its verdict, behind `struct xt_entry_target`.
+/// The offset of a standard target's verdict, after `struct xt_entry_target`.
 const VERDICT_AT: usize = 32;
 /// The verdict of a policy that drops: `-NF_DROP - 1`.
 const DROP: i32 = -1;
@@ -38,7 +39,7 @@ pub(crate) struct Family {
     family: AddressFamily,
     level: libc::c_int,
     names: &'static str,
-    /// Where an entry has the offset of its target.
+    /// The offset, within an entry, of its target's offset.
     target_offset_at: usize,
 }
 
@@ -58,9 +59,20 @@ pub(crate) const IPV6: Family = Family {
     target_offset_at: 140,
 };
 
+/// Parses entries of a hostile kernel, at every possible place of a policy.
+#[cfg(feature = "testing")]
+pub(crate) fn read_hostile(entries: &[u8]) {
+    for family in [IPV4, IPV6] {
+        for at in [0, entries.len() / 2, entries.len(), usize::MAX] {
+            let verdict = family.verdict(entries, at);
+            assert!(verdict.is_none() || entries.len() >= at + VERDICT_AT + size_of::<i32>());
+        }
+    }
+}
+
 impl Family {
-    /// The rules of the calling thread's namespace, as bytes, if they drop what no rule of the
-    /// `FORWARD` chain accepts. A table that nobody has used is not made by this.
+    /// Returns the bytes of the rules of the calling thread's namespace if the policy of the
+    /// `FORWARD` chain drops packets. Does not create a table that is not in use.
     pub(crate) fn dropping(self) -> io::Result<Option<Vec<u8>>> {
         let names = std::fs::read_to_string(self.names).unwrap_or_default();
         if !names.lines().any(|name| name.as_bytes() == NAME) {
@@ -83,7 +95,7 @@ impl Family {
             size.copy_from_slice(&info.size.to_ne_bytes());
         }
         let len = bytes.len();
-        // SAFETY: the option reads the name and the size, and writes entries of that size behind
+        // SAFETY: the option reads the name and the size, and writes entries of that size after
         // them; it copies byte by byte and needs no alignment.
         unsafe { self.get(&socket, GET_ENTRIES, bytes.as_mut_ptr().cast(), len) }?;
         let entries = bytes.split_off(ENTRIES_AT);
@@ -91,7 +103,7 @@ impl Family {
         Ok((self.verdict(&entries, policy) == Some(DROP)).then_some(entries))
     }
 
-    /// The verdict of the entry at `at`.
+    /// Returns the verdict of the entry at `at`.
     fn verdict(self, entries: &[u8], at: usize) -> Option<i32> {
         let entry = entries.get(at..)?;
         let offset: &[u8; 2] = entry.get(self.target_offset_at..)?.first_chunk()?;
@@ -102,7 +114,7 @@ impl Family {
     }
 
     /// # Safety
-    /// `data` is what the option reads and writes, `len` bytes of it.
+    /// `data` is the structure that the option reads and writes, `len` bytes of it.
     unsafe fn get(
         self,
         socket: &OwnedFd,
@@ -111,7 +123,7 @@ impl Family {
         len: usize,
     ) -> io::Result<()> {
         let mut len = len as libc::socklen_t;
-        // SAFETY: vouched for by the caller; the length is written back.
+        // SAFETY: by the caller's promise; the kernel writes the length back.
         let result =
             unsafe { libc::getsockopt(socket.as_raw_fd(), self.level, option, data, &raw mut len) };
         match result {

@@ -1,29 +1,31 @@
-//! Set-up of network interfaces, with privileges: netlink, TAP, eBPF, XDP. It opens and configures
-//! a device once and hands out descriptors; no frame passes here. Part of the trusted base.
+//! Privileged set-up of network interfaces: netlink, TAP, eBPF, XDP. This crate opens and
+//! configures a device once, and returns descriptors; it touches no frame. It is part of the
+//! trusted base.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`tap`] | TAPs: created in their namespace, given offloads and addresses, brought up |
-//! | [`xdp`] | AF_XDP sockets that take an interface's packets, and a guest's own queue of one |
-//! | [`Uplink`] | what joins a TAP to the network of its namespace: a bridge, or address translation |
-//! | [`forwarding`] | forwarding in a namespace, switched on and taken back |
-//! | [`overlap`] | networks that a namespace has already |
-//! | [`netns`] | network namespaces: entered, made, named |
-//! | [`look`] | what stands in a machine's way, and what keeps it from working |
-//! | [`own`] | what tools do to namespaces of their own, and netd never does |
-//! | [`steering`] | which queue of a TAP a frame goes to, by its destination MAC |
+//! | [`xdp`] | AF_XDP sockets for an interface's packets, and dedicated queues for guests |
+//! | [`Uplink`] | joins a TAP to its namespace's network: a bridge, or address translation |
+//! | [`forwarding`] | forwarding in a namespace, switched on and restored |
+//! | [`overlap`] | networks that a namespace already has |
+//! | [`netns`] | network namespaces: entered, created, named |
+//! | [`host_checks`] | problems that prevent a machine's start, and faults of a running one, for tools |
+//! | [`own`] | set-up of namespaces for tools; netd does not use it |
+//! | [`steering`] | selection of a TAP's queue by destination MAC |
 //!
 //! This crate is one of the few that may use `unsafe`: for `ioctl`, `bpf`, `mmap` of a socket's
 //! rings, and `unshare`.
 #![allow(unsafe_code)]
 
 mod bpf;
+mod connections;
 mod error;
 mod ethtool;
 pub mod forwarding;
+pub mod host_checks;
 mod interface;
 mod legacy;
-pub mod look;
 mod netlink;
 pub mod netns;
 mod nftables;
@@ -32,6 +34,8 @@ pub mod own;
 pub mod programs;
 pub mod steering;
 pub mod tap;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tun;
 mod uplink;
 pub mod xdp;

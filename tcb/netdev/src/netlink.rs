@@ -1,5 +1,5 @@
-//! As much of rtnetlink as is needed: link settings, veth pairs, addresses, routes. Safe
-//! code; the messages are built byte by byte (linux/netlink.h, linux/rtnetlink.h).
+//! The required part of rtnetlink: link settings, veth pairs, addresses, routes. Safe code; the
+//! messages are built byte by byte (linux/netlink.h, linux/rtnetlink.h).
 
 use abi::machine::Route;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
-const RTM_GETLINK: u16 = 18;
+pub(crate) const RTM_GETLINK: u16 = 18;
 pub(crate) const RTM_NEWADDR: u16 = 20;
 pub(crate) const RTM_GETADDR: u16 = 22;
 pub(crate) const RTM_NEWROUTE: u16 = 24;
@@ -24,18 +24,18 @@ pub(crate) const NLM_F_CREATE: u16 = 0x400;
 pub(crate) const NLM_F_APPEND: u16 = 0x800;
 
 const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
+pub(crate) const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_IFALIAS: u16 = 20;
+pub(crate) const IFLA_LINKINFO: u16 = 18;
+pub(crate) const IFLA_IFALIAS: u16 = 20;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_LINK_NETNSID: u16 = 37;
-const IFLA_INFO_KIND: u16 = 1;
+pub(crate) const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 pub(crate) const IFA_ADDRESS: u16 = 1;
@@ -45,7 +45,6 @@ pub(crate) const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 
 const IFF_UP: u32 = 1;
-const IFF_LOWER_UP: u32 = 1 << 16;
 const IFA_F_NODAD: u8 = 0x02;
 pub(crate) const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_BOOT: u8 = 3;
@@ -56,11 +55,11 @@ const RT_SCOPE_LINK: u8 = 253;
 /// Bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
 /// Bytes of `struct ifinfomsg`.
-const LINK: usize = 16;
+pub(crate) const LINK: usize = 16;
 /// Bytes of `struct nlattr`.
 const ATTRIBUTE: usize = 4;
 
-/// A socket to rtnetlink of the namespace that the opening thread was in.
+/// An rtnetlink socket of the namespace that the opening thread was in.
 pub(super) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
@@ -80,17 +79,17 @@ impl Netlink {
         })
     }
 
-    /// The number of an interface.
+    /// Returns the number of an interface.
     pub(super) fn index(&self, name: &str) -> io::Result<u32> {
         Ok(rustix::net::netdevice::name_to_index(&self.socket, name)?)
     }
 
-    /// The name of an interface.
+    /// Returns the name of an interface.
     pub(super) fn name(&self, index: u32) -> io::Result<String> {
         Ok(rustix::net::netdevice::index_to_name(&self.socket, index)?)
     }
 
-    /// Sets MAC (if any), MTU and the length of the transmit queue (packets; 0: as it is).
+    /// Sets the MAC (if any), the MTU and the length of the transmit queue (packets; 0 keeps it).
     pub(super) fn set_link(
         &mut self,
         index: u32,
@@ -109,8 +108,8 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// Makes a veth pair: `near` here, `far` in the namespace `far_netns`. The one must not exist
-    /// here nor the other there. What `far` sends comes by `queues` queues of `near`.
+    /// Creates a veth pair: `near` here, `far` in the namespace `far_netns`. Neither name may exist
+    /// in its namespace. Frames that `far` sends arrive on `queues` queues of `near`.
     pub(super) fn add_veth(
         &mut self,
         near: &str,
@@ -147,64 +146,31 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// The number of the interface that is the other end of this one (a veth's), if it has one and
-    /// that lies in the same namespace.
+    /// Returns the number of the other end of a veth, if that lies in the same namespace.
     pub(super) fn other_end(&mut self, index: u32) -> io::Result<Option<u32>> {
-        let mut message = Message::new(RTM_GETLINK, 0);
-        message.link_header(index, 0, 0);
-        let answer = self.answer(message, RTM_NEWLINK)?;
-        let attributes = || Attributes(answer.get(HEADER + LINK..).unwrap_or(&[]));
-        let foreign = attributes().any(|(kind, _)| kind == IFLA_LINK_NETNSID);
-        let link = attributes().find(|(kind, _)| *kind == IFLA_LINK);
-        Ok(link
-            .filter(|_| !foreign)
-            .and_then(|(_, value)| u32_at(value, 0)))
+        Ok(other_end(&self.link(index)?))
     }
 
-    /// The alias of an interface and the number of its transmit queues.
+    /// Returns the alias of an interface and the number of its transmit queues.
     pub(super) fn alias(&mut self, index: u32) -> io::Result<(String, u32)> {
+        Ok(alias_and_queues(&self.link(index)?))
+    }
+
+    /// Returns the message that describes an interface.
+    pub(crate) fn link(&mut self, index: u32) -> io::Result<Vec<u8>> {
         let mut message = Message::new(RTM_GETLINK, 0);
         message.link_header(index, 0, 0);
-        let answer = self.answer(message, RTM_NEWLINK)?;
-        let all = Attributes(answer.get(HEADER + LINK..).unwrap_or(&[]));
-        let queues = u32_at(all.get(IFLA_NUM_TX_QUEUES), 0).unwrap_or(0);
-        Ok((all.text(IFLA_IFALIAS), queues))
+        self.answer(message, RTM_NEWLINK)
     }
 
-    /// The kind of an interface, as `ip link add type KIND` makes it; empty: hardware.
-    pub(crate) fn kind(&mut self, index: u32) -> io::Result<String> {
-        let mut message = Message::new(RTM_GETLINK, 0);
-        message.link_header(index, 0, 0);
-        let answer = self.answer(message, RTM_NEWLINK)?;
-        let all = Attributes(answer.get(HEADER + LINK..).unwrap_or(&[]));
-        Ok(Attributes(all.get(IFLA_LINKINFO)).text(IFLA_INFO_KIND))
-    }
-
-    /// Number and name of each interface with this alias that has no carrier: of a TAP, no process
-    /// has a descriptor then.
-    pub(crate) fn unused_with_alias(&self, alias: &str) -> io::Result<Vec<(u32, String)>> {
-        let mut found = Vec::new();
-        self.list(RTM_GETLINK, |_, body| {
-            let all = Attributes(body.get(LINK..).unwrap_or(&[]));
-            let (index, flags) = (u32_at(body, 4), u32_at(body, 8).unwrap_or(IFF_LOWER_UP));
-            if let Some(index) = index
-                && flags & IFF_LOWER_UP == 0
-                && all.text(IFLA_IFALIAS) == alias
-            {
-                found.push((index, all.text(IFLA_IFNAME)));
-            }
-        })?;
-        Ok(found)
-    }
-
-    /// Gives an interface an alias.
+    /// Sets an interface's alias.
     pub(super) fn set_alias(&mut self, index: u32, alias: &str) -> io::Result<()> {
         let mut message = Message::link(index, 0, 0);
         message.text(IFLA_IFALIAS, alias);
         self.ask(message)
     }
 
-    /// Makes an interface a port of another one.
+    /// Makes an interface a port of `master`.
     pub(super) fn set_master(&mut self, index: u32, master: u32) -> io::Result<()> {
         let mut message = Message::link(index, 0, 0);
         message.attribute(IFLA_MASTER, &master.to_ne_bytes());
@@ -216,8 +182,8 @@ impl Netlink {
         self.ask(Message::link(index, IFF_UP, IFF_UP))
     }
 
-    /// Gives an interface an address: usable at once, or (`detect`) an IPv6 address after the
-    /// kernel has looked for duplicates.
+    /// Adds an address to an interface: usable at once, or (`detect`) an IPv6 address after
+    /// duplicate address detection.
     pub(super) fn add_address(
         &mut self,
         index: u32,
@@ -234,9 +200,9 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// Sends what is for a network, and has no better route, by an interface.
+    /// Adds a route via an interface.
     pub(super) fn add_route(&mut self, index: u32, route: &Route) -> io::Result<()> {
-        // A gateway of another route may be a neighbour by this one.
+        // The gateway of another route may be a neighbour on this one.
         let scope = match route.via {
             Some(_) => RT_SCOPE_UNIVERSE,
             None => RT_SCOPE_LINK,
@@ -255,14 +221,14 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// Lists what the kernel has of one kind: see [`dump`].
+    /// Lists the kernel's objects of one kind: see [`dump`].
     pub(crate) fn list(&self, kind: u16, see: impl FnMut(u16, &[u8])) -> io::Result<()> {
         let mut message = Message::new(kind, 0);
         message.bytes(&[0; LINK]);
         dump(&self.socket, message, see)
     }
 
-    /// Sends a request and waits for the kernel's acknowledgement, which it makes at once.
+    /// Sends a request and waits for the kernel's acknowledgement, which is immediate.
     fn ask(&mut self, message: Message) -> io::Result<()> {
         self.answer(message, NLMSG_ERROR).map(drop)
     }
@@ -276,22 +242,9 @@ impl Netlink {
         loop {
             let (len, _) = rustix::net::recv(&self.socket, &mut answer[..], RecvFlags::empty())?;
             let answer = answer.get(..len).unwrap_or(&[]);
-            if u32_at(answer, 8) != Some(self.sequence) {
-                continue;
+            if let Some(reply) = reply(answer, self.sequence, wanted) {
+                return reply.map(|()| answer.to_vec());
             }
-            let kind = u16_at(answer, 4);
-            if kind != Some(NLMSG_ERROR) {
-                if kind == Some(wanted) {
-                    return Ok(answer.to_vec());
-                }
-                continue;
-            }
-            return match u32_at(answer, HEADER).map(|code| code as i32) {
-                Some(0) if wanted == NLMSG_ERROR => Ok(answer.to_vec()),
-                Some(0) => continue,
-                Some(code) => Err(io::Error::from_raw_os_error(code.saturating_neg())),
-                None => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
-            };
         }
     }
 }
@@ -300,7 +253,7 @@ impl Netlink {
 pub(crate) struct Message(Vec<u8>);
 
 impl Message {
-    /// Attributes without a message.
+    /// Creates a message of attributes only.
     pub(crate) fn bare() -> Self {
         Self(Vec::new())
     }
@@ -352,12 +305,12 @@ impl Message {
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 
-    /// Appends a text with its final zero.
+    /// Appends a text with its terminating zero.
     pub(crate) fn text(&mut self, kind: u16, text: &str) {
         self.attribute(kind, &[text.as_bytes(), &[0]].concat());
     }
 
-    /// Appends an attribute of what `fill` appends.
+    /// Appends a nested attribute with the contents that `fill` appends.
     pub(crate) fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.0.len();
         self.attribute(kind, &[]);
@@ -368,7 +321,7 @@ impl Message {
         }
     }
 
-    /// The bytes, with length and sequence number filled in.
+    /// Returns the bytes, with length and sequence number filled in.
     pub(crate) fn finish(mut self, sequence: u32) -> Vec<u8> {
         let len = self.0.len() as u32;
         if let Some(field) = self.0.get_mut(0..4) {
@@ -381,7 +334,43 @@ impl Message {
     }
 }
 
-/// The sequence number and the errno (0: none) of a message that acknowledges another one.
+/// Returns whether `answer` accepts or rejects request `sequence`, whose reply is a message of type
+/// `wanted`; `None` if it does neither.
+pub(crate) fn reply(answer: &[u8], sequence: u32, wanted: u16) -> Option<io::Result<()>> {
+    if u32_at(answer, 8) != Some(sequence) {
+        return None;
+    }
+    let kind = u16_at(answer, 4);
+    if kind != Some(NLMSG_ERROR) {
+        return (kind == Some(wanted)).then_some(Ok(()));
+    }
+    match u32_at(answer, HEADER).map(|code| code as i32) {
+        Some(0) => (wanted == NLMSG_ERROR).then_some(Ok(())),
+        Some(code) => Some(Err(io::Error::from_raw_os_error(code.saturating_neg()))),
+        None => Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof))),
+    }
+}
+
+/// Returns the attributes of an interface in a whole RTM_NEWLINK message.
+pub(crate) fn of_link(message: &[u8]) -> Attributes<'_> {
+    Attributes(message.get(HEADER + LINK..).unwrap_or(&[]))
+}
+
+/// Returns the number of the interface's other end, if that lies in the same namespace.
+pub(crate) fn other_end(message: &[u8]) -> Option<u32> {
+    let mut all = of_link(message);
+    let is_foreign = all.any(|(kind, _)| kind == IFLA_LINK_NETNSID);
+    u32_at(of_link(message).get(IFLA_LINK), 0).filter(|_| !is_foreign)
+}
+
+pub(crate) fn alias_and_queues(message: &[u8]) -> (String, u32) {
+    let all = of_link(message);
+    let queues = u32_at(all.get(IFLA_NUM_TX_QUEUES), 0).unwrap_or(0);
+    (all.text(IFLA_IFALIAS), queues)
+}
+
+/// Returns the sequence number and the errno (0 for success) of a message that acknowledges
+/// another.
 pub(crate) fn error_of(message: &[u8]) -> Option<(u32, i32)> {
     if u16_at(message, 4)? != NLMSG_ERROR {
         return None;
@@ -390,7 +379,7 @@ pub(crate) fn error_of(message: &[u8]) -> Option<(u32, i32)> {
     Some((u32_at(message, 8)?, code.saturating_neg()))
 }
 
-/// Asks for a list and passes type and body, which follows the header, of each message to `see`.
+/// Requests a list and passes the type and the body, without header, of each message to `see`.
 pub(crate) fn dump(
     socket: &OwnedFd,
     mut message: Message,
@@ -398,24 +387,32 @@ pub(crate) fn dump(
 ) -> io::Result<()> {
     message.add_flags(NLM_F_DUMP);
     rustix::net::send(socket, &message.finish(1), SendFlags::empty())?;
-    // The kernel fills at most 32 KB at a time.
+    // The kernel sends at most 32 KB at once.
     let mut answer = vec![0u8; 64 << 10];
     loop {
         let (len, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())?;
-        let mut rest = answer.get(..len).unwrap_or(&[]);
-        while let (Some(len), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
-            let len = len as usize;
-            let message = rest.get(..len).filter(|_| len >= HEADER);
-            let message = message.ok_or(io::ErrorKind::InvalidData)?;
-            match (kind, error_of(message)) {
-                (NLMSG_DONE, _) => return Ok(()),
-                (_, Some((_, 0))) => {}
-                (_, Some((_, code))) => return Err(io::Error::from_raw_os_error(code)),
-                _ => see(kind, message.get(HEADER..).unwrap_or(&[])),
-            }
-            rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        if each(answer.get(..len).unwrap_or(&[]), &mut see)? {
+            return Ok(());
         }
     }
+}
+
+/// Passes type and body of each message of a list's part to `see`. Returns whether the list ends
+/// with this part.
+pub(crate) fn each(mut rest: &[u8], see: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
+    while let (Some(len), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
+        let len = len as usize;
+        let message = rest.get(..len).filter(|_| len >= HEADER);
+        let message = message.ok_or(io::ErrorKind::InvalidData)?;
+        match (kind, error_of(message)) {
+            (NLMSG_DONE, _) => return Ok(true),
+            (_, Some((_, 0))) => {}
+            (_, Some((_, code))) => return Err(io::Error::from_raw_os_error(code)),
+            _ => see(kind, message.get(HEADER..).unwrap_or(&[])),
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    Ok(false)
 }
 
 /// The attributes of a message: kind and value.
@@ -423,13 +420,13 @@ pub(crate) fn dump(
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// The value of an attribute, empty if there is none.
+    /// Returns the value of an attribute, empty if it is absent.
     pub(crate) fn get(mut self, wanted: u16) -> &'a [u8] {
         let found = self.find(|(kind, _)| *kind == wanted);
         found.map_or(&[], |(_, value)| value)
     }
 
-    /// The value of a text attribute, without its final zero.
+    /// Returns the value of a text attribute, without its terminating zero.
     pub(crate) fn text(self, wanted: u16) -> String {
         let value = self.get(wanted);
         let value = value.strip_suffix(&[0]).unwrap_or(value);
@@ -464,7 +461,7 @@ fn family(address: IpAddr) -> u8 {
     }
 }
 
-/// An address's bytes, and how many they are.
+/// Returns an address's bytes, and their number.
 fn octets(address: IpAddr) -> ([u8; 16], usize) {
     match address {
         IpAddr::V4(v4) => {

@@ -1,7 +1,7 @@
-//! Network namespaces: entering one for a moment, making one without a name.
+//! Network namespaces: running code in one, creating one without a name.
 //!
-//! A namespace belongs to a thread. So work in another namespace is done on a throw-away thread,
-//! and no error can leave the caller in the wrong one.
+//! Each thread has a namespace. Work in another namespace runs on a temporary thread, so no error
+//! can leave the caller in the wrong namespace.
 
 use crate::error::SetupError;
 use crate::netlink::Netlink;
@@ -14,11 +14,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The type of the file system that namespaces are files of.
+/// The type of the file system of namespace files.
 const NSFS_MAGIC: i64 = 0x6e73_6673;
 
-/// Where a namespace is found: a name lies under `/run/netns`, an absolute path (such as
-/// `/proc/PID/ns/net`) is taken as it is.
+/// Returns the path of a namespace: names are under `/run/netns`; an absolute path (such as
+/// `/proc/PID/ns/net`) is unchanged.
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     Path::new("/run/netns").join(name)
@@ -27,21 +27,21 @@ pub fn path(name: &str) -> PathBuf {
 /// The calling thread's namespace.
 pub const OWN: &str = "/proc/thread-self/ns/net";
 
-/// What tells a namespace from all others that there are: device and inode of its file.
+/// Identifies a namespace uniquely: device and inode of its file.
 pub type Identity = [u64; 2];
 
-/// Which namespace there is at `path` now.
+/// Returns the identity of the namespace at `path`.
 #[must_use]
 pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
     let file = fs::metadata(path).ok()?;
     Some([file.dev(), file.ino()])
 }
 
-/// Runs `work` on a thread of its own in the namespace at `path`. Programs that it starts are in
-/// that namespace, descriptors that it opens stay there.
+/// Runs `work` on a separate thread in the namespace at `path`. Programs that it starts run in that
+/// namespace, and descriptors that it opens stay in it.
 ///
 /// # Errors
-/// The namespace cannot be opened or entered; a `work` that panics passes its panic on.
+/// The namespace cannot be opened or entered. A panic of `work` propagates.
 pub fn in_netns<T: Send>(
     path: impl AsRef<Path>,
     work: impl FnOnce() -> T + Send,
@@ -60,8 +60,8 @@ pub type Opener = dyn Fn(&Path) -> io::Result<OwnedFd> + Send + Sync;
 
 static OPENER: OnceLock<Box<Opener>> = OnceLock::new();
 
-/// Has `opener` open every namespace but the calling thread's own from now on, for a process that
-/// may not open them itself. The first opener stays.
+/// Makes `opener` open every namespace other than the calling thread's own, for a process that may
+/// not open them itself. Later calls have no effect.
 pub fn open_by(opener: Box<Opener>) {
     let _ = OPENER.set(opener);
 }
@@ -74,25 +74,25 @@ pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens the namespace at `path`, without an opener. Opens no other file: a pipe would block, and
-/// opening a device may have an effect.
+/// Opens the namespace at `path`, without the opener. Does not open files of other kinds: a pipe
+/// would block, and opening a device may have side effects.
 ///
 /// # Errors
-/// There is no namespace at `path`, or it may not be opened.
+/// There is no namespace at `path`, or this process may not open it.
 pub fn open_here(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = openat(CWD, path, flags, Mode::empty())?;
     if fstatfs(&found)?.f_type != NSFS_MAGIC {
-        let what = "it is no namespace's file";
+        let what = "it is not a namespace file";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?.into())
 }
 
-/// The same with an open descriptor of the namespace.
+/// Runs `work` as [`in_netns`] does, in an open namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered, or there is no thread to be had.
+/// The namespace cannot be entered, or no thread can be created.
 pub fn in_netns_fd<T: Send>(
     netns: BorrowedFd<'_>,
     work: impl FnOnce() -> T + Send,
@@ -103,7 +103,7 @@ pub fn in_netns_fd<T: Send>(
     })
 }
 
-/// Runs `work` on a thread of its own, or says why there is none.
+/// Runs `work` on a separate thread, or returns an error if none can be created.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netns".to_owned());
@@ -114,15 +114,15 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
     })
 }
 
-/// A network namespace without a name. It lives as long as this value, and as anything else
-/// (an interface's descriptor, a process) that holds it.
+/// A network namespace without a name. It lives as long as this value, or another holder of it (an
+/// interface's descriptor, a process).
 #[derive(Debug)]
 pub struct Namespace {
     fd: OwnedFd,
 }
 
 impl Namespace {
-    /// Makes one, with its loopback up. The caller's own namespace does not change.
+    /// Creates a namespace, with its loopback up. The caller's own namespace does not change.
     ///
     /// # Errors
     /// Without CAP_SYS_ADMIN this is not permitted (see
@@ -137,7 +137,7 @@ impl Namespace {
         })
     }
 
-    /// A path by which other processes of the same user reach it, while this value lives.
+    /// Returns a path by which other processes of the same user reach it, while this value lives.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!(
@@ -156,7 +156,7 @@ impl Namespace {
     }
 }
 
-/// One that another process has made.
+/// A namespace that another process created.
 impl From<OwnedFd> for Namespace {
     fn from(fd: OwnedFd) -> Self {
         Self { fd }
@@ -189,8 +189,8 @@ pub fn loopback_up() -> io::Result<()> {
 }
 
 pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: only namespaces are left, never the descriptor table (CLONE_FILES), which is what
-    // makes `unshare` unsafe: no descriptor of another thread changes its meaning.
+    // SAFETY: `unshare` is unsafe because it can unshare the descriptor table (CLONE_FILES). Only
+    // namespaces are unshared here: descriptors of other threads keep their meaning.
     unsafe { rustix::thread::unshare_unsafe(flags) }?;
     Ok(())
 }
@@ -203,15 +203,15 @@ mod tests {
 
     const CHILD: &str = "GRANTWAY_TEST_NO_THREADS";
 
-    /// Not a test of its own: the process that the next one limits.
+    /// Runs in the process that the next test starts and limits.
     #[test]
-    fn a_process_that_gets_no_threads() {
+    fn child_without_threads() {
         if std::env::var_os(CHILD).is_none() {
             return;
         }
         let pages = fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-        // A thread's stack is larger than what is left.
+        // A thread's stack exceeds the remaining address space.
         let limit = Rlimit {
             current: Some((pages << 12) + (1 << 20)),
             ..getrlimit(Resource::As)
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_namespace_is_refused_and_not_waited_for() {
+    fn other_files_are_rejected_without_blocking() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -237,9 +237,9 @@ mod tests {
     }
 
     #[test]
-    fn without_a_thread_there_is_an_error_and_no_panic() {
+    fn a_missing_thread_is_an_error_not_a_panic() {
         let limited = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "netns::tests::a_process_that_gets_no_threads"])
+            .args(["--exact", "netns::tests::child_without_threads"])
             .env(CHILD, "1")
             .output()
             .unwrap();

@@ -1,7 +1,7 @@
-//! The part of nf_tables that address translation needs. One transaction makes one table of rules.
-//! The socket that sent it owns the table: the kernel removes the table when the last descriptor of
-//! that socket is closed, in any process. Safe code; the messages are built byte by byte
-//! (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h). Numbers in attributes are
+//! The part of nf_tables that address translation needs. One transaction creates one table of
+//! rules. The socket that sent it owns the table: the kernel removes the table when the last
+//! descriptor of that socket is closed, in any process. Safe code; the messages are built byte by
+//! byte (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h). Numbers in attributes are
 //! big-endian.
 
 use crate::netlink::{Attributes, Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, dump, error_of};
@@ -19,6 +19,7 @@ const GET_TABLE: u16 = (SUBSYSTEM << 8) | 1;
 const DELETE_TABLE: u16 = (SUBSYSTEM << 8) | 2;
 const NEW_CHAIN: u16 = (SUBSYSTEM << 8) | 3;
 const NEW_RULE: u16 = (SUBSYSTEM << 8) | 6;
+pub(crate) const NEW_SET: u16 = (SUBSYSTEM << 8) | 9;
 
 const NFPROTO_INET: u8 = 1;
 const TABLE_F_OWNER: u32 = 2;
@@ -26,7 +27,7 @@ const TABLE_F_OWNER: u32 = 2;
 pub(crate) const GENERIC: usize = 4;
 const TABLE_NAME: u16 = 1;
 const TABLE_USERDATA: u16 = 6;
-/// Kind of the comment in a table's user data, as `nft` shows it.
+/// The type of the comment in a table's user data, as `nft` shows it.
 const COMMENT: u8 = 0;
 pub(crate) const HOOK_PREROUTING: u32 = 0;
 const HOOK_FORWARD: u32 = 2;
@@ -35,15 +36,15 @@ const PRIORITY_DSTNAT: i32 = -100;
 const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SRCNAT: i32 = 100;
 
-/// The register that a rule's comparisons use, and the second one of a translation's address and
-/// port.
-const REG: u32 = 1;
+/// The register that a rule's comparisons use, and the second register, for the port of a
+/// translation.
+pub(crate) const REG: u32 = 1;
 const REG_PORT: u32 = 2;
-const META_IIFNAME: u32 = 6;
+pub(crate) const META_IIFNAME: u32 = 6;
 const META_OIFNAME: u32 = 7;
 const META_NFPROTO: u32 = 15;
 const META_L4PROTO: u32 = 16;
-const CMP_EQ: u32 = 0;
+pub(crate) const CMP_EQ: u32 = 0;
 const CMP_NEQ: u32 = 1;
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
@@ -51,7 +52,7 @@ const FIB_RESULT_ADDRTYPE: u32 = 3;
 const FIB_F_DADDR: u32 = 2;
 const NAT_DNAT: u32 = 1;
 const CT_STATE: u32 = 0;
-const CT_STATUS: u32 = 2;
+pub(crate) const CT_STATUS: u32 = 2;
 /// Bits of `CT_STATE`: the packet belongs to no connection and begins none.
 const INVALID: u32 = 1;
 const ESTABLISHED: u32 = 2;
@@ -59,9 +60,9 @@ const RELATED: u32 = 4;
 /// Bit of `CT_STATUS`: the connection's destination was translated.
 const DST_NAT: u32 = 1 << 5;
 const REG_VERDICT: u32 = 0;
-/// A packet that passes every comparison of the rule is dropped.
+/// The verdict for packets to drop.
 pub(crate) const DROP: u32 = 0;
-/// The packet passes this chain. Chains of other tables at the same hook still see it.
+/// Accepts the packet in this chain. Chains of other tables at the same hook still see it.
 const ACCEPT: u32 = 1;
 /// Bytes of an interface's name in a register.
 const IFNAME_BYTES: usize = 16;
@@ -75,15 +76,15 @@ pub(crate) struct Table {
 /// One rule: comparisons, then a verdict or a translation.
 pub(crate) struct Rule(Message);
 
-/// A table of the kernel.
+/// A table that the kernel lists.
 pub(crate) struct Listed {
     pub(crate) name: String,
-    /// Its comment, empty if it has none.
+    /// Its comment, empty if unset.
     pub(crate) comment: String,
 }
 
 impl Table {
-    /// A table for address translation: chains before, at and behind routing, without rules.
+    /// Creates a table for address translation: chains before, at and after routing, without rules.
     pub(crate) fn new(name: &str, comment: &str) -> Self {
         let mut table = Self::empty(name, comment);
         table.chain("prerouting", "nat", HOOK_PREROUTING, PRIORITY_DSTNAT);
@@ -92,7 +93,7 @@ impl Table {
         table
     }
 
-    /// A table without chains. `comment` has at most 127 bytes.
+    /// Creates a table without chains. `comment` has at most 127 bytes.
     pub(crate) fn empty(name: &str, comment: &str) -> Self {
         let mut table = Self {
             name: name.to_owned(),
@@ -132,11 +133,11 @@ impl Table {
         self.messages.push(message);
     }
 
-    /// Lets packets through between the guests' `networks`, behind `ifname`, and everybody else:
-    /// every connection that a guest begins, and of connections to guests those to forwarded ports.
-    /// Drops everything else that is routed to or from `ifname`, forged sources among it.
+    /// Accepts packets between the guests' `networks`, behind `ifname`, and the rest of the world:
+    /// all connections that guests open, and connections to guests on forwarded ports. Drops
+    /// everything else routed to or from `ifname`, including forged sources.
     pub(crate) fn guard(&mut self, networks: &[(IpAddr, u8)], ifname: &str) {
-        // The kernel translates no packet that it takes for invalid.
+        // The kernel does not translate packets that it considers invalid.
         self.rule("forward", |rule| {
             rule.interface(META_IIFNAME, CMP_EQ, ifname);
             rule.stray();
@@ -157,7 +158,7 @@ impl Table {
         for (key, bits) in [(CT_STATE, ESTABLISHED | RELATED), (CT_STATUS, DST_NAT)] {
             self.rule("forward", |rule| {
                 rule.interface(META_OIFNAME, CMP_EQ, ifname);
-                rule.connection(key, bits);
+                rule.connection(key, CMP_NEQ, bits);
                 rule.verdict(ACCEPT);
             });
         }
@@ -167,8 +168,8 @@ impl Table {
         });
     }
 
-    /// Gives packets from the network of `address` and `prefix` that leave by any interface but
-    /// `ifname` the address of the interface that they leave by.
+    /// Gives packets from the network of `address` and `prefix` that leave by an interface other
+    /// than `ifname` the address of that interface.
     pub(crate) fn masquerade(&mut self, address: IpAddr, prefix: u8, ifname: &str) {
         self.rule("postrouting", |rule| {
             rule.family(address);
@@ -178,8 +179,8 @@ impl Table {
         });
     }
 
-    /// Redirects connections to `port` of this system, by any interface but `ifname`, to `to`.
-    /// `transport` is the number of the protocol.
+    /// Redirects connections to `port` of this system that arrive on an interface other than
+    /// `ifname` to `to`. `transport` is the number of the protocol.
     pub(crate) fn forward(&mut self, transport: u8, port: u16, to: SocketAddr, ifname: &str) {
         self.rule("prerouting", |rule| {
             rule.family(to.ip());
@@ -191,7 +192,15 @@ impl Table {
         });
     }
 
-    /// Hands the whole table to the kernel, or nothing. It lasts as long as the descriptor.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn push(&mut self, message: Message) {
+        self.messages.push(message);
+    }
+
+    /// Commits the whole table, or nothing. The table lasts as long as the descriptor.
     pub(crate) fn install(self) -> io::Result<OwnedFd> {
         let socket = open()?;
         commit(&socket, self.messages)?;
@@ -199,7 +208,7 @@ impl Table {
     }
 }
 
-/// A socket to nf_tables of the calling thread's namespace.
+/// Opens an nf_tables socket of the calling thread's namespace.
 pub(crate) fn open() -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
     let flags = SocketFlags::CLOEXEC;
@@ -211,32 +220,37 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Deletes the table that `owner` has made. It is gone when this returns, although other processes
-/// may have descriptors of the same socket.
+/// Deletes a table of `owner`. The table no longer exists when this returns, even if other
+/// processes have descriptors of the same socket.
 pub(crate) fn delete(owner: &OwnedFd, name: &str) -> io::Result<()> {
     let mut message = message(DELETE_TABLE, 0);
     message.text(TABLE_NAME, name);
     commit(owner, vec![message])
 }
 
-/// The tables of the calling thread's namespace for both IPv4 and IPv6.
+/// Returns the tables of the calling thread's namespace that cover both IPv4 and IPv6.
 pub(crate) fn tables() -> io::Result<Vec<Listed>> {
     let mut tables = Vec::new();
     dump(&open()?, message(GET_TABLE, 0), |_, body| {
-        let attributes = Attributes(body.get(GENERIC..).unwrap_or(&[]));
-        let (name, comment) = (attributes.text(TABLE_NAME), attributes.get(TABLE_USERDATA));
-        let comment = match comment {
-            [COMMENT, len, text @ ..] => text.get(..usize::from(*len)).unwrap_or(&[]),
-            _ => &[],
-        };
-        let comment = comment.strip_suffix(&[0]).unwrap_or(comment);
-        let comment = String::from_utf8_lossy(comment).into_owned();
-        tables.push(Listed { name, comment });
+        tables.push(listed(body));
     })?;
     Ok(tables)
 }
 
-/// Sends `messages` as one transaction and waits until the kernel has carried it out.
+/// Parses a table from the body of the message that lists it.
+pub(crate) fn listed(body: &[u8]) -> Listed {
+    let attributes = Attributes(body.get(GENERIC..).unwrap_or(&[]));
+    let (name, comment) = (attributes.text(TABLE_NAME), attributes.get(TABLE_USERDATA));
+    let comment = match comment {
+        [COMMENT, len, text @ ..] => text.get(..usize::from(*len)).unwrap_or(&[]),
+        _ => &[],
+    };
+    let comment = comment.strip_suffix(&[0]).unwrap_or(comment);
+    let comment = String::from_utf8_lossy(comment).into_owned();
+    Listed { name, comment }
+}
+
+/// Sends `messages` as one transaction and waits until the kernel has executed it.
 fn commit(socket: &OwnedFd, messages: Vec<Message>) -> io::Result<()> {
     let (bytes, last) = transaction(messages);
     rustix::net::send(socket, &bytes, SendFlags::empty())?;
@@ -245,14 +259,14 @@ fn commit(socket: &OwnedFd, messages: Vec<Message>) -> io::Result<()> {
         let (len, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())?;
         match error_of(answer.get(..len).unwrap_or(&[])) {
             Some((_, code)) if code != 0 => return Err(io::Error::from_raw_os_error(code)),
-            // They are answered in order.
+            // The kernel acknowledges them in order.
             Some((sequence, _)) if sequence == last => return Ok(()),
             _ => {}
         }
     }
 }
 
-/// All messages, and the number of the last one that changes anything.
+/// Returns all messages, and the number of the last one that changes anything.
 fn transaction(messages: Vec<Message>) -> (Vec<u8>, u32) {
     let mut bytes = batch(BATCH_BEGIN).finish(0);
     let mut sequence = 0;
@@ -265,7 +279,7 @@ fn transaction(messages: Vec<Message>) -> (Vec<u8>, u32) {
 }
 
 impl Rule {
-    fn expression(&mut self, name: &str, data: impl FnOnce(&mut Message)) {
+    pub(crate) fn expression(&mut self, name: &str, data: impl FnOnce(&mut Message)) {
         self.0.nested(1, |element| {
             element.text(1, name);
             element.nested(2, data);
@@ -280,7 +294,7 @@ impl Rule {
         });
     }
 
-    fn meta(&mut self, key: u32, how: u32, value: &[u8]) {
+    pub(crate) fn meta(&mut self, key: u32, how: u32, value: &[u8]) {
         self.expression("meta", |data| {
             data.attribute(1, &REG.to_be_bytes());
             data.attribute(2, &key.to_be_bytes());
@@ -296,13 +310,13 @@ impl Rule {
         self.meta(META_NFPROTO, CMP_EQ, &[family as u8]);
     }
 
-    fn interface(&mut self, which: u32, how: u32, ifname: &str) {
+    pub(crate) fn interface(&mut self, which: u32, how: u32, ifname: &str) {
         let mut name = ifname.as_bytes().to_vec();
         name.resize(IFNAME_BYTES, 0);
         self.meta(which, how, &name);
     }
 
-    fn load(&mut self, header: u32, offset: u32, len: u32) {
+    pub(crate) fn load(&mut self, header: u32, offset: u32, len: u32) {
         self.expression("payload", |data| {
             data.attribute(1, &REG.to_be_bytes());
             data.attribute(2, &header.to_be_bytes());
@@ -323,19 +337,20 @@ impl Rule {
         self.compare(CMP_EQ, &network);
     }
 
-    /// Whether the packet's connection has one of these bits under `key`.
-    fn connection(&mut self, key: u32, bits: u32) {
+    /// Matches if the packet's connection has one of these bits under `key` (`CMP_NEQ`), or none
+    /// (`CMP_EQ`).
+    pub(crate) fn connection(&mut self, key: u32, how: u32, bits: u32) {
         self.expression("ct", |data| {
             data.attribute(1, &REG.to_be_bytes());
             data.attribute(2, &key.to_be_bytes());
         });
         self.and(&bits.to_ne_bytes());
-        self.compare(CMP_NEQ, &[0; 4]);
+        self.compare(how, &[0; 4]);
     }
 
-    /// Whether the packet belongs to no connection and begins none.
+    /// Matches packets that belong to no connection and begin none.
     pub(crate) fn stray(&mut self) {
-        self.connection(CT_STATE, INVALID);
+        self.connection(CT_STATE, CMP_NEQ, INVALID);
     }
 
     pub(crate) fn verdict(&mut self, verdict: u32) {
@@ -347,7 +362,7 @@ impl Rule {
         });
     }
 
-    /// Keeps the bits of `mask` of the register.
+    /// Masks the register with `mask`.
     fn and(&mut self, mask: &[u8]) {
         self.expression("bitwise", |data| {
             data.attribute(1, &REG.to_be_bytes());
@@ -392,21 +407,21 @@ impl Rule {
     }
 }
 
-/// A message about rules of every family.
+/// Creates a message about rules of every family.
 pub(crate) fn message_of_any(kind: u16) -> Message {
     let mut message = Message::new(kind, 0);
     message.bytes(&[0; GENERIC]);
     message
 }
 
-/// A message about rules for both IPv4 and IPv6.
-fn message(kind: u16, flags: u16) -> Message {
+/// Creates a message about rules for both IPv4 and IPv6.
+pub(crate) fn message(kind: u16, flags: u16) -> Message {
     let mut message = Message::new(kind, flags);
     message.bytes(&[NFPROTO_INET, 0, 0, 0]);
     message
 }
 
-/// The beginning or the end of a transaction.
+/// Creates the message that begins or ends a transaction.
 fn batch(kind: u16) -> Message {
     let mut message = Message::new(kind, 0);
     let [high, low] = SUBSYSTEM.to_be_bytes();
@@ -414,7 +429,7 @@ fn batch(kind: u16) -> Message {
     message
 }
 
-/// The first `prefix` bits of `len` bytes.
+/// Returns a mask of the first `prefix` bits of `len` bytes.
 fn mask(prefix: u8, len: usize) -> Vec<u8> {
     let byte = |n: usize| {
         let bits = usize::from(prefix).saturating_sub(n * 8).min(8);
@@ -430,7 +445,7 @@ mod tests {
     use testing::require;
 
     #[test]
-    fn masks_have_as_many_bits_as_their_prefixes() {
+    fn masks_have_the_length_of_their_prefixes() {
         assert_eq!(mask(0, 4), [0; 4]);
         assert_eq!(mask(20, 4), [255, 255, 0xf0, 0]);
         assert_eq!(mask(32, 4), [255; 4]);
@@ -438,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_everything_between_a_beginning_and_an_end() {
+    fn a_transaction_is_framed_by_begin_and_end() {
         let mut table = Table::new("t", "c");
         table.masquerade("10.0.0.1".parse().unwrap(), 24, "up0");
         let (bytes, last) = transaction(table.messages);
@@ -459,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_listed_with_their_comments_until_deleted() {
+    fn tables_are_listed_until_deleted() {
         require!(netns);
         let found = Namespace::new().unwrap().enter(|| {
             let owner = Table::new("grantway-t", "on: ip_forward").install()?;

@@ -1,4 +1,4 @@
-//! Networks of an interface that overlap a network which its namespace has already.
+//! Overlaps between an interface's networks and the networks that its namespace already has.
 
 use crate::netlink::{
     Attributes, IFA_ADDRESS, IFA_LOCAL, Netlink, RT_TABLE_MAIN, RTA_DST, RTA_OIF, RTM_GETADDR,
@@ -13,21 +13,21 @@ pub type Cidr = (IpAddr, u8);
 /// Bytes of `struct ifaddrmsg` and `struct rtmsg`.
 const ADDRESS: usize = 8;
 const ROUTE: usize = 12;
-/// Types of routes that take packets: unicast, blackhole, unreachable, prohibit.
+/// Route types that match packets: unicast, blackhole, unreachable, prohibit.
 const TAKING: [u8; 4] = [1, 6, 7, 8];
-/// Routes with prefixes up to this length are default routes, also in parts, as VPNs install them
-/// (0.0.0.0/1 and 128.0.0.0/1; 2000::/3).
+/// Routes with prefixes up to this length count as default routes: VPNs install default routes in
+/// parts (0.0.0.0/1 and 128.0.0.0/1; 2000::/3).
 const DEFAULT_V4: u8 = 1;
 const DEFAULT_V6: u8 = 3;
 
-/// Something of a namespace that a new network would overlap.
+/// An address or route of a namespace that overlaps a new network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
     /// The new network.
     pub network: Cidr,
-    /// The address or route that is there.
+    /// The existing address or route.
     pub with: Cidr,
-    /// Whether that is an address, else it is a route.
+    /// Whether `with` is an address; otherwise it is a route.
     pub is_address: bool,
     /// Its interface, empty for a route without one.
     pub interface: String,
@@ -53,9 +53,9 @@ impl std::fmt::Display for Overlap {
     }
 }
 
-/// Returns the first overlap of `networks` with an address or route that another interface than
-/// number `own` has in the calling thread's namespace. Default and link-local routes overlap
-/// nothing.
+/// Returns the first overlap of `networks` with an address or route in the calling thread's
+/// namespace that belongs to an interface other than number `own`. Default and link-local routes do
+/// not count.
 pub(crate) fn find_here(
     netlink: &Netlink,
     own: u32,
@@ -91,10 +91,10 @@ pub(crate) fn find_here(
     Ok(overlap)
 }
 
-/// An address and the number of its interface.
+/// Returns an address and the number of its interface.
 pub(crate) fn address(body: &[u8]) -> Option<(Cidr, u32)> {
     let attributes = Attributes(body.get(ADDRESS..)?);
-    // Of a point-to-point interface IFA_ADDRESS is the peer's.
+    // For a point-to-point interface, IFA_ADDRESS is the peer's address.
     let local = match attributes.get(IFA_LOCAL) {
         [] => attributes.get(IFA_ADDRESS),
         local => local,
@@ -102,8 +102,9 @@ pub(crate) fn address(body: &[u8]) -> Option<(Cidr, u32)> {
     Some(((ip(local)?, *body.get(1)?), u32_at(body, 4)?))
 }
 
-/// The destination of a route of the main table and the number of its interface, 0 without one.
-fn route(body: &[u8]) -> Option<(Cidr, u32)> {
+/// Returns the destination of a route of the main table and the number of its interface, 0 without
+/// one.
+pub(crate) fn route(body: &[u8]) -> Option<(Cidr, u32)> {
     let (prefix, table, kind) = (*body.get(1)?, *body.get(4)?, *body.get(7)?);
     if table != RT_TABLE_MAIN || !TAKING.contains(&kind) {
         return None;
@@ -121,14 +122,14 @@ fn ip(octets: &[u8]) -> Option<IpAddr> {
     v4().or_else(|_| v6()).ok()
 }
 
-/// Whether two networks have an address in common.
+/// Returns whether two networks share an address.
 #[must_use]
 pub fn overlap(one: Cidr, other: Cidr) -> bool {
     let prefix = one.1.min(other.1);
     one.0.is_ipv4() == other.0.is_ipv4() && base((one.0, prefix)) == base((other.0, prefix))
 }
 
-/// A network by its first address.
+/// Returns a network by its first address.
 fn base((address, prefix): Cidr) -> Cidr {
     let first = match address {
         IpAddr::V4(v4) => {
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_is_found_with_its_interface() {
+    fn overlaps_are_found_with_their_interface() {
         require!(netns, tool("ip"));
         let ip = |line: &str| {
             let run = Command::new("ip").args(line.split(' ')).status().unwrap();

@@ -1,5 +1,5 @@
-//! What the tools do to namespaces of their own, and netd never does: become root of one, settings,
-//! a rule against strays; and a TAP for who has no queues.
+//! Set-up of namespaces for tools, which netd does not use: becoming root of one, settings, a rule
+//! against stray packets; and a TAP with one queue.
 
 use crate::TapSpec;
 use crate::error::SetupError;
@@ -14,16 +14,16 @@ use std::path::Path;
 
 const PRIORITY_MANGLE: i32 = -150;
 
-/// [`open_queues`] of a TAP whose shared descriptor is all that is wanted.
+/// Opens a TAP as [`open_queues`] does, and returns its shared descriptor.
 ///
 /// # Errors
-/// As there.
+/// As for [`open_queues`].
 pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, SetupError> {
     open_queues(spec).map(|opened| opened.shared)
 }
 
-/// Moves the process into a new user namespace in which it is root, so that it may make network
-/// namespaces without privileges. The process must have one thread.
+/// Moves the process into a new user namespace in which it is root, so that it may create network
+/// namespaces without privileges. The process must have a single thread.
 ///
 /// # Errors
 /// User namespaces are switched off, or the process has several threads.
@@ -42,15 +42,15 @@ pub fn become_root_in_user_namespace() -> io::Result<()> {
 /// `set_sysctl("ipv4/tcp_congestion_control", "cubic")`.
 ///
 /// # Errors
-/// The setting does not exist, the value is wrong, or it may not be written.
+/// The setting does not exist, the value is invalid, or writing it is not permitted.
 pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
     fs::write(Path::new("/proc/sys/net").join(key), value)
 }
 
-/// Drops, in the calling thread's network namespace, every packet that belongs to no connection and
-/// begins none, as long as the descriptor or a copy of it is open. Where addresses are translated
-/// such a packet reaches this system instead of the one it is for, and is answered by a reset that
-/// ends the other's connection. Not for a namespace that others use, too.
+/// Drops every packet in the calling thread's network namespace that belongs to no connection and
+/// begins none, until the descriptor and all its copies are closed. With address translation, this
+/// system would receive such a packet instead of its destination, and answer with a reset that ends
+/// the sender's connection. Must not be used in a namespace that others share.
 ///
 /// # Errors
 /// It needs CAP_NET_ADMIN, nf_tables with connection tracking and Linux 5.12.
@@ -71,14 +71,14 @@ mod tests {
     use std::process::Command;
     use testing::require;
 
-    /// As nf_tables' own tool reads it.
+    /// Returns the rules as `nft` lists them.
     fn rules() -> String {
         let nft = Command::new("nft").args(["list", "ruleset"]).output();
         String::from_utf8(nft.unwrap().stdout).unwrap()
     }
 
     #[test]
-    fn strays_are_dropped_as_long_as_somebody_holds_the_rule() {
+    fn strays_are_dropped_while_the_rule_is_held() {
         require!(netns, tool("nft"));
         let held = Namespace::new()
             .unwrap()
@@ -86,7 +86,8 @@ mod tests {
                 let rule = drop_strays().unwrap();
                 let held = rules();
                 drop(rule);
-                // A process that another test starts holds it, too, until it has its program.
+                // A process that another test starts inherits the descriptor until it executes its
+                // program.
                 testing::wait_until("the rule stays", || rules().is_empty());
                 held
             })

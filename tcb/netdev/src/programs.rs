@@ -1,4 +1,4 @@
-//! Loading of programs: by this process, or by another one that may do so.
+//! Loading of programs, by this process or by a privileged one.
 
 use crate::bpf::{
     self, Assembler, BPF_PSEUDO_MAP_FD, CALL, CALL_REGISTER, HELPERS, Instruction, Kind,
@@ -9,20 +9,20 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// Loads a program of a kind whose instructions name maps by their places in the list.
+/// Loads a program of the given kind. Its instructions name maps by their index in the list.
 pub type Loader = dyn Fn(u32, &[u8], &[BorrowedFd<'_>]) -> io::Result<OwnedFd> + Send + Sync;
 
 static LOADER: OnceLock<Box<Loader>> = OnceLock::new();
 
-/// Kinds of programs that see packets and nothing else.
+/// Kinds of programs that access packets only.
 const KINDS: [u32; 3] = [
     Kind::SocketFilter as u32,
     Kind::SchedCls as u32,
     Kind::Xdp as u32,
 ];
 
-/// Has `loader` load every program from now on, for a process that may not load programs itself.
-/// The first loader stays.
+/// Makes `loader` load every program, for a process that may not load programs itself. Later calls
+/// have no effect.
 pub fn load_by(loader: Box<Loader>) {
     let _ = LOADER.set(loader);
 }
@@ -34,7 +34,7 @@ impl Assembler {
     }
 }
 
-/// Loads a program whose instructions name maps by their descriptors.
+/// Loads a program whose instructions name maps by descriptor.
 fn load(kind: u32, mut code: Vec<Instruction>) -> io::Result<OwnedFd> {
     let Some(loader) = LOADER.get() else {
         return bpf::load(kind, &code);
@@ -54,12 +54,12 @@ fn load(kind: u32, mut code: Vec<Instruction>) -> io::Result<OwnedFd> {
     loader(kind, code.as_flattened(), &maps.collect::<Vec<_>>())
 }
 
-/// Loads a program whose instructions name maps by their places in `maps`, for a process that is
-/// not trusted: it sees packets and its maps, and no other memory.
+/// Loads a program of an untrusted process. Its instructions name maps by their index in `maps`.
+/// The program can access packets and its maps, and no other memory.
 ///
 /// # Errors
 /// `EPERM`: the program is of another kind, or calls a helper that programs of this crate do not
-/// call. Otherwise the kernel refuses it.
+/// use. Otherwise the error of the kernel.
 pub fn load_here(kind: u32, code: &[u8], maps: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
     let (code, rest) = code.as_chunks();
     if !KINDS.contains(&kind) || !rest.is_empty() {
@@ -76,8 +76,8 @@ pub fn load_here(kind: u32, code: &[u8], maps: &[BorrowedFd<'_>]) -> io::Result<
     bpf::load(kind, &code)
 }
 
-/// Replaces what names a map in each instruction that does. Refuses other calls than of
-/// [`HELPERS`], and other immediates than numbers and maps.
+/// Replaces the map reference in each instruction that has one. Rejects calls of helpers outside
+/// [`HELPERS`], and immediates other than numbers and maps.
 fn for_each_map(
     code: &mut [Instruction],
     mut replace: impl FnMut(i32) -> Option<i32>,
@@ -86,7 +86,7 @@ fn for_each_map(
     while let Some([opcode, registers, _, _, immediate @ ..]) = instructions.next() {
         let (number, source) = (i32::from_le_bytes(*immediate), *registers >> 4);
         match (*opcode, source) {
-            // The next instruction has the upper half of the number.
+            // The next instruction holds the upper half of the number.
             (LOAD_IMMEDIATE, 0) => {
                 instructions.next();
             }
@@ -116,10 +116,10 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_reach_other_memory_are_refused() {
+    fn programs_that_reach_other_memory_are_rejected() {
         let xdp = Kind::Xdp as u32;
         let call = |source: u8, helper: u8| [CALL, source << 4, 0, 0, helper, 0, 0, 0];
-        // probe_read_kernel, probe_write_user, a function of the kernel, another program's.
+        // probe_read_kernel, probe_write_user, a kernel function, a function of another program.
         for call in [call(0, 113), call(0, 36), call(2, 1), call(1, 1)] {
             assert_eq!(refused(xdp, &[call, EXIT]), PERM, "{call:?}");
         }
@@ -127,12 +127,12 @@ mod tests {
             refused(xdp, &[[CALL_REGISTER, 1, 0, 0, 0, 0, 0, 0], EXIT]),
             PERM
         );
-        // A map that was not handed over, a variable of the kernel, a map by its number.
+        // A map that was not passed, a kernel variable, a map by its number.
         for source in [1, 3, 5] {
             let load = [LOAD_IMMEDIATE, source << 4, 0, 0, 0, 0, 0, 0];
             assert_eq!(refused(xdp, &[load, [0; 8], EXIT]), PERM, "{source}");
         }
-        // Trace points, kprobes, and what is no whole instruction.
+        // Trace points, kprobes, and an incomplete instruction.
         for kind in [2, 5, 17, 26, 27] {
             assert_eq!(refused(kind, &[EXIT]), PERM, "{kind}");
         }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_call_in_a_number_is_none() {
+    fn a_number_that_looks_like_a_call_is_no_call() {
         let number = [LOAD_IMMEDIATE, 0, 0, 0, 1, 0, 0, 0];
         let mut code = [number, [CALL, 0, 0, 0, 113, 0, 0, 0], EXIT];
         for_each_map(&mut code, |_| None).unwrap();

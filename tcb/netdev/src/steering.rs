@@ -1,14 +1,13 @@
-//! Which queue of a TAP a frame goes to: by its destination MAC, in the kernel, changed while
-//! traffic runs.
+//! Selects the queue of a TAP for each frame by its destination MAC, in the kernel. The selection
+//! can change while traffic runs.
 //!
-//! Two small programs look into one map from MACs to queues. The *steering* program runs when the
-//! kernel chooses a frame's queue: a MAC that is in the map has its queue, everything else the last
-//! one, which is the bridge's. Then the frame may wait, in a queueing discipline say. So the
-//! *filter* program looks once more, at the moment when the frame is put into the queue, under the
-//! same RCU read lock: a frame that is in the wrong queue by now is dropped by the kernel, and
-//! counted as one of the interface's drops. After a change of the map and one RCU grace period
-//! nothing can come into a queue that the map does not lead to: that is what
-//! [`Steering::effective`] tells.
+//! Two small programs look up one map from MACs to queues. The *steering* program runs when the
+//! kernel selects a frame's queue: a MAC in the map gets its queue, every other frame the last
+//! queue, which is the bridge's. After that the frame may wait, for example in a queueing
+//! discipline. So the *filter* program looks up the MAC again when the frame enters the queue,
+//! under the same RCU read lock: the kernel drops a frame that is in the wrong queue by then, and
+//! counts it as a drop of the interface. After a change of the map and one RCU grace period, no
+//! frame can enter a queue that the map does not name for it. [`Steering::effective`] reports this.
 
 use crate::bpf::{
     Assembler, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, SKB_LOAD_BYTES,
@@ -27,18 +26,18 @@ use std::time::Duration;
 const SKB_QUEUE_MAPPING: i16 = 12;
 /// Bytes of a MAC.
 const MAC: i32 = 6;
-/// A queue has one MAC; who leads another one to it first is not refused.
+/// A queue has one MAC; a change may add the new MAC before it removes the old one.
 const MACS_PER_QUEUE: u32 = 2;
 /// Where on the stack the key is built: a MAC and two zero bytes.
 pub(super) const KEY: i16 = -8;
-/// Between two attempts to wait for a grace period, if the kernel should refuse one.
+/// The pause before another attempt to wait for a grace period after the kernel has rejected one.
 const AGAIN: Duration = Duration::from_millis(1);
-/// More bytes than a frame has: all of it passes the filter.
+/// A limit above the length of any frame, so that the whole frame passes the filter.
 const WHOLE: i32 = 1 << 20;
 const OTHERWISE: Label = Label(0);
 const PASS: Label = Label(1);
 
-/// The power to steer one TAP. It stays with the process that set the TAP up.
+/// The right to steer one TAP. It stays with the process that set the TAP up.
 #[derive(Debug)]
 pub struct Steering {
     map: Map,
@@ -46,19 +45,19 @@ pub struct Steering {
     grace: Grace,
 }
 
-/// Why something was not steered.
+/// Why a MAC was not steered.
 #[derive(Debug, thiserror::Error)]
 pub enum SteerError {
-    /// There is no such queue.
-    #[error("there is no such queue")]
+    /// The queue does not exist.
+    #[error("the queue does not exist")]
     Queue,
-    /// The kernel refused.
+    /// The kernel refused the change.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
 impl Steering {
-    /// Makes a TAP with `queues` queues and one more, the last and shared one, steer MACs; none is
+    /// Makes a TAP steer MACs to `queues` queues; one more queue, the last, is shared. No MAC is
     /// steered yet. `tap` is any of its descriptors.
     ///
     /// # Errors
@@ -71,15 +70,15 @@ impl Steering {
         Ok(Self { map, queues, grace })
     }
 
-    /// The steering of a TAP that another process has set up, by what that has kept of it
-    /// ([`Steering::kept`]). Its points come after all of the other's.
+    /// Adopts the steering of a TAP that another process has set up, from what that process kept
+    /// ([`Steering::kept`]). Its points are later than all points of the other process.
     ///
     /// # Errors
-    /// As where it was set up.
+    /// As for the original set-up.
     pub fn adopt(map: OwnedFd, queues: u32) -> io::Result<Self> {
         let grace = Grace::start()?;
-        // By the clock, so that they are behind all that a process before has counted up to. What
-        // that has changed is effective after this one.
+        // Start at the clock, so that the points exceed all that an earlier process can have
+        // counted. A change of that process is effective after the next grace period.
         grace
             .newest
             .fetch_max(shmem::time::monotonic_ns(), Ordering::AcqRel);
@@ -91,17 +90,18 @@ impl Steering {
         })
     }
 
-    /// What another process needs to take it up.
+    /// Returns the descriptor that another process needs to adopt the steering.
     #[must_use]
     pub fn kept(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
 
-    /// From now on frames to `mac` go to `queue`; none: to the shared one, and with [`EVERY_MAC`]
-    /// all frames do. Answers with a point for [`Steering::effective`]. Never blocks.
+    /// Steers frames for `mac` to `queue`, or to the shared queue if `None`; with [`EVERY_MAC`] and
+    /// `None`, steers all frames to the shared queue. Returns a point for [`Steering::effective`].
+    /// Never blocks.
     ///
     /// # Errors
-    /// There is no such queue, or more MACs than so many queues have need of are led somewhere.
+    /// The queue does not exist, or more MACs are steered than the queues need.
     pub fn steer(&self, mac: [u8; 6], queue: Option<u32>) -> Result<u64, SteerError> {
         let [a, b, c, d, e, f] = mac;
         let key = [a, b, c, d, e, f, 0, 0];
@@ -114,16 +114,16 @@ impl Steering {
         Ok(self.grace.request())
     }
 
-    /// The newest point at which, and before which, no frame is on its way any more that chose
-    /// its queue before the change.
+    /// Returns the newest effective point: no frame that chose its queue before that change is
+    /// still in flight.
     #[must_use]
     pub fn effective(&self) -> u64 {
         self.grace.done.load(Ordering::Acquire)
     }
 }
 
-/// The MAC into the stack and through the map: r0 is a pointer to the queue. Jumps to `otherwise`
-/// if there is none; r6 holds the frame.
+/// Looks up the destination MAC of the frame in r6: r0 points to the queue. Jumps to `otherwise` if
+/// the map has no entry.
 pub(super) fn look_up<'a>(
     program: &'a mut Assembler,
     map: &Map,
@@ -145,7 +145,7 @@ pub(super) fn look_up<'a>(
         .jump_eq_imm(R0, 0, otherwise)
 }
 
-/// Answers with the number of a frame's queue.
+/// Returns the program that selects a frame's queue.
 fn steering(map: &Map, shared: u32) -> Assembler {
     let mut program = Assembler::default();
     program.mov(R6, R1);
@@ -158,8 +158,9 @@ fn steering(map: &Map, shared: u32) -> Assembler {
     program
 }
 
-/// Answers with how many bytes of a frame may pass: all, or none if it is in a queue that the map
-/// does not lead to. The shared queue takes everything.
+/// Returns the program that filters frames: it returns the number of bytes that may pass, all of
+/// them, or 0 if the frame is in a queue that the map does not name. The shared queue accepts
+/// everything.
 fn filter(map: &Map, shared: u32) -> Assembler {
     let mut program = Assembler::default();
     program
@@ -178,13 +179,13 @@ fn filter(map: &Map, shared: u32) -> Assembler {
     program
 }
 
-/// A thread that waits for RCU grace periods, so that nobody else has to.
+/// A thread that waits for RCU grace periods, so that no other thread blocks on one.
 #[derive(Debug)]
 struct Grace {
     newest: Arc<AtomicU64>,
     done: Arc<AtomicU64>,
-    /// Holds one request to look at `newest`: further ones would find the same. Gone when the
-    /// thread is to end.
+    /// Holds one request to check `newest`; further requests would be redundant. Dropped to end the
+    /// thread.
     wake: SyncSender<()>,
 }
 
@@ -194,7 +195,7 @@ impl Grace {
         Self::start_with(wait_grace)
     }
 
-    /// The same where `wait` waits for a grace period.
+    /// Starts the thread with `wait` as the function that waits for a grace period.
     fn start_with(wait: impl Fn() + Send + 'static) -> io::Result<Self> {
         let (wake, requests) = sync_channel(1);
         let (newest, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -203,7 +204,7 @@ impl Grace {
             .name("grace".to_owned())
             .spawn(move || {
                 while requests.recv().is_ok() {
-                    // One grace period serves everybody who asked before it began.
+                    // One grace period serves all requests made before it began.
                     let newest = asked.load(Ordering::Acquire);
                     wait();
                     finished.fetch_max(newest, Ordering::AcqRel);
@@ -212,16 +213,16 @@ impl Grace {
         Ok(Self { newest, done, wake })
     }
 
-    /// Asks for a grace period that begins after this call; its number.
+    /// Requests a grace period that begins after this call, and returns its number.
     fn request(&self) -> u64 {
         let number = self.newest.fetch_add(1, Ordering::AcqRel) + 1;
-        // Full: the thread has not looked yet. The thread ends after the sender.
+        // If the channel is full, the thread has yet to check. The thread outlives the sender.
         let _ = self.wake.try_send(());
         number
     }
 }
 
-/// Whether this kernel lets one wait for grace periods.
+/// Checks that this kernel supports waiting for grace periods.
 pub(super) fn check_grace() -> io::Result<()> {
     match membarrier(libc::MEMBARRIER_CMD_QUERY)? & libc::MEMBARRIER_CMD_GLOBAL {
         0 => Err(io::ErrorKind::Unsupported.into()),
@@ -229,23 +230,23 @@ pub(super) fn check_grace() -> io::Result<()> {
     }
 }
 
-/// Waits for a grace period, where [`check_grace`] has said that one can. Does not return without
-/// one: memory is given back by it.
+/// Waits for a grace period. Requires that [`check_grace`] has succeeded. Does not return without a
+/// grace period, because memory is freed afterwards.
 pub(super) fn wait_grace() {
     insist(|| membarrier(libc::MEMBARRIER_CMD_GLOBAL));
 }
 
-/// Tries until it succeeds.
+/// Retries until it succeeds.
 fn insist<T>(mut what: impl FnMut() -> io::Result<T>) {
     while what().is_err() {
         thread::sleep(AGAIN);
     }
 }
 
-/// membarrier(2). Its global command waits for an RCU grace period, and so for every transmit
-/// function of a network device that had begun.
+/// membarrier(2). Its global command waits for an RCU grace period, and thus for every transmit
+/// function of a network device that was already running.
 fn membarrier(command: libc::c_int) -> io::Result<libc::c_int> {
-    // SAFETY: takes three numbers by value.
+    // SAFETY: the call takes three numbers by value.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -259,9 +260,9 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// VMQ-5: what the kernel refused was no grace period.
+    /// VMQ-5: a failed wait does not count as a grace period.
     #[test]
-    fn who_waits_for_a_grace_period_has_one() {
+    fn waiting_for_a_grace_period_retries() {
         let mut answers = [false, false, true, false].into_iter();
         insist(|| match answers.next() {
             Some(true) => Ok(()),
@@ -270,9 +271,10 @@ mod tests {
         assert_eq!(answers.len(), 1);
     }
 
-    /// However many ask meanwhile: one grace period for the first, one for all others.
+    /// One grace period serves the first request, and another one all requests that arrive
+    /// meanwhile.
     #[test]
-    fn requests_do_not_pile_up() {
+    fn waiting_requests_share_a_grace_period() {
         let (begun, begins) = channel();
         let (end, ends) = channel();
         let wait = move || {

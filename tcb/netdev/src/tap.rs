@@ -12,55 +12,54 @@ use abi::machine::Tap as TapSpec;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// A TAP that was set up: its descriptors are non-blocking and close-on-exec, and the interface
-/// lives as long as any of them.
+/// A TAP that was set up. Its descriptors are non-blocking and close-on-exec, and the interface
+/// lives until all of them are closed.
 #[derive(Debug)]
 pub struct Opened {
-    /// The descriptor to send by, and to receive by what no other queue receives.
+    /// The descriptor for sending, and for receiving frames that no other queue receives.
     pub shared: OwnedFd,
-    /// One descriptor for each queue that was asked for, in order.
+    /// One descriptor for each requested dedicated queue, in order.
     pub queues: Vec<OwnedFd>,
-    /// One descriptor like `shared` for each further shared queue that was asked for: a flow comes
-    /// by the queue that the last frame of it, in either direction, went or came by, and a new one
-    /// by a hash of its addresses and ports.
+    /// One descriptor like `shared` for each further requested shared queue. The kernel delivers a
+    /// flow to the queue that last sent or received a frame of it, and a new flow to a queue by a
+    /// hash of its addresses and ports.
     pub shares: Vec<OwnedFd>,
-    /// What makes the queues receive anything; none if no queue was asked for. Where the system
-    /// does not permit it ([`SetupError::Steering`]) the TAP works all the same, by its shared
-    /// descriptor.
+    /// The steering of frames to the dedicated queues; `None` if none were requested. If the system
+    /// does not permit it ([`SetupError::Steering`]), the TAP still works by its shared descriptor.
     pub steering: Option<Result<Steering, SetupError>>,
-    /// What joins it to the network of its namespace, as long as it is there.
+    /// Its connection to the network of its namespace, if any; it ends with this value.
     pub uplink: Option<Uplink>,
 }
 
-/// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up,
-/// and hands out its descriptors. Nothing is left behind when they are closed, unless it is to be
-/// persistent. It never takes over an interface that exists already, but for a persistent one of
-/// the same owner's: that keeps all that it has, and is given what it lacks.
+/// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up, and
+/// returns its descriptors. Unless the TAP is persistent, the kernel removes it when they are
+/// closed. Does not take over an existing interface, except for a persistent one of the same owner,
+/// which keeps its settings and gets the missing ones.
 ///
 /// The calling thread's own namespace does not change.
 ///
 /// # Errors
-/// Which step failed on which interface of which namespace, and what to do about it.
+/// The error names the step, the interface, the namespace and a remedy.
 pub fn open_queues(spec: &TapSpec) -> Result<Opened, SetupError> {
     check(spec)?;
     let network = Network::of(spec)?;
     in_place(spec.netns.as_deref(), || create(spec, &network))?
 }
 
-/// The interface goes when the last descriptor of it is closed.
+/// Makes the interface non-persistent, so that it ends with its last descriptor.
 ///
 /// # Errors
-/// It is no TAP's descriptor.
+/// The descriptor is not a TAP's.
 pub fn release(fd: &OwnedFd) -> io::Result<()> {
     tun::persist(fd, false)
 }
 
-/// Removes what another process has left of a TAP without a descriptor: the interface if it is
+/// Removes the remains of another process's TAP that has no descriptor: the interface if it is
 /// persistent, and the settings that were switched on for it in the namespace `of` (`None`: the
 /// caller's).
 ///
 /// # Errors
-/// It cannot be removed, or its namespace is not there.
+/// The interface cannot be removed, or its namespace does not exist.
 pub fn remove(
     spec: &TapSpec,
     of: Option<Identity>,
@@ -79,17 +78,17 @@ pub fn remove(
         }
         Ok(())
     };
-    let hint = "it goes with its namespace, or by `ip link del`";
+    let hint = "remove it by `ip link del`, or with its namespace";
     in_place(spec.netns.as_deref(), remove)?.map_err(failed(spec, "removed", hint))
 }
 
-/// The alias that says whose a persistent interface is.
+/// Returns the alias that marks the owner of a persistent interface.
 pub(crate) fn alias(owner: &str) -> String {
     format!("grantway {owner}")
 }
 
-/// Whether a persistent interface of this owner's is there that can be taken up. One that was made
-/// for another number of queues is removed: the kernel would refuse it.
+/// Returns whether a persistent interface of this owner exists and can be reused. Removes one with
+/// another number of queues, which the kernel would refuse to reuse.
 fn is_there(spec: &TapSpec, owner: &str) -> io::Result<bool> {
     let mut netlink = Netlink::open()?;
     let Ok(index) = netlink.index(&spec.ifname) else {
@@ -106,7 +105,7 @@ fn is_there(spec: &TapSpec, owner: &str) -> io::Result<bool> {
     Ok(is_alike)
 }
 
-/// Makes an interface stay that is complete.
+/// Makes a complete interface persistent.
 fn make_stay(spec: &TapSpec, owner: &str, fd: &OwnedFd) -> io::Result<()> {
     let mut netlink = Netlink::open()?;
     let index = netlink.index(&spec.ifname)?;
@@ -114,16 +113,15 @@ fn make_stay(spec: &TapSpec, owner: &str, fd: &OwnedFd) -> io::Result<()> {
     tun::persist(fd, true)
 }
 
-/// All that happens inside the namespace.
+/// Performs all steps inside the namespace.
 fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     let failed = |step, hint| failed(spec, step, hint);
     let owner = spec.persistent.as_deref();
     let is_there = owner.map(|owner| is_there(spec, owner)).transpose();
     let is_there = is_there.map_err(failed("looked for", "rtnetlink is needed"))? == Some(true);
-    let first = if is_there {
-        tun::Queue::Next
-    } else {
-        tun::Queue::First
+    let first = match is_there {
+        true => tun::Queue::Next,
+        false => tun::Queue::First,
     };
     let open = |queue| {
         let fd = tun::open().map_err(|error| SetupError::NoTun { error })?;
@@ -151,7 +149,7 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     for n in 0..spec.queues {
         queues.push(open(if n == 0 { first } else { tun::Queue::Next })?);
     }
-    // The last of these queues is the shared one.
+    // The last queue of an interface is the shared one.
     let fd = open(match (queues.is_empty(), spec.shares) {
         (false, _) => tun::Queue::Next,
         (true, 0) if is_there => tun::Queue::Again,
@@ -167,9 +165,9 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
         })
     });
     if let Some(Err(_)) = &steering {
-        // Without a program the kernel would spread frames over all queues.
+        // Without a program, the kernel would spread frames over all queues.
         for queue in &queues {
-            tun::detach(queue).map_err(failed("left with one queue", "see the kernel's log"))?;
+            tun::detach(queue).map_err(failed("reduced to one queue", "see the kernel's log"))?;
         }
     }
     if spec.vnet_header {
@@ -179,7 +177,7 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     configure(spec, network)?;
     let uplink = uplink::join(spec, network)?;
     if let Some(owner) = owner {
-        make_stay(spec, owner, &fd).map_err(failed("made to stay", "see the kernel's log"))?;
+        make_stay(spec, owner, &fd).map_err(failed("made persistent", "see the kernel's log"))?;
     }
     Ok(Opened {
         uplink,

@@ -1,11 +1,11 @@
-//! The system calls that make a TAP.
+//! The system calls that create a TAP.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Bytes of the virtio-net header in front of every frame: without the merged-buffers count.
+/// Bytes of the virtio-net header before every frame, without the merged-buffers count.
 pub(super) const VNET_HEADER_BYTES: libc::c_int = 10;
 
 // linux/if_tun.h; libc has no TUNSETVNETHDRSZ and no TUN_F_*.
@@ -36,8 +36,8 @@ struct FlagsRequest {
 
 const _: () = assert!(size_of::<FlagsRequest>() == size_of::<libc::ifreq>());
 
-/// Opens the driver: non-blocking, close-on-exec. The interface will be made in the namespace
-/// that the calling thread is in now.
+/// Opens the driver: non-blocking, close-on-exec. A new interface belongs to the namespace of the
+/// calling thread.
 pub(super) fn open() -> io::Result<OwnedFd> {
     let file = OpenOptions::new()
         .read(true)
@@ -47,21 +47,21 @@ pub(super) fn open() -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Which of an interface's queues a descriptor is for.
+/// The role of a descriptor's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     /// The only one.
     Only,
-    /// The only one of an interface that is there.
+    /// The only queue of an existing interface.
     Again,
-    /// The first of several.
+    /// The first of several queues.
     First,
     /// A further one.
     Next,
 }
 
-/// Ties a queue of the interface `name` (at most 15 bytes, checked by the caller) to the
-/// descriptor. The only or first one makes the interface, which must not exist.
+/// Attaches the descriptor to a queue of the interface `name` (at most 15 bytes, checked by the
+/// caller). The first or only queue creates the interface, which must not exist.
 pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool, queue: Queue) -> io::Result<()> {
     let kind = match queue {
         Queue::Only => IFF_TUN_EXCL,
@@ -93,8 +93,8 @@ pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool, queue: Queue) 
     Ok(())
 }
 
-/// What the kernel may leave undone in packets that it hands over. The ECN variants of
-/// segmentation are not asked for: a frame's offload record has no place for the flag.
+/// Sets the offloads that the kernel may leave undone in packets that it delivers. Leaves out the
+/// ECN variants of segmentation, since a frame's offload record cannot represent the flag.
 pub(super) fn offloads(fd: &OwnedFd, checksum: bool, tso: bool) -> io::Result<()> {
     let flags =
         if checksum { TUN_F_CSUM } else { 0 } | if tso { TUN_F_TSO4 | TUN_F_TSO6 } else { 0 };
@@ -102,12 +102,12 @@ pub(super) fn offloads(fd: &OwnedFd, checksum: bool, tso: bool) -> io::Result<()
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOFFLOAD, flags) })
 }
 
-/// Makes the kernel choose queues by the program `program`.
+/// Makes the kernel select queues by the program `program`.
 pub(super) fn steer(fd: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
     set_program(fd, TUNSETSTEERINGEBPF, program)
 }
 
-/// Makes the kernel put frames into queues only as far as the program `program` lets them.
+/// Makes the kernel deliver frames to queues only as the program `program` permits.
 pub(super) fn filter(fd: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
     set_program(fd, TUNSETFILTEREBPF, program)
 }
@@ -118,14 +118,14 @@ fn set_program(fd: &OwnedFd, request: libc::c_ulong, program: &OwnedFd) -> io::R
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw const program) })
 }
 
-/// Whether the interface stays when nobody has a descriptor of it.
+/// Sets whether the interface stays when all its descriptors are closed.
 pub(super) fn persist(fd: &OwnedFd, stays: bool) -> io::Result<()> {
     let stays = libc::c_ulong::from(stays);
     // SAFETY: TUNSETPERSIST takes its argument by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETPERSIST, stays) })
 }
 
-/// Takes the queue that the descriptor is for out of the interface.
+/// Detaches the descriptor's queue from the interface.
 pub(super) fn detach(fd: &OwnedFd) -> io::Result<()> {
     let request = FlagsRequest {
         name: [0; libc::IFNAMSIZ],

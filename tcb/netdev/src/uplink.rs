@@ -1,5 +1,5 @@
-//! Uplinks: a TAP as a port of a bridge, or behind address translation. [`Uplink`] takes back what
-//! it set up when it is dropped. A port leaves its bridge with the TAP.
+//! Uplinks: a TAP as a port of a bridge, or behind address translation. Dropping an [`Uplink`]
+//! undoes its set-up. A port leaves its bridge with the TAP.
 
 use crate::error::SetupError;
 use crate::forwarding::{self, Lock};
@@ -11,13 +11,13 @@ use abi::machine::{Nat, Tap as TapSpec, Transport, Uplink as UplinkSpec};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Address translation that was set up. The kernel removes its rules when this is dropped, or when
-/// this and all copies of its descriptor are closed. Dropping it also switches off the forwarding
-/// that it needed, if that was off before and no other machine of the namespace needs it.
+/// An address translation. The kernel removes its rules when this value is dropped, or when its
+/// descriptor and all copies of it are closed. Dropping it also switches off the forwarding that it
+/// needed, if that was off before and no other machine in the namespace needs it.
 #[derive(Debug)]
 pub struct Uplink {
     netns: Option<String>,
-    /// The namespace: it may have several names, and its name may become another's.
+    /// The namespace's identity: it may have several names, and its name may be reused for another.
     of: Option<Identity>,
     name: String,
     table: OwnedFd,
@@ -25,20 +25,21 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// The descriptor that keeps the rules in the kernel. A duplicate of it keeps them as well.
+    /// Returns the descriptor that keeps the rules in the kernel. A duplicate of it keeps them as
+    /// well.
     #[must_use]
     pub fn kept(&self) -> BorrowedFd<'_> {
         self.table.as_fd()
     }
 
-    /// Settings of the system that were off before this or another machine switched them on.
+    /// Returns the system settings that were off before this or another machine switched them on.
     #[must_use]
     pub fn switched_on(&self) -> &[String] {
         &self.switched_on
     }
 
-    /// The uplink that another process has set up for `spec`, in the namespace `of` (`None`: the
-    /// caller's): the descriptor of its rules, and the settings that it has switched on.
+    /// Adopts the uplink that another process has set up for `spec` in the namespace `of` (`None`:
+    /// the caller's), by the descriptor of its rules and the settings that it has switched on.
     #[must_use]
     pub fn adopt(
         spec: &TapSpec,
@@ -66,8 +67,8 @@ impl Drop for Uplink {
             nftables::delete(&self.table, &self.name)?;
             forwarding::take_back(&lock, &self.switched_on).map(drop)
         };
-        // If this fails, or another has the name, the namespace is about to end, and its forwarding
-        // with it.
+        // If this fails, or the name now denotes another namespace, the old namespace is ending,
+        // and its forwarding with it.
         let _: Result<io::Result<()>, _> = in_place(self.netns.as_deref(), end);
     }
 }
@@ -76,8 +77,8 @@ fn table_name(spec: &TapSpec) -> String {
     format!("{}{}", forwarding::PREFIX, spec.ifname)
 }
 
-/// Joins a TAP of the calling thread's namespace, which is up, to the network that its
-/// specification names.
+/// Joins an interface of the calling thread's namespace, which is up, to the network of its
+/// specification.
 pub(crate) fn join(spec: &TapSpec, network: &Network) -> Result<Option<Uplink>, SetupError> {
     match &spec.uplink {
         None => Ok(None),
@@ -105,13 +106,17 @@ fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), SetupError> {
 }
 
 fn translate(spec: &TapSpec, network: &Network, nat: &Nat) -> Result<Uplink, SetupError> {
-    let rules = "it needs CAP_NET_ADMIN, nf_tables with NAT and Linux 5.12; a table of its name is \
-                 another machine's (`nft list tables`)";
+    let rules = "it needs CAP_NET_ADMIN, Linux 5.12, and nf_tables with NAT and, unless \
+                 `connections` is 0, connlimit; a table of its name is another machine's (`nft \
+                 list tables`)";
     let translated = || failed(spec, "given address translation", rules);
     let lock = Lock::take().map_err(translated())?;
     let settings = forwarding::settings(network.addresses());
     let switched_on = forwarding::off_before(&lock, &settings).map_err(translated())?;
     let mut table = Table::new(&table_name(spec), &forwarding::comment(&switched_on));
+    if nat.connections != 0 {
+        table.limit_connections(nat.connections, &spec.ifname);
+    }
     table.guard(network.addresses(), &spec.ifname);
     for &(address, prefix) in network.addresses() {
         table.masquerade(address, prefix, &spec.ifname);
@@ -124,15 +129,15 @@ fn translate(spec: &TapSpec, network: &Network, nat: &Nat) -> Result<Uplink, Set
         table.forward(transport as u8, forward.port, forward.to, &spec.ifname);
     }
     let table = table.install().map_err(translated())?;
-    // The table notes what is switched on before that happens.
+    // Record the settings in the table before switching them on.
     let uplink = Uplink::adopt(spec, None, table, &switched_on);
     let done = forwarding::switch_on(&lock, &settings).map_err(failed(
         spec,
-        "given a forwarding system",
+        "given forwarding by the system",
         "packets must be forwarded between interfaces (net.ipv4.ip_forward, \
          net.ipv6.conf.all.forwarding): switch it on by hand",
     ));
-    // An uplink that is dropped takes the lock.
+    // Dropping an uplink takes the lock.
     drop(lock);
     done.map(|()| uplink)
 }

@@ -1,19 +1,19 @@
-//! Set-up of an AF_XDP socket, by the monitor: everything that comes by an interface goes to it.
+//! Sets up AF_XDP sockets, by the monitor. A socket receives everything that an interface receives.
 //!
 //! ```text
 //!   wire's namespace            a namespace without a name          domain
 //!   stations ── veth ─────────── veth ── XDP program ── socket ───► rings (window), UMEM (frames)
 //! ```
 //!
-//! Without an interface of the system's own a veth pair is made, with one end where the wire is.
-//! The other end lies in a namespace of its own, where nobody else sends or listens; when the
-//! monitor ends, however it does, that namespace goes and takes the pair along.
+//! If the wire is not an interface of the system, it is a veth pair with one end in the wire's
+//! namespace. The other end lies in a separate, unnamed namespace, where nothing else sends or
+//! listens. The kernel removes that namespace and the pair when the monitor ends, however it ends.
 //!
-//! With queues for single guests `queues.rs` has what leads to which socket, and `rules` what of it
-//! may.
+//! With dedicated queues for guests, `queues.rs` selects the socket of a frame, and `rules` the
+//! frames that may pass.
 //!
-//! Between the two ends of a veth pair the kernel leaves checksums undone, and nothing tells a
-//! socket which ones. So a sender over the pair is made to fill them in.
+//! Between the two ends of a veth pair the kernel leaves checksums undone, and a socket cannot
+//! recognize such packets. So the sending end is configured to compute checksums.
 
 mod queues;
 mod rules;

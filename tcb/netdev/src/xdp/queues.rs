@@ -1,18 +1,18 @@
-//! Which socket a frame goes to, on an interface with a queue for each of some guests.
+//! Selects the socket of a frame, on an interface with dedicated queues for some guests.
 //!
 //! ```text
 //!   station ─► egress program ─► veth queue n ─► XDP program ─► socket of queue n
 //!              MAC → queue                       MAC → queue = n, or dropped
 //! ```
 //!
-//! Both programs look into one map from MACs to queues, which stays with the process that set the
-//! interface up. The first one chooses; on a NIC of the system's own its user does (`ethtool -N`).
-//! The second one looks again, because a sender's own socket remembers a queue for as long as it
-//! likes: no frame for another MAC gets into a guest's queue. Queue 0 is the shared one and takes
-//! everything.
+//! Both programs look up one map from MACs to queues, which stays with the process that set the
+//! interface up. The first program selects the queue; on a NIC of the system, the administrator
+//! does (`ethtool -N`). The second program checks again, because the sender's socket may remember a
+//! queue indefinitely: no frame for another MAC enters a guest's queue. Queue 0 is the shared one
+//! and accepts everything.
 //!
-//! A guest's queue has a program of its own, with which the second one goes on: what firewall rules
-//! deny is dropped by it (`rules`). Where there is no such program everything is dropped.
+//! Each dedicated queue has a separate program, which the second program tail-calls: it drops
+//! frames that the firewall rules deny (`rules`). Without this program, everything is dropped.
 
 use super::rules;
 use super::shared::{QUEUE, RingPages, XDP_DROP};
@@ -34,10 +34,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
 const MD_QUEUE: i16 = 16;
-/// Offset of `queue_mapping` in `struct __sk_buff`. Written as the queue's number and one, it is
-/// what the kernel chooses the queue by.
+/// Offset of `queue_mapping` in `struct __sk_buff`. The kernel selects the queue by this field,
+/// which holds the queue's number plus one.
 const SKB_QUEUE_MAPPING: i16 = 12;
-/// What comes next decides.
+/// The return code that leaves the decision to the next program.
 const TCX_NEXT: i32 = -1;
 /// Bytes of an Ethernet header.
 const ETHERNET: i32 = 14;
@@ -45,21 +45,22 @@ const OTHERWISE: Label = Label(0);
 const CHOSEN: Label = Label(1);
 const SHARED: Label = Label(2);
 
-/// Where an interface's frames go, as long as this lives.
+/// The paths of an interface's frames. They last as long as this value.
 #[derive(Debug)]
 pub(super) struct Paths {
-    /// By queue, its socket.
+    /// The socket of each queue.
     sockets: Map,
-    /// By MAC, the queue.
+    /// The queue of each MAC.
     macs: Map,
-    /// By queue of a guest's, the program that its frames have to pass.
+    /// The program that frames of a dedicated queue must pass, by queue.
     programs: Map,
-    /// The programs' links to their interfaces.
+    /// The links of the programs to their interfaces.
     links: Vec<OwnedFd>,
 }
 
 impl Paths {
-    /// For an interface with `queues` queues beside the shared one; nothing goes anywhere yet.
+    /// Creates paths for an interface with `queues` dedicated queues besides the shared one; all
+    /// frames are dropped at first.
     pub(super) fn new(queues: u32) -> io::Result<Self> {
         if queues > 0 {
             steering::check_grace()?;
@@ -72,7 +73,8 @@ impl Paths {
         })
     }
 
-    /// The XDP program. What has no socket is dropped, and never reaches the system's own stack.
+    /// Returns the XDP program. A frame without a socket is dropped and never reaches the system's
+    /// network stack.
     pub(super) fn program(&self, queues: u32) -> io::Result<OwnedFd> {
         let mut program = Assembler::default();
         program.mov(R6, R1).load_u32(R7, R6, MD_QUEUE);
@@ -109,7 +111,7 @@ impl Paths {
         program.load(Kind::Xdp)
     }
 
-    /// To the socket of the queue that the frame in r6 came by.
+    /// Redirects the frame in r6 to the socket of the queue that it arrived on.
     fn hand_over(&self, program: &mut Assembler) {
         program
             .load_map(R1, &self.sockets)
@@ -119,7 +121,7 @@ impl Paths {
             .exit();
     }
 
-    /// From now on the other end of a pair, in the calling thread's namespace, chooses queues.
+    /// Makes the other end of a pair, in the calling thread's namespace, select queues.
     pub(super) fn choose_at(&mut self, far: &str) -> io::Result<()> {
         let mut program = Assembler::default();
         program.mov(R6, R1);
@@ -139,30 +141,30 @@ impl Paths {
         Ok(())
     }
 
-    /// Keeps a program's link for as long as this lives.
+    /// Keeps a program's link for the lifetime of this value.
     pub(super) fn keep(&mut self, link: OwnedFd) {
         self.links.push(link);
     }
 
-    /// Whether the interface was removed.
+    /// Returns whether the interface was removed.
     pub(super) fn is_removed(&self) -> bool {
         self.links.first().is_some_and(is_removed)
     }
 
-    /// What comes by `queue` and may goes to `socket`.
+    /// Delivers the permitted frames of `queue` to `socket`.
     pub(super) fn lead(&self, queue: u32, socket: &impl AsFd) -> io::Result<()> {
         let socket = socket.as_fd().as_raw_fd();
         self.sockets.set(&queue.to_ne_bytes(), socket as u32)
     }
 
-    /// What another process needs to take them up.
+    /// Returns the descriptors that another process needs to adopt the paths.
     pub(super) fn kept(&self) -> Vec<BorrowedFd<'_>> {
         let maps = [&self.sockets, &self.macs, &self.programs].map(AsFd::as_fd);
         let links = self.links.iter().map(AsFd::as_fd);
         maps.into_iter().chain(links).collect()
     }
 
-    /// The paths that another process has made; none: these are not what it had.
+    /// Adopts the paths that another process created; `None` if the descriptors do not match.
     pub(super) fn adopt(kept: Vec<OwnedFd>) -> Option<Self> {
         let mut kept = kept.into_iter();
         Some(Self {
@@ -173,7 +175,7 @@ impl Paths {
         })
     }
 
-    /// A queue with a socket of its own that another process has bound.
+    /// Adopts a dedicated queue whose socket another process has bound.
     pub(super) fn adopt_queue(
         self: &Arc<Self>,
         (socket, denied): (OwnedFd, OwnedFd),
@@ -189,7 +191,7 @@ impl Paths {
         })
     }
 
-    /// A queue with a socket of its own, which is bound to it. Nothing comes by it yet.
+    /// Creates a dedicated queue from a socket that is bound to it. It receives nothing yet.
     pub(super) fn queue(
         self: &Arc<Self>,
         socket: OwnedFd,
@@ -198,8 +200,8 @@ impl Paths {
         let denied = Counters::new(spec.rules.len() as u32)?;
         let passed = |program: &mut Assembler| self.hand_over(program);
         let program = rules::compile(&spec.rules, &denied, passed)?.load(Kind::Xdp)?;
-        // Now, so that starting the machine fails if the kernel refuses it. No MAC leads
-        // there yet.
+        // Set it now, so that the start of the machine fails if the kernel refuses it. No MAC leads
+        // to the queue yet.
         let queue = spec.queue.to_ne_bytes();
         self.programs.set(&queue, program.as_raw_fd() as u32)?;
         Ok(QueueSocket {
@@ -213,15 +215,14 @@ impl Paths {
     }
 }
 
-/// A queue of an interface that is one guest's alone: a socket over the memory that this guest
-/// receives into.
+/// A dedicated queue of an interface: a socket over the memory into which one guest receives.
 #[derive(Debug)]
 pub struct QueueSocket {
     socket: Socket,
     queue: u32,
     mac: [u8; 6],
     ended: AtomicBool,
-    /// Frames and bytes that each rule has denied.
+    /// Frames and bytes that each rule denied.
     denied: Counters,
     paths: Arc<Paths>,
 }
@@ -230,28 +231,28 @@ impl QueueSocket {
     /// The rings that its receiver needs, in the order of their places in the window.
     pub const RINGS: [Ring; 2] = [Ring::Receive, Ring::Fill];
 
-    /// The socket.
+    /// Returns the socket.
     #[must_use]
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// What is to be mapped into the domain's window, for each ring.
+    /// Returns the pages of each ring to map into the domain's window.
     #[must_use]
     pub fn ring_pages(&self) -> [RingPages; 2] {
         Self::RINGS.map(|ring| self.socket.pages(ring))
     }
 
-    /// What another process needs, beside the socket, to take the queue up.
+    /// Returns the descriptor that another process needs, besides the socket, to adopt the queue.
     #[must_use]
     pub fn kept(&self) -> BorrowedFd<'_> {
         self.denied.as_fd()
     }
 
-    /// From now on frames to the queue's MAC come by it.
+    /// Directs frames for the queue's MAC to it.
     ///
     /// # Errors
-    /// The kernel refused, or the queue has ended.
+    /// The kernel refused the change, or the queue has ended.
     pub fn enable(&self) -> io::Result<()> {
         if self.ended.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
@@ -260,25 +261,25 @@ impl QueueSocket {
         self.paths.macs.set(&key(self.mac), self.queue)
     }
 
-    /// Frames that a rule has denied, and their bytes: the rule of this number
-    /// ([`abi::firewall::Rules`]).
+    /// Returns the frames, and their bytes, that the rule of this number ([`abi::firewall::Rules`])
+    /// denied.
     ///
     /// # Errors
-    /// There is no such rule.
+    /// The rule does not exist.
     pub fn denied(&self, rule: u32) -> io::Result<[u64; 2]> {
         self.denied.get(rule)
     }
 
-    /// Frames to the queue's MAC come by the shared queue again, for good. When this returns none
-    /// is written into the queue's memory any more, whatever is in its rings: the kernel copies.
-    /// Nor is one counted. Takes a grace period, once; it and [`QueueSocket::enable`] are one
-    /// thread's.
+    /// Directs frames for the queue's MAC to the shared queue again, for good. When this returns,
+    /// the kernel writes no frame into the queue's memory any more, whatever is in its rings (the
+    /// kernel copies), and counts none. Takes one grace period, once. Call it and
+    /// [`QueueSocket::enable`] from one thread only.
     pub fn end(&self) {
         if self.ended.swap(true, Ordering::Relaxed) {
             return;
         }
-        // A map that does not do what it is told is the kernel's own fault: the frames of this
-        // queue were never anybody else's.
+        // Only a fault of the kernel makes these fail; even then the queue receives only frames for
+        // its own MAC.
         let _ = self.paths.macs.remove(&key(self.mac));
         let _ = self.paths.sockets.remove(&self.queue.to_ne_bytes());
         let _ = self.paths.programs.remove(&self.queue.to_ne_bytes());

@@ -1,19 +1,19 @@
-//! What the sockets, the programs and the rules of a wire have in common.
+//! Constants and types that the sockets, programs and rules of a wire share.
 
 use abi::xdp::Ring;
 
-/// The queue that the socket is bound to: the shared one.
+/// The queue that the wire's own socket is bound to: the shared one.
 pub(super) const QUEUE: u32 = 0;
-/// What an XDP program says of a packet that goes nowhere.
+/// The return code of an XDP program that drops the packet.
 pub(super) const XDP_DROP: i32 = 1;
 
-/// Part of a socket's mappings, and which of the domain's places for rings shows it.
+/// A part of a socket's mappings, and the ring that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPages {
-    /// Whose ring it is.
+    /// The ring.
     pub ring: Ring,
-    /// The first page, by the socket's own count.
+    /// The first page, by the socket's own numbering.
     pub page: u32,
-    /// Pages.
+    /// The number of pages.
     pub pages: u32,
 }

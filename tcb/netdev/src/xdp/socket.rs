@@ -15,7 +15,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Of a socket with rings of `entries` entries.
+    /// Wraps a socket with rings of `entries` entries.
     pub(super) fn new(fd: OwnedFd, entries: u32) -> io::Result<Self> {
         let layouts = layouts(&fd)?;
         Ok(Self {
@@ -25,14 +25,14 @@ impl Socket {
         })
     }
 
-    /// Where the parts of a ring lie.
+    /// Returns where the parts of a ring lie.
     #[must_use]
     pub fn layout(&self, ring: Ring) -> RingLayout {
         let found = self.layouts.get(ring.place() as usize).copied();
         found.unwrap_or(RingLayout::decode(0))
     }
 
-    /// What is to be mapped of a ring.
+    /// Returns the pages of a ring to map.
     pub(super) fn pages(&self, ring: Ring) -> RingPages {
         let entries = self.entries as usize * ring.entry_bytes();
         let bytes = usize::from(self.layout(ring).entries) + entries;
@@ -43,23 +43,23 @@ impl Socket {
         }
     }
 
-    /// One of the kernel's counters.
+    /// Returns one of the kernel's counters.
     ///
     /// # Errors
-    /// The kernel refused.
+    /// The kernel refused the request.
     pub fn counter(&self, counter: Counter) -> io::Result<u64> {
         self::counter(&self.fd, counter)
     }
 }
 
-/// The descriptor is what the domain gets.
+/// The descriptor that the domain gets.
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// The page of a socket's mappings at which a ring begins.
+/// Returns the page of a socket's mappings at which a ring begins.
 const fn first_page(ring: Ring) -> u32 {
     let offset = match ring {
         Ring::Receive => libc::XDP_PGOFF_RX_RING as u64,
@@ -70,16 +70,16 @@ const fn first_page(ring: Ring) -> u32 {
     (offset / abi::PAGE as u64) as u32
 }
 
-/// An AF_XDP socket that is not bound yet and has no memory, in the namespace of the calling
-/// thread.
+/// Creates an AF_XDP socket that is not bound and has no memory yet, in the calling thread's
+/// namespace.
 pub(super) fn create() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
     Ok(socket)
 }
 
-/// Binds the socket to a queue of an interface. Without `copies` the interface may write to the
-/// memory by itself, if its driver can do that.
+/// Binds the socket to a queue of an interface. Unless `copies` is set, the interface may write to
+/// the memory itself, if its driver supports that.
 pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32, copies: bool) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
@@ -93,9 +93,9 @@ pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32, copies: bool) -> io
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) })
 }
 
-/// Where the parts of the rings lie, in the order of [`Ring::ALL`].
+/// Returns where the parts of the rings lie, in the order of [`Ring::ALL`].
 fn layouts(socket: &OwnedFd) -> io::Result<[RingLayout; 4]> {
-    // SAFETY: integers, for which zeroes are a value.
+    // SAFETY: all fields are integers, for which zero is valid.
     let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
     // SAFETY: the option writes one such struct.
     unsafe { get(socket, libc::XDP_MMAP_OFFSETS, &mut offsets) }?;
@@ -113,9 +113,9 @@ fn layouts(socket: &OwnedFd) -> io::Result<[RingLayout; 4]> {
     Ok(layouts)
 }
 
-/// One of the kernel's counters.
+/// Returns one of the kernel's counters.
 fn counter(socket: &OwnedFd, counter: Counter) -> io::Result<u64> {
-    // SAFETY: integers, for which zeroes are a value.
+    // SAFETY: all fields are integers, for which zero is valid.
     let mut all: libc::xdp_statistics = unsafe { std::mem::zeroed() };
     // SAFETY: the option writes one such struct.
     unsafe { get(socket, libc::XDP_STATISTICS, &mut all) }?;
@@ -128,10 +128,10 @@ fn counter(socket: &OwnedFd, counter: Counter) -> io::Result<u64> {
 }
 
 /// # Safety
-/// `value` is what the option writes, and any bytes are a value of it.
+/// The option writes a `T`, for which any bytes are valid.
 unsafe fn get<T>(socket: &OwnedFd, option: libc::c_int, value: &mut T) -> io::Result<()> {
     let mut bytes = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most as many bytes as the value has.
+    // SAFETY: the kernel writes at most `size_of::<T>()` bytes.
     check(unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

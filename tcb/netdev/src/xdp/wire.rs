@@ -1,4 +1,4 @@
-//! An interface whose packets go to a socket: opened, or made as a veth pair.
+//! A wire: an interface, existing or one end of a new veth pair, whose packets a socket receives.
 
 use super::queues::{Paths, QueueSocket};
 use super::shared::{QUEUE, RingPages};
@@ -18,41 +18,41 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Name of the end of a pair that the socket is on, alone in its namespace.
+/// The name of the pair's end that the socket is bound to, alone in its namespace.
 const NEAR: &str = "xdp0";
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 const GIVEN: &str = "given to an AF_XDP socket";
-const PRIVILEGES: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of a user \
-                          namespace, and Linux 6.4; use kind = \"tap\" where they are missing";
-const TCX: &str = "queues for single guests need programs at egress (Linux 6.6); leave \
-                   queues = \"vmq\" out where there are none";
+const PRIVILEGES: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside a user \
+                          namespace, and Linux 6.4; use kind = \"tap\" if they are missing";
+const TCX: &str = "dedicated queues need programs at egress (Linux 6.6); leave \
+                   queues = \"vmq\" out otherwise";
 
-/// An interface whose packets go to a socket, if there is one; as long as this lives. It outlives
-/// the domain that has the socket.
+/// An interface and the programs that direct its packets to a socket, while there is one. It
+/// outlives the domain that uses the socket.
 #[derive(Debug)]
 pub struct Wire {
     spec: Xdp,
-    /// What this system could not provide, in words.
+    /// Features that this system lacks.
     lacks: Vec<&'static str>,
-    /// Where frames go: gone with the last queue.
+    /// The paths of its frames: removed with the last queue.
     paths: Arc<Paths>,
-    /// The socket that keeps the interface listening to every address.
+    /// The socket that keeps the interface promiscuous.
     promiscuous: Option<OwnedFd>,
-    // After everything that is bound to it.
+    // Declared last: dropped after everything that is bound to it.
     pair: Option<Pair>,
 }
 
-/// A socket that gets the packets of a wire.
+/// A socket that receives the packets of a wire.
 #[derive(Debug)]
 pub struct XdpDevice {
     socket: Socket,
-    /// It is bound to.
+    /// The wire that it is bound to.
     _wire: Arc<Wire>,
 }
 
-/// Sets up what `spec` describes; packets are received into `umem` and sent from it.
+/// Sets up the wire of `spec`, with a socket that receives into `umem` and sends from it.
 ///
 /// # Errors
 /// As [`Wire::open`] and [`Wire::bind`].
@@ -60,10 +60,10 @@ pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, SetupError> {
     Arc::new(Wire::open(spec)?).bind(umem)
 }
 
-/// Whether this process can set up AF_XDP sockets: by setting one up and leaving nothing.
+/// Checks whether this process can set up AF_XDP sockets, by setting one up and removing it.
 ///
 /// # Errors
-/// Why not.
+/// The reason why it cannot.
 pub fn probe() -> Result<(), SetupError> {
     const PAGES: u32 = 32;
     let far = TapSpec {
@@ -89,12 +89,12 @@ pub fn probe() -> Result<(), SetupError> {
     open(&spec, memory.span()).map(drop)
 }
 
-/// Whether the interface `ifname` of a namespace can be given to a socket, as far as that can be
-/// said without doing it.
+/// Checks, without creating a socket, whether a socket can use the interface `ifname` of a
+/// namespace.
 ///
 /// # Errors
-/// There is no such interface, it is down, or it has other queues than the shared one and `queues`
-/// for single guests.
+/// The interface does not exist, is down, or has other queues than the shared one and `queues`
+/// dedicated ones.
 pub fn inspect(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), SetupError> {
     in_place(netns, || inspect_here(ifname, netns, queues))?
 }
@@ -126,7 +126,7 @@ fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), Se
     }
 }
 
-/// What an interface may leave out of frames.
+/// Whether received frames are complete.
 #[derive(Clone, Copy)]
 struct Whole {
     checksums: bool,
@@ -140,16 +140,16 @@ impl Whole {
     };
 }
 
-/// Makes a veth's end send frames with all that belongs into them.
+/// Makes a veth's end send frames with checksums and VLAN tags.
 fn send_whole(ifname: &str) -> io::Result<()> {
     let ethtool = Ethtool::open(ifname)?;
     ethtool.fill_in_checksums()?;
     ethtool.switch_off(&SENDS_TAGS).map(drop)
 }
 
-/// Makes an interface, and of a veth the other end, leave checksums and VLAN tags in frames, which
-/// a socket sees alone. Returns what may be missing: the other end lies in another namespace, or
-/// the NIC always takes tags out.
+/// Makes an interface, and for a veth the other end, leave checksums and VLAN tags in frames, since
+/// a socket receives only bytes. Returns the features that may be missing: the other end is in
+/// another namespace, or the NIC always strips tags.
 fn receive_whole(ifname: &str) -> io::Result<Whole> {
     let ethtool = Ethtool::open(ifname)?;
     let tags = ethtool.switch_off(&RECEIVES_TAGS)?;
@@ -169,11 +169,11 @@ fn receive_whole(ifname: &str) -> io::Result<Whole> {
     Ok(Whole { tags, ..Whole::ALL })
 }
 
-/// Makes an interface take frames to every address, as long as the socket is open.
+/// Makes an interface accept frames for every address, until the socket is closed.
 fn promiscuous(ifname: &str) -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
-    // No protocol: it receives nothing.
+    // A socket without a protocol receives nothing.
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
     let request = libc::packet_mreq {
         mr_ifindex: Netlink::open()?.index(ifname)? as libc::c_int,
@@ -198,14 +198,14 @@ fn promiscuous(ifname: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// What leads packets of an interface to sockets.
+/// The programs that direct an interface's packets to sockets.
 struct Led {
     paths: Paths,
     native: bool,
 }
 
 impl Led {
-    /// In the calling thread's namespace.
+    /// Attaches the programs, in the calling thread's namespace.
     fn new(ifname: &str, queues: u32) -> io::Result<Self> {
         let mut netlink = Netlink::open()?;
         let index = netlink.index(ifname)?;
@@ -252,12 +252,12 @@ impl Led {
 }
 
 impl Wire {
-    /// Sets up the interface that `spec` describes; packets are dropped until there is a socket.
+    /// Sets up the interface that `spec` describes; packets are dropped until a socket is bound.
     ///
     /// The calling thread's own namespace does not change.
     ///
     /// # Errors
-    /// Which step failed on which interface of which namespace, and what to do about it.
+    /// The error names the step, the interface and the namespace, and says what to do.
     pub fn open(spec: &Xdp) -> Result<Self, SetupError> {
         match &spec.netdev {
             Netdev::Veth(far) => {
@@ -271,7 +271,7 @@ impl Wire {
                 let mut led = opened.map_err(failed(far, "entered", PRIVILEGES))??;
                 in_place(far.netns.as_deref(), || {
                     if spec.queues > 0 {
-                        let step = "made to choose queues";
+                        let step = "configured to select queues";
                         let chosen = led.paths.choose_at(&far.ifname);
                         chosen.map_err(failed(far, step, TCX))?;
                     }
@@ -283,13 +283,13 @@ impl Wire {
                 let (led, whole, promiscuous) = in_place(netns.as_deref(), || {
                     let place = place(ifname, netns);
                     inspect_here(ifname, netns.as_deref(), spec.queues)?;
-                    let step = "made to carry whole frames";
+                    let step = "configured to carry complete frames";
                     let hint = "its VLAN tags or the checksums of its other end cannot be \
                                 switched off";
                     let whole = receive_whole(ifname).map_err(failed(&place, step, hint))?;
                     let taken = failed(&place, GIVEN, PRIVILEGES);
                     let led = Led::new(ifname, spec.queues).map_err(taken)?;
-                    let heard = failed(&place, "made to take every frame", PRIVILEGES);
+                    let heard = failed(&place, "made promiscuous", PRIVILEGES);
                     Ok((led, whole, promiscuous(ifname).map_err(heard)?))
                 })??;
                 Ok(led.into_wire(spec, whole, Some(promiscuous), None))
@@ -297,12 +297,12 @@ impl Wire {
         }
     }
 
-    /// Makes a socket that gets the wire's packets; they are received into `umem` and sent from it.
-    /// A wire has one socket at a time.
+    /// Creates the wire's socket, which receives packets into `umem` and sends from it. A wire has
+    /// one socket at a time.
     ///
     /// # Errors
-    /// The step that failed. Some milliseconds after the end of a socket before, the kernel may
-    /// still say that the interface is busy.
+    /// The error names the step. For some milliseconds after the previous socket was closed, the
+    /// kernel may report that the interface is busy.
     pub fn bind(self: &Arc<Self>, umem: Span) -> Result<XdpDevice, SetupError> {
         let socket = self.socket()?;
         let spec = &self.spec;
@@ -316,16 +316,16 @@ impl Wire {
         self.bind_socket(socket)
     }
 
-    /// A socket that is over no memory yet and not bound, for [`Wire::bind_socket`] or
-    /// [`Wire::bind_queue`] when it is.
+    /// Creates a socket that has no memory and is not bound, for [`Wire::bind_socket`] or
+    /// [`Wire::bind_queue`] once it has memory.
     ///
     /// # Errors
-    /// The kernel refused.
+    /// The kernel refused the request.
     pub fn socket(&self) -> Result<OwnedFd, SetupError> {
         self.there(|_| socket::create())
     }
 
-    /// Makes the wire's packets come by a socket that has its memory.
+    /// Binds a socket that has its memory, and directs the wire's packets to it.
     ///
     /// # Errors
     /// As [`Wire::bind`].
@@ -341,10 +341,10 @@ impl Wire {
         })
     }
 
-    /// A socket that another process has bound to this wire.
+    /// Adopts a socket that another process has bound to this wire.
     ///
     /// # Errors
-    /// It is none.
+    /// The descriptor is not an AF_XDP socket.
     pub fn adopt_socket(self: &Arc<Self>, socket: OwnedFd) -> io::Result<XdpDevice> {
         Ok(XdpDevice {
             socket: Socket::new(socket, self.spec.entries)?,
@@ -352,8 +352,8 @@ impl Wire {
         })
     }
 
-    /// Makes a socket that receives what comes by a queue of a guest's into `umem`: nothing yet. A
-    /// queue has one socket at a time.
+    /// Creates a socket for a dedicated queue, with `umem` as its memory. It receives nothing yet.
+    /// A queue has one socket at a time.
     ///
     /// # Errors
     /// As [`Wire::bind_queue`].
@@ -369,16 +369,16 @@ impl Wire {
         self.bind_queue(spec, socket)
     }
 
-    /// Makes a socket that has its memory, and sends nothing, a guest's queue: nothing comes by it
-    /// yet.
+    /// Binds a socket that has its memory and sends nothing to a dedicated queue; it receives
+    /// nothing yet.
     ///
     /// # Errors
-    /// As [`Wire::bind`]; or the kernel does not take the program that asks the firewall rules
-    /// before it.
+    /// As [`Wire::bind`]; or the kernel does not accept the program of the firewall rules.
     pub fn bind_queue(&self, spec: &XdpQueue, socket: OwnedFd) -> Result<QueueSocket, SetupError> {
-        // First what says for a while that the queue is busy: to compile and verify takes longer
-        // than to ask. What the interface wrote by itself would come until the socket is closed,
-        // and its memory is another domain's: copies only.
+        // Bind first, since binding fails while the queue is busy, and takes less time than
+        // compiling and verifying the program. Copy mode only: an interface that writes to the
+        // memory itself would do so until the socket is closed, and the memory belongs to another
+        // domain.
         self.there(|index| socket::bind(&socket, index, spec.queue, true))?;
         let made = self.paths.queue(socket, spec);
         made.map_err(|error| {
@@ -393,11 +393,11 @@ impl Wire {
         })
     }
 
-    /// A guest's queue whose socket another process has bound; what that has kept beside it
-    /// ([`QueueSocket::kept`]).
+    /// Adopts a dedicated queue whose socket another process has bound, from the descriptor kept
+    /// beside it ([`QueueSocket::kept`]).
     ///
     /// # Errors
-    /// It is none.
+    /// The descriptors do not match.
     pub fn adopt_queue(
         &self,
         spec: &XdpQueue,
@@ -407,7 +407,7 @@ impl Wire {
         self.paths.adopt_queue((socket, kept), spec)
     }
 
-    /// What another process needs to take the wire up.
+    /// Returns the descriptors that another process needs to adopt the wire.
     #[must_use]
     pub fn kept(&self) -> Vec<BorrowedFd<'_>> {
         let of_its_own = match (&self.promiscuous, &self.pair) {
@@ -418,10 +418,11 @@ impl Wire {
         of_its_own.into_iter().chain(self.paths.kept()).collect()
     }
 
-    /// The wire that another process has set up as `spec` says, by what that has kept.
+    /// Adopts the wire that another process has set up for `spec`, from the descriptors that it
+    /// kept.
     ///
     /// # Errors
-    /// That is not what it has kept.
+    /// The descriptors do not match `spec`.
     pub fn adopt(spec: &Xdp, kept: Vec<OwnedFd>) -> io::Result<Self> {
         let mut kept = kept.into_iter();
         let missing = || io::Error::from(io::ErrorKind::InvalidInput);
@@ -457,7 +458,7 @@ impl Wire {
         made.map_err(failed(&self.place(), GIVEN, PRIVILEGES))
     }
 
-    /// The interface, for messages.
+    /// Returns the interface, for messages.
     fn place(&self) -> TapSpec {
         match &self.spec.netdev {
             Netdev::Existing { ifname, netns } => place(ifname, netns),
@@ -465,20 +466,20 @@ impl Wire {
         }
     }
 
-    /// Whether the interface was removed.
+    /// Returns whether the interface was removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.paths.is_removed()
     }
 
-    /// What this system could not provide, in words.
+    /// Returns the features that this system lacks.
     #[must_use]
     pub fn lacks(&self) -> &[&'static str] {
         &self.lacks
     }
 }
 
-/// An interface that exists, for messages.
+/// Returns an existing interface, for messages.
 fn place(ifname: &str, netns: &Option<String>) -> TapSpec {
     TapSpec {
         ifname: ifname.to_owned(),
@@ -488,35 +489,36 @@ fn place(ifname: &str, netns: &Option<String>) -> TapSpec {
 }
 
 impl XdpDevice {
-    /// The socket.
+    /// Returns the socket.
     #[must_use]
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// Whether the kernel copies what comes, as the interface cannot write it by itself.
+    /// Returns whether the kernel copies received frames because the interface cannot write them
+    /// itself.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         let options = rustix::net::sockopt::xdp_options(self.socket.as_fd());
         options.is_ok_and(|options| options.is_empty())
     }
 
-    /// What is to be mapped into the domain's window, for each ring.
+    /// Returns the pages of each ring to map into the domain's window.
     #[must_use]
     pub fn ring_pages(&self) -> [RingPages; 4] {
         Ring::ALL.map(|ring| self.socket.pages(ring))
     }
 }
 
-/// A veth pair, removed with this value.
+/// A veth pair, removed when this value is dropped.
 #[derive(Debug)]
 struct Pair {
     near: Namespace,
 }
 
 impl Pair {
-    /// One end in a new namespace, the other as `far` describes it, but for what
-    /// [`configure`] sets. What is sent there comes by `queues` queues.
+    /// Creates a pair with one end in a new namespace and the other as `far` describes it, except
+    /// for what [`configure`] sets. Frames sent by `far` use `queues` queues.
     fn new(far: &TapSpec, queues: u32) -> Result<Self, SetupError> {
         let near = Namespace::new().map_err(failed(far, "given a namespace", PRIVILEGES))?;
         let path = match &far.netns {
@@ -546,14 +548,14 @@ impl Pair {
         let pair = Self { near };
         let whole = in_place(far.netns.as_deref(), || send_whole(&far.ifname));
         let hint = "its checksums or VLAN tags cannot be switched off";
-        whole?.map_err(failed(far, "made to carry whole frames", hint))?;
+        whole?.map_err(failed(far, "configured to carry complete frames", hint))?;
         Ok(pair)
     }
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // It would go with its namespace, but later.
+        // The kernel would also remove it with its namespace, but later.
         let _ = self.near.enter(|| {
             let mut netlink = Netlink::open()?;
             let index = netlink.index(NEAR)?;

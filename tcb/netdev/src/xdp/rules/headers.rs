@@ -1,28 +1,27 @@
-//! What a frame shows of what rules ask for, as `net`'s parser finds it in a snapshot of 128 bytes:
-//! at most two VLAN tags, eight extension headers, and nothing that does not end within these
+//! Extracts the fields of a frame that rules match, as `net`'s parser finds them in a snapshot of
+//! 128 bytes: at most two VLAN tags, eight extension headers, and nothing that extends beyond these
 //! bytes.
 //!
-//! Every byte is fetched by a helper that checks for itself where the frame ends; offsets are
-//! numbers and never pointers.
+//! A helper that checks the frame's length reads every byte; offsets are numbers, never pointers.
 //!
-//! | register | while headers are followed |
+//! | register | while headers are parsed |
 //! |---|---|
 //! | r6 | the frame |
-//! | r7 | offset of what comes next |
+//! | r7 | offset of the next header |
 //! | r8 | EtherType, then protocol |
-//! | r9 | bytes that may be looked at |
+//! | r9 | length of the snapshot |
 //!
-//! What is found lies on the stack, in places of which the verifier remembers no values: it would
-//! follow each value through all rules. There a comparison always goes both ways, and it sees every
-//! rule once.
+//! The program keeps the fields on the stack, in places whose values the verifier does not track:
+//! otherwise it would follow each value through all rules. For untracked values it assumes both
+//! results of a comparison, and visits every rule once.
 
 use crate::bpf::{
     Assembler, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, XDP_GET_BUFF_LEN, XDP_LOAD_BYTES,
 };
 
-/// A port of a packet that has none: no port's number.
+/// The port of a packet without ports: outside the range of ports.
 const ABSENT: i32 = 1 << 16;
-/// What a frame has and does not show: no number's value.
+/// A field that the frame has but does not show: outside the range of all fields.
 pub(super) const HIDDEN: i32 = 1 << 17;
 
 /// EtherTypes.
@@ -32,7 +31,7 @@ const ARP: i32 = 0x0806;
 const REVERSE_ARP: i32 = 0x8035;
 const VLAN: i32 = 0x8100;
 const SERVICE_VLAN: i32 = 0x88a8;
-/// Below are lengths of 802.3 frames.
+/// Smaller values are lengths of 802.3 frames.
 const LENGTHS: i32 = 1536;
 
 /// IP protocols.
@@ -48,15 +47,16 @@ const SNAPSHOT: i32 = 128;
 const ETHERNET: i32 = 14;
 const MAX_TAGS: usize = 2;
 const MAX_EXTENSIONS: usize = 8;
-/// How ARP for IPv4 over Ethernet begins, and an RFC 1042 SNAP header, as loads yield them.
+/// The first bytes of ARP for IPv4 over Ethernet, and of an RFC 1042 SNAP header, as loads yield
+/// them.
 const ARP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0, 1, 8, 0]), half([6, 4]));
 const SNAP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0xaa, 0xaa, 3, 0]), half([0, 0]));
 const ARP_BYTES: i32 = 28;
-/// The headers that nearly all frames have are fetched at once, from the EtherType on: without a
-/// tag, an IPv6 header and two ports. A frame of so many bytes has room for them.
+/// The number of bytes, from the EtherType on, that are read at once for nearly all frames: for a
+/// frame without a tag, up to an IPv6 header and two ports.
 const AT_ONCE: i32 = 2 + 40 + 4;
 const HAS_ROOM: i32 = ETHERNET - 2 + AT_ONCE;
-/// Where the transport header begins then.
+/// The offset of the transport header then.
 const TRANSPORT4: i32 = ETHERNET + 20;
 const TRANSPORT6: i32 = ETHERNET + 40;
 
@@ -64,19 +64,19 @@ const fn half(bytes: [u8; 2]) -> u32 {
     u16::from_ne_bytes(bytes) as u32
 }
 
-// The stack. Above lies the key of a counter. Of what is written to the upper half of eight bytes
-// alone the verifier remembers no value.
-/// The protocol, or [`HIDDEN`]; of what is no IP the EtherType.
+// The stack. The key of a counter lies above. The verifier does not track the value of an
+// eight-byte slot of which only the upper half is written.
+/// The protocol, or [`HIDDEN`]; for other frames than IP, the EtherType.
 pub(super) const NUMBER: i16 = -12;
-/// The port that a packet comes from, or [`HIDDEN`].
+/// The source port, or [`HIDDEN`].
 pub(super) const SOURCE_PORT: i16 = -20;
-/// The port that it goes to.
+/// The destination port.
 pub(super) const DESTINATION_PORT: i16 = -28;
 /// An IP header without options.
 const IP: i16 = -72;
-/// Anything shorter.
+/// Any shorter header.
 const SHORT: i16 = -80;
-/// Where the IP header begins.
+/// The offset of the IP header.
 const IP_AT: i16 = -88;
 
 pub(super) const SOURCE4: i16 = IP + 12;
@@ -84,26 +84,26 @@ pub(super) const DESTINATION4: i16 = IP + 16;
 pub(super) const SOURCE6: i16 = IP + 8;
 pub(super) const DESTINATION6: i16 = IP + 24;
 
-/// Where the program goes on.
+/// Where the program continues.
 pub(super) struct Found {
-    /// With an IPv4 packet.
+    /// For an IPv4 packet.
     pub(super) ipv4: Label,
-    /// With an IPv6 packet.
+    /// For an IPv6 packet.
     pub(super) ipv6: Label,
-    /// With something else, of which the EtherType is known.
+    /// For another frame, whose EtherType is known.
     pub(super) other: Label,
-    /// With something that says that it is IPv4, and its headers cannot be followed.
+    /// For a frame marked as IPv4 whose headers cannot be parsed.
     pub(super) hidden4: Label,
-    /// The same for IPv6.
+    /// For a frame marked as IPv6 whose headers cannot be parsed.
     pub(super) hidden6: Label,
-    /// With something of which not even the EtherType is known.
+    /// For a frame whose EtherType is unknown.
     pub(super) hidden: Label,
-    /// With less than an Ethernet header.
+    /// For a frame shorter than an Ethernet header.
     runt: Label,
 }
 
 impl Found {
-    /// Labels that are still to be placed.
+    /// Creates labels, which are placed later.
     pub(super) fn new(program: &mut Assembler, runt: Label) -> Self {
         Self {
             ipv4: program.fresh(),
@@ -117,7 +117,7 @@ impl Found {
     }
 }
 
-/// Follows the headers of the frame in r6.
+/// Parses the headers of the frame in r6.
 pub(super) fn follow(program: &mut Assembler, found: &Found) {
     let [ipv4, ipv6, arp, other, network, whole] = std::array::from_fn(|_| program.fresh());
     program
@@ -137,11 +137,11 @@ pub(super) fn follow(program: &mut Assembler, found: &Found) {
         .jump_eq_imm(R8, ARP, arp)
         .jump_eq_imm(R8, REVERSE_ARP, arp)
         .jump_gt_imm(R8, LENGTHS - 1, other);
-    // 802.3: some stacks understand what is disguised so.
+    // 802.3: some stacks accept packets disguised like this.
     load(program, 6, SHORT, other);
     unless_begins(program, SNAP_BEGINS, other).jump(found.hidden);
-    // ARP is looked into behind a tag alone: without one its EtherType is known in any case, and
-    // rules ask for nothing else that it has.
+    // ARP is checked only behind a tag: without a tag its EtherType is always known, and rules
+    // match no other field of ARP.
     program
         .label(arp)
         .jump_eq_imm(R7, ETHERNET, other)
@@ -160,7 +160,7 @@ pub(super) fn follow(program: &mut Assembler, found: &Found) {
     self::ipv6(program, found);
 }
 
-/// Steps over VLAN tags: at `network` r8 is the EtherType behind them and r7 where that begins.
+/// Skips VLAN tags: at `network`, r8 is the EtherType behind them and r7 its offset.
 fn tags(program: &mut Assembler, network: Label, too_many: Label) {
     let [short, first] = std::array::from_fn(|_| program.fresh());
     program
@@ -201,7 +201,7 @@ fn ipv4(program: &mut Assembler, found: &Found) {
         .add(R7, R1)
         .jump_gt(R7, R9, malformed)
         .load_u8(R8, R10, IP + 9)
-        // Whether it is a fragment without a transport header.
+        // Whether it is a later fragment, without a transport header.
         .load_u16(R1, R10, IP + 6)
         .swap_be16(R1)
         .and_u32(R1, 0x1fff);
@@ -223,8 +223,8 @@ fn ipv6(program: &mut Assembler, found: &Found) {
         extension(program, end, later, malformed);
     }
     unless_extension(program, malformed).jump(end);
-    // A later fragment says what its first one begins with: an extension header hides what comes
-    // behind.
+    // A later fragment names the first header of the fragmented part: if that is an extension
+    // header, the transport header is unknown.
     program.label(later);
     unless_extension(program, obscure)
         .mov_imm(R1, 1)
@@ -238,12 +238,12 @@ fn ipv6(program: &mut Assembler, found: &Found) {
     hidden(program, found.hidden6, found.hidden);
 }
 
-/// Steps over one extension header. Goes on at `end` if there is none, and at `later` behind the
-/// header of a later fragment.
+/// Skips one extension header. Continues at `end` if there is none, and at `later` after the header
+/// of a later fragment.
 fn extension(program: &mut Assembler, end: Label, later: Label, malformed: Label) {
     let [there, fragment, words, step, next] = std::array::from_fn(|_| program.fresh());
     unless_extension(program, there).jump(end).label(there);
-    // None is shorter.
+    // No extension header is shorter.
     load(program, 8, SHORT, malformed);
     program
         .load_u8(R2, R10, SHORT)
@@ -271,7 +271,7 @@ fn extension(program: &mut Assembler, end: Label, later: Label, malformed: Label
         .label(next);
 }
 
-/// Goes on at `there` if protocol r8 is an extension header's.
+/// Continues at `there` if r8 is the protocol of an extension header.
 fn unless_extension(program: &mut Assembler, there: Label) -> &mut Assembler {
     for extension in EXTENSIONS {
         program.jump_eq_imm(R8, extension, there);
@@ -279,8 +279,8 @@ fn unless_extension(program: &mut Assembler, there: Label) -> &mut Assembler {
     program
 }
 
-/// Leaves the ports of the packet whose transport header begins at r7, and goes on at `to`; r1:
-/// whether it is a fragment without one. What begins at `usual` may have been fetched with the IP
+/// Stores the ports of the packet whose transport header begins at r7, and continues at `to`; r1
+/// says whether it is a fragment without one. Bytes at `usual` may have been fetched with the IP
 /// header.
 fn ports(program: &mut Assembler, usual: i32, to: Label) {
     let [has, hidden, elsewhere, there] = std::array::from_fn(|_| program.fresh());
@@ -309,13 +309,13 @@ fn ports(program: &mut Assembler, usual: i32, to: Label) {
     leave(program, HIDDEN).jump(to);
 }
 
-/// Leaves protocol r8, and in place of ports what is no port.
+/// Stores protocol r8, and `ports`, which is not a port number, in place of both ports.
 fn leave(program: &mut Assembler, ports: i32) -> &mut Assembler {
     program.mov_imm(R1, ports).mov_imm(R2, ports);
     leave_ports(program)
 }
 
-/// Leaves protocol r8 and the ports in r1 and r2.
+/// Stores protocol r8 and the ports in r1 and r2.
 fn leave_ports(program: &mut Assembler) -> &mut Assembler {
     program
         .store_u32(R10, NUMBER, R8)
@@ -323,7 +323,8 @@ fn leave_ports(program: &mut Assembler) -> &mut Assembler {
         .store_u32(R10, DESTINATION_PORT, R2)
 }
 
-/// What cannot be followed is `plain` where no tag hides its EtherType, and `tagged` elsewhere.
+/// Continues, if headers cannot be parsed, at `plain` if no tag hides the EtherType, and at
+/// `tagged` otherwise.
 fn hidden(program: &mut Assembler, plain: Label, tagged: Label) {
     program
         .load_u32(R1, R10, IP_AT)
@@ -331,7 +332,7 @@ fn hidden(program: &mut Assembler, plain: Label, tagged: Label) {
         .jump(plain);
 }
 
-/// Goes on at `otherwise` unless the 6 bytes that were loaded are these.
+/// Continues at `otherwise` unless the 6 loaded bytes are these.
 fn unless_begins(
     program: &mut Assembler,
     (first, last): (u32, u32),
@@ -346,8 +347,8 @@ fn unless_begins(
         .jump_ne_imm(R1, 0, otherwise)
 }
 
-/// Has the `bytes` bytes of the IP header at r7 on the stack, or goes on at `otherwise`: one
-/// without a tag before it may be there.
+/// Loads the first `bytes` bytes of the IP header at r7 onto the stack unless they were fetched
+/// already, or continues at `otherwise`.
 fn load_ip(program: &mut Assembler, bytes: i32, otherwise: Label) {
     let [missing, there] = std::array::from_fn(|_| program.fresh());
     program
@@ -358,8 +359,8 @@ fn load_ip(program: &mut Assembler, bytes: i32, otherwise: Label) {
     program.label(there);
 }
 
-/// Puts the `bytes` bytes at r7 onto the stack, or goes on at `otherwise` if they are not there to
-/// be looked at.
+/// Loads the `bytes` bytes at r7 onto the stack, or continues at `otherwise` if the snapshot does
+/// not contain them.
 fn load(program: &mut Assembler, bytes: i32, to: i16, otherwise: Label) {
     program
         .mov(R1, R7)

@@ -1,18 +1,18 @@
-//! Firewall rules as a program: the kernel asks it about a frame before it writes a byte of it into
-//! a guest's page. It answers as the bridge does (`specs/bridge.md`, BR-18 and BR-20), about every
-//! frame: a socket takes what comes by its own queue and nothing else, so nothing could be left to
-//! the shared one.
+//! Firewall rules as a program: the kernel runs it on a frame before it writes any byte of the
+//! frame into a guest's page. It decides on every frame as the bridge would (`specs/bridge.md`,
+//! BR-18 and BR-20). It cannot leave frames to the shared queue, because a socket receives no
+//! frames of another queue.
 //!
 //! | module | job |
 //! |---|---|
-//! | `headers` | what a frame shows of what rules ask for |
+//! | `headers` | extraction of the fields that rules match |
 //! | here | the rules, compiled for each kind of frame |
 //!
-//! Rules are code and not data: what a kind of frame cannot fit is not asked, and what a rule does
-//! not ask for costs nothing. There is no loop and no pointer into the frame, so that the
-//! verifier's work is about as long as the program. Doubt is against a frame: what is hidden fits
-//! what denies and nothing that allows, which makes of three values two that are known when a rule
-//! is compiled.
+//! Rules are code, not data: rules that a class of frames cannot match are left out, and fields
+//! that a rule does not match cost nothing. The program has no loop and no pointer into the frame,
+//! so the verifier's work is about proportional to its length. Doubt counts against a frame: a
+//! hidden field matches every rule that denies, and none that allows. So the value *hidden* needs
+//! no representation: a rule's action determines the result of a comparison with it.
 
 mod headers;
 #[cfg(test)]
@@ -30,23 +30,23 @@ use headers::{
 use std::io;
 use std::net::IpAddr;
 
-/// Where on the stack the number of a rule is put.
+/// Where on the stack a rule's number is stored.
 const KEY: i16 = -8;
 
-/// Frames of which the same is known when rules are compiled.
+/// Classes of frames that are distinguished when rules are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Ipv4,
     Ipv6,
-    /// No IP, with some EtherType.
+    /// Not IP, with some EtherType.
     Other,
 }
 
-/// A program that drops what the rules deny, counted by the rule's number in `denied`, and goes on
-/// with `passed` for the rest; r6 is the frame there.
+/// Emits a program that drops the frames that the rules deny, counts them by the rule's number in
+/// `denied`, and continues with `passed` for the others; r6 is the frame there.
 ///
 /// # Errors
-/// A rule with a range of ports that ends before it begins.
+/// A rule has a range of ports that ends before it begins.
 pub(super) fn compile(
     rules: &Rules,
     denied: &Counters,
@@ -91,7 +91,7 @@ pub(super) fn compile(
         compiler.class(class);
     }
     let mut program = compiler.program;
-    // The verifier refuses code that nothing leads to.
+    // The verifier rejects unreachable code.
     if program.is_target(deny) {
         program.label(deny);
         count(&mut program, denied, drop);
@@ -104,7 +104,7 @@ pub(super) fn compile(
     Ok(program)
 }
 
-/// Counts a frame for the rule whose number r7 is; jumps to `otherwise` if there is no such
+/// Counts a frame for the rule whose number is in r7; jumps to `otherwise` if there is no such
 /// counter.
 fn count(program: &mut Assembler, denied: &Counters, otherwise: Label) {
     program
@@ -130,7 +130,7 @@ struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    /// The two lists for frames of a class.
+    /// Emits both lists for frames of a class.
     fn class(&mut self, class: Class) {
         let rules = self.rules;
         let second = self.program.fresh();
@@ -144,8 +144,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// A list whose first rule has number `first`; what a rule allows goes on at `allowed`. Whether
-    /// there may be frames that none fits.
+    /// Emits a list whose first rule has the number `first`; frames that a rule allows continue at
+    /// `allowed`. Returns whether frames may remain that match no rule.
     fn list(&mut self, list: &[Rule], first: i32, class: Class, allowed: Label) -> bool {
         for (number, rule) in (first..).zip(list) {
             if !class.may_fit(rule) {
@@ -170,7 +170,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Goes on at `next` unless a frame has what a rule asks for.
+    /// Continues at `next` unless the frame matches a rule's conditions.
     fn conditions(&mut self, rule: &Rule, class: Class, next: Label) {
         if class == Class::Other {
             if let Some(ethertype) = rule.ethertype {
@@ -203,7 +203,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Goes on at `next` unless the number at `at` of the stack is one of `first ..= last`, or
+    /// Continues at `next` unless the number at `at` of the stack is one of `first ..= last`, or
     /// hidden from a rule that denies.
     fn range(&mut self, at: i16, (first, last): (i32, i32), allow: bool, next: Label) {
         let fits = self.program.fresh();
@@ -217,7 +217,7 @@ impl Compiler<'_> {
             .label(fits);
     }
 
-    /// Goes on at `next` unless the address at `at` of the stack begins with these bits.
+    /// Continues at `next` unless the address at `at` of the stack begins with these bits.
     fn prefix(&mut self, prefix: Prefix, at: i16, next: Label) {
         match prefix.address {
             IpAddr::V4(address) => {
@@ -254,7 +254,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// What becomes of frames of which nothing is known but the EtherType, at the most: known now.
+    /// Emits the decision on frames of which at most the EtherType is known.
     fn hidden(&mut self, ethertype: Option<u16>) {
         let decides = |rule: &&Rule| {
             let asks = rule.protocol.is_some()
@@ -283,7 +283,7 @@ impl Compiler<'_> {
 }
 
 impl Class {
-    /// Whether a rule may fit a frame of this class.
+    /// Returns whether a rule may match a frame of this class.
     fn may_fit(self, rule: &Rule) -> bool {
         let prefixes = [rule.source, rule.destination].into_iter().flatten();
         let of_version = |v4: bool| {

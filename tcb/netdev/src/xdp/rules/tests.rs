@@ -1,5 +1,5 @@
-//! The program against the bridge: over random rules and random frames both let the same frames
-//! pass, and the same rule counts what they do not.
+//! The program against the bridge: for random rules and random frames, both pass the same frames,
+//! and the same rule counts each denied frame.
 
 use super::*;
 use crate::bpf::Kind;
@@ -36,7 +36,7 @@ struct TestRun {
     duration: u32,
 }
 
-/// Rules as the kernel asks them.
+/// Rules as the kernel runs them.
 struct Compiled {
     program: OwnedFd,
     denied: Counters,
@@ -52,7 +52,7 @@ impl Compiled {
         Ok(Self { program, denied })
     }
 
-    /// Whether a frame passes.
+    /// Returns whether a frame passes.
     fn passes(&self, frame: &[u8]) -> bool {
         let mut run = TestRun {
             prog_fd: self.program.as_raw_fd() as u32,
@@ -60,8 +60,7 @@ impl Compiled {
             data_in: frame.as_ptr() as u64,
             ..TestRun::default()
         };
-        // SAFETY: the kernel reads the attributes and the frame, and writes to the attributes
-        // alone.
+        // SAFETY: the kernel reads the attributes and the frame, and writes to the attributes only.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_bpf,
@@ -84,7 +83,7 @@ impl Compiled {
     }
 }
 
-/// Whether programs can be loaded; says so if not.
+/// Returns whether programs can be loaded; reports a skipped test if not.
 fn has_bpf() -> bool {
     match Compiled::new(&Rules::default()) {
         Ok(_) => true,
@@ -92,7 +91,7 @@ fn has_bpf() -> bool {
     }
 }
 
-/// The bridge that the driver domain has, with the same rules.
+/// The driver domain's bridge, with the same rules.
 struct Oracle {
     bridge: Bridge,
     pool: Pool,
@@ -132,7 +131,7 @@ impl Oracle {
         }
     }
 
-    /// What the rules that deny have decided about.
+    /// Returns the frames and bytes that each rule that denies has matched.
     fn counts(&self, rules: &Rules) -> Vec<[u64; 2]> {
         let of = |port, rules: &[Rule]| {
             let counts: Vec<_> = self.bridge.rule_counts(port).collect();
@@ -150,6 +149,7 @@ fn of_bridge(rule: &Rule, way: bridge::Way) -> bridge::Rule {
     let prefix = |prefix: Prefix| bridge::Prefix::new(prefix.address, prefix.bits);
     bridge::Rule {
         allow: rule.allow,
+        state: None,
         way: Some(way),
         ethertype: rule.ethertype,
         protocol: rule.protocol,
@@ -221,7 +221,7 @@ fn rules() -> impl Strategy<Value = Rules> {
     })
 }
 
-/// Headers behind Ethernet's, of IP in all shapes, and what may be wrong with them.
+/// IPv4 headers of all shapes, valid and invalid.
 fn ipv4() -> impl Strategy<Value = Vec<u8>> {
     (
         prop_oneof![4 => Just(0x45u8), 2 => 0x45u8..=0x4f, 1 => proptest::num::u8::ANY],
@@ -248,7 +248,7 @@ fn ipv4() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn ipv6() -> impl Strategy<Value = Vec<u8>> {
-    // The first of some, with reserved bits too, and later ones.
+    // First fragments, including ones with reserved bits set, and later ones.
     let fragment = select(vec![[0u8, 0], [0, 1], [0, 7], [0, 8], [1, 1]]);
     let extension = (
         select(vec![0u8, 43, 44, 51, 60, 135]),
@@ -260,7 +260,7 @@ fn ipv6() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             3 => prop::collection::vec(extension.clone(), 0..=1),
             2 => prop::collection::vec(extension, 0..=10),
-            // As many as are followed, and one more.
+            // Up to the parser's maximum, and one more.
             2 => prop::collection::vec(Just((60u8, 0u8, [1u8, 4])), 7..=9),
         ],
         select(&PROTOCOLS[..]),
@@ -308,8 +308,7 @@ fn arp() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Frames for the guest: of what its EtherType says, or of something else; cut short, or with a
-/// byte that is another's.
+/// Frames for the guest: matching their EtherType or not, truncated, or with one wrong byte.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop_oneof![
         5 => Just(Vec::new()),
@@ -344,16 +343,17 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Until when `cargo xtask fuzz-smoke` wants further cases: others each time.
+/// Returns the time until which `cargo xtask fuzz-smoke` wants further cases, which are different
+/// each time.
 fn fuzzed_until() -> Instant {
     let seconds = std::env::var("GRANTWAY_FUZZ_SECONDS").ok();
     let seconds = seconds.and_then(|text| text.parse().ok());
     Instant::now() + Duration::from_secs(seconds.unwrap_or(0))
 }
 
-/// XDP-20: about no frame do the program and the bridge disagree.
+/// XDP-20: the program and the bridge agree on every frame.
 #[test]
-fn the_kernel_decides_as_the_bridge_does() {
+fn the_kernel_decides_like_the_bridge() {
     if !has_bpf() {
         return;
     }
@@ -382,19 +382,19 @@ fn the_kernel_decides_as_the_bridge_does() {
     while Instant::now() < until {
         judge().unwrap();
     }
-    // What was generated is neither all denied nor all let through.
+    // The generated frames are neither all denied nor all passed.
     assert!(
         decided.iter().all(|count| count.get() > 3000),
         "{decided:?}"
     );
 }
 
-/// As many as a NIC and an interface may have, each.
+/// The maximum number of rules of a NIC and of an interface.
 const RULES: usize = 256;
 
-/// The rule of this number in a long list: of those that ask for everything in IPv6, for what both
-/// versions have, or of each in turn. What goes from and to port 1000 + `number` fits this one and
-/// no rule before.
+/// Returns the rule of this number in a long list, which uses every condition of IPv6, the
+/// conditions that both versions have, or either in turn. A packet from and to port 1000 + `number`
+/// matches this rule and none before it.
 fn asks_for_much(kind: usize, number: usize, allow: bool) -> Rule {
     let ports = Some((1, 1000 + number as u16));
     let both = Rule {
@@ -420,7 +420,8 @@ fn asks_for_much(kind: usize, number: usize, allow: bool) -> Rule {
     }
 }
 
-/// As many rules as there may be, each asking for much; the last one denies everything.
+/// Returns lists of the maximum length, whose rules have many conditions; the last rule denies
+/// everything.
 fn longest(kind: usize, allow: bool) -> Rules {
     let list = || (0..RULES).map(|number| asks_for_much(kind, number, allow));
     let mut to_guest: Vec<_> = list().collect();
@@ -431,10 +432,10 @@ fn longest(kind: usize, allow: bool) -> Rules {
     }
 }
 
-/// As many rules as a NIC and an interface may have, each asking for everything: the verifier
-/// accepts them, and the last one counts.
+/// The verifier accepts lists of the maximum length whose rules have every condition, and the last
+/// rule counts.
 #[test]
-fn the_longest_lists_are_taken() {
+fn the_verifier_accepts_the_longest_lists() {
     if !has_bpf() {
         return;
     }
@@ -452,7 +453,7 @@ fn the_longest_lists_are_taken() {
     }
 }
 
-/// UDP to the guest, from and to one port; from one of two addresses.
+/// Returns a UDP datagram for the guest, from and to one port, from one of two addresses.
 fn datagram(v6: bool, from: usize, port: u16) -> Vec<u8> {
     let mut frame = [GUEST_MAC, STATION].concat();
     if v6 {
@@ -468,10 +469,11 @@ fn datagram(v6: bool, from: usize, port: u16) -> Vec<u8> {
     frame
 }
 
-/// Lists of the same length that allow what each rule names and deny everything else: the verifier
-/// accepts them, and about what fits any of the rules, and none, they agree with the bridge.
+/// The verifier accepts lists of the same length that allow what each rule names and deny
+/// everything else. They agree with the bridge on frames that match any of the rules, and on one
+/// that matches none.
 #[test]
-fn the_longest_lists_that_allow_decide_as_the_bridge_does() {
+fn the_longest_allow_lists_match_the_bridge() {
     if !has_bpf() {
         return;
     }
@@ -504,7 +506,7 @@ fn the_longest_lists_that_allow_decide_as_the_bridge_does() {
     }
 }
 
-/// What makes code that nothing leads to is left out, and what makes no sense is no program.
+/// Unreachable code is left out, and invalid rules do not compile.
 #[test]
 fn short_lists_are_programs_too() {
     if !has_bpf() {

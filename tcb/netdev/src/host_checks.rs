@@ -1,10 +1,14 @@
-//! What tools look at in a namespace before and while a machine runs in it. netd never does.
+//! Checks that tools make in a namespace before and while a machine runs in it. netd does not use
+//! them.
 
 use crate::error::SetupError;
 use crate::forwarding::{self, Lock};
 use crate::interface::{in_place, namespace};
 use crate::legacy;
-use crate::netlink::{Attributes, Netlink, RTM_GETADDR, RTM_NEWADDR, dump};
+use crate::netlink::{
+    Attributes, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO, LINK, Netlink,
+    RTM_GETADDR, RTM_GETLINK, RTM_NEWADDR, dump, of_link, u32_at,
+};
 use crate::nftables::{self, GENERIC, SUBSYSTEM};
 use crate::overlap::{self, Cidr, Overlap};
 use crate::tap;
@@ -25,45 +29,49 @@ const RULE_EXPRESSIONS: u16 = 4;
 const HOOK_NUMBER: u16 = 1;
 const HOOK_FORWARD: u32 = 2;
 const POLICY_DROP: u32 = 0;
+const IFF_LOWER_UP: u32 = 1 << 16;
 const FAMILY_INET: u8 = 1;
 const FAMILY_IPV4: u8 = libc::AF_INET as u8;
 const FAMILY_IPV6: u8 = libc::AF_INET6 as u8;
 
-/// An interface that is to be made.
+/// An interface to create.
 #[derive(Clone, Copy, Debug)]
-pub struct Planned<'a> {
+pub struct PlannedInterface<'a> {
     /// Its name.
     pub ifname: &'a str,
-    /// The machine that may take it up, if it is persistent.
+    /// The machine that may reuse it, if it is persistent.
     pub owner: Option<&'a str>,
-    /// The bridge that it is to be a port of.
+    /// The bridge of which it becomes a port.
     pub bridge: Option<&'a str>,
     /// Its networks, unless they may overlap others.
     pub networks: &'a [Cidr],
 }
 
-/// What stands in the way of an interface.
+/// A reason why an interface cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// Another interface has its name.
     NameTaken,
-    /// There is no interface of the bridge's name.
+    /// The bridge does not exist.
     NoBridge,
-    /// The interface of the bridge's name is none.
+    /// The interface with the bridge's name is not a bridge.
     NotABridge,
-    /// Another interface has its network, in part at least.
+    /// Its network overlaps that of another interface.
     Overlap(Overlap),
 }
 
-/// Everything in a namespace that stands in the way of an interface.
+/// Returns every reason why an interface cannot be created in a namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered, or the kernel does not answer.
-pub fn obstacles(netns: Option<&str>, planned: &Planned<'_>) -> Result<Vec<Obstacle>, SetupError> {
+/// The namespace cannot be entered, or a request to the kernel fails.
+pub fn obstacles(
+    netns: Option<&str>,
+    planned: &PlannedInterface<'_>,
+) -> Result<Vec<Obstacle>, SetupError> {
     in_place(netns, || obstacles_here(planned))?.map_err(|e| cannot(planned.ifname, netns, e))
 }
 
-fn obstacles_here(planned: &Planned<'_>) -> io::Result<Vec<Obstacle>> {
+fn obstacles_here(planned: &PlannedInterface<'_>) -> io::Result<Vec<Obstacle>> {
     let mut netlink = Netlink::open()?;
     let mut found = Vec::new();
     let index = netlink.index(planned.ifname).ok();
@@ -77,7 +85,9 @@ fn obstacles_here(planned: &Planned<'_>) -> io::Result<Vec<Obstacle>> {
     if let Some(bridge) = planned.bridge {
         match netlink.index(bridge) {
             Err(_) => found.push(Obstacle::NoBridge),
-            Ok(index) if netlink.kind(index)? != "bridge" => found.push(Obstacle::NotABridge),
+            Ok(index) if kind_of(&netlink.link(index)?) != "bridge" => {
+                found.push(Obstacle::NotABridge)
+            }
             Ok(_) => {}
         }
     }
@@ -95,30 +105,30 @@ pub fn overlap_of(netns: Option<&str>, networks: &[Cidr]) -> Result<Option<Overl
     in_place(netns, look)?.map_err(|e| cannot("with these networks", netns, e))
 }
 
-/// The settings that a machine with these networks would switch on in a namespace now.
+/// Returns the settings that a machine with these networks would now switch on in a namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered, or its rules cannot be listed: it needs CAP_NET_ADMIN.
+/// The namespace cannot be entered, or its rules cannot be listed, which needs CAP_NET_ADMIN.
 pub fn would_switch_on(netns: Option<&str>, networks: &[Cidr]) -> Result<Vec<String>, SetupError> {
     let settings = forwarding::settings(networks);
     let look = || forwarding::off_before(&Lock::take()?, &settings);
     in_place(netns, look)?.map_err(|e| cannot("with these networks", netns, e))
 }
 
-/// What keeps a machine's address translation from working.
+/// A fault of a machine's address translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum NatProblem {
     /// A setting that it needs is off.
     Off(String),
-    /// The interface is not there.
+    /// The interface does not exist.
     NoInterface(String),
     /// The interface has lost this address.
     NoAddress(String, Cidr),
-    /// Another table drops what is forwarded.
+    /// Another table drops forwarded packets.
     Dropped {
         /// The interface.
         interface: String,
-        /// `ip`, `ip6` or `inet`; of the older iptables its program.
+        /// `ip`, `ip6` or `inet`; for the older iptables, its program.
         family: &'static str,
         /// The table.
         table: String,
@@ -127,17 +137,17 @@ pub enum Trouble {
     },
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for NatProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off(setting) => write!(
                 f,
-                "{setting} is 0, so the host forwards nothing of its guests: `sysctl -w \
+                "{setting} is 0, so the host forwards no packets of its guests: `sysctl -w \
                  {setting}=1` switches it on"
             ),
             Self::NoInterface(interface) => write!(
                 f,
-                "its interface {interface} is not there, so its guests reach nothing: start the \
+                "its interface {interface} does not exist, so its guests reach nothing: start the \
                  machine again"
             ),
             Self::NoAddress(interface, (address, prefix)) => write!(
@@ -165,7 +175,7 @@ impl fmt::Display for Trouble {
                 };
                 write!(
                     f,
-                    "chain {chain} of table {family} {table} drops packets that are forwarded and \
+                    "chain {chain} of table {family} {table} drops forwarded packets and \
                      has no rule for {interface}, so its guests reach nothing: `{}` and `{}` let \
                      them through",
                     rule("iifname", "i"),
@@ -176,29 +186,30 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Tables of a namespace that drop what is forwarded from and to `ifname`, behind which `networks`
-/// are: chains whose policy is to drop, in tables that do not name the interface.
+/// Returns the tables of a namespace that drop packets forwarded from and to `ifname`, the
+/// interface of `networks`: chains with the policy *drop*, in tables that do not name the
+/// interface.
 ///
 /// # Errors
-/// The namespace cannot be entered, or the kernel does not answer: it needs CAP_NET_ADMIN.
+/// The namespace cannot be entered, or a request to the kernel, which needs CAP_NET_ADMIN, fails.
 pub fn dropping(
     netns: Option<&str>,
     ifname: &str,
     networks: &[Cidr],
-) -> Result<Vec<Trouble>, SetupError> {
+) -> Result<Vec<NatProblem>, SetupError> {
     in_place(netns, || dropping_here(ifname, networks))?.map_err(|e| cannot(ifname, netns, e))
 }
 
-fn dropping_here(ifname: &str, networks: &[Cidr]) -> io::Result<Vec<Trouble>> {
+fn dropping_here(ifname: &str, networks: &[Cidr]) -> io::Result<Vec<NatProblem>> {
     let has = |wanted: fn(&IpAddr) -> bool| networks.iter().any(|(ip, _)| wanted(ip));
     let (v4, v6) = (has(IpAddr::is_ipv4), has(IpAddr::is_ipv6));
-    let trouble = |(family, table, chain)| Trouble::Dropped {
+    let trouble = |(family, table, chain)| NatProblem::Dropped {
         interface: ifname.to_owned(),
         family,
         table,
         chain,
     };
-    // An interface's name in a comparison ends with a zero byte.
+    // In a comparison, an interface's name ends with a zero byte.
     let name = [ifname.as_bytes(), &[0]].concat();
     let names = |rules: &[u8]| rules.windows(name.len()).any(|window| window == name);
     let mut found = Vec::new();
@@ -216,8 +227,8 @@ fn dropping_here(ifname: &str, networks: &[Cidr]) -> io::Result<Vec<Trouble>> {
     Ok(found)
 }
 
-/// Family, table and name of each chain of nf_tables that drops what is forwarded, in a table none
-/// of whose rules has the interface's name (`names`).
+/// Returns family, table and name of each nf_tables chain that drops forwarded packets, in a table
+/// none of whose rules contains the interface's name (`names`).
 fn dropping_chains(
     v4: bool,
     v6: bool,
@@ -229,22 +240,7 @@ fn dropping_chains(
         &socket,
         nftables::message_of_any(GET_CHAIN),
         |kind, body| {
-            let attributes = Attributes(body.get(GENERIC..).unwrap_or(&[]));
-            let hook = Attributes(attributes.get(CHAIN_HOOK)).get(HOOK_NUMBER);
-            let family = match body.first() {
-                Some(&FAMILY_IPV4) if v4 => "ip",
-                Some(&FAMILY_IPV6) if v6 => "ip6",
-                Some(&FAMILY_INET) => "inet",
-                _ => return,
-            };
-            let drops = |policy: &[u8]| big_endian(policy) == Some(POLICY_DROP);
-            if kind == NEW_CHAIN
-                && big_endian(hook) == Some(HOOK_FORWARD)
-                && drops(attributes.get(CHAIN_POLICY))
-            {
-                let (table, chain) = (attributes.text(CHAIN_TABLE), attributes.text(CHAIN_NAME));
-                chains.push((family, table, chain));
-            }
+            chains.extend(dropping_chain(kind, body, v4, v6));
         },
     )?;
     if chains.is_empty() {
@@ -252,10 +248,7 @@ fn dropping_chains(
     }
     let mut naming = Vec::new();
     dump(&socket, nftables::message_of_any(GET_RULE), |kind, body| {
-        let attributes = Attributes(body.get(GENERIC..).unwrap_or(&[]));
-        if kind == NEW_RULE && names(attributes.get(RULE_EXPRESSIONS)) {
-            naming.push((body.first().copied(), attributes.text(RULE_TABLE)));
-        }
+        naming.extend(naming_rule(kind, body, &names));
     })?;
     let is_named = |(family, table, _): &(&str, String, String)| {
         let number = match *family {
@@ -263,13 +256,52 @@ fn dropping_chains(
             "ip6" => FAMILY_IPV6,
             _ => FAMILY_INET,
         };
-        naming.contains(&(Some(number), table.clone()))
+        naming.contains(&(number, table.clone()))
     };
     chains.retain(|chain| !is_named(chain));
     Ok(chains)
 }
 
-/// Everything that keeps the address translation of a running machine from working.
+/// Returns family, table and name of a chain that drops forwarded packets, from a message that
+/// lists it.
+pub(crate) fn dropping_chain(
+    kind: u16,
+    body: &[u8],
+    v4: bool,
+    v6: bool,
+) -> Option<(&'static str, String, String)> {
+    let attributes = Attributes(body.get(GENERIC..)?);
+    let family = match *body.first()? {
+        FAMILY_IPV4 if v4 => "ip",
+        FAMILY_IPV6 if v6 => "ip6",
+        FAMILY_INET => "inet",
+        _ => return None,
+    };
+    let hook = Attributes(attributes.get(CHAIN_HOOK)).get(HOOK_NUMBER);
+    let is_dropping = kind == NEW_CHAIN
+        && big_endian(hook) == Some(HOOK_FORWARD)
+        && big_endian(attributes.get(CHAIN_POLICY)) == Some(POLICY_DROP);
+    is_dropping.then(|| {
+        (
+            family,
+            attributes.text(CHAIN_TABLE),
+            attributes.text(CHAIN_NAME),
+        )
+    })
+}
+
+/// Returns family and table of a rule in whose expressions `names` finds the interface.
+pub(crate) fn naming_rule(
+    kind: u16,
+    body: &[u8],
+    names: impl Fn(&[u8]) -> bool,
+) -> Option<(u8, String)> {
+    let attributes = Attributes(body.get(GENERIC..)?);
+    let is_naming = kind == NEW_RULE && names(attributes.get(RULE_EXPRESSIONS));
+    is_naming.then_some((*body.first()?, attributes.text(RULE_TABLE)))
+}
+
+/// Returns every fault of a running machine's address translation.
 ///
 /// # Errors
 /// As [`dropping`].
@@ -277,21 +309,21 @@ pub fn troubles(
     netns: Option<&str>,
     ifname: &str,
     networks: &[Cidr],
-) -> Result<Vec<Trouble>, SetupError> {
+) -> Result<Vec<NatProblem>, SetupError> {
     let look = || {
         let mut found = Vec::new();
         for setting in forwarding::settings(networks) {
             if !forwarding::is_on(setting)? {
-                found.push(Trouble::Off(setting.to_owned()));
+                found.push(NatProblem::Off(setting.to_owned()));
             }
         }
         let netlink = Netlink::open()?;
         match netlink.index(ifname) {
-            Err(_) => found.push(Trouble::NoInterface(ifname.to_owned())),
+            Err(_) => found.push(NatProblem::NoInterface(ifname.to_owned())),
             Ok(index) => {
                 let has = addresses(&netlink, index)?;
                 let lost = networks.iter().filter(|network| !has.contains(network));
-                found.extend(lost.map(|lost| Trouble::NoAddress(ifname.to_owned(), *lost)));
+                found.extend(lost.map(|lost| NatProblem::NoAddress(ifname.to_owned(), *lost)));
             }
         }
         found.extend(dropping_here(ifname, networks)?);
@@ -300,7 +332,7 @@ pub fn troubles(
     in_place(netns, look)?.map_err(|e| cannot(ifname, netns, e))
 }
 
-/// The addresses of an interface.
+/// Returns the addresses of an interface.
 fn addresses(netlink: &Netlink, index: u32) -> io::Result<Vec<Cidr>> {
     let mut found = Vec::new();
     netlink.list(RTM_GETADDR, |kind, body| {
@@ -329,20 +361,37 @@ fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> SetupError {
 }
 
 /// Removes the persistent interfaces that a dead machine has left in a namespace, and returns their
-/// names. Interfaces that a process has a descriptor of are another machine's.
+/// names. An interface whose descriptor a process holds belongs to another machine.
 ///
 /// # Errors
 /// The namespace cannot be entered, or the kernel refuses.
 pub fn remove_left(netns: Option<&str>, owner: &str) -> Result<Vec<String>, SetupError> {
     let remove = || {
         let mut netlink = Netlink::open()?;
-        let left = netlink.unused_with_alias(&tap::alias(owner))?;
+        let alias = tap::alias(owner);
+        let mut left = Vec::new();
+        netlink.list(RTM_GETLINK, |_, body| left.extend(unused(body, &alias)))?;
         for (index, _) in &left {
             netlink.delete_link(*index)?;
         }
         Ok(left.into_iter().map(|(_, name)| name).collect())
     };
     in_place(netns, remove)?.map_err(|e| cannot("of a dead machine", netns, e))
+}
+
+/// Returns the kind of the interface in a whole RTM_NEWLINK message, as in `ip link add type KIND`;
+/// empty for hardware.
+pub(crate) fn kind_of(message: &[u8]) -> String {
+    Attributes(of_link(message).get(IFLA_LINKINFO)).text(IFLA_INFO_KIND)
+}
+
+/// Returns number and name of the interface in the body of RTM_NEWLINK, if it has this alias and no
+/// carrier: no process has a descriptor of such a TAP.
+pub(crate) fn unused(body: &[u8], alias: &str) -> Option<(u32, String)> {
+    let all = Attributes(body.get(LINK..).unwrap_or(&[]));
+    let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
+    let is_unused = flags & IFF_LOWER_UP == 0 && all.text(IFLA_IFALIAS) == alias;
+    is_unused.then(|| (index, all.text(IFLA_IFNAME)))
 }
 
 #[cfg(test)]
@@ -373,11 +422,11 @@ mod tests {
     const NETWORK: [Cidr; 1] = [(IpAddr::V4(std::net::Ipv4Addr::new(10, 91, 0, 1)), 24)];
 
     #[test]
-    fn taken_names_absent_bridges_and_overlaps_are_found() {
+    fn obstacles_of_every_kind_are_found() {
         require!(netns, tool("ip"));
         let look = |ifname, bridge, owner| {
             let networks = &NETWORK;
-            let planned = Planned {
+            let planned = PlannedInterface {
                 ifname,
                 owner,
                 bridge,
@@ -472,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_while_it_runs_is_found() {
+    fn faults_of_a_running_machine_are_found() {
         require!(netns, tool("ip"), tool("nft"));
         let look = |name: &str| troubles(None, name, &NETWORK).unwrap();
         let found = inside(|| {
@@ -484,16 +533,16 @@ mod tests {
             run("ip address flush dev up0");
             [good, look("up0"), look("gone")]
         });
-        let off = Trouble::Off("net.ipv4.ip_forward".to_owned());
+        let off = NatProblem::Off("net.ipv4.ip_forward".to_owned());
         let [good, bad, gone] = found;
         assert_eq!(good, []);
-        let lost = Trouble::NoAddress("up0".to_owned(), NETWORK[0]);
+        let lost = NatProblem::NoAddress("up0".to_owned(), NETWORK[0]);
         assert_eq!(bad, [off.clone(), lost]);
-        assert_eq!(gone, [off, Trouble::NoInterface("gone".to_owned())]);
+        assert_eq!(gone, [off, NatProblem::NoInterface("gone".to_owned())]);
     }
 
     #[test]
-    fn interfaces_of_the_dead_are_removed() {
+    fn interfaces_of_dead_machines_are_removed() {
         require!(netns, tool("ip"));
         let left = inside(|| {
             for (name, text) in [
