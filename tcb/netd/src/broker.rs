@@ -1,18 +1,20 @@
-//! The broker: a process of netd's that opens what netd itself may not open.
+//! The broker: a process that opens files and loads programs that netd itself may not.
 //!
-//! Landlock keeps netd from all files but the TAP driver and network settings, and from all other
-//! processes. netd needs more than that: network namespaces by their paths, of other processes'
-//! too, the files of `pcap` devices, and programs in the kernel: with CAP_SYS_ADMIN, which netd
-//! has, a program can read all memory. netd asks its broker for these over a link. The broker opens
-//! nothing but network namespaces and the files that the machine's description names. It loads
-//! programs that see packets and nothing else. It hears the description once, before netd opens any
-//! device.
+//! Landlock bars netd from all files other than the TAP driver and network settings, and from all
+//! other processes. But netd also needs network namespaces by their paths, including those of other
+//! processes; the files of `pcap` devices; and BPF programs, which netd must not load itself, since
+//! with its CAP_SYS_ADMIN a program could read all memory. netd requests these from its broker over
+//! a link. The broker opens only network namespaces, the files that the machine's description
+//! names, and sockets of virtual machine monitors that the description names or that are in one
+//! folder. It loads only programs that access packets. It accepts the description once, before netd
+//! opens any device.
 //!
-//! If the broker ends, so does netd, and the core starts both again.
+//! If the broker ends, netd does too, and the core restarts both.
 
 use crate::place::place;
+use crate::sockets;
 use abi::core::{Field, MACHINE_MAX, Malformed, Message, Reader, Record, Writer};
-use abi::machine::{Device, Machine, NetnsPlace};
+use abi::machine::{Device, Machine, NetnsPlace, VhostUser};
 use link::{Link, LinkError, sealed};
 use netdev::{netns, programs};
 use rustix::event::PollFlags;
@@ -28,36 +30,42 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// The argument that makes the program a broker.
+/// The argument that makes this program a broker.
 pub(crate) const ARGUMENT: &str = "--broker";
-/// Bytes of the words of a refusal.
+/// The maximum size of a refusal's reason in bytes.
 const WORDS_MAX: usize = 64 << 10;
-/// Bytes of a [`NetnsPlace`].
+/// The size of a [`NetnsPlace`] in bytes.
 const PLACE_BYTES: usize = 24;
 
-/// What netd asks of its broker. The paths are beside, in a sealed file.
+/// netd's requests to its broker. Paths are attached in a sealed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Want {
-    /// The machine's description is beside: its files may be opened.
+    /// Accept the attached machine's description: its files may be opened.
     Machine,
-    /// Which namespaces there are at these paths.
+    /// Identify the namespaces at these paths.
     Places,
     /// Open the network namespace at this path.
     Namespace,
     /// Open this file for reading.
     Read,
-    /// Make this file, for the domain of this life.
+    /// Create this file, for the domain's process number `life`.
     Write(u64),
-    /// Load a program of this kind. Beside: its code, and its maps.
+    /// Load a program of this kind. Attached: its code, and its maps.
     Load(u32),
+    /// Create a listening socket. Attached: its description ([`VhostUser`]).
+    Listen,
+    /// Connect to the socket at this path.
+    Connect,
+    /// Remove the socket at this path.
+    Remove,
 }
 
-/// What the broker answers.
+/// The broker's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// It was done. Beside: the descriptor or the places, if any were asked for.
+    /// Success. Attached: the requested descriptor or places, if any.
     Done,
-    /// It was not done. Beside: why, in words, unless this is an error of the system's.
+    /// Failure. Attached: the reason, unless this is an errno.
     Failed(i32),
 }
 
@@ -76,6 +84,9 @@ impl Message for Want {
                 kind.put(fields);
                 6
             }
+            Self::Listen => 7,
+            Self::Connect => 8,
+            Self::Remove => 9,
         }
     }
 
@@ -87,6 +98,9 @@ impl Message for Want {
             4 => Self::Read,
             5 => Self::Write(u64::take(fields)?),
             6 => Self::Load(u32::take(fields)?),
+            7 => Self::Listen,
+            8 => Self::Connect,
+            9 => Self::Remove,
             _ => return Err(Malformed::Kind(kind)),
         })
     }
@@ -117,23 +131,24 @@ impl Message for Found {
 pub(crate) struct Broker(Mutex<Link>);
 
 impl Broker {
-    /// Starts a broker: this program again. Before netd gives up the right to do so.
+    /// Starts a broker, which runs this program. Must be called before netd drops the right to do
+    /// so.
     pub(crate) fn start() -> io::Result<Self> {
         let (ours, theirs) = Link::pair()?;
-        // The file that this process runs, whatever its name leads to by now.
+        // The file that this process runs, even if its path now leads to another one.
         let mut program = Command::new("/proc/self/exe");
         program.arg(ARGUMENT).stdin(OwnedFd::from(theirs));
-        // It ends when its link closes, or by the signal of its parent's end.
+        // The broker ends when its link is closed, or by its parent-death signal.
         let _child = program.stdout(Stdio::null()).spawn()?;
         Ok(Self(Mutex::new(ours)))
     }
 
-    /// Passes the machine's description on.
+    /// Passes on the machine's description.
     pub(crate) fn welcome(&self, machine: &OwnedFd) -> io::Result<()> {
         self.ask(Want::Machine, &[machine.as_fd()]).map(drop)
     }
 
-    /// Which network namespaces there are at `paths`.
+    /// Identifies the network namespaces at `paths`.
     pub(crate) fn places(&self, paths: &[&Path]) -> io::Result<Vec<Option<NetnsPlace>>> {
         let names: Vec<&[u8]> = paths
             .iter()
@@ -160,16 +175,35 @@ impl Broker {
         self.ask_of(Want::Namespace, path.as_os_str().as_bytes())
     }
 
-    /// Opens a file of the machine's for reading.
+    /// Opens a file of the machine for reading.
     pub(crate) fn read(&self, path: &str) -> Result<OwnedFd, String> {
         let opened = self.ask_of(Want::Read, path.as_bytes());
         opened.map_err(|error| format!("the file {path} cannot be read: {error}"))
     }
 
-    /// Makes a file of the machine's, for the domain of this life: each life has its own.
+    /// Creates a file of the machine for the domain's process number `life`: each process has a
+    /// separate file.
     pub(crate) fn write(&self, path: &str, life: u64) -> Result<OwnedFd, String> {
         let made = self.ask_of(Want::Write(life), path.as_bytes());
-        made.map_err(|error| format!("the file {path} cannot be made: {error}"))
+        made.map_err(|error| format!("the file {path} cannot be created: {error}"))
+    }
+
+    /// Creates the listening socket of a virtual machine monitor.
+    pub(crate) fn listen(&self, spec: &VhostUser) -> Result<OwnedFd, String> {
+        let description = serde_json::to_vec(spec).map_err(|e| e.to_string())?;
+        let made = self.ask_of(Want::Listen, &description);
+        made.map_err(|error| format!("the socket {} cannot be made: {error}", spec.path))
+    }
+
+    /// Connects to the socket of a virtual machine monitor.
+    pub(crate) fn connect(&self, path: &str) -> io::Result<OwnedFd> {
+        self.ask_of(Want::Connect, path.as_bytes())
+    }
+
+    /// Removes the file of a listening socket.
+    pub(crate) fn remove(&self, path: &str) -> io::Result<()> {
+        let path = sealed::write("paths", path.as_bytes())?;
+        self.ask(Want::Remove, &[path.as_fd()]).map(drop)
     }
 
     /// Loads a program: see [`programs::load_here`].
@@ -191,7 +225,8 @@ impl Broker {
         found.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Waits for the answer. One question at a time: the answers come in the order of questions.
+    /// Sends a request and waits for the answer. Requests are serialized, and answers arrive in
+    /// their order.
     fn ask(&self, message: Want, beside: &[BorrowedFd<'_>]) -> io::Result<Option<OwnedFd>> {
         let link = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = link.send(&Record { token: 0, message }, beside);
@@ -204,7 +239,7 @@ impl Broker {
             }
         });
         let Ok(Some(answer)) = answer else {
-            // Without a broker netd can do nothing; the core starts both again.
+            // Without a broker netd cannot work; the core restarts both.
             eprintln!("grantway-netd: its broker has ended");
             std::process::exit(1);
         };
@@ -219,7 +254,7 @@ impl Broker {
         }
     }
 
-    /// A broker in a thread, for tests.
+    /// Returns a broker in a thread, for tests.
     #[cfg(test)]
     pub(crate) fn in_a_thread() -> Self {
         let (ours, theirs) = Link::pair().unwrap();
@@ -229,26 +264,44 @@ impl Broker {
 }
 
 /// The files that the machine's description names.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Files {
     read: BTreeSet<PathBuf>,
     written: BTreeSet<PathBuf>,
+    sockets: BTreeSet<PathBuf>,
 }
 
 impl Files {
     fn of(machine: &[u8]) -> Self {
-        // The manager refuses a description that cannot be read, in words.
+        // The manager rejects an invalid description, with a reason.
         let machine = serde_json::from_slice::<Machine>(machine).ok();
         let domains = machine.into_iter().flat_map(|machine| machine.domains);
-        let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
+        let mut files = Self::default();
         for device in domains.flat_map(|domain| domain.devices) {
-            match device {
-                Device::Read(path) => drop(read.insert(path.into())),
-                Device::Write(path) => drop(written.insert(path.into())),
-                _ => {}
-            }
+            let (kind, path) = match device {
+                Device::Read(path) => (&mut files.read, path),
+                Device::Write(path) => (&mut files.written, path),
+                Device::VhostUser(socket) => (&mut files.sockets, socket.path),
+                _ => continue,
+            };
+            kind.insert(path.into());
         }
-        Self { read, written }
+        files
+    }
+
+    /// Whether a socket may lie at `path`.
+    fn check_socket(known: Option<&Self>, path: &Path) -> io::Result<()> {
+        if sockets::is_free(path) {
+            return Ok(());
+        }
+        check(known.map(|files| &files.sockets), path).map_err(|_| {
+            let folder = sockets::FOLDER;
+            let why = format!(
+                "the configuration that the machine was started with does not name it; choose a \
+                 path below {folder}"
+            );
+            io::Error::other(why)
+        })
     }
 }
 
@@ -264,7 +317,7 @@ pub(crate) fn serve(link: Link) -> Result<(), String> {
     }
 }
 
-/// Answers the next question, or waits for one.
+/// Answers the next request, or waits for one.
 fn turn(link: &Link, files: &mut Option<Files>) -> Result<(), LinkError> {
     let Some(received) = link.receive::<Want>()? else {
         link.wait(PollFlags::IN, None);
@@ -285,7 +338,7 @@ fn turn(link: &Link, files: &mut Option<Files>) -> Result<(), LinkError> {
         },
     };
     let beside: Vec<BorrowedFd<'_>> = beside.iter().map(AsFd::as_fd).collect();
-    // netd takes the answer before it asks again.
+    // netd reads the answer before its next request.
     Ok(link.send(&Record { token: 0, message }, &beside)?)
 }
 
@@ -298,7 +351,7 @@ fn answer(
     let path = Path::new(OsStr::from_bytes(&bytes));
     let known = files.as_ref();
     match want {
-        Want::Machine if known.is_some() => Err(io::Error::other("the machine is known already")),
+        Want::Machine if known.is_some() => Err(io::Error::other("the machine is already known")),
         Want::Machine => {
             *files = Some(Files::of(&bytes));
             Ok(None)
@@ -315,6 +368,19 @@ fn answer(
             let maps: Vec<BorrowedFd<'_>> = maps.iter().map(AsFd::as_fd).collect();
             programs::load_here(kind, &bytes, &maps).map(Some)
         }
+        Want::Listen => {
+            let spec: VhostUser = serde_json::from_slice(&bytes)?;
+            Files::check_socket(known, Path::new(&spec.path))?;
+            sockets::make(&spec).map(Some)
+        }
+        Want::Connect => {
+            Files::check_socket(known, path)?;
+            sockets::reach(path).map(Some)
+        }
+        Want::Remove => {
+            Files::check_socket(known, path)?;
+            sockets::remove(path).map(|()| None)
+        }
         Want::Read => {
             check(known.map(|files| &files.read), path)?;
             let file = OpenOptions::new().read(true).open(path)?;
@@ -324,14 +390,14 @@ fn answer(
             check(known.map(|files| &files.written), path)?;
             match life {
                 0 => create(path).map(Some),
-                // What the lives before have written stays.
+                // The files of previous lives stay.
                 life => create_next(path, life).map(Some),
             }
         }
     }
 }
 
-/// Whether the machine's description names a file.
+/// Checks that the machine's description names a file.
 fn check(named: Option<&BTreeSet<PathBuf>>, path: &Path) -> io::Result<()> {
     match named.is_some_and(|named| named.contains(path)) {
         true => Ok(()),
@@ -341,7 +407,7 @@ fn check(named: Option<&BTreeSet<PathBuf>>, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the first file of a domain's `life` that is not there yet: failed starts leave theirs.
+/// Creates the file with the first free number from `life` on: failed starts leave files.
 fn create_next(path: &Path, life: u64) -> io::Result<OwnedFd> {
     let mut number = life;
     loop {
@@ -380,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_opens_no_file_but_the_machines() {
+    fn a_broker_opens_only_the_machines_files() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
         for name in ["in", "other"] {
@@ -407,12 +473,12 @@ mod tests {
         // netd cannot add a file by another description.
         let wider = serde_json::json!([{ "read": path("other") }]);
         let error = broker.welcome(&machine(wider)).unwrap_err();
-        assert!(error.to_string().contains("known already"), "{error}");
+        assert!(error.to_string().contains("already known"), "{error}");
         refused(broker.read(&path("other")));
     }
 
     #[test]
-    fn no_file_is_written_twice() {
+    fn every_life_gets_a_new_file() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out").display().to_string();
         let broker = Broker::in_a_thread();
@@ -428,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_opens_network_namespaces_alone() {
+    fn a_broker_opens_only_network_namespaces() {
         let broker = Broker::in_a_thread();
         let opened = broker.namespace(Path::new("/proc/self/ns/net")).unwrap();
         let found = broker.places(&[Path::new("/proc/self/ns/net"), Path::new("/no/such")]);
@@ -443,7 +509,7 @@ mod tests {
             "/proc/self/fd/0",
         ] {
             let error = broker.namespace(Path::new(path)).unwrap_err().to_string();
-            assert!(error.contains("no namespace's file"), "{path}: {error}");
+            assert!(error.contains("not a namespace file"), "{path}: {error}");
         }
         let error = broker.namespace(Path::new("/no/such")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::NOENT.raw_os_error()));

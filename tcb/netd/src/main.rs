@@ -1,29 +1,32 @@
-//! `grantway-netd`: opens and configures devices, for the core, which starts it.
+//! `grantway-netd`: opens and configures devices for the core, which starts it.
 //!
-//! Its standard input is the link to the core. It may change the host's network, and has no frame
-//! of any domain: what a device consists of goes to the core, which keeps it, hands domains their
-//! descriptors, and passes all of it to the next netd when this one has died. Frames never pass
-//! here. netd keeps a descriptor of each TAP and closes it last, for the kernel takes long over
-//! that.
+//! Its standard input is the link to the core. It may change the host's network, and has no access
+//! to any domain's frames. It passes the descriptors of a device to the core, which keeps them,
+//! gives domains theirs, and passes all of them to the next netd when this one dies. netd keeps a
+//! descriptor of each TAP and closes it last, because the kernel takes a long time to remove a TAP.
 //!
-//! netd opens the TAP driver and network settings, and reaches no other process. Its broker, this
-//! program again, opens network namespaces and `pcap` files for it, and loads its programs.
+//! netd opens the TAP driver and network settings, and cannot access other processes. Its broker,
+//! which runs this program, opens network namespaces and `pcap` files for it, and loads its
+//! programs.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `serve` | tasks of the core: open, take up, bind, close |
+//! | `serve` | tasks of the core: open, adopt, bind, close |
 //! | `broker` | opens namespaces and files |
-//! | `told` | what domains tell their devices, on a thread of its own |
-//! | `unit` | one device or socket |
-//! | `place` | what identifies a namespace |
-//! | `places` | which namespaces they were made in, and whether these are there |
+//! | `control` | domains' control calls to devices, on a separate thread |
+//! | `device` | one device or socket |
+//! | `place` | the identity of a namespace |
+//! | `places` | the namespaces of devices, and their loss |
+//! | `sockets`, `dial` | vhost-user sockets: created by the broker; connections |
 
 mod broker;
+mod control;
+mod device;
+mod dial;
 mod place;
 mod places;
 mod serve;
-mod told;
-mod unit;
+mod sockets;
 
 use broker::Broker;
 use confine::roles::{BROKER, NETD};
@@ -69,12 +72,12 @@ fn run_broker() -> Result<(), String> {
     broker::serve(link.into())
 }
 
-/// The link on standard input.
+/// Returns the link on standard input.
 fn stdin() -> Result<OwnedFd, String> {
     let link = std::io::stdin().as_fd().try_clone_to_owned();
     link.map_err(|e| format!("the link to the core: {e}"))
 }
 
 fn confined(rights: &Rights<'_>) -> Result<Vec<String>, String> {
-    confine(rights).map_err(|e| format!("giving up what it does not need: {e}"))
+    confine(rights).map_err(|e| format!("dropping unneeded rights: {e}"))
 }

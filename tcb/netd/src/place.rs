@@ -1,4 +1,4 @@
-//! What identifies a network namespace at a path: its file, and since when it is there.
+//! Identifies the network namespace at a path: by its file, and the time of its creation.
 
 use abi::machine::NetnsPlace;
 use netdev::netns::identity;
@@ -6,20 +6,20 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The namespace at `path`, if there is one.
+/// Returns the identity of the namespace at `path`, if there is one.
 pub(crate) fn place(path: &Path) -> Option<NetnsPlace> {
     let [device, inode] = identity(path)?;
-    // The kernel reuses an inode's number at once. A file that is mounted is as old as its mount.
+    // The kernel reuses inode numbers at once. A mounted file has the time of its mount.
     let mounted = |file: Metadata| file.ctime() as u64 * 1_000_000_000 + file.ctime_nsec() as u64;
     let since = began(path).or_else(|| std::fs::metadata(path).ok().map(mounted));
     Some([device, inode, since?])
 }
 
-/// When the process began that a path is about, in ticks of the system's clock.
+/// Returns the start time of the process that a path refers to, in clock ticks.
 fn began(path: &Path) -> Option<u64> {
     let pid = path.strip_prefix("/proc").ok()?.iter().next()?;
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).ok()?;
-    // The name before it may be anything. The 22nd field is the 20th behind it.
+    // The process name may contain any characters. The 22nd field is the 20th after the name.
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split(' ').nth(19)?.parse().ok()
 }
@@ -37,7 +37,7 @@ mod tests {
             of(&format!("/proc/{}/ns/net", std::process::id())),
             Some(own)
         );
-        // Process 1 may be as old as this one, where both were made with their namespaces.
+        // Process 1 may be as old as this one, if both were created with their namespaces.
         assert!(own > 0);
         testing::wait_for("the next process is as old as this one", || {
             let mut next = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();

@@ -1,5 +1,5 @@
-//! Network namespaces that devices were made in. Reports a namespace whose path leads nowhere, or
-//! to another namespace: the descriptors of a TAP keep it alive, and nothing else notices.
+//! The network namespaces of devices. Reports a namespace whose path is dead or leads to another
+//! namespace. A TAP's descriptors keep the namespace alive, so nothing else detects this.
 
 use crate::broker::Broker;
 use abi::machine::NetnsPlace;
@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// The interval of checks.
 pub(crate) const LOOK: Duration = Duration::from_millis(500);
 
-/// Returns whether the namespace that was found is the one of this identity.
+/// Returns whether the found namespace has this identity.
 fn is_same(found: Option<NetnsPlace>, was: Identity) -> bool {
     found.is_some_and(|[device, inode, _]| [device, inode] == was)
 }
 
-/// The namespaces of devices, by the devices' numbers.
+/// The namespaces of devices, by device number.
 #[derive(Debug)]
 pub(crate) struct Places {
     of: BTreeMap<u32, (PathBuf, Identity)>,
@@ -33,13 +33,13 @@ impl Default for Places {
 }
 
 impl Places {
-    /// A device was made in the namespace of this name, which stood for `identity`.
+    /// Records the namespace that a device was created in: its name, and its identity at that time.
     pub(crate) fn insert(&mut self, unit: u32, name: &str, identity: Identity) {
         self.of.insert(unit, (netns::path(name), identity));
     }
 
     /// Returns whether the path of a device's namespace still leads to that namespace. A device
-    /// without a path is in netd's own namespace, which stays.
+    /// without a path is in netd's own namespace, which always exists.
     pub(crate) fn is_there(&self, unit: u32, broker: &Broker) -> bool {
         let Some((path, was)) = self.of.get(&unit) else {
             return true;
@@ -51,18 +51,18 @@ impl Places {
         is_same(found.flatten(), *was)
     }
 
-    /// A device is no more.
+    /// Removes a closed device.
     pub(crate) fn remove(&mut self, unit: u32) {
         self.of.remove(&unit);
     }
 
-    /// How long until the next look; none: there is nothing to look at.
+    /// Returns the time until the next check; `None` if there is nothing to check.
     pub(crate) fn wait(&self) -> Option<Duration> {
         let left = LOOK.saturating_sub(self.looked.elapsed());
         (!self.of.is_empty()).then_some(left)
     }
 
-    /// Returns, if it is time to look, the devices whose namespaces have gone since the last look.
+    /// If a check is due, returns the devices whose namespaces were lost since the last one.
     pub(crate) fn lost(&mut self, broker: &Broker) -> Vec<u32> {
         if self.wait() != Some(Duration::ZERO) {
             return Vec::new();
@@ -90,7 +90,7 @@ mod tests {
     use netdev::netns::identity;
 
     #[test]
-    fn a_namespace_that_goes_or_is_another_is_told_once() {
+    fn a_lost_namespace_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let name = |name: &str| dir.path().join(name).display().to_string();
         let broker = Broker::in_a_thread();

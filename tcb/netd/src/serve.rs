@@ -1,9 +1,10 @@
-//! The core's tasks, one after another.
+//! The core's tasks, one after the other.
 
 use crate::broker::Broker;
+use crate::control::{self, NetDevs};
+use crate::device::{self, NetDev, Opened, Refusal};
+use crate::dial::Dials;
 use crate::places::{self, Places};
-use crate::told::{self, Units};
-use crate::unit::{self, Opened, Refusal, Unit};
 use abi::core::{Outcome, Record, Task};
 use abi::machine::{Device, OpenedNotes, Opening, XdpQueue};
 use link::{Link, LinkError, Received, sealed};
@@ -16,27 +17,29 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Bytes that a description may have: of a queue with all its rules.
+/// The maximum size of a description in bytes: a queue with all its rules.
 const DESCRIPTION_MAX: usize = 16 << 20;
 
-/// What is answered: a record, and descriptors of our own beside it.
+/// An answer: a record, and netd's descriptors to attach.
 type Answer = Result<(Outcome, Vec<OwnedFd>), Refusal>;
 
 struct Serve {
     link: Link,
-    units: Units,
+    units: NetDevs,
     broker: Arc<Broker>,
     places: Places,
-    /// Devices whose interface was removed, and which the core knows of.
+    /// Devices whose removal was reported to the core.
     removed: BTreeSet<u32>,
-    /// When interfaces were last looked for that no descriptor tells of.
+    /// The time of the last check for removed interfaces that no descriptor reports.
     looked: Instant,
     missing: Vec<String>,
-    /// Closes what was closed.
+    /// Connections to virtual machine monitors that domains request.
+    dials: Dials,
+    /// Threads that close devices.
     closing: Vec<JoinHandle<()>>,
 }
 
-/// Serves until the core is gone, or nothing good comes from it any more.
+/// Serves until the core has ended, or breaks the protocol.
 pub(crate) fn run(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Result<(), String> {
     Serve::new(link, broker, missing).run()
 }
@@ -45,12 +48,13 @@ impl Serve {
     fn new(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Self {
         Self {
             link,
-            units: Units::default(),
+            units: NetDevs::default(),
             broker,
             places: Places::default(),
             removed: BTreeSet::new(),
             looked: Instant::now(),
             missing,
+            dials: Dials::default(),
             closing: Vec::new(),
         }
     }
@@ -61,7 +65,10 @@ impl Serve {
                 break error;
             }
         };
-        // What does not go with descriptors: nobody else clears it away.
+        for unit in self.units.lock().values() {
+            unit.unlink(&self.broker);
+        }
+        // Nothing else undoes settings that outlive the descriptors.
         self.units.lock().clear();
         match why {
             LinkError::Closed => Ok(()),
@@ -76,9 +83,14 @@ impl Serve {
         for unit in self.look_for_wires() {
             self.lose(unit, true)?;
         }
+        self.dials.dial(&self.units, &self.broker);
         let Some(received) = self.link.receive::<Task>()? else {
             for unit in self.wait() {
-                self.lose(unit, self.places.is_there(unit, &self.broker))?;
+                let known = self.units.get(unit);
+                match known.as_ref().and_then(|known| known.link()) {
+                    Some(link) => self.dials.hear(unit, link),
+                    None => self.lose(unit, self.places.is_there(unit, &self.broker))?,
+                }
             }
             return Ok(());
         };
@@ -102,33 +114,38 @@ impl Serve {
         self.send(&Record { token, message }, &beside)
     }
 
-    /// Tells the core that a device is of no use any more.
+    /// Reports to the core that a device was lost.
     fn lose(&mut self, unit: u32, is_removed: bool) -> Result<(), LinkError> {
         self.removed.insert(unit);
         let message = Outcome::Lost { unit, is_removed };
         self.send(&Record { token: 0, message }, &[])
     }
 
-    /// Waits for a task, for the next look at namespaces and wires, or until TAPs are removed.
-    /// Returns these.
+    /// Waits for a task, the next check of namespaces and wires, the removal of a TAP, or a request
+    /// of a domain for a connection. Returns the removed TAPs and the devices of these domains.
     fn wait(&self) -> Vec<u32> {
         let units = self.units.lock().clone();
         let watched = units
             .iter()
             .filter(|(unit, _)| !self.removed.contains(unit));
         let watched = watched.filter_map(|(unit, of)| Some((Some(*unit), of.watched()?)));
-        // No event is asked for: the kernel reports errors all the same.
+        // No events are requested: the kernel always reports errors.
         let watched = watched.map(|(unit, fd)| (unit, fd, PollFlags::empty()));
+        let links = units
+            .iter()
+            .filter_map(|(unit, of)| Some((unit, of.link()?)));
+        let links = links.map(|(unit, link)| (Some(*unit), link.as_fd(), PollFlags::IN));
         let mut sources = vec![(None, self.link.as_fd(), PollFlags::IN)];
-        sources.extend(watched);
-        let has_wires = units.values().any(|of| matches!(**of, Unit::Wire(_)));
+        sources.extend(watched.chain(links));
+        let has_wires = units.values().any(|of| matches!(**of, NetDev::Wire(_)));
         let wires = has_wires.then(|| places::LOOK.saturating_sub(self.looked.elapsed()));
-        let wait = self.places.wait().into_iter().chain(wires).min();
+        let waits = [self.places.wait(), wires, self.dials.wait()];
+        let wait = waits.into_iter().flatten().min();
         let ready = link::wait_for(&sources, wait.map(|wait| wait.as_nanos() as u64));
         ready.into_iter().flatten().collect()
     }
 
-    /// Returns the wires whose interfaces were removed since the last look, if it is time for one.
+    /// If a check is due, returns the wires whose interfaces were removed since the last one.
     fn look_for_wires(&mut self) -> Vec<u32> {
         if self.looked.elapsed() < places::LOOK {
             return Vec::new();
@@ -142,7 +159,7 @@ impl Serve {
         removed.map(|(unit, _)| *unit).collect()
     }
 
-    /// The core takes what is sent: it is waited for.
+    /// Sends a record. If necessary, waits until the core has read earlier ones.
     fn send(&self, record: &Record<Outcome>, fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
         loop {
             let Err(error) = self.link.send(record, fds) else {
@@ -160,34 +177,40 @@ impl Serve {
         let fds = received.fds;
         match received.record.message {
             Task::Welcome {} => {
-                let [told, machine] = parts(fds)?;
+                let [link, machine] = parts(fds)?;
                 self.broker.welcome(&machine)?;
-                told::start(told.into(), self.units.clone())?;
+                control::start(link.into(), self.units.clone())?;
                 done()
             }
             Task::Open { unit } => self.open(unit, fds),
             Task::TakeUp { unit, given } => {
-                self.insert(unit, Unit::Stuck);
+                self.insert(unit, NetDev::Stuck);
                 let [description] = parts_of(&fds)?;
                 let opening = opening(description)?;
                 self.note_place(unit, &opening);
                 let mut fds = fds.into_iter().skip(1);
                 let given = fds.by_ref().take(given as usize).collect();
-                self.insert(unit, unit::take_up(&opening, given, fds.collect())?);
+                self.insert(unit, device::take_up(&opening, given, fds.collect())?);
+                // Its domain may have requested a connection from the previous netd.
+                self.dials.want(unit);
                 done()
             }
             Task::Close { unit } => {
                 self.places.remove(unit);
                 self.removed.remove(&unit);
+                self.dials.remove(unit);
                 let closed = self.units.lock().remove(&unit);
-                if let (None | Some(Unit::Stuck), Some(by)) = (closed.as_deref(), fds.first()) {
-                    unit::remove(&opening(by)?);
+                if let (None | Some(NetDev::Stuck), Some(by)) = (closed.as_deref(), fds.first()) {
+                    device::remove(&opening(by)?, &self.broker);
                 }
-                closed.iter().for_each(|unit| unit.release());
-                // Outside the lock: to close a socket or an interface may take long.
+                if let Some(unit) = &closed {
+                    unit.release();
+                    unit.unlink(&self.broker);
+                }
+                // Outside the lock, since closing a socket or an interface may take long.
                 self.closing.retain(|thread| !thread.is_finished());
-                // Who closes an interface waits on when its name is free already: what is opened
-                // next does not. Without a thread it is closed here.
+                // Closing an interface blocks for longer than its name is in use, and the next
+                // opening need not wait for that. If no thread can be created, it is closed here.
                 if closed.as_ref().is_some_and(|unit| unit.is_alone()) {
                     let thread = std::thread::Builder::new().spawn(|| drop(closed));
                     self.closing.extend(thread);
@@ -197,12 +220,12 @@ impl Serve {
             Task::Socket { on, unit, is_queue } => self.socket((on, unit), is_queue, fds),
             Task::Bind { unit } => self.bind(unit),
             Task::TakeUpSocket { on, unit, is_queue } => {
-                // Of a device that was closed no frame comes to a queue any more.
+                // Frames no longer reach the queues of a closed device.
                 let device = self.device(on)?;
-                self.insert(unit, Unit::Stuck);
+                self.insert(unit, NetDev::Stuck);
                 let mut fds = fds.into_iter();
                 let (Some(socket), Some(description)) = (fds.next(), fds.next()) else {
-                    return Err("a socket without a descriptor".to_owned().into());
+                    return Err("the descriptor of the socket is missing".to_owned().into());
                 };
                 let queue = queue(is_queue, &description)?;
                 let taken = device.take_up_socket(queue, socket, fds.collect())?;
@@ -210,29 +233,29 @@ impl Serve {
                 done()
             }
             Task::Control { .. } | Task::End { .. } => {
-                Err("domains' words come by another link".to_owned().into())
+                Err("control calls belong on the other link".to_owned().into())
             }
         }
     }
 
-    fn insert(&self, number: u32, unit: Unit) {
+    fn insert(&self, number: u32, unit: NetDev) {
         self.units.lock().insert(number, Arc::new(unit));
     }
 
-    /// Whether the namespace is there that a device was made in is looked at from now on.
+    /// Watches the namespace that a device was created in.
     fn note_place(&mut self, unit: u32, opening: &Opening) {
         if let (Some(name), Some(identity)) = (namespace(&opening.device), opening.namespace) {
             self.places.insert(unit, name, identity);
         }
     }
 
-    fn device(&self, unit: u32) -> Result<Arc<Unit>, Refusal> {
+    fn device(&self, unit: u32) -> Result<Arc<NetDev>, Refusal> {
         let found = self.units.get(unit);
         found.ok_or_else(|| format!("device {unit} is not open").into())
     }
 
-    /// Beside the answer: the description, what is lacking, descriptors for domains, and what the
-    /// next netd needs.
+    /// Opens a device. The answer's attachments: its description, missing features, descriptors for
+    /// domains, and descriptors for the next netd.
     fn open(&mut self, number: u32, fds: Vec<OwnedFd>) -> Answer {
         let [description] = parts(fds)?;
         let mut opening = opening(&description)?;
@@ -241,17 +264,17 @@ impl Serve {
             None => None,
         };
         if opening.expected.is_some() && opening.expected != place {
-            let why = "its network namespace is not there any more";
+            let why = "its network namespace no longer exists";
             return Err(why.to_owned().into());
         }
         opening.namespace = place.map(|[device, inode, _]| [device, inode]);
-        let mut opened = unit::open(&opening, &self.broker);
+        let mut opened = device::open(&opening, &self.broker);
         if opened.is_err() && !self.closing.is_empty() {
-            // What is in its way may be about to go.
+            // The cause may be temporary.
             self.closing
                 .drain(..)
                 .for_each(|thread| drop(thread.join()));
-            opened = unit::open(&opening, &self.broker);
+            opened = device::open(&opening, &self.broker);
         }
         let Opened { unit, given, lacks } = opened?;
         opening.switched_on = unit.switched_on();
@@ -268,7 +291,7 @@ impl Serve {
         for fd in unit.kept() {
             beside.push(fd.try_clone_to_owned()?);
         }
-        if !matches!(unit, Unit::File) {
+        if !matches!(unit, NetDev::File) {
             self.insert(number, unit);
         }
         Ok((Outcome::Opened { given: count }, beside))
@@ -281,14 +304,14 @@ impl Serve {
         };
         let unbound = self.device(on)?.socket(queue(is_queue, &description)?)?;
         let socket = unbound.unbound().map(|fd| fd.try_clone_to_owned());
-        let socket = socket.ok_or_else(|| "no socket was made".to_owned())??;
+        let socket = socket.ok_or_else(|| "no socket was created".to_owned())??;
         self.insert(number, unbound);
         Ok((Outcome::Made {}, vec![socket, description]))
     }
 
     fn bind(&mut self, number: u32) -> Answer {
         let unbound = self.units.lock().remove(&number).and_then(Arc::into_inner);
-        let unbound = unbound.ok_or_else(|| format!("there is no socket {number} to bind"))?;
+        let unbound = unbound.ok_or_else(|| format!("there is no unbound socket {number}"))?;
         let bound = unbound.bind()?;
         let (rings, lasts) = (bound.rings(), bound.lasts());
         let kept: io::Result<Vec<_>> = bound
@@ -302,7 +325,7 @@ impl Serve {
     }
 }
 
-/// The namespace that a TAP is in.
+/// Returns the namespace of a TAP.
 fn namespace(device: &Device) -> Option<&str> {
     match device {
         Device::Tap(tap) => tap.netns.as_deref(),
@@ -314,13 +337,13 @@ fn done() -> Answer {
     Ok((Outcome::Made {}, Vec::new()))
 }
 
-/// Exactly these descriptors.
+/// Returns exactly `N` descriptors.
 fn parts<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], Refusal> {
     let count = fds.len();
     <[OwnedFd; N]>::try_from(fds).map_err(|_| format!("{count} descriptors instead of {N}").into())
 }
 
-/// The first of these descriptors.
+/// Returns the first `N` descriptors.
 fn parts_of<const N: usize>(fds: &[OwnedFd]) -> Result<&[OwnedFd; N], Refusal> {
     fds.first_chunk()
         .ok_or_else(|| format!("{} descriptors instead of {N}", fds.len()).into())
@@ -328,10 +351,10 @@ fn parts_of<const N: usize>(fds: &[OwnedFd]) -> Result<&[OwnedFd; N], Refusal> {
 
 fn opening(description: &OwnedFd) -> Result<Opening, Refusal> {
     let text = sealed::read(description, DESCRIPTION_MAX)?;
-    serde_json::from_slice(&text).map_err(|e| format!("no description of a device: {e}").into())
+    serde_json::from_slice(&text).map_err(|e| format!("invalid device description: {e}").into())
 }
 
-/// The queue that a description describes, if it is to be one.
+/// Returns the queue that a description describes, if it should be one.
 fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, Refusal> {
     match is_queue.then(|| opening(description)).transpose()? {
         None => Ok(None),
@@ -339,7 +362,7 @@ fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, Refu
             device: Device::XdpQueue(queue),
             ..
         }) => Ok(Some(queue)),
-        Some(_) => Err("the description is not that of a queue".to_owned().into()),
+        Some(_) => Err("the description is not a queue's".to_owned().into()),
     }
 }
 
@@ -349,7 +372,7 @@ mod tests {
     use abi::core::BYTES;
 
     #[test]
-    fn what_cannot_be_taken_up_is_known_as_that() {
+    fn failed_adoptions_are_remembered() {
         let (link, _core) = Link::pair().unwrap();
         let mut serve = Serve::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
         let mut task = |message| {
@@ -362,7 +385,7 @@ mod tests {
                 .unwrap_err();
             let all = serve.units.lock();
             all.iter()
-                .map(|(unit, of)| (*unit, matches!(**of, Unit::Stuck)))
+                .map(|(unit, of)| (*unit, matches!(**of, NetDev::Stuck)))
                 .collect::<Vec<_>>()
         };
         let queue = |on, unit| Task::TakeUpSocket {
@@ -375,9 +398,9 @@ mod tests {
         assert_eq!(task(queue(1, 2)), [(1, true), (2, true)]);
     }
 
-    /// What does not go with descriptors would stay.
+    /// Settings that outlive descriptors would stay.
     #[test]
-    fn however_the_link_ends_devices_are_cleared_away() {
+    fn devices_are_removed_however_the_link_ends() {
         let task = |core: Link| {
             let (token, message) = (1, Task::Open { unit: 2 });
             core.send(&Record { token, message }, &[]).unwrap();
@@ -386,14 +409,18 @@ mod tests {
             let (link, core) = Link::pair().unwrap();
             let serve = Serve::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
             let units = serve.units.clone();
-            units.lock().insert(1, Arc::new(Unit::Stuck));
+            units.lock().insert(1, Arc::new(NetDev::Stuck));
             core_ends(core);
             let ended = serve.run();
             assert!(units.lock().is_empty(), "{ended:?}");
             ended
         };
         assert_eq!(ended(drop), Ok(()));
-        assert_eq!(ended(task), Ok(()), "while a task was answered");
+        assert_eq!(
+            ended(task),
+            Ok(()),
+            "the link ended while a task was answered"
+        );
         let nonsense = ended(|core| core.send_bytes(&[0xff; BYTES], &[]).unwrap());
         assert!(nonsense.unwrap_err().contains("the link to the core"));
     }

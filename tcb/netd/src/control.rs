@@ -1,6 +1,6 @@
-//! What domains tell their devices: answered at once, whatever is being opened meanwhile.
+//! Domains' control calls to devices, answered at once, even while a device is being opened.
 
-use crate::unit::Unit;
+use crate::device::NetDev;
 use abi::core::{Outcome, Record, Task};
 use link::{Link, LinkError};
 use rustix::event::PollFlags;
@@ -8,53 +8,54 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Every device and socket, by its number.
+/// Every device and socket, by number.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Units(Arc<Mutex<BTreeMap<u32, Arc<Unit>>>>);
+pub(crate) struct NetDevs(Arc<Mutex<BTreeMap<u32, Arc<NetDev>>>>);
 
-impl Units {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Unit>>> {
+impl NetDevs {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<NetDev>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn get(&self, unit: u32) -> Option<Arc<Unit>> {
+    pub(crate) fn get(&self, unit: u32) -> Option<Arc<NetDev>> {
         self.lock().get(&unit).cloned()
     }
 }
 
-/// Serves the link on a thread of its own, until it is closed.
-pub(crate) fn start(link: Link, units: Units) -> io::Result<()> {
-    let thread = std::thread::Builder::new().name("told".into());
+/// Serves the link on a separate thread, until it is closed.
+pub(crate) fn start(link: Link, units: NetDevs) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("control".into());
     thread.spawn(move || {
-        // When it ends, so does the core, or it has closed the other link too.
+        // An error means that the core has ended, or has also closed the other link.
         while let Ok(true) = turn(&link, &units) {}
     })?;
     Ok(())
 }
 
-/// Answers what is there, or waits for it; false: the other end is gone.
-fn turn(link: &Link, units: &Units) -> Result<bool, LinkError> {
+/// Answers the next task, or waits for one. Returns false if the other end is closed.
+fn turn(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
     let Some(received) = link.receive::<Task>()? else {
         link.wait(PollFlags::IN, None);
         return Ok(true);
     };
     let token = received.record.token;
     let answer = |message| match link.send(&Record { token, message }, &[]) {
-        // An end that leaves its answers lying does not wait for them: this one is dropped.
+        // If the other end leaves answers unread, it does not wait for them, so the answer is
+        // dropped.
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(LinkError::from(error)),
         _ => Ok(()),
     };
     match received.record.message {
         Task::Control { unit, words } => {
-            let unit = units.get(unit).unwrap_or(Arc::new(Unit::File));
+            let unit = units.get(unit).unwrap_or(Arc::new(NetDev::File));
             if unit.takes_long(words) {
                 answer(Outcome::Working {})?;
             }
-            answer(unit.told(words))?;
+            answer(unit.control(words))?;
         }
         Task::End { unit } => {
             answer(Outcome::Working {})?;
-            let unit = units.get(unit).unwrap_or(Arc::new(Unit::File));
+            let unit = units.get(unit).unwrap_or(Arc::new(NetDev::File));
             answer(unit.end())?;
         }
         _ => return Ok(false),
@@ -66,12 +67,12 @@ fn turn(link: &Link, units: &Units) -> Result<bool, LinkError> {
 mod tests {
     use super::*;
 
-    /// Frames may still come by it, and its memory would be somebody else's.
+    /// Frames may still arrive on it, and its memory would be another domain's.
     #[test]
-    fn what_could_not_be_taken_up_has_not_ended() {
+    fn a_socket_that_was_not_adopted_is_not_ended() {
         let (ours, theirs) = Link::pair().unwrap();
-        let units = Units::default();
-        units.lock().insert(1, Arc::new(Unit::Stuck));
+        let units = NetDevs::default();
+        units.lock().insert(1, Arc::new(NetDev::Stuck));
         let ended = |unit| {
             let message = Task::End { unit };
             ours.send(&Record { token: 7, message }, &[]).unwrap();
@@ -82,6 +83,10 @@ mod tests {
             said[1].message.clone()
         };
         assert!(matches!(ended(1), Outcome::Failed { .. }));
-        assert_eq!(ended(2), Outcome::Value { value: 0 }, "it was closed");
+        assert_eq!(
+            ended(2),
+            Outcome::Value { value: 0 },
+            "the socket was closed"
+        );
     }
 }

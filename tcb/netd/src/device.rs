@@ -1,4 +1,4 @@
-//! One device, or one socket on a device: opened, or taken up from the netd before.
+//! One device, or one socket on a device: opened, or adopted from a previous netd.
 
 use crate::broker::Broker;
 use abi::core::{Outcome, RingPlace};
@@ -7,18 +7,19 @@ use abi::xdp::XdpControl;
 use abi::{hypercall::TapControl, xdp::Ring};
 use netdev::xdp::{QueueSocket, RingPages, Socket, Wire, XdpDevice};
 use netdev::{SetupError, SteerError, Steering, Uplink};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Where TAPs cannot be told which queue a frame goes to.
-const NO_STEERING: &str = "NIC queues for single guests (bpf(2) is not permitted)";
+/// A feature that is missing if TAPs cannot be steered.
+const NO_STEERING: &str = "dedicated NIC queues (bpf(2) is not permitted)";
 
-/// Why something was not done.
+/// Why a task failed.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) why: String,
-    /// Whether the kernel has not released yet what was there before.
+    /// Whether the kernel has yet to release a previous object.
     pub(crate) is_busy: bool,
 }
 
@@ -44,44 +45,47 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// Something that a domain can tell something.
+/// A device or socket.
 #[derive(Debug)]
-pub(crate) enum Unit {
+pub(crate) enum NetDev {
     /// A TAP.
     Tap {
-        /// The power to steer it, where there is any.
+        /// The right to steer it, if available.
         steering: Option<Steering>,
-        /// What joins it to a network, where something does.
+        /// Its connection to a network, if any.
         uplink: Option<Uplink>,
-        /// The last descriptor of the interface. Who closes it waits for the kernel to take the
-        /// interface down, some grace periods: that is to be none who has domains to see to.
+        /// The last descriptor of the interface. Closing it blocks until the kernel has removed the
+        /// interface, for some grace periods, so a process that serves domains must not close it.
         last: OwnedFd,
-        /// Whether it stays when nobody has a descriptor of it.
+        /// Whether it stays when all its descriptors are closed.
         persistent: bool,
     },
-    /// An interface whose packets go to sockets.
+    /// An interface whose packets are delivered to sockets.
     Wire(Arc<Wire>),
-    /// A file: there is nothing to it but its descriptor.
+    /// A socket of a virtual machine monitor: its path, and the link to the domain if the monitor
+    /// listens.
+    VhostUser(String, Option<OwnedFd>),
+    /// A file, which is only a descriptor.
     File,
-    /// What a netd before had, and this one could not take up: frames may still come by it.
+    /// A device of a previous netd that this one could not adopt: frames may still arrive on it.
     Stuck,
     /// A socket that is not bound yet.
     Unbound(Arc<Wire>, OwnedFd, Option<XdpQueue>),
     /// The shared socket of a wire.
     Shared(XdpDevice),
-    /// A guest's own queue of one.
+    /// A dedicated queue of a wire.
     Queue(QueueSocket),
 }
 
-/// A device that was opened: what domains get, and what the core keeps for the next netd.
+/// An opened device: the descriptors for domains, and those that the core keeps for the next netd.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) unit: Unit,
+    pub(crate) unit: NetDev,
     pub(crate) given: Vec<OwnedFd>,
     pub(crate) lacks: Vec<&'static str>,
 }
 
-/// Opens what a description says.
+/// Opens the device of a description.
 pub(crate) fn open(opening: &Opening, broker: &Broker) -> Result<Opened, Refusal> {
     match &opening.device {
         Device::Tap(spec) => {
@@ -97,7 +101,7 @@ pub(crate) fn open(opening: &Opening, broker: &Broker) -> Result<Opened, Refusal
             let last = tap.shared.try_clone()?;
             let given = [tap.shared].into_iter().chain(tap.queues).chain(tap.shares);
             Ok(Opened {
-                unit: Unit::Tap {
+                unit: NetDev::Tap {
                     steering,
                     uplink: tap.uplink,
                     last,
@@ -111,8 +115,22 @@ pub(crate) fn open(opening: &Opening, broker: &Broker) -> Result<Opened, Refusal
             let wire = Wire::open(spec)?;
             Ok(Opened {
                 lacks: wire.lacks().to_vec(),
-                unit: Unit::Wire(Arc::new(wire)),
+                unit: NetDev::Wire(Arc::new(wire)),
                 given: vec![],
+            })
+        }
+        Device::VhostUser(spec) => {
+            let (given, link) = match spec.client {
+                false => (broker.listen(spec)?, None),
+                true => {
+                    let (theirs, ours) = pair()?;
+                    (theirs, Some(ours))
+                }
+            };
+            Ok(Opened {
+                unit: NetDev::VhostUser(spec.path.clone(), link),
+                given: vec![given],
+                lacks: vec![],
             })
         }
         Device::Read(path) => file(broker.read(path)?),
@@ -123,54 +141,78 @@ pub(crate) fn open(opening: &Opening, broker: &Broker) -> Result<Opened, Refusal
     }
 }
 
+/// Returns a domain's link, and netd's end of it.
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}
+
 fn file(fd: OwnedFd) -> Result<Opened, Refusal> {
     Ok(Opened {
-        unit: Unit::File,
+        unit: NetDev::File,
         given: vec![fd],
         lacks: vec![],
     })
 }
 
-/// Takes up what a netd before has opened: `given` is what domains have of it, `rest` what it has
-/// had kept.
+/// Adopts a device that a previous netd opened: `given` holds the domains' descriptors, `rest`
+/// those kept for netd.
 pub(crate) fn take_up(
     opening: &Opening,
     given: Vec<OwnedFd>,
     mut rest: Vec<OwnedFd>,
-) -> Result<Unit, Refusal> {
+) -> Result<NetDev, Refusal> {
     Ok(match &opening.device {
         Device::Tap(tap) => {
             let last = given.into_iter().next();
-            let last = last.ok_or_else(|| "a TAP without a descriptor".to_owned())?;
+            let last = last.ok_or_else(|| "no descriptor of the TAP".to_owned())?;
             let is_joined = matches!(tap.uplink, Some(machine::Uplink::Nat(_)));
             let table = if is_joined { rest.pop() } else { None };
             let (of, on) = (opening.namespace, &opening.switched_on);
             let uplink = table.map(|table| Uplink::adopt(tap, of, table, on));
             let map = rest.into_iter().next();
             let steering = map.map(|map| Steering::adopt(map, tap.queues));
-            Unit::Tap {
+            NetDev::Tap {
                 steering: steering.transpose()?,
                 uplink,
                 last,
                 persistent: tap.persistent.is_some(),
             }
         }
-        Device::Xdp(spec) => Unit::Wire(Arc::new(Wire::adopt(spec, rest)?)),
-        _ => Unit::File,
+        Device::Xdp(spec) => NetDev::Wire(Arc::new(Wire::adopt(spec, rest)?)),
+        Device::VhostUser(spec) => NetDev::VhostUser(spec.path.clone(), rest.pop()),
+        _ => NetDev::File,
     })
 }
 
-/// Removes what has stayed of a device that a netd before was to close.
-pub(crate) fn remove(opening: &Opening) {
+/// Removes the remains of a device that a previous netd should have closed.
+pub(crate) fn remove(opening: &Opening, broker: &Broker) {
+    if let Device::VhostUser(spec) = &opening.device
+        && !spec.client
+    {
+        remove_socket(&spec.path, broker);
+    }
     if let Device::Tap(tap) = &opening.device
         && let Err(error) = netdev::remove(tap, opening.namespace, &opening.switched_on)
     {
-        eprintln!("grantway-netd: an interface stays: {error}");
+        eprintln!("grantway-netd: an interface could not be removed: {error}");
     }
 }
 
-impl Unit {
-    /// What the next netd needs to take it up, beside its description.
+fn remove_socket(path: &str, broker: &Broker) {
+    if let Err(error) = broker.remove(path) {
+        eprintln!("grantway-netd: the socket {path} stays: {error}");
+    }
+}
+
+impl NetDev {
+    /// Returns the descriptors that the next netd needs to adopt it, in addition to its
+    /// description.
     pub(crate) fn kept(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Tap {
@@ -181,11 +223,12 @@ impl Unit {
             }
             Self::Wire(wire) => wire.kept(),
             Self::Queue(queue) => vec![queue.kept()],
+            Self::VhostUser(_, link) => link.iter().map(AsFd::as_fd).collect(),
             Self::File | Self::Stuck | Self::Unbound(..) | Self::Shared(_) => vec![],
         }
     }
 
-    /// Settings of the system that were switched on for it.
+    /// Returns the system settings that were switched on for it.
     pub(crate) fn switched_on(&self) -> Vec<String> {
         let uplink = match self {
             Self::Tap { uplink, .. } => uplink.as_ref(),
@@ -194,7 +237,7 @@ impl Unit {
         uplink.map_or(Vec::new(), |uplink| uplink.switched_on().to_vec())
     }
 
-    /// The descriptor that reports an error once the interface was removed, if it has one.
+    /// Returns the descriptor that reports an error once the interface was removed, if any.
     pub(crate) fn watched(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Tap { last, .. } => Some(last.as_fd()),
@@ -202,25 +245,41 @@ impl Unit {
         }
     }
 
-    /// Whether the interface was removed that a device without such a descriptor is on.
+    /// netd's end of the link on which a domain requests connections.
+    pub(crate) fn link(&self) -> Option<&OwnedFd> {
+        match self {
+            Self::VhostUser(_, link) => link.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Removes the file of a listening socket: closing its descriptors does not remove it.
+    pub(crate) fn unlink(&self, broker: &Broker) {
+        if let Self::VhostUser(path, None) = self {
+            remove_socket(path, broker);
+        }
+    }
+
+    /// Returns whether the interface of a device without such a descriptor was removed.
     pub(crate) fn is_removed(&self) -> bool {
         matches!(self, Self::Wire(wire) if wire.is_removed())
     }
 
-    /// Whether it goes with its descriptors, and nothing else of the system's with it.
+    /// Returns whether closing its descriptors removes it, and affects no other setting of the
+    /// system.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(self, Self::Tap { uplink: None, .. })
     }
 
-    /// A socket on this device, over no memory yet.
+    /// Creates a socket on this device, without memory.
     pub(crate) fn socket(&self, queue: Option<XdpQueue>) -> Result<Self, Refusal> {
         let Self::Wire(wire) = self else {
-            return Err("no sockets can be had of this device".to_owned().into());
+            return Err("this device has no sockets".to_owned().into());
         };
         Ok(Self::Unbound(Arc::clone(wire), wire.socket()?, queue))
     }
 
-    /// The descriptor of a socket that is not bound yet.
+    /// Returns the descriptor of a socket that is not bound yet.
     pub(crate) fn unbound(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Unbound(_, socket, _) => Some(socket.as_fd()),
@@ -228,16 +287,16 @@ impl Unit {
         }
     }
 
-    /// Binds it.
+    /// Binds the socket.
     pub(crate) fn bind(self) -> Result<Self, Refusal> {
         Ok(match self {
             Self::Unbound(wire, socket, None) => Self::Shared(wire.bind_socket(socket)?),
             Self::Unbound(wire, socket, Some(spec)) => Self::Queue(wire.bind_queue(&spec, socket)?),
-            _ => return Err("this is no socket that is to be bound".to_owned().into()),
+            _ => return Err("this is not an unbound socket".to_owned().into()),
         })
     }
 
-    /// A socket on this device that a netd before has bound, and what it has had kept beside it.
+    /// Adopts a socket on this device that a previous netd bound, and the descriptor kept with it.
     pub(crate) fn take_up_socket(
         &self,
         queue: Option<XdpQueue>,
@@ -245,22 +304,23 @@ impl Unit {
         rest: Vec<OwnedFd>,
     ) -> Result<Self, Refusal> {
         let Self::Wire(wire) = self else {
-            return Err("no sockets can be had of this device".to_owned().into());
+            return Err("this device has no sockets".to_owned().into());
         };
         Ok(match (queue, rest.into_iter().next()) {
             (None, _) => Self::Shared(wire.adopt_socket(socket)?),
             (Some(spec), Some(kept)) => Self::Queue(wire.adopt_queue(&spec, socket, kept)?),
-            (Some(_), None) => return Err("a queue without its counters".to_owned().into()),
+            (Some(_), None) => return Err("no counters of the queue".to_owned().into()),
         })
     }
 
-    /// Whether who has a bound socket next can go on with it: every chunk stands in a ring or
-    /// comes back. An interface that writes packets by itself holds chunks that stand in none.
+    /// Returns whether the next owner of a bound socket can continue with it: every chunk is in a
+    /// ring or will return to one. An interface that writes packets itself holds chunks that are in
+    /// no ring.
     pub(crate) fn lasts(&self) -> bool {
         matches!(self, Self::Shared(device) if device.is_copied())
     }
 
-    /// What is to be seen of a bound socket's rings.
+    /// Returns the visible pages of a bound socket's rings.
     pub(crate) fn rings(&self) -> [RingPlace; 4] {
         let place = |part: &RingPages| RingPlace {
             page: part.page,
@@ -278,13 +338,13 @@ impl Unit {
         rings
     }
 
-    /// Whether what a domain says may take as long as a grace period of the kernel's.
+    /// Whether a control call may take as long as a grace period of the kernel.
     pub(crate) fn takes_long(&self, words: [u64; 2]) -> bool {
         matches!(self, Self::Queue(_)) && XdpControl::decode(words) == Some(XdpControl::Stop)
     }
 
-    /// What a domain is told that says this.
-    pub(crate) fn told(&self, words: [u64; 2]) -> Outcome {
+    /// Executes a control call of a domain.
+    pub(crate) fn control(&self, words: [u64; 2]) -> Outcome {
         let answer = match self {
             Self::Tap {
                 steering: Some(steering),
@@ -300,7 +360,7 @@ impl Unit {
         }
     }
 
-    /// It is not to be opened again: nothing of it stays.
+    /// Marks the interface for removal with its descriptors, because no start will reuse it.
     pub(crate) fn release(&self) {
         if let Self::Tap {
             last,
@@ -309,11 +369,11 @@ impl Unit {
         } = self
             && let Err(error) = netdev::release(last)
         {
-            eprintln!("grantway-netd: an interface stays: {error}");
+            eprintln!("grantway-netd: an interface could not be removed: {error}");
         }
     }
 
-    /// Nothing comes by it any more when this returns, unless it fails.
+    /// Ends it. If this succeeds, it no longer receives anything.
     pub(crate) fn end(&self) -> Outcome {
         match self {
             Self::Queue(queue) => queue.end(),
@@ -345,7 +405,7 @@ fn steer(steering: &Steering, words: [u64; 2]) -> Result<u64, i32> {
     }
 }
 
-/// What the domain that has a socket is told; of a queue for a single guest there is more to tell.
+/// Executes a control call for a socket; a dedicated queue supports more calls.
 fn ask(socket: &Socket, queue: Option<&QueueSocket>, words: [u64; 2]) -> Result<u64, i32> {
     let asked = XdpControl::decode(words).ok_or(INVAL)?;
     let answer = match (asked, queue) {
