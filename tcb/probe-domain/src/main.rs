@@ -1,6 +1,6 @@
-//! A domain that does what it is told, however bad: the attacker, and the plain user, in this
-//! crate's tests. Its configuration is a JSON object (`silent`: never ready; `late`: connects
-//! only afterwards); its orders come through its mailbox, see [`Probe::obey`].
+//! A domain that executes any order, as the attacker or the ordinary user in the core's tests. Its
+//! configuration is a JSON object (`silent`: never ready; `late`: connects only afterwards). Its
+//! orders arrive in its mailbox, see [`Probe::obey`].
 
 use abi::classic::GrantEntry;
 use abi::hypercall::{
@@ -12,31 +12,33 @@ use abi::{ConnId, DomId, PAGE, Slot, XenbusState};
 use rustix::event::epoll;
 use serde_json::{Value, json};
 use shmem::Span;
-use shmem::home::{Descriptors, Home};
+use shmem::domain_memory::{Descriptors, DomainMemory};
 use std::io::Write;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+mod foreign;
 
 #[global_allocator]
 static HEAP: shmem::arena::Arena<{ 8 << 20 }> = shmem::arena::Arena::new();
 
 fn main() {
     shmem::install_fault_handler();
-    let home = match shmem::home::take() {
-        Ok(home) => home,
+    let memory = match shmem::domain_memory::take() {
+        Ok(memory) => memory,
         Err(error) => {
             print_line(format_args!("probe-domain: {error}"));
             std::process::exit(3);
         }
     };
-    let fds = shmem::home::descriptors().expect("descriptors");
-    let info = home.info.span();
-    let mut text = vec![0; home.config_bytes];
-    home.config().read(&mut text).expect("a configuration");
+    let fds = shmem::domain_memory::descriptors().expect("descriptors");
+    let info = memory.info.span();
+    let mut text = vec![0; memory.config_bytes];
+    memory.config().read(&mut text).expect("a configuration");
     let config: Value = serde_json::from_slice(&text).unwrap_or_default();
     let mut probe = Probe {
-        home,
+        memory,
         fds,
         info,
         number: 0,
@@ -60,12 +62,12 @@ fn main() {
     probe.run();
 }
 
-/// Prints a line on the console, which does not wait: one that is full loses it.
+/// Prints a line on the console, which drops the line instead of blocking when it is full.
 fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Does nothing for ever, not even answer pings.
+/// Does nothing forever; does not even answer pings.
 fn hang() -> ! {
     let word = AtomicU32::new(0);
     loop {
@@ -74,7 +76,7 @@ fn hang() -> ! {
 }
 
 struct Probe {
-    home: Home,
+    memory: DomainMemory,
     fds: Descriptors,
     info: Span,
     number: u32,
@@ -124,7 +126,7 @@ impl Probe {
         self.word(info::CALL + RESULT).load(Ordering::Relaxed) as i32
     }
 
-    /// Makes the same call again and again, without waiting for an answer.
+    /// Repeats one call without waiting for answers.
     fn hammer(&mut self, kind: u32, ms: u64) {
         self.word(info::CALL + KIND).store(kind, Ordering::Relaxed);
         self.word(info::CALL + COUNT).store(0, Ordering::Relaxed);
@@ -138,7 +140,7 @@ impl Probe {
         self.call(Kind::Ready as u32, 0);
     }
 
-    /// Brings every connection up, without a word to the other end.
+    /// Brings every connection up, without a handshake.
     fn connect(&mut self) {
         for conn in 0.. {
             self.put(0, 0, conn);
@@ -174,11 +176,11 @@ impl Probe {
     }
 
     fn mailbox(&mut self) {
-        let span = self.home.mailbox.span();
+        let span = self.memory.mailbox.span();
         let word = |offset| span.u32(offset).expect("a word of the mailbox");
         let number = word(mailbox::REQUEST).load(Ordering::Acquire);
         if number == word(mailbox::REPLY).load(Ordering::Relaxed) {
-            // It was asked to look once more, and had replied meanwhile.
+            // A wake-up for a request that was answered already.
             return;
         }
         let bytes = word(mailbox::REQUEST_BYTES).load(Ordering::Relaxed) as usize;
@@ -194,14 +196,16 @@ impl Probe {
         word(mailbox::REPLY).store(number, Ordering::Release);
     }
 
-    /// Carries out an order: `{"do": …, …}`.
+    /// Executes an order: `{"do": …, …}`.
     fn obey(&mut self, order: &Value) -> Value {
         let n = |key: &str| order[key].as_u64().unwrap_or(0);
-        let frame = |key: &str| self.home.frames.page(n(key) as u32).unwrap_or(Span::EMPTY);
-        let slot = |key: &str| self.home.window.page(n(key) as u32).unwrap_or(Span::EMPTY);
+        let memory = self.memory;
+        let frame = |key: &str| memory.frames.page(n(key) as u32).unwrap_or(Span::EMPTY);
+        let foreign_page = |key: &str| memory.foreign.page(n(key) as u32).unwrap_or(Span::EMPTY);
+        let slot = |key: &str| memory.window.page(n(key) as u32).unwrap_or(Span::EMPTY);
         match order["do"].as_str().unwrap_or_default() {
-            "id" => json!(self.home.domain),
-            // Fills a frame of its own.
+            "id" => json!(self.memory.domain),
+            // Fills one of its frames.
             "fill" => outcome(frame("frame").fill(n("byte") as u8)),
             "look" => look(frame("frame")),
             // Writes a grant entry; one that accepts a page names a slot.
@@ -214,7 +218,7 @@ impl Probe {
                 };
                 self.entry(n("index"), if order["end"] == true { 0 } else { entry.0 })
             }
-            // Looks through its window, or writes through it.
+            // Reads through its window, or writes through it.
             "look-slot" => look(slot("slot")),
             "fill-slot" => outcome(slot("slot").fill(n("byte") as u8)),
             // Writes a word through its window.
@@ -222,42 +226,35 @@ impl Probe {
                 let word = n("value") as u32;
                 outcome(slot("slot").store_u32(n("offset") as usize, word))
             }
-            // From now on reads a slot as fast as it can.
+            // Starts to read a slot as fast as possible.
             "spin-slot" => {
                 self.spin = Some(Spin::new(slot("slot")));
                 json!("done")
             }
-            // What it has seen there so far.
-            "spun" => self.spin.as_ref().map_or(Value::Null, Spin::told),
-            // Any hypercall: a kind, operations of up to six words, perhaps another count.
+            // Returns the values read there so far.
+            "spun" => self.spin.as_ref().map_or(Value::Null, Spin::report),
+            // Makes any hypercall: a kind, operations of up to six words, optionally another count.
             "call" => self.obey_call(order),
-            // Repeats two calls in turn; the first one's operations are put again each time.
+            // Repeats two calls in turn, and rewrites the first one's operations each time.
             "time" => self.obey_time(order),
-            // Calls, many.
+            // Makes many calls.
             "storm" => {
                 for kind in 0..n("calls") {
                     self.call(kind as u32 % 15, u32::MAX >> (kind % 32));
                 }
                 json!("done")
             }
-            // The same call, as fast as it can.
+            // Repeats one call as fast as possible.
             "hammer" => {
                 self.hammer(n("kind") as u32, n("ms"));
                 json!("done")
             }
-            "attach" => {
-                let what = match n("kind") {
-                    1 => Attach::Device(n("index") as u32),
-                    _ => Attach::Doorbell(ConnId(n("index") as u32)),
-                };
-                match shmem::attach::call(what) {
-                    Ok(fd) => {
-                        self.attached.push(fd);
-                        json!("attached")
-                    }
-                    Err(error) => json!(error.raw_os_error()),
-                }
-            }
+            "attach" => self.obey_attach(&order["kind"], n("index") as u32),
+            // Accepts a connection on the socket that it attached, and receives descriptors.
+            "accept" => self.obey_accept(),
+            // Reads foreign memory, or writes to it.
+            "look-foreign" => look(foreign_page("page")),
+            "fill-foreign" => outcome(foreign_page("page").fill(n("byte") as u8)),
             // Overwrites INFO with one byte, from the shared words on.
             "scribble" => {
                 let last = self.info.skip(PAGE);
@@ -277,7 +274,33 @@ impl Probe {
         }
     }
 
-    /// Makes the call that an order spells out; the result and every operation's words.
+    /// Attaches a device (kind 1) or a doorbell.
+    fn obey_attach(&mut self, kind: &Value, index: u32) -> Value {
+        let what = match kind.as_u64() {
+            Some(1) => Attach::Device(index),
+            _ => Attach::Doorbell(ConnId(index)),
+        };
+        match shmem::attach::call(what) {
+            Ok(fd) => {
+                self.attached.push(fd);
+                json!("attached")
+            }
+            Err(error) => json!(error.raw_os_error()),
+        }
+    }
+
+    fn obey_accept(&mut self) -> Value {
+        match foreign::accept(self.attached.last()) {
+            Ok(received) => {
+                let numbers: Vec<_> = received.iter().map(AsRawFd::as_raw_fd).collect();
+                self.attached.extend(received);
+                json!(numbers)
+            }
+            Err(errno) => json!(errno.raw_os_error()),
+        }
+    }
+
+    /// Makes the call of an order. Returns the result and every operation's words.
     fn obey_call(&mut self, order: &Value) -> Value {
         let ops = order["ops"].as_array().cloned().unwrap_or_default();
         for (op, words) in ops.iter().enumerate().take(OPS_MAX) {
@@ -296,7 +319,7 @@ impl Probe {
         json!({ "result": result, "ops": answers })
     }
 
-    /// Repeats calls in turn; nanoseconds per turn.
+    /// Repeats calls in turn. Returns nanoseconds per turn.
     fn obey_time(&mut self, order: &Value) -> Value {
         let turns = order["calls"].as_u64().unwrap_or(0);
         let start = shmem::time::monotonic_ns();
@@ -309,7 +332,7 @@ impl Probe {
                     {
                         let step = call["step"][word].as_u64().unwrap_or(0);
                         let value = value.as_u64().unwrap_or(0) + step * op as u64;
-                        // What the call before said, in the low half of word 0.
+                        // The result of the previous call, in the low half of word 0.
                         let from = call["answers"] == true && word == 0;
                         self.put(op, word, value | if from { *answer } else { 0 });
                     }
@@ -340,7 +363,7 @@ fn outcome<E>(result: Result<(), E>) -> Value {
     json!(if result.is_ok() { "done" } else { "fault" })
 }
 
-/// Prints so many lines of a hundred bytes.
+/// Prints `lines` lines of a hundred bytes.
 fn flood(lines: u64) -> Value {
     let line = "x".repeat(99);
     for _ in 0..lines {
@@ -349,13 +372,13 @@ fn flood(lines: u64) -> Value {
     json!("done")
 }
 
-/// A page whose first byte is read again and again, between orders.
+/// A page whose first byte is read repeatedly, between orders.
 struct Spin {
     at: Span,
-    /// Every value that was seen, in order.
+    /// Every distinct value seen, in order.
     seen: Vec<u8>,
     reads: u64,
-    /// How often the page was not there.
+    /// The number of faults.
     faults: u64,
 }
 
@@ -384,7 +407,7 @@ impl Spin {
         }
     }
 
-    fn told(&self) -> Value {
+    fn report(&self) -> Value {
         json!({ "seen": self.seen, "reads": self.reads, "faults": self.faults })
     }
 }

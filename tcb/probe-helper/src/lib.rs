@@ -1,11 +1,11 @@
-//! What a taken-over helper may try. The table is data: a name, a system call, its arguments.
+//! Attempts of a compromised helper. The table is data: a name, a system call, its arguments.
 //!
-//! Each call would fail harmlessly, or do no harm, if a filter let it through.
+//! If a filter allowed one of these calls, the call would fail or be harmless.
 #![allow(unsafe_code)]
 
 use libc::*;
 
-/// Most arguments of a system call.
+/// The largest number of arguments of a system call.
 const ARGS: usize = 6;
 const CWD: u64 = AT_FDCWD as u64;
 const P: u64 = 4096;
@@ -14,7 +14,7 @@ const NONE: u64 = u64::MAX;
 const RWX: u64 = (PROT_READ | PROT_WRITE | PROT_EXEC) as u64;
 const RX: u64 = (PROT_READ | PROT_EXEC) as u64;
 
-/// A call that a filter has to refuse: its name, number, and arguments.
+/// A call that a filter must reject: its name, number, and arguments.
 pub type Attack = (&'static str, i64, &'static [u64]);
 
 /// Calls that no helper makes.
@@ -66,7 +66,7 @@ pub const ATTACKS: &[Attack] = &[
     ("setpriority", SYS_setpriority, &[0, 1, 0]),
     ("sched_setaffinity", SYS_sched_setaffinity, &[1, 0, 0]),
     ("perf_event_open", SYS_perf_event_open, &[0, 0, 0, 0, 0]),
-    // Memory that runs.
+    // Executable memory.
     (
         "map executable memory",
         SYS_mmap,
@@ -80,21 +80,16 @@ pub const ATTACKS: &[Attack] = &[
     // Files.
     ("open", SYS_open, &[0, 0, 0]),
     ("creat", SYS_creat, &[0, 0]),
-    ("openat2", SYS_openat2, &[CWD, 0, 0, 0]),
     ("open_by_handle_at", SYS_open_by_handle_at, &[CWD, 0, 0]),
     (
         "name_to_handle_at",
         SYS_name_to_handle_at,
         &[CWD, 0, 0, 0, 0],
     ),
-    ("unlinkat", SYS_unlinkat, &[CWD, 0, 0]),
     ("renameat2", SYS_renameat2, &[CWD, 0, CWD, 0, 0]),
     ("linkat", SYS_linkat, &[CWD, 0, CWD, 0, 0]),
     ("symlinkat", SYS_symlinkat, &[0, CWD, 0]),
-    ("mkdirat", SYS_mkdirat, &[CWD, 0, 0]),
     ("mknodat", SYS_mknodat, &[CWD, 0, 0, 0]),
-    ("fchmodat", SYS_fchmodat, &[CWD, 0, 0]),
-    ("fchownat", SYS_fchownat, &[CWD, 0, 0, 0, 0]),
     ("setxattr", SYS_setxattr, &[0, 0, 0, 0, 0]),
     ("chdir", SYS_chdir, &[0]),
     ("getdents64", SYS_getdents64, &[NONE, 0, 0]),
@@ -163,14 +158,9 @@ pub const ATTACKS: &[Attack] = &[
     ("type into a terminal", SYS_ioctl, &[NONE, TIOCSTI, 0]),
     ("take a terminal", SYS_ioctl, &[NONE, TIOCSCTTY, 0]),
     (
-        "a Unix socket",
-        SYS_socket,
-        &[AF_UNIX as u64, SOCK_STREAM as u64, 0],
-    ),
-    (
-        "a pair of Unix sockets",
+        "a pair of Internet sockets",
         SYS_socketpair,
-        &[AF_UNIX as u64, SOCK_DGRAM as u64, 0, 0],
+        &[AF_INET as u64, SOCK_DGRAM as u64, 0, 0],
     ),
     (
         "a vsock",
@@ -182,8 +172,6 @@ pub const ATTACKS: &[Attack] = &[
         SYS_socket,
         &[AF_ALG as u64, SOCK_SEQPACKET as u64, 0],
     ),
-    ("connect", SYS_connect, &[NONE, 0, 0]),
-    ("listen", SYS_listen, &[NONE, 0]),
     ("load BPF programs of others", SYS_bpf, &[13, 0, 0]),
     ("load BPF maps of others", SYS_bpf, &[14, 0, 0]),
     ("pinned BPF objects", SYS_bpf, &[7, 0, 0]),
@@ -192,11 +180,26 @@ pub const ATTACKS: &[Attack] = &[
     ("attach BPF programs", SYS_bpf, &[8, 0, 0]),
 ];
 
-/// What the broker does for netd, and netd must not do itself.
-pub const LOADS: &[Attack] = &[("load a BPF program", SYS_bpf, &[5, 0, 0])];
+/// Calls that only the broker may make: it loads BPF programs, and creates the sockets of virtual
+/// machine monitors.
+pub const BROKERS: &[Attack] = &[
+    ("load a BPF program", SYS_bpf, &[5, 0, 0]),
+    ("openat2", SYS_openat2, &[CWD, 0, 0, 0]),
+    ("unlinkat", SYS_unlinkat, &[CWD, 0, 0]),
+    ("mkdirat", SYS_mkdirat, &[CWD, 0, 0]),
+    ("fchmodat", SYS_fchmodat, &[CWD, 0, 0]),
+    ("fchownat", SYS_fchownat, &[CWD, 0, 0, 0, 0]),
+    ("connect", SYS_connect, &[NONE, 0, 0]),
+    ("listen", SYS_listen, &[NONE, 0]),
+    (
+        "a Unix socket",
+        SYS_socket,
+        &[AF_UNIX as u64, SOCK_STREAM as u64, 0],
+    ),
+];
 
-/// Tries every attack. Returns the names of those that were not refused with EPERM, and how they
-/// ended. `clone3` may also fail with ENOSYS, by which the C library knows to use `clone`.
+/// Tries every attack. Returns those that did not fail with EPERM, and their results. `clone3` may
+/// also fail with ENOSYS, after which the C library uses `clone`.
 #[must_use]
 pub fn not_refused(attacks: &[Attack]) -> Vec<String> {
     let is_refused = |number, result| {
@@ -219,8 +222,8 @@ pub fn call(number: i64, args: &[u64]) -> i64 {
     all.iter_mut().zip(args).for_each(|(to, from)| *to = *from);
     let [a, b, c, d, e, f] = all;
     let result;
-    // SAFETY: none: this is an attacker, and breaks at most itself. A child that a call made would
-    // go on as the test does, and ends at once.
+    // SAFETY: this is an attacker, which can break only itself. A child process created by a call
+    // would continue like the test, and ends at once.
     unsafe {
         std::arch::asm!("syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b,
             in("rdx") c, in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _);

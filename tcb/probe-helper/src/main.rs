@@ -1,20 +1,20 @@
-//! `probe-helper ROLE`: gives up the rights of a helper and attacks. Prints every attempt that
-//! succeeded.
+//! `probe-helper ROLE`: drops the rights that a helper drops, and attacks. Prints every attempt
+//! that succeeded.
 //!
 //! Without a role, as the core starts netd, it attacks in netd's place, and writes its report to
-//! the file `report` beside itself.
+//! the file `report` beside its program.
 
 use confine::roles::{BROKER, MANAGER, NETD};
 use confine::{Rights, confine, own_user};
-use probe_helper::{ATTACKS, LOADS, not_refused};
+use probe_helper::{ATTACKS, BROKERS, not_refused};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Descriptors of the core that are tried.
+/// The number of the core's descriptors to try.
 const DESCRIPTORS: u32 = 256;
-/// Processes that are tried.
+/// The number of processes to try.
 const PROCESSES: u32 = 1 << 16;
 
 fn main() -> ExitCode {
@@ -51,9 +51,11 @@ fn attack(role: Option<&str>) -> io::Result<()> {
     };
     confine(&rights)?;
     let mut succeeded = not_refused(ATTACKS);
+    if role != Some("broker") {
+        succeeded.extend(not_refused(BROKERS));
+    }
     if role != Some("manager") && role != Some("broker") {
         succeeded.extend(processes(core));
-        succeeded.extend(not_refused(LOADS));
     }
     if role.is_none_or(|role| role == "netd") {
         succeeded.extend(files());
@@ -64,14 +66,14 @@ fn attack(role: Option<&str>) -> io::Result<()> {
     }
     writeln!(report, "done")?;
     report.flush()?;
-    // As netd, until the link to the core closes.
+    // Runs, like netd, until the link to the core is closed.
     if role.is_none() {
         io::stdin().read_to_end(&mut Vec::new())?;
     }
     Ok(())
 }
 
-/// Attempts at the core and at every other process, domains among them.
+/// Attempts on the core and on every other process, including domains.
 fn processes(core: u32) -> Vec<String> {
     let mut paths: Vec<String> = (0..DESCRIPTORS)
         .map(|n| format!("/proc/{core}/fd/{n}"))
@@ -94,7 +96,7 @@ fn processes(core: u32) -> Vec<String> {
     paths.into_iter().filter_map(opened).collect()
 }
 
-/// Attempts at files.
+/// Attempts on files.
 fn files() -> Vec<String> {
     let paths = [
         "/etc/passwd",
@@ -127,7 +129,7 @@ fn files() -> Vec<String> {
     opened.chain(made).collect()
 }
 
-/// The name of a file that could be opened, for reading or for writing.
+/// Returns the name of a file that could be opened, for reading or for writing.
 fn opened(path: String) -> Option<String> {
     let open = |write: bool| {
         OpenOptions::new()
@@ -139,7 +141,7 @@ fn opened(path: String) -> Option<String> {
     (open(false) || open(true)).then(|| format!("{path} was opened"))
 }
 
-/// What netd needs and could not do.
+/// Returns what netd needs and could not open.
 fn needed() -> Vec<String> {
     let tun = OpenOptions::new()
         .read(true)

@@ -1,4 +1,4 @@
-//! Helpers that are taken over try everything, each under its own confinement.
+//! Compromised helpers make every attempt, each under its own confinement.
 
 use std::process::Command;
 use testing::require;
@@ -18,12 +18,12 @@ fn succeeded(role: &str) -> String {
 }
 
 #[test]
-fn a_manager_makes_no_call_of_an_attacker() {
+fn a_manager_cannot_make_any_attack_call() {
     assert_eq!(succeeded("manager"), "done\n");
 }
 
 #[test]
-fn a_broker_makes_no_call_of_an_attacker() {
+fn a_broker_cannot_make_any_attack_call() {
     assert_eq!(succeeded("broker"), "done\n");
 }
 
@@ -33,9 +33,9 @@ fn a_netd_reaches_no_process_and_no_file() {
     assert_eq!(succeeded("netd"), "done\n");
 }
 
-/// The user and the capabilities protect other processes by themselves.
+/// Even without Landlock, the user and the capabilities protect other processes.
 #[test]
-fn without_landlock_a_netd_reaches_no_process() {
+fn netd_without_landlock_reaches_no_process() {
     require!(root);
     assert_eq!(succeeded("bare"), "done\n");
 }
