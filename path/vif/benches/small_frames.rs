@@ -1,5 +1,5 @@
-//! Guest → driver → guest in one thread, over a grant mechanism that only looks into the table:
-//! what the rings, netback and netfront cost by themselves. No endpoint reads the frames.
+//! Measures the cost of rings, netback and netfront alone: guest → driver → guest in one thread,
+//! over a grant mechanism that only looks up entries in the table. No endpoint reads the frames.
 //!
 //! `cargo bench -p vif`
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use vif::netfront::Sizes;
 use vif::testing::{Rig, packet};
 
-/// A guest that sends to itself through the driver domain, one batch a turn.
+/// A guest that sends one batch per turn to itself through the driver domain.
 struct Loop {
     rig: Rig,
     at_guest: Vec<Frame>,
@@ -70,7 +70,7 @@ impl Loop {
     }
 }
 
-/// CPU time of this thread, so that a busy machine does not count.
+/// Returns the CPU time of this thread, which excludes preemption on a busy machine.
 fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)

@@ -1,23 +1,23 @@
-//! What an interface counts. Every drop has a reason.
+//! Counters of an interface. Every drop has a reason.
 
 macro_rules! drops {
     ($(#[doc = $doc:literal] $name:ident = $text:literal,)*) => {
-        /// Why a packet was dropped.
+        /// Reason for dropping a packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
         pub enum Drop { $(#[doc = $doc] $name,)* }
 
         impl Drop {
-            /// Every reason.
+            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Its name in counters.
+            /// Returns the reason's name in counters.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// What it means, in a sentence.
+            /// Returns an explanation in one sentence.
             #[must_use]
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$name => $doc.trim(),)* }
@@ -29,37 +29,37 @@ macro_rules! drops {
 drops! {
     /// A part of the packet has no bytes.
     ZeroSize = "zero_size",
-    /// A part of the packet reaches beyond its page or buffer.
+    /// A part of the packet extends beyond its page or buffer.
     CrossesPage = "crosses_page",
     /// The parts have more bytes than the whole packet.
     SizeMismatch = "size_mismatch",
-    /// Shorter than an Ethernet header.
+    /// The packet is shorter than an Ethernet header.
     TooShort = "too_short",
-    /// Longer than any packet can be.
+    /// The packet exceeds the maximum length.
     TooLong = "too_long",
-    /// More slots than were agreed on.
+    /// The packet has more slots than negotiated.
     TooManySlots = "too_many_slots",
-    /// An extra info that means nothing.
+    /// An extra info is invalid.
     BadExtra = "bad_extra",
-    /// An offload that was not negotiated.
+    /// An offload was not negotiated.
     OffloadNotNegotiated = "offload_not_negotiated",
-    /// An offload that does not fit the packet.
+    /// An offload does not fit the packet.
     BadOffload = "bad_offload",
-    /// The grant does not permit what has to be done.
+    /// The grant does not permit the access.
     Grant = "grant",
-    /// The memory was not there.
+    /// The memory is no longer accessible.
     Fault = "fault",
-    /// The guest asks for more groups than are kept.
+    /// The guest joins more multicast groups than the filter holds.
     TooManyGroups = "too_many_groups",
-    /// The guest does not want to hear this group.
+    /// The guest's multicast filter excludes this group.
     NotWanted = "not_wanted",
     /// The guest has posted too few buffers.
     NoRequest = "no_request",
-    /// The guest posted a buffer that is no buffer.
+    /// The guest posted an invalid buffer.
     BadRequest = "bad_request",
     /// The peer answered with an error.
     PeerError = "peer_error",
-    /// No buffer of our own was free.
+    /// No local buffer was free.
     NoBuffer = "no_buffer",
     /// The interface is disabled.
     Disabled = "disabled",
@@ -67,16 +67,16 @@ drops! {
 
 /// Drops by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drops([u64; Drop::ALL.len()]);
+pub struct DropCounts([u64; Drop::ALL.len()]);
 
-impl Drops {
-    /// Counts one.
+impl DropCounts {
+    /// Counts one drop.
     #[inline]
     pub fn count(&mut self, reason: Drop) {
         self.add(reason, 1);
     }
 
-    /// Counts `n`.
+    /// Counts `n` drops.
     #[inline]
     pub fn add(&mut self, reason: Drop, n: u64) {
         if let Some(count) = self.0.get_mut(reason as usize) {
@@ -84,25 +84,25 @@ impl Drops {
         }
     }
 
-    /// How many for this reason.
+    /// Returns the number of drops for `reason`.
     #[must_use]
     pub fn get(&self, reason: Drop) -> u64 {
         self.0.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// How many in all.
+    /// Returns the number of drops for all reasons.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Every reason with its count.
+    /// Iterates over all reasons and their counts.
     pub fn iter(&self) -> impl Iterator<Item = (Drop, u64)> + '_ {
         Drop::ALL.iter().map(|&reason| (reason, self.get(reason)))
     }
 }
 
-impl std::ops::AddAssign for Drops {
+impl std::ops::AddAssign for DropCounts {
     fn add_assign(&mut self, other: Self) {
         for (to, from) in self.0.iter_mut().zip(other.0) {
             *to += from;
@@ -110,30 +110,28 @@ impl std::ops::AddAssign for Drops {
     }
 }
 
-/// What an interface has done since it was connected. `from_guest` and `to_guest` mean the same
-/// at both ends.
+/// Counters since the interface connected. `from_guest` and `to_guest` mean the same at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct InterfaceCounters {
     /// Packets from the guest.
     pub from_guest: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub from_guest_bytes: u64,
     /// Packets to the guest.
     pub to_guest: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub to_guest_bytes: u64,
-    /// Packets from the guest that were dropped.
-    pub from_guest_drops: Drops,
-    /// Packets to the guest that were dropped.
-    pub to_guest_drops: Drops,
-    /// Requests to the guest that were consumed for what belongs to a packet and is none of its
-    /// bytes (counted by the backend).
+    /// Dropped packets from the guest.
+    pub from_guest_drops: DropCounts,
+    /// Dropped packets to the guest.
+    pub to_guest_drops: DropCounts,
+    /// Requests consumed for packet metadata rather than payload (counted by the backend).
     pub meta_requests: u64,
-    /// Times that the peer was notified (its doorbell may have been rung).
+    /// Notifications sent to the peer, with or without ringing its doorbell.
     pub notifications: u64,
 }
 
-impl std::ops::AddAssign for Counters {
+impl std::ops::AddAssign for InterfaceCounters {
     fn add_assign(&mut self, other: Self) {
         self.from_guest += other.from_guest;
         self.from_guest_bytes += other.from_guest_bytes;

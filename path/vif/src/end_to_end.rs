@@ -1,11 +1,10 @@
-//! Guest → driver → guest in one thread: what goes in comes out, in order, whole, and nothing
-//! leaks.
+//! Guest → driver → guest in one thread: packets arrive complete and in order, and nothing leaks.
 
 use crate::netfront::{Sizes, TX_SMALL_BYTES};
 use crate::netif::Features;
 use crate::ring::Format;
 use crate::testing::{
-    Memory, Rig, frame_at, ipv4_tcp, over_each_format, packet, sizes, with_format,
+    Rig, TestMemory, frame_at, ipv4_tcp, over_each_format, packet, sizes, with_format,
 };
 use nic::{Buffers, Checksum, Frame, Gso, GsoKind, Offload, Piece, SmallBatch, SmallFrame};
 use proptest::prelude::*;
@@ -13,17 +12,17 @@ use std::collections::VecDeque;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// The guest sends a packet of so many bytes.
+    /// The guest sends a packet of this many bytes.
     Send(u32),
-    /// The guest sends a packet that does not lie in its transmit buffers.
+    /// The guest sends a packet that lies outside its transmit buffers.
     SendForeign(u32),
-    /// The driver takes so many packets and answers.
+    /// The driver consumes up to this many packets and answers them.
     Take(u8),
-    /// The driver gives a packet of so many bytes, in pieces of so many.
+    /// The driver delivers a packet of the first number of bytes, in pieces of the second.
     Give(u32, u16),
-    /// The guest receives so many packets; the buffers are posted again later if `hold`.
+    /// The guest receives up to this many packets; if `hold`, it posts the buffers again later.
     Receive(u8, bool),
-    /// The guest posts what it held.
+    /// The guest posts the buffers that it held.
     Post,
 }
 
@@ -41,8 +40,8 @@ fn op() -> impl Strategy<Value = Op> {
 
 struct World {
     rig: Rig,
-    source: Memory,
-    foreign: Memory,
+    source: TestMemory,
+    foreign: TestMemory,
     seed: u64,
     to_driver: VecDeque<Vec<u8>>,
     to_guest: VecDeque<Vec<u8>>,
@@ -51,7 +50,7 @@ struct World {
 }
 
 impl World {
-    /// Does it, by the fast path if that is open to it.
+    /// Executes `op`; with `short`, on the fast path where possible.
     fn run(&mut self, op: &Op, short: bool) {
         self.seed += 1;
         if short && self.run_short(op) {
@@ -83,7 +82,7 @@ impl World {
                 let frame = frame_at(&self.source, 0, &bytes, usize::from(piece));
                 let posted = self.rig.back.posted(64);
                 let delivered = self.rig.give(&[frame]);
-                let fits = len.div_ceil(u32::from(self.rig.back.terms().rx_buffer));
+                let fits = len.div_ceil(u32::from(self.rig.back.negotiated().rx_buffer));
                 let most = u32::from(self.rig.back.peer().max_slots);
                 assert_eq!(delivered == 1, fits <= posted && fits <= most);
                 if delivered == 1 {
@@ -189,14 +188,14 @@ impl World {
         true
     }
 
-    /// Everything drains, and every buffer is where it was at the start.
+    /// Drains both directions and checks that every buffer has returned.
     fn end(mut self) {
         for _ in 0..64 {
             self.run(&Op::Take(255), false);
             self.run(&Op::Receive(255, false), false);
         }
         assert!(self.to_driver.is_empty() && self.to_guest.is_empty());
-        let drops = |counters: &crate::Counters| {
+        let drops = |counters: &crate::InterfaceCounters| {
             counters.from_guest_drops.total()
                 - counters.from_guest_drops.get(crate::Drop::NoBuffer)
                 - counters.from_guest_drops.get(crate::Drop::TooManySlots)
@@ -212,9 +211,9 @@ impl World {
         let pool = self.rig.front.buffers();
         assert_eq!(pool.available(), sizes.tx_small_pages as usize * 2);
         assert_eq!(pool.available_large(), sizes.tx_large_pages as usize);
-        let terms = *self.rig.back.terms();
-        let buffers = sizes.rx_pages * (4096 / u32::from(terms.rx_buffer));
-        let want = buffers.min(crate::ring::slots(terms.rx_order));
+        let negotiated = *self.rig.back.negotiated();
+        let buffers = sizes.rx_pages * (4096 / u32::from(negotiated.rx_buffer));
+        let want = buffers.min(crate::ring::slots(negotiated.rx_order));
         assert_eq!(self.rig.back.posted(u32::MAX), want);
     }
 }
@@ -222,8 +221,8 @@ impl World {
 fn world(sizes: Sizes, features: Features) -> World {
     World {
         rig: Rig::with(sizes, features, Features::ALL),
-        source: Memory::new(17),
-        foreign: Memory::new(17),
+        source: TestMemory::new(17),
+        foreign: TestMemory::new(17),
         seed: 0,
         to_driver: VecDeque::new(),
         to_guest: VecDeque::new(),
@@ -239,7 +238,7 @@ proptest! {
     })]
 
     #[test]
-    fn what_goes_in_comes_out(ops in prop::collection::vec((op(), any::<bool>()), 0..150)) {
+    fn frames_pass_unchanged(ops in prop::collection::vec((op(), any::<bool>()), 0..150)) {
         let pages = Sizes { rx_buffer: 4096, rx_order: 1, tx_order: 1, ..sizes() };
         for (sizes, features) in [
             (sizes(), Features::ALL),
@@ -278,7 +277,7 @@ fn a_segment_of_64_kb_passes_whole_both_ways() {
             let mut frames = Vec::new();
             assert_eq!(rig.back.from_guest(64, &mut frames), Ok(1));
             assert_eq!((frames[0].offload, frames[0].len()), (offload, 65_535));
-            // Straight back, out of the pages it was sent from.
+            // Forwarded directly from the sender's pages.
             assert_eq!(rig.give(&frames), 1);
             rig.back.from_guest_done();
             let mut frames = Vec::new();
@@ -294,13 +293,13 @@ fn a_segment_of_64_kb_passes_whole_both_ways() {
     });
 }
 
-/// A received frame is sent on as it is: its buffer is a receive buffer, so it is copied, and
-/// posted again.
+/// A guest can send a received frame unchanged: the netfront copies the bytes out of the receive
+/// buffer, and posts that again.
 #[test]
 fn received_frames_can_be_sent_on() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         for n in 0..500 {
             let bytes = packet(1000, n);
             assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 1000)]), 1);
@@ -316,7 +315,7 @@ fn received_frames_can_be_sent_on() {
 }
 
 #[test]
-fn a_changed_header_is_what_is_sent() {
+fn changed_header_is_sent() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let bytes = packet(1000, 1);
@@ -343,7 +342,10 @@ fn frames_for_which_there_is_no_room_stay() {
         rig.front.publish();
         assert!(!rig.front.prepare_sleep(true));
         assert_eq!(rig.take(10).len(), 10);
-        assert!(rig.bells().1, "room was wanted");
+        assert!(
+            rig.bells().1,
+            "the frontend requested a notification of room"
+        );
         assert!(rig.front.has_room_to_reap());
         assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 10);
         assert_eq!(frames.len(), 34);
@@ -351,13 +353,13 @@ fn frames_for_which_there_is_no_room_stay() {
 }
 
 #[test]
-fn frames_that_never_fit_are_dropped_and_their_buffers_kept() {
+fn oversized_frames_are_dropped_and_buffers_kept() {
     over_each_format(|| {
         let mut rig = Rig::new(Sizes {
             tx_large_pages: 3,
             ..sizes()
         });
-        let foreign = Memory::new(17);
+        let foreign = TestMemory::new(17);
         let before = (
             rig.front.buffers().available(),
             rig.front.buffers().available_large(),
@@ -427,8 +429,8 @@ fn closing_ends_every_grant_that_is_not_in_use() {
     });
 }
 
-/// What cannot be left to the other end is done before it is sent: here a checksum that the
-/// backend does not fill in, and one in a place where it would not look.
+/// The frontend computes the checksums that the backend cannot: here one that the backend does not
+/// support, and one at an unexpected offset.
 #[test]
 fn a_checksum_that_nobody_else_fills_in() {
     over_each_format(|| {
@@ -452,7 +454,8 @@ fn a_checksum_that_nobody_else_fills_in() {
             assert_eq!(rig.back.from_guest(1, &mut frames), Ok(1));
             assert_eq!(frames[0].offload, Offload::default());
             let sent = frames[0].to_vec().unwrap();
-            // The field is the complement of the sum of everything, its own old value included.
+            // The checksum field is the complement of the sum over all bytes, including its old
+            // value.
             let old = u32::from(u16::from_be_bytes([bytes[field], bytes[field + 1]]));
             let sum = shmem::ones_sum_bytes(&sent[start..], old);
             let folded = (sum >> 16) + (sum & 0xffff);

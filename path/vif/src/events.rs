@@ -1,5 +1,5 @@
 //! The event channel of one pair of domains: a page that the frontend grants, and a doorbell that
-//! is rung only for a sleeper.
+//! is rung only if the peer sleeps.
 //!
 //! ```text
 //!   offset  word       set by    cleared by
@@ -9,10 +9,10 @@
 //!      192  armed      frontend  backend      the frontend sleeps or is about to
 //! ```
 //!
-//! What the rings keep in the page lies behind them (NETIF-25). Each word has a cache line of its
-//! own. Each side can write all four at any time: a hostile peer can make this side look for work
-//! that is not there, or keep it from being woken by that very peer; nothing else. Clauses RING-11
-//! to RING-13.
+//! The rings' words follow in the same page (NETIF-25). Each word has a separate cache line. Each
+//! side can write all four at any time. A hostile peer can make this side search for work in vain,
+//! or lose notifications that are meant for the peer itself, and nothing else. Clauses RING-11 to
+//! RING-13.
 
 use shmem::Span;
 use shmem::sync::fence;
@@ -22,24 +22,24 @@ use std::sync::atomic::Ordering;
 pub trait EventWords {
     /// Reads word `n` (0 … 3).
     fn load(&self, n: usize, order: Ordering) -> u32;
-    /// Writes it.
+    /// Writes word `n`.
     fn store(&self, n: usize, value: u32, order: Ordering);
-    /// Writes it and returns what it was.
+    /// Writes word `n` and returns the old value.
     fn swap(&self, n: usize, value: u32, order: Ordering) -> u32;
 }
 
-/// The rings that a notification is about. One event channel serves both here; on Xen each may have
-/// its own (`feature-split-event-channels`), and a guest counts events without a cause against the
+/// Rings that a notification concerns. Here one event channel serves both; on Xen each may have a
+/// separate one (`feature-split-event-channels`), and a guest counts spurious events against the
 /// backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rings {
+pub struct NotifiedRings {
     /// Packets from the guest.
     pub tx: bool,
     /// Packets to the guest.
     pub rx: bool,
 }
 
-impl Rings {
+impl NotifiedRings {
     /// Both.
     pub const BOTH: Self = Self { tx: true, rx: true };
 }
@@ -47,12 +47,12 @@ impl Rings {
 /// Bytes from one word to the next.
 pub const WORD_STRIDE: usize = 64;
 
-/// The words in a granted page. It may be taken away at any moment: its words then read as 0.
+/// The words in a granted page. The page may be revoked at any moment; its words then read as 0.
 #[derive(Clone, Copy, Debug)]
 pub struct EventPage(Span);
 
 impl EventPage {
-    /// The words in `page`; none if it is too short or not aligned.
+    /// Opens the words in `page`; `None` if it is too short or misaligned.
     #[must_use]
     pub fn new(page: Span) -> Option<Self> {
         page.u32(3 * WORD_STRIDE).map(|_| Self(page))
@@ -62,7 +62,7 @@ impl EventPage {
 impl EventWords for EventPage {
     #[inline]
     fn load(&self, n: usize, _: Ordering) -> u32 {
-        // Acquire, and below release and both: no weaker than any order that is asked for.
+        // Acquire here, and release or both below, are no weaker than any requested order.
         self.0.load_u32(n * WORD_STRIDE).unwrap_or(0)
     }
 
@@ -81,14 +81,14 @@ impl EventWords for EventPage {
 #[derive(Debug)]
 pub struct Events<W = EventPage> {
     words: W,
-    /// Number of the word by which this end notifies; the peer's `armed` is next to it.
+    /// Index of the word by which this end notifies. The next word is the peer's `armed`.
     ours: usize,
-    /// Number of the word by which the peer notifies; our `armed` is next to it.
+    /// Index of the word by which the peer notifies. The next word is this end's `armed`.
     theirs: usize,
 }
 
 impl<W: EventWords> Events<W> {
-    /// The frontend's end; clears the words.
+    /// Returns the frontend's end and clears the words.
     #[must_use]
     pub fn front(words: W) -> Self {
         for n in 0..4 {
@@ -101,7 +101,7 @@ impl<W: EventWords> Events<W> {
         }
     }
 
-    /// The backend's end.
+    /// Returns the backend's end.
     #[must_use]
     pub fn back(words: W) -> Self {
         Self {
@@ -111,37 +111,37 @@ impl<W: EventWords> Events<W> {
         }
     }
 
-    /// Notifies the peer; whether its doorbell has to be rung.
+    /// Notifies the peer; returns whether its doorbell must be rung.
     #[must_use]
     pub fn notify(&self) -> bool {
         self.words.store(self.ours, 1, Ordering::Release);
-        // Pairs with the sleeper's fence between `arm` and its last look: either it sees the
-        // notification, or this sees it armed.
+        // Pairs with the sleeper's fence between `arm` and its last check for work: either the
+        // sleeper sees the notification, or this end sees that the sleeper is armed.
         fence(Ordering::SeqCst);
         self.words.load(self.ours + 1, Ordering::Relaxed) == 1
             && self.words.swap(self.ours + 1, 0, Ordering::Relaxed) == 1
     }
 
-    /// This end is about to sleep. A `fence(SeqCst)` must lie between this and the last look for
-    /// work.
+    /// Requests a doorbell before sleeping. A `fence(SeqCst)` must lie between this and the last
+    /// check for work.
     #[inline]
     pub fn arm(&self) {
         self.words.store(self.theirs + 1, 1, Ordering::Relaxed);
     }
 
-    /// This end is awake: no doorbells.
+    /// Disables doorbells while this end is awake.
     #[inline]
     pub fn disarm(&self) {
         self.words.store(self.theirs + 1, 0, Ordering::Relaxed);
     }
 
-    /// Whether the peer has notified since this was last asked.
+    /// Returns whether the peer has notified since the last call, and clears the notification.
     #[inline]
     pub fn take_pending(&self) -> bool {
         self.is_pending() && self.words.swap(self.theirs, 0, Ordering::Acquire) != 0
     }
 
-    /// Whether the peer has notified.
+    /// Returns whether the peer has notified.
     #[must_use]
     #[inline]
     pub fn is_pending(&self) -> bool {
@@ -152,7 +152,7 @@ impl<W: EventWords> Events<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Memory;
+    use crate::testing::TestMemory;
 
     fn words(page: Span) -> [u32; 4] {
         std::array::from_fn(|n| page.load_u32(n * 64).expect("own memory"))
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn ring_11_each_word_has_its_place() {
-        let memory = Memory::new(1);
+        let memory = TestMemory::new(1);
         let page = memory.area().span();
         page.fill(0xff).expect("own memory");
         let front = Events::front(EventPage::new(page).expect("a page"));
@@ -169,7 +169,7 @@ mod tests {
         back.arm();
         assert_eq!(words(page), [0, 1, 0, 0]);
         assert!(front.notify());
-        assert_eq!(words(page), [1, 0, 0, 0], "the armed word is taken");
+        assert_eq!(words(page), [1, 0, 0, 0], "the armed word is cleared");
         assert!(!front.notify(), "rung once");
         assert!(back.is_pending() && !front.is_pending());
         assert!(back.take_pending());
@@ -186,13 +186,13 @@ mod tests {
 
     #[test]
     fn ring_13_any_value() {
-        let memory = Memory::new(1);
+        let memory = TestMemory::new(1);
         let page = memory.area().span();
         let front = Events::front(EventPage::new(page).expect("a page"));
         for armed in [0, 2, u32::MAX] {
             page.store_u32(64, armed).expect("own memory");
             assert!(!front.notify(), "{armed}");
-            assert_eq!(words(page)[1], armed, "only a 1 is taken");
+            assert_eq!(words(page)[1], armed, "only a 1 is cleared");
         }
         page.store_u32(128, 0xdead).expect("own memory");
         assert!(front.take_pending());

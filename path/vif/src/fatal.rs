@@ -1,27 +1,26 @@
-//! The one fault that ends an interface.
+//! Faults that end an interface.
 
 use crate::ring::Overrun;
 
-/// The peer broke the protocol in a way that leaves nothing to go on with: this interface is
-/// disabled, for good, until both ends connect anew. Whatever is wrong with one packet alone is a
-/// [`Drop`](crate::counters::Drop) instead.
+/// A protocol violation after which the interface cannot continue. It stays disabled until both
+/// ends reconnect. An error in a single packet is a [`Drop`](crate::counters::Drop) instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fatal {
-    /// A producer index beyond the ring, or going backwards (XSA-39).
+    /// A producer index that is beyond the ring or has moved backwards (XSA-39).
     #[error("the peer's producer index is beyond the ring")]
     Overrun,
-    /// A packet of more slots than any mistake explains
+    /// A packet with more slots than any implementation sends
     /// ([`FATAL_SLOTS`](crate::netif::FATAL_SLOTS)).
-    #[error("a packet without end")]
+    #[error("an endless packet")]
     EndlessPacket,
-    /// A response to a request that is not in flight: unknown, answered before, or out of range.
-    #[error("a response to nothing that is in flight")]
+    /// A response to a request that is not in flight: unknown, already answered, or out of range.
+    #[error("a response to a request that is not in flight")]
     ResponseId,
-    /// A response for a buffer whose page has not changed hands, or is only about to.
-    #[error("a response without the page that it is for")]
+    /// A response for a buffer whose page was not exchanged, or whose exchange is not complete.
+    #[error("a response whose page was not exchanged")]
     NotExchanged,
-    /// This end was taken down; the peer broke nothing.
-    #[error("the interface was taken down")]
+    /// This end was closed; the peer violated nothing.
+    #[error("the interface was closed")]
     Closed,
 }
 

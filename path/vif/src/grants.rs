@@ -1,26 +1,27 @@
-//! How a netback reaches the pages that a guest granted to it: one batch-level interface, one
-//! implementation per grant mechanism (crate `domain`).
+//! How a netback accesses the pages that a guest granted: one batch-level interface with one
+//! implementation per grant mechanism (crate `driver`).
 
 use abi::{GrantRef, GrantStatus};
 use nic::SmallFrame;
 use nic::frame::HOT;
 use shmem::Span;
 
-/// Access to (part of) a granted page for reading, for the time of a batch.
+/// Access to a part of a granted page, for one batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Access {
-    /// The grant, of the one guest that this interface belongs to.
+pub struct GrantAccess {
+    /// Grant reference of this interface's guest.
     pub gref: GrantRef,
     /// First byte within the page.
     pub offset: u16,
-    /// Bytes; the netback has checked that they stay within the page.
+    /// Length in bytes; the netback has checked that the range lies within the page.
     pub len: u16,
-    /// Where the bytes can be read until [`Grants::read_end`], or why they cannot.
+    /// The accessible bytes, valid until [`Grants::read_end`], or the reason why they are
+    /// inaccessible.
     pub result: Result<Span, GrantStatus>,
 }
 
-impl Access {
-    /// One that is not usable yet.
+impl GrantAccess {
+    /// Returns an access that no mechanism has made usable yet.
     #[must_use]
     #[inline]
     pub const fn new(gref: GrantRef, offset: u16, len: u16) -> Self {
@@ -32,7 +33,7 @@ impl Access {
         }
     }
 
-    /// Asks the processor for the header that may begin there, so that it is there when it is read.
+    /// Prefetches the start of the range, where a header may lie.
     #[inline]
     pub fn prefetch(&self) {
         if let Ok(span) = self.result {
@@ -41,9 +42,9 @@ impl Access {
     }
 }
 
-/// Where the bytes of a [`CopyOut`] come from.
+/// Source of a [`CopyOut`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum CopySource {
     /// Memory that this domain can read.
     Span(Span),
     /// Bytes `from .. from + len` of the header snapshot of frame number `frame` of the batch.
@@ -58,23 +59,23 @@ pub enum Source {
 /// A copy into a granted page.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyOut {
-    /// Where from.
-    pub source: Source,
-    /// The page, of the one guest that this interface belongs to.
+    /// Source of the bytes.
+    pub source: CopySource,
+    /// Grant reference of this interface's guest.
     pub gref: GrantRef,
     /// First byte within the page.
     pub offset: u16,
-    /// Bytes; the netback has checked that they stay within the page.
+    /// Length in bytes; the netback has checked that the range lies within the page.
     pub len: u16,
-    /// How it ended. Starts as an error, so that a copy which never ran cannot read as done.
+    /// Result. Starts as an error, so that a copy that never ran cannot count as done.
     pub status: GrantStatus,
 }
 
 impl CopyOut {
-    /// One that was not carried out yet: `len` bytes to `offset` of the page.
+    /// Returns a pending copy of `len` bytes to `offset` of the page.
     #[must_use]
     #[inline]
-    pub const fn new(source: Source, gref: GrantRef, offset: usize, len: usize) -> Self {
+    pub const fn new(source: CopySource, gref: GrantRef, offset: usize, len: usize) -> Self {
         Self {
             source,
             gref,
@@ -85,30 +86,29 @@ impl CopyOut {
     }
 }
 
-/// One mechanism, for one guest.
+/// One grant mechanism, for one guest.
 pub trait Grants {
-    /// Makes every access of the batch usable, or says per access why not. What begins there is
-    /// read next: a mechanism fetches it ahead as soon as it knows where it is.
-    fn read_begin(&mut self, accesses: &mut [Access]);
+    /// Makes every access of the batch usable or records an error in it. The caller reads the
+    /// ranges next, so a mechanism prefetches each range as soon as it knows the address.
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]);
 
-    /// The accesses of the last [`Grants::read_begin`] are over.
+    /// Ends the accesses of the last [`Grants::read_begin`].
     fn read_end(&mut self);
 
-    /// Carries out every copy of the batch; `frames` are what [`Source::Header`] refers to.
+    /// Executes every copy of the batch; [`CopySource::Header`] refers to `frames`.
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
 
-    /// Whether pages come into this domain's reach at all, so that [`Grants::write_small_frames`]
-    /// is of any use.
+    /// Returns whether granted pages are mapped into this domain, which
+    /// [`Grants::write_small_frames`] requires.
     fn in_reach(&self) -> bool {
         false
     }
 
-    /// Copies the frames of `small_frames` that `pick` names, in its order, each to the place of
-    /// one of `accesses`. The result of an access says whether the frame is there: it is not if the
-    /// place is too small.
+    /// Copies the frames whose indexes are in `pick`, in order, each to the range of one access.
+    /// Records an error in an access whose range is too small.
     fn write_small_frames(
         &mut self,
-        accesses: &mut [Access],
+        accesses: &mut [GrantAccess],
         small_frames: &[SmallFrame],
         pick: &[u32],
     ) {
@@ -116,38 +116,36 @@ pub trait Grants {
         refuse(accesses);
     }
 
-    /// Makes further pages usable for a device that writes them itself, until
-    /// [`Grants::post_end`], or says per access why not. A mechanism that never has pages in this
-    /// domain's reach cannot.
-    fn post_begin(&mut self, accesses: &mut [Access]) {
+    /// Makes further pages writable for a device until [`Grants::post_end`], or records an error in
+    /// their accesses. A mechanism that never maps pages into this domain does not support this.
+    fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         refuse(accesses);
     }
 
-    /// No device writes any page of [`Grants::post_begin`] any more.
+    /// Ends [`Grants::post_begin`]: no device writes to its pages any more.
     fn post_end(&mut self) {}
 
-    /// Makes pages usable for a device that writes them itself until [`Grants::hold_end`] of each,
-    /// or says per access why not; appends to `frames`, for every access, which of the guest's
-    /// frames the page is. A mechanism that does not learn that cannot do it.
-    fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+    /// Makes pages writable for a device, each until its [`Grants::hold_end`], or records an error
+    /// in their accesses. Appends the guest's frame number of each page to `frames`. A mechanism
+    /// that does not know these numbers does not support this.
+    fn hold(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
         frames.extend(accesses.iter().map(|_| 0));
         refuse(accesses);
     }
 
-    /// No device writes the page for the sake of this access any more: one that [`Grants::hold`]
-    /// has made usable.
+    /// Ends one access of [`Grants::hold`]: no device writes to the page for it any more.
     fn hold_end(&mut self, _gref: GrantRef) {}
 }
 
-/// What a mechanism says that cannot do it.
-fn refuse(accesses: &mut [Access]) {
+/// Rejects all accesses: the mechanism does not support the operation.
+fn refuse(accesses: &mut [GrantAccess]) {
     for access in accesses {
         access.result = Err(GrantStatus::GeneralError);
     }
 }
 
 impl<G: Grants + ?Sized> Grants for Box<G> {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         (**self).read_begin(accesses);
     }
 
@@ -165,14 +163,14 @@ impl<G: Grants + ?Sized> Grants for Box<G> {
 
     fn write_small_frames(
         &mut self,
-        accesses: &mut [Access],
+        accesses: &mut [GrantAccess],
         small_frames: &[SmallFrame],
         pick: &[u32],
     ) {
         (**self).write_small_frames(accesses, small_frames, pick);
     }
 
-    fn post_begin(&mut self, accesses: &mut [Access]) {
+    fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         (**self).post_begin(accesses);
     }
 
@@ -180,7 +178,7 @@ impl<G: Grants + ?Sized> Grants for Box<G> {
         (**self).post_end();
     }
 
-    fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+    fn hold(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
         (**self).hold(accesses, frames);
     }
 

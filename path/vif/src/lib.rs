@@ -1,16 +1,16 @@
-//! The virtual interface: how packets pass between a guest and the driver domain.
+//! The virtual interface: passes packets between a guest and the driver domain.
 //!
-//! | module | what it is | what it must never know |
+//! | module | contents | must not depend on |
 //! |---|---|---|
-//! | [`ring`] | the shared ring, in Xen's format and in a native one | what a slot means |
-//! | [`netif`] | the wire format: slots, records, what was agreed | mapping, threads, time |
+//! | [`ring`] | the shared ring, in Xen's format and in a native one | the meaning of a slot |
+//! | [`netif`] | the wire format: slots, records, negotiated features | mapping, threads, time |
 //! | [`events`] | the event channel: pending and armed words in a shared page | rings |
-//! | [`grants`] | how a netback reaches granted pages | packets |
+//! | [`grants`] | how a netback accesses granted pages | packets |
 //! | [`netback`] | slots → packets → responses, in the driver domain | NICs, other guests |
-//! | [`netfront`] | pools of granted pages, packets ↔ slots, in the guest | who is behind it |
+//! | [`netfront`] | pools of granted pages, packets ↔ slots, in the guest | the peer's implementation |
 //!
-//! Nothing here makes a system call. A peer can write anything into the shared pages at any
-//! moment; the worst that it can reach is [`Fatal`], for this interface alone.
+//! This crate makes no system calls. A peer can write anything into the shared pages at any
+//! moment; the worst result is [`Fatal`], for this interface alone.
 
 pub mod counters;
 pub mod events;
@@ -24,7 +24,7 @@ pub mod ring;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use counters::{Counters, Drop, Drops};
+pub use counters::{Drop, DropCounts, InterfaceCounters};
 pub use fatal::Fatal;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Attacks on the driver's end.
+//! Attacks on the netback.
 
 use super::*;
 use crate::counters::Drop;
@@ -9,7 +9,7 @@ use abi::PAGE;
 use nic::{Checksum, Frame, Offload};
 
 #[test]
-fn attack_01_producer_beyond_ring_disables_this_vif_only() {
+fn attack_01_producer_overrun_disables_one_vif() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let mut other = Rig::new(sizes());
@@ -19,14 +19,14 @@ fn attack_01_producer_beyond_ring_disables_this_vif_only() {
             Err(Fatal::Overrun)
         );
         assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
-        // For good, even if the index becomes possible again.
+        // The interface stays disabled even if the index becomes valid again.
         rig.raw_tx().set_req_prod(1);
         assert_eq!(
             rig.back.from_guest(64, &mut Vec::new()),
             Err(Fatal::Overrun)
         );
         assert!(!rig.back.has_work());
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let frames = [frame_at(&source, 0, &packet(60, 1), 60)];
         let report = rig.back.to_guest(&frames, &[0]);
         assert_eq!((report.delivered, report.drops.get(Drop::Disabled)), (0, 1));
@@ -47,7 +47,7 @@ fn attack_01_in_the_ring_to_the_guest() {
         assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
         let mut rig = Rig::new(sizes());
         rig.raw_rx().set_req_prod(u32::MAX);
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let frames = [frame_at(&source, 0, &packet(60, 1), 60)];
         let report = rig.back.to_guest(&frames, &[0, 0]);
         assert_eq!(report.drops.get(Drop::Disabled), 2);
@@ -55,7 +55,7 @@ fn attack_01_in_the_ring_to_the_guest() {
     });
 }
 
-/// XSA-405: one response for each request, whatever was wrong with them.
+/// XSA-405: each request gets exactly one response, whether or not it was valid.
 #[test]
 fn attack_03_one_response_for_each_request() {
     over_each_format(|| {
@@ -80,7 +80,7 @@ fn attack_03_one_response_for_each_request() {
             assert!(answered <= raw.req_prod());
             assert!(
                 raw.req_prod() - answered <= 8,
-                "only a packet that is not all there waits"
+                "only an incomplete packet waits"
             );
         }
         raw.send(&[
@@ -93,7 +93,7 @@ fn attack_03_one_response_for_each_request() {
     });
 }
 
-/// XSA-155: what is checked is what is used, though the slot changes in between.
+/// XSA-155: the backend uses the copy that it checked, even if the slot changes afterwards.
 #[test]
 fn attack_04_double_fetch() {
     over_each_format(|| {
@@ -113,7 +113,7 @@ fn attack_04_double_fetch() {
         assert_eq!(
             frames[0].header(),
             [0; 60],
-            "the snapshot stays what was looked at"
+            "the snapshot keeps the checked bytes"
         );
         assert_eq!(frames[0].to_vec().unwrap(), [0; 60]);
         rig.back.from_guest_done();
@@ -121,8 +121,8 @@ fn attack_04_double_fetch() {
     });
 }
 
-/// XSA-423, XSA-432: too many slots are refused with everything given back; a packet without end
-/// ends the interface.
+/// XSA-423, XSA-432: a packet with too many slots is rejected and its grants released; an endless
+/// packet disables the interface.
 #[test]
 fn attack_05_too_many_slots() {
     over_each_format(|| {
@@ -154,7 +154,7 @@ fn attack_05_too_many_slots() {
     });
 }
 
-/// The header split over slots: the snapshot is made over all of them.
+/// A header split over several slots is complete in the snapshot.
 #[test]
 fn attack_05_header_split() {
     over_each_format(|| {
@@ -203,7 +203,7 @@ fn attack_05_header_split() {
     });
 }
 
-/// A posted buffer that is none: refused, and the others used.
+/// The backend rejects an invalid posted buffer and uses the others.
 #[test]
 fn attack_06_offsets_of_posted_buffers() {
     over_each_format(|| {
@@ -212,7 +212,7 @@ fn attack_06_offsets_of_posted_buffers() {
             let raw = rig.raw_rx();
             let request = RxRequest::decode(raw.request_at(0));
             raw.request(0, RxRequest { offset, ..request }.encode());
-            let source = Memory::new(1);
+            let source = TestMemory::new(1);
             let frames = [
                 frame_at(&source, 0, &packet(60, 1), 60),
                 frame_at(&source, 0, &packet(61, 1), 61),
@@ -222,7 +222,7 @@ fn attack_06_offsets_of_posted_buffers() {
                 (report.delivered, report.drops.get(Drop::BadRequest)),
                 (1, 1)
             );
-            // Nothing is written for a frame that is refused.
+            // Nothing is written for a rejected frame.
             assert_eq!(rig.back.grants_mut().writes, 1);
             rig.back.publish();
             assert_eq!(RxResponse::decode(raw.response_at(0)).status, rsp::ERROR);
@@ -230,7 +230,7 @@ fn attack_06_offsets_of_posted_buffers() {
     });
 }
 
-/// Sizes that overflow 16 bits when they are added up.
+/// Rejects a packet whose sizes overflow 16 bits in sum.
 #[test]
 fn attack_07_oversize_and_wrap() {
     over_each_format(|| {
@@ -251,7 +251,7 @@ fn attack_07_oversize_and_wrap() {
             rig.back.counters().from_guest_drops.get(Drop::SizeMismatch),
             1
         );
-        // 30 × u16::MAX: wraps 16 bits, and is far beyond any page.
+        // 30 × u16::MAX wraps 16 bits and far exceeds any page.
         let words: Vec<_> = (0..30)
             .map(|n| tx_part(&rig, n, u16::MAX, if n < 29 { txf::MORE_DATA } else { 0 }))
             .collect();
@@ -259,7 +259,7 @@ fn attack_07_oversize_and_wrap() {
         assert!(rig.take(64).is_empty());
         assert_eq!(rig.back.counters().from_guest_drops.total(), 2);
         assert_eq!(raw.rsp_prod(), 50);
-        // One byte too long for its page, and one that just fits.
+        // One part is a byte too long for its page, the other just fits.
         let at_the_end = |id, size| {
             let part = TxRequest::decode(tx_part(&rig, id, size, 0));
             let offset = PAGE as u16 - 60;
@@ -273,11 +273,11 @@ fn attack_07_oversize_and_wrap() {
     });
 }
 
-/// XSA-90, XSA-374, XSA-424: errors on the error path. Each copy of a batch fails once.
+/// XSA-90, XSA-374, XSA-424: errors on the error path. Makes each copy of a batch fail once.
 #[test]
 fn attack_08_faults_are_injected_everywhere() {
     over_each_format(|| {
-        let source = Memory::new(8);
+        let source = TestMemory::new(8);
         for fail_after in 0..12 {
             let mut rig = Rig::new(sizes());
             let mut frames: Vec<Frame> = (0..3)
@@ -294,13 +294,13 @@ fn attack_08_faults_are_injected_everywhere() {
                 report.delivered,
                 "{fail_after}"
             );
-            // Everything came back: the pool is posted whole again.
+            // All buffers were returned: the whole pool is posted again.
             assert_eq!(rig.raw_rx().req_prod(), 128 + 6);
         }
     });
 }
 
-/// XSA-392: a guest that stops consuming costs a bounded time and no memory.
+/// XSA-392: a guest that stops consuming costs the backend bounded time and no memory.
 #[test]
 fn attack_09_guest_stops_consuming() {
     over_each_format(|| {
@@ -308,7 +308,7 @@ fn attack_09_guest_stops_consuming() {
             rx_pages: 4,
             ..sizes()
         });
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let frames: Vec<_> = (0..64)
             .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
             .collect();
@@ -322,8 +322,8 @@ fn attack_09_guest_stops_consuming() {
     });
 }
 
-/// The same on the way from the guest: malformed packets, each of whose grants may fail, in every
-/// order. Each request is answered once, and no access is left open.
+/// Errors on the error path, for packets from the guest: malformed packets whose grants fail one by
+/// one, in every order. Each request gets one response, and no access stays open.
 #[test]
 fn attack_08_malformed_packets_whose_grants_fail() {
     over_each_format(|| {
@@ -359,7 +359,7 @@ fn attack_08_malformed_packets_whose_grants_fail() {
                 })
                 .collect();
             raw.send(&words);
-            // What ends every packet that is not all there.
+            // Terminates every incomplete packet.
             raw.send(&[tx_part(&rig, 9, 60, 0), tx_part(&rig, 9, 60, 0)]);
             rig.take(64);
             rig.back.publish();
@@ -371,8 +371,8 @@ fn attack_08_malformed_packets_whose_grants_fail() {
     });
 }
 
-/// XSA-332: a guest that rings and claims requests all the time, and has none. It costs a look:
-/// there is no work, nothing is taken, and the next request is seen as ever.
+/// XSA-332: a guest keeps ringing the doorbell without sending requests. Each ring costs the
+/// backend one read of the index: it finds no work, and still sees the next request.
 #[test]
 fn attack_10_events_without_requests() {
     over_each_format(|| {
@@ -395,14 +395,14 @@ fn attack_10_events_without_requests() {
     });
 }
 
-/// XSA-391: a guest that wants to be told of everything, at once, for ever: it is told once of what
-/// a turn has published, and of nothing else.
+/// XSA-391: a guest that keeps re-arming notifications gets at most one per turn, and only for
+/// published responses.
 #[test]
-fn attack_11_a_guest_that_wants_every_event() {
+fn attack_11_guest_rearms_notifications_always() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let event = rig.event_page();
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let frames: Vec<_> = (0..4)
             .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
             .collect();
@@ -431,8 +431,8 @@ fn attack_11_a_guest_that_wants_every_event() {
     });
 }
 
-/// CVE-2026-46323: every grant of a packet is held, and every request unanswered, until the
-/// packet is done with.
+/// CVE-2026-46323: the backend holds every grant of a packet and answers none of its requests until
+/// the packet is done.
 #[test]
 fn attack_31_grants_are_held_until_the_last_response() {
     over_each_format(|| {
@@ -447,7 +447,7 @@ fn attack_31_grants_are_held_until_the_last_response() {
         rig.back.from_guest_done();
         assert!(!rig.back.grants_mut().reading);
         assert_eq!(rig.raw_tx().rsp_prod(), 2);
-        // Forgotten: the next batch ends the one before.
+        // `from_guest_done` was not called: the next batch ends the previous one.
         assert!(rig.send(&packet(60, 3), Offload::default()));
         assert!(rig.send(&packet(60, 4), Offload::default()));
         frames.clear();

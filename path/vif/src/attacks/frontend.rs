@@ -1,4 +1,4 @@
-//! Attacks on the guest's end.
+//! Attacks on the netfront.
 
 use super::*;
 use crate::counters::Drop;
@@ -24,7 +24,8 @@ fn attack_01_at_the_frontend() {
     });
 }
 
-/// CVE-2026-72380: a response id out of range, unsolicited, or twice.
+/// CVE-2026-72380: the frontend rejects a response id that is out of range, unsolicited or
+/// repeated.
 #[test]
 fn attack_02_response_ids() {
     over_each_format(|| {
@@ -41,7 +42,7 @@ fn attack_02_response_ids() {
             rig.raw_tx_back()
                 .answer(&[TxResponse { id, status }.encode()]);
         };
-        // In order or not, fine or not: every id once.
+        // Each id is accepted once: in or out of order, with success or an error.
         let mut rig = Rig::new(sizes());
         let free = rig.front.buffers().available();
         let ids = send(&mut rig);
@@ -102,12 +103,12 @@ fn attack_02_receive_ids() {
     });
 }
 
-/// The receive side of the same: the buffer changes after the frontend looked.
+/// XSA-155 at the frontend: the receive buffer changes after the frontend has checked it.
 #[test]
 fn attack_04_double_fetch_at_the_frontend() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let bytes = packet(60, 9);
         assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 60)]), 1);
         let mut frames = Vec::new();
@@ -121,8 +122,8 @@ fn attack_04_double_fetch_at_the_frontend() {
     });
 }
 
-/// XSA-448 and the like at the frontend: lengths of nothing, and beyond the buffer that was
-/// posted. (At the backend: `netback::tests::txpkt2rsp::invalid`.)
+/// XSA-448 at the frontend: lengths of 0, and lengths beyond the posted buffer. (The backend's
+/// counterpart is `netback::tests::txpkt2rsp::invalid`.)
 #[test]
 fn attack_06_offsets_and_lengths_at_the_frontend() {
     over_each_format(|| {
@@ -136,14 +137,14 @@ fn attack_06_offsets_and_lengths_at_the_frontend() {
             (i16::MAX, 0, Drop::CrossesPage),
             (60, 2047, Drop::CrossesPage),
             (60, 4096, Drop::CrossesPage),
-            // Into the other half of the page, where another packet lies.
+            // The part extends into the other half of the page, which holds another packet.
             (60, -2048, Drop::CrossesPage),
             (60, -1, Drop::CrossesPage),
         ];
         for &(status, shift, reason) in cases {
             let mut rig = Rig::new(sizes());
             let back = rig.raw_rx_back();
-            // The second request: its buffer is the upper half of a page.
+            // The second request's buffer is the upper half of a page.
             for n in 0..2 {
                 let request = RxRequest::decode(back.request_at(n));
                 let bad = n == 1;
@@ -174,7 +175,7 @@ fn attack_06_offsets_and_lengths_at_the_frontend() {
     });
 }
 
-/// The same at the frontend: many parts that make more than a packet can be.
+/// Oversize at the frontend: the sum of many parts exceeds the longest packet.
 #[test]
 fn attack_07_oversize_at_the_frontend() {
     over_each_format(|| {
@@ -223,10 +224,10 @@ fn attack_09_driver_stops_consuming() {
     });
 }
 
-/// XSA-396: a grant that is in use is not given out again.
+/// XSA-396: the frontend does not reallocate a grant in use.
 #[test]
 fn attack_15_grant_in_use() {
-    let memory = Memory::new(1);
+    let memory = TestMemory::new(1);
     let table_span = memory.area().page(0).unwrap();
     let mut table = GrantTable::new(table_span);
     let gref = table.grant(DomId(3), 77, true).unwrap();
@@ -255,7 +256,7 @@ fn attack_15_grant_in_use() {
     assert_eq!(table.grant(DomId(3), 1, false), Err(GrantError::Full));
 }
 
-/// firecracker#3905: offloads only as negotiated. (The other way:
+/// firecracker#3905: only negotiated offloads are accepted. (The reverse direction:
 /// `netback::tests::rxpkt2rsp::offloads_that_the_guest_does_not_take`,
 /// `netback::tests::txpkt2rsp::offload_that_was_not_negotiated`.)
 #[test]
@@ -274,7 +275,7 @@ fn attack_30_offloads_at_the_frontend() {
         for (features, plain, whole) in [
             (Features::ALL, true, true),
             (Features::CHECKSUM, true, false),
-            // The checksum is filled in before it is sent.
+            // The checksum is computed before sending.
             (Features::PLAIN, true, false),
         ] {
             let mut rig = Rig::with(sizes(), Features::ALL, features);
@@ -305,7 +306,7 @@ fn attack_30_offloads_at_the_frontend() {
     });
 }
 
-/// Offloads on packets to which they do not belong, or that the guest did not ask for.
+/// The frontend drops packets with offloads that do not match them, or that it did not negotiate.
 #[test]
 fn attack_30_offloads_from_a_hostile_driver() {
     over_each_format(|| {
@@ -384,7 +385,7 @@ fn attack_30_offloads_from_a_hostile_driver() {
         assert_eq!(
             case(all, &tcp[..50], blank, None),
             None,
-            "its place is not in the packet"
+            "the field lies outside the packet"
         );
         assert_eq!(
             case(Features::CHECKSUM, &tcp, blank, v4),

@@ -1,5 +1,5 @@
-//! One test for each attack of the field's list that a virtual interface has to survive. Those
-//! that end at the ring or in the records are in `ring::tests` and `netif::tests`.
+//! Tests of the attacks in the field's list that a virtual interface must survive. `ring::tests`
+//! and `netif::tests` have those that the ring or the records reject.
 
 mod backend;
 mod frontend;
@@ -7,7 +7,7 @@ mod frontend;
 use crate::Fatal;
 use crate::netif::{FATAL_SLOTS, RxRequest, RxResponse, TxRequest, rxf, txf};
 use crate::testing::{
-    Memory, Rig, frame_at, hostile_backend, hostile_frontend, over_each_format, sizes,
+    Rig, TestMemory, frame_at, hostile_backend, hostile_frontend, over_each_format, sizes,
 };
 use proptest::prelude::*;
 
@@ -26,8 +26,7 @@ fn tx_part(rig: &Rig, id: u16, size: u16, flags: u16) -> [u32; 3] {
     .encode()
 }
 
-/// XSA-403, XSA-216: nothing that lay in the pages before is granted, and nothing but a frame's
-/// own bytes is written.
+/// XSA-403, XSA-216: granted pages hold no stale data, and only a frame's bytes are written.
 #[test]
 fn attack_22_stale_bytes() {
     over_each_format(|| {
@@ -44,13 +43,13 @@ fn attack_22_stale_bytes() {
         };
         let event = rig.layout.event();
         let mut page = whole(&rig, event);
-        // What the rings have there.
+        // Skips the rings' words.
         page.drain(256..768);
         assert!(page.iter().all(|byte| *byte == 0));
         for n in event + 1..rig.layout.frames() {
             assert!(whole(&rig, n).iter().all(|byte| *byte == 0), "frame {n}");
         }
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         source.area().span().fill(0xaa).unwrap();
         let bytes = vec![0x55; 61];
         assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 61)]), 1);
@@ -63,14 +62,13 @@ fn attack_22_stale_bytes() {
     });
 }
 
-/// CVE-2026-45890's kin and row 28: loops are bounded by what the driver allows, not by what the
-/// guest says.
+/// CVE-2026-45890 and row 28: loops are bounded by the driver's limits, not by the guest's values.
 #[test]
 fn attack_28_endless_descriptor_loop() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let raw = rig.raw_tx();
-        // A chain of extra infos that goes on for ever.
+        // An endless chain of extra infos.
         let mut words = vec![tx_part(&rig, 0, 60, txf::EXTRA_INFO)];
         words.extend([[0x0101, 0, 0]; 100]);
         raw.send(&words);
@@ -78,14 +76,14 @@ fn attack_28_endless_descriptor_loop() {
             rig.back.from_guest(64, &mut Vec::new()),
             Err(Fatal::EndlessPacket)
         );
-        // Small bad packets count against the budget.
+        // Short invalid packets count against the budget.
         let mut rig = Rig::new(sizes());
         let raw = rig.raw_tx();
         let words: Vec<_> = (0..200).map(|n| tx_part(&rig, n, 0, 0)).collect();
         raw.send(&words);
         assert_eq!(rig.back.from_guest(10, &mut Vec::new()), Ok(0));
         assert_eq!(raw.rsp_prod(), 10);
-        // At the frontend.
+        // The same at the frontend.
         let mut rig = Rig::new(sizes());
         let back = rig.raw_rx_back();
         for n in 0..=FATAL_SLOTS {
@@ -111,7 +109,7 @@ proptest! {
         ..ProptestConfig::with_cases(300)
     })]
 
-    /// Row 29 and all the others: no panic, whatever a guest writes.
+    /// Row 29 and all others: the netback does not panic, whatever a guest writes.
     #[test]
     fn attack_29_any_frontend(data in prop::collection::vec(any::<u8>(), 0..3000)) {
         hostile_frontend(&data);

@@ -1,26 +1,26 @@
-//! Where in a buffer of the guest's a frame is put, and which frames can be.
+//! Placement of frames in a guest's buffers, and the check whether the guest accepts a frame.
 
 use crate::counters::Drop;
-use crate::netif::{RxRequest, Terms, transport};
+use crate::netif::{Negotiated, RxRequest, transport};
 use abi::PAGE;
 use nic::Frame;
 
-/// Frames start at one of so many different cache lines of their buffers, so that the headers of
-/// all frames do not compete for two sets of the cache.
+/// Number of cache lines over which the starts of frames in their buffers are spread. Otherwise the
+/// headers of all frames would compete for two cache sets.
 const COLOURS: u32 = 8;
 const COLOUR_BYTES: usize = 64;
 
-/// What keeps a frame from being sent to a guest as it is.
-pub(super) fn check(frame: &Frame, terms: &Terms) -> Result<(), Drop> {
+/// Returns an error if the guest cannot take the frame unchanged.
+pub(super) fn check(frame: &Frame, negotiated: &Negotiated) -> Result<(), Drop> {
     transport::check_len(frame.len())?;
-    transport::check(frame, &terms.to_guest)
+    transport::check(frame, &negotiated.to_guest)
 }
 
-/// Offset and length of the buffer that a request posts; none if it does not lie in its page.
+/// Returns offset and length of the posted buffer, or `None` if it does not lie within its page.
 #[inline]
-pub(super) fn buffer(request: &RxRequest, terms: &Terms) -> Option<(usize, usize)> {
-    let bytes = usize::from(terms.rx_buffer);
-    let offset = if terms.rx_offset {
+pub(super) fn buffer(request: &RxRequest, negotiated: &Negotiated) -> Option<(usize, usize)> {
+    let bytes = usize::from(negotiated.rx_buffer);
+    let offset = if negotiated.rx_offset {
         usize::from(request.offset)
     } else {
         0
@@ -28,15 +28,20 @@ pub(super) fn buffer(request: &RxRequest, terms: &Terms) -> Option<(usize, usize
     (offset + bytes <= PAGE).then_some((offset, bytes))
 }
 
-/// [`buffer`] without what is left free in front of a frame of `len` bytes.
+/// Like [`buffer`], but skips the space left free before a frame of `len` bytes.
 #[inline]
-pub(super) fn coloured(request: &RxRequest, terms: &Terms, len: usize) -> Option<(usize, usize)> {
-    let (offset, room) = buffer(request, terms)?;
+pub(super) fn coloured(
+    request: &RxRequest,
+    negotiated: &Negotiated,
+    len: usize,
+) -> Option<(usize, usize)> {
+    let (offset, room) = buffer(request, negotiated)?;
     let colour = colour(request.gref, len, room);
     Some((offset + colour, room - colour))
 }
 
-/// How far into a buffer of `room` bytes a frame starts: only if it still fits in one piece.
+/// Returns the offset of a frame within a buffer of `room` bytes, or 0 if the frame would not fit
+/// behind it.
 #[inline]
 pub(super) fn colour(gref: u32, len: usize, room: usize) -> usize {
     let colour = (gref % COLOURS) as usize * COLOUR_BYTES;

@@ -1,31 +1,29 @@
-//! The packets of a batch from the guest: their parts, their answers, and what can be wrong with
-//! them.
+//! The packets of a batch from the guest: their parts, responses and validity checks.
 
 use crate::counters::Drop;
-use crate::grants::Access;
+use crate::grants::GrantAccess;
 use crate::netif::rings::TX_RESPONSE;
 use crate::netif::{Abilities, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
 use abi::PAGE;
 use nic::{BufferId, Checksum, Frame, Gso, Piece};
 
-/// The most accesses that one batch of [`Netback::from_guest`](super::Netback::from_guest) makes:
-/// what a grant mechanism that copies needs room for, and a bound on the bytes that one guest gets
-/// moved in one turn.
+/// Maximum number of accesses in one batch of [`Netback::from_guest`](super::Netback::from_guest).
+/// Sizes the buffers of grant mechanisms that copy, and bounds the bytes moved per guest and turn.
 pub const ACCESSES_MAX: usize = 256;
 
-/// What was taken off the ring and not yet answered.
+/// The packets of a batch: taken from the ring and not yet answered.
 #[derive(Debug, Default)]
 pub(super) struct Chains {
     pub(super) list: Vec<Chain>,
-    pub(super) accesses: Vec<Access>,
+    pub(super) accesses: Vec<GrantAccess>,
     pub(super) responses: Vec<[u32; TX_RESPONSE]>,
-    /// Whether the accesses can be read.
+    /// Whether the accesses are readable.
     pub(super) reading: bool,
-    /// Slots of a packet at the head of the ring whose rest is not there yet.
+    /// Published slots of an incomplete packet at the head of the ring.
     pub(super) partial: u32,
 }
 
-/// One packet of the batch: where its parts and its responses lie in the batch's lists.
+/// One packet of the batch: the ranges of its parts and responses in the batch's lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     pub(super) accesses: (u32, u32),
@@ -35,21 +33,21 @@ pub(super) struct Chain {
 }
 
 impl Chains {
-    /// Adds a part of `len` bytes, which is answered as being fine.
+    /// Adds a part of `len` bytes with a success response.
     #[inline]
     pub(super) fn push(&mut self, request: TxRequest, len: u16) {
-        let access = Access::new(request.grant(), request.offset, len);
+        let access = GrantAccess::new(request.grant(), request.offset, len);
         self.accesses.push(access);
         self.respond(request.id, rsp::OKAY);
     }
 
-    /// Adds an answer.
+    /// Adds a response.
     #[inline]
     pub(super) fn respond(&mut self, id: u16, status: i16) {
         self.responses.push(TxResponse { id, status }.encode());
     }
 
-    /// The batch is over.
+    /// Ends the batch.
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.accesses.clear();
@@ -57,7 +55,7 @@ impl Chains {
     }
 }
 
-/// Turns those of the answers that are one packet's into errors, but for what answers extra infos.
+/// Turns one packet's responses into errors, except those to extra infos.
 pub(super) fn refuse(answers: &mut [[u32; TX_RESPONSE]], (from, to): (u32, u32)) {
     let refused = answers.get_mut(from as usize..to as usize);
     for words in refused.unwrap_or(&mut []) {
@@ -72,7 +70,7 @@ pub(super) fn refuse(answers: &mut [[u32; TX_RESPONSE]], (from, to): (u32, u32))
     }
 }
 
-/// What is wrong with a part of a packet.
+/// Returns why a part is invalid, or `None` if it is valid.
 pub(super) fn check_part(offset: u16, size: u32) -> Option<Drop> {
     if size == 0 {
         Some(Drop::ZeroSize)
@@ -83,7 +81,8 @@ pub(super) fn check_part(offset: u16, size: u32) -> Option<Drop> {
     }
 }
 
-/// What is wrong with a whole packet; `own` is the first part's length.
+/// Returns why a whole packet is invalid, or `None` if it is valid; `own` is the length of its
+/// first part.
 #[inline]
 pub(super) fn check_packet(
     first: &TxRequest,
@@ -105,19 +104,19 @@ pub(super) fn check_packet(
     if own == 0 {
         return Some(Drop::SizeMismatch);
     }
-    // A packet that is to be cut cannot have its checksum already. (Whether cutting was agreed on
-    // is found where the checksum's place is.)
+    // A packet to be segmented must have a blank checksum. (The check of the checksum's position
+    // includes whether segmentation was negotiated.)
     if gso.is_some() && !first.has(txf::CSUM_BLANK) {
         return Some(Drop::BadOffload);
     }
     check_part(first.offset, own)
 }
 
-/// Makes the frame of a packet whose pages can be read now.
+/// Builds the frame of a packet whose pages are readable.
 pub(super) fn fill(
     frame: &mut Frame,
     chain: &Chain,
-    accesses: &[Access],
+    accesses: &[GrantAccess],
     may: &Abilities,
 ) -> Result<(), Drop> {
     let (from, to) = chain.accesses;

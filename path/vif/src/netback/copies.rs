@@ -1,32 +1,32 @@
-//! The copies of a batch: frames are cut where buffers and pieces end.
+//! The copies of a batch: frames are split at the ends of buffers and pieces.
 
 use crate::counters::Drop;
-use crate::grants::{Access, CopyOut, Source};
+use crate::grants::{CopyOut, CopySource, GrantAccess};
 use abi::{GrantRef, GrantStatus};
 use nic::Frame;
 use shmem::Span;
 
-/// What is to be copied to the guest.
+/// Pending copies to the guest.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    pub(super) planned: Vec<Planned>,
+    pub(super) planned: Vec<PlannedFrame>,
     pub(super) list: Vec<CopyOut>,
-    /// Where small frames are put.
-    pub(super) places: Vec<Access>,
+    /// Destinations of small frames.
+    pub(super) places: Vec<GrantAccess>,
 }
 
-/// One frame of the batch: where its copies and its responses lie in the batch's lists.
+/// One frame of the batch: the ranges of its copies and responses in the batch's lists.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Planned {
+pub(super) struct PlannedFrame {
     copies: (u32, u32),
     pub(super) responses: (u32, u32),
     pub(super) bytes: u32,
-    /// A buffer of the guest's was no buffer: nothing was copied.
+    /// Whether a posted buffer was invalid, so that nothing is copied.
     bad: bool,
 }
 
-impl Planned {
-    /// Why the guest does not get the frame, now that `copies` are done.
+impl PlannedFrame {
+    /// Returns why the frame is dropped, or `None` if all its `copies` have succeeded.
     #[inline]
     pub(super) fn verdict(&self, copies: &[CopyOut]) -> Option<Drop> {
         let (from, to) = self.copies;
@@ -42,8 +42,8 @@ impl Planned {
 }
 
 impl Copies {
-    /// Adds a frame, whose copies and responses (`responses` of all) are the last ones of their
-    /// lists. The copies of a `bad` one are left out.
+    /// Adds a frame whose copies, and whose `responses` responses, are the last ones in their
+    /// lists. Discards the copies of a `bad` frame.
     #[inline]
     pub(super) fn plan(
         &mut self,
@@ -55,7 +55,7 @@ impl Copies {
         if bad {
             self.list.truncate(first_copy);
         }
-        self.planned.push(Planned {
+        self.planned.push(PlannedFrame {
             copies: (first_copy as u32, self.list.len() as u32),
             responses: (responses.0 as u32, responses.1 as u32),
             bytes: frame.len() as u32,
@@ -63,36 +63,38 @@ impl Copies {
         });
     }
 
-    /// Plans the copies of a frame, number `index` of the batch, that fits one buffer.
+    /// Plans the copies of frame number `index` of the batch, which fits one buffer.
     #[inline]
     pub(super) fn whole(&mut self, index: u32, frame: &Frame, gref: GrantRef, offset: usize) {
         let mut copy = |at: usize, source, len: usize| {
             self.list.push(CopyOut::new(source, gref, at, len));
             at + len
         };
-        let header = Source::Header {
+        let header = CopySource::Header {
             frame: index,
             from: 0,
         };
         let behind = copy(offset, header, frame.header_len());
         let payload = frame.payload().filter(|span| !span.is_empty());
-        payload.fold(behind, |at, span| copy(at, Source::Span(span), span.len()));
+        payload.fold(behind, |at, span| {
+            copy(at, CopySource::Span(span), span.len())
+        });
     }
 }
 
-/// Cuts a frame into copies: first its snapshot, then the payload behind it.
-pub(super) struct Cut<'a> {
+/// Scatter-gather cursor: splits a frame into copies, the snapshot first, then the payload.
+pub(super) struct ScatterCursor<'a> {
     frame: &'a Frame,
     index: u32,
     header: usize,
     pieces: usize,
     current: Span,
     skip: usize,
-    /// Bytes that are not in any copy yet.
+    /// Bytes that no copy covers yet.
     left: usize,
 }
 
-impl<'a> Cut<'a> {
+impl<'a> ScatterCursor<'a> {
     pub(super) fn new(index: u32, frame: &'a Frame) -> Self {
         Self {
             frame,
@@ -105,7 +107,7 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Plans the copies that fill a buffer; how many bytes.
+    /// Plans the copies that fill a buffer and returns their total length.
     pub(super) fn fill(
         &mut self,
         gref: GrantRef,
@@ -121,12 +123,12 @@ impl<'a> Cut<'a> {
                 let from = self.header as u16;
                 self.header += bytes;
                 let frame = self.index;
-                (Source::Header { frame, from }, bytes)
+                (CopySource::Header { frame, from }, bytes)
             } else {
                 let Some(span) = self.payload(room - done) else {
                     break;
                 };
-                (Source::Span(span), span.len())
+                (CopySource::Span(span), span.len())
             };
             copies.push(CopyOut::new(source, gref, offset + done, bytes));
             done += bytes;
@@ -135,7 +137,7 @@ impl<'a> Cut<'a> {
         done
     }
 
-    /// At most `want` bytes of payload that lie together.
+    /// Returns up to `want` contiguous bytes of payload.
     fn payload(&mut self, want: usize) -> Option<Span> {
         while self.current.is_empty() {
             let piece = self.frame.pieces.get(self.pieces)?;

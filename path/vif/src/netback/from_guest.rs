@@ -1,8 +1,8 @@
-//! Packets from the guest: requests → frames, and the answers.
+//! Packets from the guest: requests → frames → responses.
 
 use super::chains::{ACCESSES_MAX, Chain, check_packet, check_part, fill, refuse};
-use super::groups::Change;
 use super::interface::Netback;
+use super::multicast_filter::GroupChange;
 use crate::counters::Drop;
 use crate::fatal::Fatal;
 use crate::grants::Grants;
@@ -11,53 +11,54 @@ use crate::netif::{ExtraInfo, FATAL_SLOTS, TxRequest, extra, rsp, txf};
 use nic::{Frame, Gso};
 use smallvec::SmallVec;
 
-/// A packet at the head of the ring, whose parts and answers are in the batch's lists.
+/// The packet at the head of the ring, whose parts and responses are in the batch's lists.
 struct Scanned {
     chain: Chain,
     slots: u32,
-    /// What is wrong with it.
+    /// Reason for rejecting the packet, if it is invalid.
     verdict: Option<Drop>,
-    /// If there are any it is no packet.
-    changes: SmallVec<[Change; 1]>,
+    /// Multicast filter changes; a message with changes carries no packet.
+    changes: SmallVec<[GroupChange; 1]>,
 }
 
-/// What lies behind the first slot of a packet and is none of its parts.
+/// The extra infos of a packet, in the slots behind its first one.
 #[derive(Default)]
 struct Extras {
     gso: Option<Gso>,
-    /// Changes of the groups that the guest hears. Who asks for some sends no packet (NETIF-28).
-    changes: SmallVec<[Change; 1]>,
+    /// Changes of the guest's multicast filter. A message with changes carries no packet
+    /// (NETIF-28).
+    changes: SmallVec<[GroupChange; 1]>,
     verdict: Option<Drop>,
 }
 
-/// What [`Netback::fetch`] found at the head of the ring.
+/// Result of [`Netback::fetch`].
 enum Fetched {
-    /// A packet: in the batch's lists.
+    /// A packet, now in the batch's lists.
     Packet,
-    /// No packet, or one with something wrong: answered.
+    /// A rejected packet, or a message without a packet; the responses are queued.
     Answered,
-    /// Nothing, or a packet whose rest is not there yet.
+    /// No packet, or an incomplete one.
     Nothing,
 }
 
 impl<G: Grants> Netback<G> {
-    /// Takes up to `budget` packets and appends them to `out`, as frames whose pieces lie in the
-    /// guest's pages and whose `token` is their number in the batch; how many. They can be read
-    /// until [`Netback::from_guest_done`], which has to be called before the next batch (and is,
-    /// if it was forgotten); after 0 frames there is nothing to be done.
+    /// Consumes up to `budget` packets, appends them to `out` and returns their number. Their
+    /// pieces lie in the guest's pages; `token` is the packet's index in the batch. The frames stay
+    /// readable until [`Netback::from_guest_done`], which the caller calls unless there were no
+    /// frames. (The next batch calls it if the caller has not.)
     ///
-    /// Packets with something wrong are answered with an error and counted; they count against
-    /// the budget, so that a guest gains nothing by sending them. Fewer than `budget` packets do
-    /// not mean that there are no more ([`ACCESSES_MAX`]): ask [`Netback::has_work`].
+    /// Answers invalid packets with an error and counts them, also against the budget, so that a
+    /// guest gains nothing by sending them. May return fewer than `budget` packets while more are
+    /// waiting ([`ACCESSES_MAX`]); check [`Netback::has_work`].
     ///
     /// # Errors
-    /// [`Fatal`]: the interface is disabled. Frames of `out` are not touched.
+    /// [`Fatal`]: the interface is disabled. `out` is unchanged.
     pub fn from_guest(&mut self, budget: usize, out: &mut Vec<Frame>) -> Result<usize, Fatal> {
         self.alive()?;
         if !self.chains.responses.is_empty() {
             self.from_guest_done();
         }
-        // One look at the shared index serves the batch, if packets have one slot each.
+        // One read of the shared index serves the batch if packets have one slot each.
         if let Err(overrun) = self.tx.ready_for(budget.min(u32::MAX as usize) as u32) {
             return self.fail(overrun);
         }
@@ -71,7 +72,7 @@ impl<G: Grants> Netback<G> {
             }
         }
         if self.chains.list.is_empty() {
-            // Bad packets are answered at once: for an empty batch nothing calls the end.
+            // The caller does not end an empty batch, so errors are answered here.
             self.from_guest_done();
             return Ok(0);
         }
@@ -84,7 +85,7 @@ impl<G: Grants> Netback<G> {
         Ok(frames)
     }
 
-    /// The batch is over: gives up its grants, answers its requests and publishes the answers.
+    /// Ends the batch: releases its grants, answers its requests and publishes the responses.
     pub fn from_guest_done(&mut self) {
         if self.chains.reading {
             self.grants.read_end();
@@ -95,7 +96,7 @@ impl<G: Grants> Netback<G> {
         self.tx.publish();
     }
 
-    /// Takes one packet off the ring: copies its slots out, once each, and checks them
+    /// Takes one packet from the ring: copies each of its slots out once, and checks the copies
     /// (NETIF-7).
     fn fetch(&mut self) -> Result<Fetched, Fatal> {
         let first_access = self.chains.accesses.len();
@@ -140,12 +141,12 @@ impl<G: Grants> Netback<G> {
         }
     }
 
-    /// Takes a packet of one slot off the ring, as nearly all are.
+    /// Takes a single-slot packet, the most frequent case, from the ring.
     #[inline]
     fn fetch_one(&mut self, request: TxRequest) -> Fetched {
         self.tx.consume(1);
         let size = u32::from(request.size);
-        if let Some(reason) = check_packet(&request, 1, size, None, &self.terms.from_guest) {
+        if let Some(reason) = check_packet(&request, 1, size, None, &self.negotiated.from_guest) {
             self.chains.respond(request.id, rsp::ERROR);
             self.counters.from_guest_drops.count(reason);
             return Fetched::Answered;
@@ -164,9 +165,8 @@ impl<G: Grants> Netback<G> {
         Fetched::Packet
     }
 
-    /// Reads the rest of the packet at the head of the ring, whose first slot was read, into the
-    /// batch's lists: the packet, its slots, and what is wrong with it. None if not all of it is
-    /// there.
+    /// Reads the packet at the head of the ring, whose first slot is `first`, into the batch's
+    /// lists. Returns `None` if the packet is incomplete.
     fn scan(&mut self, first: TxRequest, mut slots: SlotReader) -> Result<Option<Scanned>, Fatal> {
         let first_access = self.chains.accesses.len();
         let first_response = self.chains.responses.len();
@@ -196,13 +196,14 @@ impl<G: Grants> Netback<G> {
             more = request.has(txf::MORE_DATA);
         }
 
-        // The first request's size is the whole packet's; its own part is what the others leave.
+        // The first request has the size of the whole packet; its own part is what the other parts
+        // do not cover.
         let own = u32::from(first.size).saturating_sub(others);
         if let Some(access) = self.chains.accesses.get_mut(first_access) {
             access.len = own as u16;
         }
         verdict = verdict.or_else(|| match changes.is_empty() {
-            true => check_packet(&first, parts, own, gso, &self.terms.from_guest),
+            true => check_packet(&first, parts, own, gso, &self.negotiated.from_guest),
             false => (parts > 1 || gso.is_some()).then_some(Drop::BadExtra),
         });
         let chain = Chain {
@@ -219,8 +220,7 @@ impl<G: Grants> Netback<G> {
         }))
     }
 
-    /// Reads the extra infos of the packet whose first slot was read. None if not all of them are
-    /// there.
+    /// Reads the extra infos behind the packet's first slot. Returns `None` if they are incomplete.
     fn extras(
         &mut self,
         first: &TxRequest,
@@ -239,7 +239,7 @@ impl<G: Grants> Netback<G> {
                     all.gso = Some(found);
                 }
                 (extra::TYPE_MCAST_ADD | extra::TYPE_MCAST_DEL, _) if self.groups.is_some() => {
-                    all.changes.push(Change {
+                    all.changes.push(GroupChange {
                         group: ExtraInfo::group(one, two),
                         joins: info.kind == extra::TYPE_MCAST_ADD,
                     });
@@ -251,21 +251,26 @@ impl<G: Grants> Netback<G> {
         Ok(Some(all))
     }
 
-    /// Changes the groups that the guest hears; what is wrong with it, if something is.
-    fn change_groups(&self, changes: &[Change]) -> Option<Drop> {
+    /// Changes the guest's multicast filter. Returns a reason if it cannot.
+    fn change_groups(&self, changes: &[GroupChange]) -> Option<Drop> {
         let groups = self.groups?;
         let fit = changes.iter().all(|change| groups.change(*change));
         (!fit).then_some(Drop::TooManyGroups)
     }
 
-    /// Makes frames of the batch's packets.
+    /// Builds the frames of the batch's packets.
     fn build(&mut self, out: &mut Vec<Frame>) -> usize {
         let mut frames = 0;
         for (token, chain) in self.chains.list.iter().enumerate() {
-            // Made where it stays: to move a frame costs more than to make it.
+            // Built in place: moving a frame costs more than building it.
             out.push(Frame::empty());
             let Some(frame) = out.last_mut() else { break };
-            match fill(frame, chain, &self.chains.accesses, &self.terms.from_guest) {
+            match fill(
+                frame,
+                chain,
+                &self.chains.accesses,
+                &self.negotiated.from_guest,
+            ) {
                 Ok(()) => {
                     frame.token = token as u32;
                     self.counters.from_guest += 1;
@@ -289,7 +294,7 @@ struct SlotReader {
 }
 
 impl SlotReader {
-    /// The next slot; none if the guest has not published it.
+    /// Returns the next slot, or `None` if the guest has not published it.
     #[inline]
     fn next(&mut self, ring: &mut TxBack) -> Result<Option<[u32; TX_REQUEST]>, Fatal> {
         if self.taken == FATAL_SLOTS {

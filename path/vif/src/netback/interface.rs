@@ -1,18 +1,18 @@
-//! What a netback is made of, and how its two rings and its event channel are driven.
+//! The netback's state, and how it drives its two rings and its event channel.
 
-use super::answers::ToGuest;
 use super::chains::Chains;
+use super::completions::DeliveryReport;
 use super::copies::Copies;
-use super::groups::Groups;
-use super::loans::Loans;
-use super::posts::Posts;
-use crate::counters::Counters;
-use crate::events::{EventPage, Events, Rings};
+use super::multicast_filter::MulticastFilter;
+use super::outstanding::Outstanding;
+use super::zero_copy_batch::ZeroCopyBatch;
+use crate::counters::InterfaceCounters;
+use crate::events::{EventPage, Events, NotifiedRings};
 use crate::fatal::Fatal;
 use crate::grants::Grants;
 use crate::netif::rings::{RX_RESPONSE, RxBack, TxBack, rings};
-use crate::netif::{Abilities, Terms};
-use crate::ring::{BadPages, Journal, Watch};
+use crate::netif::{Abilities, Negotiated};
+use crate::ring::{BadPages, Journal, RingWatch};
 use shmem::Span;
 use shmem::sync::fence;
 use std::sync::atomic::Ordering;
@@ -24,130 +24,131 @@ pub struct Netback<G> {
     pub(super) rx: RxBack,
     events: Events<EventPage>,
     pub(super) grants: G,
-    pub(super) terms: Terms,
-    pub(super) counters: Counters,
+    pub(super) negotiated: Negotiated,
+    pub(super) counters: InterfaceCounters,
     pub(super) fatal: Option<Fatal>,
-    /// What `from_guest` has taken and `from_guest_done` has not yet answered.
+    /// Packets that `from_guest` has taken and `from_guest_done` has not answered yet.
     pub(super) chains: Chains,
-    /// Room for the work of `to_guest`; empty between calls.
+    /// Scratch lists of `to_guest`; empty between calls.
     pub(super) copies: Copies,
-    /// Responses to the guest that are still to be written; empty between calls.
+    /// Responses not yet written to the ring to the guest; empty between calls.
     pub(super) responses: Vec<[u32; RX_RESPONSE]>,
     /// The batch of `post`; empty between batches.
-    pub(super) posts: Posts,
-    /// Requests that a device has from turn to turn.
-    pub(super) loans: Loans,
-    /// What the guest wants to hear, if it may choose.
-    pub(super) groups: Option<Groups>,
+    pub(super) zero_copy: ZeroCopyBatch,
+    /// Requests outstanding at a device across turns.
+    pub(super) outstanding: Outstanding,
+    /// The guest's multicast filter, if the guest was offered one.
+    pub(super) groups: Option<MulticastFilter>,
 }
 
 impl<G: Grants> Netback<G> {
-    /// A backend over the mapped pages of both rings (in order, as the front's record lists them)
-    /// and of the event channel, which stay mapped while it exists.
+    /// Creates a backend over the mapped pages of both rings (in the order of the front's record)
+    /// and of the event channel, which must stay mapped while the backend exists.
     ///
     /// # Errors
-    /// [`BadPages`]: not the pages that `terms` speak of.
+    /// [`BadPages`]: the pages do not match `negotiated`.
     pub fn new(
-        terms: Terms,
+        negotiated: Negotiated,
         tx_pages: &[Span],
         rx_pages: &[Span],
         event_page: Span,
         grants: G,
     ) -> Result<Self, BadPages> {
-        let (tx, rx) = rings(&terms, tx_pages, rx_pages, event_page)?;
+        let (tx, rx) = rings(&negotiated, tx_pages, rx_pages, event_page)?;
         Ok(Self {
             tx: TxBack::new(tx),
             rx: RxBack::new(rx),
             events: Events::back(EventPage::new(event_page).ok_or(BadPages)?),
             grants,
-            terms,
-            counters: Counters::default(),
+            negotiated,
+            counters: InterfaceCounters::default(),
             fatal: None,
             chains: Chains::default(),
             copies: Copies::default(),
             responses: Vec::new(),
-            posts: Posts::default(),
-            loans: Loans::default(),
+            zero_copy: ZeroCopyBatch::default(),
+            outstanding: Outstanding::default(),
             groups: None,
         })
     }
 
-    /// Takes over rings whose backend may be no more (RING-16), and keeps journals of them: of the
-    /// one from the guest, and of the one to it. Before anything else.
+    /// Takes over the rings of a backend that may have died (RING-16), and records taken requests
+    /// in the journals: `tx` for the ring from the guest, `rx` for the ring to it. Must precede any
+    /// other call.
     pub fn resume(&mut self, [tx, rx]: [Journal; 2]) {
         self.tx.resume(tx);
         self.rx.resume(rx);
     }
 
-    /// The guest may choose the groups that it hears (NETIF-28); its queues have them in common.
-    pub fn offer_groups(&mut self, groups: Groups) {
+    /// Offers the guest multicast control (NETIF-28); its queues share the filter.
+    pub fn offer_groups(&mut self, groups: MulticastFilter) {
         self.groups = Some(groups);
     }
 
-    /// What was agreed on.
+    /// Returns the negotiated features.
     #[must_use]
-    pub fn terms(&self) -> &Terms {
-        &self.terms
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
     }
 
-    /// What the guest takes; frames that need more have to be segmented or checksummed first.
+    /// Returns the offloads that the guest accepts. The caller performs the others on a frame in
+    /// software first.
     #[must_use]
     pub fn peer(&self) -> &Abilities {
-        &self.terms.to_guest
+        &self.negotiated.to_guest
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &InterfaceCounters {
         &self.counters
     }
 
-    /// Why the interface is disabled, if it is.
+    /// Returns why the interface is disabled, or `None` if it is not.
     #[must_use]
     pub fn fatal(&self) -> Option<Fatal> {
         self.fatal
     }
 
-    /// The grant mechanism.
+    /// Returns the grant mechanism.
     pub fn grants_mut(&mut self) -> &mut G {
         &mut self.grants
     }
 
-    /// Ends the interface: answers nothing any more, and gives back the grant mechanism, so that
-    /// it can be closed.
+    /// Ends the interface without further responses and returns the grant mechanism, so that the
+    /// caller can close it.
     #[must_use]
     pub fn into_grants(mut self) -> G {
         if self.chains.reading {
             self.grants.read_end();
         }
-        if self.posts.running {
+        if self.zero_copy.running {
             self.grants.post_end();
         }
-        for gref in self.loans.drain() {
+        for gref in self.outstanding.drain() {
             self.grants.hold_end(gref);
         }
         self.grants
     }
 
-    /// Whether there is anything to [`Netback::publish`], or to ask [`Netback::notify`] about.
+    /// Returns whether [`Netback::publish`] or [`Netback::notify`] has anything to do.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.tx.is_dirty() || self.rx.is_dirty()
     }
 
-    /// Lets the guest see every response that was written: one store per ring.
+    /// Publishes every written response to the guest: one store per ring.
     pub fn publish(&mut self) {
         self.rx.publish();
         self.tx.publish();
     }
 
-    /// Tells the guest, if it asked for that, about what was published since the last call; which
-    /// rings its doorbell has to be rung for, if it has to be. A `fence(SeqCst)` must lie between
-    /// [`Netback::publish`] and this.
+    /// Returns the rings whose doorbells must be rung for the responses published since the last
+    /// call. A `fence(SeqCst)` must lie between [`Netback::publish`] and this.
     #[must_use]
-    pub fn notify(&mut self) -> Option<Rings> {
-        // Both are asked: each remembers what it was asked about.
-        let rings = Rings {
+    pub fn notify(&mut self) -> Option<NotifiedRings> {
+        // Both are called: each one updates its notification state.
+        let rings = NotifiedRings {
             tx: self.tx.should_notify(),
             rx: self.rx.should_notify(),
         };
@@ -156,16 +157,17 @@ impl<G: Grants> Netback<G> {
         (asked && self.events.notify()).then_some(rings)
     }
 
-    /// Whether more receive buffers are used, without a word to the guest, than are left.
+    /// Returns whether the used receive buffers of which the guest was not notified outnumber the
+    /// posted ones.
     #[must_use]
     pub fn is_short(&mut self) -> bool {
         let unnotified = self.rx.unnotified();
         self.posted(unnotified) < unnotified
     }
 
-    /// Asks the guest to tell about new packets, and if `wants_requests` about new receive
-    /// buffers. A `fence(SeqCst)` must lie between this and the last [`Netback::has_work`]
-    /// before sleeping; one fence serves any number of interfaces.
+    /// Requests notifications of new packets and, if `wants_requests`, of new receive buffers. A
+    /// `fence(SeqCst)` must lie between this and the last [`Netback::has_work`] before sleeping;
+    /// one fence serves any number of interfaces.
     pub fn arm(&mut self, wants_requests: bool) {
         self.tx.arm(self.chains.partial);
         if wants_requests {
@@ -174,27 +176,27 @@ impl<G: Grants> Netback<G> {
         self.events.arm();
     }
 
-    /// Awake: no doorbells.
+    /// Disables doorbells while the backend is awake.
     pub fn disarm(&mut self) {
         self.events.disarm();
         self.events.take_pending();
     }
 
-    /// Whether [`Netback::from_guest`] would find something.
+    /// Returns whether [`Netback::from_guest`] would find packets.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.fatal.is_none() && self.tx.pending() > self.chains.partial
     }
 
-    /// A look at whether [`Netback::has_work`] may have changed since it was false; it is good
-    /// until the next [`Netback::from_guest`].
+    /// Returns a cheap check of whether [`Netback::has_work`] may have become true; valid until the
+    /// next [`Netback::from_guest`].
     #[must_use]
-    pub fn watch(&self) -> Watch {
+    pub fn watch(&self) -> RingWatch {
         self.tx.watch(self.chains.partial)
     }
 
-    /// [`Netback::arm`], fence, [`Netback::has_work`]: whether sleeping is wrong after all; if so
-    /// disarmed again.
+    /// Calls [`Netback::arm`], a fence and [`Netback::has_work`]. Returns whether the backend must
+    /// not sleep, in which case it is disarmed again.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         self.arm(false);
@@ -206,8 +208,8 @@ impl<G: Grants> Netback<G> {
         work
     }
 
-    /// Receive buffers that the guest has posted, as far as they are known without looking; at
-    /// most `want`, looking if that many are not known.
+    /// Returns the number of posted receive buffers, up to `want`. Reads the shared index only if
+    /// fewer than `want` are known.
     pub fn posted(&mut self, want: u32) -> u32 {
         match self.rx.ready_for(want) {
             Ok(ready) => ready.min(want),
@@ -218,17 +220,17 @@ impl<G: Grants> Netback<G> {
         }
     }
 
-    /// Writes the responses of a batch whose frames came to `report`.
+    /// Writes the responses of a batch that ended with `report`.
     #[inline]
-    pub(super) fn respond(&mut self, report: &ToGuest) {
+    pub(super) fn respond(&mut self, report: &DeliveryReport) {
         self.rx.respond_all(&self.responses);
         self.responses.clear();
         self.count(report);
     }
 
-    /// Counts what has become of frames for the guest.
+    /// Counts the results of frames for the guest.
     #[inline]
-    pub(super) fn count(&mut self, report: &ToGuest) {
+    pub(super) fn count(&mut self, report: &DeliveryReport) {
         self.counters.to_guest += u64::from(report.delivered);
         self.counters.to_guest_bytes += report.bytes;
         self.counters.to_guest_drops += report.drops;
@@ -241,7 +243,7 @@ impl<G: Grants> Netback<G> {
     pub(super) fn fail<T>(&mut self, fatal: impl Into<Fatal>) -> Result<T, Fatal> {
         let fatal = fatal.into();
         self.fatal = Some(fatal);
-        // Nothing more is answered; grants of this batch were not begun.
+        // Drops pending responses. No access of this batch has begun.
         self.chains.clear();
         Err(fatal)
     }

@@ -1,36 +1,36 @@
 //! The backend of one virtual interface, in the driver domain: pure steps over slots.
 //!
-//! A turn of the driver is: [`Netback::from_guest`] (requests → frames), whatever is done with
-//! the frames, [`Netback::to_guest`] of any interface they go to (frames → copies → responses),
-//! [`Netback::publish`] of all of these, [`Netback::from_guest_done`] (grants given up, requests
-//! answered), one `fence(SeqCst)`, [`Netback::notify`] of all.
+//! A turn of the driver calls [`Netback::from_guest`] (requests → frames), processes the frames,
+//! calls [`Netback::to_guest`] of each destination (frames → copies → responses) and
+//! [`Netback::publish`] of each, then [`Netback::from_guest_done`] (releases grants, answers
+//! requests), one `fence(SeqCst)`, and [`Netback::notify`] of all.
 //!
-//! Packets that are [small frames](nic::small_frame) may be taken and given before the others, by
+//! [Small frames](nic::small_frame) may be taken and delivered before other packets, by
 //! [`Netback::small_frames_from_guest`] and [`Netback::small_frames_to_guest`].
 //!
-//! Every grant of a batch is held until `from_guest_done`, and no request is answered before
-//! (row 31 of the field's list); a response is written only after its copies (RING-8).
+//! The netback holds every grant of a batch, and answers no request, until `from_guest_done` (row
+//! 31 of the field's list). It writes a response only after its copies (RING-8).
 
-mod answers;
 mod buffers;
 mod chains;
+mod completions;
 mod copies;
+mod device_buffers;
 mod from_guest;
-mod groups;
 mod interface;
-mod lent;
-mod loans;
-mod posted;
-mod posts;
+mod multicast_filter;
+mod outstanding;
 mod small_frames;
 mod to_guest;
+mod zero_copy;
+mod zero_copy_batch;
 
-pub use answers::ToGuest;
 pub use chains::ACCESSES_MAX;
-pub use groups::{GROUPS_MAX, Groups};
+pub use completions::DeliveryReport;
 pub use interface::Netback;
-pub use loans::{Loan, Returned};
-pub use small_frames::Taken;
+pub use multicast_filter::{GROUPS_MAX, MulticastFilter};
+pub use outstanding::{DeviceBuffer, Returned};
+pub use small_frames::SmallFramesTaken;
 
 #[cfg(test)]
 mod tests;

@@ -1,34 +1,35 @@
-//! The fast path ([`nic::small_frame`]): requests of one slot that ask for nothing → small frames,
-//! and small frames → responses of one slot. Anything else stays at the head of the ring for
-//! [`Netback::from_guest`], and is not given to [`Netback::small_frames_to_guest`].
+//! The fast path ([`nic::small_frame`]): single-slot requests without offloads → small frames, and
+//! small frames → single-slot responses. Other packets from the guest stay at the head of the ring
+//! for [`Netback::from_guest`]; other frames to the guest use [`Netback::to_guest`].
 
-use super::answers::{self, Answer, ToGuest};
 use super::buffers::coloured;
 use super::chains::{self, ACCESSES_MAX, check_packet};
+use super::completions::{self, DeliveryReport, RxCompletion};
 use super::interface::Netback;
 use crate::counters::Drop;
 use crate::fatal::Fatal;
-use crate::grants::{Access, Grants};
+use crate::grants::{GrantAccess, Grants};
 use crate::netif::{Abilities, RxRequest, TxRequest, TxResponse, rsp};
 use abi::GrantRef;
 use nic::{SmallBatch, SmallFrame};
 use std::slice;
 
-/// What [`Netback::small_frames_from_guest`] has taken off the ring.
+/// Result of [`Netback::small_frames_from_guest`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// Requests, answered with an error or not.
+pub struct SmallFramesTaken {
+    /// Requests taken, including those answered with an error.
     pub requests: usize,
-    /// Bytes of those that became small frames.
+    /// Bytes of the small frames.
     pub bytes: u64,
-    /// Whether more is known to be there: what is next is no small frame, or the budget is used up.
+    /// Whether more requests are waiting, because the next one is not a small frame or the budget
+    /// is used up.
     pub more: bool,
 }
 
 impl<G: Grants> Netback<G> {
-    /// [`Netback::from_guest`] for the packets at the head of the ring that are small frames, up to
-    /// the first one that is not. What was in `out` is gone. They can be read until
-    /// [`Netback::from_guest_done`], which has to be called unless no request was taken.
+    /// Like [`Netback::from_guest`], for the small frames at the head of the ring, up to the first
+    /// other packet. Overwrites `out`. The frames stay readable until [`Netback::from_guest_done`],
+    /// which must be called unless no request was taken.
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
@@ -36,7 +37,7 @@ impl<G: Grants> Netback<G> {
         &mut self,
         budget: usize,
         out: &mut SmallBatch,
-    ) -> Result<Taken, Fatal> {
+    ) -> Result<SmallFramesTaken, Fatal> {
         out.clear();
         self.alive()?;
         if !self.chains.responses.is_empty() {
@@ -47,7 +48,7 @@ impl<G: Grants> Netback<G> {
             return self.fail(overrun);
         }
         self.take_small_frames(budget);
-        let mut taken = Taken {
+        let mut taken = SmallFramesTaken {
             requests: self.chains.accesses.len(),
             bytes: 0,
             more: self.tx.ready() > 0,
@@ -77,7 +78,7 @@ impl<G: Grants> Netback<G> {
         Ok(taken)
     }
 
-    /// Takes requests of small frames off the ring into the batch's lists.
+    /// Moves the requests of small frames from the ring into the batch's lists.
     fn take_small_frames(&mut self, budget: usize) {
         let mut left = budget;
         while left > 0 {
@@ -89,7 +90,7 @@ impl<G: Grants> Netback<G> {
             let requests = requests.take(left);
             let mut taken = 0;
             for request in requests.clone() {
-                if !is_small_frame(&request, &self.terms.from_guest) {
+                if !is_small_frame(&request, &self.negotiated.from_guest) {
                     break;
                 }
                 taken += 1;
@@ -98,7 +99,7 @@ impl<G: Grants> Netback<G> {
             self.chains.accesses.extend(
                 requests
                     .clone()
-                    .map(|request| Access::new(request.grant(), request.offset, request.size)),
+                    .map(|request| GrantAccess::new(request.grant(), request.offset, request.size)),
             );
             self.chains
                 .responses
@@ -114,21 +115,25 @@ impl<G: Grants> Netback<G> {
         }
     }
 
-    /// Bytes of the longest small frame that can be given to the guest; 0: none can.
+    /// Returns the length of the longest small frame that the guest accepts; 0 if it accepts none.
     #[must_use]
     pub fn longest_small_frame(&self) -> usize {
         let chooses = self.groups.is_some();
-        if self.fatal.is_some() || chooses || self.posts.running || !self.grants.in_reach() {
+        if self.fatal.is_some() || chooses || self.zero_copy.running || !self.grants.in_reach() {
             0
         } else {
-            self.terms.rx_buffer.into()
+            self.negotiated.rx_buffer.into()
         }
     }
 
-    /// [`Netback::to_guest`] for small frames none of which is longer than
-    /// [`Netback::longest_small_frame`].
-    pub fn small_frames_to_guest(&mut self, small_frames: &[SmallFrame], pick: &[u32]) -> ToGuest {
-        let mut report = ToGuest::default();
+    /// Like [`Netback::to_guest`], for small frames of up to [`Netback::longest_small_frame`]
+    /// bytes.
+    pub fn small_frames_to_guest(
+        &mut self,
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) -> DeliveryReport {
+        let mut report = DeliveryReport::default();
         let want = pick.len() as u32;
         let posted = self.posted(want);
         let (ready, lacking) = match self.fatal {
@@ -145,7 +150,7 @@ impl<G: Grants> Netback<G> {
                 report.deliver(access.len.into());
                 continue;
             }
-            answers::refuse(slice::from_mut(response));
+            completions::refuse(slice::from_mut(response));
             report.drops.count(match access.len {
                 0 => Drop::BadRequest,
                 _ => Drop::Grant,
@@ -156,27 +161,27 @@ impl<G: Grants> Netback<G> {
         report
     }
 
-    /// Takes a request off the ring for each frame, as the batch's accesses and responses. One that
-    /// is no buffer is an access to no bytes.
+    /// Takes one request per frame from the ring and adds its access and response to the batch. An
+    /// invalid request becomes an access of 0 bytes.
     fn plan_small_frames(&mut self, small_frames: &[SmallFrame], mut pick: &[u32]) {
         while !pick.is_empty() {
             let requests = self.rx.burst();
             let count = requests.len().min(pick.len());
             let (here, rest) = pick.split_at(count);
-            let terms = &self.terms;
+            let negotiated = &self.negotiated;
             let planned = requests.iter().zip(here).map(|(words, index)| {
                 let request = RxRequest::decode(*words);
                 let bytes = small_frames.get(*index as usize).map_or(0, SmallFrame::len);
-                let place = coloured(&request, terms, bytes);
+                let place = coloured(&request, negotiated, bytes);
                 let (offset, bytes) = place.map_or((0, 0), |(offset, _)| (offset, bytes));
-                Access::new(GrantRef(request.gref), offset as u16, bytes as u16)
+                GrantAccess::new(GrantRef(request.gref), offset as u16, bytes as u16)
             });
             let first = self.copies.places.len();
             self.copies.places.extend(planned);
             let placed = self.copies.places.iter().skip(first);
             let answered = requests.iter().zip(placed).map(|(words, access)| {
                 let id = RxRequest::decode(*words).id;
-                Answer::new(id, access.offset, access.len as i16).plain()
+                RxCompletion::new(id, access.offset, access.len as i16).plain()
             });
             self.responses.extend(answered);
             if count == 0 {
@@ -188,7 +193,7 @@ impl<G: Grants> Netback<G> {
     }
 }
 
-/// Whether a request is a whole packet that asks for nothing, and nothing is wrong with it.
+/// Returns whether a request is a valid whole packet without offloads.
 #[inline]
 fn is_small_frame(request: &TxRequest, may: &Abilities) -> bool {
     request.flags == 0 && check_packet(request, 1, request.size.into(), None, may).is_none()

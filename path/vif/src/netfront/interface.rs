@@ -1,16 +1,16 @@
-//! What a netfront is made of, and how its two rings and its event channel are driven.
+//! The netfront's state, and how it drives its two rings and its event channel.
 
 use super::offers::Offers;
-use super::pool::{Stack, TxPool};
+use super::pool::{FreeBuffers, TxPool};
 use super::rx_pages::RxPages;
-use super::setup::{Laid, Setup, SetupError};
+use super::setup::{PageLayout, Setup, SetupError};
 use super::table::{GrantError, Granter};
-use super::tracked::Tracked;
-use crate::counters::Counters;
+use super::tracked::TrackedPages;
+use crate::counters::InterfaceCounters;
 use crate::events::{EventPage, Events};
 use crate::fatal::Fatal;
 use crate::netif::rings::{RxFront, TxFront, rings};
-use crate::netif::{Abilities, BackRecord, FrontRecord, Terms};
+use crate::netif::{Abilities, BackRecord, FrontRecord, Negotiated};
 use crate::ring::BadPages;
 use abi::GrantRef;
 use shmem::sync::fence;
@@ -22,37 +22,37 @@ pub struct Netfront {
     pub(super) tx: TxFront,
     pub(super) rx: RxFront,
     events: Events<EventPage>,
-    pub(super) terms: Terms,
-    pub(super) counters: Counters,
+    pub(super) negotiated: Negotiated,
+    pub(super) counters: InterfaceCounters,
     pub(super) fatal: Option<Fatal>,
-    /// Grants of all pages but those of receive buffers.
+    /// Grants of all pages except receive buffers.
     grants: Vec<GrantRef>,
 
     pub(super) tx_pool: TxPool,
-    /// Extra infos that were sent and not yet answered.
+    /// Extra infos sent and not yet answered.
     pub(super) tx_extras: u32,
-    /// Pages outside the pool that frames may lie in.
-    pub(super) tracked: Option<Tracked>,
-    pub(super) rx_pool: Stack,
+    /// Pages outside the pool that may hold payload of frames.
+    pub(super) tracked: Option<TrackedPages>,
+    pub(super) rx_pool: FreeBuffers,
     pub(super) rx_pages: RxPages,
-    /// What receive buffers accept, if their pages change hands.
+    /// Transfer offers of the receive buffers, if pages are exchanged.
     pub(super) offers: Option<Offers>,
-    /// For each slot of the rx ring the buffer that was posted there last.
+    /// For each slot of the rx ring, the buffer that was last posted there.
     pub(super) posted: Vec<u16>,
-    /// Responses of a packet at the head of the ring whose rest is not there yet.
+    /// Published responses of an incomplete packet at the head of the ring.
     pub(super) partial: u32,
     pub(super) prefetch: u32,
-    /// Responses at the head of the ring whose headers were fetched.
+    /// Responses at the head of the ring whose headers were prefetched.
     pub(super) fetched: u32,
 }
 
 impl Netfront {
-    /// Lays out, zeroes and grants the memory, posts receive buffers, and says what to write into
-    /// the front's record. Rings smaller than asked for are taken if the backend takes no larger
-    /// ones; the frames stay reserved.
+    /// Lays out, zeroes and grants the memory, posts receive buffers, and returns the netfront with
+    /// its front record. Rings are smaller than configured if the backend's limit requires it;
+    /// their frames stay reserved.
     ///
     /// # Errors
-    /// [`SetupError`]; grants that were made by then are ended.
+    /// [`SetupError`]; grants made before the error are ended.
     pub fn new(
         setup: &Setup,
         table: &mut dyn Granter,
@@ -73,29 +73,29 @@ impl Netfront {
         back: &BackRecord,
         grants: &mut Vec<GrantRef>,
     ) -> Result<(Self, FrontRecord), SetupError> {
-        let laid = Laid::out(setup, table, grants)?;
+        let laid = PageLayout::out(setup, table, grants)?;
         let record = laid.record(setup, table.table(), back)?;
-        let terms = Terms::of(back, &record)?;
+        let negotiated = Negotiated::of(back, &record)?;
         let event = laid.event()?.0;
         let [tx, rx] = laid
             .rings(back)?
             .map(|ring| ring.iter().map(|page| page.0).collect::<Vec<_>>());
-        let (tx, rx) = rings(&terms, &tx, &rx, event)?;
+        let (tx, rx) = rings(&negotiated, &tx, &rx, event)?;
         let rx = RxFront::new(rx);
         let mut front = Self {
             tx: TxFront::new(tx),
             posted: vec![0; rx.slots() as usize],
             rx,
             events: Events::front(EventPage::new(event).ok_or(BadPages)?),
-            terms,
-            counters: Counters::default(),
+            negotiated,
+            counters: InterfaceCounters::default(),
             fatal: None,
             grants: laid.fixed_grants(),
             tx_pool: laid.tx_pool()?,
             tx_extras: 0,
             tracked: None,
-            rx_pool: laid.rx_pool(&terms)?,
-            rx_pages: laid.rx_pages(setup, &terms),
+            rx_pool: laid.rx_pool(&negotiated)?,
+            rx_pages: laid.rx_pages(setup, &negotiated),
             offers: setup.exchange.map(|own| Offers::new(own, setup.backend)),
             partial: 0,
             prefetch: setup.prefetch,
@@ -103,18 +103,18 @@ impl Netfront {
         };
         front.tracked = setup.outside.map(|outside| {
             let (base, most) = (front.tx_pool.len(), front.tx.slots());
-            Tracked::new(outside, setup.backend, base, most)
+            TrackedPages::new(outside, setup.backend, base, most)
         });
         front.post();
         front.rx.publish();
         Ok((front, record))
     }
 
-    /// Takes the interface down: ends its grants. Those that the driver domain still uses are
-    /// left to a later call.
+    /// Closes the interface and ends its grants. Grants that the driver domain still uses stay
+    /// until a later call.
     ///
     /// # Errors
-    /// [`GrantError::InUse`]: some are still in use; call again.
+    /// [`GrantError::InUse`]: some grants are still in use; call again.
     pub fn close(&mut self, table: &mut dyn Granter) -> Result<(), GrantError> {
         self.fatal.get_or_insert(Fatal::Closed);
         let in_pool = self.take_rx_grants();
@@ -130,62 +130,61 @@ impl Netfront {
         }
     }
 
-    /// What was agreed on.
+    /// Returns the negotiated features.
     #[must_use]
-    pub fn terms(&self) -> &Terms {
-        &self.terms
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
     }
 
-    /// What the driver domain takes; frames that need more have to be segmented or checksummed
-    /// first.
+    /// Returns the offloads that the driver domain accepts. The caller performs the others on a
+    /// frame in software first.
     #[must_use]
     pub fn peer(&self) -> &Abilities {
-        &self.terms.from_guest
+        &self.negotiated.from_guest
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &InterfaceCounters {
         &self.counters
     }
 
-    /// Why the interface is disabled, if it is.
+    /// Returns why the interface is disabled, or `None` if it is not.
     #[must_use]
     pub fn fatal(&self) -> Option<Fatal> {
         self.fatal
     }
 
-    /// The buffers to send from: a frame that lies in them is not copied.
+    /// Returns the transmit buffers. The netfront sends frames in them without a copy.
     pub fn buffers(&mut self) -> &mut TxPool {
         &mut self.tx_pool
     }
 
-    /// Whether there is anything to [`Netfront::publish`], or to ask [`Netfront::notify`] about.
+    /// Returns whether [`Netfront::publish`] or [`Netfront::notify`] has anything to do.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.tx.is_dirty() || self.rx.is_dirty()
     }
 
-    /// Lets the driver domain see every request that was written: one store per ring.
+    /// Publishes every written request to the driver domain: one store per ring.
     pub fn publish(&mut self) {
         self.tx.publish();
         self.rx.publish();
     }
 
-    /// Tells the driver domain, if it asked for that, about what was published since the last call;
-    /// whether its doorbell has to be rung. A `fence(SeqCst)` must lie between
-    /// [`Netfront::publish`] and this.
+    /// Returns whether the driver domain's doorbell must be rung for the requests published since
+    /// the last call. A `fence(SeqCst)` must lie between [`Netfront::publish`] and this.
     #[must_use]
     pub fn notify(&mut self) -> bool {
-        // Both are asked: each remembers what it was asked about.
+        // Both are called: each one updates its notification state.
         let asked = self.rx.should_notify() | self.tx.should_notify();
         self.counters.notifications += u64::from(asked);
         asked && self.events.notify()
     }
 
-    /// Asks the driver domain to tell about packets, and if `wants_room` about requests that it
-    /// has answered (a frame waits to be sent). A `fence(SeqCst)` must lie between this and the
-    /// last [`Netfront::has_work`] before sleeping.
+    /// Requests notifications of received packets and, if `wants_room` because a frame is waiting
+    /// to be sent, of answered requests. A `fence(SeqCst)` must lie between this and the last
+    /// [`Netfront::has_work`] before sleeping.
     pub fn arm(&mut self, wants_room: bool) {
         self.rx.arm(self.partial);
         if wants_room {
@@ -196,26 +195,26 @@ impl Netfront {
         self.events.arm();
     }
 
-    /// Awake: no doorbells.
+    /// Disables doorbells while the frontend is awake.
     pub fn disarm(&mut self) {
         self.events.disarm();
         self.events.take_pending();
     }
 
-    /// Whether [`Netfront::receive`] would find something.
+    /// Returns whether [`Netfront::receive`] would find packets.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.fatal.is_none() && self.rx.pending() > self.partial
     }
 
-    /// Whether requests were answered that [`Netfront::transmit`] has not taken note of yet.
+    /// Returns whether responses have arrived that [`Netfront::transmit`] has not reaped yet.
     #[must_use]
     pub fn has_room_to_reap(&self) -> bool {
         self.fatal.is_none() && self.tx.pending() > 0
     }
 
-    /// [`Netfront::arm`], fence, look again: whether sleeping is wrong after all; if so disarmed
-    /// again.
+    /// Calls [`Netfront::arm`], a fence, and checks for work. Returns whether the frontend must not
+    /// sleep, in which case it is disarmed again.
     #[must_use]
     pub fn prepare_sleep(&mut self, wants_room: bool) -> bool {
         self.arm(wants_room);

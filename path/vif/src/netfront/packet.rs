@@ -6,20 +6,20 @@ use nic::{Checksum, Frame, Gso, GsoKind};
 use smallvec::SmallVec;
 
 /// A packet while its slots are read.
-pub(super) struct Head<'a> {
+pub(super) struct PacketBuilder<'a> {
     pub(super) frame: &'a mut Frame,
     pub(super) flags: u16,
     pub(super) gso: Option<Gso>,
-    /// The buffer that each of its slots is about.
+    /// The buffer of each slot.
     pub(super) buffers: SmallVec<[u16; 4]>,
-    /// Extra infos: they lie in the slots 1 to this one.
+    /// Number of extra infos, which start at slot 1.
     pub(super) extras: u32,
     pub(super) verdict: Option<Drop>,
-    /// It is no packet: its one buffer was not used.
+    /// Whether this is no packet, but a buffer returned unused.
     pub(super) unused: bool,
 }
 
-impl<'a> Head<'a> {
+impl<'a> PacketBuilder<'a> {
     pub(super) fn new(frame: &'a mut Frame) -> Self {
         Self {
             frame,
@@ -36,7 +36,7 @@ impl<'a> Head<'a> {
         self.verdict.get_or_insert(reason);
     }
 
-    /// What the first response says itself, in the place of its id (NETIF-21).
+    /// Reads the metadata in the first response's id field (NETIF-21).
     pub(super) fn meta(&mut self, response: &RxResponse) {
         let kind = match response.flags & rxf::GSO {
             rxf::GSO_TCPV4 => GsoKind::Tcp4,
@@ -62,7 +62,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Makes the snapshot and sets the offloads.
+    /// Takes the snapshot and sets the offloads.
     #[inline]
     pub(super) fn finish(&mut self, may: &Abilities) -> Result<(), Drop> {
         let frame = &mut *self.frame;

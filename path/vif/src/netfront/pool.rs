@@ -1,20 +1,21 @@
-//! Granted buffers. Last in, first out, so that the buffers in use stay in the cache; headers
-//! start at different cache lines of their pages, so that they do not compete for two sets of it.
+//! Pools of granted buffers. The last returned buffer is taken first, so the buffers in use stay in
+//! the cache. Headers start at different cache lines of their pages, so that they do not all
+//! compete for two cache sets.
 
 use crate::netif::{MIN_PACKET, TxRequest};
 use abi::{GrantRef, PAGE};
 use nic::{Buffer, BufferId, Buffers, Piece};
 use shmem::Span;
 
-/// Bytes of a small transmit buffer: half a page without the room for its colour.
+/// Bytes of a small transmit buffer: half a page minus the space for its colour.
 pub const TX_SMALL_BYTES: usize = PAGE / 2 - (COLOURS - 1) * COLOUR_BYTES;
 const COLOURS: usize = 8;
 const COLOUR_BYTES: usize = 64;
 
-/// Numbers of receive buffers start here, so that they are told from transmit buffers.
+/// First id of receive buffers. It keeps them distinct from transmit buffers.
 pub(super) const RX_BASE: u32 = 1 << 31;
 
-/// Which receive buffer a number means, if it does.
+/// Returns the receive buffer that an id names, if any.
 pub(super) fn rx_index(id: BufferId) -> Option<usize> {
     (id != BufferId::NONE)
         .then(|| id.0.checked_sub(RX_BASE))
@@ -22,7 +23,7 @@ pub(super) fn rx_index(id: BufferId) -> Option<usize> {
         .map(|n| n as usize)
 }
 
-/// Where a buffer is.
+/// Owner of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BufferState {
     /// In the pool.
@@ -37,17 +38,17 @@ enum BufferState {
 
 /// One granted buffer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct PoolBuffer {
     /// Its bytes.
     pub(super) span: Span,
-    /// Its page's grant.
+    /// Grant of its page.
     pub(super) gref: GrantRef,
-    /// Its first byte within the page.
+    /// First byte within the page.
     pub(super) offset: u16,
 }
 
-impl Slot {
-    /// The buffer at `offset` of the granted page `page`.
+impl PoolBuffer {
+    /// Returns the buffer at `offset` of the granted page `page`.
     pub(super) fn new(page: Span, gref: GrantRef, offset: usize, bytes: usize) -> Self {
         let span = page.sub(offset, bytes).unwrap_or(Span::EMPTY);
         Self {
@@ -57,14 +58,14 @@ impl Slot {
         }
     }
 
-    /// The `bytes` bytes from `offset` of the page on, if they lie inside.
+    /// Returns `bytes` bytes of the page from `offset` if they lie within the buffer.
     #[inline]
     pub(super) fn part(&self, offset: u16, bytes: usize) -> Option<Span> {
         let within = offset.checked_sub(self.offset)?;
         self.span.sub(within.into(), bytes)
     }
 
-    /// How far into the buffer a piece starts, if it has bytes and lies inside.
+    /// Returns the offset of a non-empty piece within the buffer, or `None` if it lies elsewhere.
     #[inline]
     pub(super) fn find(&self, piece: &Piece) -> Option<u16> {
         let within = piece.span.addr().checked_sub(self.span.addr())?;
@@ -73,26 +74,26 @@ impl Slot {
     }
 }
 
-/// What a request says of where its bytes lie, and its number.
-pub(super) struct Located {
+/// Location of a request's bytes, and its id.
+pub(super) struct RequestLocation {
     pub(super) gref: GrantRef,
     pub(super) offset: u16,
     pub(super) id: u16,
 }
 
-/// Buffers and which of them are free.
+/// Buffers, and which of them are free.
 #[derive(Debug)]
-pub(super) struct Stack {
-    slots: Vec<Slot>,
-    /// Of each slot; apart, because a slot that is read right after a byte of it was written has
-    /// to wait for that byte.
+pub(super) struct FreeBuffers {
+    slots: Vec<PoolBuffer>,
+    /// State of each slot. Separate from the slots, because loading a slot after a byte store to it
+    /// stalls on store forwarding.
     states: Vec<BufferState>,
     free: Vec<u16>,
 }
 
-impl Stack {
-    /// Buffers of which the first `granted` are free and the others away.
-    pub(super) fn new(slots: Vec<Slot>, granted: usize) -> Self {
+impl FreeBuffers {
+    /// Creates buffers of which the first `granted` are free and the others not granted.
+    pub(super) fn new(slots: Vec<PoolBuffer>, granted: usize) -> Self {
         let free = (0..slots.len().min(granted).min(usize::from(u16::MAX)) as u16)
             .rev()
             .collect();
@@ -107,8 +108,8 @@ impl Stack {
         }
     }
 
-    /// Buffers that are all free.
-    fn all(slots: Vec<Slot>) -> Self {
+    /// Creates buffers that are all free.
+    fn all(slots: Vec<PoolBuffer>) -> Self {
         let granted = slots.len();
         Self::new(slots, granted)
     }
@@ -122,16 +123,17 @@ impl Stack {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: usize) -> Option<&Slot> {
+    pub(super) fn get(&self, index: usize) -> Option<&PoolBuffer> {
         self.slots.get(index)
     }
 
-    /// The free buffers, the one that is taken next last.
+    /// Returns the free buffers; the last one is taken next.
     pub(super) fn free(&self) -> &[u16] {
         &self.free
     }
 
-    /// Free → away, for all buffers that `leaves` names: their pages are the domain's alone now.
+    /// Free → away, for all buffers for which `leaves` returns true: their pages are no longer
+    /// granted.
     pub(super) fn withdraw(&mut self, leaves: impl Fn(u16) -> bool) {
         let states = &mut self.states;
         self.free.retain(|&index| {
@@ -143,7 +145,7 @@ impl Stack {
         });
     }
 
-    /// Away → free: a page was granted anew, by another reference.
+    /// Away → free: the page was granted again, with a new reference.
     pub(super) fn restore(&mut self, index: u16, gref: GrantRef) {
         if self.move_state(usize::from(index), BufferState::Away, BufferState::Free)
             && let Some(slot) = self.slots.get_mut(usize::from(index))
@@ -155,13 +157,13 @@ impl Stack {
 
     /// Free → out.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<(u16, Slot)> {
+    pub(super) fn take(&mut self) -> Option<(u16, PoolBuffer)> {
         let index = self.free.pop()?;
         *self.states.get_mut(usize::from(index))? = BufferState::Out;
         Some((index, *self.slots.get(usize::from(index))?))
     }
 
-    /// Free → out, for up to `most` of them.
+    /// Free → out, for up to `most` buffers; appends them to `out`.
     fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
         let kept = self.free.len().saturating_sub(most);
         for index in self.free.drain(kept..).rev() {
@@ -176,25 +178,25 @@ impl Stack {
         }
     }
 
-    /// Out → in flight; whether it was out.
+    /// Out → in flight; returns whether it was out.
     #[inline]
     pub(super) fn launch(&mut self, index: usize) -> bool {
         self.move_state(index, BufferState::Out, BufferState::InFlight)
     }
 
-    /// In flight → out; whether it was in flight.
+    /// In flight → out; returns whether it was in flight.
     #[inline]
     pub(super) fn land(&mut self, index: usize) -> bool {
         self.move_state(index, BufferState::InFlight, BufferState::Out)
     }
 
-    /// In flight → free; whether it was in flight.
+    /// In flight → free; returns whether it was in flight.
     #[inline]
     fn reclaim(&mut self, index: usize) -> bool {
         self.free_from(index, BufferState::InFlight)
     }
 
-    /// Out → free; whether it was out.
+    /// Out → free; returns whether it was out.
     #[inline]
     pub(super) fn put(&mut self, index: usize) -> bool {
         self.free_from(index, BufferState::Out)
@@ -221,43 +223,43 @@ impl Stack {
     }
 }
 
-/// The pool that a guest sends from: an endpoint reads its frames straight into granted pages.
+/// The transmit pool: an endpoint reads its frames straight into granted pages.
 ///
-/// A buffer's number is also the id of the request that sends it.
+/// A buffer's index is also the id of the request that sends it.
 #[derive(Debug)]
 pub struct TxPool {
-    small: Stack,
-    large: Stack,
+    small: FreeBuffers,
+    large: FreeBuffers,
 }
 
 impl TxPool {
-    pub(super) fn new(small: Vec<Slot>, large: Vec<Slot>) -> Self {
+    pub(super) fn new(small: Vec<PoolBuffer>, large: Vec<PoolBuffer>) -> Self {
         Self {
-            small: Stack::all(small),
-            large: Stack::all(large),
+            small: FreeBuffers::all(small),
+            large: FreeBuffers::all(large),
         }
     }
 
-    /// Buffers, and so the first number that means none.
+    /// Returns the number of buffers, which is also the first id that names no buffer.
     pub(super) fn len(&self) -> usize {
         self.small.len() + self.large.len()
     }
 
-    /// Small buffers that can be taken now.
+    /// Returns the number of free small buffers.
     #[must_use]
     pub fn available(&self) -> usize {
         self.small.available()
     }
 
-    /// Large buffers that can be taken now.
+    /// Returns the number of free large buffers.
     #[must_use]
     pub fn available_large(&self) -> usize {
         self.large.available()
     }
 
-    /// Which stack buffer `index` is in, and where.
+    /// Returns the stack that holds buffer `index`, and its index there.
     #[inline]
-    fn of(&mut self, index: usize) -> (&mut Stack, usize) {
+    fn of(&mut self, index: usize) -> (&mut FreeBuffers, usize) {
         let small = self.small.len();
         if index < small {
             (&mut self.small, index)
@@ -267,7 +269,7 @@ impl TxPool {
     }
 
     #[inline]
-    pub(super) fn get(&self, id: BufferId) -> Option<&Slot> {
+    pub(super) fn get(&self, id: BufferId) -> Option<&PoolBuffer> {
         let index = id.0 as usize;
         let small = self.small.len();
         if index < small {
@@ -277,8 +279,8 @@ impl TxPool {
         }
     }
 
-    /// The request that sends a packet of `bytes` bytes which lies in `piece` and asks for nothing,
-    /// if it is one and lies in a buffer.
+    /// Returns the request that sends the packet of `bytes` bytes in `piece` without offloads.
+    /// Returns `None` if the packet is invalid or lies in no transmit buffer.
     #[inline]
     pub(super) fn request(&self, piece: &Piece, bytes: usize) -> Option<TxRequest> {
         let slot = self.get(piece.buffer)?;
@@ -298,7 +300,7 @@ impl TxPool {
         stack.launch(index)
     }
 
-    /// The peer gave a buffer back; whether it had it.
+    /// Takes a buffer back from the peer; returns false if the peer did not have it.
     #[inline]
     pub(super) fn land(&mut self, id: u16) -> bool {
         let (stack, index) = self.of(usize::from(id));
@@ -344,8 +346,8 @@ impl Buffers for TxPool {
     }
 }
 
-/// Buffers that a page holds, one after the other: small transmit buffers, coloured.
-pub(super) fn small_slots(page: Span, gref: GrantRef, number: usize) -> [Slot; 2] {
+/// Returns the small transmit buffers of a page, in order, coloured.
+pub(super) fn small_slots(page: Span, gref: GrantRef, number: usize) -> [PoolBuffer; 2] {
     let colour = (number % COLOURS) * COLOUR_BYTES;
-    [colour, PAGE / 2 + colour].map(|offset| Slot::new(page, gref, offset, TX_SMALL_BYTES))
+    [colour, PAGE / 2 + colour].map(|offset| PoolBuffer::new(page, gref, offset, TX_SMALL_BYTES))
 }

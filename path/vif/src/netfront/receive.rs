@@ -1,9 +1,9 @@
-//! Packets to the guest: responses → frames, and posting their buffers again.
+//! Packets to the guest: responses → frames, and reposting of their buffers.
 
 use super::interface::Netfront;
-use super::offers::Fate;
-use super::packet::Head;
-use super::pool::{RX_BASE, Slot};
+use super::offers::OfferResult;
+use super::packet::PacketBuilder;
+use super::pool::{PoolBuffer, RX_BASE};
 use crate::counters::Drop;
 use crate::fatal::Fatal;
 use crate::netif::rings::{RX_REQUEST, RX_RESPONSE};
@@ -11,21 +11,21 @@ use crate::netif::{ExtraInfo, FATAL_SLOTS, RxRequest, RxResponse, extra, rsp, rx
 use nic::frame::HOT;
 use nic::{BufferId, Frame, Piece};
 
-/// What a packet at the head of the ring is.
+/// Result of taking the packet at the head of the ring.
 enum Packet {
-    /// A frame: the last one of the list.
+    /// A frame, which is now the last one of the list.
     Frame,
-    /// Something is wrong with it; its buffers are free again.
+    /// An invalid packet; its buffers are free again.
     Bad(Drop),
-    /// A buffer that comes back unused.
+    /// A buffer that is returned unused.
     Unused,
-    /// None, or not all of it.
+    /// No packet has arrived, or only a part of one.
     Nothing,
 }
 
 impl Netfront {
-    /// Takes up to `budget` packets from the driver domain and appends them to `out`; how many.
-    /// Their buffers are the frames' until [`Netfront::receive_done`].
+    /// Consumes up to `budget` packets from the driver domain, appends them to `out` and returns
+    /// their number. The frames own their buffers until [`Netfront::receive_done`].
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
@@ -67,8 +67,7 @@ impl Netfront {
         Ok(frames)
     }
 
-    /// Gives the buffers of received frames back and posts them again, as far as it is not done
-    /// yet.
+    /// Takes back the buffers of received frames and posts those that are not posted already.
     pub fn receive_done(&mut self, frames: &mut Vec<Frame>) {
         for piece in frames.iter().flat_map(|frame| &frame.pieces) {
             self.put(piece.buffer);
@@ -77,7 +76,7 @@ impl Netfront {
         self.post();
     }
 
-    /// Posts free buffers while there are to be more and the ring has room.
+    /// Posts free buffers up to the target while the ring has room.
     pub(super) fn post(&mut self) {
         for _ in 0..self.lacking() {
             let Some((index, slot)) = self.rx_pool.take() else {
@@ -89,15 +88,19 @@ impl Netfront {
             if let Some(at) = self.rx.request(self.request_for(index, &slot)) {
                 self.rx_pool.launch(usize::from(index));
                 self.note_posted(at, index);
-                self.rx_pages.turnover.posted += 1;
+                self.rx_pages.recycling.posted += 1;
             }
         }
     }
 
-    /// The request that posts buffer `index`.
+    /// Returns the request that posts buffer `index`.
     #[inline]
-    pub(super) fn request_for(&self, index: u16, slot: &Slot) -> [u32; RX_REQUEST] {
-        let offset = if self.terms.rx_offset { slot.offset } else { 0 };
+    pub(super) fn request_for(&self, index: u16, slot: &PoolBuffer) -> [u32; RX_REQUEST] {
+        let offset = if self.negotiated.rx_offset {
+            slot.offset
+        } else {
+            0
+        };
         let request = RxRequest {
             id: index,
             offset,
@@ -106,7 +109,7 @@ impl Netfront {
         request.encode()
     }
 
-    /// Notes which buffer the request with index `at` has posted.
+    /// Records the buffer that request `at` has posted.
     #[inline]
     pub(super) fn note_posted(&mut self, at: u32, buffer: u16) {
         let at = self.rx.slot(at);
@@ -115,10 +118,11 @@ impl Netfront {
         }
     }
 
-    /// A posted buffer has come back, with bytes of the driver domain's if `filled`.
+    /// Takes back a posted buffer; `filled` states whether the driver domain claims to have written
+    /// to it.
     ///
     /// # Errors
-    /// The driver domain says that it gave a page, or that it took none, and it is not so.
+    /// The driver domain's claim about an exchange of the page is false.
     #[inline]
     fn came_back(&self, buffer: u16, filled: bool) -> Result<(), Fatal> {
         let Some(offers) = &self.offers else {
@@ -126,14 +130,13 @@ impl Netfront {
         };
         let slot = self.rx_pool.get(usize::from(buffer));
         match slot.map(|slot| offers.end(slot.gref)) {
-            Some(Fate::Exchanged) => Ok(()),
-            Some(Fate::Kept) if !filled => Ok(()),
+            Some(OfferResult::Exchanged) => Ok(()),
+            Some(OfferResult::Kept) if !filled => Ok(()),
             _ => Err(Fatal::NotExchanged),
         }
     }
 
-    /// Fetches the headers of what has arrived, up to the prefetch distance ahead of the packet
-    /// that is looked at (thesis, 5.2).
+    /// Prefetches the headers of received packets up to the prefetch distance (thesis, 5.2).
     #[inline]
     fn fetch_ahead(&mut self) {
         while self.fetched < self.prefetch {
@@ -151,8 +154,8 @@ impl Netfront {
         }
     }
 
-    /// The response at the head of the ring, if it is a whole packet whose bytes say all that is to
-    /// be known about it, as nearly all do.
+    /// Returns the response at the head of the ring if it is the most frequent kind of packet: one
+    /// slot without metadata.
     #[inline]
     fn plain_head(&mut self) -> Option<RxResponse> {
         const MORE: u16 = rxf::MORE_DATA | rxf::EXTRA_INFO | rxf::GSO | rxf::CSUM_BLANK;
@@ -160,8 +163,8 @@ impl Netfront {
         (response.status > 0 && !response.has(MORE)).then_some(response)
     }
 
-    /// Takes the packet that is [plain](Self::plain_head) at the head of the ring, checked as
-    /// [`Netfront::scan`] does.
+    /// Takes the [plain](Self::plain_head) packet at the head of the ring, with the same checks as
+    /// [`Netfront::scan`].
     #[inline]
     fn take(&mut self, response: &RxResponse, frame: &mut Frame) -> Result<Packet, Fatal> {
         let posted = self.named(0, response.id);
@@ -172,18 +175,18 @@ impl Netfront {
         self.partial = 0;
         self.rx.consume(1);
         self.fetched = self.fetched.saturating_sub(1);
-        let mut packet = Head::new(frame);
+        let mut packet = PacketBuilder::new(frame);
         packet.flags = response.flags;
         self.part(posted, response, &mut packet);
         self.finish(packet)
     }
 
-    /// Makes a frame of a packet whose buffers were taken from the peer.
+    /// Builds the frame of a packet whose buffers the netfront has taken back.
     #[inline]
-    fn finish(&mut self, mut packet: Head<'_>) -> Result<Packet, Fatal> {
+    fn finish(&mut self, mut packet: PacketBuilder<'_>) -> Result<Packet, Fatal> {
         let made = match packet.verdict {
             Some(reason) => Err(reason),
-            None => packet.finish(&self.terms.to_guest),
+            None => packet.finish(&self.negotiated.to_guest),
         };
         let Err(reason) = made else {
             return Ok(Packet::Frame);
@@ -192,21 +195,21 @@ impl Netfront {
         Ok(Packet::Bad(reason))
     }
 
-    /// Takes the packet at the head of the ring: reads each slot once, checked against what was
-    /// posted there (NETIF-8).
+    /// Takes the packet at the head of the ring: reads each slot once and checks it against the
+    /// request posted there (NETIF-8).
     fn scan(&mut self, frame: &mut Frame) -> Result<Packet, Fatal> {
-        let mut packet = Head::new(frame);
+        let mut packet = PacketBuilder::new(frame);
         let Some(slots) = self.walk(&mut packet)? else {
             self.partial = self.rx.ready();
             return Ok(Packet::Nothing);
         };
         self.partial = 0;
-        // Only now are buffers taken from the peer: a packet that is not all there keeps them.
+        // Buffers are taken back only now, because those of an incomplete packet stay in flight.
         for (n, &posted) in (0..).zip(&packet.buffers) {
             if !self.rx_pool.land(usize::from(posted)) {
                 return Err(Fatal::ResponseId);
             }
-            // In the place of an extra info lies a buffer that was not used.
+            // The slot of an extra info returns its buffer unused.
             let unused = n != 0 && n <= packet.extras;
             self.came_back(
                 posted,
@@ -225,7 +228,7 @@ impl Netfront {
         self.finish(packet)
     }
 
-    /// The buffer that was posted where response number `ahead` lies.
+    /// Returns the buffer that was posted in the slot of response number `ahead`.
     #[inline]
     fn posted_at(&self, ahead: u32) -> u16 {
         let at = self.rx.next().wrapping_add(ahead);
@@ -235,19 +238,19 @@ impl Netfront {
             .unwrap_or(u16::MAX)
     }
 
-    /// The buffer that response number `ahead` is about: the one that was posted there, or where
-    /// they come in any order (NETIF-27) the one that it names.
+    /// Returns the buffer of response number `ahead`: the one posted in its slot, or with
+    /// `any-order` (NETIF-27) the one that it names.
     #[inline]
     pub(super) fn named(&self, ahead: u32, id: u16) -> u16 {
-        if self.terms.any_order {
+        if self.negotiated.any_order {
             id
         } else {
             self.posted_at(ahead)
         }
     }
 
-    /// Reads slots until the packet ends; how many, or none if it does not end yet.
-    fn walk(&mut self, packet: &mut Head<'_>) -> Result<Option<u32>, Fatal> {
+    /// Reads slots until the packet ends; returns their number, or `None` if it is incomplete.
+    fn walk(&mut self, packet: &mut PacketBuilder<'_>) -> Result<Option<u32>, Fatal> {
         let mut slots = 0;
         let mut parts: u32 = 0;
         loop {
@@ -259,7 +262,7 @@ impl Netfront {
             packet.buffers.push(posted);
             slots += 1;
             parts += 1;
-            let has_meta = parts == 1 && self.terms.rx_meta && response.has(rxf::GSO);
+            let has_meta = parts == 1 && self.negotiated.rx_meta && response.has(rxf::GSO);
             if has_meta {
                 packet.meta(&response);
             } else if response.id != posted {
@@ -286,13 +289,13 @@ impl Netfront {
                 break;
             }
         }
-        if parts > u32::from(self.terms.to_guest.max_slots) {
+        if parts > u32::from(self.negotiated.to_guest.max_slots) {
             packet.bad(Drop::TooManySlots);
         }
         Ok(Some(slots))
     }
 
-    /// Response number `ahead`.
+    /// Returns response number `ahead`.
     fn slot(&mut self, ahead: u32) -> Result<Option<[u32; RX_RESPONSE]>, Fatal> {
         if ahead == FATAL_SLOTS {
             return Err(Fatal::EndlessPacket);
@@ -300,9 +303,10 @@ impl Netfront {
         Ok(self.rx.fetch(ahead)?)
     }
 
-    /// Appends one part to the packet: always its buffer, so that it is given back.
+    /// Appends one part to the packet. Always records its buffer, so that the buffer is returned
+    /// even on an error.
     #[inline]
-    fn part(&self, posted: u16, response: &RxResponse, packet: &mut Head<'_>) {
+    fn part(&self, posted: u16, response: &RxResponse, packet: &mut PacketBuilder<'_>) {
         let buffer = BufferId(RX_BASE + u32::from(posted));
         let mut span = shmem::Span::EMPTY;
         if let Some(slot) = self.rx_pool.get(usize::from(posted)) {

@@ -1,26 +1,26 @@
-//! The pages of receive buffers: which are granted, and which could be taken back.
+//! The pages of receive buffers, granted and not granted.
 
-use super::pool::Stack;
+use super::pool::FreeBuffers;
 use abi::{DomId, GrantRef};
 use shmem::Area;
 use std::collections::VecDeque;
 
-/// What the pool of receive buffers has done.
+/// Page recycling counters of the receive pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turnover {
-    /// Buffers that were posted.
+pub struct PageRecycling {
+    /// Posted buffers.
     pub posted: u64,
-    /// Pages that were granted anew because the pool needed them.
+    /// Pages granted because the pool needed them.
     pub entered: u64,
-    /// Pages that were revoked because more were free than the threshold says.
+    /// Pages revoked because more were free than the threshold.
     pub left: u64,
-    /// Times that a page could not leave, because the driver domain was using it.
+    /// Revocations that failed because the driver domain was using the page.
     pub held_back: u64,
-    /// Times that a page could not enter: the monitor refused it for now.
+    /// Grants that failed because the monitor temporarily rejected the page.
     pub refused: u64,
 }
 
-impl std::ops::AddAssign for Turnover {
+impl std::ops::AddAssign for PageRecycling {
     fn add_assign(&mut self, other: Self) {
         self.posted += other.posted;
         self.entered += other.entered;
@@ -30,7 +30,7 @@ impl std::ops::AddAssign for Turnover {
     }
 }
 
-/// The pages of the receive pool: buffers `n × per_page` and following are page `n`'s.
+/// The pages of the receive pool. Page `n` has the `per_page` buffers from `n × per_page`.
 #[derive(Debug)]
 pub(super) struct RxPages {
     pub(super) memory: Area,
@@ -38,19 +38,19 @@ pub(super) struct RxPages {
     /// The domain's frames, by page.
     pub(super) frames: Vec<u32>,
     pub(super) per_page: usize,
-    /// Buffers to be kept posted.
+    /// Number of buffers to keep posted.
     pub(super) target: u32,
-    /// Whole free pages that stay; none: all do.
+    /// Number of whole free pages to keep; `None`: all.
     pub(super) threshold: Option<u32>,
-    /// Pages that are not granted: the one that left last enters first.
+    /// Pages not granted; the last revoked one is granted first.
     pub(super) away: VecDeque<u32>,
-    /// Room to count free buffers by page.
+    /// Scratch counts of free buffers by page.
     pub(super) counts: Vec<u8>,
-    pub(super) turnover: Turnover,
+    pub(super) recycling: PageRecycling,
 }
 
 impl RxPages {
-    /// The pages of `frames`, of which those from number `away` on are not granted.
+    /// Creates the pages of `frames`; those from number `away` on are not granted.
     pub(super) fn new(
         (memory, backend): (Area, DomId),
         frames: Vec<u32>,
@@ -67,7 +67,7 @@ impl RxPages {
             target: away.saturating_mul(per_page as u32),
             threshold,
             counts: Vec::new(),
-            turnover: Turnover::default(),
+            recycling: PageRecycling::default(),
         }
     }
 
@@ -75,14 +75,15 @@ impl RxPages {
         usize::from(buffer) / self.per_page
     }
 
-    /// The buffers of a page.
+    /// Returns the buffers of a page.
     pub(super) fn buffers(&self, page: u32) -> impl Iterator<Item = u16> + use<> {
         let first = page as usize * self.per_page;
         (first..first + self.per_page).map(|n| n as u16)
     }
 
-    /// Whole free pages beyond the threshold, those that were free longest first, and their grants.
-    pub(super) fn surplus(&mut self, pool: &Stack, out: &mut Vec<(u32, GrantRef)>) {
+    /// Appends the pages beyond the threshold that are free as a whole, with their grants, longest
+    /// free first.
+    pub(super) fn surplus(&mut self, pool: &FreeBuffers, out: &mut Vec<(u32, GrantRef)>) {
         let Some(threshold) = self.threshold else {
             return;
         };
@@ -110,7 +111,7 @@ impl RxPages {
                 && usize::from(*count) == self.per_page
                 && let Some(slot) = pool.get(usize::from(buffer))
             {
-                // Its other buffers are not to name it again.
+                // The page's other buffers must not name it again.
                 *count = 0;
                 out.push((page as u32, slot.gref));
             }

@@ -1,44 +1,45 @@
-//! Frames that lie in pages outside the pool: their pages are granted on demand, and stay granted
-//! while they are used again (Ram's thesis, 4.6).
+//! Frames in pages outside the pool, which are granted on demand and stay granted for reuse (Ram's
+//! thesis, 4.6).
 //!
-//! Such a frame begins in a buffer of the pool, as every one does whose header was made here; what
-//! follows lies in the domain's own pages and is not copied. A request of such a page has a number
-//! of its own, because the same page may be in flight more than once.
+//! The header of the frame is built in a buffer of the pool. The payload stays in the domain's
+//! other pages and is not copied. Each request for a payload page has a separate id, because one
+//! page may be in flight several times.
 
 use super::interface::Netfront;
 use super::table::Granter;
 use super::track::Tracking;
-use super::transmit::{Held, Transmitted};
+use super::transmit::{SendError, TransmitReport};
 use crate::counters::Drop;
 use crate::fatal::Fatal;
 use nic::{BufferId, Frame};
 
 impl Netfront {
-    /// Whether frames may lie in pages outside the pool, so that there is any use in
-    /// [`Netfront::transmit_tracked`].
+    /// Returns whether frames may lie in pages outside the pool, which
+    /// [`Netfront::transmit_tracked`] handles.
     #[must_use]
     #[inline]
     pub fn tracks(&self) -> bool {
         self.tracked.is_some()
     }
 
-    /// What the table of grants that stay has done.
+    /// Returns the counters of the grant table for outside pages.
     #[must_use]
     pub fn tracking(&self) -> Tracking {
         let tracked = self.tracked.as_ref();
         tracked.map_or(Tracking::default(), |tracked| tracked.table.tracking)
     }
 
-    /// Pages outside the pool that are granted now, and entries for them.
+    /// Returns the number of granted pages outside the pool, and the number of table entries for
+    /// them.
     #[must_use]
     pub fn tracked_pages(&self) -> (usize, usize) {
         let tracked = self.tracked.as_ref();
         tracked.map_or((0, 0), |own| (own.table.granted(), own.table.len()))
     }
 
-    /// [`Netfront::transmit`] of frames that may lie in pages outside the pool. Those are sent from
-    /// where they lie, too; a frame whose pages cannot be granted waits for those in flight, and is
-    /// copied if there are none.
+    /// Like [`Netfront::transmit`], but also sends frames in pages outside the pool in place. A
+    /// frame whose pages cannot be granted now waits until requests in flight are answered; if none
+    /// are in flight, it is copied.
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
@@ -46,27 +47,31 @@ impl Netfront {
         &mut self,
         frames: &mut Vec<Frame>,
         granter: &mut dyn Granter,
-    ) -> Result<Transmitted, Fatal> {
+    ) -> Result<TransmitReport, Fatal> {
         self.transmit_by(frames, |front, frame| front.send_tracked(frame, granter))
     }
 
-    fn send_tracked(&mut self, frame: &mut Frame, granter: &mut dyn Granter) -> Result<(), Held> {
+    fn send_tracked(
+        &mut self,
+        frame: &mut Frame,
+        granter: &mut dyn Granter,
+    ) -> Result<(), SendError> {
         if !self.lies_outside(frame) {
             return self.send(frame);
         }
-        self.check(frame).map_err(Held::Never)?;
+        self.check(frame).map_err(SendError::Never)?;
         let slots = frame.pieces.len() as u32 + u32::from(frame.offload.gso.is_some());
         let fits = frame.pieces.len() <= usize::from(self.peer().max_slots);
-        if !fits || !put_header(frame).map_err(|()| Held::Never(Drop::Fault))? {
+        if !fits || !put_header(frame).map_err(|()| SendError::Never(Drop::Fault))? {
             return self.send_copy(frame);
         }
         if self.tx.free() < slots {
-            return Err(Held::Later);
+            return Err(SendError::Later);
         }
         let tracked = self.tracked.as_mut();
         let Some(uses) = tracked.and_then(|own| own.take(&frame.pieces, granter)) else {
             return match self.tracked.as_ref().is_some_and(|own| !own.is_idle()) {
-                true => Err(Held::Later),
+                true => Err(SendError::Later),
                 false => self.send_copy(frame),
             };
         };
@@ -78,7 +83,7 @@ impl Netfront {
         Ok(())
     }
 
-    fn send_copy(&mut self, frame: &mut Frame) -> Result<(), Held> {
+    fn send_copy(&mut self, frame: &mut Frame) -> Result<(), SendError> {
         self.copy_in(frame, u32::from(frame.offload.gso.is_some()))?;
         if let Some(tracked) = &mut self.tracked {
             tracked.table.tracking.copied += 1;
@@ -87,7 +92,7 @@ impl Netfront {
         Ok(())
     }
 
-    /// Whether a frame lies in pages outside the pool behind a first piece that is the pool's.
+    /// Returns whether a frame consists of a first piece in the pool and further pieces outside it.
     fn lies_outside(&self, frame: &Frame) -> bool {
         let Some(tracked) = &self.tracked else {
             return false;
@@ -102,8 +107,7 @@ impl Netfront {
     }
 }
 
-/// Writes a snapshot that was changed into the frame's first piece; whether all that was changed
-/// lies there.
+/// Writes a changed snapshot into the frame's first piece; returns whether that covers all changes.
 fn put_header(frame: &Frame) -> Result<bool, ()> {
     if !frame.is_header_changed() {
         return Ok(true);

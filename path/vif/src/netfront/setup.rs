@@ -1,50 +1,50 @@
-//! How a netfront comes to be: its memory is laid out, zeroed and granted, and its record says so.
+//! Set-up of a netfront: lays out, zeroes and grants its memory, and makes its record.
 
 use super::layout::Layout;
-use super::offers::Exchange;
-use super::pool::{Slot, Stack, TxPool, small_slots};
+use super::offers::ExchangedPages;
+use super::pool::{FreeBuffers, PoolBuffer, TxPool, small_slots};
 use super::rx_pages::RxPages;
 use super::table::{GrantError, GrantedPage, Granter};
-use super::tracked::Outside;
-use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, RecordError, Terms};
+use super::tracked::ExternalPages;
+use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Negotiated, RecordError};
 use crate::ring::{BadPages, ORDER_MAX};
 use abi::{DomId, GrantRef, Handle, PAGE};
 use shmem::{Area, Fault, Span};
 use std::ops::Range;
 
-/// What a netfront is made of.
+/// Parameters of a netfront.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The domain's own frames.
     pub frames: Area,
-    /// The first of the frames that this netfront may have; it takes [`Layout::frames`].
+    /// First frame for this netfront; it uses [`Layout::frames`].
     pub first_frame: u32,
-    /// Where what lies.
+    /// The layout.
     pub layout: Layout,
-    /// Whether nobody has written to those frames yet: they are zero, and the kernel need not find
-    /// memory for them before they are used.
+    /// Whether those frames were never written. They are then zero, and the kernel need not
+    /// allocate them before they are used.
     pub fresh: bool,
     /// The driver domain.
     pub backend: DomId,
     /// The interface's MAC.
     pub mac: [u8; 6],
-    /// What it is to take, at the most.
+    /// Upper bound of the features to negotiate.
     pub features: Features,
-    /// Slots ahead of the one that is looked at whose headers are fetched into the cache.
+    /// Number of slots ahead whose headers are prefetched.
     pub prefetch: u32,
-    /// Whole free pages of receive buffers that stay granted; none: all do.
+    /// Number of whole free pages of receive buffers that stay granted; `None`: all.
     pub release_threshold: Option<u32>,
-    /// Where receive buffers lie, if their pages change hands; the layout's frames for them are
-    /// left alone then.
-    pub exchange: Option<Exchange>,
-    /// Pages outside the pool that frames from the guest may lie in.
-    pub outside: Option<Outside>,
+    /// The pages of receive buffers, if pages are exchanged; the layout's frames for them then stay
+    /// unused.
+    pub exchange: Option<ExchangedPages>,
+    /// Pages outside the pool that may hold payload of frames from the guest.
+    pub outside: Option<ExternalPages>,
 }
 
-/// Why a netfront could not be set up.
+/// Error of setting up a netfront.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
-    /// The backend offers something else.
+    /// The backend's record does not match.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The grant table is too small.
@@ -67,18 +67,18 @@ impl From<Fault> for SetupError {
     }
 }
 
-/// A netfront's pages, laid out.
-pub(super) struct Laid {
+/// A netfront's pages and their grants, by position in the layout.
+pub(super) struct PageLayout {
     layout: Layout,
-    /// Those that are granted from the start, by number.
+    /// Pages granted from the start, by number.
     pages: Vec<(Span, GrantRef)>,
-    /// Those of receive buffers that are granted when they are needed.
+    /// Pages of receive buffers that are granted on demand.
     spare: Vec<Span>,
 }
 
-impl Laid {
-    /// Grants the pages of `setup`, which are zero then; `grants` has all grants that were made,
-    /// even if there was an error.
+impl PageLayout {
+    /// Zeroes and grants the pages of `setup`. Appends all grants that it makes to `grants`, even
+    /// if it returns an error.
     pub(super) fn out(
         setup: &Setup,
         table: &mut dyn Granter,
@@ -96,7 +96,7 @@ impl Laid {
                 }
             };
             let page = memory.page(at).ok_or(SetupError::Frames)?;
-            // The driver domain is not to see what lay here before (row 22).
+            // The driver domain must not see earlier contents (row 22).
             if exchange.is_some() || !setup.fresh {
                 page.fill(0)?;
             }
@@ -121,7 +121,7 @@ impl Laid {
         })
     }
 
-    /// What the front says to the back.
+    /// Returns the front's record.
     pub(super) fn record(
         &self,
         setup: &Setup,
@@ -162,22 +162,22 @@ impl Laid {
             .ok_or(SetupError::Frames)
     }
 
-    /// The ring from the guest and the one to it, as many of their pages as the back takes.
+    /// Returns the pages of the ring from the guest and of the ring to it, at most as many as the
+    /// back accepts.
     pub(super) fn rings(&self, back: &BackRecord) -> Result<[&[(Span, GrantRef)]; 2], SetupError> {
         let most = 1 << back.max_order.min(ORDER_MAX);
         let ring = |range: Range<u32>| self.part(range.start..range.end.min(range.start + most));
         Ok([ring(self.layout.tx_ring())?, ring(self.layout.rx_ring())?])
     }
 
-    /// The event channel's page.
+    /// Returns the event channel's page.
     pub(super) fn event(&self) -> Result<(Span, GrantRef), SetupError> {
         let event = self.layout.event();
         let page = self.part(event..event + 1)?.first();
         page.copied().ok_or(SetupError::Frames)
     }
 
-    /// Grants that stay as long as the interface does: those of receive buffers come and go with
-    /// their pages.
+    /// Returns the grants that last as long as the interface: all except those of receive buffers.
     pub(super) fn fixed_grants(&self) -> Vec<GrantRef> {
         let fixed = (0..)
             .zip(&self.pages)
@@ -185,39 +185,39 @@ impl Laid {
         fixed.map(|(_, page)| page.1).collect()
     }
 
-    /// The buffers to send from.
+    /// Creates the transmit pool.
     pub(super) fn tx_pool(&self) -> Result<TxPool, SetupError> {
         let small = self.part(self.layout.tx_small())?.iter().enumerate();
         let small = small.flat_map(|(n, &(page, gref))| small_slots(page, gref, n));
         let large = self.part(self.layout.tx_large())?.iter();
-        let large = large.map(|&(page, gref)| Slot::new(page, gref, 0, PAGE));
+        let large = large.map(|&(page, gref)| PoolBuffer::new(page, gref, 0, PAGE));
         Ok(TxPool::new(small.collect(), large.collect()))
     }
 
-    /// The buffers to receive into.
-    pub(super) fn rx_pool(&self, terms: &Terms) -> Result<Stack, SetupError> {
-        let bytes = usize::from(terms.rx_buffer);
+    /// Creates the receive pool.
+    pub(super) fn rx_pool(&self, negotiated: &Negotiated) -> Result<FreeBuffers, SetupError> {
+        let bytes = usize::from(negotiated.rx_buffer);
         let per_page = PAGE / bytes;
         let granted = self.part(self.layout.rx_pool())?;
-        // A spare page has its reference when it is granted.
+        // A spare page gets its reference when it is granted.
         let spare = self.spare.iter().map(|&page| (page, GrantRef(0)));
         let slots = granted
             .iter()
             .copied()
             .chain(spare)
             .flat_map(|(page, gref)| {
-                (0..per_page).map(move |n| Slot::new(page, gref, n * bytes, bytes))
+                (0..per_page).map(move |n| PoolBuffer::new(page, gref, n * bytes, bytes))
             });
-        Ok(Stack::new(slots.collect(), granted.len() * per_page))
+        Ok(FreeBuffers::new(slots.collect(), granted.len() * per_page))
     }
 
-    /// The pages of those.
-    pub(super) fn rx_pages(&self, setup: &Setup, terms: &Terms) -> RxPages {
+    /// Creates the page records of the receive pool.
+    pub(super) fn rx_pages(&self, setup: &Setup, negotiated: &Negotiated) -> RxPages {
         let frames = self.layout.rx_pool().chain(self.layout.rx_spare());
         RxPages::new(
             (setup.frames, setup.backend),
             frames.map(|n| setup.first_frame + n).collect(),
-            PAGE / usize::from(terms.rx_buffer),
+            PAGE / usize::from(negotiated.rx_buffer),
             self.layout.sizes().rx_pages,
             setup.release_threshold,
         )

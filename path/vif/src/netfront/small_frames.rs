@@ -1,10 +1,10 @@
-//! The fast path ([`nic::small_frame`]): responses of one slot that say nothing but where the bytes
-//! are → pieces, and pieces → requests of one slot. Anything else stays at the head of the ring for
+//! The fast path ([`nic::small_frame`]): single-slot responses without metadata → pieces, and
+//! pieces → single-slot requests. Other packets stay at the head of the ring for
 //! [`Netfront::receive`].
 
 use super::interface::Netfront;
 use super::pool::{RX_BASE, rx_index};
-use super::transmit::Transmitted;
+use super::transmit::TransmitReport;
 use crate::counters::Drop;
 use crate::fatal::Fatal;
 use crate::netif::{MIN_PACKET, RxResponse};
@@ -14,8 +14,8 @@ use shmem::Span;
 use smallvec::SmallVec;
 
 impl Netfront {
-    /// [`Netfront::receive`] for the packets at the head of the ring that are small frames, up to
-    /// the first one that is not; how many. Their buffers are the pieces' until
+    /// Like [`Netfront::receive`], for the small frames at the head of the ring, up to the first
+    /// other packet. Returns their number. The pieces own their buffers until
     /// [`Netfront::small_frames_done`].
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl Netfront {
         out: &mut Vec<Piece>,
     ) -> Result<usize, Fatal> {
         self.alive()?;
-        // Where pages come and go, or change hands, each frame takes the slow path.
+        // With elastic or exchanged pages each frame takes the slow path.
         if self.offers.is_some() || self.is_elastic() {
             return Ok(0);
         }
@@ -67,7 +67,8 @@ impl Netfront {
         Ok(())
     }
 
-    /// Where the packet lies that a response is about, if it is a small frame in this buffer.
+    /// Returns the bytes of the small frame that a response describes in this buffer, or `None` if
+    /// it describes another packet.
     #[inline]
     fn small_frame_in(&self, buffer: u16, response: &RxResponse) -> Option<Span> {
         let bytes = usize::try_from(response.status).ok()?;
@@ -76,9 +77,9 @@ impl Netfront {
         slot.part(response.offset, bytes).filter(|_| is_small)
     }
 
-    /// [`Netfront::receive_done`] for small frames: none is left in the list.
+    /// Like [`Netfront::receive_done`], for small frames; empties the list.
     pub fn small_frames_done(&mut self, pieces: &mut Vec<Piece>) {
-        // What has just been taken off the ring is what it lacks.
+        // The ring has room for the buffers that were just taken from it.
         if (self.lacking() as usize) < pieces.len() {
             pieces.drain(..).for_each(|piece| self.put(piece.buffer));
             self.post();
@@ -101,21 +102,24 @@ impl Netfront {
                 self.note_posted(at, index as u16);
                 at = at.wrapping_add(1);
             }
-            self.rx_pages.turnover.posted += requests.len() as u64;
+            self.rx_pages.recycling.posted += requests.len() as u64;
             self.rx.request_all(&requests);
             requests.clear();
         }
         pieces.clear();
     }
 
-    /// [`Netfront::transmit`] for small frames that lie in [`Netfront::buffers`] and nowhere else;
-    /// those for which the ring has no room stay in the list. [`Netfront::reap`] makes room.
+    /// Like [`Netfront::transmit`], for small frames that lie entirely in [`Netfront::buffers`].
+    /// Frames that do not fit the ring stay in the list; [`Netfront::reap`] makes room.
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
-    pub fn transmit_small_frames(&mut self, pieces: &mut Vec<Piece>) -> Result<Transmitted, Fatal> {
+    pub fn transmit_small_frames(
+        &mut self,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<TransmitReport, Fatal> {
         self.alive()?;
-        let mut report = Transmitted::default();
+        let mut report = TransmitReport::default();
         let count = pieces.len().min(self.tx.free() as usize);
         let mut requests: SmallVec<[_; BURST]> = SmallVec::new();
         for some in pieces.get(..count).unwrap_or(&[]).chunks(BURST) {

@@ -1,24 +1,24 @@
-//! How a netfront's pages are granted: by its domain's own grant table, or however else.
+//! Granting of a netfront's pages, by its domain's grant table or by another mechanism.
 
 use abi::classic::GrantEntry;
 use abi::{DomId, GrantRef, GrantStatus, Handle, Slot};
 use shmem::Span;
 use std::sync::atomic::Ordering;
 
-/// Why a grant was not made or not ended.
+/// Error of making or ending a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
     /// Every entry is used.
     #[error("the grant table is full")]
     Full,
-    /// The page is mapped by the other domain just now; try again later.
+    /// The other domain maps the page right now; try again later.
     #[error("the grant is in use")]
     InUse,
-    /// No entry of the table.
-    #[error("no such grant")]
+    /// The reference is not in the table.
+    #[error("the grant does not exist")]
     NoSuch,
-    /// The monitor does not make it.
-    #[error("the monitor refused: {}", .0.name())]
+    /// The monitor rejected the call.
+    #[error("the monitor rejected it: {}", .0.name())]
     Refused(GrantStatus),
 }
 
@@ -27,19 +27,18 @@ pub enum GrantError {
 pub struct GrantedPage {
     /// The domain's frame.
     pub frame: u32,
-    /// Not to be written.
+    /// Whether the grant is read-only.
     pub readonly: bool,
-    /// It changes hands: `frame` is its slot of the domain's window, and the reference accepts
-    /// nothing before it is offered.
+    /// Whether the page is exchanged: `frame` is then its slot in the domain's window, and the
+    /// reference accepts no page until the netfront offers it.
     pub exchanged: bool,
-    /// The entry that it takes, of a table whose entries the granter chooses; none: the one that
-    /// its frame has.
+    /// Table entry to use, if the granter chooses entries; `None`: the frame's entry.
     pub entry: Option<u32>,
 }
 
 /// One grant mechanism, from the granter's side, for one netfront.
 pub trait Granter {
-    /// Lets domain `to` use `pages`; one outcome for each, in order, is appended to `made`.
+    /// Grants `pages` to domain `to`; appends one result for each to `made`, in order.
     fn enter(
         &mut self,
         to: DomId,
@@ -47,25 +46,25 @@ pub trait Granter {
         made: &mut Vec<Result<GrantRef, GrantError>>,
     );
 
-    /// Takes single pages back; whether it could is appended to `left`, one for each, in order.
-    /// From then on the other domain cannot reach the page.
+    /// Revokes single pages; appends one success flag for each to `left`, in order. After success
+    /// the other domain cannot access the page.
     fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>);
 
-    /// Takes a page back if the other domain does not use it now; whether it could. If not, the
-    /// grant goes on.
+    /// Revokes a page unless the other domain is using it, and returns whether it did. If not, the
+    /// grant stays.
     fn leave_idle(&mut self, gref: GrantRef) -> bool;
 
-    /// Ends the netfront's grants and takes them out of `grefs`; those that are in use and cannot
-    /// be ended now stay in it.
+    /// Ends the netfront's grants and removes them from `grefs`; those in use stay in it.
     fn end(&mut self, grefs: &mut Vec<GrantRef>);
 
-    /// The table of the new mechanism that the references are of; 0: the classic one.
+    /// Returns the table of counted grants that the references belong to; 0: the classic one.
     fn table(&self) -> Handle;
 
-    /// [`Granter::enter`], all or an error; the references are appended to `grefs`.
+    /// Grants all of `pages` like [`Granter::enter`], or returns an error. Appends the references
+    /// to `grefs`.
     ///
     /// # Errors
-    /// The first [`GrantError`]; `grefs` has those that were made.
+    /// The first [`GrantError`]; `grefs` holds the grants that were made.
     fn grant(
         &mut self,
         to: DomId,
@@ -85,8 +84,8 @@ pub trait Granter {
     }
 }
 
-/// Gives out the entries of one domain's grant table. Entry 0 stays unused, so that a reference
-/// of zeros is never one.
+/// Allocates entries of one domain's grant table. Entry 0 stays unused, so that a zero reference is
+/// never valid.
 #[derive(Debug)]
 pub struct GrantTable {
     table: Span,
@@ -94,7 +93,7 @@ pub struct GrantTable {
 }
 
 impl GrantTable {
-    /// The table in `table`, 8 bytes an entry; whatever it granted before stays granted.
+    /// Opens the table in `table` (8 bytes per entry). Existing grants stay valid.
     #[must_use]
     pub fn new(table: Span) -> Self {
         let entries = (table.len() / 8).min(1 << GrantRef::INDEX_BITS) as u32;
@@ -104,19 +103,19 @@ impl GrantTable {
         }
     }
 
-    /// The table.
+    /// Returns the table.
     #[must_use]
     pub fn span(&self) -> Span {
         self.table
     }
 
-    /// Entries that can be given out.
+    /// Returns the number of free entries.
     #[must_use]
     pub fn available(&self) -> usize {
         self.free.len()
     }
 
-    /// Lets domain `to` use page `frame` of this domain.
+    /// Grants page `frame` of this domain to domain `to`.
     ///
     /// # Errors
     /// [`GrantError::Full`].
@@ -130,7 +129,7 @@ impl GrantTable {
             .table
             .u64(index as usize * 8)
             .ok_or(GrantError::NoSuch)?;
-        // Release: who uses the grant sees the page as it was prepared.
+        // Release: a peer that sees the grant sees the prepared page.
         entry.store(granted.0, Ordering::Release);
         Ok(GrantRef(index))
     }
@@ -138,7 +137,7 @@ impl GrantTable {
     /// Ends a grant.
     ///
     /// # Errors
-    /// [`GrantError::InUse`]: it then goes on.
+    /// [`GrantError::InUse`]: the grant stays.
     pub fn end(&mut self, gref: GrantRef) -> Result<(), GrantError> {
         let index = gref.index();
         let entry = self
@@ -155,8 +154,8 @@ impl GrantTable {
             if !is_over && (granted.in_use() || !granted.permits()) {
                 return Err(GrantError::InUse);
             }
-            // The monitor sets the in-use flags with an exchange of its own: exactly one of the
-            // two comes first.
+            // The monitor also sets the in-use flags by an atomic exchange, so exactly one of the
+            // two succeeds.
             match entry.compare_exchange_weak(
                 now,
                 GrantEntry::INVALID.0,

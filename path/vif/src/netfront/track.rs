@@ -1,44 +1,44 @@
-//! The table of grants that stay (Ram's thesis, 4.4.1): which pages outside the pool are granted,
-//! and how many requests use each.
+//! The table of reusable grants (Ram's thesis, 4.4.1): granted pages outside the pool, with the
+//! number of requests that use each.
 //!
-//! A set-associative table: a page's number chooses a set of [`SET`] entries, which are one cache
-//! line. Neighbouring pages have neighbouring entries where they can, because those are one mapping
-//! of the driver domain's, and mappings are few. An entry is a page's number and a count. A page
-//! that is there is used again, and costs nothing; one that is not takes the first free entry of
-//! its set, or that of the first page whose count is 0, whose grant is revoked for it. The entry's
-//! place is what its grant is made by, so the driver domain has one place for each entry, whatever
-//! page is there.
+//! The table is set-associative: a page's number selects a set of [`SET`] entries, which share a
+//! cache line. Neighbouring pages get neighbouring entries where possible, because the driver
+//! domain can then map them together, and the number of mappings is limited. An entry holds a
+//! page's number and a count. Reusing a granted page costs nothing. A new page takes the first free
+//! entry of its set, or else the first whose count is 0, after the grant of the page there has been
+//! revoked. The entry's index selects its grant reference, so the driver domain has one slot per
+//! entry, whatever its page.
 
 use super::table::GrantError;
 use abi::GrantRef;
 
-/// Entries that a page may be in: those of one cache line.
+/// Entries of a set, which fill one cache line.
 pub(super) const SET: u32 = 8;
 
-/// Makes and ends the grants that a table keeps account of.
+/// The mechanism that makes and ends the grants of a table.
 pub(super) trait PageGrants {
     /// Grants page `page` by entry number `entry`.
     fn grant(&mut self, entry: u32, page: u32) -> Result<GrantRef, GrantError>;
 
-    /// Takes a page back that no request uses; whether it could. If not, it stays granted.
+    /// Revokes an unused page; returns whether it did. If not, the page stays granted.
     fn revoke(&mut self, gref: GrantRef) -> bool;
 }
 
-/// What a table of grants that stay has done.
+/// Counters of a table of reusable grants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracking {
-    /// Uses of pages that were granted already.
+    /// Uses of pages that were already granted.
     pub reused: u64,
-    /// Pages that were granted anew.
+    /// New grants of pages.
     pub entered: u64,
-    /// Pages whose grants were revoked to make room for others.
+    /// Pages revoked to free their entries.
     pub left: u64,
-    /// Times that a page could not leave, because the driver domain was using it.
+    /// Revocations that failed because the driver domain was using the page.
     pub held_back: u64,
-    /// Times that a page could not be granted: all entries of its set were used, or the monitor
-    /// refused it.
+    /// Grants that failed because all entries of the set were in use, or because the monitor
+    /// rejected the page.
     pub refused: u64,
-    /// Frames that were copied into the pool, because their pages could not be granted.
+    /// Frames copied into the pool because their pages could not be granted.
     pub copied: u64,
 }
 
@@ -53,29 +53,29 @@ impl std::ops::AddAssign for Tracking {
     }
 }
 
-/// An entry: 8 bytes, so that a set is a cache line.
+/// An entry: 8 bytes, so that a set fills a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     page: u32,
-    /// Requests that use the page and are not answered yet.
+    /// Requests in flight that use the page.
     count: u32,
 }
 
-/// The page of an entry without one.
+/// Page number of a free entry.
 const FREE: u32 = u32::MAX;
 
 /// The table.
 #[derive(Debug)]
 pub(super) struct TrackTable {
     entries: Vec<Entry>,
-    /// The grants of the entries that have a page.
+    /// Grants of the entries that have a page.
     grefs: Vec<GrantRef>,
     sets: u32,
     pub(super) tracking: Tracking,
 }
 
 impl TrackTable {
-    /// A table of `entries` entries, rounded up to whole sets.
+    /// Creates a table of `entries` entries, rounded up to whole sets.
     pub(super) fn new(entries: u32) -> Self {
         let sets = entries.div_ceil(SET).clamp(1, u32::from(u16::MAX) / SET);
         let free = Entry {
@@ -90,23 +90,23 @@ impl TrackTable {
         }
     }
 
-    /// Pages that are granted.
+    /// Returns the number of granted pages.
     pub(super) fn granted(&self) -> usize {
         self.entries.iter().filter(|e| e.page != FREE).count()
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The first entry of a page's set.
+    /// Returns the first entry of a page's set.
     fn set(&self, page: u32) -> usize {
         (page / SET % self.sets * SET) as usize
     }
 
-    /// Counts a use of page `page`, which is granted first if it is not: its entry, until
-    /// [`TrackTable::put`]. None: it could not be granted now.
+    /// Counts a use of page `page`, which it grants if necessary, and returns its entry. The use
+    /// lasts until [`TrackTable::put`]. Returns `None` if the page cannot be granted now.
     pub(super) fn take(
         &mut self,
         page: u32,
@@ -146,7 +146,7 @@ impl TrackTable {
         }
     }
 
-    /// The first free entry of a set, or the first that nothing uses, which is free then.
+    /// Returns the first free entry of a set, or frees the first unused one.
     fn vacate(&mut self, first: usize, pages: &mut dyn PageGrants) -> Option<usize> {
         let set = first..first + SET as usize;
         let entries = self.entries.get_mut(set.clone())?;
@@ -168,14 +168,14 @@ impl TrackTable {
         None
     }
 
-    /// A use of an entry's page has ended. It stays granted.
+    /// Ends a use of an entry's page, which stays granted.
     pub(super) fn put(&mut self, at: u16) {
         if let Some(entry) = self.entries.get_mut(usize::from(at)) {
             entry.count = entry.count.saturating_sub(1);
         }
     }
 
-    /// Every grant that there is. No entry has a page any more.
+    /// Removes all pages and returns their grants.
     pub(super) fn take_grants(&mut self) -> Vec<GrantRef> {
         let all = self.entries.iter_mut().zip(&self.grefs);
         let granted = all.filter(|(entry, _)| entry.page != FREE);
@@ -194,8 +194,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// A monitor: what is granted, by reference, and which of them the driver domain uses beyond
-    /// its answer.
+    /// A mock monitor: the granted pages by reference, and the pages that the driver domain still
+    /// holds after its response.
     #[derive(Debug, Default)]
     struct Monitor {
         granted: BTreeMap<u32, (u32, u32)>,
@@ -229,11 +229,11 @@ mod tests {
     enum Op {
         /// A request for this page.
         Take(u32),
-        /// The answer to the request that waits, of all, at this place.
+        /// The response to the waiting request at this position.
         Put(prop::sample::Index),
-        /// From now on the driver domain does not let go of this page.
+        /// The driver domain holds this page from now on.
         Stick(Option<u32>),
-        /// From now on the monitor refuses, or does not.
+        /// Whether the monitor rejects grants from now on.
         Refuse(bool),
     }
 
@@ -247,11 +247,11 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model: which requests are under way. A page in use is granted, by the
-        /// reference that its request has; no more are granted than there are entries; a page that
-        /// is there costs no grant; what is refused had no room.
+        /// Compares the table with a model of the requests in flight: a page in use stays granted
+        /// by its request's reference; no more pages are granted than entries exist; a granted page
+        /// is not granted again; a rejected page had no free entry.
         #[test]
-        fn pages_in_use_stay_and_others_make_room(ops in prop::collection::vec(op(), 1..400)) {
+        fn pages_in_use_stay_and_idle_ones_are_evicted(ops in prop::collection::vec(op(), 1..400)) {
             let (mut table, mut monitor) = (TrackTable::new(32), Monitor::default());
             let mut under_way: Vec<(u16, GrantRef, u32)> = Vec::new();
             for op in ops {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_pages_as_long_as_the_table_fits_and_neighbours_are_neighbours() {
+    fn contiguous_pages_fill_table_in_order() {
         let (mut table, mut monitor) = (TrackTable::new(512), Monitor::default());
         for page in 1024..1536 {
             let (at, _) = table.take(page, &mut monitor).unwrap();
@@ -315,23 +315,23 @@ mod tests {
         assert_eq!((table.granted(), table.tracking.left), (512, 0));
     }
 
-    /// The first entry of a set makes room; the others keep their pages.
+    /// The first entry of a set is replaced again and again; the others keep their pages.
     #[test]
-    fn of_a_file_twice_as_long_as_the_table_a_part_stays() {
+    fn part_of_a_file_twice_the_table_stays() {
         let (mut table, mut monitor) = (TrackTable::new(64), Monitor::default());
         for round in 1..5 {
             for page in 0..128 {
                 let (at, _) = table.take(page, &mut monitor).unwrap();
                 table.put(at);
             }
-            // Of 16 pages of a set 7 stay, and 9 take turns.
+            // Each set has 16 pages for 8 entries: 7 pages stay, and 9 replace each other.
             let anew = 8 * (16 + (round - 1) * 9);
             assert_eq!(table.tracking.entered, anew, "{round}");
         }
     }
 
     #[test]
-    fn a_table_is_of_whole_sets() {
+    fn table_consists_of_whole_sets() {
         for (asked, entries) in [(0, 8), (1, 8), (8, 8), (9, 16), (1000, 1000)] {
             assert_eq!(TrackTable::new(asked).len(), entries);
         }

@@ -1,6 +1,7 @@
-//! Pages outside the pool that frames may lie in, and what of them is granted and in flight.
+//! Pages outside the pool that may hold payload of frames, with their grants and requests in
+//! flight.
 
-use super::pool::Located;
+use super::pool::RequestLocation;
 use super::table::{GrantError, GrantedPage, Granter};
 use super::track::{PageGrants, TrackTable};
 use abi::{DomId, GrantRef, PAGE};
@@ -8,43 +9,44 @@ use nic::{BufferId, Piece};
 use shmem::Area;
 use smallvec::SmallVec;
 
-/// Pages outside the pool that frames may lie in.
+/// Pages outside the pool that may hold payload of frames.
 #[derive(Clone, Copy, Debug)]
-pub struct Outside {
+pub struct ExternalPages {
     /// The pages.
     pub memory: Area,
-    /// The domain's frame that the first of them is.
+    /// Domain frame number of the first page.
     pub first_frame: u32,
-    /// Of a table whose entries the granter chooses, the first of those for them.
+    /// First entry for these pages, if the granter chooses entries.
     pub first_entry: u32,
-    /// How many of them may be granted at once; [`Outside::entries`] says what that takes.
+    /// Maximum number of pages granted at once. [`ExternalPages::entries`] returns the required
+    /// table size.
     pub entries: u32,
 }
 
-impl Outside {
-    /// The entries of a table that is to have at least so many.
+impl ExternalPages {
+    /// Returns the number of entries of a table for at least `wanted` pages.
     #[must_use]
     pub fn entries(wanted: u32) -> u32 {
         TrackTable::new(wanted).len() as u32
     }
 }
 
-/// Pages outside the pool, and what of them is granted and in flight.
+/// Pages outside the pool, with their grants and requests in flight.
 #[derive(Debug)]
-pub(super) struct Tracked {
-    outside: Outside,
+pub(super) struct TrackedPages {
+    outside: ExternalPages,
     backend: DomId,
     pub(super) table: TrackTable,
-    /// The first number of a request: those below are the pool's buffers.
+    /// First request id; lower ids are the pool's buffers.
     base: u16,
-    /// By number from `base` on, the entry that a request in flight uses.
+    /// By id from `base` on: the entry that a request in flight uses.
     in_flight: Vec<Option<u16>>,
     free: Vec<u16>,
 }
 
-impl Tracked {
-    /// For requests that are numbered from `base` on, of which `most` may be in flight.
-    pub(super) fn new(outside: Outside, backend: DomId, base: usize, most: u32) -> Self {
+impl TrackedPages {
+    /// Creates the state for request ids from `base` on, up to `most` in flight.
+    pub(super) fn new(outside: ExternalPages, backend: DomId, base: usize, most: u32) -> Self {
         let base = base.min(usize::from(u16::MAX)) as u16;
         let most = most.min(u32::from(u16::MAX - base)) as u16;
         Self {
@@ -57,7 +59,7 @@ impl Tracked {
         }
     }
 
-    /// Which page a piece lies in and where there, if it lies in one.
+    /// Returns the page that holds a piece, and the offset within it.
     pub(super) fn find(&self, piece: &Piece) -> Option<(u32, u16)> {
         let within = piece.span.addr();
         let at = within.checked_sub(self.outside.memory.span().addr())?;
@@ -68,12 +70,12 @@ impl Tracked {
             .then_some((page, offset as u16))
     }
 
-    /// Makes the pages of `pieces` usable, of those that lie in any; none, if one cannot be.
+    /// Grants the outside pages of `pieces`; `None` if one cannot be granted.
     pub(super) fn take(
         &mut self,
         pieces: &[Piece],
         granter: &mut dyn Granter,
-    ) -> Option<SmallVec<[Use; 18]>> {
+    ) -> Option<SmallVec<[PageUse; 18]>> {
         let mut uses = SmallVec::new();
         for piece in pieces {
             let Some((page, offset)) = self.find(piece) else {
@@ -88,7 +90,7 @@ impl Tracked {
                 self.put(&uses);
                 return None;
             };
-            uses.push(Use {
+            uses.push(PageUse {
                 entry,
                 gref,
                 offset,
@@ -101,22 +103,23 @@ impl Tracked {
         Some(uses)
     }
 
-    fn put(&mut self, uses: &[Use]) {
+    fn put(&mut self, uses: &[PageUse]) {
         uses.iter().for_each(|own| self.table.put(own.entry));
     }
 
-    /// A number for a request; there is one.
-    pub(super) fn launch(&mut self, own: &Use) -> Option<Located> {
+    /// Allocates a request id. Requires that one is free.
+    pub(super) fn launch(&mut self, own: &PageUse) -> Option<RequestLocation> {
         let number = self.free.pop()?;
         *self.in_flight.get_mut(usize::from(number))? = Some(own.entry);
-        Some(Located {
+        Some(RequestLocation {
             gref: own.gref,
             offset: own.offset,
             id: self.base + number,
         })
     }
 
-    /// The driver domain has answered a request; whether there was one.
+    /// Ends a request that the driver domain has answered; returns false if its id is not in
+    /// flight.
     pub(super) fn land(&mut self, id: u16) -> bool {
         let Some(number) = id.checked_sub(self.base) else {
             return false;
@@ -130,19 +133,19 @@ impl Tracked {
         true
     }
 
-    /// Whether no request of such a page is in flight.
+    /// Returns whether no request of an outside page is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.free.len() == self.in_flight.len()
     }
 
-    /// The grants of all pages, none of which may be used any more.
+    /// Removes the grants of all pages, none of which may be used any more.
     pub(super) fn take_grants(&mut self) -> Vec<GrantRef> {
         self.table.take_grants()
     }
 }
 
 /// A use of a page.
-pub(super) struct Use {
+pub(super) struct PageUse {
     entry: u16,
     gref: GrantRef,
     offset: u16,
@@ -151,7 +154,7 @@ pub(super) struct Use {
 struct ByGranter<'a> {
     granter: &'a mut dyn Granter,
     backend: DomId,
-    outside: &'a Outside,
+    outside: &'a ExternalPages,
 }
 
 impl PageGrants for ByGranter<'_> {

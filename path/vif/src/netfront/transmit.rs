@@ -1,7 +1,7 @@
-//! Packets from the guest: frames → requests, and what the driver domain says to them.
+//! Packets from the guest: frames → requests, and the driver domain's responses.
 
 use super::interface::Netfront;
-use super::pool::{Located, TX_SMALL_BYTES, rx_index};
+use super::pool::{RequestLocation, TX_SMALL_BYTES, rx_index};
 use crate::counters::Drop;
 use crate::fatal::Fatal;
 use crate::netif::{ExtraInfo, TxRequest, TxResponse, rsp, transport, txf};
@@ -9,48 +9,48 @@ use net::packet::checksum::{FinishError, finish_in_place};
 use nic::{BufferId, Buffers, Checksum, Frame, Offload, Piece};
 use shmem::Span;
 
-/// What became of the frames given to [`Netfront::transmit`].
+/// Result of [`Netfront::transmit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Transmitted {
-    /// Frames that were sent.
+pub struct TransmitReport {
+    /// Frames sent.
     pub sent: u32,
-    /// Their bytes.
+    /// Bytes of those frames.
     pub bytes: u64,
-    /// Frames that were dropped; the counters say why.
+    /// Frames dropped; the counters have the reasons.
     pub dropped: u32,
 }
 
-/// Why a frame was not sent.
-pub(super) enum Held {
-    /// No room: it can be sent later.
+/// Reason why a frame was not sent.
+pub(super) enum SendError {
+    /// There is no room now; the frame can be sent later.
     Later,
-    /// It never can be.
+    /// The frame can never be sent.
     Never(Drop),
 }
 
 impl Netfront {
-    /// Sends `frames` in order and takes them out of the list; those for which there is no room
-    /// (in the ring, or buffers to copy them into) stay in it.
+    /// Sends `frames` in order and removes them from the list. Frames for which the ring or the
+    /// buffers to copy to have no room stay in it.
     ///
-    /// A frame whose pieces lie in [`Netfront::buffers`] is sent from where it lies, one piece a
-    /// slot; its snapshot is written back first, if it was changed. Others are copied into buffers.
-    /// Buffers of frames that were sent or dropped are taken care of.
+    /// A frame whose pieces lie in [`Netfront::buffers`] is sent in place, one piece per slot; a
+    /// changed snapshot is written back first. Other frames are copied into buffers. The netfront
+    /// frees the buffers of sent and dropped frames.
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
-    pub fn transmit(&mut self, frames: &mut Vec<Frame>) -> Result<Transmitted, Fatal> {
+    pub fn transmit(&mut self, frames: &mut Vec<Frame>) -> Result<TransmitReport, Fatal> {
         self.transmit_by(frames, Self::send)
     }
 
-    /// [`Netfront::transmit`], of which `send` sends a frame.
+    /// Implements [`Netfront::transmit`]; `send` sends one frame.
     #[inline]
     pub(super) fn transmit_by(
         &mut self,
         frames: &mut Vec<Frame>,
-        mut send: impl FnMut(&mut Self, &mut Frame) -> Result<(), Held>,
-    ) -> Result<Transmitted, Fatal> {
+        mut send: impl FnMut(&mut Self, &mut Frame) -> Result<(), SendError>,
+    ) -> Result<TransmitReport, Fatal> {
         self.reap()?;
-        let mut report = Transmitted::default();
+        let mut report = TransmitReport::default();
         let mut done = 0;
         for frame in frames.iter_mut() {
             match send(self, frame) {
@@ -58,8 +58,8 @@ impl Netfront {
                     report.sent += 1;
                     report.bytes += frame.len() as u64;
                 }
-                Err(Held::Later) => break,
-                Err(Held::Never(reason)) => {
+                Err(SendError::Later) => break,
+                Err(SendError::Never(reason)) => {
                     self.recycle(frame);
                     self.counters.from_guest_drops.count(reason);
                     report.dropped += 1;
@@ -73,11 +73,12 @@ impl Netfront {
         Ok(report)
     }
 
-    /// Takes note of the requests that the driver domain has answered: their buffers are free
-    /// again. How many. [`Netfront::transmit`] does it too.
+    /// Processes the driver domain's responses, frees their buffers, and returns their number.
+    /// [`Netfront::transmit`] does this, too.
     ///
     /// # Errors
-    /// [`Fatal`]: a response to nothing that is in flight (NETIF-10); the interface is disabled.
+    /// [`Fatal`]: a response to a request that is not in flight (NETIF-10); the interface is
+    /// disabled.
     pub fn reap(&mut self) -> Result<u32, Fatal> {
         self.alive()?;
         let ready = match self.tx.ready_for(u32::MAX) {
@@ -107,14 +108,14 @@ impl Netfront {
         Ok(ready)
     }
 
-    /// The driver domain has answered a request; whether there was one of this number.
+    /// Ends an answered request; returns false if its id is not in flight.
     #[inline]
     pub(super) fn land(&mut self, id: u16) -> bool {
         self.tx_pool.land(id) || self.tracked.as_mut().is_some_and(|own| own.land(id))
     }
 
     #[inline]
-    pub(super) fn send(&mut self, frame: &mut Frame) -> Result<(), Held> {
+    pub(super) fn send(&mut self, frame: &mut Frame) -> Result<(), SendError> {
         match *frame.pieces.as_slice() {
             [piece] if frame.offload == Offload::default() && !frame.is_header_changed() => {
                 match self.tx_pool.request(&piece, frame.len()) {
@@ -126,35 +127,37 @@ impl Netfront {
         }
     }
 
-    /// Sends a frame that lies in one transmit buffer and asks for nothing, as nearly all do.
+    /// Sends a frame that lies in one transmit buffer and needs no offloads, the most frequent
+    /// case.
     #[inline]
-    fn send_one(&mut self, buffer: BufferId, request: TxRequest) -> Result<(), Held> {
+    fn send_one(&mut self, buffer: BufferId, request: TxRequest) -> Result<(), SendError> {
         if self.tx.free() == 0 {
-            return Err(Held::Later);
+            return Err(SendError::Later);
         }
         self.tx_pool.launch(buffer);
         self.tx.request(request.encode());
         Ok(())
     }
 
-    fn send_any(&mut self, frame: &mut Frame) -> Result<(), Held> {
-        self.check(frame).map_err(Held::Never)?;
+    fn send_any(&mut self, frame: &mut Frame) -> Result<(), SendError> {
+        self.check(frame).map_err(SendError::Never)?;
         let extra = u32::from(frame.offload.gso.is_some());
         if frame.pieces.len() > usize::from(self.peer().max_slots) || !self.is_ours(frame) {
             self.copy_in(frame, extra)?;
         } else {
             if self.tx.free() < frame.pieces.len() as u32 + extra {
-                return Err(Held::Later);
+                return Err(SendError::Later);
             }
             if frame.is_header_changed() {
-                write_header(frame).map_err(|()| Held::Never(Drop::Fault))?;
+                write_header(frame).map_err(|()| SendError::Never(Drop::Fault))?;
             }
         }
         self.request(frame, Self::launch);
         Ok(())
     }
 
-    /// What keeps a frame from ever being sent. Fills in a checksum that the other end would not.
+    /// Returns an error if the frame can never be sent. Computes a checksum that the driver domain
+    /// would not compute.
     pub(super) fn check(&self, frame: &mut Frame) -> Result<(), Drop> {
         transport::check_len(frame.len())?;
         let Err(reason) = transport::check(frame, self.peer()) else {
@@ -163,21 +166,21 @@ impl Netfront {
         if frame.offload.gso.is_some() {
             return Err(reason);
         }
-        // The driver domain looks behind the outer IP header alone. No other frame shares this
-        // one's memory yet.
+        // The driver domain parses only the outer IP header. The frame can be changed in place,
+        // because no other frame shares its memory yet.
         finish_in_place(frame).map_err(|why| match why {
             FinishError::Fault(_) => Drop::Fault,
             FinishError::FieldOutsideHeader | FinishError::Segmented => Drop::BadOffload,
         })
     }
 
-    /// Whether every piece of a frame lies in a transmit buffer of its own.
+    /// Returns whether every piece of a frame lies in a separate transmit buffer.
     fn is_ours(&self, frame: &Frame) -> bool {
         let pieces = &frame.pieces;
         pieces.iter().enumerate().all(|(n, piece)| {
             let slot = self.tx_pool.get(piece.buffer);
             let inside = slot.is_some_and(|slot| slot.find(piece).is_some());
-            // A buffer's number is its request's id: it can be in flight but once.
+            // A buffer's index is its request's id, so it can be in flight only once.
             inside
                 && pieces
                     .iter()
@@ -186,8 +189,8 @@ impl Netfront {
         })
     }
 
-    /// Copies a frame into transmit buffers and puts those in place of its pieces.
-    pub(super) fn copy_in(&mut self, frame: &mut Frame, extra: u32) -> Result<(), Held> {
+    /// Copies a frame into transmit buffers, which replace its pieces.
+    pub(super) fn copy_in(&mut self, frame: &mut Frame, extra: u32) -> Result<(), SendError> {
         let mut copy = Frame::empty();
         let mut left = frame.len();
         while left > 0 {
@@ -198,11 +201,11 @@ impl Netfront {
             };
             let Some(buffer) = buffer else {
                 copy.recycle(&mut self.tx_pool);
-                // Without any buffer of that size out, none will come back.
+                // If the peer has no buffer of that size, none will be returned.
                 return Err(if self.tx.owed() > 0 {
-                    Held::Later
+                    SendError::Later
                 } else {
-                    Held::Never(Drop::NoBuffer)
+                    SendError::Never(Drop::NoBuffer)
                 });
             };
             let span = buffer.span.take(left);
@@ -213,13 +216,13 @@ impl Netfront {
             });
         }
         let held = if copy.pieces.len() > usize::from(self.peer().max_slots) {
-            Some(Held::Never(Drop::TooManySlots))
+            Some(SendError::Never(Drop::TooManySlots))
         } else if self.tx.free() < copy.pieces.len() as u32 + extra {
-            Some(Held::Later)
+            Some(SendError::Later)
         } else {
             scatter(frame, &copy.pieces)
                 .err()
-                .map(|()| Held::Never(Drop::Fault))
+                .map(|()| SendError::Never(Drop::Fault))
         };
         if let Some(held) = held {
             copy.recycle(&mut self.tx_pool);
@@ -230,11 +233,11 @@ impl Netfront {
         Ok(())
     }
 
-    /// A piece's transmit buffer is in flight from now on.
+    /// Marks a piece's transmit buffer as in flight.
     #[inline]
-    pub(super) fn launch(&mut self, piece: &Piece) -> Option<Located> {
+    pub(super) fn launch(&mut self, piece: &Piece) -> Option<RequestLocation> {
         let slot = self.tx_pool.get(piece.buffer)?;
-        let place = Located {
+        let place = RequestLocation {
             gref: slot.gref,
             offset: slot.offset + slot.find(piece).unwrap_or(0),
             id: piece.buffer.0 as u16,
@@ -243,13 +246,13 @@ impl Netfront {
         Some(place)
     }
 
-    /// Writes the requests of a frame, of which `launch` says where each piece lies; there is room
-    /// for them.
+    /// Writes the requests of a frame, for which the ring must have room. `launch` marks each piece
+    /// as in flight and locates it.
     #[inline]
     pub(super) fn request(
         &mut self,
         frame: &Frame,
-        mut launch: impl FnMut(&mut Self, &Piece) -> Option<Located>,
+        mut launch: impl FnMut(&mut Self, &Piece) -> Option<RequestLocation>,
     ) {
         let extra = frame.offload.gso.map(ExtraInfo::of);
         let last = frame.pieces.len().saturating_sub(1);
@@ -290,14 +293,14 @@ impl Netfront {
         }
     }
 
-    /// Gives a frame's buffers back, whichever pool they are from.
+    /// Returns a frame's buffers to their pools.
     pub(super) fn recycle(&mut self, frame: &mut Frame) {
         for piece in frame.pieces.drain(..) {
             self.put(piece.buffer);
         }
     }
 
-    /// Gives a buffer back, whichever pool it is from.
+    /// Returns a buffer to its pool.
     pub(super) fn put(&mut self, id: BufferId) {
         match rx_index(id) {
             Some(index) => {
@@ -308,8 +311,8 @@ impl Netfront {
     }
 }
 
-/// Writes a frame's snapshot into its pieces: what was checked, and perhaps changed, is what is
-/// sent.
+/// Writes a frame's snapshot into its pieces, so that the peer receives the checked and possibly
+/// changed header.
 fn write_header(frame: &Frame) -> Result<(), ()> {
     let mut header = frame.header();
     for piece in &frame.pieces {
@@ -322,7 +325,7 @@ fn write_header(frame: &Frame) -> Result<(), ()> {
     Ok(())
 }
 
-/// Copies a frame, snapshot first, into `pieces`, which have as many bytes as it has.
+/// Copies a frame, snapshot first, into `pieces` of the same total length.
 fn scatter(frame: &Frame, pieces: &[Piece]) -> Result<(), ()> {
     let mut header = frame.header();
     let mut payload = frame.payload();

@@ -1,8 +1,8 @@
-//! What one end says that it can take, and so what the other may send.
+//! Features that one end accepts, and that the other may therefore use.
 
 use nic::{Checksum, GsoKind, Offload};
 
-/// What one end says about itself: what it can *take*. Bits as they lie in a record.
+/// Features that one end *accepts*, encoded as in a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features(pub u32);
 
@@ -17,28 +17,27 @@ impl Features {
     pub const NO_CSUM: Self = Self(1 << 3);
     /// Blank checksums over IPv6 (`feature-ipv6-csum-offload`).
     pub const IPV6_CSUM: Self = Self(1 << 4);
-    /// Packets are copied into granted pages (`feature-rx-copy`, `request-rx-copy`): the only
-    /// way there is.
+    /// Packets are copied into granted pages (`feature-rx-copy`, `request-rx-copy`); required.
     pub const RX_COPY: Self = Self(1 << 5);
     /// Receive requests carry an offset (NETIF-11).
     pub const RX_OFFSET: Self = Self(1 << 6);
-    /// The backend binds a table of the new grant mechanism (NETIF-18), which all references of
-    /// the frontend's record and of its requests then are of.
+    /// The backend binds a table of counted grants (NETIF-18), to which all references of the
+    /// frontend's record and of its requests belong.
     pub const COUNTED_GRANTS: Self = Self(1 << 8);
 
-    /// A packet's segment size travels in its first response (NETIF-21).
+    /// The first response of a packet carries its segment size (NETIF-21).
     pub const RX_META: Self = Self(1 << 9);
     /// Rings in the native format (NETIF-25).
     pub const NATIVE_RINGS: Self = Self(1 << 10);
-    /// Packets to the guest change hands with their pages (`feature-rx-flip`, NETIF-26): the
-    /// frontend's record names an exchange in the place of a table, and buffers are whole pages.
+    /// Packets to the guest are delivered by exchanging pages (`feature-rx-flip`, NETIF-26): the
+    /// frontend's record names an exchange instead of a table, and buffers are whole pages.
     pub const RX_FLIP: Self = Self(1 << 11);
 
-    /// Receive responses name their buffers and come in any order (NETIF-27).
+    /// Receive responses name their buffers and may be in any order (NETIF-27).
     pub const RX_ANY_ORDER: Self = Self(1 << 12);
 
-    /// Everything that every end of this implementation does; the mechanism of grants, where the
-    /// segment size travels and the rings' format are chosen besides.
+    /// The features that every end of this implementation has. The grant mechanism, the place of
+    /// the segment size and the ring format are chosen separately.
     pub const ALL: Self = Self(
         Self::SG.0
             | Self::GSO_TCPV4.0
@@ -47,39 +46,39 @@ impl Features {
             | Self::RX_COPY.0
             | Self::RX_OFFSET.0,
     );
-    /// Checksums filled in, packets whole, buffers as they come.
+    /// Full checksums, whole packets, default buffers.
     pub const PLAIN: Self =
         Self(Self::SG.0 | Self::NO_CSUM.0 | Self::RX_COPY.0 | Self::RX_OFFSET.0);
     /// [`Features::ALL`] without segmentation.
     pub const CHECKSUM: Self = Self(Self::ALL.0 & !(Self::GSO_TCPV4.0 | Self::GSO_TCPV6.0));
 
-    /// Whether every feature of `other` is among these.
+    /// Returns whether these include every feature of `other`.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These and those.
+    /// Returns the union with `other`.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These but not those.
+    /// Returns the features without `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 }
 
-/// What may be sent in one direction.
+/// Limits and offloads that one direction accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// Slots with data that one packet may have.
+    /// Maximum data slots of a packet.
     pub max_slots: u16,
-    /// TCP over IPv4 that is still to be cut.
+    /// Unsegmented TCP over IPv4.
     pub gso_tcpv4: bool,
-    /// TCP over IPv6 that is still to be cut.
+    /// Unsegmented TCP over IPv6.
     pub gso_tcpv6: bool,
     /// Blank checksums over IPv4.
     pub csum: bool,
@@ -88,7 +87,7 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// What an end with `features` that takes `max_slots` slots may be sent.
+    /// Returns what an end with `features` and a limit of `max_slots` slots accepts.
     #[must_use]
     pub const fn of(features: Features, max_slots: u16) -> Self {
         let sg = features.has(Features::SG);
@@ -101,7 +100,7 @@ impl Abilities {
         }
     }
 
-    /// Whether segmentation of this kind may be left to the other end.
+    /// Returns whether the end accepts unsegmented packets of this kind.
     #[must_use]
     pub const fn gso(&self, kind: GsoKind) -> bool {
         match kind {
@@ -110,7 +109,8 @@ impl Abilities {
         }
     }
 
-    /// Whether a frame with these offloads may be sent as it is; `ipv6`: whether it is IPv6.
+    /// Returns whether a frame with these offloads may be sent unchanged; `ipv6` states whether it
+    /// is an IPv6 packet.
     #[must_use]
     pub const fn takes(&self, offload: &Offload, ipv6: bool) -> bool {
         if let Some(gso) = offload.gso

@@ -1,5 +1,5 @@
-//! The two ends' records: what a network interface writes into the body of a connection's record
-//! (`abi::connect`), in place of xenstore's keys.
+//! The records of the two ends of a network interface. They are the body of a connection's record
+//! (`abi::connect`), and take the place of xenstore's keys.
 //!
 //! ```text
 //!   backend   offset  0 u32 magic, 4 u16 version, 6 u16 max-slots, 8 u32 features,
@@ -7,12 +7,12 @@
 //!   frontend  offset  0 u32 magic, 4 u16 version, 6 u16 max-slots, 8 u32 features,
 //!                    12 u8 tx order, 13 u8 rx order, 14 u16 bytes of a receive buffer,
 //!                    16 u32 grant of the event page, 20 6 bytes MAC,
-//!                    28 u32 table of the new grant mechanism (0: the classic table), or exchange,
+//!                    28 u32 table of counted grants (0: the classic table), or exchange,
 //!                    32 u32 × 16 grants of the tx ring, 96 u32 × 16 grants of the rx ring
 //! ```
 //!
-//! Numbers are little-endian; what is not named is 0. A record is checked once, when it is
-//! decoded (row 24 of the field's list); clauses NETIF-14 to NETIF-17.
+//! Numbers are little-endian; unnamed bytes are 0. A record is checked once, when it is decoded
+//! (row 24 of the field's list); clauses NETIF-14 to NETIF-17.
 
 use super::features::Features;
 use super::limits::MAX_SLOTS_STOCK;
@@ -24,71 +24,72 @@ use smallvec::SmallVec;
 const MAGIC_BACK: u32 = u32::from_le_bytes(*b"GWNB");
 /// "GWNF": a network frontend's record.
 const MAGIC_FRONT: u32 = u32::from_le_bytes(*b"GWNF");
-/// The version of both.
+/// Version of both records.
 const VERSION: u16 = 1;
 
-/// The smallest receive buffer that may be agreed on.
+/// Smallest receive buffer that may be negotiated.
 pub const RX_BUFFER_MIN: usize = 2048;
 
-/// Why a record cannot be used.
+/// Reason why a record is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// Not a record of this kind.
     #[error("not a network interface's record")]
     Magic,
-    /// Another version.
-    #[error("record version {0} is not known (1 is)")]
+    /// An unsupported version.
+    #[error("record version {0} is unsupported (1 is supported)")]
     Version(u16),
-    /// Fewer slots for a packet than everybody has to take.
+    /// Fewer slots per packet than every end must accept.
     #[error("max-slots is below 18")]
     MaxSlots,
-    /// A ring larger than there are, or than the backend takes.
-    #[error("the ring order is larger than the backend takes")]
+    /// A ring larger than the maximum, or than the backend's limit.
+    #[error("the ring order exceeds the backend's limit")]
     RingOrder,
-    /// A receive buffer that is no part of a page, or a part without the extension `rx-offset`.
-    #[error("receive buffers are neither pages nor agreed parts of pages")]
+    /// A receive buffer larger than a page, or smaller without the extension `rx-offset`.
+    #[error("receive buffers are neither pages nor negotiated parts of pages")]
     RxBuffer,
-    /// Only copying into granted pages is offered.
+    /// `RX_COPY` is missing: only copying into granted pages is supported.
     #[error("the frontend does not request rx-copy")]
     RxCopy,
     /// A grant reference is missing or named twice.
-    #[error("a ring or event page has no grant reference of its own")]
+    #[error("a grant reference of a ring or event page is missing or repeated")]
     Reference,
-    /// A group address, or none at all.
-    #[error("the MAC address is not that of a station")]
+    /// A group address or a zero MAC.
+    #[error("the MAC address is not unicast")]
     Mac,
 }
 
-/// What a backend offers.
+/// A backend's offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackRecord {
-    /// What it can take from the guest.
+    /// Features that it accepts from the guest.
     pub features: Features,
-    /// log2 of the pages of the largest ring that it takes (`max-ring-page-order`).
+    /// log2 of the pages of the largest ring that it accepts (`max-ring-page-order`).
     pub max_order: u8,
-    /// Slots with data of one packet, either way.
+    /// Maximum data slots of one packet, in both directions.
     pub max_slots: u16,
 }
 
-/// What a frontend chose.
+/// A frontend's choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontRecord {
-    /// What it can take from the backend.
+    /// Features that it accepts from the backend.
     pub features: Features,
-    /// Slots with data of one packet, either way.
+    /// Maximum data slots of one packet, in both directions.
     pub max_slots: u16,
     /// Bytes of a receive buffer.
     pub rx_buffer: u16,
-    /// Its MAC.
+    /// The frontend's MAC.
     pub mac: [u8; 6],
-    /// The table of the new grant mechanism that all its references are of; 0: its own classic
-    /// table. With [`Features::RX_FLIP`] the exchange, and references are of the classic table.
+    /// Table of counted grants to which all references belong; 0: the frontend's classic table.
+    /// With [`Features::RX_FLIP`] this names the exchange instead, and references belong to the
+    /// classic table.
     pub table: Handle,
     /// The grant of the event channel's page.
     pub event: GrantRef,
-    /// The grants of the ring from the guest, in order; as many as the ring has pages.
+    /// Grants of the pages of the ring from the guest, in order.
     pub tx_ring: SmallVec<[GrantRef; PAGES_MAX]>,
-    /// The grants of the ring to the guest.
+    /// Grants of the pages of the ring to the guest, in order.
     pub rx_ring: SmallVec<[GrantRef; PAGES_MAX]>,
 }
 
@@ -97,7 +98,7 @@ const TX_REFS: usize = 32;
 const RX_REFS: usize = 96;
 
 impl BackRecord {
-    /// As a record's body.
+    /// Encodes a record's body.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut body = Body([0; RECORD_BYTES]);
@@ -106,10 +107,10 @@ impl BackRecord {
         body.0
     }
 
-    /// From a record's body.
+    /// Decodes a record's body.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`RecordError`]: the record is unusable.
     pub fn decode(body: &[u8; RECORD_BYTES]) -> Result<Self, RecordError> {
         let body = Body(*body);
         let (max_slots, features) = body.check_head(MAGIC_BACK)?;
@@ -126,19 +127,19 @@ impl BackRecord {
 }
 
 impl FrontRecord {
-    /// log2 of the pages of the ring from the guest.
+    /// Returns log2 of the pages of the ring from the guest.
     #[must_use]
     pub fn tx_order(&self) -> u8 {
         self.tx_ring.len().trailing_zeros() as u8
     }
 
-    /// log2 of the pages of the ring to the guest.
+    /// Returns log2 of the pages of the ring to the guest.
     #[must_use]
     pub fn rx_order(&self) -> u8 {
         self.rx_ring.len().trailing_zeros() as u8
     }
 
-    /// As a record's body.
+    /// Encodes a record's body.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut body = Body([0; RECORD_BYTES]);
@@ -156,10 +157,10 @@ impl FrontRecord {
         body.0
     }
 
-    /// From a record's body.
+    /// Decodes a record's body.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`RecordError`]: the record is unusable.
     pub fn decode(body: &[u8; RECORD_BYTES]) -> Result<Self, RecordError> {
         let body = Body(*body);
         let (max_slots, features) = body.check_head(MAGIC_FRONT)?;
@@ -197,7 +198,8 @@ impl FrontRecord {
         Ok(record)
     }
 
-    /// Every page that the backend has to map: the tx ring's, the rx ring's, the event page.
+    /// Iterates over the grants of all pages that the backend must map: those of the tx ring, of
+    /// the rx ring, and the event page.
     pub fn references(&self) -> impl Iterator<Item = GrantRef> + '_ {
         self.tx_ring
             .iter()
@@ -207,7 +209,7 @@ impl FrontRecord {
     }
 }
 
-/// A record's body, read and written by offset. Offsets are ours, never a peer's.
+/// A record's body, accessed by offset. Offsets are constants, never a peer's values.
 struct Body([u8; RECORD_BYTES]);
 
 impl Body {

@@ -1,4 +1,4 @@
-//! The five things that a slot can hold.
+//! The five kinds of slot contents.
 
 use super::limits::extra;
 use super::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE};
@@ -26,14 +26,14 @@ pub struct TxRequest {
     pub offset: u16,
     /// [`super::txf`].
     pub flags: u16,
-    /// What the response is to carry.
+    /// Id that the response carries.
     pub id: u16,
-    /// In the first request the bytes of the whole packet, in others the bytes of this part.
+    /// Bytes of the whole packet in the first request, of this part in the others.
     pub size: u16,
 }
 
 impl TxRequest {
-    /// As the words of a slot.
+    /// Encodes the words of a slot.
     #[must_use]
     #[inline]
     pub const fn encode(self) -> [u32; TX_REQUEST] {
@@ -44,7 +44,7 @@ impl TxRequest {
         ]
     }
 
-    /// From the words of a slot.
+    /// Decodes the words of a slot.
     #[must_use]
     #[inline]
     pub const fn decode(words: [u32; TX_REQUEST]) -> Self {
@@ -58,14 +58,14 @@ impl TxRequest {
         }
     }
 
-    /// The grant.
+    /// Returns the grant reference.
     #[must_use]
     #[inline]
     pub const fn grant(self) -> GrantRef {
         GrantRef(self.gref)
     }
 
-    /// Whether `flag` is set.
+    /// Returns whether `flag` is set.
     #[must_use]
     #[inline]
     pub const fn has(self, flag: u16) -> bool {
@@ -73,24 +73,24 @@ impl TxRequest {
     }
 }
 
-/// What became of a [`TxRequest`] (NETIF-3).
+/// Result of a [`TxRequest`] (NETIF-3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxResponse {
-    /// The request's.
+    /// The request's id.
     pub id: u16,
     /// [`super::rsp`].
     pub status: i16,
 }
 
 impl TxResponse {
-    /// As the words of a slot.
+    /// Encodes the words of a slot.
     #[must_use]
     #[inline]
     pub const fn encode(self) -> [u32; TX_RESPONSE] {
         [pair(self.id, self.status as u16)]
     }
 
-    /// From the words of a slot.
+    /// Decodes the words of a slot.
     #[must_use]
     #[inline]
     pub const fn decode([word]: [u32; TX_RESPONSE]) -> Self {
@@ -104,24 +104,24 @@ impl TxResponse {
 /// A buffer for packets to the guest (NETIF-4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxRequest {
-    /// What the response is to carry.
+    /// Id that the response carries.
     pub id: u16,
-    /// First byte of the buffer within its page: the extension `rx-offset` (NETIF-11); without
-    /// it, padding.
+    /// First byte of the buffer within its page, with the extension `rx-offset` (NETIF-11);
+    /// otherwise padding.
     pub offset: u16,
     /// The page.
     pub gref: u32,
 }
 
 impl RxRequest {
-    /// As the words of a slot.
+    /// Encodes the words of a slot.
     #[must_use]
     #[inline]
     pub const fn encode(self) -> [u32; RX_REQUEST] {
         [pair(self.id, self.offset), self.gref]
     }
 
-    /// From the words of a slot.
+    /// Decodes the words of a slot.
     #[must_use]
     #[inline]
     pub const fn decode(words: [u32; RX_REQUEST]) -> Self {
@@ -137,7 +137,7 @@ impl RxRequest {
 /// A part of a packet to the guest (NETIF-5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxResponse {
-    /// The request's.
+    /// The request's id.
     pub id: u16,
     /// First byte within the page.
     pub offset: u16,
@@ -148,7 +148,7 @@ pub struct RxResponse {
 }
 
 impl RxResponse {
-    /// As the words of a slot.
+    /// Encodes the words of a slot.
     #[must_use]
     #[inline]
     pub const fn encode(self) -> [u32; RX_RESPONSE] {
@@ -158,7 +158,7 @@ impl RxResponse {
         ]
     }
 
-    /// From the words of a slot.
+    /// Decodes the words of a slot.
     #[must_use]
     #[inline]
     pub const fn decode(words: [u32; RX_RESPONSE]) -> Self {
@@ -171,7 +171,7 @@ impl RxResponse {
         }
     }
 
-    /// Whether `flag` is set.
+    /// Returns whether `flag` is set.
     #[must_use]
     #[inline]
     pub const fn has(self, flag: u16) -> bool {
@@ -179,20 +179,20 @@ impl RxResponse {
     }
 }
 
-/// How a packet is to be cut, as an extra info says it.
+/// Segmentation parameters in an extra info.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GsoInfo {
     /// Payload bytes of a segment.
     pub size: u16,
     /// [`extra::GSO_TCPV4`] or [`extra::GSO_TCPV6`].
     pub kind: u8,
-    /// The id of the receive request whose place the info takes, where responses come in any order
-    /// (NETIF-27); otherwise 0.
+    /// Id of the receive request whose slot the info uses, with `any-order` (NETIF-27); otherwise
+    /// 0.
     pub place: u16,
 }
 
 impl GsoInfo {
-    /// What a frame carries beside it; none for an unknown kind or a size of 0.
+    /// Returns the frame's segmentation offload, or `None` for an unknown kind or a size of 0.
     #[must_use]
     pub const fn gso(self) -> Option<Gso> {
         let kind = match self.kind {
@@ -225,20 +225,20 @@ impl From<Gso> for GsoInfo {
     }
 }
 
-/// A slot that says something about the packet (NETIF-6). It is the same in both rings and fills
-/// the first 8 bytes of a slot.
+/// Metadata of a packet in a separate slot (NETIF-6). Identical in both rings; fills the first 8
+/// bytes of the slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraInfo {
     /// Its type ([`extra`]).
     pub kind: u8,
     /// [`extra::FLAG_MORE`].
     pub flags: u8,
-    /// What it says, if its type is [`extra::TYPE_GSO`].
+    /// Segmentation parameters, if the type is [`extra::TYPE_GSO`].
     pub gso: GsoInfo,
 }
 
 impl ExtraInfo {
-    /// The last extra info of a packet that is to be cut.
+    /// Returns the last extra info of a packet to be segmented.
     #[must_use]
     pub fn of(gso: Gso) -> Self {
         Self {
@@ -248,7 +248,7 @@ impl ExtraInfo {
         }
     }
 
-    /// The same in the place of the receive request `id` names.
+    /// Returns the info for the slot of receive request `id`.
     #[must_use]
     pub fn in_place_of(self, id: u16) -> Self {
         Self {
@@ -260,7 +260,7 @@ impl ExtraInfo {
         }
     }
 
-    /// The address in the first words of a slot whose type is [`extra::TYPE_MCAST_ADD`] or
+    /// Returns the address in the first words of a slot of type [`extra::TYPE_MCAST_ADD`] or
     /// [`extra::TYPE_MCAST_DEL`] (NETIF-28).
     #[must_use]
     pub const fn group(first: u32, second: u32) -> [u8; 6] {
@@ -268,7 +268,7 @@ impl ExtraInfo {
         [a, b, c, d, e, f]
     }
 
-    /// As the first words of a slot.
+    /// Encodes the first words of a slot.
     #[must_use]
     #[inline]
     pub const fn encode(self) -> [u32; 2] {
@@ -278,7 +278,7 @@ impl ExtraInfo {
         ]
     }
 
-    /// From the first words of a slot.
+    /// Decodes the first words of a slot.
     #[must_use]
     #[inline]
     pub const fn decode(first: u32, second: u32) -> Self {

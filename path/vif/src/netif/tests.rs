@@ -1,7 +1,7 @@
 use super::record::RX_BUFFER_MIN;
 use super::*;
 use crate::ring::Format;
-use crate::testing::{Memory, hostile_records, hostile_words, ipv4_tcp, packet};
+use crate::testing::{TestMemory, hostile_records, hostile_words, ipv4_tcp, packet};
 use abi::{GrantRef, PAGE, RECORD_BYTES};
 use nic::{Checksum, Gso, GsoKind, Offload};
 use proptest::prelude::*;
@@ -177,7 +177,7 @@ fn attack_24_nonsense_in_the_records() {
         (16, &[0; 4], RecordError::Reference),
         (16, &[1, 0, 0, 0], RecordError::Reference),
         (36, &[7, 0, 0, 0], RecordError::Reference),
-        // A ring of more pages than references are given for.
+        // The ring has more pages than references.
         (12, &[2], RecordError::Reference),
     ];
     for (at, bytes, error) in cases {
@@ -199,18 +199,21 @@ fn attack_24_nonsense_in_the_records() {
 }
 
 #[test]
-fn netif_16_what_two_ends_agree_on() {
-    let terms = Terms::of(&back(), &front()).unwrap();
-    assert_eq!((terms.tx_order, terms.rx_order), (1, 2));
-    assert_eq!((terms.rx_buffer, terms.rx_offset), (2048, true));
-    assert_eq!(terms.to_guest.max_slots, MAX_SLOTS);
-    assert!(terms.from_guest.gso(GsoKind::Tcp4) && terms.from_guest.gso(GsoKind::Tcp6));
+fn netif_16_negotiation() {
+    let negotiated = Negotiated::of(&back(), &front()).unwrap();
+    assert_eq!((negotiated.tx_order, negotiated.rx_order), (1, 2));
+    assert_eq!((negotiated.rx_buffer, negotiated.rx_offset), (2048, true));
+    assert_eq!(negotiated.to_guest.max_slots, MAX_SLOTS);
+    assert!(negotiated.from_guest.gso(GsoKind::Tcp4) && negotiated.from_guest.gso(GsoKind::Tcp6));
 
     let smaller = BackRecord {
         max_order: 1,
         ..back()
     };
-    assert_eq!(Terms::of(&smaller, &front()), Err(RecordError::RingOrder));
+    assert_eq!(
+        Negotiated::of(&smaller, &front()),
+        Err(RecordError::RingOrder)
+    );
     let smaller = BackRecord {
         max_order: 0,
         ..back()
@@ -219,14 +222,20 @@ fn netif_16_what_two_ends_agree_on() {
         rx_ring: front().rx_ring[..1].into(),
         ..front()
     };
-    assert_eq!(Terms::of(&smaller, &small_rx), Err(RecordError::RingOrder));
+    assert_eq!(
+        Negotiated::of(&smaller, &small_rx),
+        Err(RecordError::RingOrder)
+    );
 
     let stock = BackRecord {
         max_slots: MAX_SLOTS_STOCK,
         ..back()
     };
     assert_eq!(
-        Terms::of(&stock, &front()).unwrap().from_guest.max_slots,
+        Negotiated::of(&stock, &front())
+            .unwrap()
+            .from_guest
+            .max_slots,
         18
     );
     let greedy = FrontRecord {
@@ -238,14 +247,17 @@ fn netif_16_what_two_ends_agree_on() {
         ..back()
     };
     assert_eq!(
-        Terms::of(&greedy_back, &greedy).unwrap().to_guest.max_slots,
+        Negotiated::of(&greedy_back, &greedy)
+            .unwrap()
+            .to_guest
+            .max_slots,
         MAX_SLOTS
     );
     let no_copy = FrontRecord {
         features: Features::SG,
         ..front()
     };
-    assert_eq!(Terms::of(&back(), &no_copy), Err(RecordError::RxCopy));
+    assert_eq!(Negotiated::of(&back(), &no_copy), Err(RecordError::RxCopy));
 }
 
 #[test]
@@ -260,7 +272,7 @@ fn netif_25_rings_are_native_if_both_ends_say_so() {
             features: front_features,
             ..front()
         };
-        Terms::of(&back, &front).unwrap().format
+        Negotiated::of(&back, &front).unwrap().format
     };
     assert_eq!(agreed(native, native), Format::Native);
     assert_eq!(agreed(native, Features::ALL), Format::Xen);
@@ -268,8 +280,8 @@ fn netif_25_rings_are_native_if_both_ends_say_so() {
 }
 
 #[test]
-fn netif_25_control_blocks_lie_behind_the_words_of_the_event_channel() {
-    let memory = Memory::new(1);
+fn netif_25_control_blocks_follow_event_words() {
+    let memory = TestMemory::new(1);
     let page = memory.area().page(0).unwrap();
     let blocks = [0, 1].map(|ring| rings::control(page, ring));
     let places = blocks.map(|block| (block.addr() - page.addr(), block.len()));
@@ -293,13 +305,13 @@ fn netif_11_parts_of_pages_need_the_offset() {
             features: front_features,
             ..front()
         };
-        assert_eq!(Terms::of(&back, &half), Err(RecordError::RxBuffer));
+        assert_eq!(Negotiated::of(&back, &half), Err(RecordError::RxBuffer));
         let whole = FrontRecord {
             rx_buffer: PAGE as u16,
             ..half
         };
-        let terms = Terms::of(&back, &whole).unwrap();
-        assert!(!terms.rx_offset);
+        let negotiated = Negotiated::of(&back, &whole).unwrap();
+        assert!(!negotiated.rx_offset);
     }
     assert_eq!(RX_BUFFER_MIN, 2048);
 }
@@ -335,7 +347,7 @@ fn netif_15_what_features_allow() {
         (all, true, true, true, true),
         (checksum, true, true, false, false),
         (plain, false, false, false, false),
-        // Blank IPv4 checksums are allowed unless a peer says no; IPv6 only if it says yes.
+        // Blank IPv4 checksums are allowed unless a peer opts out; IPv6 ones only if it opts in.
         (none, true, false, false, false),
         (no_sg, true, true, false, false),
     ] {
@@ -351,7 +363,8 @@ fn netif_15_what_features_allow() {
     assert!(Features(0).with(Features::SG).has(Features::SG));
 }
 
-/// FreeBSD's cases `checksum {arp, icmp, tcp, udp}`: which packets have a checksum to fill in.
+/// FreeBSD's cases `checksum {arp, icmp, tcp, udp}`: only TCP and UDP packets have a checksum to
+/// compute.
 #[test]
 fn netif_9_checksum_arp_icmp_tcp_udp() {
     let tcp = ipv4_tcp(100, 1);

@@ -1,5 +1,5 @@
-//! Where a packet's transport checksum is. netif only says *that* a checksum is blank; where it
-//! belongs has to be found in the packet (NETIF-9).
+//! Locates a packet's transport checksum. netif only states *that* a checksum is blank; its
+//! position must be found in the packet (NETIF-9).
 
 use super::features::Abilities;
 use super::limits::{MAX_PACKET, MIN_PACKET};
@@ -8,19 +8,24 @@ use net::packet::{Network, Packet, protocol};
 use nic::frame::SNAPSHOT;
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
 
+/// Maximum number of segments of one packet. TCP over the smallest path MTU (segments of 48 bytes,
+/// 12 of them options) needs fewer for 64 KB. A kernel behind this end would segment without a
+/// limit.
+const PACKETS_MAX: usize = 2048;
+
 /// A packet's transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transport {
-    /// Whether it travels over IPv6.
+pub struct TransportHeader {
+    /// Whether the packet is IPv6.
     pub ipv6: bool,
-    /// Whether it is TCP; else UDP.
+    /// Whether the header is TCP; otherwise it is UDP.
     pub tcp: bool,
-    /// Where it starts, from the start of the frame.
+    /// Start of the header, from the start of the frame.
     pub start: u16,
 }
 
-impl Transport {
-    /// Where the checksum is to be put.
+impl TransportHeader {
+    /// Returns the place of the checksum.
     #[must_use]
     pub const fn blank(self) -> Checksum {
         Checksum::Blank {
@@ -29,18 +34,17 @@ impl Transport {
         }
     }
 
-    /// First byte after the checksum field, from the start of the frame.
+    /// Returns the offset behind the checksum field, from the start of the frame.
     #[must_use]
     pub const fn needs(self) -> usize {
         self.start as usize + if self.tcp { 18 } else { 8 }
     }
 }
 
-/// The TCP or UDP header of a frame that starts with `header`; none if it has none, is a
-/// fragment (a checksum over a fragment is not over the segment), or the header bytes do not reach
-/// that far.
+/// Finds the TCP or UDP header of a frame that starts with `header`. Returns `None` if it has none,
+/// if it is a fragment (whose checksum covers the whole datagram), or if `header` is too short.
 #[must_use]
-pub fn find(header: &[u8]) -> Option<Transport> {
+pub fn find(header: &[u8]) -> Option<TransportHeader> {
     let (ipv6, found, start) = match Packet::parse(header).ok()?.network {
         Network::Ipv4(ip) if !ip.is_fragment() => (false, ip.protocol, ip.transport_at),
         Network::Ipv6(ip) if ip.fragment.is_none() => (true, ip.protocol, ip.transport_at),
@@ -51,14 +55,14 @@ pub fn find(header: &[u8]) -> Option<Transport> {
         protocol::UDP => false,
         _ => return None,
     };
-    Some(Transport {
+    Some(TransportHeader {
         ipv6,
         tcp,
         start: u16::try_from(start).ok()?,
     })
 }
 
-/// Whether a frame has no blank checksum, or has it where [`find`] looks for it.
+/// Returns whether a frame has no blank checksum, or one at the position that [`find`] returns.
 #[must_use]
 #[inline]
 pub fn is_placed(frame: &Frame) -> bool {
@@ -68,7 +72,7 @@ pub fn is_placed(frame: &Frame) -> bool {
         return true;
     };
     match frame.header().get(12..24) {
-        // Nearly every frame: IPv4 without options, tag and fragments. It is not parsed.
+        // The most frequent frame, IPv4 without options, VLAN tag or fragmentation, is not parsed.
         Some([0x08, 0x00, 0x45, _, _, _, _, _, 0 | 0x40, 0, _, protocol]) => {
             matches!((start, *protocol, offset), (34, TCP, 16) | (34, UDP, 6))
         }
@@ -76,12 +80,12 @@ pub fn is_placed(frame: &Frame) -> bool {
     }
 }
 
-/// Whether a frame's offloads can be left to an end with these abilities. A blank checksum has to
-/// be where the other end will look for it (a kernel may leave the one inside a tunnel blank, for
-/// instance), and what is to be segmented has a blank one.
+/// Checks whether an end with these abilities can finish a frame's offloads. A blank checksum must
+/// lie where that end expects it (for example, a kernel may leave the inner checksum of a tunnel
+/// blank), and a frame to be segmented must have a blank checksum.
 ///
 /// # Errors
-/// Why not: [`Drop::BadOffload`] or [`Drop::OffloadNotNegotiated`].
+/// [`Drop::BadOffload`] or [`Drop::OffloadNotNegotiated`].
 #[inline]
 pub fn check(frame: &Frame, may: &Abilities) -> Result<(), Drop> {
     match frame.offload.checksum {
@@ -100,7 +104,7 @@ pub fn check(frame: &Frame, may: &Abilities) -> Result<(), Drop> {
     }
 }
 
-/// Whether a packet can have so many bytes.
+/// Checks a packet's length.
 ///
 /// # Errors
 /// [`Drop::TooShort`] or [`Drop::TooLong`].
@@ -113,12 +117,12 @@ pub const fn check_len(bytes: usize) -> Result<(), Drop> {
     }
 }
 
-/// The offloads of a packet whose checksum is blank: found in the packet, and only if both ends
-/// agreed on them (row 30).
+/// Sets the offloads of a packet with a blank checksum: finds the checksum in the packet, and
+/// accepts the offloads only if they were negotiated (row 30).
 ///
 /// # Errors
-/// [`Drop::BadOffload`], [`Drop::OffloadNotNegotiated`], or [`Drop::Fault`]: the header is not
-/// there.
+/// [`Drop::BadOffload`], [`Drop::OffloadNotNegotiated`], or [`Drop::Fault`] if the header is not
+/// accessible.
 pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Offload, Drop> {
     frame.need(SNAPSHOT).map_err(|_| Drop::Fault)?;
     let found = find(frame.header()).ok_or(Drop::BadOffload)?;
@@ -126,7 +130,9 @@ pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Off
         return Err(Drop::BadOffload);
     }
     if let Some(gso) = gso
-        && (!found.tcp || found.ipv6 != (gso.kind == GsoKind::Tcp6))
+        && (!found.tcp
+            || found.ipv6 != (gso.kind == GsoKind::Tcp6)
+            || frame.len() > usize::from(gso.size) * PACKETS_MAX)
     {
         return Err(Drop::BadOffload);
     }

@@ -1,22 +1,22 @@
-//! The backend's end of a ring: takes requests, gives responses.
+//! The backend's end of a ring, which takes requests and writes responses.
 
-use super::end::{End, Side};
+use super::end::{RingEnd, RingSide};
 use super::journal::Journal;
-use super::slots::Slots;
-use super::words::{Index, Pages, Words};
+use super::slots::SlotPositions;
+use super::words::{GrantedRingPages, RingIndex, RingMemory};
 use shmem::Span;
 use std::sync::atomic::Ordering;
 
 /// The backend's handle of a ring whose requests have `REQ` words and whose responses have `RSP`.
-pub type Back<W, const REQ: usize, const RSP: usize> = End<BackSide, W, RSP, REQ>;
+pub type Back<W, const REQ: usize, const RSP: usize> = RingEnd<BackSide, W, RSP, REQ>;
 
-/// The backend: it responds to what it has consumed, and nothing else.
+/// The backend's side. It responds only to requests that it has consumed.
 #[derive(Debug)]
 pub struct BackSide;
 
-impl Side for BackSide {
-    const OUT: (Index, Index) = (Index::RspProd, Index::RspEvent);
-    const IN: (Index, Index) = (Index::ReqProd, Index::ReqEvent);
+impl RingSide for BackSide {
+    const OUT: (RingIndex, RingIndex) = (RingIndex::RspProd, RingIndex::RspEvent);
+    const IN: (RingIndex, RingIndex) = (RingIndex::ReqProd, RingIndex::ReqEvent);
 
     #[inline]
     fn out_end(cons: u32, _: u32) -> u32 {
@@ -29,42 +29,42 @@ impl Side for BackSide {
     }
 }
 
-impl<W: Words, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
-    /// A view of a ring in which no request was answered yet.
+impl<W: RingMemory, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
+    /// Opens a ring in which no request has been answered yet.
     #[must_use]
     pub fn new(words: W) -> Self {
-        let (requests, responses) = Slots::of::<REQ, RSP>(&words);
+        let (requests, responses) = SlotPositions::of::<REQ, RSP>(&words);
         Self::over(words, responses, requests)
     }
 
-    /// The first of the requests that are ready, as many as were copied out together: none if none
-    /// is ready.
+    /// Returns the ready requests at the head of the ring that were copied out together; empty if
+    /// none is ready.
     #[must_use]
     #[inline]
     pub fn burst(&mut self) -> &[[u32; REQ]] {
         self.peer.burst(&self.words)
     }
 
-    /// Requests that were consumed and not yet answered.
+    /// Returns the number of requests consumed and not yet answered.
     #[must_use]
     #[inline]
     pub fn owed(&self) -> u32 {
         self.room()
     }
 
-    /// Writes a response; whether there was a request to answer (RING-6).
+    /// Writes a response. Returns false, without effect, if no consumed request lacks one (RING-6).
     #[inline]
     pub fn respond(&mut self, response: [u32; RSP]) -> bool {
         self.write(response).is_some()
     }
 
-    /// Writes responses, as many as there are requests to answer.
+    /// Writes responses, at most as many as consumed requests lack one.
     #[inline]
     pub fn respond_all(&mut self, responses: &[[u32; RSP]]) {
         self.write_all(responses);
     }
 
-    /// Responses about which [`End::should_notify`] was not asked yet.
+    /// Returns the number of responses that [`RingEnd::should_notify`] has not covered yet.
     #[must_use]
     #[inline]
     pub fn unnotified(&self) -> u32 {
@@ -72,15 +72,16 @@ impl<W: Words, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
     }
 }
 
-impl<const REQ: usize, const RSP: usize> Back<Pages, REQ, RSP> {
-    /// Takes over a ring whose backend is no more (RING-16): goes on behind the responses that it
-    /// has published, and has the requests behind them as they were, for of those it may have
-    /// written over some. Notes in `journal` from now on what it takes. Before anything else.
+impl<const REQ: usize, const RSP: usize> Back<GrantedRingPages, REQ, RSP> {
+    /// Takes over a ring whose backend died (RING-16): continues behind that backend's published
+    /// responses, and restores the following requests, some of which it may have overwritten. From
+    /// now on, records taken requests in `journal`. Must precede any other call.
     pub fn resume(&mut self, journal: Journal) {
         self.words.keep_journal(journal);
-        let [published, made] = [Index::RspProd, Index::ReqProd]
+        let [published, made] = [RingIndex::RspProd, RingIndex::ReqProd]
             .map(|index| self.words.index(index, Ordering::Acquire));
-        // More than a ring holds: the first look at the ring will say so.
+        // If the front claims more than the ring's slots, the first read of the ring reports the
+        // overrun.
         let unanswered = made.wrapping_sub(published).min(self.slots());
         for ahead in 0..unanswered {
             let index = published.wrapping_add(ahead);
@@ -92,32 +93,33 @@ impl<const REQ: usize, const RSP: usize> Back<Pages, REQ, RSP> {
         self.out.resume(published);
     }
 
-    /// A look at whether there are more than `beyond` requests, until more are consumed.
+    /// Returns a check for more than `beyond` unconsumed requests, valid until more are consumed.
     #[must_use]
-    pub fn watch(&self, beyond: u32) -> Watch {
-        Watch {
-            word: self.words.word(Index::ReqProd),
+    pub fn watch(&self, beyond: u32) -> RingWatch {
+        RingWatch {
+            word: self.words.word(RingIndex::ReqProd),
             idle: self.peer.cons.wrapping_add(beyond),
         }
     }
 }
 
-/// What a ring shows while its front makes no further request. A driver with many rings looks at
-/// this word of each, and at nothing else of those that are idle.
+/// A check for new requests in a ring. A driver with many rings reads only one word of each idle
+/// ring.
 #[derive(Clone, Copy, Debug)]
-pub struct Watch {
+pub struct RingWatch {
     word: Span,
     idle: u32,
 }
 
-impl Watch {
-    /// Of no ring: never idle.
+impl RingWatch {
+    /// A watch of no ring, which is never idle.
     pub const NONE: Self = Self {
         word: Span::EMPTY,
         idle: 0,
     };
 
-    /// Whether there is certainly nothing new. If not, [`End::pending`] says what there is.
+    /// Returns whether the front has certainly made no further request. If this is false, check
+    /// [`RingEnd::pending`].
     #[must_use]
     #[inline]
     pub fn is_idle(&self) -> bool {

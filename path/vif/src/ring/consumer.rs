@@ -1,27 +1,27 @@
 //! The half of a ring's end that reads the peer's slots.
 
 use super::format::{BURST, SLOTS_PER_PAGE};
-use super::slots::Slots;
-use super::words::{Index, Words};
+use super::slots::SlotPositions;
+use super::words::{RingIndex, RingMemory};
 use std::sync::atomic::Ordering;
 
-/// A peer moved its producer index further than its side of the ring allows (XSA-39). What the
-/// ring holds is meaningless from then on.
+/// Error: a peer moved its producer index further than its side of the ring allows (XSA-39). From
+/// then on the ring's contents are meaningless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer's producer index is beyond the ring")]
 pub struct Overrun;
 
-/// Reads slots of `N` words.
+/// Reader of slots of `N` words.
 ///
-/// They are copied out a burst at once: an access that survives a fault hides from the compiler
-/// what is in registers, so it is made for many slots. Each is read once, unless its reader goes
+/// Slots are copied out in bursts: a faultable access is opaque to the compiler's register
+/// allocation, so each one covers many slots. Each slot is read once, except when the reader steps
 /// back.
 #[derive(Debug)]
 pub(super) struct Consumer<const N: usize> {
-    slots: Slots,
-    /// Slots consumed.
+    slots: SlotPositions,
+    /// Index of the next slot to consume.
     pub(super) cons: u32,
-    /// The peer's index as last read and found possible.
+    /// The peer's index as last read and validated.
     seen: u32,
     copied: [[u32; N]; BURST],
     /// Index of the first slot that was copied out.
@@ -30,7 +30,7 @@ pub(super) struct Consumer<const N: usize> {
 }
 
 impl<const N: usize> Consumer<N> {
-    pub(super) const fn new(slots: Slots) -> Self {
+    pub(super) const fn new(slots: SlotPositions) -> Self {
         Self {
             slots,
             cons: 0,
@@ -41,32 +41,32 @@ impl<const N: usize> Consumer<N> {
         }
     }
 
-    /// Goes on at slot `at`: those before it were consumed by another process.
+    /// Continues at slot `at`. Another process has consumed the slots before it.
     pub(super) const fn resume(&mut self, at: u32) {
         self.cons = at;
         self.seen = at;
         self.count = 0;
     }
 
-    /// Writes a slot of the peer's as it was.
-    pub(super) fn put_back(&self, words: &impl Words, index: u32, slot: [u32; N]) {
+    /// Rewrites a slot of the peer that was overwritten.
+    pub(super) fn put_back(&self, words: &impl RingMemory, index: u32, slot: [u32; N]) {
         self.slots.write(words, index, slot);
     }
 
-    /// Slots that can be read without looking at the shared index again.
+    /// Returns the number of slots that can be read without reading the shared index again.
     #[inline]
     pub(super) const fn ready(&self) -> u32 {
         self.seen.wrapping_sub(self.cons)
     }
 
-    /// Makes sure that `want` slots are ready, if the peer published so many by the index `prod`;
-    /// before `end` an honest peer stops. The shared index is read only if it has to be: it lies in
-    /// a cache line that the peer writes.
+    /// Makes up to `want` slots ready, if the peer has published them by index `prod`. An index
+    /// beyond `end` is an overrun. Reads the shared index only if necessary, because the peer
+    /// writes its cache line.
     #[inline]
     pub(super) fn ready_for(
         &mut self,
-        words: &impl Words,
-        prod: Index,
+        words: &impl RingMemory,
+        prod: RingIndex,
         want: u32,
         end: u32,
     ) -> Result<u32, Overrun> {
@@ -83,9 +83,9 @@ impl<const N: usize> Consumer<N> {
         Ok(self.ready())
     }
 
-    /// Slot number `ahead` of those that are ready.
+    /// Returns ready slot number `ahead`.
     #[inline(always)]
-    pub(super) fn peek(&mut self, words: &impl Words, ahead: u32) -> Option<[u32; N]> {
+    pub(super) fn peek(&mut self, words: &impl RingMemory, ahead: u32) -> Option<[u32; N]> {
         if ahead >= self.ready() {
             return None;
         }
@@ -93,9 +93,9 @@ impl<const N: usize> Consumer<N> {
         self.copied.get(at).copied()
     }
 
-    /// The first of the slots that are ready, as many as were copied out together.
+    /// Returns the ready slots at the head that were copied out together.
     #[inline]
-    pub(super) fn burst(&mut self, words: &impl Words) -> &[[u32; N]] {
+    pub(super) fn burst(&mut self, words: &impl RingMemory) -> &[[u32; N]] {
         if self.ready() == 0 {
             return &[];
         }
@@ -103,39 +103,40 @@ impl<const N: usize> Consumer<N> {
         self.copied.get(at..self.count as usize).unwrap_or(&[])
     }
 
-    /// The next `count` slots are consumed, as far as they are ready.
+    /// Consumes the next `count` slots, or all ready ones if these are fewer.
     #[inline]
     pub(super) fn consume(&mut self, count: u32) {
         self.cons = self.cons.wrapping_add(count.min(self.ready()));
     }
 
-    /// Asks the peer, by the index `event`, to notify when there are more than `beyond` unconsumed
-    /// slots.
+    /// Requests a notification from the peer, by the index `event`, when more than `beyond` slots
+    /// are unconsumed.
     #[inline]
-    pub(super) fn arm(&self, words: &impl Words, event: Index, beyond: u32) {
+    pub(super) fn arm(&self, words: &impl RingMemory, event: RingIndex, beyond: u32) {
         let at = self.cons.wrapping_add(beyond).wrapping_add(1);
         words.set_index(event, at, Ordering::Relaxed);
     }
 
-    /// How many unconsumed slots the shared index speaks of.
+    /// Returns the number of unconsumed slots according to the shared index.
     #[inline]
-    pub(super) fn pending(&self, words: &impl Words, prod: Index) -> u32 {
+    pub(super) fn pending(&self, words: &impl RingMemory, prod: RingIndex) -> u32 {
         words.index(prod, Ordering::Acquire).wrapping_sub(self.cons)
     }
 
-    /// Where slot `index`, which is ready, lies among those that were copied out.
+    /// Returns the position of ready slot `index` among the copied slots; copies slots out if
+    /// necessary.
     #[inline(always)]
-    fn copied_at(&mut self, words: &impl Words, index: u32) -> usize {
+    fn copied_at(&mut self, words: &impl RingMemory, index: u32) -> usize {
         if index.wrapping_sub(self.first) >= self.count {
             self.copy(words, index);
         }
         index.wrapping_sub(self.first) as usize
     }
 
-    /// Copies out what lies together from slot `index` on.
+    /// Copies out adjacent slots from `index` on.
     #[cold]
     #[inline(never)]
-    fn copy(&mut self, words: &impl Words, index: u32) {
+    fn copy(&mut self, words: &impl RingMemory, index: u32) {
         let number = self.slots.masked(index);
         let (page, offset) = self.slots.place.of(number);
         let left = SLOTS_PER_PAGE - number % SLOTS_PER_PAGE;

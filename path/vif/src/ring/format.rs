@@ -1,25 +1,25 @@
-//! How a ring lies in its pages, and the arithmetic of its indices.
+//! Layout of a ring in its pages, and arithmetic on its indices.
 
 use abi::PAGE;
 
 /// Bytes before the first slot of a page in Xen's format.
 pub const HEADER_BYTES: usize = 64;
-/// Slots of a page, whatever their size (RING-3).
+/// Number of slots in a page, whatever their size (RING-3).
 pub const SLOTS_PER_PAGE: u32 = 256;
-/// log2 of the most pages that a ring may have.
+/// log2 of the maximum number of pages of a ring.
 pub const ORDER_MAX: u8 = 4;
-/// The most pages that a ring may have.
+/// Maximum number of pages of a ring.
 pub const PAGES_MAX: usize = 1 << ORDER_MAX;
-/// Slots that are copied out by one access at the most.
+/// Maximum number of slots copied out by one access.
 pub const BURST: usize = 64;
 
-/// How a ring lies in its pages.
+/// Layout of a ring in its pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// As Xen's peers have it.
+    /// Xen's format.
     #[default]
     Xen,
-    /// Requests, responses and indices apart from each other (RING-14).
+    /// Requests, responses and indices in separate places (RING-14).
     Native,
 }
 
@@ -27,10 +27,10 @@ impl Format {
     /// Every format.
     pub const ALL: [Self; 2] = [Self::Xen, Self::Native];
 
-    /// Where requests of `req` words lie whose responses have `rsp`.
+    /// Returns the place of requests of `req` words.
     #[must_use]
-    pub const fn requests(self, req: usize) -> Place {
-        Place {
+    pub const fn requests(self, req: usize) -> SlotLayout {
+        SlotLayout {
             at: match self {
                 Self::Xen => HEADER_BYTES,
                 Self::Native => 0,
@@ -39,12 +39,12 @@ impl Format {
         }
     }
 
-    /// Where their responses lie.
+    /// Returns the place of responses of `rsp` words, to requests of `req` words.
     #[must_use]
-    pub const fn responses(self, req: usize, rsp: usize) -> Place {
+    pub const fn responses(self, req: usize, rsp: usize) -> SlotLayout {
         match self {
             Self::Xen => self.requests(req),
-            Self::Native => Place {
+            Self::Native => SlotLayout {
                 at: SLOTS_PER_PAGE as usize * req * 4,
                 stride: rsp * 4,
             },
@@ -52,17 +52,17 @@ impl Format {
     }
 }
 
-/// Where the slots of one kind lie in each page.
+/// Positions of one kind of slots in each page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Offset of the first one.
+pub struct SlotLayout {
+    /// Offset of the first slot.
     pub at: usize,
-    /// Bytes from one to the next.
+    /// Bytes from one slot to the next.
     pub stride: usize,
 }
 
-impl Place {
-    /// Page and offset of slot number `index` (already masked).
+impl SlotLayout {
+    /// Returns page and offset of slot number `index` (already masked).
     #[must_use]
     #[inline]
     pub const fn of(self, index: u32) -> (usize, usize) {
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-/// Whether both formats have room for slots of so many words.
+/// Returns whether both formats have room for slots of these sizes, in words.
 pub(super) const fn fits(req: usize, rsp: usize) -> bool {
     let slots = SLOTS_PER_PAGE as usize;
     0 < rsp
@@ -80,15 +80,15 @@ pub(super) const fn fits(req: usize, rsp: usize) -> bool {
         && slots * (req + rsp) * 4 <= PAGE
 }
 
-/// Slots of a ring of 2^`order` pages.
+/// Returns the number of slots of a ring of 2^`order` pages.
 #[must_use]
 pub const fn slots(order: u8) -> u32 {
     let order = if order > ORDER_MAX { ORDER_MAX } else { order };
     SLOTS_PER_PAGE << order
 }
 
-/// Whether publishing the indices `old + 1 ..= new` passes the index that the consumer asked to
-/// be notified of (RING-9). Any `event` is fine: it decides about a wake-up of its own writer.
+/// Returns whether publishing the indices `old + 1 ..= new` passes the consumer's event index
+/// (RING-9). Any `event` is safe, because it affects only notifications to its writer.
 #[must_use]
 #[inline]
 pub const fn passes(event: u32, old: u32, new: u32) -> bool {

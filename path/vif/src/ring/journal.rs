@@ -2,64 +2,64 @@
 //! it (RING-15).
 //!
 //! In Xen's format a response overwrites its request before it is published. A backend that dies in
-//! between has destroyed requests which its successor has to answer. So each request is copied here
-//! before anything is written over it, and the successor puts back what the ring lacks.
+//! between has destroyed requests that its successor must answer. So each request is copied here
+//! before its slot is overwritten, and the successor restores missing requests from here.
 //!
 //! ```text
 //!   entry of slot n, at 32 n
 //!    0  u32 index       of the request
-//!    4  u32 noted       1: index and words are there
+//!    4  u32 noted       1: index and words are valid
 //!    8  u32 words[3]    the request
 //! ```
 //!
-//! OWNERSHIP. The memory is this domain's own; no peer can touch it. The process that
-//! has the ring's back end writes it, one process after the other.
+//! OWNERSHIP. The memory belongs to this domain; no peer can access it. The process with the ring's
+//! back end writes it; after a restart, its successor does.
 
 use shmem::Span;
 
 /// Bytes of an entry.
 const ENTRY: usize = 32;
-/// Words that an entry has room for.
+/// Maximum words of a request.
 const WORDS: usize = 3;
 
-/// A ring's journal; an empty span keeps none.
+/// A ring's journal; an empty span disables it.
 #[derive(Clone, Copy, Debug)]
 pub struct Journal(Span);
 
 impl Journal {
-    /// A ring that has none.
+    /// No journal.
     pub const NONE: Self = Self(Span::EMPTY);
 
-    /// Bytes of the journal of a ring of `slots` slots.
+    /// Returns the size in bytes of the journal of a ring of `slots` slots.
     #[must_use]
     pub const fn bytes(slots: u32) -> usize {
         slots as usize * ENTRY
     }
 
-    /// The journal in `memory`; it was made full of zeros.
+    /// Opens the journal in `memory`, which must start zeroed.
     #[must_use]
     pub const fn over(memory: Span) -> Self {
         Self(memory)
     }
 
-    /// Whether there is one.
+    /// Returns whether the ring has a journal.
     #[inline]
     pub(super) const fn is_kept(self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Notes a request of slot `slot`. What was there before was answered long ago: the front could
-    /// not have made this request otherwise.
+    /// Records the request in slot `slot`. The previous one there was answered; otherwise the front
+    /// could not have reused the slot.
     pub(super) fn note(self, slot: u32, index: u32, words: &[u32]) {
         let entry = self.entry(slot);
-        // In this order: a process that is killed in between leaves the old index, which is not
-        // looked for any more, or no entry at all.
+        // The order matters: a process that is killed in between leaves either the old index, for
+        // which no request is pending, or an invalid entry.
         let _ = entry.write_words(8, words.get(..WORDS).unwrap_or(words));
         let _ = entry.store_u32(0, index);
         let _ = entry.store_u32(4, 1);
     }
 
-    /// The request of slot `slot`, if it was the one with this index that was noted last.
+    /// Returns the last request recorded for slot `slot` if it has this index.
     pub(super) fn noted<const N: usize>(self, slot: u32, index: u32) -> Option<[u32; N]> {
         const { assert!(N <= WORDS) };
         let entry = self.entry(slot);

@@ -1,6 +1,7 @@
-//! The shared ring in either of two formats, and nothing of what a slot means.
+//! The shared ring, in one of two formats, independent of the meaning of a slot.
 //!
-//! Xen's (public/io/ring.h): a response overwrites its request, and all indices share a line.
+//! Xen's format (public/io/ring.h): a response overwrites its request, and all indices share a
+//! cache line.
 //!
 //! ```text
 //!            page 0                                    page 1 …
@@ -15,8 +16,9 @@
 //!            └───────────────────────────┘            └───────────────────────────┘
 //! ```
 //!
-//! The native one: requests and responses lie apart, and each index has a line of its own in the
-//! ring's *control block*, so that no line is written by both ends. For slots of 12 and 4 bytes:
+//! The native format: requests and responses are separate, and each index has a separate cache line
+//! in the ring's *control block*, so that no line is written by both ends. For slots of 12 and 4
+//! bytes:
 //!
 //! ```text
 //!            page 0                       page 1 …             control block
@@ -29,11 +31,11 @@
 //!       4096 └──────────────────┘         └──────────────┘
 //! ```
 //!
-//! OWNERSHIP. A slot is the front's until `req_prod` has passed it, then the back's until
-//! `rsp_prod` has passed it, then the front's again. The pages belong to the front's domain, and
-//! either side may write anything anywhere at any time: so everything that a handle relies on
-//! (indices, masks) lives in the handle ([`Front`], [`Back`]), and slots are copied out of shared
-//! memory, [a burst](BURST) at once.
+//! OWNERSHIP. A slot belongs to the front until `req_prod` has passed it, then to the back until
+//! `rsp_prod` has passed it, then to the front again. The pages belong to the front's domain, and
+//! either side may write anything anywhere at any time. So a handle ([`Front`], [`Back`]) keeps its
+//! indices and masks in private memory, and copies slots out of shared memory, [a burst](BURST) at
+//! once.
 //!
 //! Clauses: `specs/ring.md`.
 
@@ -47,15 +49,15 @@ mod producer;
 mod slots;
 mod words;
 
-pub use back::{Back, Watch};
+pub use back::{Back, RingWatch};
 pub use consumer::Overrun;
-pub use end::End;
+pub use end::RingEnd;
 pub use format::{
-    BURST, Format, HEADER_BYTES, ORDER_MAX, PAGES_MAX, Place, SLOTS_PER_PAGE, passes, slots,
+    BURST, Format, HEADER_BYTES, ORDER_MAX, PAGES_MAX, SLOTS_PER_PAGE, SlotLayout, passes, slots,
 };
 pub use front::Front;
 pub use journal::Journal;
-pub use words::{BadPages, CONTROL_BYTES, Index, Pages, Words};
+pub use words::{BadPages, CONTROL_BYTES, GrantedRingPages, RingIndex, RingMemory};
 
 #[cfg(all(test, loom))]
 mod model;

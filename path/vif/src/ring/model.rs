@@ -1,9 +1,9 @@
-//! Every order of events, by loom: `RUSTFLAGS="--cfg loom" cargo test -p vif --lib model`.
+//! Checks every order of events with loom: `RUSTFLAGS="--cfg loom" cargo test -p vif --lib model`.
 
 use super::consumer::Consumer;
 use super::producer::Producer;
-use super::slots::Slots;
-use super::{Back, Format, Front, Index, Words};
+use super::slots::SlotPositions;
+use super::{Back, Format, Front, RingIndex, RingMemory};
 use crate::events::{EventWords, Events};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
@@ -20,7 +20,7 @@ struct Model {
 
 /// Words of a slot.
 const N: usize = 2;
-/// Words of the slots of one kind that there are.
+/// Words of one kind of slots.
 const WORDS: usize = 2 * N;
 
 impl Model {
@@ -43,7 +43,7 @@ impl Model {
     }
 }
 
-impl Words for Model {
+impl RingMemory for Model {
     fn format(&self) -> Format {
         self.format
     }
@@ -52,11 +52,11 @@ impl Words for Model {
         1
     }
 
-    fn index(&self, index: Index, order: Ordering) -> u32 {
+    fn index(&self, index: RingIndex, order: Ordering) -> u32 {
         self.indices[index as usize].load(order)
     }
 
-    fn set_index(&self, index: Index, value: u32, order: Ordering) {
+    fn set_index(&self, index: RingIndex, value: u32, order: Ordering) {
         self.indices[index as usize].store(value, order);
     }
 
@@ -83,7 +83,7 @@ impl Words for Model {
     }
 }
 
-/// Both formats, one after the other.
+/// Models `body` with each format in turn.
 fn model(body: impl Fn(Format) + Sync + Send + 'static) {
     let body = std::sync::Arc::new(body);
     for format in Format::ALL {
@@ -116,75 +116,76 @@ impl EventWords for Channel {
     }
 }
 
-/// RING-7 of the producer alone: who sees its index sees every slot that the index covers, and a
-/// producer that asks after its fence does not miss who armed before (RING-9).
+/// RING-7 for the producer alone: a peer that sees the producer's index sees every slot that the
+/// index covers. A producer that checks after its fence does not miss a peer that armed earlier
+/// (RING-9).
 #[test]
 fn a_producer_shows_what_it_has_written() {
     model(|format| {
         let words = Model::new(format);
-        let (requests, _) = Slots::of::<N, N>(&words);
+        let (requests, _) = SlotPositions::of::<N, N>(&words);
         let mut producer = Producer::<N>::new(requests);
-        words.set_index(Index::ReqEvent, 1, Ordering::Relaxed);
+        words.set_index(RingIndex::ReqEvent, 1, Ordering::Relaxed);
         let shared = words.clone();
         let writer = thread::spawn(move || {
             producer.write(&shared, [1, 1]);
-            producer.publish(&shared, Index::ReqProd);
+            producer.publish(&shared, RingIndex::ReqProd);
             producer.write_all(&shared, &[[2, 2]]);
-            producer.publish(&shared, Index::ReqProd);
+            producer.publish(&shared, RingIndex::ReqProd);
             fence(Ordering::SeqCst);
             assert_eq!(producer.unnotified(), 2);
-            producer.should_notify(&shared, Index::ReqEvent)
+            producer.should_notify(&shared, RingIndex::ReqEvent)
         });
-        let seen = words.index(Index::ReqProd, Ordering::Acquire);
+        let seen = words.index(RingIndex::ReqProd, Ordering::Acquire);
         for n in 0..seen {
             let (page, offset) = format.requests(N).of(n);
             let mut slot = [[0; N]];
             words.read(page, offset, N * 4, &mut slot);
             assert_eq!(slot, [[n + 1; N]]);
         }
-        words.set_index(Index::ReqEvent, seen + 1, Ordering::Relaxed);
+        words.set_index(RingIndex::ReqEvent, seen + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let sleeps = words.index(Index::ReqProd, Ordering::Acquire) == seen;
+        let sleeps = words.index(RingIndex::ReqProd, Ordering::Acquire) == seen;
         let rang = writer.join().expect("the writer");
-        assert!(!sleeps || seen == 2 || rang, "asleep, and nobody rang");
+        assert!(!sleeps || seen == 2 || rang, "asleep without a doorbell");
     });
 }
 
-/// RING-7 and RING-10 of the consumer alone: what is ready was written, and a consumer that arms
-/// and looks again does not sleep over a slot whose writer does not ring.
+/// RING-7 and RING-10 for the consumer alone: a ready slot was written. A consumer that arms and
+/// checks again does not sleep without a doorbell while a slot waits.
 #[test]
-fn a_consumer_reads_what_is_there_and_sleeps_over_nothing() {
+fn consumer_misses_no_published_slot() {
     model(|format| {
         let words = Model::new(format);
-        let (requests, _) = Slots::of::<N, N>(&words);
+        let (requests, _) = SlotPositions::of::<N, N>(&words);
         let mut consumer = Consumer::<N>::new(requests);
         let shared = words.clone();
         let writer = thread::spawn(move || {
             for n in 0..2 {
                 let (page, offset) = format.requests(N).of(n);
                 shared.write(page, offset, [n + 1; N]);
-                shared.set_index(Index::ReqProd, n + 1, Ordering::Release);
+                shared.set_index(RingIndex::ReqProd, n + 1, Ordering::Release);
             }
             fence(Ordering::SeqCst);
-            super::passes(shared.index(Index::ReqEvent, Ordering::Relaxed), 0, 2)
+            super::passes(shared.index(RingIndex::ReqEvent, Ordering::Relaxed), 0, 2)
         });
-        let ready = consumer.ready_for(&words, Index::ReqProd, 2, 2);
+        let ready = consumer.ready_for(&words, RingIndex::ReqProd, 2, 2);
         let ready = ready.expect("an honest peer");
         for n in 0..ready {
             assert_eq!(consumer.peek(&words, 0), Some([n + 1; N]));
             consumer.consume(1);
         }
         assert_eq!(consumer.peek(&words, 0), None);
-        consumer.arm(&words, Index::ReqEvent, 0);
+        consumer.arm(&words, RingIndex::ReqEvent, 0);
         fence(Ordering::SeqCst);
-        let sleeps = consumer.pending(&words, Index::ReqProd) == 0;
+        let sleeps = consumer.pending(&words, RingIndex::ReqProd) == 0;
         let rang = writer.join().expect("the writer");
-        assert!(!sleeps || ready == 2 || rang, "asleep, and nobody rang");
+        assert!(!sleeps || ready == 2 || rang, "asleep without a doorbell");
     });
 }
 
-/// RING-7: who sees the index sees the slots that it covers, both ways; and a response is never
-/// seen as the request that lay there.
+/// RING-7: in both directions, a peer that sees an index sees the slots that it covers; and a
+/// response is never read as the request in the same slot.
 #[test]
 fn publish_and_consume() {
     model(|format| {
@@ -216,9 +217,9 @@ fn publish_and_consume() {
     });
 }
 
-/// A consumer that goes to sleep and a producer that publishes once: either the consumer sees the
-/// request at its last look, or the producer rings (RING-10, RING-12). Both words have to be
-/// passed: the ring's event index and the channel's armed flag.
+/// A consumer that is about to sleep and a producer that publishes once: either the consumer sees
+/// the request at its last check, or the producer rings (RING-10, RING-12). Both mechanisms must
+/// work together: the ring's event index and the channel's armed flag.
 #[test]
 fn no_wake_up_is_lost() {
     model(|format| {
@@ -228,7 +229,7 @@ fn no_wake_up_is_lost() {
         let mut front = Front::<_, N, N>::new(words.clone());
         let mut back = Back::<_, N, N>::new(words);
         let back_events = Events::back(channel);
-        // The back has slept before, and was told: its event index is behind.
+        // The back slept before and was notified, so its event index is behind.
         front.request([1, 1]);
         front.publish();
         let _ = front.should_notify();
@@ -246,12 +247,12 @@ fn no_wake_up_is_lost() {
         fence(Ordering::SeqCst);
         let sleeps = back.pending() == 0 && !back_events.is_pending();
         let rang = guest.join().expect("the guest");
-        assert!(!sleeps || rang, "asleep, and nobody rang");
+        assert!(!sleeps || rang, "asleep without a doorbell");
     });
 }
 
-/// The same for a consumer that looks at the channel's pending word alone (a domain with many
-/// pairs), so that it is the channel by itself that must not lose anything.
+/// The same for a consumer that reads only the channel's pending word, as a domain with many peers
+/// does: the channel alone must not lose a notification.
 #[test]
 fn no_event_is_lost() {
     loom::model(|| {
@@ -263,14 +264,14 @@ fn no_event_is_lost() {
         fence(Ordering::SeqCst);
         let sleeps = !back.is_pending();
         let rang = guest.join().expect("the guest");
-        assert!(!sleeps || rang, "asleep, and nobody rang");
+        assert!(!sleeps || rang, "asleep without a doorbell");
         assert!(back.take_pending());
         assert!(!back.take_pending());
     });
 }
 
-/// Two notifications and one sleeper: the doorbell is rung once at the most for each time that
-/// it was armed, and what was published before a notification is seen by who takes it.
+/// Two notifications and one sleeper: the notifier rings the doorbell at most once per arming, and
+/// the receiver of a notification sees all slots published before it.
 #[test]
 fn a_bell_is_rung_once() {
     loom::model(|| {
@@ -297,8 +298,8 @@ fn a_bell_is_rung_once() {
     });
 }
 
-/// One fence for several rings (the driver's turn): two guests' rings published, one fence, both
-/// asked; two sleepers, neither lost.
+/// One fence for several rings, as in the driver's turn: the driver publishes to the rings of two
+/// sleeping guests, executes one fence, and checks both. Both guests wake.
 #[test]
 fn one_fence_serves_two_rings() {
     model(|format| {
@@ -325,22 +326,22 @@ fn one_fence_serves_two_rings() {
         let sleeps = fronts.each_mut().map(|front| !front.prepare_sleep(0));
         let rang = driver.join().expect("the driver");
         for (sleeps, rang) in sleeps.into_iter().zip(rang) {
-            assert!(!sleeps || rang, "asleep, and nobody rang");
+            assert!(!sleeps || rang, "asleep without a doorbell");
         }
     });
 }
 
-/// A peer that writes whatever it likes into words of the channel, and claims anything.
+/// Acts as a hostile peer: writes arbitrary values into words of the channel.
 fn scribble(channel: &Channel) {
     for (word, value) in [(0, u32::MAX), (1, 0), (3, 1), (2, 0)] {
         channel.store(word, value, Ordering::Relaxed);
     }
 }
 
-/// XSA-332, XSA-343, the driver's end: beside a hostile guest, which publishes, takes back and
-/// overruns while it scribbles over the channel, the driver takes no more than there can be,
-/// answers what it took and nothing else, rings once a turn at most; and loses no event of an
-/// honest guest for which it would have to wake.
+/// XSA-332, XSA-343 at the driver's end. A hostile guest publishes, takes requests back and
+/// overruns the ring while it scribbles over the channel. The driver takes no more than the ring
+/// holds, answers only taken requests, rings at most once per turn, and loses no wake-up from an
+/// honest guest.
 #[test]
 fn attack_10_12_a_hostile_front_beside_an_honest_one() {
     model(|format| {
@@ -350,9 +351,9 @@ fn attack_10_12_a_hostile_front_beside_an_honest_one() {
         let front = Events::front(channels[1].clone());
         let [bad, good] = channels.map(Events::back);
         let attacker = thread::spawn(move || {
-            shared.set_index(Index::ReqProd, 2, Ordering::Relaxed);
+            shared.set_index(RingIndex::ReqProd, 2, Ordering::Relaxed);
             scribble(&hostile);
-            shared.set_index(Index::ReqProd, 1, Ordering::Relaxed);
+            shared.set_index(RingIndex::ReqProd, 1, Ordering::Relaxed);
         });
         let guest = thread::spawn(move || front.notify());
         let ready = back.ready_for(2).unwrap_or(0);
@@ -382,9 +383,9 @@ fn attack_10_12_a_hostile_front_beside_an_honest_one() {
     });
 }
 
-/// XSA-391, the guest's end: a hostile driver, which answers what was never asked and takes it
-/// back while it scribbles over the channel. The guest takes no more responses than it has made
-/// requests, and rings once a batch at most.
+/// XSA-391 at the guest's end. A hostile driver answers requests that were never made, and takes
+/// responses back, while it scribbles over the channel. The guest takes no more responses than it
+/// has made requests, and rings at most once per batch.
 #[test]
 fn attack_11_a_hostile_back() {
     model(|format| {
@@ -394,10 +395,10 @@ fn attack_11_a_hostile_back() {
         front.request([1, 1]);
         front.publish();
         let attacker = thread::spawn(move || {
-            words.set_index(Index::RspProd, 1, Ordering::Relaxed);
+            words.set_index(RingIndex::RspProd, 1, Ordering::Relaxed);
             channel.store(1, 1, Ordering::Relaxed);
-            words.set_index(Index::ReqEvent, 1, Ordering::Relaxed);
-            words.set_index(Index::RspProd, 2, Ordering::Relaxed);
+            words.set_index(RingIndex::ReqEvent, 1, Ordering::Relaxed);
+            words.set_index(RingIndex::RspProd, 2, Ordering::Relaxed);
         });
         fence(Ordering::SeqCst);
         let rings = front.should_notify() && events.notify();
@@ -420,8 +421,8 @@ fn attack_11_a_hostile_back() {
     });
 }
 
-/// Both ends hostile to each other at once: each half meets a peer that publishes what it never
-/// wrote. Neither takes more than can be there, whatever the order.
+/// Both ends are hostile: each half has a peer that publishes unwritten slots. Neither takes more
+/// slots than the ring can hold, in any order.
 #[test]
 fn attack_11_both_ends_overrun_each_other() {
     model(|format| {
@@ -433,16 +434,19 @@ fn attack_11_both_ends_overrun_each_other() {
             let ready = back.ready_for(2).unwrap_or(0);
             assert!(ready <= 2);
             back.consume(ready);
-            // More responses than there were requests.
-            shared.set_index(Index::RspProd, 5, Ordering::Release);
+            // More responses than requests.
+            shared.set_index(RingIndex::RspProd, 5, Ordering::Release);
             assert_eq!(back.owed(), ready);
         });
         front.request([1, 1]);
         front.publish();
-        // More requests than the ring has.
-        words.set_index(Index::ReqProd, 300, Ordering::Release);
+        // More requests than the ring has slots.
+        words.set_index(RingIndex::ReqProd, 300, Ordering::Release);
         let ready = front.ready_for(2);
-        assert!(ready.is_err() || ready == Ok(0), "what was never answered");
+        assert!(
+            ready.is_err() || ready == Ok(0),
+            "requests that were never answered"
+        );
         driver.join().expect("the driver");
     });
 }

@@ -1,28 +1,28 @@
 //! The half of a ring's end that writes slots and publishes them.
 
 use super::format::passes;
-use super::slots::Slots;
-use super::words::{Index, Words};
+use super::slots::SlotPositions;
+use super::words::{RingIndex, RingMemory};
 use std::sync::atomic::Ordering;
 
-/// Writes slots of `N` words.
+/// Writer of slots of `N` words.
 ///
-/// The words of a slot are known when this is compiled. How many slots there are is not: the ring's
-/// order is agreed on, so it is the mask of [`Slots`]. What may be written, the other half says:
-/// a slot is free again once what came for it was consumed.
+/// The size of a slot is known at compile time. The number of slots is negotiated;
+/// [`SlotPositions`] holds it as a mask. The consumer bounds the writer: a slot is free again once
+/// the peer's answer to it has been consumed.
 #[derive(Debug)]
 pub(super) struct Producer<const N: usize> {
-    pub(super) slots: Slots,
+    pub(super) slots: SlotPositions,
     /// Slots written.
     pub(super) prod: u32,
-    /// Slots published: what the peer may see, and so may answer.
+    /// Slots published, which the peer may read and answer.
     pub(super) published: u32,
-    /// Slots about which the peer was notified, or did not want to be.
+    /// Slots of which the peer was notified, or for which it did not request a notification.
     notified: u32,
 }
 
 impl<const N: usize> Producer<N> {
-    pub(super) const fn new(slots: Slots) -> Self {
+    pub(super) const fn new(slots: SlotPositions) -> Self {
         Self {
             slots,
             prod: 0,
@@ -31,48 +31,48 @@ impl<const N: usize> Producer<N> {
         }
     }
 
-    /// Goes on at slot `at`: those before it were published by another process.
+    /// Continues at slot `at`. Another process has published the slots before it.
     pub(super) const fn resume(&mut self, at: u32) {
         self.prod = at;
         self.published = at;
         self.notified = at;
     }
 
-    /// Writes the next slot, which is free.
+    /// Writes the next slot, which must be free.
     #[inline]
-    pub(super) fn write(&mut self, words: &impl Words, slot: [u32; N]) {
+    pub(super) fn write(&mut self, words: &impl RingMemory, slot: [u32; N]) {
         self.slots.write(words, self.prod, slot);
         self.prod = self.prod.wrapping_add(1);
     }
 
-    /// Writes the next slots, which are free.
+    /// Writes the next slots, which must be free.
     #[inline]
-    pub(super) fn write_all(&mut self, words: &impl Words, slots: &[[u32; N]]) {
+    pub(super) fn write_all(&mut self, words: &impl RingMemory, slots: &[[u32; N]]) {
         self.slots.write_all(words, self.prod, slots);
         self.prod = self.prod.wrapping_add(slots.len() as u32);
     }
 
-    /// Lets the peer see every slot written so far, by the index `prod`: one store for a whole
-    /// batch, and none for nothing.
+    /// Publishes every slot written so far to the peer by the index `prod`, with one store for a
+    /// whole batch, or none if nothing was written.
     #[inline]
-    pub(super) fn publish(&mut self, words: &impl Words, prod: Index) {
+    pub(super) fn publish(&mut self, words: &impl RingMemory, prod: RingIndex) {
         if self.published != self.prod {
             self.published = self.prod;
-            // Release: who sees the index sees the slots.
+            // Release: a peer that sees the index sees the slots.
             words.set_index(prod, self.prod, Ordering::Release);
         }
     }
 
-    /// Slots about which [`Producer::should_notify`] was not asked yet.
+    /// Returns the number of slots that [`Producer::should_notify`] has not covered yet.
     #[inline]
     pub(super) const fn unnotified(&self) -> u32 {
         self.prod.wrapping_sub(self.notified)
     }
 
-    /// Whether the peer wants to be notified, as its index `event` says, of what was published
-    /// since this was last asked.
+    /// Returns whether the peer's index `event` requests a notification of the slots published
+    /// since the last call.
     #[inline]
-    pub(super) fn should_notify(&mut self, words: &impl Words, event: Index) -> bool {
+    pub(super) fn should_notify(&mut self, words: &impl RingMemory, event: RingIndex) -> bool {
         if self.notified == self.published {
             return false;
         }

@@ -1,8 +1,8 @@
-//! A ring whose backend is killed and followed by another one, at any moment: every request is
-//! answered once, in order, as it was made.
+//! A backend may be killed and replaced at any moment: every request is nevertheless answered once,
+//! in order and unchanged.
 
-use super::{BURST, Back, Format, Front, Journal, Pages, slots};
-use crate::testing::Memory;
+use super::{BURST, Back, Format, Front, GrantedRingPages, Journal, slots};
+use crate::testing::TestMemory;
 use proptest::prelude::*;
 use shmem::Span;
 use std::collections::VecDeque;
@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 const REQ: usize = 3;
 const RSP: usize = 1;
 
-/// Steps of the two ends, and the end of one of them.
+/// Steps of the two ends, including a kill of the back.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     /// The front makes and publishes requests.
     Request(u32),
-    /// The back looks at requests without taking them, as of a packet of which not all is there.
+    /// The back reads requests without taking them, as with an incomplete packet.
     Look(u32),
     /// The back takes requests.
     Take(u32),
-    /// The back writes responses to requests that it has taken, and does not publish them.
+    /// The back writes responses to taken requests without publishing them.
     Respond(u32),
     /// The back publishes its responses.
     Publish,
@@ -42,24 +42,24 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 struct Machine {
-    pages: Pages,
+    pages: GrantedRingPages,
     journal: Journal,
-    front: Front<Pages, REQ, RSP>,
-    back: Back<Pages, REQ, RSP>,
-    /// Requests of this back that were taken and not answered.
+    front: Front<GrantedRingPages, REQ, RSP>,
+    back: Back<GrantedRingPages, REQ, RSP>,
+    /// Requests that this back has taken and not answered.
     taken: VecDeque<[u32; REQ]>,
-    /// Requests that the front waits for, in order.
+    /// Requests without a response, in order.
     waiting: VecDeque<[u32; REQ]>,
     made: u32,
-    memory: [Memory; 2],
+    memory: [TestMemory; 2],
 }
 
 impl Machine {
-    /// A ring whose first index is `first`; with a journal or without.
+    /// Creates a ring whose first index is `first`, with or without a journal.
     fn new(first: u32, with_journal: bool) -> Self {
-        let memory = [Memory::new(1), Memory::new(2)];
+        let memory = [TestMemory::new(1), TestMemory::new(2)];
         let page = memory[0].area().page(0).unwrap();
-        let pages = Pages::new(Format::Xen, &[page], Span::EMPTY).unwrap();
+        let pages = GrantedRingPages::new(Format::Xen, &[page], Span::EMPTY).unwrap();
         let front = Front::new(pages);
         for index in [0, 8] {
             page.store_u32(index, first).unwrap();
@@ -83,7 +83,7 @@ impl Machine {
         machine
     }
 
-    /// One step; what the front found wrong.
+    /// Executes one step. Returns an error if the front detects one.
     fn step(&mut self, op: Op) -> Result<(), String> {
         match op {
             Op::Request(count) => {
@@ -111,10 +111,7 @@ impl Machine {
                     .ready_for(count)
                     .map_err(|error| error.to_string())?;
                 for _ in 0..ready.min(count) {
-                    let request = self
-                        .back
-                        .peek(0)
-                        .ok_or("a request that is ready is not there")?;
+                    let request = self.back.peek(0).ok_or("a ready request is missing")?;
                     self.back.consume(1);
                     self.taken.push_back(request);
                 }
@@ -130,7 +127,7 @@ impl Machine {
             Op::Publish => self.back.publish(),
             Op::Collect => self.collect()?,
             Op::Kill => {
-                // Nothing of the process is left but what it has shared.
+                // Only the process's shared memory survives.
                 self.back = Back::new(self.pages);
                 self.back.resume(self.journal);
                 self.taken.clear();
@@ -145,9 +142,12 @@ impl Machine {
             .ready_for(slots(0))
             .map_err(|error| error.to_string())?;
         for _ in 0..ready {
-            let [response] = self.front.peek(0).ok_or("a response is not there")?;
+            let [response] = self.front.peek(0).ok_or("a response is missing")?;
             self.front.consume(1);
-            let request = self.waiting.pop_front().ok_or("a response to nothing")?;
+            let request = self
+                .waiting
+                .pop_front()
+                .ok_or("a response without a request")?;
             if response != answer(request) {
                 return Err(format!("{request:x?} was answered with {response:x}"));
             }
@@ -155,7 +155,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Everything that is still to be answered is, and the front has it all.
+    /// Answers all pending requests and checks that the front receives every response.
     fn finish(&mut self) -> Result<(), String> {
         for op in [
             Op::Take(slots(0)),
@@ -172,7 +172,7 @@ impl Machine {
     }
 }
 
-/// The answer to a request depends on all of its words: one that was lost shows.
+/// Returns the response to a request. It depends on all words, so that a lost one is detected.
 fn answer(request: [u32; REQ]) -> u32 {
     request
         .into_iter()
@@ -181,7 +181,7 @@ fn answer(request: [u32; REQ]) -> u32 {
 
 proptest! {
     #[test]
-    fn ring_16_every_request_is_answered_once_whenever_backends_die(
+    fn ring_16_each_request_is_answered_once(
         first in prop_oneof![Just(0), Just(u32::MAX - 100), any::<u32>()],
         ops in prop::collection::vec(op(), 1..60),
     ) {
@@ -193,7 +193,7 @@ proptest! {
     }
 }
 
-/// The case that the journal is for.
+/// Kills the back between writing and publishing a response, the case for which the journal exists.
 fn killed_between_answer_and_publication(with_journal: bool) -> Result<(), String> {
     let mut machine = Machine::new(0, with_journal);
     for op in [
@@ -208,7 +208,7 @@ fn killed_between_answer_and_publication(with_journal: bool) -> Result<(), Strin
 }
 
 #[test]
-fn ring_15_what_answers_have_destroyed_is_in_the_journal() {
+fn ring_15_journal_restores_overwritten_requests() {
     assert_eq!(killed_between_answer_and_publication(true), Ok(()));
     assert!(killed_between_answer_and_publication(false).is_err());
 }
@@ -216,19 +216,19 @@ fn ring_15_what_answers_have_destroyed_is_in_the_journal() {
 #[test]
 fn ring_16_an_older_request_of_the_slot_is_none() {
     let mut machine = Machine::new(0, true);
-    // Three times around: every slot has been noted before with another index.
+    // Three times around the ring, so that every slot was recorded before with another index.
     for _ in 0..3 {
         machine.step(Op::Request(slots(0))).unwrap();
         machine.finish().unwrap();
     }
-    // The back dies before it looks at these: the journal knows only the ones before.
+    // The back dies before it reads these requests; the journal holds only earlier ones.
     machine.step(Op::Request(7)).unwrap();
     machine.step(Op::Kill).unwrap();
     assert_eq!(machine.finish(), Ok(()));
 }
 
 #[test]
-fn ring_16_a_hostile_index_is_an_overrun_for_the_next_backend_too() {
+fn ring_16_hostile_index_is_overrun_after_resume() {
     let mut machine = Machine::new(0, true);
     machine.step(Op::Request(1)).unwrap();
     machine.memory[0]

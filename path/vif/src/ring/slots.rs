@@ -1,21 +1,21 @@
-//! Where slots lie, and how they are written.
+//! Positions of slots, and writing of slots.
 //!
-//! What is written goes straight into the pages: gathered slots would be read again before the
-//! processor has written them, and wait for every store before.
+//! Slots are written directly into the pages. A copy gathered in private memory first would be read
+//! before its stores retire, and wait for all earlier stores.
 
-use super::format::{self, Place, SLOTS_PER_PAGE, fits};
-use super::words::Words;
+use super::format::{self, SLOTS_PER_PAGE, SlotLayout, fits};
+use super::words::RingMemory;
 
-/// Where slots of one kind lie, in a ring of so many slots.
+/// Positions of one kind of slots in a ring.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slots {
-    pub(super) place: Place,
+pub(super) struct SlotPositions {
+    pub(super) place: SlotLayout,
     pub(super) count: u32,
 }
 
-impl Slots {
-    /// The requests of `REQ` words and the responses of `RSP` that lie in `words`.
-    pub(super) fn of<const REQ: usize, const RSP: usize>(words: &impl Words) -> (Self, Self) {
+impl SlotPositions {
+    /// Returns the positions of requests of `REQ` words and of responses of `RSP` words in `words`.
+    pub(super) fn of<const REQ: usize, const RSP: usize>(words: &impl RingMemory) -> (Self, Self) {
         const { assert!(fits(REQ, RSP)) };
         let format = words.format();
         let count = format::slots(words.pages().trailing_zeros() as u8);
@@ -25,7 +25,12 @@ impl Slots {
 
     /// Writes slot `index`.
     #[inline]
-    pub(super) fn write<const N: usize>(&self, words: &impl Words, index: u32, slot: [u32; N]) {
+    pub(super) fn write<const N: usize>(
+        &self,
+        words: &impl RingMemory,
+        index: u32,
+        slot: [u32; N],
+    ) {
         let (page, offset) = self.place.of(self.masked(index));
         words.write(page, offset, slot);
     }
@@ -34,7 +39,7 @@ impl Slots {
     #[inline]
     pub(super) fn write_all<const N: usize>(
         &self,
-        words: &impl Words,
+        words: &impl RingMemory,
         mut index: u32,
         mut slots: &[[u32; N]],
     ) {

@@ -2,26 +2,27 @@ mod queues;
 
 use super::format::fits;
 use super::*;
-use crate::testing::{Memory, RawBack, RawFront, format, over_each_format, with_format};
+use crate::testing::{RawBack, RawFront, TestMemory, format, over_each_format, with_format};
 use shmem::Span;
 
-fn pages(memory: &Memory, count: u32) -> Vec<Span> {
+fn pages(memory: &TestMemory, count: u32) -> Vec<Span> {
     (0..count).map(|n| memory.area().page(n).unwrap()).collect()
 }
 
 struct Pair<const REQ: usize, const RSP: usize> {
-    front: Front<Pages, REQ, RSP>,
-    back: Back<Pages, REQ, RSP>,
+    front: Front<GrantedRingPages, REQ, RSP>,
+    back: Back<GrantedRingPages, REQ, RSP>,
     raw_front: RawFront<REQ, RSP>,
     raw_back: RawBack<REQ, RSP>,
-    memory: Memory,
+    memory: TestMemory,
 }
 
-/// Both ends of a ring of the thread's format; the page behind the ring's is its control block's.
+/// Returns both ends of a ring of the thread's format; the page behind the ring's is its control
+/// block.
 fn pair<const REQ: usize, const RSP: usize>(order: u8) -> Pair<REQ, RSP> {
-    let memory = Memory::new((1 << order) + 1);
+    let memory = TestMemory::new((1 << order) + 1);
     let control = memory.area().page(1 << order).unwrap();
-    let pages = Pages::new(format(), &pages(&memory, 1 << order), control).unwrap();
+    let pages = GrantedRingPages::new(format(), &pages(&memory, 1 << order), control).unwrap();
     Pair {
         front: Front::new(pages),
         back: Back::new(pages),
@@ -31,7 +32,7 @@ fn pair<const REQ: usize, const RSP: usize>(order: u8) -> Pair<REQ, RSP> {
     }
 }
 
-/// The word at `offset` of page `page` of a pair's memory.
+/// Returns the word at `offset` of page `page` of a pair's memory.
 fn word<const REQ: usize, const RSP: usize>(
     pair: &Pair<REQ, RSP>,
     page: u32,
@@ -45,7 +46,8 @@ fn word<const REQ: usize, const RSP: usize>(
         .unwrap()
 }
 
-/// A ring in which one request was made and answered, as both ends see its memory.
+/// Returns a ring in which one request was made and answered, after both ends have checked its
+/// memory.
 fn answered() -> Pair<3, 1> {
     let mut pair = pair::<3, 1>(0);
     pair.front.request([1, 2, 3]);
@@ -67,7 +69,7 @@ fn ring_1_the_header_lies_where_xen_has_it() {
     assert_eq!(
         [64, 68, 72].map(|at| word(&pair, 0, at)),
         [9, 2, 3],
-        "a response covers only what it has"
+        "a response overwrites only its own bytes"
     );
 }
 
@@ -80,7 +82,7 @@ fn ring_14_requests_responses_and_indices_lie_apart() {
     assert_eq!(control(&pair), [1, 1, 1, 1]);
     assert_eq!([0, 4, 8].map(|at| word(&pair, 0, at)), [1, 2, 3]);
     assert_eq!(word(&pair, 0, 3072), 9);
-    let place = |place: Place, index| place.of(index);
+    let place = |place: SlotLayout, index| place.of(index);
     let (requests, responses) = (Format::Native.requests(2), Format::Native.responses(2, 2));
     assert_eq!(place(requests, 4095), (15, 255 * 8));
     assert_eq!(place(responses, 4095), (15, 2048 + 255 * 8));
@@ -115,33 +117,33 @@ fn ring_3_slots_are_numbered_through_the_pages() {
 }
 
 #[test]
-fn a_ring_is_made_of_whole_aligned_pages_in_powers_of_two() {
-    let memory = Memory::new(32);
+fn ring_needs_a_power_of_two_of_aligned_pages() {
+    let memory = TestMemory::new(32);
     let all = pages(&memory, 32);
     let control = all[31];
     for format in Format::ALL {
         for count in 0..=32 {
-            let made = Pages::new(format, &all[..count], control);
+            let made = GrantedRingPages::new(format, &all[..count], control);
             assert_eq!(made.is_ok(), matches!(count, 1 | 2 | 4 | 8 | 16), "{count}");
         }
-        let short = Pages::new(format, &[all[0].take(4095)], control);
+        let short = GrantedRingPages::new(format, &[all[0].take(4095)], control);
         assert_eq!(short.err(), Some(BadPages));
         let shifted = memory.area().at(64, abi::PAGE).unwrap();
-        let shifted = Pages::new(format, &[shifted], control);
+        let shifted = GrantedRingPages::new(format, &[shifted], control);
         assert_eq!(shifted.err(), Some(BadPages));
     }
-    // Xen's format needs no control block; the native one needs all of it, and aligned.
+    // Xen's format needs no control block; the native one needs a complete, aligned one.
     for (bad, xen) in [
         (Span::EMPTY, true),
         (control.take(195), true),
         (control.skip(2), true),
     ] {
-        let made = |format| Pages::new(format, &all[..1], bad).is_ok();
+        let made = |format| GrantedRingPages::new(format, &all[..1], bad).is_ok();
         assert_eq!((made(Format::Xen), made(Format::Native)), (xen, false));
     }
 }
 
-/// Row 4: what was looked at is what is used. The slots behind it were copied with it.
+/// Row 4: a reader uses the copy that it checked. The slots behind it were copied with it.
 #[test]
 fn a_slot_is_copied_once_with_those_behind_it() {
     over_each_format(|| {
@@ -192,7 +194,8 @@ fn attack_01_producer_beyond_what_is_answered() {
         pair.raw_front.set_req_prod(256);
         assert_eq!(pair.back.ready_for(256), Ok(256));
         pair.back.consume(256);
-        // All consumed and none answered: the ring is full, though nothing is ready.
+        // All requests are consumed and none is answered: the ring is full, although nothing is
+        // ready.
         pair.raw_front.set_req_prod(257);
         assert_eq!(pair.back.ready_for(1), Err(Overrun));
         pair.back.respond([0]);
@@ -263,13 +266,13 @@ fn attack_03_no_response_without_a_request() {
         assert_eq!(
             (pair.back.owed(), pair.back.ready()),
             (1, 0),
-            "no more than is ready"
+            "no more than the ready slots"
         );
     });
 }
 
 #[test]
-fn a_watched_ring_is_idle_until_a_request_is_published() {
+fn watched_ring_is_idle_until_a_request() {
     over_each_format(|| {
         let mut pair = pair::<3, 1>(0);
         let watch = pair.back.watch(0);
@@ -281,7 +284,7 @@ fn a_watched_ring_is_idle_until_a_request_is_published() {
         assert_eq!(pair.back.ready_for(1), Ok(1));
         pair.back.consume(1);
         assert!(pair.back.watch(0).is_idle() && !watch.is_idle());
-        assert!(!Watch::NONE.is_idle());
+        assert!(!RingWatch::NONE.is_idle());
     });
 }
 
@@ -324,7 +327,7 @@ fn the_index_is_read_only_when_it_has_to_be() {
         assert_eq!(
             pair.back.ready_for(5),
             Ok(5),
-            "enough is known: not looked at"
+            "the shared index is not reread"
         );
         assert_eq!(pair.back.ready_for(6), Err(Overrun));
     });
@@ -344,13 +347,13 @@ fn the_fronts_index_is_read_only_when_it_has_to_be() {
         assert_eq!(
             pair.front.ready_for(5),
             Ok(5),
-            "enough is known: not looked at"
+            "the shared index is not reread"
         );
         assert_eq!(pair.front.ready_for(6), Err(Overrun));
     });
 }
 
-/// Nothing new: the line that the peer reads is not written either.
+/// Publishing nothing does not write to the shared index.
 #[test]
 fn publishing_nothing_writes_nothing() {
     over_each_format(|| {
@@ -391,7 +394,7 @@ fn news_are_news_until_the_peer_was_asked() {
 
 #[test]
 fn ring_9_the_formula() {
-    // event within old + 1 ..= new, across the wrap too.
+    // `event` lies within old + 1 ..= new, also across the wrap.
     for base in [0_u32, u32::MAX - 2, 1 << 31] {
         for event in 0..8_u32 {
             let passed = passes(
@@ -406,7 +409,7 @@ fn ring_9_the_formula() {
 }
 
 #[test]
-fn ring_9_the_back_is_told_once_when_it_asked() {
+fn ring_9_back_is_notified_once_per_request() {
     over_each_format(|| {
         let mut pair = pair::<3, 1>(0);
         let send = |pair: &mut Pair<3, 1>, n: u32| {
@@ -418,8 +421,11 @@ fn ring_9_the_back_is_told_once_when_it_asked() {
         };
         assert!(!pair.front.should_notify(), "nothing was published");
         assert!(send(&mut pair, 1), "a new ring asks for the first request");
-        assert!(!pair.front.should_notify(), "it was told");
-        assert!(!send(&mut pair, 3), "it did not ask again");
+        assert!(!pair.front.should_notify(), "the peer was already notified");
+        assert!(
+            !send(&mut pair, 3),
+            "the peer requested no further notification"
+        );
         assert!(pair.back.prepare_sleep(0), "there is work");
         assert_eq!(pair.back.ready_for(4), Ok(4));
         pair.back.consume(4);
@@ -427,7 +433,7 @@ fn ring_9_the_back_is_told_once_when_it_asked() {
         assert_eq!(pair.raw_front.req_event(), 5);
         assert!(send(&mut pair, 2));
         assert!(!send(&mut pair, 2));
-        // Two of the four that wait belong to a packet that is not all there.
+        // Two of the four waiting slots belong to an incomplete packet.
         assert!(pair.back.prepare_sleep(2));
         assert!(!pair.back.prepare_sleep(4));
         assert!(send(&mut pair, 1));
@@ -456,8 +462,11 @@ fn ring_9_the_front_is_told_once_when_it_asked() {
             answer(&mut pair, 1),
             "a new ring asks for the first response"
         );
-        assert!(!pair.back.should_notify(), "it was told");
-        assert!(!answer(&mut pair, 3), "it did not ask again");
+        assert!(!pair.back.should_notify(), "the peer was already notified");
+        assert!(
+            !answer(&mut pair, 3),
+            "the peer requested no further notification"
+        );
         assert!(pair.front.prepare_sleep(0), "there is work");
         assert!(pair.front.prepare_sleep(3));
         assert!(!pair.front.prepare_sleep(4));
@@ -467,6 +476,9 @@ fn ring_9_the_front_is_told_once_when_it_asked() {
         pair.front.consume(5);
         assert!(!pair.front.prepare_sleep(0));
         pair.front.disarm();
-        assert!(!answer(&mut pair, 8), "it does not want to know");
+        assert!(
+            !answer(&mut pair, 8),
+            "the front has disabled notifications"
+        );
     });
 }

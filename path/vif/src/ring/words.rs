@@ -1,4 +1,4 @@
-//! The words of a ring: in granted pages, or in the model checker.
+//! The words of a ring, in granted pages or in the model checker's memory.
 
 use super::format::{Format, HEADER_BYTES, PAGES_MAX, SLOTS_PER_PAGE};
 use super::journal::Journal;
@@ -8,35 +8,35 @@ use std::sync::atomic::Ordering;
 
 /// Bytes of the control block of a ring in the native format.
 pub const CONTROL_BYTES: usize = 256;
-/// Bytes from one index of a control block to the next: each has a line of the cache.
+/// Bytes between the indices of a control block, each of which has a separate cache line.
 const LINE: usize = 64;
 
 /// The index words of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Index {
+pub enum RingIndex {
     /// Requests published; the front writes it.
     ReqProd,
-    /// The request that the back wants to be notified of; the back writes it.
+    /// Index of the request about which the back wants to be notified. The back writes it.
     ReqEvent,
     /// Responses published; the back writes it.
     RspProd,
-    /// The response that the front wants to be notified of; the front writes it.
+    /// Index of the response about which the front wants to be notified. The front writes it.
     RspEvent,
 }
 
-/// What the two ends of one ring share.
-pub trait Words {
-    /// How it lies in its pages.
+/// Memory that the two ends of a ring share.
+pub trait RingMemory {
+    /// Returns the ring's layout.
     fn format(&self) -> Format;
-    /// How many pages there are: a power of two, at most [`PAGES_MAX`].
+    /// Returns the number of pages: a power of two, at most [`PAGES_MAX`].
     fn pages(&self) -> usize;
     /// Reads an index, once.
-    fn index(&self, index: Index, order: Ordering) -> u32;
-    /// Writes it.
-    fn set_index(&self, index: Index, value: u32, order: Ordering);
+    fn index(&self, index: RingIndex, order: Ordering) -> u32;
+    /// Writes an index.
+    fn set_index(&self, index: RingIndex, value: u32, order: Ordering);
 
-    /// Copies slots out of page `page`: the first of them lies at `offset`, each other one `stride`
-    /// bytes (a multiple of 4) behind the one before. An index has to cover them.
+    /// Copies slots out of page `page`: the first from `offset`, each further one `stride` bytes (a
+    /// multiple of 4) behind the previous one. An index must cover them.
     fn read<const N: usize>(
         &self,
         page: usize,
@@ -44,41 +44,40 @@ pub trait Words {
         stride: usize,
         slots: &mut [[u32; N]],
     );
-    /// Writes a slot at `offset` of page `page`; an index is to cover it.
+    /// Writes a slot at `offset` of page `page`, which an index will cover.
     fn write<const N: usize>(&self, page: usize, offset: usize, slot: [u32; N]);
-    /// Writes slots from `offset` of page `page` on, one right behind the other. An index is to
-    /// cover them.
+    /// Writes contiguous slots from `offset` of page `page` on, which an index will cover.
     fn write_run<const N: usize>(&self, page: usize, offset: usize, slots: &[[u32; N]]);
 
-    /// Slots from `index` on were copied out, and may be written over from now on.
+    /// Records the slots from `index` on in the journal. They were copied out and may be
+    /// overwritten.
     fn note<const N: usize>(&self, _index: u32, _slots: &[[u32; N]]) {}
-    /// What was last copied out of the slot of `index`, if that was the slot of this index and is
-    /// known.
+    /// Returns the last slot recorded at the position of `index` if it has this index.
     fn noted<const N: usize>(&self, _index: u32) -> Option<[u32; N]> {
         None
     }
 }
 
-/// Not the pages of a ring: not a power of two of them, or not whole aligned pages, or no control
-/// block.
+/// Error for the pages of a ring: their number is not a power of two, they are not whole aligned
+/// pages, or the control block is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a ring needs 1, 2, 4, 8 or 16 whole pages, and a control block if it is a native one")]
+#[error("a ring needs 1, 2, 4, 8 or 16 whole pages, and a control block in the native format")]
 pub struct BadPages;
 
-/// A ring in granted pages. They may be taken away at any moment: words that are gone read as 0
-/// and take no writes, so that the ring stands still, or its indices make no sense any more.
+/// A ring in granted pages, which may be revoked at any moment. Revoked words read as 0 and ignore
+/// writes, so the ring stalls or its indices become invalid.
 #[derive(Clone, Copy, Debug)]
-pub struct Pages {
+pub struct GrantedRingPages {
     format: Format,
     spans: [Span; PAGES_MAX],
     count: usize,
-    /// By [`Index`].
+    /// By [`RingIndex`].
     indices: [Span; 4],
     journal: Journal,
 }
 
-impl Pages {
-    /// The ring in `pages`, in order; `control` is its control block if it has the native format.
+impl GrantedRingPages {
+    /// Opens the ring in `pages`, in order; `control` is its control block in the native format.
     ///
     /// # Errors
     /// [`BadPages`].
@@ -105,7 +104,7 @@ impl Pages {
         let mut indices = [Span::EMPTY; 4];
         for (n, index) in indices.iter_mut().enumerate() {
             *index = block.sub(n * stride, 4).ok_or(BadPages)?;
-            // Aligned: its words can be read at all.
+            // Words can be read only if they are aligned.
             index.u32(0).ok_or(BadPages)?;
         }
         Ok(Self {
@@ -117,29 +116,29 @@ impl Pages {
         })
     }
 
-    /// Keeps a journal from now on.
+    /// Records taken requests in `journal` from now on.
     pub(super) fn keep_journal(&mut self, journal: Journal) {
         self.journal = journal;
     }
 
-    /// The number of the slot of an index.
+    /// Returns the slot of an index.
     fn slot(&self, index: u32) -> u32 {
         index & (self.count as u32 * SLOTS_PER_PAGE).wrapping_sub(1)
     }
 
     #[inline]
-    pub(super) fn word(&self, index: Index) -> Span {
+    pub(super) fn word(&self, index: RingIndex) -> Span {
         let [req_prod, req_event, rsp_prod, rsp_event] = self.indices;
         match index {
-            Index::ReqProd => req_prod,
-            Index::ReqEvent => req_event,
-            Index::RspProd => rsp_prod,
-            Index::RspEvent => rsp_event,
+            RingIndex::ReqProd => req_prod,
+            RingIndex::ReqEvent => req_event,
+            RingIndex::RspProd => rsp_prod,
+            RingIndex::RspEvent => rsp_event,
         }
     }
 }
 
-impl Words for Pages {
+impl RingMemory for GrantedRingPages {
     #[inline]
     fn format(&self) -> Format {
         self.format
@@ -151,14 +150,14 @@ impl Words for Pages {
     }
 
     #[inline]
-    fn index(&self, index: Index, _: Ordering) -> u32 {
-        // Acquire: no weaker than any order that is asked for.
+    fn index(&self, index: RingIndex, _: Ordering) -> u32 {
+        // Acquire: no weaker than any requested order.
         self.word(index).load_u32(0).unwrap_or(0)
     }
 
     #[inline]
-    fn set_index(&self, index: Index, value: u32, _: Ordering) {
-        // Release. What is gone is no loss.
+    fn set_index(&self, index: RingIndex, value: u32, _: Ordering) {
+        // Release. A write to revoked memory may be lost.
         let _ = self.word(index).store_u32(0, value);
     }
 

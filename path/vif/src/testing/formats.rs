@@ -1,4 +1,4 @@
-//! Which format the rings of a test have.
+//! The ring format of a test.
 
 use crate::ring::Format;
 use std::cell::Cell;
@@ -7,7 +7,7 @@ thread_local! {
     static FORMAT: Cell<Format> = const { Cell::new(Format::Native) };
 }
 
-/// The format of the rings that this thread makes for tests.
+/// Returns the format of rings that this thread makes for tests.
 #[must_use]
 pub fn format() -> Format {
     FORMAT.get()
@@ -24,7 +24,7 @@ pub fn with_format<T>(format: Format, body: impl FnOnce() -> T) -> T {
 /// Runs a test over rings of each format.
 pub fn over_each_format(body: impl Fn()) {
     for format in Format::ALL {
-        // Shown with what a failed test says.
+        // The test harness shows this output if the test fails.
         println!("rings: {format:?}");
         with_format(format, &body);
     }

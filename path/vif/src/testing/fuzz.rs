@@ -1,8 +1,8 @@
-//! Fuzz bodies: any bytes, no panic, and what has to hold whatever a peer does.
+//! Fuzz bodies: no input causes a panic, and invariants hold whatever a peer does.
 
 use super::formats::with_format;
 use super::grants::FakeGrants;
-use super::memory::Memory;
+use super::memory::TestMemory;
 use super::packets::{frame_at, ipv4_tcp, packet};
 use super::raw::RawBack;
 use super::rig::{Rig, back_record, sizes};
@@ -11,14 +11,14 @@ use crate::netfront::Netfront;
 use crate::netfront::Sizes;
 use crate::netif::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE};
 use crate::netif::{
-    BackRecord, ExtraInfo, Features, FrontRecord, RxRequest, RxResponse, Terms, TxRequest,
+    BackRecord, ExtraInfo, Features, FrontRecord, Negotiated, RxRequest, RxResponse, TxRequest,
     TxResponse, transport,
 };
 use crate::ring::Format;
 use abi::RECORD_BYTES;
 use nic::{BufferId, Buffers, Checksum, Frame, Gso, GsoKind, Piece, SmallBatch};
 
-/// Numbers out of any bytes; zeros when they are used up.
+/// Numbers read from the input; zeros once it is used up.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -41,10 +41,10 @@ impl Input<'_> {
     }
 }
 
-/// The codecs: what is decoded is encoded back to the same words, for any words.
+/// The codecs: decoded words encode back to the same words.
 ///
 /// # Panics
-/// It is not.
+/// Panics if they do not.
 pub fn hostile_words(data: &[u8]) {
     let mut input = Input(data);
     let words: [u32; TX_REQUEST] = std::array::from_fn(|_| input.word());
@@ -63,10 +63,10 @@ pub fn hostile_words(data: &[u8]) {
     }
 }
 
-/// The records: any body decodes to an error or to something that encodes to what it says.
+/// The records: any body decodes to an error or to a record that encodes to the same fields.
 ///
 /// # Panics
-/// It does not.
+/// Panics if it does not.
 pub fn hostile_records(data: &[u8]) {
     let mut body = [0; RECORD_BYTES];
     for (to, from) in body.iter_mut().zip(data) {
@@ -79,9 +79,11 @@ pub fn hostile_records(data: &[u8]) {
     if let Ok(front) = FrontRecord::decode(&body) {
         assert_eq!(FrontRecord::decode(&front.encode()).as_ref(), Ok(&front));
         let offers = back_record(Features::ALL);
-        if let Ok(terms) = Terms::of(&offers, &front) {
-            assert!(terms.to_guest.max_slots <= offers.max_slots);
-            assert!(terms.tx_order <= offers.max_order && terms.rx_order <= offers.max_order);
+        if let Ok(negotiated) = Negotiated::of(&offers, &front) {
+            assert!(negotiated.to_guest.max_slots <= offers.max_slots);
+            assert!(
+                negotiated.tx_order <= offers.max_order && negotiated.rx_order <= offers.max_order
+            );
         }
     }
 }
@@ -90,14 +92,14 @@ pub fn hostile_records(data: &[u8]) {
 /// the netback works.
 ///
 /// # Panics
-/// A promise of the netback's was broken.
+/// The netback violates an invariant.
 pub fn hostile_frontend(data: &[u8]) {
     let mut input = Input(data);
     let mut rig = with_format(format(&mut input), || {
         Rig::with(sizes(), Features::ALL, features(&mut input))
     });
     let (tx, rx) = (rig.raw_tx(), rig.raw_rx());
-    let source = Memory::new(24);
+    let source = TestMemory::new(24);
     let mut out = Vec::new();
     let mut turns = 0;
     while !input.is_empty() && turns < 4096 {
@@ -163,20 +165,20 @@ pub fn hostile_frontend(data: &[u8]) {
 /// buffers while the netfront works.
 ///
 /// # Panics
-/// A promise of the netfront's was broken.
+/// The netfront violates an invariant.
 pub fn hostile_backend(data: &[u8]) {
     let mut input = Input(data);
-    // Pages of receive buffers come and go, or stay.
-    let comes_and_goes = input.byte() & 1 != 0;
+    // With some inputs, pages of receive buffers enter and leave the pool; with others they stay.
+    let elastic = input.byte() & 1 != 0;
     let mut rig = with_format(format(&mut input), || {
         Rig::with_threshold(
             Sizes {
-                rx_spare_pages: if comes_and_goes { 16 } else { 0 },
+                rx_spare_pages: if elastic { 16 } else { 0 },
                 ..sizes()
             },
             Features::ALL,
             back_record(features(&mut input)),
-            comes_and_goes.then_some(4),
+            elastic.then_some(4),
         )
     });
     let mut small_frames = Vec::new();
@@ -240,7 +242,7 @@ pub fn hostile_backend(data: &[u8]) {
     }
 }
 
-/// Answers to what was asked, mostly.
+/// Publishes responses, mostly to real requests.
 fn lie_about_sent(input: &mut Input<'_>, tx: &RawBack<TX_REQUEST, TX_RESPONSE>) {
     let count = u32::from(input.byte() % 40);
     for _ in 0..count {
@@ -257,7 +259,7 @@ fn lie_about_sent(input: &mut Input<'_>, tx: &RawBack<TX_REQUEST, TX_RESPONSE>) 
     }
 }
 
-/// Responses to buffers that were posted, mostly.
+/// Publishes responses, mostly to posted buffers.
 fn lie_about_received(input: &mut Input<'_>, rx: &RawBack<RX_REQUEST, RX_RESPONSE>) {
     let count = u32::from(input.byte() % 40);
     for _ in 0..count {
@@ -280,7 +282,7 @@ fn lie_about_received(input: &mut Input<'_>, rx: &RawBack<RX_REQUEST, RX_RESPONS
     }
 }
 
-/// Small frames that the guest sends.
+/// Sends some small frames from the guest.
 fn transmit_some(input: &mut Input<'_>, front: &mut Netfront) {
     let mut pieces = Vec::new();
     let pool = front.buffers();
@@ -296,7 +298,7 @@ fn transmit_some(input: &mut Input<'_>, front: &mut Netfront) {
     }
 }
 
-/// The format of the rings.
+/// Chooses the format of the rings.
 fn format(input: &mut Input<'_>) -> Format {
     match input.byte() & 1 {
         0 => Format::Native,
@@ -304,7 +306,7 @@ fn format(input: &mut Input<'_>) -> Format {
     }
 }
 
-/// What a backend offers: everything, with or without `rx-meta`.
+/// Chooses a backend's features: all, with or without `rx-meta`.
 fn features(input: &mut Input<'_>) -> Features {
     match input.byte() & 1 {
         0 => Features::ALL,
@@ -312,7 +314,7 @@ fn features(input: &mut Input<'_>) -> Features {
     }
 }
 
-/// An index near `now`, mostly: far ones end the interface at once.
+/// Returns an index that is mostly near `now`, because a distant one ends the interface at once.
 fn near(input: &mut Input<'_>, now: u32) -> u32 {
     match input.byte() {
         255 => input.word(),
@@ -327,7 +329,7 @@ fn offset(input: &mut Input<'_>) -> u16 {
     }
 }
 
-/// A transmit request that is right more often than not.
+/// Returns a transmit request that is mostly valid.
 fn request(input: &mut Input<'_>) -> TxRequest {
     let flags = input.byte();
     TxRequest {
@@ -374,7 +376,7 @@ fn take_small_frames(back: &mut Netback<FakeGrants>, budget: usize) {
     }
 }
 
-fn give_small_frames(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) {
+fn give_small_frames(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &TestMemory) {
     let longest = back.longest_small_frame();
     if longest == 0 {
         return;
@@ -396,7 +398,7 @@ fn give_small_frames(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, sour
     back.publish();
 }
 
-fn give(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) {
+fn give(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &TestMemory) {
     let frames: Vec<Frame> = (0..3)
         .map(|n| {
             let len = 14 + input.word() as usize % 20_000;
@@ -419,7 +421,7 @@ fn give(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) 
     back.publish();
 }
 
-/// A device writes frames to what the guest has posted; neighbours are merged.
+/// Acts as a device that writes frames to the guest's posted buffers and merges neighbours.
 fn post(back: &mut Netback<FakeGrants>, input: &mut Input<'_>) {
     const BYTES: usize = 100;
     back.expect_merged(input.byte() & 1 != 0);

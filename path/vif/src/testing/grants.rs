@@ -1,7 +1,7 @@
-//! A grant mechanism without a monitor: looks into the guest's table and touches the guest's
-//! pages directly, with the checks that a monitor makes.
+//! A grant mechanism without a monitor: reads the guest's table and accesses the guest's pages
+//! directly, with the monitor's checks.
 
-use crate::grants::{Access, CopyOut, Grants, Source};
+use crate::grants::{CopyOut, CopySource, GrantAccess, Grants};
 use abi::classic::GrantEntry;
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
 use nic::SmallFrame;
@@ -14,24 +14,24 @@ pub struct FakeGrants {
     table: Span,
     frames: Area,
     domain: DomId,
-    /// Pages that change hands, if there are any, and the slot of the first.
+    /// Exchanged pages and the slot of the first, if any.
     pub exchange: Option<(Area, Slot)>,
     /// Whether accesses have begun and not ended.
     pub reading: bool,
-    /// Whether pages are within a device's reach.
+    /// Whether pages are accessible to a device.
     pub posting: bool,
-    /// Pages that a device has from turn to turn.
+    /// Pages that a device holds across turns.
     pub held: u64,
-    /// Accesses that were made usable.
+    /// Accesses made usable.
     pub reads: u64,
-    /// Copies that were carried out.
+    /// Copies executed.
     pub writes: u64,
-    /// Copies still to be carried out before every further one fails.
+    /// Number of copies that still succeed; all further ones fail.
     pub writes_left: u64,
 }
 
 impl FakeGrants {
-    /// The grants of `table` over `frames`, as `domain` may use them.
+    /// Creates the mechanism for the grants that `table` makes of `frames` to `domain`.
     #[must_use]
     pub fn new(table: Span, frames: Area, domain: DomId) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl FakeGrants {
         }
     }
 
-    /// The page that comes to where a grant accepts one, as the monitor would put it there.
+    /// Returns the page that replaces a grant's page, as the monitor would place it.
     fn accepted(&self, gref: GrantRef) -> Option<Span> {
         let (pages, first) = self.exchange?;
         let word = self.table.u64(gref.index() as usize * 8)?;
@@ -62,7 +62,7 @@ impl FakeGrants {
         Some(page)
     }
 
-    /// The bytes that a grant gives access to.
+    /// Returns the bytes to which a grant gives access.
     fn open(
         &self,
         gref: GrantRef,
@@ -95,7 +95,7 @@ impl FakeGrants {
 }
 
 impl Grants for FakeGrants {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         assert!(!self.reading, "the batch before this one has ended");
         self.reading = true;
         for access in accesses {
@@ -115,7 +115,7 @@ impl Grants for FakeGrants {
 
     fn write_small_frames(
         &mut self,
-        accesses: &mut [Access],
+        accesses: &mut [GrantAccess],
         small_frames: &[SmallFrame],
         pick: &[u32],
     ) {
@@ -135,7 +135,7 @@ impl Grants for FakeGrants {
         }
     }
 
-    fn post_begin(&mut self, accesses: &mut [Access]) {
+    fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.posting = true;
         for access in accesses {
             access.result = self.open(access.gref, access.offset, access.len, true);
@@ -147,7 +147,7 @@ impl Grants for FakeGrants {
         self.posting = false;
     }
 
-    fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+    fn hold(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
         for access in accesses {
             access.result = self.open(access.gref, access.offset, access.len, true);
             let page = access
@@ -174,7 +174,7 @@ impl Grants for FakeGrants {
             if self.writes_left == 0 {
                 continue;
             }
-            // A page is given once for all copies to it; it comes zeroed.
+            // A page is transferred once for all copies to it; it starts zeroed.
             given = given
                 .filter(|(gref, _)| *gref == copy.gref)
                 .or_else(|| Some((copy.gref, self.accepted(copy.gref)?)));
@@ -193,11 +193,11 @@ impl Grants for FakeGrants {
             };
             let len = usize::from(copy.len);
             let done = match copy.source {
-                Source::Span(from) => {
+                CopySource::Span(from) => {
                     assert_eq!(from.len(), len, "a source is as long as its copy");
                     shmem::copy(to, from)
                 }
-                Source::Header { frame, from } => {
+                CopySource::Header { frame, from } => {
                     let header = frames[frame as usize].header();
                     to.write(&header[usize::from(from)..usize::from(from) + len])
                 }

@@ -1,4 +1,4 @@
-//! Pages for tests, used again: an [`Area`] itself is never given back.
+//! Reusable pages for tests, because an [`Area`] itself is never freed.
 
 use shmem::Area;
 use std::cell::RefCell;
@@ -7,15 +7,15 @@ thread_local! {
     static SPARE: RefCell<Vec<Area>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Zeroed pages, until it is dropped.
+/// Zeroed pages, which can be reused after the value is dropped.
 #[derive(Debug)]
-pub struct Memory(Area);
+pub struct TestMemory(Area);
 
-impl Memory {
-    /// At least `pages` pages.
+impl TestMemory {
+    /// Allocates at least `pages` pages.
     ///
     /// # Panics
-    /// There is no memory.
+    /// Memory is exhausted.
     #[must_use]
     pub fn new(pages: u32) -> Self {
         let bytes = pages as usize * abi::PAGE;
@@ -28,14 +28,14 @@ impl Memory {
         Self(area)
     }
 
-    /// The pages.
+    /// Returns the pages.
     #[must_use]
     pub fn area(&self) -> Area {
         self.0
     }
 }
 
-impl Drop for Memory {
+impl Drop for TestMemory {
     fn drop(&mut self) {
         SPARE.with_borrow_mut(|spare| spare.push(self.0));
     }

@@ -1,11 +1,11 @@
 //! Packets for tests.
 
-use super::memory::Memory;
+use super::memory::TestMemory;
 use nic::{BufferId, Frame, Piece};
 use shmem::Span;
 
-/// `len` bytes that start like an Ethernet frame of no known type; the rest tells packets with
-/// different `seed` apart, and every byte from its neighbours.
+/// Returns `len` bytes that start like an Ethernet frame of an unknown type. The other bytes differ
+/// between packets with different `seed`, and from their neighbours.
 #[must_use]
 pub fn packet(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len as u64)
@@ -19,7 +19,7 @@ pub fn packet(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A packet of TCP over IPv4 with `payload` bytes; its checksums are nonsense.
+/// Returns a TCP over IPv4 packet with `payload` bytes; its checksums are invalid.
 #[must_use]
 pub fn ipv4_tcp(payload: usize, seed: u64) -> Vec<u8> {
     let mut bytes = packet(14 + 20 + 20 + payload, seed);
@@ -41,12 +41,12 @@ pub fn ipv4_tcp(payload: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A frame with `bytes` that lies at `offset` of `memory`, in pieces of at most `piece` bytes.
+/// Returns a frame with `bytes` at `offset` of `memory`, in pieces of at most `piece` bytes.
 ///
 /// # Panics
 /// It does not fit.
 #[must_use]
-pub fn frame_at(memory: &Memory, offset: usize, bytes: &[u8], piece: usize) -> Frame {
+pub fn frame_at(memory: &TestMemory, offset: usize, bytes: &[u8], piece: usize) -> Frame {
     let whole = memory.area().at(offset, bytes.len()).expect("a frame fits");
     whole.write(bytes).expect("own memory");
     let mut frame = Frame::empty();

@@ -1,18 +1,18 @@
-//! Peers that write words: the other end of a ring without a handle, so without any rule.
+//! Peers that write raw words: an end of a ring without the rules of a handle.
 
-use crate::ring::{Index, Pages, Words};
+use crate::ring::{GrantedRingPages, RingIndex, RingMemory};
 use std::sync::atomic::Ordering;
 
-/// A ring whose slots have `REQ` and `RSP` words, for anybody.
+/// A ring whose slots have `REQ` and `RSP` words, for either end.
 #[derive(Clone, Copy, Debug)]
-struct Raw<const REQ: usize, const RSP: usize>(Pages);
+struct Raw<const REQ: usize, const RSP: usize>(GrantedRingPages);
 
 impl<const REQ: usize, const RSP: usize> Raw<REQ, RSP> {
-    fn index(&self, index: Index) -> u32 {
+    fn index(&self, index: RingIndex) -> u32 {
         self.0.index(index, Ordering::Acquire)
     }
 
-    fn set_index(&self, index: Index, value: u32) {
+    fn set_index(&self, index: RingIndex, value: u32) {
         self.0.set_index(index, value, Ordering::Release);
     }
 
@@ -57,19 +57,19 @@ impl<const REQ: usize, const RSP: usize> Raw<REQ, RSP> {
 
 macro_rules! shared {
     ($($(#[$doc:meta])* $get:ident $set:ident $index:ident;)*) => {
-        /// The ring in its pages.
+        /// Opens the ring in its pages.
         #[must_use]
-        pub fn new(pages: Pages) -> Self {
+        pub fn new(pages: GrantedRingPages) -> Self {
             Self(Raw(pages))
         }
 
-        /// What lies where request `index` does.
+        /// Returns the words of request `index`.
         #[must_use]
         pub fn request_at(&self, index: u32) -> [u32; REQ] {
             self.0.request(index)
         }
 
-        /// What lies where response `index` does.
+        /// Returns the words of response `index`.
         #[must_use]
         pub fn response_at(&self, index: u32) -> [u32; RSP] {
             self.0.response(index)
@@ -79,12 +79,12 @@ macro_rules! shared {
             $(#[$doc])*
             #[must_use]
             pub fn $get(&self) -> u32 {
-                self.0.index(Index::$index)
+                self.0.index(RingIndex::$index)
             }
 
             $(#[$doc])*
             pub fn $set(&self, value: u32) {
-                self.0.set_index(Index::$index, value);
+                self.0.set_index(RingIndex::$index, value);
             }
         )*
     };
@@ -102,11 +102,11 @@ impl<const REQ: usize, const RSP: usize> RawFront<REQ, RSP> {
     shared! {
         /// Requests published.
         req_prod set_req_prod ReqProd;
-        /// The front's wish to be notified.
+        /// The front's event index.
         rsp_event set_rsp_event RspEvent;
         /// Responses that the back has published.
         rsp_prod set_rsp_prod RspProd;
-        /// The back's wish to be notified.
+        /// The back's event index.
         req_event set_req_event ReqEvent;
     }
 
@@ -115,7 +115,7 @@ impl<const REQ: usize, const RSP: usize> RawFront<REQ, RSP> {
         self.0.set_request(index, words);
     }
 
-    /// Writes requests after those that are published and publishes them.
+    /// Writes requests behind the published ones and publishes them.
     pub fn send(&self, requests: &[[u32; REQ]]) {
         let prod = self.req_prod();
         for (n, words) in requests.iter().enumerate() {
@@ -124,7 +124,7 @@ impl<const REQ: usize, const RSP: usize> RawFront<REQ, RSP> {
         self.set_req_prod(prod.wrapping_add(requests.len() as u32));
     }
 
-    /// Every response from `from` on.
+    /// Returns every response from `from` on.
     #[must_use]
     pub fn responses(&self, from: u32) -> Vec<[u32; RSP]> {
         (0..self.rsp_prod().wrapping_sub(from))
@@ -139,9 +139,9 @@ impl<const REQ: usize, const RSP: usize> RawBack<REQ, RSP> {
         req_prod set_req_prod ReqProd;
         /// Responses published.
         rsp_prod set_rsp_prod RspProd;
-        /// The back's wish to be notified.
+        /// The back's event index.
         req_event set_req_event ReqEvent;
-        /// The front's wish to be notified.
+        /// The front's event index.
         rsp_event set_rsp_event RspEvent;
     }
 
@@ -150,7 +150,7 @@ impl<const REQ: usize, const RSP: usize> RawBack<REQ, RSP> {
         self.0.set_response(index, words);
     }
 
-    /// Writes responses after those that are published and publishes them.
+    /// Writes responses behind the published ones and publishes them.
     pub fn answer(&self, responses: &[[u32; RSP]]) {
         let prod = self.rsp_prod();
         for (n, words) in responses.iter().enumerate() {

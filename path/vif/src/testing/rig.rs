@@ -2,13 +2,13 @@
 
 use super::formats::format;
 use super::grants::FakeGrants;
-use super::memory::Memory;
+use super::memory::TestMemory;
 use super::raw::{RawBack, RawFront};
 use crate::netback::Netback;
-use crate::netfront::{Exchange, GrantTable, Layout, Netfront, Outside, Setup, Sizes};
+use crate::netfront::{ExchangedPages, ExternalPages, GrantTable, Layout, Netfront, Setup, Sizes};
 use crate::netif::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE, rings};
-use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
-use crate::ring::{Format, Pages};
+use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Negotiated};
+use crate::ring::{Format, GrantedRingPages};
 use abi::classic::GrantEntry;
 use abi::{DomId, Handle, PAGE, Slot};
 use nic::Frame;
@@ -16,10 +16,10 @@ use shmem::sync::fence;
 use shmem::{Area, Span};
 use std::sync::atomic::Ordering;
 
-/// The driver domain, as rigs number it.
+/// The driver domain's id in rigs.
 pub const BACKEND: DomId = DomId(7);
 
-/// Where the first page of an exchange appears, in rigs that have one.
+/// Slot of the first exchanged page, in rigs with exchanged pages.
 const FIRST_SLOT: Slot = Slot(9);
 
 /// A guest, a driver domain, and the interface between them.
@@ -31,20 +31,20 @@ pub struct Rig {
     pub back: Netback<FakeGrants>,
     /// The guest's grant table.
     pub table: GrantTable,
-    /// What the front said.
+    /// The front's record.
     pub record: FrontRecord,
-    /// Where the front's pages lie.
+    /// The layout of the front's pages.
     pub layout: Layout,
-    memory: Memory,
+    memory: TestMemory,
     table_span: Span,
-    /// Pages outside the pool, if frames may lie in some.
+    /// Pages outside the pool that may hold payload of frames, if there are any.
     outside: Option<Area>,
-    /// The ring from the guest, the one to it, and the page of the event channel, as the grants
-    /// named them before a hostile guest could rewrite its table.
-    pages: (Pages, Pages, Span),
+    /// The ring from the guest, the ring to it, and the page of the event channel, located before a
+    /// hostile guest could rewrite its grant table.
+    pages: (GrantedRingPages, GrantedRingPages, Span),
 }
 
-/// Small sizes that have everything.
+/// Returns small sizes that exercise every feature.
 #[must_use]
 pub fn sizes() -> Sizes {
     Sizes {
@@ -58,7 +58,7 @@ pub fn sizes() -> Sizes {
     }
 }
 
-/// A backend's record that offers `features`.
+/// Returns a backend's record that offers `features`.
 #[must_use]
 pub fn back_record(features: Features) -> BackRecord {
     BackRecord {
@@ -69,41 +69,41 @@ pub fn back_record(features: Features) -> BackRecord {
 }
 
 impl Rig {
-    /// What is in every byte of the guest's frames before they are laid out.
+    /// Initial contents of the guest's frames.
     pub const BEFORE: u8 = 0x5a;
 
-    /// Two ends that can do everything.
+    /// Creates two ends with all features.
     ///
     /// # Panics
-    /// They do not agree.
+    /// Negotiation fails.
     #[must_use]
     pub fn new(sizes: Sizes) -> Self {
         Self::with(sizes, Features::ALL, Features::ALL)
     }
 
-    /// Two ends with these features.
+    /// Creates two ends with these features.
     ///
     /// # Panics
-    /// They do not agree.
+    /// Negotiation fails.
     #[must_use]
     pub fn with(sizes: Sizes, front: Features, back: Features) -> Self {
         Self::with_record(sizes, front, back_record(back))
     }
 
-    /// Two ends, of which the driver domain's offers `back`.
+    /// Creates two ends; the driver domain's record is `back`.
     ///
     /// # Panics
-    /// They do not agree.
+    /// Negotiation fails.
     #[must_use]
     pub fn with_record(sizes: Sizes, front: Features, back: BackRecord) -> Self {
         Self::with_threshold(sizes, front, back, None)
     }
 
-    /// Two ends, of which the guest's keeps so many free pages of receive buffers granted. Their
+    /// Creates two ends; the guest keeps `threshold` free pages of receive buffers granted. The
     /// rings have the thread's [`format()`].
     ///
     /// # Panics
-    /// They do not agree.
+    /// Negotiation fails.
     #[must_use]
     pub fn with_threshold(
         sizes: Sizes,
@@ -114,11 +114,11 @@ impl Rig {
         Self::build((sizes, front, back), release_threshold, None)
     }
 
-    /// Two ends, the driver domain's with these features, of which the guest's may send from so
-    /// many pages outside the pool and grants so many of them at once.
+    /// Creates two ends, with features `back` at the driver domain. The guest may send from `pages`
+    /// pages outside the pool and grants up to `entries` of them at once.
     ///
     /// # Panics
-    /// They do not agree.
+    /// Negotiation fails.
     #[must_use]
     pub fn with_outside(sizes: Sizes, back: Features, pages: u32, entries: u32) -> Self {
         let back = back_record(back);
@@ -144,25 +144,25 @@ impl Rig {
         let layout = Layout::new(sizes);
         let (outside_pages, entries) = outside.unwrap_or_default();
         let table_pages = ((layout.grants() + entries) as usize * 8 + 8).div_ceil(PAGE);
-        // Pages that change hands lie behind all others; the first is at a slot that is not 0.
+        // Exchanged pages lie behind all others. The slot of the first one is not 0.
         let flips = back.features.has(Features::RX_FLIP);
         let exchanged = layout.frames() + table_pages as u32;
         let flipped = if flips { layout.sizes().rx_pages } else { 0 };
-        let memory = Memory::new(exchanged + flipped + outside_pages);
+        let memory = TestMemory::new(exchanged + flipped + outside_pages);
         let area = memory.area();
         let frame_bytes = layout.frames() as usize * PAGE;
         let frames = area.at(0, frame_bytes).expect("room for the frames");
         frames.fill(Self::BEFORE).expect("own memory");
-        let table_span = area
-            .at(frame_bytes, table_pages * PAGE)
-            .expect("room for the table");
+        let table_span = area.at(frame_bytes, table_pages * PAGE);
+        let table_span = table_span.expect("room for the table");
         let mut table = GrantTable::new(table_span);
         let pages = area.part(exchanged as usize * PAGE, flipped as usize * PAGE);
-        let own = area.part(
+        let external = area.part(
             (exchanged + flipped) as usize * PAGE,
             outside_pages as usize * PAGE,
         );
-        let exchange = pages.filter(|_| flips).map(|pages| Exchange {
+        let external = external.filter(|_| outside.is_some());
+        let exchange = pages.filter(|_| flips).map(|pages| ExchangedPages {
             pages,
             first: FIRST_SLOT,
             handle: Handle(5),
@@ -179,7 +179,7 @@ impl Rig {
             prefetch: 2,
             release_threshold,
             exchange,
-            outside: own.filter(|_| outside.is_some()).map(|memory| Outside {
+            outside: external.map(|memory| ExternalPages {
                 memory,
                 first_frame: exchanged + flipped,
                 first_entry: layout.frames(),
@@ -188,13 +188,17 @@ impl Rig {
         };
         let (front, record) = Netfront::new(&setup, &mut table, &back).expect("a front");
         let record = FrontRecord::decode(&record.encode()).expect("a record");
-        let terms = Terms::of(&back, &record).expect("terms");
-        assert_eq!(&terms, front.terms(), "both ends agree on the same");
+        let negotiated = Negotiated::of(&back, &record).expect("terms");
+        assert_eq!(
+            &negotiated,
+            front.negotiated(),
+            "both ends agree on the same"
+        );
         let mut grants = FakeGrants::new(table_span, area, BACKEND);
         grants.exchange = exchange.map(|own| (own.pages, own.first));
         let pages = Self::pages(&memory, table_span, &record);
-        let shared = rings(&terms, &pages.0, &pages.1, pages.2).expect("rings");
-        let back = Netback::new(terms, &pages.0, &pages.1, pages.2, grants).expect("a back");
+        let shared = rings(&negotiated, &pages.0, &pages.1, pages.2).expect("rings");
+        let back = Netback::new(negotiated, &pages.0, &pages.1, pages.2, grants).expect("a back");
         Self {
             front,
             back,
@@ -208,8 +212,12 @@ impl Rig {
         }
     }
 
-    /// The ring pages and the event page, as the record's grants name them.
-    fn pages(memory: &Memory, table: Span, record: &FrontRecord) -> (Vec<Span>, Vec<Span>, Span) {
+    /// Returns the ring pages and the event page that the record's grants name.
+    fn pages(
+        memory: &TestMemory,
+        table: Span,
+        record: &FrontRecord,
+    ) -> (Vec<Span>, Vec<Span>, Span) {
         let page = |index: u32| {
             let entry = table.load_u64(index as usize * 8).expect("in the table");
             memory
@@ -225,58 +233,59 @@ impl Rig {
         )
     }
 
-    /// The guest's memory.
+    /// Returns the guest's memory.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &TestMemory {
         &self.memory
     }
 
-    /// The guest's pages outside the pool that frames may lie in.
+    /// Returns the guest's pages outside the pool that may hold payload of frames.
     ///
     /// # Panics
-    /// There are none.
+    /// It has none.
     #[must_use]
     pub fn outside(&self) -> Area {
         self.outside.expect("a rig with pages outside the pool")
     }
 
-    /// The guest's grant table, as bytes.
+    /// Returns the guest's grant table, as bytes.
     #[must_use]
     pub fn table_span(&self) -> Span {
         self.table_span
     }
 
-    /// The ring from the guest, with a hostile guest at it.
+    /// Returns the ring from the guest, for a hostile guest.
     #[must_use]
     pub fn raw_tx(&self) -> RawFront<TX_REQUEST, TX_RESPONSE> {
         RawFront::new(self.pages.0)
     }
 
-    /// The ring to the guest, with a hostile guest at it.
+    /// Returns the ring to the guest, for a hostile guest.
     #[must_use]
     pub fn raw_rx(&self) -> RawFront<RX_REQUEST, RX_RESPONSE> {
         RawFront::new(self.pages.1)
     }
 
-    /// The ring from the guest, with a hostile driver domain at it.
+    /// Returns the ring from the guest, for a hostile driver domain.
     #[must_use]
     pub fn raw_tx_back(&self) -> RawBack<TX_REQUEST, TX_RESPONSE> {
         RawBack::new(self.pages.0)
     }
 
-    /// The ring to the guest, with a hostile driver domain at it.
+    /// Returns the ring to the guest, for a hostile driver domain.
     #[must_use]
     pub fn raw_rx_back(&self) -> RawBack<RX_REQUEST, RX_RESPONSE> {
         RawBack::new(self.pages.1)
     }
 
-    /// The event channel's page.
+    /// Returns the event channel's page.
     #[must_use]
     pub fn event_page(&self) -> Span {
         self.pages.2
     }
 
-    /// The guest sends these bytes, as a frame read into its own buffers; whether it could.
+    /// Sends these bytes from the guest, as a frame read into its buffers; returns whether it was
+    /// sent.
     ///
     /// # Panics
     /// The interface is disabled.
@@ -298,7 +307,7 @@ impl Rig {
         sent == 1
     }
 
-    /// These bytes in the guest's transmit buffers: one small one, then large ones.
+    /// Returns these bytes as a frame in the guest's transmit buffers: one small, then large ones.
     pub fn guest_frame(&mut self, bytes: &[u8]) -> Option<Frame> {
         use nic::{Buffers, Piece};
         let pool = self.front.buffers();
@@ -326,7 +335,7 @@ impl Rig {
         Some(frame)
     }
 
-    /// The driver domain takes what the guest sent, and answers.
+    /// Takes packets from the guest at the driver domain, and answers them.
     ///
     /// # Panics
     /// The interface is disabled.
@@ -343,7 +352,7 @@ impl Rig {
         bytes
     }
 
-    /// The driver domain gives frames to the guest; how many were delivered.
+    /// Delivers frames from the driver domain to the guest; returns the number delivered.
     pub fn give(&mut self, frames: &[Frame]) -> u32 {
         let pick: Vec<u32> = (0..frames.len() as u32).collect();
         let report = self.back.to_guest(frames, &pick);
@@ -351,7 +360,7 @@ impl Rig {
         report.delivered
     }
 
-    /// The guest takes what the driver domain gave it, and posts the buffers again.
+    /// Receives packets at the guest, and posts the buffers again.
     ///
     /// # Panics
     /// The interface is disabled.
@@ -369,7 +378,7 @@ impl Rig {
         bytes
     }
 
-    /// Whether each end's doorbell would be rung now: (the driver domain's, the guest's).
+    /// Returns whether each end's doorbell would be rung now: (the driver domain's, the guest's).
     pub fn bells(&mut self) -> (bool, bool) {
         fence(Ordering::SeqCst);
         (self.front.notify(), self.back.notify().is_some())

@@ -11,8 +11,7 @@ use crate::netif::{
 use crate::testing::{Rig, ipv4_tcp, over_each_format, packet, sizes};
 use nic::{Checksum, Gso, GsoKind, Offload};
 
-/// A rig whose guest's end is written by hand. Transmit page `n` of the guest's holds pattern
-/// `n`, from its first byte to its last.
+/// A rig with a hand-written guest end. Pattern `n` fills the guest's transmit page `n`.
 struct Hand {
     rig: Rig,
     tx_from: u32,
@@ -35,18 +34,18 @@ fn hand_with(front: Features, back: Features) -> Hand {
     Hand { rig, tx_from: 0 }
 }
 
-/// What transmit page `page` holds at `offset`.
+/// Returns the contents of transmit page `page` at `offset`.
 fn bytes_at(page: u32, offset: usize, len: usize) -> Vec<u8> {
     packet(abi::PAGE, u64::from(page))[offset..offset + len].to_vec()
 }
 
 impl Hand {
-    /// The grant of transmit page `n`.
+    /// Returns the grant of transmit page `n`.
     fn gref(&self, n: u32) -> u32 {
         self.rig.layout.tx_small().start + n + 1
     }
 
-    /// A request for the first `size` bytes of transmit page `page`; id 100 + page.
+    /// Returns a request for the first `size` bytes of transmit page `page`; its id is 100 + page.
     fn part(&self, page: u32, size: u16, flags: u16) -> TxRequest {
         TxRequest {
             gref: self.gref(page),
@@ -66,7 +65,7 @@ impl Hand {
         self.rig.take(64)
     }
 
-    /// Responses since this was last asked: (id, status).
+    /// Returns the responses since the last call: (id, status).
     fn answers(&mut self) -> Vec<(u16, i16)> {
         let raw = self.rig.raw_tx();
         let found = raw.responses(self.tx_from);

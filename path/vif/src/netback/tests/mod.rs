@@ -1,17 +1,17 @@
-//! The case tables of FreeBSD's netback, by its names, and what is ours to add.
+//! The case tables of FreeBSD's netback, under its names, with additions.
 
+mod device_buffers;
 mod from_guest;
-mod groups;
-mod lent;
-mod posted;
+mod multicast_filter;
 mod segments;
 mod small_frames;
 mod to_guest;
+mod zero_copy;
 
 use super::Netback;
-use crate::netif::Terms;
+use crate::netif::Negotiated;
 use crate::ring::BadPages;
-use crate::testing::{FakeGrants, Memory, Rig, frame_at, over_each_format, packet, sizes};
+use crate::testing::{FakeGrants, Rig, TestMemory, frame_at, over_each_format, packet, sizes};
 use nic::Offload;
 use shmem::Span;
 
@@ -19,11 +19,12 @@ use shmem::Span;
 fn the_bell_is_rung_for_a_sleeper_only() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
-        // Both ends are awake, but a new ring asks to be told once.
+        // Both ends are awake, but a new ring requests one notification.
         assert_eq!(rig.bells(), (false, false));
         assert!(rig.send(&packet(60, 1), Offload::default()));
         assert_eq!(rig.bells(), (false, false));
-        // Of the buffers that were posted at the start, and of the packet; nobody slept.
+        // One notification is for the buffers posted at the start, one for the packet; neither end
+        // slept.
         assert_eq!(rig.front.counters().notifications, 2);
         assert!(rig.back.prepare_sleep(), "there is work");
         assert_eq!(rig.take(64).len(), 1);
@@ -35,7 +36,7 @@ fn the_bell_is_rung_for_a_sleeper_only() {
         assert_eq!(rig.take(64).len(), 1);
 
         assert!(!rig.front.prepare_sleep(false));
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         assert_eq!(rig.give(&[frame_at(&source, 0, &packet(60, 1), 60)]), 1);
         assert_eq!(rig.bells(), (false, true));
         assert!(rig.front.prepare_sleep(false), "there is work");
@@ -44,13 +45,13 @@ fn the_bell_is_rung_for_a_sleeper_only() {
 }
 
 #[test]
-fn the_guest_is_asked_for_buffers_only_if_they_are_wanted() {
+fn buffers_are_requested_only_if_wanted() {
     over_each_format(|| {
         let mut rig = Rig::new(crate::netfront::Sizes {
             rx_pages: 1,
             ..sizes()
         });
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let frames: Vec<_> = (0..2)
             .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
             .collect();
@@ -63,23 +64,26 @@ fn the_guest_is_asked_for_buffers_only_if_they_are_wanted() {
 }
 
 #[test]
-fn a_guest_is_short_of_buffers_once_half_of_them_are_used_without_a_word() {
+fn is_short_once_half_the_buffers_are_unnotified() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let _ = rig.bells();
         let posted = rig.back.posted(u32::MAX);
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let half: Vec<_> = (0..posted.div_ceil(2))
             .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
             .collect();
         let pick: Vec<u32> = (0..half.len() as u32).collect();
-        assert!(!rig.back.is_short(), "nothing is used");
+        assert!(!rig.back.is_short(), "no buffer is used");
         rig.back.to_guest(&half, &pick[1..]);
-        assert!(!rig.back.is_short(), "as many are left");
+        assert!(!rig.back.is_short(), "as many are posted as used");
         rig.back.to_guest(&half, &pick[..2]);
         assert!(rig.back.is_short());
         rig.back.publish();
-        assert!(rig.back.is_short(), "it sees them, but was not told");
+        assert!(
+            rig.back.is_short(),
+            "the guest was not notified of the used buffers"
+        );
         let _ = rig.back.notify();
         assert!(!rig.back.is_short());
     });
@@ -89,15 +93,15 @@ fn a_guest_is_short_of_buffers_once_half_of_them_are_used_without_a_word() {
 fn a_netback_wants_the_pages_that_were_agreed_on() {
     over_each_format(|| {
         let rig = Rig::new(sizes());
-        let memory = Memory::new(4);
+        let memory = TestMemory::new(4);
         let page = |n| memory.area().page(n).unwrap();
         let grants = FakeGrants::new(rig.table_span(), memory.area(), abi::DomId(7));
-        let terms = Terms {
+        let negotiated = Negotiated {
             tx_order: 1,
-            ..*rig.back.terms()
+            ..*rig.back.negotiated()
         };
         let made = |tx: &[Span], rx: &[Span], event: Span| {
-            Netback::new(terms, tx, rx, event, grants).map(|_| ())
+            Netback::new(negotiated, tx, rx, event, grants).map(|_| ())
         };
         assert_eq!(made(&[page(0), page(1)], &[page(2)], page(3)), Ok(()));
         assert_eq!(made(&[page(0)], &[page(2)], page(3)), Err(BadPages));

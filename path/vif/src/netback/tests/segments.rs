@@ -1,4 +1,4 @@
-//! Frames that a device has received in several of a guest's buffers, or still to be cut.
+//! Frames received into several buffers of a guest, and frames with pending segmentation.
 
 use super::*;
 use crate::Drop;
@@ -6,11 +6,11 @@ use crate::netif::{BackRecord, Features};
 use crate::testing::{back_record, ipv4_tcp};
 use nic::{Buffer, BufferId, Checksum, Frame, Gso, GsoKind, Piece};
 
-/// Room for the longest frame that is still to be cut.
+/// Length of the longest frame with pending segmentation.
 const LONGEST: usize = 65_535 + 19;
 const SIZE: u16 = 1448;
 
-/// A guest that takes `max_slots` slots at once, whose segment sizes travel in responses if `meta`.
+/// A guest that accepts packets of `max_slots` slots; with `meta`, responses carry segment sizes.
 fn rig(meta: bool, max_slots: u16) -> Rig {
     let features = match meta {
         true => Features::ALL.with(Features::RX_META),
@@ -23,7 +23,7 @@ fn rig(meta: bool, max_slots: u16) -> Rig {
     Rig::with_record(sizes(), Features::ALL, back)
 }
 
-/// What a device does: fills the next buffers with `bytes`, in order.
+/// Acts as the device: fills the next buffers with `bytes`, in order.
 fn received(rig: &mut Rig, bytes: &[u8], gso: bool) -> Frame {
     let mut frame = Frame::empty();
     let mut rest = bytes;
@@ -56,7 +56,11 @@ fn how_many_buffers_a_segment_needs() {
         assert_eq!(needed, [Some(1), Some(1), Some(2), Some(33)]);
         assert_eq!(rig.back.buffers_for(40 * 2048 + 1), None);
         let few = self::rig(true, 18);
-        assert_eq!(few.back.buffers_for(LONGEST), None, "more than it takes");
+        assert_eq!(
+            few.back.buffers_for(LONGEST),
+            None,
+            "more slots than the guest accepts"
+        );
         let rig = self::rig(false, 40);
         assert_eq!(rig.back.buffers_for(2048), Some(1));
         let sizeless = "there is no place for a segment size";
@@ -68,8 +72,8 @@ fn how_many_buffers_a_segment_needs() {
 fn a_segment_of_64_kb_is_the_guest_s_without_a_copy() {
     over_each_format(|| {
         let mut rig = rig(true, 40);
-        // A frame in one buffer, the longest, one still to be cut in one buffer, and one that is
-        // merely long.
+        // A frame in one buffer, the longest frame, a frame in one buffer to be segmented, and a
+        // frame that is merely long.
         let frames = [(1000, false), (65_481, true), (1900, true), (4000, false)];
         for round in 0..5 {
             let sent = frames.map(|(payload, gso)| (ipv4_tcp(payload, round), gso));
@@ -97,9 +101,9 @@ fn a_segment_of_64_kb_is_the_guest_s_without_a_copy() {
     });
 }
 
-/// The parts of a frame lie in consecutive buffers, or the guest does not get it.
+/// The parts of a frame lie in consecutive buffers, or the frame is dropped.
 #[test]
-fn parts_that_do_not_follow_each_other_are_no_frame() {
+fn nonconsecutive_parts_are_dropped() {
     over_each_format(|| {
         let mut rig = rig(true, 40);
         let mut apart = received(&mut rig, &ipv4_tcp(6000, 1), true);
@@ -125,9 +129,9 @@ fn parts_that_do_not_follow_each_other_are_no_frame() {
     });
 }
 
-/// Without a place for the size, a frame in one buffer that is still to be cut has none.
+/// Without a slot for its size, a single-buffer frame still to be segmented is dropped.
 #[test]
-fn what_has_no_place_for_its_size_is_dropped() {
+fn gso_frame_without_size_slot_is_dropped() {
     over_each_format(|| {
         let mut rig = rig(false, 40);
         let buffer = rig.back.post(2048).unwrap();

@@ -1,13 +1,13 @@
-//! The fast path beside the slow one.
+//! The fast path, compared and mixed with the slow path.
 
 use crate::netif::{RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
-use crate::testing::{Memory, Rig, over_each_format, packet, sizes};
+use crate::testing::{Rig, TestMemory, over_each_format, packet, sizes};
 use crate::{Drop, Fatal};
 use abi::PAGE;
 use nic::{Offload, SmallBatch, SmallFrame};
 
-/// These packets, each in a page of its own.
-fn batch(memory: &Memory, packets: &[Vec<u8>]) -> SmallBatch {
+/// Returns a batch of these packets, each in a separate page.
+fn batch(memory: &TestMemory, packets: &[Vec<u8>]) -> SmallBatch {
     let mut batch = SmallBatch::default();
     for (number, bytes) in packets.iter().enumerate() {
         let span = memory.area().at(number * PAGE, bytes.len());
@@ -18,7 +18,7 @@ fn batch(memory: &Memory, packets: &[Vec<u8>]) -> SmallBatch {
     batch
 }
 
-/// Takes small frames: requests, their bytes, and whether there is more.
+/// Takes small frames; returns requests, their bytes, and whether more are waiting.
 fn take(rig: &mut Rig, out: &mut SmallBatch) -> (usize, u64, bool) {
     let taken = rig
         .back
@@ -31,7 +31,7 @@ fn bytes(small_frame: &SmallFrame) -> Vec<u8> {
     small_frame.to_frame().unwrap().to_vec().unwrap()
 }
 
-/// What the guest gets to see of the ring to it: every response and the bytes that it names.
+/// Returns the guest's view of the ring to it: every response and the bytes that it names.
 fn seen(rig: &Rig) -> Vec<(RxResponse, Vec<u8>)> {
     let decoded = |words| {
         let response = RxResponse::decode(words);
@@ -48,7 +48,7 @@ fn seen(rig: &Rig) -> Vec<(RxResponse, Vec<u8>)> {
 #[test]
 fn both_ways_give_the_guest_the_same() {
     over_each_format(|| {
-        let source = Memory::new(64);
+        let source = TestMemory::new(64);
         let (mut short, mut other) = (Rig::new(sizes()), Rig::new(sizes()));
         let lens = [14, 15, 60, 63, 64, 65, 96, 97, 128, 129, 1514, 2047, 2048];
         let packets: Vec<_> = lens.iter().map(|len| packet(*len, *len as u64)).collect();
@@ -62,7 +62,8 @@ fn both_ways_give_the_guest_the_same() {
             other.back.publish();
             assert_eq!(seen(&short), seen(&other));
             assert_eq!(short.back.counters(), other.back.counters());
-            // Both guests take what they got, so that the rings go round, and in the end run dry.
+            // Both guests consume their packets, so that the rings wrap and finally run out of
+            // buffers.
             if short.back.counters().to_guest < 300 {
                 assert_eq!(short.receive(64), other.receive(64));
             }
@@ -73,7 +74,7 @@ fn both_ways_give_the_guest_the_same() {
 }
 
 #[test]
-fn what_is_no_small_frame_waits_for_the_other_way() {
+fn other_packets_wait_for_the_slow_path() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         for len in [60, 64, 9000, 61] {
@@ -86,7 +87,7 @@ fn what_is_no_small_frame_waits_for_the_other_way() {
         rig.back.from_guest_done();
         assert_eq!(take(&mut rig, &mut small_frames), (0, 0, true));
         assert!(small_frames.is_empty());
-        assert!(rig.back.has_work(), "it is still there");
+        assert!(rig.back.has_work(), "the packet is still in the ring");
         assert_eq!(rig.take(1), [packet(9000, 9000)]);
         assert_eq!(take(&mut rig, &mut small_frames), (1, 61, false));
         rig.back.from_guest_done();
@@ -96,7 +97,7 @@ fn what_is_no_small_frame_waits_for_the_other_way() {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_the_other_way_s_matter() {
+fn invalid_requests_are_left_to_the_slow_path() {
     over_each_format(|| {
         let good = TxRequest {
             gref: 0,
@@ -140,7 +141,7 @@ fn what_is_wrong_with_a_request_is_the_other_way_s_matter() {
 }
 
 #[test]
-fn what_is_not_granted_is_answered_with_an_error_and_nothing_else_is() {
+fn only_ungranted_requests_get_errors() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let (tx, rx) = (rig.raw_tx(), rig.raw_rx());
@@ -162,7 +163,7 @@ fn what_is_not_granted_is_answered_with_an_error_and_nothing_else_is() {
         assert_eq!(found, [rsp::ERROR, rsp::ERROR, rsp::OKAY]);
         assert_eq!(rig.back.counters().from_guest_drops.get(Drop::Grant), 2);
 
-        // The other way round: a buffer of the guest's that is gone, and one that is none.
+        // To the guest: a revoked buffer, and an invalid one.
         let second = RxRequest::decode(rx.request_at(1));
         rx.request(
             1,
@@ -178,7 +179,7 @@ fn what_is_not_granted_is_answered_with_an_error_and_nothing_else_is() {
             .unwrap();
         let gone = [RxRequest::decode(rx.request_at(3)), third].map(|request| request.gref);
         let lost = if gone[0] == gone[1] { 2 } else { 1 };
-        let source = Memory::new(5);
+        let source = TestMemory::new(5);
         let small_frames = batch(&source, &vec![packet(60, 1); 5]);
         let report = rig
             .back
@@ -201,7 +202,7 @@ fn a_ring_that_makes_no_sense_disables_the_interface() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         rig.raw_tx().set_req_prod(257);
-        let mut small_frames = batch(&Memory::new(1), &[packet(60, 1)]);
+        let mut small_frames = batch(&TestMemory::new(1), &[packet(60, 1)]);
         assert_eq!(
             rig.back.small_frames_from_guest(64, &mut small_frames),
             Err(Fatal::Overrun)
@@ -211,7 +212,7 @@ fn a_ring_that_makes_no_sense_disables_the_interface() {
 
         let mut rig = Rig::new(sizes());
         rig.raw_rx().set_req_prod(1000);
-        let source = Memory::new(200);
+        let source = TestMemory::new(200);
         let small_frames = batch(&source, &vec![packet(60, 1); 200]);
         let pick: Vec<u32> = (0..200).collect();
         let report = rig.back.small_frames_to_guest(&small_frames, &pick);

@@ -1,15 +1,15 @@
 //! Packets to the guest: `pkt2buffers`, `rxpkt2gnttab`, `rxpkt2rsp`.
 
 use crate::Drop;
-use crate::netback::{ToGuest, buffers};
+use crate::netback::{DeliveryReport, buffers};
 use crate::netif::{ExtraInfo, Features, RxRequest, RxResponse, rsp, rxf};
-use crate::testing::{Memory, Rig, frame_at, ipv4_tcp, over_each_format, packet, sizes};
+use crate::testing::{Rig, TestMemory, frame_at, ipv4_tcp, over_each_format, packet, sizes};
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
 
-/// Frames to the guest, and a guest that reads the ring by hand.
+/// Delivers frames to a guest that reads the ring by hand.
 struct Give {
     rig: Rig,
-    source: Memory,
+    source: TestMemory,
     from: u32,
 }
 
@@ -20,13 +20,13 @@ fn give(sizes: crate::netfront::Sizes) -> Give {
 fn give_with(sizes: crate::netfront::Sizes, front: Features) -> Give {
     Give {
         rig: Rig::with(sizes, front, Features::ALL),
-        source: Memory::new(64),
+        source: TestMemory::new(64),
         from: 0,
     }
 }
 
 impl Give {
-    fn give(&mut self, frames: &[Frame]) -> ToGuest {
+    fn give(&mut self, frames: &[Frame]) -> DeliveryReport {
         let pick: Vec<u32> = (0..frames.len() as u32).collect();
         let report = self.rig.back.to_guest(frames, &pick);
         self.rig.back.publish();
@@ -44,7 +44,7 @@ impl Give {
         frame_at(&self.source, at, bytes, usize::MAX)
     }
 
-    /// The bytes that lie where a response says.
+    /// Returns the bytes that a response names.
     fn bytes(&self, response: &RxResponse) -> Vec<u8> {
         let page = self.rig.layout.rx_pool().start + u32::from(response.id) / 2;
         let page = self.rig.memory().area().page(page).unwrap();
@@ -62,7 +62,7 @@ impl Give {
 
 mod rxpkt2gnttab {
     use super::*;
-    use crate::grants::Source;
+    use crate::grants::CopySource;
     use abi::GrantStatus;
     use nic::frame::HOT;
 
@@ -70,14 +70,17 @@ mod rxpkt2gnttab {
     fn empty() {
         over_each_format(|| {
             let mut give = give(sizes());
-            assert_eq!(give.rig.back.to_guest(&[], &[]), ToGuest::default());
-            assert_eq!(give.rig.back.to_guest(&[], &[0, 7]), ToGuest::default());
+            assert_eq!(give.rig.back.to_guest(&[], &[]), DeliveryReport::default());
+            assert_eq!(
+                give.rig.back.to_guest(&[], &[0, 7]),
+                DeliveryReport::default()
+            );
             give.rig.back.publish();
             assert!(give.responses().is_empty());
         });
     }
 
-    /// One copy for the header, one for the rest, never beyond the true length (row 22).
+    /// One copy for the header and one for the rest, never beyond the frame's length (row 22).
     #[test]
     fn short() {
         over_each_format(|| {
@@ -87,7 +90,7 @@ mod rxpkt2gnttab {
             give.rig.back.plan(0, &frame).unwrap();
             let copies = give.rig.back.copies.list.clone();
             assert_eq!(copies.len(), 2);
-            assert_eq!(copies[0].source, Source::Header { frame: 0, from: 0 });
+            assert_eq!(copies[0].source, CopySource::Header { frame: 0, from: 0 });
             assert_eq!(
                 (usize::from(copies[0].len), usize::from(copies[1].len)),
                 (HOT, 1514 - HOT)
@@ -131,7 +134,8 @@ mod rxpkt2gnttab {
                 .iter()
                 .map(|copy| (usize::from(copy.offset % 2048), usize::from(copy.len)))
                 .collect();
-            // Header, rest of the first buffer; up to the piece's end, over it; the rest.
+            // First buffer: the header, then payload. Second: up to the end of the piece, then
+            // beyond it. Third: the rest.
             assert_eq!(
                 copies,
                 [(0, HOT), (HOT, 2048 - HOT), (0, 952), (952, 1096), (0, 904)]
@@ -229,8 +233,8 @@ mod rxpkt2rsp {
         });
     }
 
-    /// The second of three buffers cannot be written: all parts of that packet say so, none of
-    /// its neighbours'.
+    /// The second of three buffers is not writable: all parts of that packet report the error, and
+    /// no part of its neighbours does.
     #[test]
     fn copyerror() {
         over_each_format(|| {
@@ -243,8 +247,7 @@ mod rxpkt2rsp {
             let request = RxRequest::decode(give.rig.raw_rx().request_at(2));
             let page = give.rig.layout.rx_pool().start + u32::from(request.id) / 2;
             assert_eq!(request.gref, page + 1);
-            // Buffers 1 and 2 of the second packet; buffer 0 of it shares its page with one of
-            // them.
+            // Buffers 1 and 2 of the second packet. Buffer 0 shares a page with one of them.
             give.rig
                 .table_span()
                 .store_u64(request.gref as usize * 8, 0)
@@ -288,7 +291,7 @@ mod rxpkt2rsp {
             assert_eq!(
                 ExtraInfo::decode(one, two),
                 ExtraInfo::of(gso),
-                "the extra info stays one"
+                "the extra info remains an extra info"
             );
             assert_eq!(give.rig.receive(64), Vec::<Vec<u8>>::new());
             assert_eq!(
@@ -309,16 +312,12 @@ mod rxpkt2rsp {
                 rx_pages: 128,
                 ..sizes()
             });
-            give.rig.back.terms.to_guest.max_slots = 3;
+            give.rig.back.negotiated.to_guest.max_slots = 3;
             let fits = give.frame(0, &packet(3 * 2048, 1));
             let too_long = give.frame(65536, &packet(3 * 2048 + 1, 2));
             assert_eq!(give.give(&[too_long, fits]).delivered, 1);
             assert_eq!(give.drops(Drop::TooManySlots), 1);
-            assert_eq!(
-                give.responses().len(),
-                3,
-                "what is not sent takes no buffers"
-            );
+            assert_eq!(give.responses().len(), 3, "a dropped frame uses no buffers");
         });
     }
 
@@ -414,7 +413,7 @@ mod rxpkt2rsp {
         });
     }
 
-    /// Stock receive requests: whole pages, no offsets, and colours all the same.
+    /// Stock receive requests name whole pages without offsets; frames in them are coloured too.
     #[test]
     fn whole_pages() {
         over_each_format(|| {
@@ -461,9 +460,9 @@ mod rxpkt2rsp {
     }
 }
 
-/// A segment that software cut: its header lies in no buffer.
+/// The header of a segment made by software lies in no buffer.
 #[test]
-fn to_guest_a_header_of_our_own_goes_before_the_payload() {
+fn to_guest_generated_header_precedes_payload() {
     over_each_format(|| {
         let mut g = give(sizes());
         let bytes = ipv4_tcp(5000, 3);

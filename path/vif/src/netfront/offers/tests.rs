@@ -1,10 +1,10 @@
-//! Receive buffers whose pages change hands (NETIF-26), against a monitor that does its part and
-//! driver domains that do not do theirs.
+//! Receive buffers whose pages are exchanged (NETIF-26), with a correct monitor and hostile driver
+//! domains.
 
 use crate::Fatal;
 use crate::netfront::{GrantError, Sizes};
-use crate::netif::{Features, RecordError, RxRequest, RxResponse, Terms, rsp, rxf};
-use crate::testing::{Memory, Rig, back_record, frame_at, over_each_format, packet, sizes};
+use crate::netif::{Features, Negotiated, RecordError, RxRequest, RxResponse, rsp, rxf};
+use crate::testing::{Rig, TestMemory, back_record, frame_at, over_each_format, packet, sizes};
 use abi::classic::GrantEntry;
 use abi::{Handle, PAGE};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ fn rig() -> Rig {
     Rig::with_record(sizes(), Features::ALL, back)
 }
 
-/// The request at the head of the ring, and its entry of the guest's table.
+/// Returns the request at the head of the ring, and its entry of the guest's table.
 fn posted(rig: &Rig, n: u32) -> (RxRequest, &'static AtomicU64) {
     let request = RxRequest::decode(rig.raw_rx_back().request_at(n));
     let entry = rig.table_span().u64(request.gref as usize * 8);
@@ -37,7 +37,7 @@ fn mark(entry: &AtomicU64, flags: u16) {
 }
 
 #[test]
-fn netif_26_both_ends_agree_and_buffers_are_whole_pages() {
+fn netif_26_exchanged_buffers_are_whole_pages() {
     let rig = rig();
     assert!(rig.record.features.has(Features::RX_FLIP));
     assert_eq!(
@@ -47,18 +47,18 @@ fn netif_26_both_ends_agree_and_buffers_are_whole_pages() {
     let back = back_record(Features::ALL.with(Features::RX_FLIP));
     let mut half = rig.record.clone();
     half.rx_buffer = 2048;
-    assert_eq!(Terms::of(&back, &half), Err(RecordError::RxBuffer));
-    // Who is not asked to does not.
+    assert_eq!(Negotiated::of(&back, &half), Err(RecordError::RxBuffer));
+    // A guest that did not negotiate exchange keeps its pages.
     let plain = Rig::new(sizes());
     assert!(!plain.record.features.has(Features::RX_FLIP));
 }
 
-/// Every page comes with its packet alone: whatever lay in it or around the bytes is zero.
+/// Each packet arrives in an otherwise zeroed page.
 #[test]
 fn frames_arrive_in_pages_that_hold_nothing_else() {
     over_each_format(|| {
         let mut rig = rig();
-        let source = Memory::new(17);
+        let source = TestMemory::new(17);
         let (first, pages) = (rig.layout.frames(), rig.layout.sizes().rx_pages);
         for round in 0..200u64 {
             let len = [60, 1514, 4000, 4097, 40_000][round as usize % 5];
@@ -68,7 +68,7 @@ fn frames_arrive_in_pages_that_hold_nothing_else() {
             let mut frames = Vec::new();
             assert_eq!(rig.front.receive(8, &mut frames), Ok(1));
             assert_eq!(frames[0].to_vec().unwrap(), bytes);
-            // The guest leaves something behind in all of its page.
+            // The guest fills its whole page.
             for piece in &frames[0].pieces {
                 let at = piece.span.addr() - rig.memory().area().span().addr();
                 let page = rig.memory().area().page((at / PAGE) as u32).unwrap();
@@ -92,7 +92,7 @@ fn frames_arrive_in_pages_that_hold_nothing_else() {
             pages,
             "every buffer is posted again"
         );
-        // The layout's own frames for them were not touched.
+        // The layout's frames for them are untouched.
         for n in rig.layout.rx_pool() {
             let page = rig.memory().area().page(n).unwrap();
             assert!(page.sub(0, PAGE).is_some_and(|page| {
@@ -107,8 +107,8 @@ fn frames_arrive_in_pages_that_hold_nothing_else() {
 #[test]
 fn a_response_without_its_page_ends_the_interface() {
     over_each_format(|| {
-        // Nothing has changed hands; it is about to; the driver domain wrote the marks itself,
-        // which it could not, but badly.
+        // The page was not exchanged, or its exchange is in progress, or a hostile driver domain
+        // has set the marks that it can.
         for flags in [2, 2 | 4, 2 | 8] {
             let mut rig = rig();
             let (request, entry) = posted(&rig, 0);
@@ -117,7 +117,7 @@ fn a_response_without_its_page_ends_the_interface() {
             let got = rig.front.receive(8, &mut Vec::new());
             assert_eq!(got, Err(Fatal::NotExchanged), "{flags}");
         }
-        // In a packet of several buffers.
+        // The same in a packet of several buffers.
         let mut rig = rig();
         let [(one, entry), (two, _)] = [0, 1].map(|n| posted(&rig, n));
         mark(entry, GrantEntry::TRANSFERRED);
@@ -128,7 +128,7 @@ fn a_response_without_its_page_ends_the_interface() {
     });
 }
 
-/// A buffer that comes back unused accepts nothing any more, until it is posted again.
+/// A buffer that returns unused accepts no page until it is posted again.
 #[test]
 fn an_unused_buffer_is_the_guests_own() {
     over_each_format(|| {
@@ -139,9 +139,9 @@ fn an_unused_buffer_is_the_guests_own() {
             let mut frames = Vec::new();
             assert_eq!(rig.front.receive(8, &mut frames), Ok(0));
             let now = GrantEntry(entry.load(Ordering::Relaxed));
-            // It was posted again, behind all others.
+            // The buffer was posted again, behind all others.
             assert!(now.accepts());
-            // While it changes hands it cannot be taken back.
+            // The netfront cannot end the offer during the exchange.
             let (request, entry) = posted(&rig, 1);
             mark(entry, 2 | 4);
             answer(&rig, &request, 0, status);
@@ -176,9 +176,9 @@ fn closing_takes_every_offer_back() {
     );
 }
 
-/// A refused frame leaves its buffers as good as before.
+/// A rejected frame leaves its buffers intact.
 #[test]
-fn what_is_not_delivered_costs_no_buffer() {
+fn undelivered_frame_costs_no_buffer() {
     over_each_format(|| {
         let back = back_record(Features::ALL.with(Features::RX_FLIP));
         let small = Sizes {
@@ -186,10 +186,10 @@ fn what_is_not_delivered_costs_no_buffer() {
             ..sizes()
         };
         let mut rig = Rig::with_record(small, Features::ALL, back);
-        let source = Memory::new(4);
+        let source = TestMemory::new(4);
         let bytes = packet(9000, 1);
         for round in 0..20 {
-            // The second page of three is not given.
+            // The second page of three is not transferred.
             rig.back.grants_mut().writes_left = 1 + round % 3;
             assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 4096)]), 0);
             assert_eq!(rig.receive(8), Vec::<Vec<u8>>::new());

@@ -1,8 +1,8 @@
-//! A file that lies in pages outside the pool is sent from there: with a driver domain that reads
-//! through the guest's own grant table, so that what it cannot reach arrives nowhere.
+//! Sends a file from pages outside the pool. The driver domain reads through the guest's grant
+//! table, so bytes in ungranted pages would not arrive.
 
 use super::*;
-use crate::netfront::{GrantError, Outside, Sizes};
+use crate::netfront::{ExternalPages, GrantError, Sizes};
 use crate::netif::Features;
 use crate::testing::{Rig, ipv4_tcp, sizes};
 use abi::classic::GrantEntry;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// Pages of the file.
 const PAGES: u32 = 64;
-/// Bytes of a header as they are made here.
+/// Bytes of a locally built header.
 const HEADER: usize = 54;
 
 fn rig(features: Features, entries: u32) -> Rig {
@@ -25,13 +25,13 @@ fn rig(features: Features, entries: u32) -> Rig {
     rig
 }
 
-/// Bytes `from ..` of the file.
+/// Returns `bytes` bytes of the file at `from`.
 fn file(from: usize, bytes: usize) -> Vec<u8> {
     let byte = |at: usize| (at * 7 + (at >> 8) * 31 + (at >> 16)) as u8;
     (from..from + bytes).map(byte).collect()
 }
 
-/// A frame of a header in the pool and `bytes` bytes of the file, and the bytes that it has.
+/// Returns a frame of a header in the pool and `bytes` bytes of the file, and its expected bytes.
 fn frame(rig: &mut Rig, from: usize, bytes: usize) -> Option<(Frame, Vec<u8>)> {
     let header = &ipv4_tcp(bytes, 1)[..HEADER];
     let mut frame = rig.guest_frame(header)?;
@@ -48,7 +48,7 @@ fn frame(rig: &mut Rig, from: usize, bytes: usize) -> Option<(Frame, Vec<u8>)> {
     Some((frame, [header, &file(from, bytes)].concat()))
 }
 
-/// Pages of the file that the driver domain can reach, which it may only read.
+/// Returns the pages of the file that the driver domain can access, all read-only.
 fn reachable(rig: &Rig) -> BTreeSet<u32> {
     let first = (rig.outside().span().addr() - rig.memory().area().span().addr()) / PAGE;
     let table = rig.table_span();
@@ -69,7 +69,7 @@ fn send(rig: &mut Rig, frames: &mut Vec<Frame>) -> u32 {
 }
 
 #[test]
-fn a_file_goes_from_where_it_lies_and_its_pages_stay_granted() {
+fn file_is_sent_in_place_and_pages_stay_granted() {
     let mut rig = rig(Features::ALL, 64);
     for round in 1..4u64 {
         for from in (0..PAGES as usize * PAGE).step_by(1448).take(100) {
@@ -80,7 +80,8 @@ fn a_file_goes_from_where_it_lies_and_its_pages_stay_granted() {
         // 100 × 1448 bytes lie in 36 pages.
         let tracking = rig.front.tracking();
         assert_eq!((tracking.entered, tracking.left), (36, 0));
-        // Of each of 35 boundaries of pages, all but those between two frames are crossed by one.
+        // One frame crosses each of the 35 page boundaries, except a boundary that lies between two
+        // frames.
         assert_eq!(tracking.reused, 135 * round - 36);
         assert_eq!(reachable(&rig), (0..36).collect());
         assert_eq!((tracking.copied, tracking.refused), (0, 0));
@@ -117,7 +118,7 @@ fn a_frame_of_64_kb_needs_one_buffer_of_the_pool() {
 }
 
 #[test]
-fn a_checksum_is_filled_in_without_a_byte_of_the_file_being_written() {
+fn checksum_is_computed_without_writing_the_file() {
     let mut rig = rig(Features::PLAIN, 64);
     let (mut frame, bytes) = frame(&mut rig, 5000, 1400).unwrap();
     frame.offload.checksum = Checksum::Blank {
@@ -140,7 +141,7 @@ fn a_checksum_is_filled_in_without_a_byte_of_the_file_being_written() {
 }
 
 #[test]
-fn pages_of_unanswered_requests_make_no_room_and_others_wait_for_them() {
+fn pages_in_flight_are_not_evicted() {
     let mut rig = rig(Features::ALL, 8);
     let mut frames: Vec<Frame> = Vec::new();
     for page in 0..9 {
@@ -148,7 +149,7 @@ fn pages_of_unanswered_requests_make_no_room_and_others_wait_for_them() {
     }
     assert_eq!(send(&mut rig, &mut frames), 8);
     assert_eq!(reachable(&rig), (0..8).collect());
-    // However often it tries: nothing that is in flight is taken back.
+    // However often the guest tries, no page in flight is revoked.
     assert_eq!(send(&mut rig, &mut frames), 0);
     assert_eq!((reachable(&rig).len(), frames.len()), (8, 1));
     assert_eq!(rig.take(16).len(), 8);
@@ -156,7 +157,7 @@ fn pages_of_unanswered_requests_make_no_room_and_others_wait_for_them() {
     assert_eq!(
         reachable(&rig),
         (1..9).collect(),
-        "the first inactive one made room"
+        "the first idle page was revoked for it"
     );
     let tracking = rig.front.tracking();
     assert_eq!((tracking.entered, tracking.left), (9, 1));
@@ -164,7 +165,7 @@ fn pages_of_unanswered_requests_make_no_room_and_others_wait_for_them() {
 }
 
 #[test]
-fn a_frame_of_more_pages_than_there_are_entries_is_copied() {
+fn frame_of_more_pages_than_entries_is_copied() {
     let mut rig = rig(Features::ALL, 8);
     let (frame, bytes) = frame(&mut rig, 0, 12 * PAGE).unwrap();
     assert_eq!(send(&mut rig, &mut vec![frame]), 1);
@@ -173,7 +174,7 @@ fn a_frame_of_more_pages_than_there_are_entries_is_copied() {
 }
 
 #[test]
-fn what_the_monitor_refuses_is_copied() {
+fn rejected_pages_are_copied() {
     let mut rig = rig(Features::ALL, 8);
     let mut taken = Vec::new();
     while let Ok(gref) = rig.table.grant(DomId(9), 0, true) {
@@ -188,7 +189,7 @@ fn what_the_monitor_refuses_is_copied() {
 }
 
 #[test]
-fn a_page_that_the_driver_domain_maps_stays_granted_until_the_interface_goes() {
+fn mapped_page_stays_granted_until_close() {
     let mut rig = rig(Features::ALL, 8);
     let (first, _) = frame(&mut rig, 0, 100).unwrap();
     assert_eq!(send(&mut rig, &mut vec![first]), 1);
@@ -228,18 +229,19 @@ fn an_answer_to_nothing_is_known_as_one() {
     }
 }
 
-/// Where a frame of 9000 bytes may begin.
+/// Last offset at which a frame of 9000 bytes may start.
 const LAST: usize = PAGES as usize * PAGE - 9000;
 
 proptest! {
-    /// Whatever is sent, and whenever it is answered: it arrives as it was, and in order.
+    /// Frames arrive intact and in order, for any interleaving of sending and answering.
     #[test]
-    fn whatever_is_sent_arrives(
+    fn frames_arrive_intact_and_in_order(
         ops in prop::collection::vec((0..LAST, 1..9000usize, 0..4usize), 1..80),
         entries in 1..40u32,
     ) {
         let sizes = Sizes { tx_small_pages: 8, tx_large_pages: 8, ..sizes() };
-        let mut rig = Rig::with_outside(sizes, Features::ALL, PAGES, Outside::entries(entries));
+        let entries = ExternalPages::entries(entries);
+        let mut rig = Rig::with_outside(sizes, Features::ALL, PAGES, entries);
         for page in 0..PAGES {
             let span = rig.outside().page(page).unwrap();
             span.write(&file(page as usize * PAGE, PAGE)).unwrap();
@@ -255,7 +257,7 @@ proptest! {
             let most = rig.front.tracked_pages().1;
             prop_assert!(reachable(&rig).len() <= most);
         }
-        // What waits goes as soon as something is answered.
+        // Waiting frames are sent once a request is answered.
         for _ in 0..200 {
             arrived.extend(rig.take(4));
             send(&mut rig, &mut waiting);

@@ -1,12 +1,12 @@
-//! What a driver domain may say on the fast path.
+//! Valid and invalid responses of a driver domain on the fast path.
 
 use crate::netfront::TX_SMALL_BYTES;
 use crate::netif::{Features, RxRequest, RxResponse, rsp, rxf};
-use crate::testing::{Memory, Rig, back_record, frame_at, over_each_format, packet, sizes};
+use crate::testing::{Rig, TestMemory, back_record, frame_at, over_each_format, packet, sizes};
 use crate::{Drop, Fatal};
 use nic::{BufferId, Buffers, Piece};
 
-/// The driver domain answers the next requests, each as `spoil` makes it.
+/// Acts as the driver domain: answers the next requests with responses that `spoil` may change.
 fn answer(rig: &Rig, count: usize, spoil: impl Fn(usize, RxResponse) -> RxResponse) {
     let raw = rig.raw_rx_back();
     for n in 0..count {
@@ -22,7 +22,7 @@ fn answer(rig: &Rig, count: usize, spoil: impl Fn(usize, RxResponse) -> RxRespon
 }
 
 #[test]
-fn what_is_no_small_frame_waits_for_the_other_way() {
+fn other_packets_wait_for_the_slow_path() {
     over_each_format(|| {
         for other in [
             |fine| RxResponse {
@@ -62,7 +62,10 @@ fn what_is_no_small_frame_waits_for_the_other_way() {
             assert_eq!(rig.front.counters().to_guest_drops.total(), 0);
             let mut frames = Vec::new();
             let taken = rig.front.receive(64, &mut frames);
-            assert!(matches!(taken, Ok(1 | 2)), "the other way has an answer");
+            assert!(
+                matches!(taken, Ok(1 | 2)),
+                "the other direction has a response"
+            );
             rig.front.receive_done(&mut frames);
             rig.front.small_frames_done(&mut pieces);
             rig.front.publish();
@@ -74,7 +77,7 @@ fn what_is_no_small_frame_waits_for_the_other_way() {
 }
 
 #[test]
-fn a_response_to_nothing_ends_it_and_what_came_before_counts() {
+fn unsolicited_response_is_fatal_after_valid_ones() {
     over_each_format(|| {
         let first = |rig: &Rig| RxRequest::decode(rig.raw_rx_back().request_at(0)).id;
         for (wrong, what) in [(0, "twice"), (1, "another")] {
@@ -102,12 +105,12 @@ fn a_response_to_nothing_ends_it_and_what_came_before_counts() {
 }
 
 #[test]
-fn pools_whose_pages_come_and_go_have_no_short_way() {
+fn elastic_pools_have_no_fast_path() {
     let elastic = Rig::with_threshold(sizes(), Features::ALL, back_record(Features::ALL), Some(4));
     let flip = back_record(Features::ALL.with(Features::RX_FLIP));
     let flip = Rig::with_record(sizes(), Features::ALL, flip);
     for mut rig in [elastic, flip] {
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let frame = frame_at(&source, 0, &packet(60, 1), 60);
         assert_eq!(rig.give(&[frame]), 1);
         let mut pieces = Vec::new();
@@ -117,7 +120,7 @@ fn pools_whose_pages_come_and_go_have_no_short_way() {
 }
 
 #[test]
-fn what_lies_elsewhere_is_not_sent_and_what_finds_no_room_stays() {
+fn foreign_frame_is_dropped_and_excess_stays() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let free = rig.front.buffers().available();
@@ -127,7 +130,7 @@ fn what_lies_elsewhere_is_not_sent_and_what_finds_no_room_stays() {
             span: taken[n].span.take(len),
             buffer: taken[n].buffer,
         };
-        let elsewhere = Memory::new(1).area().at(0, 60).unwrap();
+        let elsewhere = TestMemory::new(1).area().at(0, 60).unwrap();
         let mut pieces = vec![
             piece(0, 60),
             piece(0, 60),

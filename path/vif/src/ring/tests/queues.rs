@@ -1,4 +1,4 @@
-//! Whatever both ends do, a ring is five queues, and who sleeps is woken once.
+//! For any steps of both ends, a ring behaves like five queues, and a sleeper is woken once.
 
 use super::*;
 use proptest::prelude::*;
@@ -33,7 +33,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the ring has to be: five queues, and who sleeps.
+/// The reference model of a ring: five queues, and which ends sleep.
 #[derive(Default)]
 struct Oracle {
     next: u32,
@@ -43,10 +43,11 @@ struct Oracle {
     answered: VecDeque<u32>,
     answers: VecDeque<u32>,
     reaped: u32,
-    /// Requests and responses about which the peer was not asked yet.
+    /// Requests and responses that `should_notify` has not covered yet.
     requests_untold: usize,
     responses_untold: usize,
-    /// The consumer sleeps: it looked, there was nothing, and it was not notified since.
+    /// Whether the consumer sleeps: it found nothing at its last check and has not been notified
+    /// since.
     back_sleeps: bool,
     front_sleeps: bool,
 }

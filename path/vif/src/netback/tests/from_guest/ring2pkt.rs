@@ -81,7 +81,7 @@ fn several_packets_of_a_batch_keep_their_order() {
         );
         assert!(
             hand.answers().is_empty(),
-            "nothing is answered while it is used"
+            "no response while the packet is in use"
         );
         hand.rig.back.from_guest_done();
         assert_eq!(hand.answers().len(), 3);
@@ -129,7 +129,7 @@ fn extra() {
     });
 }
 
-/// A packet whose rest is not there yet is left alone, and is no reason to stay awake.
+/// An incomplete packet stays in the ring and does not keep the backend awake.
 #[test]
 fn partial() {
     over_each_format(|| {
@@ -152,7 +152,7 @@ fn partial() {
 }
 
 #[test]
-fn partial_behind_a_whole_one() {
+fn partial_after_whole() {
     over_each_format(|| {
         let mut hand = hand();
         hand.send(&[hand.part(1, 60, 0), hand.part(2, 100, txf::EXTRA_INFO)]);

@@ -1,4 +1,4 @@
-//! Which bytes of which grants a packet is read from.
+//! The grants and bytes from which a packet is read.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn two_req() {
     });
 }
 
-/// A bad packet between two good ones asks for no access.
+/// A bad packet between two good ones causes no access.
 #[test]
 fn bad_between() {
     over_each_format(|| {
@@ -71,7 +71,7 @@ fn bad_between() {
     });
 }
 
-/// However many slots packets have: the accesses of a batch are bounded, none are lost.
+/// However many slots packets have, a batch has a bounded number of accesses and loses no packet.
 #[test]
 fn many() {
     over_each_format(|| {

@@ -1,4 +1,4 @@
-//! What is answered to a packet.
+//! Responses to a packet.
 
 use super::*;
 
@@ -28,8 +28,7 @@ fn long() {
     });
 }
 
-/// Everything that makes a packet wrong in itself: answered with errors, and the packet after
-/// it passes.
+/// Malformed packets get errors, and the packet after each one passes.
 #[test]
 fn invalid() {
     over_each_format(|| {
@@ -138,7 +137,7 @@ fn invalid_extra() {
             ),
             (Drop::BadExtra, txf::CSUM_BLANK, &[more, gso]),
             (Drop::BadOffload, 0, &[gso]),
-            // The page holds no TCP: found when the packet is looked at.
+            // The page holds no TCP packet, which the netback detects when it parses the header.
             (Drop::BadOffload, txf::CSUM_BLANK, &[gso]),
         ];
         for (n, (reason, flags, infos)) in cases.iter().enumerate() {
@@ -158,7 +157,7 @@ fn invalid_extra() {
     });
 }
 
-/// The grant is the error: an unknown one, another domain's, one that was ended.
+/// The grant is invalid: unknown, another domain's, or revoked.
 #[test]
 fn error() {
     over_each_format(|| {
@@ -191,7 +190,7 @@ fn error() {
     });
 }
 
-/// Only grants that fail: nothing is held, the answers are out.
+/// All grants of a batch fail: no access stays open, and the responses are published.
 #[test]
 fn error_alone() {
     over_each_format(|| {
@@ -252,7 +251,35 @@ fn offload_that_was_not_negotiated() {
     });
 }
 
-/// The checksum's place has to be in the packet, to its last byte.
+/// Otherwise a kernel behind the driver domain would cut one packet into 65 000 segments.
+#[test]
+fn segments_too_small_for_their_packet_are_refused() {
+    over_each_format(|| {
+        for (size, taken) in [(1, 0), (2, 1), (1448, 1), (65_535, 1)] {
+            let mut hand = hand_with(Features::ALL, Features::ALL);
+            let parts = 2100usize;
+            let page = hand
+                .rig
+                .memory()
+                .area()
+                .page(hand.rig.layout.tx_small().start)
+                .unwrap();
+            let bytes = ipv4_tcp(parts, 5);
+            page.write(&bytes).unwrap();
+            let gso = gso_slot(ExtraInfo::of(Gso {
+                kind: GsoKind::Tcp4,
+                size,
+            }));
+            let flags = txf::CSUM_BLANK | txf::EXTRA_INFO;
+            let first = hand.part(0, bytes.len() as u16, flags);
+            hand.rig.raw_tx().send(&[first.encode(), gso]);
+            assert_eq!(hand.take().len(), taken, "{size}");
+            assert_eq!(hand.drops(Drop::BadOffload), 1 - taken as u64, "{size}");
+        }
+    });
+}
+
+/// The whole checksum field must lie within the packet.
 #[test]
 fn offload_of_a_packet_that_ends_before_its_checksum() {
     over_each_format(|| {

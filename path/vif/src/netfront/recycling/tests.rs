@@ -1,10 +1,10 @@
-//! Pages enter the pool and leave it: with a driver domain that writes through the guest's own
-//! grant table, so that a request which names a page that is not granted costs a frame.
+//! Pages enter and leave the pool. The driver domain writes through the guest's grant table, so a
+//! posted buffer in an ungranted page would lose a frame.
 
 use super::*;
 use crate::netfront::{GrantError, GrantTable, GrantedPage, Sizes};
 use crate::netif::Features;
-use crate::testing::{Memory, Rig, back_record, frame_at, packet, sizes};
+use crate::testing::{Rig, TestMemory, back_record, frame_at, packet, sizes};
 use abi::DomId;
 use abi::Handle;
 use abi::classic::GrantEntry;
@@ -27,7 +27,7 @@ fn rig(rx_buffer: u16, threshold: Option<u32>) -> Rig {
     Rig::with_threshold(sizes, Features::ALL, back, threshold)
 }
 
-/// Frames of the pool that the driver domain can reach.
+/// Returns the frames of the pool that the driver domain can access.
 fn reachable(rig: &Rig) -> BTreeSet<u32> {
     let (pool, spare) = (rig.layout.rx_pool(), rig.layout.rx_spare());
     let table = rig.table_span();
@@ -40,9 +40,9 @@ fn reachable(rig: &Rig) -> BTreeSet<u32> {
         .collect()
 }
 
-/// A burst of frames, which the guest has now.
+/// Delivers a burst of frames, which the guest then holds.
 fn burst(rig: &mut Rig, frames: u64, out: &mut Vec<Frame>) {
-    let source = Memory::new(1);
+    let source = TestMemory::new(1);
     for n in 0..frames {
         let bytes = packet(1000, n);
         assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 1000)]), 1, "{n}");
@@ -71,18 +71,18 @@ fn the_ring_stays_filled_while_the_guest_has_frames() {
     assert_eq!(rig.back.posted(64), PAGES, "as many as before");
     assert_eq!(rig.front.rx_pages(), (16, 16));
     burst(&mut rig, 8, &mut held);
-    assert_eq!(rig.back.posted(64), 0, "there are no further pages");
+    assert_eq!(rig.back.posted(64), 0, "no further page is available");
     done(&mut rig, &mut held);
     assert_eq!(rig.back.posted(64), PAGES);
-    // Without a threshold what has entered stays.
+    // Without a threshold, all pages stay in the pool.
     assert_eq!(
-        (reachable(&rig).len(), rig.front.turnover().entered),
+        (reachable(&rig).len(), rig.front.recycling().entered),
         (16, 8)
     );
 }
 
 #[test]
-fn a_page_that_left_is_out_of_reach_and_one_that_enters_is_zeroed() {
+fn pages_are_revoked_on_leave_and_zeroed_on_entry() {
     let mut rig = rig(4096, Some(0));
     let mut held = Vec::new();
     for round in 0..5 {
@@ -90,11 +90,15 @@ fn a_page_that_left_is_out_of_reach_and_one_that_enters_is_zeroed() {
         assert_eq!(reachable(&rig).len(), 11);
         done(&mut rig, &mut held);
         let reached = reachable(&rig);
-        assert_eq!(reached.len(), PAGES as usize, "those that are posted");
+        assert_eq!(
+            reached.len(),
+            PAGES as usize,
+            "only posted pages are accessible"
+        );
         let counted = 11 * round + 3;
-        let turnover = *rig.front.turnover();
-        assert_eq!((turnover.entered, turnover.left), (counted, counted));
-        // What the domain does with its own pages is its own business.
+        let recycling = *rig.front.recycling();
+        assert_eq!((recycling.entered, recycling.left), (counted, counted));
+        // The domain may reuse pages outside the pool.
         let pool = rig.layout.rx_pool().chain(rig.layout.rx_spare());
         for frame in pool.filter(|frame| !reached.contains(frame)) {
             let own = rig.memory().area().page(frame).unwrap();
@@ -122,26 +126,30 @@ fn as_many_free_pages_stay_as_the_threshold_says() {
             burst(&mut rig, 6, &mut held);
             done(&mut rig, &mut held);
         }
-        let turnover = rig.front.turnover();
-        assert_eq!(turnover.left, 3 * left, "threshold {threshold}");
+        let recycling = rig.front.recycling();
+        assert_eq!(recycling.left, 3 * left, "threshold {threshold}");
         let entered = if left == 0 { 6 } else { 6 + 2 * left };
-        assert_eq!(turnover.entered, entered, "threshold {threshold}");
+        assert_eq!(recycling.entered, entered, "threshold {threshold}");
         assert_eq!(rig.front.rx_pages().0, 8 + 6 - left as usize);
     }
 }
 
-/// Thesis, 5.3: a grant that serves two buffers goes when both are free.
+/// Thesis, 5.3: a page with two buffers is revoked only when both are free.
 #[test]
 fn half_a_page_does_not_leave() {
     let mut rig = rig(2048, Some(0));
     let mut held = Vec::new();
     burst(&mut rig, 2, &mut held);
-    assert_eq!(rig.front.turnover().entered, 1, "two buffers, one page");
+    assert_eq!(rig.front.recycling().entered, 1, "two buffers, one page");
     let mut one = vec![held.remove(0)];
     done(&mut rig, &mut one);
-    assert_eq!(rig.front.turnover().left, 0, "its other half is out");
+    assert_eq!(
+        rig.front.recycling().left,
+        0,
+        "a frame holds its other half"
+    );
     done(&mut rig, &mut held);
-    assert_eq!(rig.front.turnover().left, 1);
+    assert_eq!(rig.front.recycling().left, 1);
 }
 
 #[test]
@@ -158,14 +166,14 @@ fn a_page_that_is_in_use_is_held_back_until_it_is_not() {
             rig.table_span().u64(gref.index() as usize * 8).unwrap()
         })
         .collect();
-    // The driver domain copies into one of them just now.
+    // The driver domain is copying into one of them.
     entries[1].fetch_or(
         u64::from(abi::classic::GrantEntry::WRITING),
         Ordering::Relaxed,
     );
     done(&mut rig, &mut held);
     assert_eq!(
-        (rig.front.turnover().left, rig.front.turnover().held_back),
+        (rig.front.recycling().left, rig.front.recycling().held_back),
         (1, 1)
     );
     assert_eq!(rig.front.rx_pages().0, 9);
@@ -174,11 +182,12 @@ fn a_page_that_is_in_use_is_held_back_until_it_is_not() {
         Ordering::Relaxed,
     );
     done(&mut rig, &mut held);
-    assert_eq!(rig.front.turnover().left, 2);
+    assert_eq!(rig.front.recycling().left, 2);
     assert_eq!(rig.front.rx_pages().0, 8);
 }
 
-/// A monitor that refuses some pages for now, as it does with entries in quarantine (N-12).
+/// A monitor that temporarily rejects some pages, as the real one does with entries in quarantine
+/// (N-12).
 struct Refusing<'a> {
     table: &'a mut GrantTable,
     refused: BTreeSet<u32>,
@@ -219,7 +228,7 @@ impl Granter for Refusing<'_> {
 #[test]
 fn others_enter_in_place_of_a_page_that_is_refused() {
     let mut rig = rig(4096, Some(0));
-    let source = Memory::new(1);
+    let source = TestMemory::new(1);
     let frame = || frame_at(&source, 0, &packet(100, 1), 100);
     assert_eq!(rig.give(&[frame(), frame()]), 2);
     let mut held = Vec::new();
@@ -230,10 +239,10 @@ fn others_enter_in_place_of_a_page_that_is_refused() {
         refused: [first].into(),
     };
     rig.front.refill(&mut granter);
-    let turnover = *rig.front.turnover();
-    assert_eq!((turnover.entered, turnover.refused), (1, 1));
+    let recycling = *rig.front.recycling();
+    assert_eq!((recycling.entered, recycling.refused), (1, 1));
     rig.front.refill(&mut granter);
-    assert_eq!(rig.front.turnover().entered, 2, "another one");
+    assert_eq!(rig.front.recycling().entered, 2, "another one");
     rig.front.publish();
     assert_eq!(rig.back.posted(64), PAGES);
     assert!(!reachable(&rig).contains(&first));
@@ -241,11 +250,11 @@ fn others_enter_in_place_of_a_page_that_is_refused() {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// The driver gives frames of so many bytes.
+    /// The driver delivers this many frames of this length.
     Give(u8, u16),
     Receive(u8),
     Refill,
-    /// The guest is done with so many of the frames that it has.
+    /// The guest releases this many of its frames.
     Done(u8),
     Release,
 }
@@ -263,17 +272,17 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// At any time the driver domain reaches exactly the pages that are in the pool, every frame
-    /// arrives whole, no page is lost, and what is free beyond the threshold has left.
+    /// At all times the driver domain can access exactly the pages in the pool. Every frame arrives
+    /// intact, no page is lost, and free pages beyond the threshold are revoked.
     #[test]
-    fn whatever_happens_only_the_pool_is_reached(
+    fn only_pool_pages_are_accessible(
         ops in prop::collection::vec(op(), 1..60),
         half in any::<bool>(),
         threshold in prop::option::of(0..10_u32),
     ) {
         let mut rig = rig(if half { 2048 } else { 4096 }, threshold);
         let entries = rig.table.available();
-        let source = Memory::new(4);
+        let source = TestMemory::new(4);
         let (mut sent, mut held) = (std::collections::VecDeque::new(), Vec::<Frame>::new());
         let mut seed = 0;
         for op in ops {
@@ -301,7 +310,7 @@ proptest! {
                     rig.front.release(&mut rig.table);
                     let free = rig.front.rx_pool.available();
                     if let Some(threshold) = threshold {
-                        // Half pages may keep each other from leaving.
+                        // The other half of a page may keep it in the pool.
                         prop_assert!(half || free <= threshold as usize);
                     }
                 }
@@ -309,8 +318,8 @@ proptest! {
             rig.front.publish();
             let reached = reachable(&rig).len();
             prop_assert_eq!(reached, rig.front.rx_pages().0);
-            let turnover = rig.front.turnover();
-            prop_assert_eq!(reached as u64, 8 + turnover.entered - turnover.left);
+            let recycling = rig.front.recycling();
+            prop_assert_eq!(reached as u64, 8 + recycling.entered - recycling.left);
         }
         rig.front.receive_done(&mut held);
         prop_assert_eq!(rig.back.counters().to_guest_drops.get(crate::Drop::Grant), 0);

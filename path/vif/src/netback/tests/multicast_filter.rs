@@ -1,25 +1,25 @@
-//! Guests that choose the groups they hear (NETIF-28).
+//! Guests with multicast control (NETIF-28).
 
 use crate::Drop;
-use crate::netback::{GROUPS_MAX, Groups};
+use crate::netback::{GROUPS_MAX, MulticastFilter};
 use crate::netif::{TxResponse, extra, rsp, txf};
-use crate::testing::{Memory, Rig, frame_at, over_each_format, packet, sizes};
+use crate::testing::{Rig, TestMemory, frame_at, over_each_format, packet, sizes};
 use shmem::{Area, Span};
 
 const GROUP: [u8; 6] = [1, 0, 0x5e, 4, 5, 6];
 const OTHER: [u8; 6] = [0x33, 0x33, 0, 0, 0, 7];
 
-/// A back end whose connection has just begun, its groups, and where they are kept.
-fn choosing() -> (Rig, Groups, Span) {
+/// Returns a back end whose connection has just begun, its filter, and the filter's memory.
+fn choosing() -> (Rig, MulticastFilter, Span) {
     let mut rig = Rig::new(sizes());
     let memory = Area::anonymous(abi::PAGE).unwrap().span();
-    let groups = Groups::over(memory);
+    let groups = MulticastFilter::over(memory);
     groups.begin();
     rig.back.offer_groups(groups);
     (rig, groups, memory)
 }
 
-/// A dummy request, of no page, with this id.
+/// Returns a dummy request without a page, with this id.
 fn dummy(id: u32, flags: u16) -> [u32; 3] {
     [0, u32::from(txf::EXTRA_INFO | flags) << 16, id]
 }
@@ -33,7 +33,7 @@ fn info(kind: u8, flags: u8, group: [u8; 6]) -> [u32; 3] {
     ]
 }
 
-/// Sends these slots; nothing comes of them, and these are the answers.
+/// Sends these slots, which yield no packet, and returns the responses.
 fn answers(rig: &mut Rig, slots: &[[u32; 3]]) -> Vec<i16> {
     let raw = rig.raw_tx();
     let from = raw.rsp_prod();
@@ -43,15 +43,15 @@ fn answers(rig: &mut Rig, slots: &[[u32; 3]]) -> Vec<i16> {
     answers.map(|answer| answer.status).collect()
 }
 
-/// Whether the guest hears a frame to this address.
-fn hears(rig: &mut Rig, to: [u8; 6]) -> bool {
-    let source = Memory::new(1);
+/// Returns whether the guest receives a frame to this address.
+fn receives(rig: &mut Rig, to: [u8; 6]) -> bool {
+    let source = TestMemory::new(1);
     let mut bytes = packet(60, 1);
     bytes[..6].copy_from_slice(&to);
     let frames = [frame_at(&source, 0, &bytes, 60)];
     rig.back
-        .heard(&frames, &[0])
-        .is_none_or(|heard| heard == [0])
+        .match_multicast(&frames, &[0])
+        .is_none_or(|matching| matching == [0])
 }
 
 #[test]
@@ -59,12 +59,15 @@ fn netif_28_a_guest_hears_what_it_has_asked_for() {
     over_each_format(|| {
         let (mut rig, groups, _) = choosing();
         let join = [dummy(7, 0), info(extra::TYPE_MCAST_ADD, 0, GROUP)];
-        assert!(hears(&mut rig, OTHER), "it has not asked to choose");
+        assert!(
+            receives(&mut rig, OTHER),
+            "the guest has not enabled the filter"
+        );
         assert_eq!(answers(&mut rig, &join), [rsp::OKAY, rsp::NULL]);
-        assert!(hears(&mut rig, OTHER));
+        assert!(receives(&mut rig, OTHER));
         groups.apply(true);
-        assert!(hears(&mut rig, GROUP) && !hears(&mut rig, OTHER));
-        assert!(hears(&mut rig, [0xff; 6]) && hears(&mut rig, [2, 0, 0, 0, 0, 9]));
+        assert!(receives(&mut rig, GROUP) && !receives(&mut rig, OTHER));
+        assert!(receives(&mut rig, [0xff; 6]) && receives(&mut rig, [2, 0, 0, 0, 0, 9]));
         // Several changes at once, in order.
         let changes = [
             dummy(8, 0),
@@ -75,7 +78,7 @@ fn netif_28_a_guest_hears_what_it_has_asked_for() {
             answers(&mut rig, &changes),
             [rsp::OKAY, rsp::NULL, rsp::NULL]
         );
-        assert!(!hears(&mut rig, GROUP) && hears(&mut rig, OTHER));
+        assert!(!receives(&mut rig, GROUP) && receives(&mut rig, OTHER));
         let counters = rig.back.counters();
         assert_eq!(counters.to_guest_drops.get(Drop::NotWanted), 2);
         assert_eq!(counters.from_guest_drops.total(), 0);
@@ -84,13 +87,13 @@ fn netif_28_a_guest_hears_what_it_has_asked_for() {
 }
 
 #[test]
-fn netif_28_what_makes_no_sense_is_refused_and_changes_nothing() {
+fn netif_28_invalid_change_is_rejected() {
     over_each_format(|| {
         let join = info(extra::TYPE_MCAST_ADD, 0, GROUP);
         let and_more = info(extra::TYPE_MCAST_ADD, extra::FLAG_MORE, GROUP);
         let part = [0, 0, 60 << 16 | 9];
         let (error, null) = (rsp::ERROR, rsp::NULL);
-        // A packet that says how it is to be cut; one that goes on; an info of no kind.
+        // A GSO packet, an extra info that claims a successor, and one of an unknown type.
         let gso = [u32::from(extra::TYPE_GSO) | 1448 << 16, 1, 0];
         for (slots, wanted) in [
             (vec![dummy(1, 0), and_more, gso], vec![error, null, null]),
@@ -108,17 +111,17 @@ fn netif_28_what_makes_no_sense_is_refused_and_changes_nothing() {
             assert_eq!(answers(&mut rig, &slots), wanted);
             let drops = rig.back.counters().from_guest_drops;
             assert_eq!((drops.get(Drop::BadExtra), drops.total()), (1, 1));
-            assert!(!hears(&mut rig, GROUP));
+            assert!(!receives(&mut rig, GROUP));
         }
-        // Who was not offered it.
+        // A guest that was not offered multicast control.
         let mut rig = Rig::new(sizes());
         assert_eq!(answers(&mut rig, &[dummy(1, 0), join]), [error, null]);
-        assert!(hears(&mut rig, OTHER));
+        assert!(receives(&mut rig, OTHER));
     });
 }
 
 #[test]
-fn netif_28_there_is_room_for_so_many() {
+fn netif_28_filter_is_bounded() {
     over_each_format(|| {
         let (mut rig, _, _) = choosing();
         let join = |n: usize| {
@@ -141,27 +144,27 @@ fn netif_28_a_request_waits_for_its_info() {
         let (mut rig, groups, _) = choosing();
         groups.apply(true);
         assert!(answers(&mut rig, &[dummy(1, 0)]).is_empty());
-        assert!(!hears(&mut rig, GROUP));
+        assert!(!receives(&mut rig, GROUP));
         let join = info(extra::TYPE_MCAST_ADD, 0, GROUP);
         assert_eq!(answers(&mut rig, &[join]), [rsp::OKAY, rsp::NULL]);
-        assert!(hears(&mut rig, GROUP));
+        assert!(receives(&mut rig, GROUP));
     });
 }
 
 #[test]
-fn netif_28_the_next_process_knows_the_list_or_hears_everything() {
+fn netif_28_restart_keeps_list_or_passes_all() {
     over_each_format(|| {
         let (mut rig, _, memory) = choosing();
         let join = [dummy(1, 0), info(extra::TYPE_MCAST_ADD, 0, GROUP)];
         assert_eq!(answers(&mut rig, &join), [rsp::OKAY, rsp::NULL]);
         let mut next = Rig::new(sizes());
-        next.back.offer_groups(Groups::over(memory));
-        Groups::over(memory).apply(true);
-        assert!(hears(&mut next, GROUP) && !hears(&mut next, OTHER));
-        // The memory is gone: what the guest asks for from now on is not all of it.
+        next.back.offer_groups(MulticastFilter::over(memory));
+        MulticastFilter::over(memory).apply(true);
+        assert!(receives(&mut next, GROUP) && !receives(&mut next, OTHER));
+        // The memory is no longer accessible, so later changes cannot be recorded.
         memory.fill(0).unwrap();
-        Groups::over(memory).apply(true);
+        MulticastFilter::over(memory).apply(true);
         assert_eq!(answers(&mut next, &join), [rsp::OKAY, rsp::NULL]);
-        assert!(hears(&mut next, GROUP) && hears(&mut next, OTHER));
+        assert!(receives(&mut next, GROUP) && receives(&mut next, OTHER));
     });
 }

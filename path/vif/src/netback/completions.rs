@@ -1,30 +1,30 @@
-//! What becomes of receive requests: the responses to the guest are made here and nowhere else.
+//! RX completions: the only code that makes responses to the guest.
 //!
-//! A frame was copied into buffers, or a device has written it there (posted and lent buffers, and
-//! small frames). Whichever it was, it ends as one [`Answer`] for each of its buffers, in order,
-//! and [`Responder`] says in the first of them, and in an extra info behind it, what the frame is.
+//! A frame in the guest's buffers, whether copied (also on the fast path) or written by a device
+//! (posted and lent buffers), becomes one [`RxCompletion`] per buffer, in order.
+//! [`RxResponseWriter`] describes the frame in the first response and in an extra info behind it.
 
 use super::buffers::check;
-use crate::counters::{Drop, Drops};
+use crate::counters::{Drop, DropCounts};
 use crate::netif::rings::RX_RESPONSE;
-use crate::netif::{ExtraInfo, RxResponse, Terms, rsp, rxf};
+use crate::netif::{ExtraInfo, Negotiated, RxResponse, rsp, rxf};
 use nic::{Checksum, Frame, GsoKind};
 use shmem::Span;
 use smallvec::SmallVec;
 
-/// What became of frames for the guest.
+/// Result of delivering frames to the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ToGuest {
-    /// Frames that the guest will get.
+pub struct DeliveryReport {
+    /// Delivered frames.
     pub delivered: u32,
-    /// Their bytes.
+    /// Bytes in the delivered frames.
     pub bytes: u64,
-    /// Frames that it will not.
-    pub drops: Drops,
+    /// Dropped frames.
+    pub drops: DropCounts,
 }
 
-impl ToGuest {
-    /// Counts a frame that the guest will get.
+impl DeliveryReport {
+    /// Counts a delivered frame.
     #[inline]
     pub(super) fn deliver(&mut self, bytes: usize) {
         self.delivered += 1;
@@ -32,18 +32,18 @@ impl ToGuest {
     }
 }
 
-/// The answer to one request.
+/// Completion of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct RxCompletion {
     /// The request's id.
     pub(super) request: u16,
     /// First byte within the page.
     pub(super) offset: u16,
-    /// Bytes that lie there, or one of [`rsp`]'s errors.
+    /// Length in bytes, or one of [`rsp`]'s errors.
     pub(super) len: i16,
 }
 
-impl Answer {
+impl RxCompletion {
     #[inline]
     pub(super) const fn new(request: u16, offset: u16, len: i16) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Answer {
         }
     }
 
-    /// The response that says no more than this.
+    /// Returns the response without frame flags.
     #[inline]
     pub(super) const fn plain(self) -> [u32; RX_RESPONSE] {
         self.encode(self.request, 0)
@@ -71,37 +71,40 @@ impl Answer {
     }
 }
 
-/// Makes the responses of one frame, answer by answer.
-pub(super) struct Responder {
-    /// What the first response says of all of the frame: what takes the place of its id, and its
-    /// flags.
+/// Writer of the responses of one frame, buffer by buffer.
+pub(super) struct RxResponseWriter {
+    /// Fields of the first response that describe the frame: a replacement for the id, and flags.
     head: (Option<u16>, u16),
-    /// What comes behind the first one.
+    /// Extra info behind the first response.
     extra: Option<ExtraInfo>,
     parts: usize,
     made: usize,
 }
 
-impl Responder {
-    /// For `frame`, which lies in so many `parts`.
+impl RxResponseWriter {
+    /// Creates the writer for `frame`, which occupies `parts` buffers.
     #[inline]
     pub(super) fn new(
         frame: &Frame,
-        terms: &Terms,
+        negotiated: &Negotiated,
         extra: Option<ExtraInfo>,
         parts: usize,
     ) -> Self {
         Self {
-            head: describe(frame, terms),
+            head: describe(frame, negotiated),
             extra,
             parts,
             made: 0,
         }
     }
 
-    /// Makes the response of the next part, and the extra info.
+    /// Makes the response of the next part, and the extra info if it is the first.
     #[inline(always)]
-    pub(super) fn respond(&mut self, answer: Answer, mut write: impl FnMut([u32; RX_RESPONSE])) {
+    pub(super) fn respond(
+        &mut self,
+        completion: RxCompletion,
+        mut write: impl FnMut([u32; RX_RESPONSE]),
+    ) {
         self.made += 1;
         let more = if self.made < self.parts {
             rxf::MORE_DATA
@@ -109,29 +112,29 @@ impl Responder {
             0
         };
         if self.made > 1 {
-            return write(answer.encode(answer.request, more));
+            return write(completion.encode(completion.request, more));
         }
         let (id, flags) = self.head;
-        write(answer.encode(id.unwrap_or(answer.request), flags | more));
+        write(completion.encode(id.unwrap_or(completion.request), flags | more));
         if let Some(extra) = self.extra {
             write(extra.encode());
         }
     }
 }
 
-/// What a frame's first response says of all of it: its flags, and what takes the place of its id
-/// (NETIF-21).
+/// Returns the fields of the first response that describe the frame: a replacement for the id
+/// (NETIF-21), and flags.
 #[inline]
-fn describe(frame: &Frame, terms: &Terms) -> (Option<u16>, u16) {
+fn describe(frame: &Frame, negotiated: &Negotiated) -> (Option<u16>, u16) {
     let flags = match frame.offload.checksum {
         Checksum::Unknown => 0,
-        // A blank checksum is as good as checked: nothing can have happened to the bytes.
+        // A blank checksum counts as validated: the bytes never left this machine.
         Checksum::Blank { .. } => rxf::CSUM_BLANK | rxf::DATA_VALIDATED,
         Checksum::Valid => rxf::DATA_VALIDATED,
     };
     match frame.offload.gso {
         None => (None, flags),
-        Some(_) if !terms.rx_meta => (None, flags | rxf::EXTRA_INFO),
+        Some(_) if !negotiated.rx_meta => (None, flags | rxf::EXTRA_INFO),
         Some(gso) => {
             let kind = match gso.kind {
                 GsoKind::Tcp4 => rxf::GSO_TCPV4,
@@ -142,7 +145,7 @@ fn describe(frame: &Frame, terms: &Terms) -> (Option<u16>, u16) {
     }
 }
 
-/// Turns the responses of one frame into errors; the extra info among them stays.
+/// Turns the responses of one frame into errors, except the extra info.
 pub(super) fn refuse(responses: &mut [[u32; RX_RESPONSE]]) {
     let mut extra = false;
     for words in responses {
@@ -159,9 +162,9 @@ pub(super) fn refuse(responses: &mut [[u32; RX_RESPONSE]]) {
     }
 }
 
-/// A part of a frame that a device has written into a buffer of the guest's.
+/// A part of a frame that a device has written into a guest's buffer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
+pub(super) struct WrittenPart {
     /// The request's id.
     pub(super) request: u16,
     /// First byte of the buffer within its page.
@@ -172,54 +175,58 @@ pub(super) struct Written {
     pub(super) piece: Span,
 }
 
-impl Written {
+impl WrittenPart {
     #[inline]
-    fn answer(&self) -> Result<Answer, Drop> {
+    fn completion(&self) -> Result<RxCompletion, Drop> {
         let within = self.piece.addr().checked_sub(self.buffer.addr());
         let inside = |&within: &usize| self.buffer.sub(within, self.piece.len()).is_some();
         let within = within.filter(inside).ok_or(Drop::CrossesPage)?;
         let offset = self.offset + within as u16;
-        Ok(Answer::new(self.request, offset, self.piece.len() as i16))
+        Ok(RxCompletion::new(
+            self.request,
+            offset,
+            self.piece.len() as i16,
+        ))
     }
 }
 
-/// The answers of a frame that a device has written to `parts`, if nothing is wrong with it; a part
-/// that lies in no buffer of the device's is none.
+/// Returns the completions of a frame that a device has written to `parts`. Returns an error if the
+/// frame is invalid or a part is `None`, which stands for a piece outside the device's buffers.
 #[inline]
-pub(super) fn answers(
+pub(super) fn completions(
     frame: &Frame,
-    terms: &Terms,
-    parts: impl ExactSizeIterator<Item = Option<Written>>,
-) -> Result<SmallVec<[Answer; 1]>, Drop> {
-    check(frame, terms)?;
+    negotiated: &Negotiated,
+    parts: impl ExactSizeIterator<Item = Option<WrittenPart>>,
+) -> Result<SmallVec<[RxCompletion; 1]>, Drop> {
+    check(frame, negotiated)?;
     if parts.len() == 0 {
         return Err(Drop::ZeroSize);
     }
-    // Without `rx-meta` a segment size needs a place that there is behind a packet's first part
-    // alone, and only packets of several parts have it.
-    let sized = terms.rx_meta || frame.offload.gso.is_some() == (parts.len() > 1);
+    // Without `rx-meta` a segment size needs an extra slot, which only a packet of several parts
+    // has behind its first one.
+    let sized = negotiated.rx_meta || frame.offload.gso.is_some() == (parts.len() > 1);
     if parts.len() != frame.pieces.len() || !sized {
         return Err(Drop::BadOffload);
     }
-    if parts.len() > usize::from(terms.to_guest.max_slots) {
+    if parts.len() > usize::from(negotiated.to_guest.max_slots) {
         return Err(Drop::TooManySlots);
     }
-    let mut answers = SmallVec::new();
+    let mut completions = SmallVec::new();
     let mut bytes = 0;
     for part in parts {
         let part = part.ok_or(Drop::BadOffload)?;
         bytes += part.piece.len();
-        answers.push(part.answer()?);
+        completions.push(part.completion()?);
     }
-    // A header that lies in no part would not be sent.
+    // The guest would not receive header bytes that lie in no part.
     if bytes != frame.len() {
         return Err(Drop::BadOffload);
     }
-    Ok(answers)
+    Ok(completions)
 }
 
-/// Writes the header of a frame in several of the guest's buffers to where its first part lies:
-/// what was checked, and changed by merging, is what is sent.
+/// Writes the snapshot of a multi-buffer frame to the start of its first part, so that the guest
+/// gets the header that was checked and merged.
 pub(super) fn put_merged_header(frame: &Frame) -> Result<(), Drop> {
     match frame.pieces.as_slice() {
         [first, _, ..] => first.span.write(frame.header()).map_err(|_| Drop::Fault),

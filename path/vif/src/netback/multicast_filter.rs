@@ -1,20 +1,19 @@
-//! Multicast control (NETIF-28): which groups a guest wants to hear, in memory that may outlive the
-//! process.
+//! Multicast control (NETIF-28): the guest's filter, in memory that may outlive the process.
 //!
 //! ```text
-//!    0  u32 whole     1: every change since the connection began was noted
-//!    4  u32 applied   1: what is for a group that is not in the list is dropped
+//!    0  u32 whole     1: every change since the connection began was recorded
+//!    4  u32 applied   1: frames for groups outside the list are dropped
 //!    8  u32 count
 //!   16  u64[64]       addresses: six bytes, two of zeros
 //! ```
 //!
-//! OWNERSHIP. The memory is this domain's own; no peer can touch it. The process that has the back
-//! end of the rings writes it, one process after the other.
+//! OWNERSHIP. The memory belongs to this domain; no peer can access it. The process with the back
+//! end of the rings writes it; after a restart, its successor does.
 
 use net::packet::Mac;
 use shmem::Span;
 
-/// Groups that are kept for a guest.
+/// Maximum number of groups per guest.
 pub const GROUPS_MAX: usize = 64;
 
 const WHOLE: usize = 0;
@@ -24,71 +23,72 @@ const LIST: usize = 16;
 /// Bytes of an address in the list.
 const ENTRY: usize = 8;
 
-/// One guest's groups.
+/// One guest's multicast filter.
 #[derive(Clone, Copy, Debug)]
-pub struct Groups(Span);
+pub struct MulticastFilter(Span);
 
-/// What a guest asks for.
+/// A change that the guest requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Change {
+pub(super) struct GroupChange {
     pub(super) group: [u8; 6],
     pub(super) joins: bool,
 }
 
-impl Groups {
-    /// Bytes that they take.
+impl MulticastFilter {
+    /// Size of the filter in bytes.
     pub const BYTES: usize = LIST + GROUPS_MAX * ENTRY;
 
-    /// The groups in `memory`, which was made full of zeros: then everything passes.
+    /// Opens the filter in `memory`, which must start zeroed; a zeroed filter passes everything.
     #[must_use]
     pub const fn over(memory: Span) -> Self {
         Self(memory)
     }
 
-    /// A connection begins: there are none, and all that follows is noted.
+    /// Begins a connection: clears the list. From now on the filter records all changes.
     pub fn begin(self) {
         let _ = self.0.fill(0);
         let _ = self.0.store_u32(WHOLE, 1);
     }
 
-    /// Whether what is for other groups is to be dropped.
+    /// Sets whether frames for other groups are dropped.
     pub fn apply(self, applied: bool) {
         let _ = self.0.store_u32(APPLIED, applied.into());
     }
 
-    /// Whether it is. It never is where some change of the list may not have been noted.
+    /// Returns whether the filter applies. It does not if a change may be missing from it.
     #[must_use]
     pub fn is_applied(self) -> bool {
         self.0.load_u32(APPLIED) == Ok(1) && self.0.load_u32(WHOLE) == Ok(1)
     }
 
-    /// Carries out a change. A process that takes over from a killed one may do so again: twice is
-    /// the same as once. False: there is no room for a further group.
-    pub(super) fn change(self, change: Change) -> bool {
+    /// Makes a change to the list. Idempotent: a process that takes over from a killed one may
+    /// repeat it. Returns false if the list is full.
+    pub(super) fn change(self, change: GroupChange) -> bool {
         let group = word(&change.group);
         let (count, found) = (self.count(), self.position(group));
         match (change.joins, found) {
             (true, Some(_)) | (false, None) => true,
             (true, None) if count == GROUPS_MAX => false,
             (true, None) => {
-                // It counts when it is there.
+                // The count is stored after the entry, so that a kill in between leaves a valid
+                // list.
                 let _ = self.0.store_u64(LIST + count * ENTRY, group);
                 self.0.store_u32(COUNT, count as u32 + 1).is_ok()
             }
             (false, Some(at)) => {
-                // Until the count is there, the last one is there twice.
+                // Until the count is stored, the list holds the last entry twice.
                 let last = self.at(count - 1).unwrap_or_default();
                 let _ = self.0.store_u64(LIST + at * ENTRY, last);
                 let _ = self.0.store_u32(COUNT, count as u32 - 1);
-                // That a killed process has left twice.
+                // Also removes a duplicate that a killed process left.
                 self.position(group).is_none() || self.change(change)
             }
         }
     }
 
-    /// Whether a frame that begins with this header is to be heard: it is for no group, for all, or
-    /// for one of these.
-    pub(super) fn hears(self, header: &[u8]) -> bool {
+    /// Returns whether a frame with this header passes the filter: it is unicast, broadcast, or for
+    /// a group in the list.
+    pub(super) fn matches(self, header: &[u8]) -> bool {
         let Some(to) = header.first_chunk().copied().map(Mac) else {
             return true;
         };
@@ -119,9 +119,9 @@ mod tests {
     use shmem::Area;
     use std::collections::BTreeSet;
 
-    fn groups() -> Groups {
+    fn groups() -> MulticastFilter {
         let memory = Area::anonymous(abi::PAGE).unwrap().span();
-        let groups = Groups::over(memory.sub(0, Groups::BYTES).unwrap());
+        let groups = MulticastFilter::over(memory.sub(0, MulticastFilter::BYTES).unwrap());
         groups.begin();
         groups
     }
@@ -130,54 +130,57 @@ mod tests {
         [1, 0, 0x5e, 0, 0, n]
     }
 
-    fn change(n: u8, joins: bool) -> Change {
+    fn change(n: u8, joins: bool) -> GroupChange {
         let group = group(n);
-        Change { group, joins }
+        GroupChange { group, joins }
     }
 
     #[test]
-    fn netif_28_memory_of_nobody_hears_everything() {
+    fn netif_28_zeroed_filter_passes_everything() {
         let memory = Area::anonymous(abi::PAGE).unwrap().span();
         for memory in [memory, Span::EMPTY] {
-            let groups = Groups::over(memory);
+            let groups = MulticastFilter::over(memory);
             groups.apply(true);
-            assert!(!groups.is_applied(), "its list may lack some");
+            assert!(!groups.is_applied(), "the list may lack groups");
         }
         groups().apply(true);
         assert!(!groups().is_applied());
     }
 
     #[test]
-    fn netif_28_stations_and_broadcasts_are_always_heard() {
+    fn netif_28_unicast_and_broadcast_always_pass() {
         let groups = groups();
-        assert!(groups.hears(&[0xff; 14]));
-        assert!(groups.hears(&[2; 14]));
-        assert!(!groups.hears(&[3; 14]));
-        assert!(!groups.hears(&group(1)));
-        assert!(groups.hears(&[1, 2]), "no address at all");
+        assert!(groups.matches(&[0xff; 14]));
+        assert!(groups.matches(&[2; 14]));
+        assert!(!groups.matches(&[3; 14]));
+        assert!(!groups.matches(&group(1)));
+        assert!(groups.matches(&[1, 2]), "no address at all");
     }
 
     #[test]
-    fn netif_28_there_is_a_limit() {
+    fn netif_28_limit() {
         let groups = groups();
         let limit = GROUPS_MAX as u8;
         assert!((0..limit).all(|n| groups.change(change(n, true))));
         assert!(!groups.change(change(limit, true)));
-        assert!(groups.change(change(3, true)), "it is there");
+        assert!(
+            groups.change(change(3, true)),
+            "the group is already in the list"
+        );
         assert!(groups.change(change(3, false)));
         assert!(groups.change(change(limit, true)));
-        assert!(groups.hears(&group(limit)) && !groups.hears(&group(3)));
+        assert!(groups.matches(&group(limit)) && !groups.matches(&group(3)));
     }
 
     #[test]
-    fn what_a_killed_process_left_twice_goes_at_once() {
+    fn duplicate_of_a_killed_process_is_removed() {
         let groups = groups();
         (0..3).for_each(|n| assert!(groups.change(change(n, true))));
-        // Killed while group 0 leaves.
+        // Killed while removing group 0.
         groups.0.store_u64(LIST, word(&group(2))).unwrap();
-        assert!(groups.hears(&group(2)) && groups.hears(&group(1)));
+        assert!(groups.matches(&group(2)) && groups.matches(&group(1)));
         assert!(groups.change(change(2, false)));
-        assert!(!groups.hears(&group(2)) && groups.hears(&group(1)));
+        assert!(!groups.matches(&group(2)) && groups.matches(&group(1)));
     }
 
     proptest! {
@@ -192,7 +195,7 @@ mod tests {
                     true => {}
                     false => drop(set.remove(&n)),
                 }
-                prop_assert!((0..80).all(|n| groups.hears(&group(n)) == set.contains(&n)));
+                prop_assert!((0..80).all(|n| groups.matches(&group(n)) == set.contains(&n)));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the two ends agreed on.
+//! Features negotiated between the two ends.
 
 use super::features::{Abilities, Features};
 use super::limits::{MAX_SLOTS, MAX_SLOTS_STOCK};
@@ -6,11 +6,10 @@ use super::record::{BackRecord, FrontRecord, RecordError};
 use crate::ring::Format;
 use abi::PAGE;
 
-/// What two records agree on. Both ends compute it, from the same two records, to the same
-/// result.
+/// Features negotiated by two records. Both ends compute the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// How the rings lie in their pages.
+pub struct Negotiated {
+    /// Ring format.
     pub format: Format,
     /// log2 of the pages of the ring from the guest.
     pub tx_order: u8,
@@ -20,23 +19,23 @@ pub struct Terms {
     pub rx_buffer: u16,
     /// Whether receive requests carry an offset.
     pub rx_offset: bool,
-    /// Whether the segment size of a packet to the guest travels in its first response.
+    /// Whether the first response of a packet to the guest carries its segment size.
     pub rx_meta: bool,
-    /// Whether receive responses come in any order, each with its request's id.
+    /// Whether receive responses may be in any order, each with its request's id.
     pub any_order: bool,
-    /// What the backend may send to the guest.
+    /// Abilities for frames from the backend to the guest.
     pub to_guest: Abilities,
-    /// What the guest may send to the backend.
+    /// Abilities for frames from the guest to the backend.
     pub from_guest: Abilities,
-    /// The guest's MAC, as the guest says it.
+    /// The MAC that the guest claims.
     pub mac: [u8; 6],
 }
 
-impl Terms {
-    /// Agrees.
+impl Negotiated {
+    /// Negotiates the features.
     ///
     /// # Errors
-    /// The front asks for something that the back does not offer.
+    /// The front requests a feature that the back does not offer.
     pub fn of(back: &BackRecord, front: &FrontRecord) -> Result<Self, RecordError> {
         if front.tx_order() > back.max_order || front.rx_order() > back.max_order {
             return Err(RecordError::RingOrder);
@@ -65,7 +64,7 @@ impl Terms {
             rx_order: front.rx_order(),
             rx_buffer: front.rx_buffer,
             rx_offset,
-            // In any order a first response has to name its buffer, where the size would be.
+            // With `any-order`, the first response names its buffer in the field of the size.
             rx_meta: both(Features::RX_META) && !any_order,
             any_order,
             to_guest: Abilities::of(front.features, max_slots),

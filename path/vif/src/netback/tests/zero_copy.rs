@@ -1,15 +1,15 @@
-//! Buffers that a device writes itself.
+//! Buffers that a device writes.
 
 use super::*;
 use crate::Drop;
-use crate::netback::ToGuest;
+use crate::netback::DeliveryReport;
 use crate::netif::{RxRequest, RxResponse, rsp};
 use nic::frame::SNAPSHOT;
 use nic::{Buffer, BufferId, Checksum, Frame, Piece};
 
 const FRAME: usize = 1519;
 
-/// What a device does: writes a frame to a buffer that was posted.
+/// Acts as the device: writes a frame to a posted buffer.
 fn received(buffer: Buffer, bytes: &[u8]) -> Frame {
     buffer.span.take(bytes.len()).write(bytes).unwrap();
     let piece = Piece {
@@ -23,7 +23,7 @@ fn post(rig: &mut Rig) -> Buffer {
     rig.back.post(FRAME).unwrap()
 }
 
-fn answered(rig: &mut Rig) -> ToGuest {
+fn answered(rig: &mut Rig) -> DeliveryReport {
     let report = rig.back.post_end();
     assert!(!rig.back.grants_mut().posting);
     rig.back.publish();
@@ -31,7 +31,7 @@ fn answered(rig: &mut Rig) -> ToGuest {
 }
 
 #[test]
-fn a_frame_lies_in_the_guest_s_page_and_was_not_copied() {
+fn accepted_frame_is_not_copied() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         for number in 0..100u64 {
@@ -55,12 +55,16 @@ fn what_was_not_used_stays_at_the_head_of_the_ring() {
         for _ in 0..10 {
             let buffer = post(&mut rig);
             rig.back.put_back(buffer.id, false);
-            assert_eq!(post(&mut rig).id, buffer.id, "it goes out again");
+            assert_eq!(
+                post(&mut rig).id,
+                buffer.id,
+                "the same buffer is posted again"
+            );
             rig.back.put_back(buffer.id, false);
-            assert_eq!(answered(&mut rig), ToGuest::default());
+            assert_eq!(answered(&mut rig), DeliveryReport::default());
         }
         assert_eq!(rig.back.posted(u32::MAX), before);
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let bytes = packet(60, 1);
         assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 60)]), 1);
         assert_eq!(rig.receive(64), [bytes]);
@@ -90,16 +94,16 @@ fn responses_keep_the_order_of_requests() {
     });
 }
 
-/// What a device does that keeps headers apart.
+/// Acts as a device that splits headers.
 fn received_apart(buffer: Buffer, bytes: &[u8]) -> Frame {
     let (header, rest) = bytes.split_at(bytes.len().min(SNAPSHOT));
     buffer.span.skip(header.len()).write(rest).unwrap();
     Frame::split(header, buffer, bytes.len()).unwrap()
 }
 
-/// A header that came apart is in the guest's page when the frame is accepted, and no earlier.
+/// A split header reaches the guest's page only when the frame is accepted.
 #[test]
-fn headers_reach_the_guest_s_page_last() {
+fn split_headers_reach_the_page_on_accept() {
     let mut rig = Rig::new(sizes());
     let first = |buffer: Buffer| {
         let mut bytes = [0; SNAPSHOT];
@@ -120,14 +124,18 @@ fn headers_reach_the_guest_s_page_last() {
         let report = answered(&mut rig);
         assert_eq!((report.delivered, report.bytes), (1, len as u64));
         assert_eq!(rig.receive(64), [bytes]);
-        assert_eq!(first(denied), before[0], "the other one's never does");
+        assert_eq!(
+            first(denied),
+            before[0],
+            "the rejected frame's header is never written"
+        );
     }
     assert_eq!(rig.back.grants_mut().writes, 0);
 }
 
-/// A page that was taken back meanwhile, and a frame that is somewhere else.
+/// The page was revoked in the meantime, or the frame lies in another buffer.
 #[test]
-fn a_header_that_has_no_place_costs_its_frame_alone() {
+fn unwritable_header_drops_only_its_frame() {
     let mut rig = Rig::new(sizes());
     let [one, other, last] = [post(&mut rig), post(&mut rig), post(&mut rig)];
     let mut misplaced = received_apart(one, &packet(700, 1));
@@ -147,13 +155,14 @@ fn a_header_that_has_no_place_costs_its_frame_alone() {
 }
 
 #[test]
-fn requests_that_post_nonsense_are_answered_when_their_turn_comes() {
+fn invalid_requests_are_answered_in_ring_order() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let raw = rig.raw_rx();
         let good = raw.request_at(1);
         let nonsense = [
-            // The buffer crosses its page; no such grant; a grant of the ring's own page is one.
+            // The buffer crosses its page; the grant is unknown; the grant is valid, but for the
+            // ring's page.
             RxRequest {
                 offset: 3000,
                 ..RxRequest::decode(good)
@@ -184,7 +193,7 @@ fn requests_that_post_nonsense_are_answered_when_their_turn_comes() {
 }
 
 #[test]
-fn a_guest_that_posts_nothing_gets_nothing_and_one_that_overruns_is_ended() {
+fn empty_ring_posts_nothing_and_overrun_is_fatal() {
     over_each_format(|| {
         let mut rig = Rig::new(crate::netfront::Sizes {
             rx_pages: 1,
@@ -198,7 +207,7 @@ fn a_guest_that_posts_nothing_gets_nothing_and_one_that_overruns_is_ended() {
         assert!(rig.back.post(FRAME).is_none());
         assert_eq!(answered(&mut rig).delivered, 2);
         assert!(rig.back.post(FRAME).is_none());
-        assert_eq!(answered(&mut rig), ToGuest::default());
+        assert_eq!(answered(&mut rig), DeliveryReport::default());
         rig.raw_rx().set_req_prod(5000);
         assert!(rig.back.post(FRAME).is_none());
         assert!(rig.back.fatal().is_some());
@@ -206,7 +215,7 @@ fn a_guest_that_posts_nothing_gets_nothing_and_one_that_overruns_is_ended() {
 }
 
 #[test]
-fn what_the_guest_does_not_take_is_not_delivered() {
+fn unsupported_frames_are_not_delivered() {
     over_each_format(|| {
         let mut rig = Rig::with(
             sizes(),
@@ -214,7 +223,7 @@ fn what_the_guest_does_not_take_is_not_delivered() {
             crate::netif::Features::ALL,
         );
         let whole_pages = rig.back.post(4097);
-        assert!(whole_pages.is_none(), "no buffer is as large");
+        assert!(whole_pages.is_none(), "no buffer is that large");
         let buffer = post(&mut rig);
         let mut frame = received(buffer, &packet(200, 1));
         frame.offload.checksum = Checksum::Blank {
@@ -224,7 +233,7 @@ fn what_the_guest_does_not_take_is_not_delivered() {
         rig.back.accept(&frame);
         let report = answered(&mut rig);
         assert_eq!((report.delivered, report.drops.total()), (0, 1));
-        // Numbers that are not out mean nothing.
+        // Ids that the device does not hold have no effect.
         rig.back.accept(&frame);
         for piece in &mut frame.pieces {
             piece.buffer = BufferId::NONE;
@@ -232,7 +241,7 @@ fn what_the_guest_does_not_take_is_not_delivered() {
         rig.back.accept(&frame);
         rig.back.refuse(BufferId::NONE);
         rig.back.refuse(BufferId(7));
-        assert_eq!(answered(&mut rig), ToGuest::default());
+        assert_eq!(answered(&mut rig), DeliveryReport::default());
     });
 }
 
@@ -246,7 +255,7 @@ mod merged {
     const HEADERS: usize = 54;
     const SLOTS: u32 = 18;
 
-    /// A guest with 64 buffers, whose segment sizes travel in responses if `meta`.
+    /// A guest with 64 buffers; if `meta`, responses carry segment sizes.
     fn rig(meta: bool) -> Rig {
         let features = match meta {
             true => Features::ALL.with(Features::RX_META),
@@ -261,13 +270,13 @@ mod merged {
             ..back_record(features)
         };
         let mut rig = Rig::with_record(sizes, Features::ALL, back);
-        assert_eq!(rig.back.terms().rx_meta, meta);
+        assert_eq!(rig.back.negotiated().rx_meta, meta);
         rig.back.expect_merged(true);
         rig
     }
 
-    /// What a device and an engine do: packets in these buffers, and one frame of them, whose
-    /// header was changed.
+    /// Acts as device and LRO engine: packets in these buffers, and one merged frame with a changed
+    /// header.
     fn merge(buffers: &[Buffer]) -> (Frame, Vec<u8>) {
         let mut whole: Option<Frame> = None;
         for (n, buffer) in buffers.iter().enumerate() {
@@ -301,7 +310,7 @@ mod merged {
         (0..buffers).map(|_| post(rig)).collect()
     }
 
-    /// What the guest gets, with its offloads.
+    /// Returns the packets that the guest receives, with their offloads.
     fn receive(rig: &mut Rig) -> Vec<(Vec<u8>, Option<u16>)> {
         let mut frames = Vec::new();
         rig.front.receive(64, &mut frames).unwrap();
@@ -315,7 +324,7 @@ mod merged {
         got
     }
 
-    /// VMQ-10: five packets, five requests; NETIF-21: the size lies in the first response.
+    /// VMQ-10: five packets use five requests. NETIF-21: the size lies in the first response.
     #[test]
     fn without_a_request_for_the_segment_size() {
         over_each_format(|| {
@@ -367,10 +376,10 @@ mod merged {
         });
     }
 
-    /// VMQ-11: what was left out for nothing comes back unused, and is no drop; at the end of a
-    /// batch it stays on the ring.
+    /// VMQ-11: a request that was left out needlessly returns unused and does not count as a drop.
+    /// At the end of a batch it stays in the ring.
     #[test]
-    fn a_request_that_was_left_out_for_nothing() {
+    fn needlessly_left_out_request_returns_unused() {
         over_each_format(|| {
             let mut rig = rig(false);
             let buffers = posts(&mut rig, 2);
@@ -399,9 +408,9 @@ mod merged {
         });
     }
 
-    /// VMQ-11: who may begin and who may follow, over the whole batch.
+    /// VMQ-11: throughout a batch, only every n-th buffer may begin a merged frame.
     #[test]
-    fn every_so_many_buffers_one_may_begin() {
+    fn every_nth_buffer_may_begin_a_frame() {
         over_each_format(|| {
             let mut rig = rig(false);
             let buffers = posts(&mut rig, 2 * SLOTS as usize + 1);
@@ -423,9 +432,9 @@ mod merged {
         });
     }
 
-    /// What has no place on the ring is dropped, as many packets as it is, and nothing else.
+    /// A merged frame without a slot for its size is dropped, and each of its packets counts.
     #[test]
-    fn what_cannot_be_said_is_dropped() {
+    fn frame_without_size_slot_is_dropped() {
         over_each_format(|| {
             let mut rig = rig(false);
             let buffers = posts(&mut rig, 6);
@@ -467,7 +476,7 @@ mod merged {
         });
     }
 
-    /// Hostile driver domains: NETIF-21 in every wrong way costs a packet, or the interface.
+    /// A driver domain that sends an invalid NETIF-21 response loses a packet or the interface.
     #[test]
     fn a_lying_first_response() {
         over_each_format(|| {
@@ -501,7 +510,7 @@ mod merged {
                 rig.front.publish();
                 assert_eq!(rig.back.posted(128), 64, "its buffer is posted again");
             }
-            // A guest that was never told of it takes an id for an id.
+            // A guest that did not negotiate `rx-meta` treats the field as an id.
             let mut rig = rig(false);
             let wrong = answer(&mut rig, blank | rxf::GSO_TCPV4, Some(1448));
             assert!(wrong.is_err());

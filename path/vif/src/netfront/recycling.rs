@@ -1,46 +1,47 @@
-//! Pages that enter the pool of receive buffers, and pages that leave it (Ram's thesis, 4.7).
+//! Page recycling: pages that enter and leave the pool of receive buffers (Ram's thesis, 4.7).
 //!
-//! A page is granted as long as it is in the pool, and its grant is used again and again. The ring
-//! is kept filled while received frames are still out; when nothing free is left for that, a page
-//! of the domain's own enters: it is zeroed and granted anew. When more whole pages are free than
-//! the *release threshold* says, those that were idle longest leave: their grants are revoked, and
-//! the driver domain cannot reach them any more.
+//! A page is granted as long as it is in the pool, and its grant is reused. The netfront keeps the
+//! ring full while frames hold received buffers. When no buffer is free, it zeroes and grants one
+//! of the domain's pages, which enters the pool. When more whole pages are free than the *release
+//! threshold*, the longest idle ones leave: the netfront revokes their grants, and the driver
+//! domain cannot access them.
 //!
 //! ```text
-//!             enter: zeroed, granted anew
-//!   the domain's own ──────────────► free ◄───────► posted, or with a frame
-//!                    ◄──────────────      (reused)
+//!             enter: zeroed, granted
+//!   domain's pages ────────────────► free ◄───────► posted, or with a frame
+//!                  ◄────────────────      (reused)
 //!             leave: revoked
 //! ```
 
 use super::interface::Netfront;
-use super::rx_pages::Turnover;
+use super::rx_pages::PageRecycling;
 use super::table::{GrantedPage, Granter};
 use abi::GrantRef;
 
 impl Netfront {
-    /// What the pool of receive buffers has done.
+    /// Returns the page recycling counters.
     #[must_use]
-    pub fn turnover(&self) -> &Turnover {
-        &self.rx_pages.turnover
+    pub fn recycling(&self) -> &PageRecycling {
+        &self.rx_pages.recycling
     }
 
-    /// Pages of receive buffers that are granted now, and of all that there are.
+    /// Returns the number of granted pages of receive buffers, and the number of all pages of
+    /// receive buffers.
     #[must_use]
     pub fn rx_pages(&self) -> (usize, usize) {
         let all = self.rx_pages.frames.len();
         (all - self.rx_pages.away.len(), all)
     }
 
-    /// Whether pages can enter the pool and leave it: whether there is any use in
+    /// Returns whether pages enter and leave the pool. If so, the caller must call
     /// [`Netfront::refill`] and [`Netfront::release`].
     #[must_use]
     pub fn is_elastic(&self) -> bool {
         self.rx_pages.threshold.is_some() || !self.rx_pages.away.is_empty()
     }
 
-    /// Posts buffers while received frames are still out: free ones first, then those of pages
-    /// that enter the pool.
+    /// Posts buffers while frames hold received ones: free buffers first, then those of entering
+    /// pages.
     pub fn refill(&mut self, granter: &mut dyn Granter) {
         self.post();
         let lacking = self.lacking() as usize;
@@ -51,7 +52,7 @@ impl Netfront {
         }
         let kept = pages.away.len() - want;
         let mut entering: Vec<u32> = pages.away.split_off(kept).into();
-        // What cannot be zeroed is not there; it stays away.
+        // A page that cannot be zeroed is inaccessible and stays outside the pool.
         entering.retain(|&page| {
             let frame = pages.frames.get(page as usize).copied().unwrap_or(u32::MAX);
             let memory = pages.memory.page(frame);
@@ -79,19 +80,19 @@ impl Netfront {
                     for buffer in pages.buffers(page) {
                         self.rx_pool.restore(buffer, gref);
                     }
-                    pages.turnover.entered += 1;
+                    pages.recycling.entered += 1;
                 }
-                // Others come first next time.
+                // Move the page to the end, so that the next call tries other pages first.
                 Err(_) => {
                     pages.away.push_front(page);
-                    pages.turnover.refused += 1;
+                    pages.recycling.refused += 1;
                 }
             }
         }
         self.post();
     }
 
-    /// Lets pages leave the pool that are free beyond the threshold.
+    /// Removes free pages beyond the threshold from the pool.
     pub fn release(&mut self, granter: &mut dyn Granter) {
         let pages = &mut self.rx_pages;
         let mut leaving = Vec::new();
@@ -107,7 +108,7 @@ impl Netfront {
             .zip(&left)
             .filter_map(|((page, _), left)| left.then_some(*page))
             .collect();
-        // `surplus` has left the counts of all that were to leave at 0: those that have are marked.
+        // `surplus` has zeroed the counts of all candidates; this marks those that left.
         for &page in &gone {
             if let Some(count) = pages.counts.get_mut(page as usize) {
                 *count = u8::MAX;
@@ -115,18 +116,18 @@ impl Netfront {
         }
         self.rx_pool
             .withdraw(|buffer| pages.counts.get(pages.page_of(buffer)) == Some(&u8::MAX));
-        pages.turnover.left += gone.len() as u64;
-        pages.turnover.held_back += (leaving.len() - gone.len()) as u64;
+        pages.recycling.left += gone.len() as u64;
+        pages.recycling.held_back += (leaving.len() - gone.len()) as u64;
         pages.away.extend(gone);
     }
 
-    /// Buffers that the ring has room for and that are to be posted.
+    /// Returns the number of buffers to post, limited by the ring's free slots and the target.
     pub(super) fn lacking(&self) -> u32 {
         let wanted = self.rx_pages.target.saturating_sub(self.rx.owed());
         wanted.min(self.rx.free())
     }
 
-    /// The grants of all pages that are in the pool, none of which may be used any more.
+    /// Removes and returns the grants of all pages in the pool, none of which may be used any more.
     pub(super) fn take_rx_grants(&mut self) -> Vec<GrantRef> {
         let pages = &mut self.rx_pages;
         let mut in_pool = vec![true; pages.frames.len()];

@@ -1,14 +1,14 @@
-//! Buffers that a device has from turn to turn.
+//! Buffers that a device keeps across turns.
 
 use super::*;
-use crate::netback::{Loan, Returned, ToGuest};
+use crate::netback::{DeliveryReport, DeviceBuffer, Returned};
 use crate::netif::{ExtraInfo, Features, RxRequest, RxResponse, rsp};
 use crate::testing::ipv4_tcp;
 use crate::{Drop, Fatal};
 use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Piece};
 
 const FRAME: usize = 1519;
-/// What a device leaves free in front of a frame.
+/// Headroom that a device leaves before a frame.
 const HEADROOM: usize = 256;
 
 fn rig() -> Rig {
@@ -16,36 +16,36 @@ fn rig() -> Rig {
     Rig::with(sizes(), any_order, any_order)
 }
 
-/// What a device does: writes a frame behind its headroom.
-fn came(loan: &Loan, bytes: &[u8]) -> Frame {
+/// Acts as the device: writes a frame behind its headroom.
+fn came(loan: &DeviceBuffer, bytes: &[u8]) -> Frame {
     let span = loan.span.skip(HEADROOM).take(bytes.len());
     span.write(bytes).unwrap();
     let buffer = loan.id;
     Frame::new(Piece { span, buffer }, bytes.len()).unwrap()
 }
 
-fn lend(rig: &mut Rig, most: usize, leave: usize) -> Vec<Loan> {
+fn post_to_device(rig: &mut Rig, most: usize, leave: usize) -> Vec<DeviceBuffer> {
     let mut out = Vec::new();
-    rig.back.lend(most, leave, &mut out);
+    rig.back.post_to_device(most, leave, &mut out);
     out
 }
 
-fn deliver(rig: &mut Rig, frame: &Frame) -> ToGuest {
-    let mut report = ToGuest::default();
+fn deliver(rig: &mut Rig, frame: &Frame) -> DeliveryReport {
+    let mut report = DeliveryReport::default();
     rig.back.deliver(frame, &mut report);
     rig.back.publish();
     report
 }
 
 #[test]
-fn lent_buffers_come_back_in_any_order_and_nothing_is_copied() {
+fn lent_buffers_return_in_any_order_uncopied() {
     over_each_format(|| {
         let mut rig = rig();
-        assert!(rig.back.can_lend(FRAME));
+        assert!(rig.back.can_post_to_device(FRAME));
         let posted = rig.back.posted(u32::MAX) as usize;
         for round in 0..20u64 {
-            let mut loans = lend(&mut rig, 32, 0);
-            assert_eq!((loans.len(), rig.back.lent()), (32, 32));
+            let mut loans = post_to_device(&mut rig, 32, 0);
+            assert_eq!((loans.len(), rig.back.outstanding()), (32, 32));
             loans.rotate_left(7 * (round as usize % 4));
             loans.swap(3, 30);
             let mut sent = Vec::new();
@@ -53,16 +53,24 @@ fn lent_buffers_come_back_in_any_order_and_nothing_is_copied() {
                 let bytes = packet(60 + 40 * n, round * 100 + n as u64);
                 let page = rig.memory().area().page(loan.frame).unwrap();
                 let there = page.sub(loan.offset.into(), 2048).unwrap();
-                assert_eq!(there.addr(), loan.span.addr(), "the frame that is named");
+                assert_eq!(
+                    there.addr(),
+                    loan.span.addr(),
+                    "the span lies in the named frame"
+                );
                 let frame = came(loan, &bytes);
                 assert_eq!(deliver(&mut rig, &frame).delivered, 1);
                 sent.push(bytes);
             }
             assert_eq!(rig.receive(64), sent);
         }
-        assert_eq!((rig.back.lent(), rig.back.grants_mut().held), (0, 0));
+        assert_eq!((rig.back.outstanding(), rig.back.grants_mut().held), (0, 0));
         assert_eq!(rig.back.grants_mut().writes, 0);
-        assert_eq!(rig.back.posted(u32::MAX) as usize, posted, "all are back");
+        assert_eq!(
+            rig.back.posted(u32::MAX) as usize,
+            posted,
+            "all requests have returned"
+        );
     });
 }
 
@@ -71,9 +79,9 @@ fn other_frames_pass_by_what_a_device_has() {
     over_each_format(|| {
         let mut rig = rig();
         let posted = rig.back.posted(u32::MAX) as usize;
-        let loans = lend(&mut rig, usize::MAX / 2, 8);
-        assert_eq!(loans.len(), posted - 8, "some stay for them");
-        let source = Memory::new(2);
+        let loans = post_to_device(&mut rig, usize::MAX / 2, 8);
+        assert_eq!(loans.len(), posted - 8, "some requests stay in the ring");
+        let source = TestMemory::new(2);
         let small = packet(60, 1);
         let large = ipv4_tcp(5000, 3);
         let mut merged = frame_at(&source, 0, &large, large.len());
@@ -91,7 +99,7 @@ fn other_frames_pass_by_what_a_device_has() {
         let small_frame = frame_at(&source, 4096 + 2048, &small, 60);
         let second = RxRequest::decode(rig.raw_rx().request_at(posted as u32 - 7));
         assert_eq!(rig.give(&[merged, small_frame]), 2);
-        // The extra info says whose place it takes, so nothing has to be where it was posted.
+        // The extra info names the slot it replaces, so order does not matter.
         let [one, two] = rig.raw_rx().response_at(1);
         assert_eq!(ExtraInfo::decode(one, two).gso.place, second.id);
         assert_eq!(rig.receive(64), [large, small]);
@@ -103,28 +111,28 @@ fn other_frames_pass_by_what_a_device_has() {
 }
 
 #[test]
-fn buffers_without_a_frame_are_answered_and_taken_up_again() {
+fn unused_lent_buffers_are_answered_and_reposted() {
     let mut rig = rig();
-    let loans = lend(&mut rig, 3, 0);
-    rig.back.give_back(loans[1].id, Returned::Unused);
-    rig.back.give_back(loans[0].id, Returned::Failed);
-    // Once is enough, and what was never lent is not answered.
+    let loans = post_to_device(&mut rig, 3, 0);
+    rig.back.return_buffer(loans[1].id, Returned::Unused);
+    rig.back.return_buffer(loans[0].id, Returned::Failed);
+    // The second return, and the return of an id that was never lent, have no effect.
     for id in [loans[0].id, BufferId(77), BufferId::NONE] {
-        rig.back.give_back(id, Returned::Failed);
+        rig.back.return_buffer(id, Returned::Failed);
     }
     rig.back.publish();
     let status = |n| RxResponse::decode(rig.raw_rx().response_at(n)).status;
     assert_eq!([status(0), status(1)], [rsp::DROPPED, rsp::ERROR]);
-    assert_eq!((rig.back.lent(), rig.back.grants_mut().held), (1, 1));
+    assert_eq!((rig.back.outstanding(), rig.back.grants_mut().held), (1, 1));
     assert!(rig.receive(64).is_empty());
     let drops = rig.front.counters().to_guest_drops;
     assert_eq!(drops.get(Drop::PeerError), 1);
 }
 
 #[test]
-fn what_does_not_lie_in_its_buffer_is_an_error() {
+fn part_outside_its_buffer_is_an_error() {
     let mut rig = rig();
-    let loans = lend(&mut rig, 4, 0);
+    let loans = post_to_device(&mut rig, 4, 0);
     let inside = came(&loans[0], &packet(100, 1));
     let elsewhere = Frame::new(
         Piece {
@@ -135,20 +143,20 @@ fn what_does_not_lie_in_its_buffer_is_an_error() {
     );
     let report = deliver(&mut rig, &elsewhere.unwrap());
     assert_eq!(report.drops.get(Drop::CrossesPage), 1);
-    // It is not lent any more.
-    assert_eq!(deliver(&mut rig, &inside), ToGuest::default());
+    // The buffer is no longer lent.
+    assert_eq!(deliver(&mut rig, &inside), DeliveryReport::default());
     let short = came(&loans[2], &packet(13, 1));
     assert_eq!(deliver(&mut rig, &short).drops.get(Drop::TooShort), 1);
 }
 
-/// Frames merged from buffers that do not lie side by side: the segment size takes the place of a
-/// request that the device does not have.
+/// Frames merged from non-adjacent buffers: the segment size occupies the slot of a request that
+/// the device does not hold.
 #[test]
 fn a_merged_frame_takes_one_request_more() {
     over_each_format(|| {
         let mut rig = rig();
         let posted = rig.back.posted(u32::MAX) as usize;
-        let loans = lend(&mut rig, posted - 2, 2);
+        let loans = post_to_device(&mut rig, posted - 2, 2);
         let bytes = ipv4_tcp(3 * 1000, 5);
         let (first, rest) = bytes.split_at(54 + 1000);
         let mut frame = came(&loans[9], first);
@@ -170,9 +178,9 @@ fn a_merged_frame_takes_one_request_more() {
         assert_eq!(deliver(&mut rig, &frame).delivered, 1);
         assert_eq!(rig.back.posted(u32::MAX), 1);
         assert_eq!(rig.receive(64), [sent]);
-        assert_eq!(rig.back.lent(), posted - 5);
-        // Without one it cannot be said.
-        let source = Memory::new(1);
+        assert_eq!(rig.back.outstanding(), posted - 5);
+        // Without a spare request the segment size has no slot.
+        let source = TestMemory::new(1);
         while rig.back.posted(1) > 0 {
             let small = packet(60, 1);
             assert_eq!(rig.give(&[frame_at(&source, 0, &small, 60)]), 1);
@@ -189,7 +197,7 @@ fn a_merged_frame_takes_one_request_more() {
 fn requests_that_are_no_buffers_are_answered_at_once() {
     over_each_format(|| {
         let mut rig = rig();
-        let all = lend(&mut rig, 200, 0).len();
+        let all = post_to_device(&mut rig, 200, 0).len();
         let page = RxRequest::decode(rig.raw_rx().request_at(0)).gref;
         let readonly = rig.layout.tx_small().start + 1;
         let bad = [(2049, page), (0, readonly), (0, u32::MAX), (u16::MAX, page)];
@@ -202,8 +210,8 @@ fn requests_that_are_no_buffers_are_answered_at_once() {
             .encode()
         });
         rig.raw_rx().send(&requests);
-        assert!(lend(&mut rig, 200, 0).is_empty());
-        assert_eq!(rig.back.lent(), all, "and nothing is held for them");
+        assert!(post_to_device(&mut rig, 200, 0).is_empty());
+        assert_eq!(rig.back.outstanding(), all, "no page is held for them");
         assert_eq!(rig.back.grants_mut().held, all as u64);
         rig.back.publish();
         for n in 0..4 {
@@ -219,22 +227,22 @@ fn requests_that_are_no_buffers_are_answered_at_once() {
 }
 
 #[test]
-fn the_end_of_an_interface_lets_go_of_what_is_lent() {
+fn closing_releases_device_buffers() {
     let mut rig = rig();
-    assert_eq!(lend(&mut rig, 40, 0).len(), 40);
+    assert_eq!(post_to_device(&mut rig, 40, 0).len(), 40);
     assert_eq!(rig.back.into_grants().held, 0);
 }
 
 #[test]
 fn where_responses_keep_an_order_nothing_is_lent() {
     let mut rig = Rig::new(sizes());
-    assert!(!rig.back.can_lend(FRAME));
-    assert!(lend(&mut rig, 10, 0).is_empty());
+    assert!(!rig.back.can_post_to_device(FRAME));
+    assert!(post_to_device(&mut rig, 10, 0).is_empty());
 }
 
-/// A driver domain that answers by names it makes up.
+/// NETIF-27: the guest rejects invented ids from a driver domain.
 #[test]
-fn netif_27_a_response_names_a_buffer_that_is_posted_once() {
+fn netif_27_response_names_a_posted_buffer_once() {
     over_each_format(|| {
         let response = |id, flags| {
             RxResponse {

@@ -1,55 +1,55 @@
-//! The requests that a device has from turn to turn.
+//! Descriptors outstanding at a device across turns.
 
-use crate::grants::Access;
+use crate::grants::GrantAccess;
 use crate::netif::RxRequest;
 use abi::GrantRef;
 use nic::BufferId;
 use shmem::Span;
 
-/// A buffer of the guest's for a device.
+/// A guest's buffer that is lent to a device.
 #[derive(Clone, Copy, Debug)]
-pub struct Loan {
-    /// Names it from now on.
+pub struct DeviceBuffer {
+    /// Id of the buffer while the device holds it.
     pub id: BufferId,
-    /// Which of the guest's page frames it lies in, as the grant mechanism says.
+    /// The guest's page frame that holds it, from the grant mechanism.
     pub frame: u32,
-    /// Its first byte within that.
+    /// First byte within the page.
     pub offset: u16,
-    /// Its bytes, as far as this domain can touch them.
+    /// The buffer as mapped into this domain.
     pub span: Span,
 }
 
-/// How a buffer comes back without a frame.
+/// Reason why a buffer returns without a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returned {
-    /// Nothing has come for it.
+    /// The device received nothing into it.
     Unused,
-    /// What it holds is not for the guest, or the device cannot write to it: it is answered with an
-    /// error.
+    /// The buffer holds a frame that is not for the guest, or the device cannot write to it. The
+    /// request gets an error response.
     Failed,
 }
 
-/// One request that the device has.
+/// One outstanding request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lent {
+pub(super) struct OutstandingRequest {
     pub(super) request: RxRequest,
     pub(super) span: Span,
 }
 
-/// The requests that a device has, by number.
+/// Outstanding requests, by id.
 #[derive(Debug, Default)]
-pub(super) struct Loans {
-    out: Vec<Option<Lent>>,
+pub(super) struct Outstanding {
+    out: Vec<Option<OutstandingRequest>>,
     free: Vec<u32>,
     pub(super) count: usize,
-    // Room for the work of `lend`; empty between calls.
+    // Scratch list of `lend`, empty between calls.
     pub(super) requests: Vec<RxRequest>,
-    pub(super) accesses: Vec<Access>,
+    pub(super) accesses: Vec<GrantAccess>,
     pub(super) frames: Vec<u32>,
 }
 
-impl Loans {
-    pub(super) fn put(&mut self, out: Lent) -> BufferId {
+impl Outstanding {
+    pub(super) fn put(&mut self, out: OutstandingRequest) -> BufferId {
         self.count += 1;
         if let Some(id) = self.free.pop()
             && let Some(place) = self.out.get_mut(id as usize)
@@ -61,14 +61,14 @@ impl Loans {
         BufferId(self.out.len() as u32 - 1)
     }
 
-    pub(super) fn take(&mut self, id: BufferId) -> Option<Lent> {
+    pub(super) fn take(&mut self, id: BufferId) -> Option<OutstandingRequest> {
         let out = self.out.get_mut(id.0 as usize)?.take()?;
         self.free.push(id.0);
         self.count -= 1;
         Some(out)
     }
 
-    /// All of them: none is with the device any more.
+    /// Removes all requests, which the device has released, and returns their grants.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = GrantRef> {
         self.count = 0;
         self.free.clear();

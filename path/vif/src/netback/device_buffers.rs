@@ -1,0 +1,177 @@
+//! Requests that a device keeps across turns. A dedicated queue of the NIC writes received frames
+//! into the guest's pages as they arrive, not when the driver polls (`specs/xdp.md`, XDP-14).
+//!
+//! ```text
+//!   ring ── post_to_device ──► device ── deliver ───────► response with the frame
+//!                                     ── return_buffer ─► response without: unused, or an error
+//! ```
+//!
+//! A posted request is no longer in the ring, and its page is in use. Responses have the order in
+//! which the device finishes, which the guest must accept (NETIF-27). Other frames for the guest
+//! use the requests behind the posted ones; the argument `leave` of [`Netback::post_to_device`]
+//! reserves some for them.
+
+use super::buffers::buffer;
+use super::completions::{
+    DeliveryReport, RxCompletion, RxResponseWriter, WrittenPart, completions, put_merged_header,
+};
+use super::interface::Netback;
+use super::outstanding::{DeviceBuffer, OutstandingRequest, Returned};
+use crate::counters::Drop;
+use crate::grants::{GrantAccess, Grants};
+use crate::netif::{RxRequest, rsp};
+use abi::GrantRef;
+use nic::{BufferId, Frame};
+use smallvec::SmallVec;
+
+impl<G: Grants> Netback<G> {
+    /// Returns whether a device can borrow buffers that hold frames of `bytes` bytes.
+    #[must_use]
+    pub fn can_post_to_device(&self, bytes: usize) -> bool {
+        self.negotiated.any_order && self.negotiated.rx_offset && self.can_post(bytes)
+    }
+
+    /// Returns the number of requests that the device holds.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.count
+    }
+
+    /// Removes up to `most` requests from the ring for a device, but leaves at least `leave` there,
+    /// and appends their buffers to `out`. Answers invalid and unwritable buffers with an error.
+    pub fn post_to_device(&mut self, most: usize, leave: usize, out: &mut Vec<DeviceBuffer>) {
+        if self.fatal.is_some() || self.zero_copy.running || !self.negotiated.any_order {
+            return;
+        }
+        let want = most.saturating_add(leave).min(u32::MAX as usize);
+        let ready = self.posted(want as u32) as usize;
+        let count = ready.saturating_sub(leave).min(most);
+        if count == 0 {
+            return;
+        }
+        let mut requests = std::mem::take(&mut self.outstanding.requests);
+        let mut accesses = std::mem::take(&mut self.outstanding.accesses);
+        let mut frames = std::mem::take(&mut self.outstanding.frames);
+        for n in 0..count {
+            let Some(words) = self.rx.peek(n as u32) else {
+                break;
+            };
+            let request = RxRequest::decode(words);
+            // An invalid request gets a length of 0, so that its span is empty.
+            let (offset, len) = buffer(&request, &self.negotiated).unwrap_or((0, 0));
+            requests.push(request);
+            let gref = GrantRef(request.gref);
+            accesses.push(GrantAccess::new(gref, offset as u16, len as u16));
+        }
+        self.rx.consume(requests.len() as u32);
+        self.grants.hold(&mut accesses, &mut frames);
+        for ((request, access), &frame) in requests.iter().zip(&accesses).zip(&frames) {
+            let reason = match access.result {
+                Ok(span) if !span.is_empty() => {
+                    let (request, offset) = (*request, access.offset);
+                    let id = self.outstanding.put(OutstandingRequest { request, span });
+                    out.push(DeviceBuffer {
+                        id,
+                        frame,
+                        offset,
+                        span,
+                    });
+                    continue;
+                }
+                Ok(_) => {
+                    self.grants.hold_end(access.gref);
+                    Drop::BadRequest
+                }
+                Err(_) => Drop::Grant,
+            };
+            self.counters.to_guest_drops.count(reason);
+            self.respond_empty(request.id, request.offset, rsp::ERROR);
+        }
+        requests.clear();
+        accesses.clear();
+        frames.clear();
+        self.outstanding.requests = requests;
+        self.outstanding.accesses = accesses;
+        self.outstanding.frames = frames;
+    }
+
+    /// Delivers a frame that lies in one posted buffer, or was merged from several, and returns
+    /// these buffers to the guest.
+    pub fn deliver(&mut self, frame: &Frame, report: &mut DeliveryReport) {
+        let mut parts: SmallVec<[WrittenPart; 1]> = SmallVec::new();
+        for piece in &frame.pieces {
+            if let Some(outstanding) = self.take_outstanding(piece.buffer) {
+                parts.push(WrittenPart {
+                    request: outstanding.request.id,
+                    offset: outstanding.request.offset,
+                    buffer: outstanding.span,
+                    piece: piece.span,
+                });
+            }
+        }
+        match self.complete(frame, &parts) {
+            Ok(()) => {
+                self.counters.to_guest += 1;
+                self.counters.to_guest_bytes += frame.len() as u64;
+                report.deliver(frame.len());
+            }
+            Err(reason) => {
+                // A merged frame counts as the packets that its sender must retransmit.
+                for part in parts {
+                    self.counters.to_guest_drops.count(reason);
+                    report.drops.count(reason);
+                    self.respond_empty(part.request, part.offset, rsp::ERROR);
+                }
+            }
+        }
+    }
+
+    /// Answers the requests of a frame, or returns an error if the frame is invalid.
+    fn complete(&mut self, frame: &Frame, parts: &[WrittenPart]) -> Result<(), Drop> {
+        let completions = completions(frame, &self.negotiated, parts.iter().copied().map(Some))?;
+        // The segment size occupies the slot of a request that is still in the ring.
+        let extra = match self.extra(frame) {
+            Some(extra) if self.posted(1) == 1 => {
+                let words = self.rx.peek(0).ok_or(Drop::NoRequest)?;
+                Some(self.placed(extra, RxRequest::decode(words).id))
+            }
+            Some(_) => return Err(Drop::NoRequest),
+            None => None,
+        };
+        put_merged_header(frame)?;
+        if extra.is_some() {
+            self.rx.consume(1);
+            self.counters.meta_requests += 1;
+        }
+        let mut writer = RxResponseWriter::new(frame, &self.negotiated, extra, completions.len());
+        for &completion in &completions {
+            writer.respond(completion, |words| {
+                self.rx.respond(words);
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes back a posted buffer without a frame. The device no longer uses it.
+    pub fn return_buffer(&mut self, id: BufferId, how: Returned) {
+        if let Some(out) = self.take_outstanding(id) {
+            let status = match how {
+                Returned::Unused => rsp::DROPPED,
+                Returned::Failed => rsp::ERROR,
+            };
+            self.respond_empty(out.request.id, out.request.offset, status);
+        }
+    }
+
+    fn take_outstanding(&mut self, id: BufferId) -> Option<OutstandingRequest> {
+        let out = self.outstanding.take(id)?;
+        self.grants.hold_end(GrantRef(out.request.gref));
+        Some(out)
+    }
+
+    /// Answers a request without a frame.
+    fn respond_empty(&mut self, request: u16, offset: u16, len: i16) {
+        self.rx
+            .respond(RxCompletion::new(request, offset, len).plain());
+    }
+}
