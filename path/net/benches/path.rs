@@ -1,7 +1,8 @@
-//! What a frame costs: the bridge's verdict, and cutting 64 KB into MTU frames.
+//! Measures the cost of the bridge's verdict on a frame, and of segmenting 64 KB into MTU frames.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use net::bridge::{Bridge, BridgeSettings, Port, Prefix, Rule, Way};
+use net::flows::{Flows, State};
 use net::packet::Mac;
 use net::packet::segment::segment;
 use nic::{BufferId, Caps, Frame, Gso, GsoKind, Piece};
@@ -10,7 +11,7 @@ use std::hint::black_box;
 
 const BATCH: usize = 64;
 
-/// Ethernet, IPv4 and TCP headers of a packet of `len` bytes.
+/// Returns the Ethernet, IPv4 and TCP headers of a packet of `len` bytes.
 fn header(to: Mac, from: Mac, len: usize) -> Vec<u8> {
     let mut bytes = [to.0, from.0].concat();
     bytes.extend([8, 0, 0x45, 0]);
@@ -43,7 +44,7 @@ fn station(n: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, n])
 }
 
-/// A NIC and 64 guests, each with these rules.
+/// Creates a bridge with a NIC and 64 guests. Each guest has these rules.
 fn bridge(rules: &[Rule]) -> Bridge {
     let mut bridge = Bridge::new(BridgeSettings {
         hash_seed: 1,
@@ -60,7 +61,7 @@ fn bridge(rules: &[Rule]) -> Bridge {
     bridge
 }
 
-/// Rules that fit the packets' addresses, and none of which fits their ports.
+/// Returns rules that match the packets' addresses but not their ports.
 fn unfit(count: u16) -> Vec<Rule> {
     let rule = |port| Rule {
         way: Some(Way::Out),
@@ -118,6 +119,73 @@ fn forward(c: &mut Criterion) {
     );
 }
 
+/// Compares a port with a stateful firewall and 4096 flows, 64 of them in a batch, with a port
+/// whose only rule reads nothing.
+fn stateful(c: &mut Criterion) {
+    const FLOWS: u16 = 4096;
+    let rule = |state| Rule {
+        way: Some(Way::In),
+        state,
+        ..Rule::any(state.is_none())
+    };
+    let packet = |n: u16, is_reply: bool| {
+        let (to, from) = match is_reply {
+            false => (guest(3), station(1)),
+            true => (station(1), guest(3)),
+        };
+        let (mut bytes, area) = (header(to, from, 64), Area::anonymous(64));
+        let [a, b] = n.to_be_bytes();
+        (bytes[34], bytes[35], bytes[23]) = (a, b, 17);
+        if is_reply {
+            (bytes[29], bytes[33]) = (2, 1);
+            bytes[34..38].copy_from_slice(&[0, 80, a, b]);
+        }
+        let span = area.expect("memory").span();
+        span.write(&bytes).expect("memory");
+        let buffer = BufferId::NONE;
+        Frame::new(Piece { span, buffer }, 64).expect("memory")
+    };
+    let mut group = c.benchmark_group("flows");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let mut verdicts = Vec::with_capacity(usize::from(FLOWS));
+    for (name, state) in [
+        ("stateless-rule", None),
+        ("4096-flows", Some(State::Related)),
+    ] {
+        let mut bridge = bridge(&[]);
+        bridge.set_rules(
+            4,
+            &[Rule {
+                way: Some(Way::Out),
+                ..rule(state)
+            }],
+        );
+        if state.is_some() {
+            let bytes = Flows::bytes(usize::from(2 * FLOWS));
+            let memory = Area::anonymous(bytes).expect("memory").span();
+            let flows = Flows::new(memory.take(bytes), 1, [3, 5], 0).expect("a table");
+            bridge.set_flows(4, Some(flows));
+        }
+        let mut all: Vec<_> = (0..FLOWS).map(|n| packet(n, false)).collect();
+        for (n, request) in (0..FLOWS).zip(&mut all) {
+            // Only answered flows may fill more than half of a table.
+            let request = std::slice::from_mut(request);
+            bridge.forward_batch(request, 0, 1, &mut verdicts);
+            bridge.forward_batch(&mut [packet(n, true)], 4, 1, &mut verdicts);
+        }
+        let mut batches = (0..usize::from(FLOWS) / BATCH).cycle();
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                verdicts.clear();
+                let at = batches.next().unwrap_or(0) * BATCH;
+                let batch = all.get_mut(at..at + BATCH).unwrap_or_default();
+                bridge.forward_batch(black_box(batch), 0, 1, &mut verdicts);
+                black_box(&verdicts);
+            });
+        });
+    }
+}
+
 fn cut(c: &mut Criterion) {
     let len = 65_535 + 14;
     let mut whole = frame(guest(1), guest(2), len);
@@ -144,5 +212,5 @@ fn cut(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, forward, cut);
+criterion_group!(benches, forward, stateful, cut);
 criterion_main!(benches);

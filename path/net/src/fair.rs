@@ -1,32 +1,32 @@
-//! Fairness between vifs: deficit round robin (Shreedhar and Varghese 1995) between vifs, in bytes,
-//! with a rate limit per vif.
+//! Fairness between vifs: deficit round robin (Shreedhar and Varghese 1995) in bytes, with a rate
+//! limit per vif.
 //!
-//! A ring does not say how large its next packet is before it is taken, so a turn may overshoot by
-//! one packet; what it overshot is a debt that the vif's next turns pay (surplus round robin).
-//! Unlike a drop, a turn that has to wait leaves the packets in the guest's ring: back-pressure.
+//! The size of a ring's next packet is unknown until it is taken, so a turn may overshoot by one
+//! packet. The excess is a debt that the vif's next turns repay (surplus round robin). While a vif
+//! waits for its turn, its packets stay in the guest's ring as backpressure and are not dropped.
 
 use nic::rate::TokenBucket;
 use std::collections::VecDeque;
 
-/// The least quantum: a frame. With the bound on debts it bounds the rounds after which a vif gets
-/// a turn.
+/// The smallest quantum: one frame. Together with the limit on debts it bounds the number of rounds
+/// until a vif gets a turn.
 pub const QUANTUM_MIN: u32 = 1514;
 
-/// Bytes that a vif may owe: more than one packet can be.
+/// Maximum debt of a vif in bytes: more than the longest packet.
 const DEBT_MAX: i64 = 1 << 20;
 
 /// A turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Take from this vif until `bytes` are reached, then call [`Fair::served`].
+    /// Take packets from this vif until `bytes` are reached, then call [`Fair::served`].
     Serve {
-        /// Which.
+        /// The vif's number.
         vif: usize,
-        /// How much, at least 1. The last packet may exceed it.
+        /// Bytes to take, at least 1. The last packet may exceed it.
         bytes: u32,
     },
-    /// All vifs with work wait for their rate limits; the first is ready at this moment. None: it
-    /// never will be.
+    /// All vifs with work are waiting for their rate limits. The first is ready at this time, or
+    /// never if `None`.
     Wait(Option<u64>),
     /// No vif has work.
     Idle,
@@ -35,14 +35,14 @@ pub enum Turn {
 #[derive(Debug)]
 struct Vif {
     quantum: u32,
-    /// Bytes that it may still take; negative: a debt.
+    /// Bytes that the vif may still take; negative: a debt.
     deficit: i64,
     rate: Option<TokenBucket>,
-    /// Whether it stands in the line.
+    /// Whether it is queued.
     active: bool,
 }
 
-/// The line of vifs. They are named by numbers of the caller's.
+/// The queue of vifs. The caller assigns their numbers.
 #[derive(Debug, Default)]
 pub struct Fair {
     vifs: Vec<Option<Vif>>,
@@ -50,14 +50,14 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// A line without vifs.
+    /// Creates a queue without vifs.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds vif `number`, or gives it other shares: `quantum` bytes a round (at least
-    /// [`QUANTUM_MIN`]), at most what `rate` allows.
+    /// Adds vif `number` or changes its share: `quantum` bytes per round (at least
+    /// [`QUANTUM_MIN`]), limited by `rate`.
     pub fn set(&mut self, number: usize, quantum: u32, rate: Option<TokenBucket>) {
         if self.vifs.len() <= number {
             self.vifs.resize_with(number + 1, || None);
@@ -90,7 +90,7 @@ impl Fair {
         self.line.retain(|vif| *vif != number);
     }
 
-    /// Vif `number` has work: it joins the line, if it does not stand there.
+    /// Queues vif `number`, which has work, unless it is queued already.
     pub fn activate(&mut self, number: usize) {
         if let Some(Some(vif)) = self.vifs.get_mut(number)
             && !vif.active
@@ -100,7 +100,8 @@ impl Fair {
         }
     }
 
-    /// Whose turn it is. Asking again without [`Fair::served`] gives the next in line.
+    /// Returns the next turn. Another call without [`Fair::served`] in between returns the next vif
+    /// in the queue.
     pub fn next(&mut self, now_ns: u64) -> Turn {
         let mut ready_ns = None;
         let mut limited = 0;
@@ -137,7 +138,7 @@ impl Fair {
         }
     }
 
-    /// Vif `number` has taken `bytes`; `more`: it still has work.
+    /// Ends the turn of vif `number`, which took `bytes`. `more` states whether it still has work.
     pub fn served(&mut self, number: usize, bytes: u32, more: bool) {
         let Some(Some(vif)) = self.vifs.get_mut(number) else {
             return;
@@ -147,10 +148,10 @@ impl Fair {
             rate.charge(bytes);
         }
         if more {
-            // What a rate limit kept it from taking is not saved up.
+            // A share that could not be used because of the rate limit is not saved.
             vif.deficit = vif.deficit.min(vif.quantum.into());
         } else {
-            // A vif without work saves nothing up; debts stay.
+            // A vif without work saves no share; debts stay.
             vif.deficit = vif.deficit.min(0);
             vif.active = false;
             self.line.retain(|vif| *vif != number);

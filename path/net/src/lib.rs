@@ -1,18 +1,20 @@
-//! Packets and the bridge: pure, time passed in.
+//! Packets and the bridge: pure code, with time passed in.
 //!
 //! | module | job |
 //! |---|---|
-//! | [`packet`] | where the headers lie in a snapshot; [`packet::checksum`]; [`packet::segment`] |
-//! | [`bridge`] | where a frame goes, and which frames are dropped |
-//! | [`lro`] | large receive offload: consecutive segments of a flow become one packet |
-//! | [`fair`] | which vif is served next: deficit round robin |
+//! | [`packet`] | header positions in a snapshot; [`packet::checksum`]; [`packet::segment`] |
+//! | [`bridge`] | forwards or drops frames |
+//! | [`flows`] | flow tables for stateful rules |
+//! | [`lro`] | large receive offload: merges consecutive segments of a flow into one packet |
+//! | [`fair`] | schedules vifs: deficit round robin |
 //! | [`queue`] | a bounded queue with active queue management: FQ-CoDel |
 //!
-//! Nothing here knows rings, guest pages or system calls. Every decision is made on private bytes
-//! (a [`nic::Frame`]'s snapshot), and no bytes make any of it panic.
+//! Nothing here depends on rings, guest pages or system calls. Every decision uses private bytes (a
+//! [`nic::Frame`]'s snapshot), and no input makes it panic.
 
 pub mod bridge;
 pub mod fair;
+pub mod flows;
 pub mod lro;
 pub mod packet;
 pub mod queue;

@@ -1,5 +1,5 @@
-//! The bridge against a model of it: maps, and nothing clever. One harness, run here as a property
-//! test and by the fuzz target `bridge`.
+//! Compares the bridge with a simple model built from maps. This property test and the fuzz target
+//! `bridge` share the harness.
 
 mod common;
 
@@ -13,7 +13,7 @@ const PORTS: usize = 6;
 const LEARNED_MAX: usize = 8;
 const AGEING_NS: u64 = 1000;
 
-/// What can happen to a bridge.
+/// Steps of a test.
 #[derive(Clone, Debug)]
 enum Op {
     AddNic(usize),
@@ -23,7 +23,7 @@ enum Op {
     Frame { port: usize, to: u8, from: u8 },
 }
 
-/// Few MACs, so that they meet: 0 is all zeros, from 200 on they are groups.
+/// Returns one of a few MACs, so that they collide: 0 is all zeros, from 200 on they are groups.
 fn mac(n: u8) -> Mac {
     match n {
         0 => Mac([0; 6]),
@@ -37,7 +37,8 @@ struct Model {
     nics: BTreeSet<usize>,
     guests: BTreeMap<usize, Vec<Mac>>,
     bound: BTreeMap<Mac, usize>,
-    /// Port and moment of expiry. May have fewer than the bridge was told, never more.
+    /// Port and expiry time of the stations that the bridge must know: a subset of those that it
+    /// may have learned.
     learned: BTreeMap<Mac, (usize, u64)>,
     drops: BTreeMap<DropReason, u64>,
 }
@@ -79,8 +80,8 @@ impl Model {
         }
     }
 
-    /// `known`: whether the bridge knows the source afterwards; that a full table learns nothing
-    /// is its right, which stations it then knows is its own affair.
+    /// `known` states whether the bridge knows the source afterwards. The bridge may choose which
+    /// stations a full table learns.
     fn forward(&mut self, to: Mac, from: Mac, port: usize, now: u64, known: bool) -> Verdict {
         let verdict = self.decide(to, from, port, now, known);
         if let Verdict::Drop(reason) = verdict {
@@ -128,7 +129,7 @@ impl Model {
     }
 }
 
-/// Runs the same on both.
+/// Runs the same steps on the bridge and the model.
 fn agree(ops: &[Op], hash_seed: u64) {
     let settings = BridgeSettings {
         learned_max: LEARNED_MAX,
@@ -183,14 +184,14 @@ fn agree(ops: &[Op], hash_seed: u64) {
                 let known = bridge
                     .stations(now)
                     .any(|station| station.mac == from && !station.bound && station.port == *port);
-                // Who was known is refreshed.
+                // A known station is refreshed.
                 let source_counts = model.nics.contains(port)
                     && from.is_station()
                     && !model.bound.contains_key(&from);
                 if source_counts && was_known {
                     assert!(known, "a known station was not refreshed");
                 }
-                // Who is new finds room in a table that was never full.
+                // A new station fits a table that was never full.
                 if source_counts && model.learned.len() < LEARNED_MAX / 2 {
                     assert!(known, "{live} of {LEARNED_MAX} and no room");
                 }
@@ -227,7 +228,7 @@ fn agree(ops: &[Op], hash_seed: u64) {
 }
 
 fn any_op() -> impl Strategy<Value = Op> {
-    // The ports beyond those that are ever added are unknown ones.
+    // Ports beyond those ever added are unknown.
     let number = || prop_oneof![Just(0u8), 1u8..20, 200u8..203];
     prop_oneof![
         2 => (0..PORTS).prop_map(Op::AddNic),
@@ -243,7 +244,7 @@ fn any_op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// BR-1 … BR-10, BR-12, BR-17 at once.
+    /// Covers BR-1 … BR-10, BR-12 and BR-17.
     #[test]
     fn the_bridge_does_what_the_model_does(
         ops in prop::collection::vec(any_op(), 1..150),

@@ -35,13 +35,13 @@ fn they_take_turns_with_their_quanta() {
     fair.served(0, 1500, true);
     assert_eq!(fair.next(0), serve(2, 4000));
     fair.served(2, 4000, false);
-    // What was left is kept, up to one quantum.
+    // The unused rest is saved, up to one quantum.
     assert_eq!(fair.next(0), serve(0, 2500));
     fair.served(0, 100, true);
     assert_eq!(fair.next(0), serve(0, 4000));
     fair.served(0, 0, false);
     assert_eq!(fair.next(0), Turn::Idle);
-    // Who has left the line has saved nothing up.
+    // A vif that left the queue has saved nothing.
     fair.activate(0);
     assert_eq!(fair.next(0), serve(0, 2000));
 }
@@ -56,7 +56,7 @@ fn what_was_taken_too_much_is_paid_back() {
     assert_eq!(fair.next(0), serve(0, 2000));
     fair.served(0, 66_000, false);
     fair.activate(0);
-    // 64000 of debt: 32 rounds pass it over.
+    // With a debt of 64000 bytes the vif is skipped for 32 rounds.
     for _ in 0..33 {
         assert_eq!(fair.next(0), serve(1, 2000));
         fair.served(1, 2000, true);
@@ -95,7 +95,7 @@ fn a_rate_limit_delays_its_vif_alone() {
     fair.activate(1);
     assert_eq!(fair.next(0), serve(1, 500));
     fair.served(1, 600, true);
-    // The first of both.
+    // The earlier of the two times.
     assert_eq!(fair.next(0), Turn::Wait(Some(101 * US)));
     assert_eq!(fair.next(300 * US), serve(0, 100));
     fair.served(0, 100, true);
@@ -110,13 +110,13 @@ fn without_any_rate_the_wait_is_for_ever() {
     assert_eq!(fair.next(0), serve(0, 100));
     fair.served(0, 100, true);
     assert_eq!(fair.next(0), Turn::Wait(None));
-    // Until it gets another.
+    // A new rate ends the wait.
     fair.set(0, 3000, None);
     assert!(matches!(fair.next(0), Turn::Serve { vif: 0, .. }));
 }
 
 #[test]
-fn who_is_removed_has_no_turn() {
+fn removed_vif_gets_no_turn() {
     let mut fair = Fair::new();
     fair.set(0, 2000, None);
     fair.set(1, 2000, None);
@@ -136,8 +136,8 @@ fn who_is_removed_has_no_turn() {
 }
 
 proptest! {
-    /// Over many turns each gets its share, for packets of any size, and never more than a
-    /// packet and a quantum away from it.
+    /// Over many turns each vif gets its share, for packets of any size, and deviates from it by at
+    /// most a packet and a quantum.
     #[test]
     fn shares_are_the_quanta(
         vifs in prop::collection::vec((1514u32..6000, 60u32..66_000), 2..6),

@@ -1,4 +1,5 @@
-//! Headers: no bytes make the parser panic, and where etherparse finds a header, so does it.
+//! Header parsing: no input makes the parser panic, and it finds every header that etherparse
+//! finds.
 
 mod common;
 
@@ -61,7 +62,7 @@ fn every_kind_of_extension_has_its_length() {
         (protocol::HOP_BY_HOP, vec![0; 14]),
         (protocol::ROUTING, vec![0; 6]),
         (protocol::MOBILITY, vec![0; 6]),
-        // Counted in units of four bytes, less two.
+        // Its length counts units of four bytes, minus two.
         (protocol::AUTHENTICATION, vec![0; 14]),
     ];
     let mut bytes = build.bytes();
@@ -110,7 +111,7 @@ fn later_fragments_have_no_transport() {
 }
 
 #[test]
-fn what_follows_a_later_fragment_is_payload() {
+fn later_fragments_hold_only_payload() {
     let mut build = Build::tcp6(b"");
     build.extensions = vec![
         (protocol::FRAGMENT, vec![0, 8, 0, 0, 0, 0]),
@@ -232,7 +233,7 @@ fn parse_anything(bytes: &[u8]) {
             assert!(tcp.at + 20 <= tcp.payload_at && tcp.payload_at <= bytes.len());
         }
     }
-    // The same from the other side: what etherparse can follow, we can.
+    // The reverse: this parser parses every packet that etherparse parses.
     let Ok(theirs) = SlicedPacket::from_ethernet(bytes) else {
         return;
     };

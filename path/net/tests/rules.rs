@@ -1,5 +1,5 @@
 //! Firewall rules, clause by clause (`specs/bridge.md`, BR-18 …), and against an oracle that knows
-//! what it has sent instead of looking into it.
+//! how it built a packet instead of parsing it.
 
 mod common;
 
@@ -56,7 +56,7 @@ fn udp4(from: u16, to: u16) -> Build {
     }
 }
 
-/// Through the path that drivers take.
+/// Forwards a frame as the driver does.
 fn go(bridge: &mut Bridge, bytes: &[u8], port: usize) -> Verdict {
     let mut verdicts = Vec::new();
     let mut frames = [frame_of(bytes, &[])];
@@ -70,7 +70,7 @@ fn frames(bridge: &Bridge, port: usize) -> Vec<u64> {
     bridge.rule_counts(port).map(|count| count.frames).collect()
 }
 
-/// BR-18: the first rule that fits decides; what none fits may pass; each is counted.
+/// BR-18: the first matching rule decides and counts the frame; a frame that matches none passes.
 #[test]
 fn the_first_rule_that_fits_decides() {
     let dns = |allow, ports: RangeInclusive<u16>| Rule {
@@ -90,7 +90,7 @@ fn the_first_rule_that_fits_decides() {
         let bytes = to(MAC_A, udp4(9, port));
         assert_eq!(go(&mut bridge, &bytes, WIRE), verdict, "{port}");
     }
-    // A port of the same number, of TCP.
+    // The same port number, of TCP.
     assert_eq!(
         go(&mut bridge, &to(MAC_A, Build::tcp4(&[])), WIRE),
         Verdict::Unicast(A)
@@ -104,7 +104,7 @@ fn the_first_rule_that_fits_decides() {
     assert_eq!(frames(&bridge, 77), []);
 }
 
-/// BR-18: a rule is for what comes in by its port, for what goes out by it, or for both.
+/// BR-18: a rule is for frames that arrive by its port, that leave by it, or for both.
 #[test]
 fn rules_have_a_direction() {
     for (way, from_a, to_a) in [
@@ -128,7 +128,7 @@ fn rules_have_a_direction() {
         .bytes();
         assert_eq!(go(&mut bridge, &out, A) == DENIED, from_a, "{way:?}");
         assert_eq!(go(&mut bridge, &back, B) == DENIED, to_a, "{way:?}");
-        // The rules of a guest are not asked about frames that it neither sends nor gets.
+        // A guest's rules do not apply to frames that it neither sends nor receives.
         let past = Build {
             source: MAC_B,
             destination: STATION,
@@ -139,9 +139,9 @@ fn rules_have_a_direction() {
     }
 }
 
-/// BR-18: both ports' rules are asked, the one's that it comes in by first.
+/// BR-18: both ports' rules apply, those of the ingress port first.
 #[test]
-fn what_comes_in_may_still_not_go_out() {
+fn egress_rules_apply_after_ingress_rules() {
     let mut bridge = bridge(vec![allow()], vec![deny()]);
     assert_eq!(go(&mut bridge, &to(MAC_A, udp4(1, 2)), WIRE), DENIED);
     assert_eq!(
@@ -155,12 +155,12 @@ fn what_comes_in_may_still_not_go_out() {
     let bytes = to(MAC_A, udp4(1, 2));
     assert_eq!(bridge.denied_by(&bytes, WIRE, 0), Some((A, 0)));
     assert_eq!(bridge.denied_by(&to(MAC_B, udp4(1, 2)), WIRE, 0), None);
-    assert_eq!(frames(&bridge, A), [1], "asking why counts nothing");
+    assert_eq!(frames(&bridge, A), [1], "a query counts nothing");
 }
 
-/// BR-18: a group's frame goes out by every port whose rules allow it.
+/// BR-18: a frame to a group leaves by every port whose rules allow it.
 #[test]
-fn floods_leave_out_who_denies_them() {
+fn floods_skip_ports_that_deny_them() {
     let mut bridge = bridge(
         Vec::new(),
         vec![Rule {
@@ -200,9 +200,9 @@ fn floods_leave_out_who_denies_them() {
     );
 }
 
-/// BR-19: nothing is learned from what is denied where it comes in, and it costs no budget.
+/// BR-19: the bridge learns nothing from a frame denied at ingress, and the frame uses no budget.
 #[test]
-fn what_is_denied_leaves_no_trace() {
+fn denied_frame_leaves_no_state() {
     let mut bridge = bridge(
         vec![Rule {
             protocol: Some(protocol::UDP),
@@ -222,9 +222,9 @@ fn what_is_denied_leaves_no_trace() {
     assert!(bridge.stations(0).any(|station| station.mac == STATION));
 }
 
-/// BR-17 of rules: they go with their port.
+/// BR-17 for rules: they are removed with their port.
 #[test]
-fn rules_go_with_their_port() {
+fn rules_are_removed_with_their_port() {
     let mut bridge = bridge(Vec::new(), vec![deny()]);
     assert_eq!(go(&mut bridge, &to(MAC_A, udp4(1, 2)), WIRE), DENIED);
     bridge.remove(A);
@@ -252,10 +252,13 @@ fn prefixes_hold_what_begins_with_their_bits() {
     assert!(fits("10.1.2.3", 24, [10, 1, 2, 99]) && !fits("10.1.2.3", 24, [10, 1, 3, 3]));
     assert!(fits("10.1.2.3", 1, [127, 0, 0, 1]) && !fits("10.1.2.3", 1, [128, 0, 0, 1]));
     assert!(fits("10.1.2.3", 0, [255, 0, 0, 1]), "any address of IPv4");
-    assert!(!fits("::", 0, [255, 0, 0, 1]), "but of no other version");
+    assert!(
+        !fits("::", 0, [255, 0, 0, 1]),
+        "no address of another version"
+    );
 }
 
-/// What the oracle knows about something that a frame may have.
+/// The oracle's knowledge of a field.
 #[derive(Clone, Copy, Debug)]
 enum Fact<T> {
     Is(T),
@@ -263,7 +266,7 @@ enum Fact<T> {
     Hidden,
 }
 
-/// A frame, and what it is.
+/// A frame, and its description.
 #[derive(Clone, Debug)]
 struct Sent {
     bytes: Vec<u8>,
@@ -285,7 +288,7 @@ impl Sent {
     }
 }
 
-/// A rule, and its prefixes as they were written.
+/// A rule, and its prefixes as written.
 #[derive(Clone, Debug)]
 struct Written {
     rule: Rule,
@@ -322,6 +325,7 @@ fn written() -> impl Strategy<Value = Written> {
                 rule: Rule {
                     allow,
                     way,
+                    state: None,
                     ethertype,
                     protocol,
                     source: prefixes.0.map(made),
@@ -333,7 +337,7 @@ fn written() -> impl Strategy<Value = Written> {
         })
 }
 
-/// IP packets of all sorts of headers, fragments among them.
+/// IP packets with many kinds of headers, including fragments.
 fn packet() -> impl Strategy<Value = Sent> {
     let protocol = prop::sample::select(vec![1u8, 6, 17, 58, 132, 89]);
     (
@@ -361,7 +365,7 @@ fn packet() -> impl Strategy<Value = Sent> {
                 .tags(tags);
                 let later = fragment == 1;
                 if v6 {
-                    // Destination options of 8 bytes; a fragment header is one, too, in form.
+                    // Destination options of 8 bytes have the same form as a fragment header.
                     build.extensions = vec![(60, vec![1, 4, 0, 0, 0, 0]); extensions];
                     if later {
                         build.extensions.push((44, vec![0x01, 0x01, 0, 0, 0, 9]));
@@ -417,7 +421,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     ]
     .concat();
     let three_tags = [0, 1, 0x81, 0, 0, 1, 0x81, 0, 0, 1, 8, 0, 0x45];
-    // The first header says that a destination options header of 256 bytes follows.
+    // The first header announces a destination options header of 256 bytes.
     let mut long = to(MAC_A, Build::tcp6(&[0; 300]));
     (long[20], long[54], long[55]) = (60, 17, 31);
     prop_oneof![
@@ -438,7 +442,7 @@ fn digits(address: IpAddr) -> String {
     }
 }
 
-/// BR-18 and BR-20 once more, word by word.
+/// The oracle: BR-18 and BR-20, word by word.
 fn decides(written: &Written, way: Way, sent: &Sent) -> bool {
     fn ask<A, T>(asked: Option<&A>, fact: &Fact<T>, test: impl Fn(&A, &T) -> bool) -> Option<bool> {
         match (asked, fact) {
@@ -474,14 +478,14 @@ fn decides(written: &Written, way: Way, sent: &Sent) -> bool {
             own.contains(to)
         }),
     ];
-    // A hidden field fits every rule that denies.
+    // A hidden field matches every deny rule.
     answers.iter().all(|answer| answer.unwrap_or(!rule.allow))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// BR-18, BR-20.
+    /// BR-18, BR-20: the bridge decides as the oracle does.
     #[test]
     fn frames_pass_as_the_rules_say(
         wire in prop::collection::vec(written(), 0..5),

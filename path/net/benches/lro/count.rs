@@ -1,14 +1,14 @@
-//! Instructions per packet: this program again, in valgrind, one cell at a time.
+//! Counts instructions per packet by running this program again in valgrind, one cell at a time.
 //!
-//! Counts do not depend on what else the machine does, so two revisions can be told apart by them.
+//! The machine's load does not affect the counts, so they can distinguish two revisions.
 
 use crate::packets::{Cell, PACKETS, Packets, Room, cells};
 use std::process::Command;
 
-/// Names the cell whose packets a process is to run once, and nothing else.
+/// Environment variable with the cell that the process runs once before it exits.
 const CELL: &str = "LRO_BENCH_CELL";
 
-/// What the environment asks for, if this process is one that is counted. Whether it was.
+/// Runs the cell that [`CELL`] names, if it is set; returns whether it was.
 pub(crate) fn run_if_counted() -> bool {
     let Ok(name) = std::env::var(CELL) else {
         return false;
@@ -22,11 +22,11 @@ pub(crate) fn run_if_counted() -> bool {
     true
 }
 
-/// Instructions per packet of a pass, the second of its engine: what is allocated once is not in
-/// it.
+/// Returns the instructions per packet of a pass. It is the second pass of its engine, so one-time
+/// allocations do not count.
 ///
 /// # Errors
-/// Why they cannot be counted.
+/// The reason why instructions cannot be counted.
 pub(crate) fn instructions(cell: Cell) -> Result<f64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")

@@ -1,11 +1,11 @@
-//! What large receive offload costs: the engine alone, cycles and instructions per packet by number
-//! of interleaved flows. `cargo bench -p net --bench lro` ends with one table of all cells.
+//! Measures the cost of the LRO engine alone: cycles and instructions per packet by number of
+//! interleaved flows. `cargo bench -p net --bench lro` ends with one table of all cells.
 //!
-//! Every flow sends 32 segments of 1448 bytes, in turn with the other flows, polls take 64 packets,
-//! and aggregates are held until every flow has sent its train: so the LRO rate is the same in
-//! every cell, for any number of flows. (Flushed at every poll, 64 packets of 512 flows could not
-//! merge at all.) Measured are the polls and the final flush; the columns are in
-//! [`packets::Column`]. Cycles are the time stamp counter's.
+//! Every flow sends 32 segments of 1448 bytes, interleaved with the other flows; polls take 64
+//! packets, and aggregates are held until every flow has sent its train. So the LRO rate is the
+//! same in every cell, whatever the number of flows. (If aggregates were flushed at every poll, 64
+//! packets of 512 flows could not merge at all.) The measurement covers the polls and the final
+//! flush; the columns are in [`packets::Column`]. Cycles are time stamp counter cycles.
 
 mod count;
 mod packets;
@@ -14,7 +14,7 @@ use criterion::{Criterion, Throughput};
 use packets::{Cell, PACKETS, Packets, Room, cells};
 use std::time::Duration;
 
-/// A cell's figures.
+/// The figures of a cell.
 struct Row {
     cell: Cell,
     cycles: f64,
@@ -71,7 +71,7 @@ fn engine(criterion: &mut Criterion) -> Vec<Row> {
     rows
 }
 
-/// Medians of all passes.
+/// Prints the medians of all passes.
 fn table(rows: &[Row]) {
     println!(
         "\n{:<6} {:<5} {:<9} {:>5} {:>14} {:>11} {:>20} {:>9}",

@@ -1,4 +1,4 @@
-//! The packets, and a pass of the engine over all of them.
+//! The packets in memory, and a pass of the engine over them.
 
 use net::lro::{Flush, Form, Lro, Rules, Settings};
 use net::packet::checksum::{Sum, pseudo_v4};
@@ -7,26 +7,26 @@ use shmem::{Area, Span};
 use std::fmt;
 use std::ops::Range;
 
-/// Packets of a pass over memory.
+/// Packets per pass over memory.
 pub(crate) const PACKETS: usize = 16_384;
 /// Bytes of a buffer: half a page.
 const BUFFER: usize = 2048;
-/// Segments of a flow that can become one packet.
+/// Segments of a flow that may merge into one packet.
 const TRAIN: usize = 32;
 /// Payload of a segment: Ethernet's MTU, with timestamps.
 const PAYLOAD: usize = 1448;
 const HEADER: usize = 14 + 20 + 32;
-/// Packets of a poll.
+/// Packets per poll.
 const BUDGET: usize = 64;
 
-/// What the engine finds.
+/// State of headers and checksums when the engine starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Column {
-    /// Headers in the cache, snapshots made, checksums known to be right.
+    /// Headers are in the cache, snapshots exist, checksums are known to be valid.
     Hot,
-    /// Headers out of the second-level cache, snapshots made within the time.
+    /// Headers are in the second-level cache; the measurement includes taking the snapshots.
     Cold,
-    /// As hot, but checksums computed by the engine, payload in the cache.
+    /// Like `Hot`, but the engine computes checksums; the payload is in the cache.
     Verified,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Cell {
     pub(crate) rules: Rules,
     pub(crate) form: Form,
     pub(crate) column: Column,
-    /// Flows that take turns, packet by packet.
+    /// Flows interleaved packet by packet.
     pub(crate) flows: usize,
 }
 
-/// Every cell, in the order of the table.
+/// Returns every cell, in the order of the table.
 pub(crate) fn cells() -> impl Iterator<Item = Cell> {
     [
         (Rules::Gro, Form::Skb, Column::Hot),
@@ -73,7 +73,7 @@ impl fmt::Display for Cell {
 }
 
 impl Cell {
-    /// An engine that holds aggregates until it is drained.
+    /// Creates an engine that holds aggregates until it is drained.
     pub(crate) fn engine(self) -> Lro {
         let settings = Settings {
             rules: self.rules,
@@ -86,7 +86,7 @@ impl Cell {
     }
 }
 
-/// Headers of segment `n` of a flow.
+/// Returns the headers of segment `n` of a flow.
 fn header(flow: usize, n: usize) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
@@ -114,7 +114,7 @@ fn header(flow: usize, n: usize) -> [u8; HEADER] {
     bytes
 }
 
-/// Vectors that are used again.
+/// Reused vectors.
 #[derive(Default)]
 pub(crate) struct Room {
     frames: Vec<Frame>,
@@ -149,7 +149,7 @@ impl Packets {
         span.expect("a buffer")
     }
 
-    /// Takes packets as a NIC would.
+    /// Receives packets as a NIC would.
     fn receive(&self, range: Range<usize>, checksum: Checksum, out: &mut Vec<Frame>) {
         for index in range {
             if index + 8 < PACKETS {
@@ -165,12 +165,12 @@ impl Packets {
         }
     }
 
-    /// One pass over all packets; cycles of the time stamp counter of what is measured.
+    /// Runs one pass over all packets; returns the time stamp counter cycles of the measured part.
     pub(crate) fn pass(&self, lro: &mut Lro, column: Column, room: &mut Room) -> u64 {
         self.pass_by(Self::measured_part, lro, column, room)
     }
 
-    /// A pass that is not counted.
+    /// Runs an unmeasured pass.
     pub(crate) fn warm_up(&self, lro: &mut Lro, column: Column, room: &mut Room) {
         self.pass_by(Self::part, lro, column, room);
     }
@@ -202,7 +202,7 @@ impl Packets {
         cycles
     }
 
-    /// [`Packets::part`], by a name by which it can be counted.
+    /// [`Packets::part`] under a name by which valgrind counts it.
     #[inline(never)]
     fn measured_part(
         &self,
@@ -214,7 +214,7 @@ impl Packets {
         self.part(lro, arriving, now, room);
     }
 
-    /// What is timed and counted: one poll.
+    /// The timed and counted part: one poll.
     fn part(
         &self,
         lro: &mut Lro,

@@ -1,4 +1,4 @@
-//! Which port an IP address belongs to.
+//! Maps IP addresses to ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use std::net::IpAddr;
 pub(super) enum Owner {
     /// A port that has the address.
     Port(usize),
-    /// A router that no port has, and that stations send to.
+    /// A gateway of some stations that is behind no port.
     Gateway,
-    /// No known station.
+    /// No known owner.
     Nobody,
 }
 
@@ -18,7 +18,7 @@ pub(super) enum Owner {
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     ports: BTreeMap<IpAddr, usize>,
-    /// Gateways, with the ports whose stations use them.
+    /// Gateways, each with a port whose stations use it.
     gateways: BTreeSet<(IpAddr, usize)>,
 }
 
@@ -35,7 +35,7 @@ impl Addresses {
         self.gateways.retain(|(_, user)| *user != port);
     }
 
-    /// Whether a port has the address.
+    /// Returns whether a port has the address.
     pub(super) fn is_taken(&self, address: &IpAddr) -> bool {
         self.ports.contains_key(address)
     }

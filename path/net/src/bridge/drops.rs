@@ -1,51 +1,54 @@
-//! Why a frame was dropped.
+//! Drop reasons of the bridge. A reason that occurs in other layers, too, has the layer in its
+//! name, because the names of all layers are keys of one table.
 
 use abi::counts::Counts;
 
 abi::named_enum! {
-    /// Why the bridge dropped a frame.
+    /// Reason why the bridge dropped a frame.
     pub enum DropReason: usize {
-        /// It came in by a port that there is not.
+        /// The frame arrived by a port that does not exist.
         UnknownPort = "unknown_port",
-        /// It is shorter than an Ethernet header.
+        /// The frame is shorter than an Ethernet header.
         Runt = "runt",
-        /// Its memory is not there any more.
-        Fault = "fault",
-        /// From a NIC: its source is a group's address, or all zeros.
+        /// The frame's memory is no longer accessible.
+        Fault = "bridge.fault",
+        /// From a NIC: the source MAC is a group address or zero.
         BadSource = "bad_source",
-        /// From a NIC: its source is a guest's.
+        /// From a NIC: the source MAC belongs to a guest.
         BoundSource = "bound_source",
-        /// From a guest: its source is not one of the guest's MACs.
+        /// From a guest: the source MAC is not one of the guest's.
         ForgedSource = "forged_source",
-        /// From a guest: ARP that claims another's MAC or address.
+        /// From a guest: ARP that claims another station's MAC or address.
         ForgedArp = "forged_arp",
-        /// From a guest: neighbour discovery that claims another's MAC or address.
+        /// From a guest: neighbour discovery that claims another station's MAC or address.
         ForgedNd = "forged_nd",
         /// From a guest that is no router: a router advertisement or a redirect.
         ForgedRouter = "forged_router",
-        /// From a guest: an IP source that is not one of the guest's.
+        /// From a guest: the IP source is not one of the guest's.
         ForgedAddress = "forged_address",
         /// From a guest that is no DHCP server: a packet to DHCP clients.
         ForgedDhcp = "forged_dhcp",
-        /// From a guest: headers that hide what the frame is (too many, too long, or nonsense).
+        /// From a guest: headers that obscure the frame's type (too many, too long, or invalid).
         Obscure = "obscure",
-        /// A rule of the port that it came in by, or of the one that it would go out by, denies it.
+        /// A firewall rule of the ingress or egress port denies it.
         Firewall = "firewall",
-        /// To a group address that bridges keep to themselves.
+        /// A stateful rule denies it, or the port's flow table has no room for its flow.
+        FirewallState = "firewall_state",
+        /// To a group address that bridges must not forward.
         ReservedGroup = "reserved_group",
-        /// Above the port's rate.
+        /// The port's rate limit is exceeded.
         RateLimit = "rate_limit",
-        /// Above the port's budget of broadcast and multicast frames.
+        /// The port's budget of broadcast and multicast frames is exceeded.
         GroupBudget = "group_budget",
-        /// Its destination is behind the port that it came in by.
+        /// The destination is behind the ingress port.
         SamePort = "same_port",
-        /// There is no port that it could go to.
+        /// No port matches the destination.
         NoPort = "no_port",
     }
 }
 
 impl DropReason {
-    /// Whether the guest claimed an identity that it does not have.
+    /// Returns whether the guest claimed an identity that it does not have.
     #[must_use]
     pub const fn is_forgery(self) -> bool {
         matches!(
@@ -60,5 +63,5 @@ impl DropReason {
     }
 }
 
-/// A counter per reason, in frames.
+/// One counter per reason, in frames.
 pub type Drops = Counts<DropReason, { DropReason::COUNT }>;

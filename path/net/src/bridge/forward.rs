@@ -1,9 +1,9 @@
-//! Forwarding: where one frame goes, or a batch.
+//! Forwarding decisions, for one frame or a batch.
 
 use super::addresses::Addresses;
 use super::drops::DropReason;
 use super::ethernet::{Ethernet, GROUP_BIT, RESERVED, RESERVED_MASK, word_of};
-use super::guard::{Guard, wanted};
+use super::guard::wanted;
 use super::members::{Bridge, PortState};
 use super::membership::{self, Membership};
 use super::offence::Offence;
@@ -11,14 +11,14 @@ use super::rules::{Filtered, Firewall, Way};
 use super::table::{ForwardingTable, Learned};
 use super::verdict::Verdict;
 use crate::packet::ETHERNET_BYTES;
-use nic::{Frame, SmallFrame};
+use nic::Frame;
 use shmem::Fault;
 
 impl Bridge {
-    /// Decides where a frame goes that came in by `in_port`.
+    /// Decides where to forward a frame that arrived by `in_port`.
     ///
-    /// `header` is its snapshot and `len` its bytes in all. A snapshot of
-    /// [`nic::frame::HOT`] bytes is enough for most frames; [`wanted`] names those that need more.
+    /// `header` is its snapshot and `len` its length in bytes. A snapshot of [`nic::frame::HOT`]
+    /// bytes suffices for most frames; [`wanted`] returns the length for the others.
     pub fn forward(&mut self, header: &[u8], len: usize, in_port: usize, now_ns: u64) -> Verdict {
         let Some((state, mut arrivals)) = self.arrivals(in_port, now_ns) else {
             self.past.count(DropReason::UnknownPort);
@@ -31,8 +31,8 @@ impl Bridge {
         verdict
     }
 
-    /// [`Bridge::forward`] for a batch that came in by one port: one verdict per frame is appended
-    /// to `verdicts`. Snapshots are lengthened where a guest's frame has to be inspected.
+    /// Like [`Bridge::forward`], for a batch that arrived by one port: appends one verdict per
+    /// frame to `verdicts`. Extends the snapshots of guests' frames that must be inspected.
     pub fn forward_batch(
         &mut self,
         frames: &mut [Frame],
@@ -60,67 +60,8 @@ impl Bridge {
         }
     }
 
-    /// Whether [`Bridge::routes`] can answer for a port at all.
-    #[must_use]
-    #[inline]
-    pub fn has_routes(&self, in_port: usize) -> bool {
-        self.routed(in_port).is_some()
-    }
-
-    /// The port that this is, if frames that come in by it may take the fast path.
-    #[inline]
-    fn routed(&self, in_port: usize) -> Option<(&PortState, &Guard)> {
-        let state = self.ports.get(in_port)?.as_ref()?;
-        let is_open = state.rate.is_none() && self.rules.is_empty();
-        state
-            .guard
-            .as_ref()
-            .filter(|_| is_open)
-            .map(|guard| (state, guard))
-    }
-
-    /// The fast path over the bridge: puts the port of each of these frames, which came in by one
-    /// port, into `ports`. False: some frame does not go out by exactly one port, or has to be
-    /// learned, counted or inspected; then [`Bridge::forward_batch`] decides about all of them.
-    #[must_use]
-    pub fn routes(
-        &self,
-        small_frames: &[SmallFrame],
-        in_port: usize,
-        now_ns: u64,
-        ports: &mut Vec<u16>,
-    ) -> bool {
-        ports.clear();
-        let Some((state, guard)) = self.routed(in_port) else {
-            return false;
-        };
-        // Most frames of a batch go to one station.
-        let mut last = (u64::MAX, 0);
-        for small_frame in small_frames {
-            let Some(ethernet) = small_frame.head().first_chunk() else {
-                return false;
-            };
-            let ethernet = Ethernet::of(ethernet);
-            let is_known = ethernet.source == state.bound || guard.has(ethernet.source);
-            if !is_known || !guard.is_harmless(ethernet.ethertype, small_frame.head()) {
-                return false;
-            }
-            if ethernet.destination != last.0 {
-                let group = ethernet.destination & GROUP_BIT != 0;
-                match self.table.find(ethernet.destination, now_ns) {
-                    Some(port) if port != in_port && !group => {
-                        last = (ethernet.destination, port as u16);
-                    }
-                    _ => return false,
-                }
-            }
-            ports.push(last.1);
-        }
-        true
-    }
-
-    /// A port's state, and what the frames that come in by it are forwarded by. None: there is no
-    /// such port.
+    /// Returns a port's state and the forwarding state for frames that arrive by it, or `None` if
+    /// the port does not exist.
     #[inline]
     fn arrivals(&mut self, in_port: usize, now_ns: u64) -> Option<(&mut PortState, Arrivals<'_>)> {
         let state = self.ports.get_mut(in_port)?.as_mut()?;
@@ -137,7 +78,7 @@ impl Bridge {
     }
 }
 
-/// Makes a snapshot as long as it is [`wanted`].
+/// Extends a snapshot to its [`wanted`] length.
 #[inline]
 fn lengthen(frame: &mut Frame) -> Result<(), Fault> {
     match wanted(frame.header()) {
@@ -146,7 +87,7 @@ fn lengthen(frame: &mut Frame) -> Result<(), Fault> {
     }
 }
 
-/// What decides about frames that come in by one port at one time.
+/// State for forwarding frames that arrive by the same port at the same time.
 struct Arrivals<'a> {
     table: &'a mut ForwardingTable,
     rules: &'a mut [Firewall],
@@ -154,12 +95,12 @@ struct Arrivals<'a> {
     has_offences: &'a mut bool,
     in_port: usize,
     now_ns: u64,
-    /// Whether one of them says that who has sent it routes multicast.
+    /// Whether one of the frames shows that the guest routes multicast.
     is_router: bool,
 }
 
 impl Arrivals<'_> {
-    /// Decides about one frame; counts a drop.
+    /// Decides about one frame, and counts it if it is dropped.
     #[inline]
     fn forward(&mut self, state: &mut PortState, header: &[u8], len: usize) -> Verdict {
         self.decide(state, header, len).unwrap_or_else(|reason| {
@@ -192,9 +133,7 @@ impl Arrivals<'_> {
 
         self.identify(state, header, source, ethertype)?;
         let mut filtered = Filtered::new(header, len);
-        if !self.pass(self.in_port, Way::In, &mut filtered) {
-            return Err(DropReason::Firewall);
-        }
+        self.pass(self.in_port, Way::In, &mut filtered)?;
         if state.guard.is_none()
             && self.table.learn(source, self.in_port, self.now_ns) == Learned::Bound
         {
@@ -226,7 +165,7 @@ impl Arrivals<'_> {
         self.filter_out(verdict?, &mut filtered)
     }
 
-    /// Where a group's frame goes.
+    /// Returns the verdict on a frame to a group.
     #[inline]
     fn group(&mut self, state: &PortState, header: &[u8]) -> Result<Verdict, DropReason> {
         match membership::of(header) {
@@ -237,7 +176,7 @@ impl Arrivals<'_> {
         state.flood.clone()
     }
 
-    /// Whether a frame with this source may come in by this port at all.
+    /// Returns an error if a frame with this source is not permitted from this port.
     #[inline]
     fn identify(
         &self,
@@ -261,30 +200,41 @@ impl Arrivals<'_> {
         Ok(())
     }
 
-    /// Whether the rules of a port let a frame pass.
+    /// Returns an error if the rules of a port deny a frame.
     #[inline]
-    fn pass(&mut self, port: usize, way: Way, filtered: &mut Filtered<'_>) -> bool {
-        let rules = self.rules.get_mut(port);
-        rules.is_none_or(|rules| rules.allow(way, filtered))
+    fn pass(
+        &mut self,
+        port: usize,
+        way: Way,
+        filtered: &mut Filtered<'_>,
+    ) -> Result<(), DropReason> {
+        match self.rules.get_mut(port) {
+            Some(rules) => rules.pass(way, filtered, self.now_ns),
+            None => Ok(()),
+        }
     }
 
-    /// Leaves of a verdict the ports whose rules let the frame out.
+    /// Removes the ports whose egress rules deny the frame from a verdict.
     fn filter_out(
         &mut self,
         verdict: Verdict,
         filtered: &mut Filtered<'_>,
     ) -> Result<Verdict, DropReason> {
         match &verdict {
-            Verdict::Unicast(port) if !self.pass(*port, Way::Out, filtered) => {
-                Err(DropReason::Firewall)
+            Verdict::Unicast(port) => {
+                self.pass(*port, Way::Out, filtered)?;
+                Ok(verdict)
             }
             Verdict::Many(set) => {
-                let allowed = set
-                    .iter()
-                    .filter(|port| self.pass(*port, Way::Out, filtered));
-                Verdict::to(allowed.collect()).map_err(|_| DropReason::Firewall)
+                let mut denied = DropReason::Firewall;
+                let allowed = set.iter().filter(|port| {
+                    let passed = self.pass(*port, Way::Out, filtered);
+                    passed.inspect_err(|reason| denied = *reason).is_ok()
+                });
+                let allowed = allowed.collect();
+                Verdict::to(allowed).map_err(|_| denied)
             }
-            Verdict::Unicast(_) | Verdict::Drop(_) => Ok(verdict),
+            Verdict::Drop(_) => Ok(verdict),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What a guest may claim: in ARP, in neighbour discovery (RFC 4861), as a DHCP server, and as its
-//! IP source.
+//! Enforcement of the identities that a guest may claim in ARP, in neighbour discovery (RFC 4861),
+//! as a DHCP server, and as IP source.
 //!
-//! The Ethernet source was checked before. Other stations believe what these packets say, so a MAC
-//! in them must be the frame's source, and an address must not be another port's. A frame whose
-//! headers hide what it is is dropped: another station might understand what cannot be checked
-//! here.
+//! The bridge has already checked the Ethernet source. Other stations trust these packets, so a MAC
+//! in them must be the frame's source, and an address must not belong to another port. A frame
+//! whose headers obscure its type is dropped, because another station might understand what this
+//! code cannot check.
 
 use super::addresses::{Addresses, Owner};
 use super::drops::DropReason;
@@ -23,7 +23,7 @@ const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// UDP ports of DHCP clients (RFC 2131, 8415). No other program of a host has a port so low.
+/// UDP ports of DHCP clients (RFC 2131, 8415). Other programs do not use ports this low.
 const DHCP_CLIENT: u16 = 68;
 const DHCPV6_CLIENT: u16 = 546;
 
@@ -31,9 +31,9 @@ const DHCPV6_CLIENT: u16 = 546;
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
 
-/// How many bytes of a frame's header the bridge wants to see, if the frame has so many; 0: no more
-/// than [`nic::frame::HOT`]. More are wanted only of frames with a VLAN tag, and of IPv6 that is
-/// not directly followed by TCP or UDP: they may have to be inspected.
+/// Returns the number of header bytes that the bridge needs (less if the frame is shorter), or 0 if
+/// [`nic::frame::HOT`] suffice. Only frames with a VLAN tag, and IPv6 that is not directly followed
+/// by TCP or UDP, need more, because they may have to be inspected.
 #[must_use]
 pub fn wanted(header: &[u8]) -> usize {
     match be16(header, 12) {
@@ -43,13 +43,13 @@ pub fn wanted(header: &[u8]) -> usize {
     }
 }
 
-/// Whether an IPv6 header without a tag is followed by TCP or UDP.
+/// Returns whether an untagged IPv6 header is followed by TCP or UDP.
 fn is_plain(header: &[u8]) -> bool {
     matches!(byte(header, 20), Ok(protocol::TCP | protocol::UDP))
 }
 
-/// Whether the bridge inspects nothing behind this EtherType: it is no tag, and no length of an
-/// 802.3 frame, which may carry any protocol.
+/// Returns whether the bridge inspects nothing behind this EtherType. It inspects tags, and 802.3
+/// frames (whose length is in this field), because they may carry any protocol.
 fn is_opaque(ethertype: u16) -> bool {
     ethertype >= LENGTHS
         && !matches!(
@@ -63,7 +63,7 @@ fn is_opaque(ethertype: u16) -> bool {
         )
 }
 
-/// What is enforced on one guest port.
+/// Identity enforcement for one guest port.
 #[derive(Debug)]
 pub(super) struct Guard {
     port: usize,
@@ -71,7 +71,7 @@ pub(super) struct Guard {
     router: bool,
     dhcp_server: bool,
     confined: bool,
-    /// The IP sources that it may use. `None`: any.
+    /// Permitted IP sources; `None`: any.
     sources: Option<Sources>,
 }
 
@@ -89,13 +89,13 @@ impl Guard {
         }
     }
 
-    /// Whether the guest has this MAC.
+    /// Returns whether this is one of the guest's MACs.
     pub(super) fn has(&self, mac: u64) -> bool {
         self.macs.contains(&mac)
     }
 
-    /// Whether a frame needs no [inspection](Self::inspect): its headers stand at fixed places and
-    /// claim nothing that the guest may not claim. 64 bytes of the frame are enough to tell.
+    /// Returns whether a frame needs no [inspection](Self::inspect), because its headers are at
+    /// fixed offsets and claim only permitted identities. Requires 64 bytes of the frame.
     #[inline]
     pub(super) fn is_harmless(&self, ethertype: u16, header: &[u8]) -> bool {
         match ethertype {
@@ -107,7 +107,7 @@ impl Guard {
 
     #[inline]
     fn is_harmless_v4(&self, header: &[u8]) -> bool {
-        // Up to the destination port of a packet without options.
+        // Includes the destination port of a packet without options.
         let Some(head) = header.first_chunk::<38>() else {
             return false;
         };
@@ -120,7 +120,7 @@ impl Guard {
 
     #[inline]
     fn is_harmless_v6(&self, header: &[u8]) -> bool {
-        // Up to the destination port of a packet without extension headers.
+        // Includes the destination port of a packet without extension headers.
         let Some(head) = header.first_chunk::<58>() else {
             return false;
         };
@@ -135,8 +135,8 @@ impl Guard {
         is_plain && self.sources.as_ref().is_none_or(may_send)
     }
 
-    /// Inspects a frame that is not [harmless](Self::is_harmless); its source is one of the
-    /// guest's.
+    /// Inspects a frame that is not [harmless](Self::is_harmless); its source must be one of the
+    /// guest's MACs.
     pub(super) fn inspect(
         &self,
         header: &[u8],
@@ -145,7 +145,7 @@ impl Guard {
     ) -> Result<(), DropReason> {
         let packet = match Packet::parse(header) {
             Ok(packet) => packet,
-            // No station takes such a packet. Only its source would be judged.
+            // No station accepts this packet, and only its source would be checked.
             Err(_) if is_untagged_v4(header) && self.sources.is_none() => return Ok(()),
             Err(_) => return Err(DropReason::Obscure),
         };
@@ -176,8 +176,8 @@ impl Guard {
         {
             return Err(DropReason::ForgedAddress);
         }
-        // A header of 60 bytes and a port lie in every snapshot: a packet that does not show its
-        // port has none.
+        // A header of 60 bytes and a port fit into every snapshot, so a packet whose port is not
+        // visible has none.
         let Ok(Transport::Udp { at }) = packet.transport(header) else {
             return Ok(());
         };
@@ -255,17 +255,17 @@ impl Guard {
         link_addresses(header, at + options, end, source)
     }
 
-    /// Whether the guest may say that an address is its own.
+    /// Returns whether the guest may claim an address.
     fn may_claim(&self, address: IpAddr, addresses: &Addresses) -> bool {
         match addresses.owner(address) {
             Owner::Port(owner) => owner == self.port,
             Owner::Gateway => false,
-            // A station that probes whether an address is free claims the unspecified one.
+            // A station that probes for a free address sends from the unspecified address.
             Owner::Nobody => !self.confined || address.is_unspecified() || is_link_local(address),
         }
     }
 
-    /// Whether the guest may send IP packets from an address.
+    /// Returns whether the guest may send IP packets from an address.
     fn may_send_from(&self, source: IpAddr, addresses: &Addresses) -> bool {
         let Some(own) = &self.sources else {
             return true;
@@ -280,8 +280,8 @@ impl Guard {
     }
 }
 
-/// The address that a message of neighbour discovery, whose ICMPv6 header stands at `at`, makes
-/// known: a solicitation's sender, an advertisement's target.
+/// Returns the address that a neighbour discovery message with its ICMPv6 header at `at` announces:
+/// the sender of a solicitation, the target of an advertisement.
 fn claimed(header: &[u8], ip: &Ipv6, at: usize) -> Option<Ipv6Addr> {
     match byte(header, at) {
         Ok(NEIGHBOUR_ADVERTISEMENT) => array(header, at + 8).map(Ipv6Addr::from).ok(),
@@ -289,12 +289,12 @@ fn claimed(header: &[u8], ip: &Ipv6, at: usize) -> Option<Ipv6Addr> {
     }
 }
 
-/// The address that a dropped message of neighbour discovery would have made known.
+/// Returns the address that a dropped message of neighbour discovery announced.
 pub(super) fn advertised(header: &[u8], ip: &Ipv6) -> Ipv6Addr {
     claimed(header, ip, ip.transport_at).unwrap_or(ip.source)
 }
 
-/// Whether a frame is IPv4 without a VLAN tag.
+/// Returns whether a frame is IPv4 without a VLAN tag.
 fn is_untagged_v4(header: &[u8]) -> bool {
     be16(header, 12) == Ok(ethertype::IPV4)
 }
@@ -306,7 +306,7 @@ fn is_link_local(address: IpAddr) -> bool {
 /// Checks that every link-layer address in the options from `at` to `end` is the frame's source.
 fn link_addresses(header: &[u8], at: usize, end: usize, source: u64) -> Result<(), DropReason> {
     let mut at = at;
-    // Every step is at least 8 bytes within a snapshot of 128.
+    // Each iteration advances at least 8 bytes within a snapshot of 128.
     while at < end {
         let [kind, units] = array(header, at).map_err(|_| DropReason::Obscure)?;
         if units == 0 {
@@ -323,5 +323,5 @@ fn link_addresses(header: &[u8], at: usize, end: usize, source: u64) -> Result<(
     Ok(())
 }
 
-/// The longest headers that are inspected: tags, IPv6, and a redirect with one option.
+/// The longest inspected headers: tags, IPv6, and a redirect with one option.
 const _: () = assert!(14 + MAX_TAGS * TAG_BYTES + 40 + 40 + 8 <= SNAPSHOT);

@@ -1,4 +1,4 @@
-//! The bridge and its ports: adding, removing, and what can be asked of them.
+//! The bridge: adding, removing and querying ports.
 
 use super::addresses::Addresses;
 use super::drops::{DropReason, Drops};
@@ -8,32 +8,34 @@ use super::membership::{self, Membership};
 use super::offence::Offence;
 use super::port::{AddError, BridgeSettings, Kind, Port};
 use super::ports::{MAX_PORTS, PortSet};
-use super::rules::{Count, Firewall, Inspected, Rule, Way};
+use super::rules::{Count, Filtered, Firewall, RoutedFlow, Rule, Way};
 use super::table::{ForwardingTable, Station};
 use super::verdict::Verdict;
+use crate::flows::Flows;
 use nic::rate::TokenBucket;
 
 /// One port's state.
 #[derive(Debug)]
 pub(super) struct PortState {
-    /// A guest's MAC as loaded from a frame; NIC ports: 0.
+    /// The guest's MAC as loaded from a frame; 0 for a NIC port.
     pub(super) bound: u64,
-    /// What is enforced on a guest; none: a NIC port.
+    /// Identity enforcement of a guest; `None` for a NIC port.
     pub(super) guard: Option<Guard>,
     pub(super) rate: Option<TokenBucket>,
     pub(super) group: TokenBucket,
-    /// Where a unicast frame from here to an unknown station goes.
+    /// Verdict on a unicast frame from this port to an unknown station.
     pub(super) unknown: Result<Verdict, DropReason>,
-    /// Where a group's frame from here goes.
+    /// Verdict on a frame from this port to a group.
     pub(super) flood: Result<Verdict, DropReason>,
-    /// Where a report of members of a multicast group goes from here.
+    /// Verdict on a multicast membership report from this port.
     pub(super) report: Result<Verdict, DropReason>,
-    /// Whether it is told what hosts report: a NIC's, or of a guest that routes multicast.
+    /// Whether the port receives membership reports, because it is a NIC port or its guest routes
+    /// multicast.
     pub(super) is_router: bool,
     pub(super) drops: Drops,
-    /// The first frame of each kind that it forged.
+    /// The first frame of each kind that the guest forged.
     pub(super) offences: Vec<Offence>,
-    /// How many of them [`Bridge::new_offences`] has returned.
+    /// Number of offences that [`Bridge::new_offences`] has returned.
     told: usize,
 }
 
@@ -43,17 +45,19 @@ pub struct Bridge {
     pub(super) settings: BridgeSettings,
     pub(super) table: ForwardingTable,
     pub(super) ports: Vec<Option<PortState>>,
-    /// By port, up to the last port that has rules. Empty if no port has.
+    /// Rules by port, up to the last port with rules.
     pub(super) rules: Vec<Firewall>,
+    /// Flows of the batch that [`Bridge::routes`] has accepted; empty between batches.
+    pub(super) routed: Vec<RoutedFlow>,
     pub(super) addresses: Addresses,
     /// See [`Bridge::has_new_offences`].
     pub(super) has_offences: bool,
-    /// Drops of removed ports, and of frames that came in by a port that does not exist.
+    /// Drops of removed ports, and of frames from ports that do not exist.
     pub(super) past: Drops,
 }
 
 impl Bridge {
-    /// A bridge without ports.
+    /// Creates a bridge without ports.
     #[must_use]
     pub fn new(settings: BridgeSettings) -> Self {
         Self {
@@ -65,16 +69,17 @@ impl Bridge {
             ),
             ports: Vec::new(),
             rules: Vec::new(),
+            routed: Vec::new(),
             addresses: Addresses::default(),
             has_offences: false,
             past: Drops::default(),
         }
     }
 
-    /// Adds port `number`. Traffic goes on meanwhile.
+    /// Adds port `number` while traffic runs.
     ///
     /// # Errors
-    /// Nothing has changed: see [`AddError`].
+    /// [`AddError`]; nothing has changed.
     pub fn add(&mut self, number: usize, port: &Port) -> Result<(), AddError> {
         self.check(number, port)?;
         let (bound, guard, is_router) = match &port.kind {
@@ -120,14 +125,29 @@ impl Bridge {
         Ok(())
     }
 
-    /// A port has these rules from now on, which have decided about nothing yet.
+    /// Replaces a port's rules and resets their counts.
     pub fn set_rules(&mut self, number: usize, rules: &[Rule]) {
         if !rules.is_empty() && self.rules.len() <= number {
             self.rules.resize_with(number + 1, Firewall::default);
         }
         if let Some(before) = self.rules.get_mut(number) {
-            *before = Firewall::new(rules);
+            before.set(rules);
         }
+    }
+
+    /// Sets a port's flow table, which stateful rules need; returns the previous table.
+    pub fn set_flows(&mut self, number: usize, flows: Option<Flows>) -> Option<Flows> {
+        if flows.is_some() && self.rules.len() <= number {
+            self.rules.resize_with(number + 1, Firewall::default);
+        }
+        let port = self.rules.get_mut(number)?;
+        std::mem::replace(&mut port.flows, flows.map(Box::new)).map(|before| *before)
+    }
+
+    /// Returns a port's flow table, if its rules are stateful.
+    #[must_use]
+    pub fn flows(&self, number: usize) -> Option<&Flows> {
+        self.rules.get(number)?.flows.as_deref()
     }
 
     fn check(&self, number: usize, port: &Port) -> Result<(), AddError> {
@@ -162,8 +182,8 @@ impl Bridge {
         }
     }
 
-    /// Removes port `number`, with its MACs, its addresses and what was learned behind it. Its
-    /// drops stay in the total. Whether there was such a port.
+    /// Removes port `number` with its MACs, its addresses and the stations learned behind it;
+    /// returns whether it existed. Its drops stay in the total.
     pub fn remove(&mut self, number: usize) -> bool {
         let Some(state) = self.ports.get_mut(number).and_then(Option::take) else {
             return false;
@@ -178,7 +198,7 @@ impl Bridge {
         true
     }
 
-    /// Works out where each port's floods go. Called after every change of the ports.
+    /// Recomputes each port's flood verdicts, after every change of the ports.
     fn update_floods(&mut self) {
         let members = |keep: fn(&PortState) -> bool| -> PortSet {
             let states = self.ports.iter().enumerate();
@@ -202,7 +222,7 @@ impl Bridge {
         }
     }
 
-    /// The guest of a port routes multicast: from now on it is told what hosts report.
+    /// Marks the guest of a port as a multicast router, which receives membership reports.
     pub(super) fn becomes_router(&mut self, number: usize) {
         if let Some(Some(state)) = self.ports.get_mut(number)
             && !std::mem::replace(&mut state.is_router, true)
@@ -211,27 +231,27 @@ impl Bridge {
         }
     }
 
-    /// What was dropped of what came in by a port.
+    /// Returns the drops of frames that arrived by a port.
     #[must_use]
     pub fn drops(&self, number: usize) -> Option<&Drops> {
         self.ports.get(number)?.as_ref().map(|state| &state.drops)
     }
 
-    /// The first frame of each kind that the guest of a port forged.
+    /// Returns the first frame of each kind that the guest of a port forged.
     #[must_use]
     pub fn offences(&self, number: usize) -> &[Offence] {
         let state = self.ports.get(number).and_then(Option::as_ref);
         state.map_or(&[], |state| &state.offences)
     }
 
-    /// Whether [`Bridge::new_offences`] has any to return.
+    /// Returns whether [`Bridge::new_offences`] would return any.
     #[must_use]
     #[inline]
     pub fn has_new_offences(&self) -> bool {
         self.has_offences
     }
 
-    /// The offences since the last call, each with its port.
+    /// Returns the offences since the last call, each with its port.
     pub fn new_offences(&mut self) -> Vec<(usize, Offence)> {
         let mut new = Vec::new();
         if !std::mem::take(&mut self.has_offences) {
@@ -247,7 +267,7 @@ impl Bridge {
         new
     }
 
-    /// Everything that was dropped, also by ports that are no more.
+    /// Returns all drops, including those of removed ports.
     #[must_use]
     pub fn drops_total(&self) -> Drops {
         let mut total = self.past;
@@ -257,7 +277,7 @@ impl Bridge {
         total
     }
 
-    /// What each rule of a port has decided about, in their order.
+    /// Returns the counts of a port's rules, in their order.
     pub fn rule_counts(&self, number: usize) -> impl Iterator<Item = Count> + '_ {
         self.rules
             .get(number)
@@ -265,13 +285,14 @@ impl Bridge {
             .flat_map(Firewall::counts)
     }
 
-    /// The rule that denies a frame that came in by `in_port`, if one does: the port whose rule it
-    /// is, and its place among that port's. Nothing is counted.
+    /// Returns the rule that denies a frame from `in_port`, if any, as its port and its index
+    /// there. Counts nothing.
     #[must_use]
     pub fn denied_by(&self, header: &[u8], in_port: usize, now_ns: u64) -> Option<(usize, usize)> {
-        let seen = Inspected::of(header);
-        let denies = |port: usize, way| {
-            let (rule, allowed) = self.rules.get(port)?.find(way, &seen)?;
+        let mut filtered = Filtered::new(header, 0);
+        let mut denies = |port: usize, way| {
+            let rules = self.rules.get(port)?;
+            let (rule, allowed) = rules.find(way, &mut filtered, now_ns)?;
             (!allowed).then_some((port, rule))
         };
         if let Some(denied) = denies(in_port, Way::In) {
@@ -294,7 +315,7 @@ impl Bridge {
         }
     }
 
-    /// Every station that the bridge knows at `now_ns`.
+    /// Returns every station known at `now_ns`.
     pub fn stations(&self, now_ns: u64) -> impl Iterator<Item = Station> + '_ {
         self.table.stations(now_ns)
     }

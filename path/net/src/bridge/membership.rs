@@ -1,35 +1,35 @@
-//! Who wants which multicast group: what hosts report, and what multicast routers ask (IGMP, MLD).
+//! Multicast group messages: reports of hosts, and queries of multicast routers (IGMP, MLD).
 //!
-//! A report is of use to who routes multicast and to nobody else: RFC 4541 has it go to routers
-//! alone. To each other host it is one more wake-up, and hosts of the first versions would keep
-//! silent about groups of their own that somebody else has reported.
+//! Only multicast routers need reports, so RFC 4541 forwards them to routers alone. A report to any
+//! other host is a needless wake-up. Hosts with the first versions of the protocols also suppress
+//! their own report of a group when they receive another host's.
 
 use crate::packet::{ETHERNET_BYTES, Network, Packet, be16, byte, ethertype, protocol};
 
 /// IGMP (RFC 1112, RFC 2236, RFC 3376, RFC 9776).
 const IGMP: u8 = 2;
-/// Types of it: a query; the reports of its versions; and that a host leaves a group.
+/// IGMP message types: query, the reports of all versions, leave.
 const IGMP_QUERY: u8 = 0x11;
 const IGMP_REPORTS: [u8; 4] = [0x12, 0x16, 0x22, 0x17];
-/// Types of ICMPv6 that are MLD (RFC 2710, RFC 3810, RFC 9777), in the same order.
+/// ICMPv6 types of MLD (RFC 2710, RFC 3810, RFC 9777), in the same order.
 const MLD_QUERY: u8 = 130;
 const MLD_REPORTS: [u8; 3] = [131, 143, 132];
-/// Protocol Independent Multicast: only routers speak it.
+/// Protocol Independent Multicast, which only routers send.
 const PIM: u8 = 103;
 
-/// A message about groups.
+/// Kind of a message about groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Membership {
-    /// Somebody is a member of a group, or is not any more.
+    /// A host joins or leaves a group.
     Report,
-    /// Somebody routes multicast, and wants to know of members.
+    /// A multicast router queries for members.
     Router,
 }
 
-/// What a frame to a group says of members; none: nothing, or nothing that a snapshot shows.
+/// Returns the kind of group message in a multicast frame, if its snapshot shows one.
 #[inline]
 pub(super) fn of(header: &[u8]) -> Option<Membership> {
-    // Most multicast is UDP: one look tells.
+    // Most multicast is UDP, which this single check excludes.
     let may_be = match be16(header, ETHERNET_BYTES - 2).ok()? {
         ethertype::IPV4 => matches!(byte(header, ETHERNET_BYTES + 9), Ok(IGMP | PIM)),
         ethertype::IPV6 => {

@@ -1,24 +1,24 @@
-//! The bridge: where a frame goes, and which frames may go nowhere. Its clauses are numbered in
-//! `specs/bridge.md` (BR-1 …).
+//! The bridge: forwards or drops frames. Its clauses are numbered in `specs/bridge.md` (BR-1 …).
 //!
 //! | module | job |
 //! |---|---|
-//! | `port` | what is configured: bounds, ports |
+//! | `port` | configuration: limits, ports |
 //! | `members` | the bridge and its ports |
-//! | `forward` | where one frame goes, or a batch |
-//! | `table` | which port a station is behind: bound for good, or learned for a while |
-//! | `membership` | who wants which multicast group |
-//! | `guard` | what a guest may claim in ARP, neighbour discovery, DHCP and as its IP source |
-//! | `sources` | the IP sources that a guest may use |
-//! | `addresses` | which port an IP address belongs to |
+//! | `forward` | forwarding of one frame or a batch |
+//! | `table` | stations and their ports: bound permanently, or learned with an ageing time |
+//! | `membership` | multicast group messages |
+//! | `guard` | identities that a guest may claim in ARP, neighbour discovery, DHCP and as IP source |
+//! | `sources` | permitted IP sources of a guest |
+//! | `addresses` | ports by IP address |
 //! | `offence` | the first frame of each kind that a guest forged |
-//! | `rules` | what may pass a port: a firewall |
-//! | `ports`, `verdict` | sets of ports; where a frame goes |
-//! | `drops` | why a frame was dropped, counted |
+//! | `routed` | the fast path for small frames |
+//! | `rules` | firewall rules of a port |
+//! | `ports`, `verdict` | sets of ports; forwarding decisions |
+//! | `drops` | counted drop reasons |
 //! | `ethernet` | addresses in words |
 //!
-//! A port is a *NIC port*, behind which there are stations to be learned, or a *guest port*, whose
-//! MACs are bound by configuration and enforced. Time is passed in, and every table is bounded.
+//! A port is a *NIC port*, behind which stations are learned, or a *guest port*, whose MACs are
+//! bound by configuration and enforced. Time is passed in, and every table is bounded.
 
 mod addresses;
 mod drops;
@@ -30,6 +30,7 @@ mod membership;
 mod offence;
 mod port;
 mod ports;
+mod routed;
 mod rules;
 mod sources;
 mod table;

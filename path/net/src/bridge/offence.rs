@@ -1,4 +1,4 @@
-//! The first frame of each kind that a guest forged: what a person needs to find the cause.
+//! Record of the first frame of each kind that a guest forged, to help an operator find the cause.
 
 use super::addresses::{Addresses, Owner};
 use super::drops::DropReason;
@@ -16,19 +16,20 @@ pub enum Claim {
     Role,
 }
 
-/// The first frame from a port that was dropped for one reason.
+/// The first frame from a port that was dropped for a given reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offence {
-    /// The reason, one of those for which [`DropReason::is_forgery`] holds.
+    /// The reason; [`DropReason::is_forgery`] holds for it.
     pub reason: DropReason,
-    /// What the frame claimed.
+    /// The claimed identity.
     pub claim: Claim,
-    /// The port whose MAC or address it is, if it is known to be another port's.
+    /// The other port that owns the MAC or address, if known.
     pub owner: Option<usize>,
 }
 
 impl Offence {
-    /// What `header`, which was dropped for `reason`, claimed. `station` finds the port of a MAC.
+    /// Describes the claim of `header`, which was dropped for `reason`. `station` finds the port of
+    /// a MAC.
     #[cold]
     pub(super) fn of(
         reason: DropReason,

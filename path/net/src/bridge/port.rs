@@ -1,25 +1,25 @@
-//! What is configured: the bridge's bounds, and ports as they are added.
+//! Configuration: the bridge's limits, and ports to add.
 
 use super::ports::MAX_PORTS;
 use super::rules::{Prefix, Rule};
 use crate::packet::Mac;
 use std::net::IpAddr;
 
-/// What holds for the whole bridge.
+/// Settings of the whole bridge.
 #[derive(Clone, Copy, Debug)]
 pub struct BridgeSettings {
-    /// Stations that may be learned at the same time.
+    /// Maximum number of learned stations.
     pub learned_max: usize,
     /// Nanoseconds after which a silent learned station is forgotten.
     pub ageing_ns: u64,
-    /// Broadcast and multicast frames a second that each port may send.
+    /// Broadcast and multicast frames per second that each port may send.
     pub group_pps: u32,
-    /// How many of them at once.
+    /// Burst of such frames.
     pub group_burst: u32,
-    /// Secret of the table's hash: without it no peer can choose MACs that collide.
+    /// Seed of the table's hash. It is secret, so that no peer can choose colliding MACs.
     pub hash_seed: u64,
-    /// Whether what members of multicast groups report goes to all ports: this bridge does not see
-    /// all that multicast routers ask.
+    /// Whether membership reports are flooded to all ports. Needed where this bridge does not see
+    /// all queries of multicast routers.
     pub reports_to_all: bool,
 }
 
@@ -36,64 +36,63 @@ impl Default for BridgeSettings {
     }
 }
 
-/// A limit on what comes in by a port.
+/// Rate limit of frames that arrive by a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Bytes of frames a second.
+    /// Bytes of frames per second.
     pub bytes_per_s: u64,
-    /// Bytes at once.
+    /// Burst in bytes.
     pub burst_bytes: u32,
 }
 
-/// Kinds of port.
+/// Kind of port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Stations are behind it that are learned.
+    /// A port with learned stations behind it.
     Nic,
     /// A guest.
     Guest {
-        /// Its MACs, at least one: the only sources that it may use, and what is forwarded to it.
+        /// The guest's MACs, at least one. The guest may use no other source, and frames to these
+        /// MACs are forwarded to it.
         macs: Vec<Mac>,
-        /// What it may claim beside them.
+        /// Further identities that the guest may claim.
         claims: Claims,
     },
 }
 
-/// What a guest may claim to be. The default is a host that may use any IP address of no other
-/// port's.
+/// Identities that a guest may claim. The default is a host that may use every IP address that no
+/// other port owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// Whether it may send router advertisements and redirects.
+    /// Whether the guest may send router advertisements and redirects.
     pub router: bool,
-    /// Whether it may send to DHCP clients.
+    /// Whether the guest may send to DHCP clients.
     pub dhcp_server: bool,
-    /// Whether ARP and neighbour discovery may claim its port's addresses only (and link-local
+    /// Whether ARP and neighbour discovery may claim only its port's addresses (and link-local
     /// ones).
     pub confined: bool,
-    /// Prefixes of the IP sources that it may use beside its port's addresses. `None`: it may use
-    /// any source.
+    /// Prefixes of permitted IP sources in addition to its port's addresses. `None`: any source.
     pub sources: Option<Vec<Prefix>>,
 }
 
-/// A port, as it is added.
+/// A port to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The kind.
     pub kind: Kind,
-    /// The IP addresses behind it that are known: no guest port may claim another port's.
+    /// Known IP addresses behind the port, which no guest of another port may claim.
     pub addresses: Vec<IpAddr>,
-    /// The routers that stations behind it send to. As long as the port exists, no guest may claim
-    /// one, except the guest whose address it is.
+    /// Routers of the stations behind the port. While the port exists, no guest may claim one,
+    /// except the guest that owns the address.
     pub gateways: Vec<IpAddr>,
-    /// What may come in by it; none: no limit.
+    /// Rate limit of arriving frames; `None`: unlimited.
     pub rate: Option<Rate>,
-    /// Which frames may pass it: the first rule that fits decides; a frame that no rule fits may
-    /// pass.
+    /// Firewall rules: the first matching rule decides; a frame that matches none passes.
     pub rules: Vec<Rule>,
 }
 
 impl Port {
-    /// A NIC port without a limit.
+    /// Returns a NIC port without a limit.
     #[must_use]
     pub fn nic() -> Self {
         Self {
@@ -105,7 +104,7 @@ impl Port {
         }
     }
 
-    /// A guest port with one MAC and without a limit.
+    /// Returns a guest port with one MAC and without a limit.
     #[must_use]
     pub fn guest(mac: Mac) -> Self {
         let kind = Kind::Guest {
@@ -119,25 +118,25 @@ impl Port {
     }
 }
 
-/// Why a port cannot be added.
+/// Error of adding a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
-    /// Its number is too large.
-    #[error("port {0} is beyond the {MAX_PORTS} that a bridge can have")]
+    /// The number is too large.
+    #[error("port {0} exceeds the bridge's limit of {MAX_PORTS} ports")]
     Number(usize),
-    /// Its number is in use.
-    #[error("port {0} exists already")]
+    /// The number is in use.
+    #[error("port {0} already exists")]
     Exists(usize),
     /// A guest port without any MAC.
     #[error("a guest port needs a MAC")]
     NoMac,
-    /// A MAC that is not the address of one station.
-    #[error("{0} is not the address of a single station")]
+    /// The MAC is not a unicast address.
+    #[error("{0} is not a unicast address")]
     NotAStation(Mac),
-    /// A MAC that is bound already.
-    #[error("{0} is bound to a port already")]
+    /// The MAC is already bound.
+    #[error("{0} is already bound to a port")]
     MacTaken(Mac),
-    /// An address that is another port's.
-    #[error("{0} is another port's address")]
+    /// The address belongs to another port.
+    #[error("{0} belongs to another port")]
     AddressTaken(IpAddr),
 }

@@ -2,21 +2,21 @@
 
 use std::rc::Rc;
 
-/// Ports that a bridge can have.
+/// Maximum number of ports of a bridge.
 pub const MAX_PORTS: usize = 1 << 12;
 
-/// A set of port numbers: a list that many sets share, and one port that is left out of it. It is
-/// cheap to hand on, however many ports there are.
+/// A set of port numbers: a shared list without one port. Cheap to clone, whatever the number of
+/// ports.
 #[derive(Clone, Debug)]
 pub struct PortSet {
     /// Ascending.
     members: Rc<[u16]>,
-    /// [`u16::MAX`]: none.
+    /// The excluded port; [`u16::MAX`]: none.
     except: u16,
 }
 
 impl PortSet {
-    /// All members of the list but `port`.
+    /// Returns all members of the list except `port`.
     #[must_use]
     pub fn without(&self, port: usize) -> Self {
         Self {
@@ -25,26 +25,26 @@ impl PortSet {
         }
     }
 
-    /// Whether `port` is a member.
+    /// Returns whether `port` is a member.
     #[must_use]
     pub fn contains(&self, port: usize) -> bool {
         self.iter().any(|member| member == port)
     }
 
-    /// The members, in ascending order.
+    /// Returns the members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         let members = self.members.iter().filter(|port| **port != self.except);
         members.map(|port| usize::from(*port))
     }
 }
 
-/// A port's number as it is kept here; numbers beyond [`MAX_PORTS`] are none of a port.
+/// Converts a port number; numbers of [`MAX_PORTS`] and above match no port.
 fn number(port: usize) -> u16 {
     u16::try_from(port).unwrap_or(u16::MAX)
 }
 
 impl FromIterator<usize> for PortSet {
-    /// The set of these ports; numbers from [`MAX_PORTS`] on are left out.
+    /// Collects these port numbers, except those of [`MAX_PORTS`] and above.
     fn from_iter<T: IntoIterator<Item = usize>>(ports: T) -> Self {
         let ports = ports.into_iter().filter(|port| *port < MAX_PORTS);
         let mut members: Vec<u16> = ports.map(number).collect();

@@ -1,28 +1,25 @@
-//! Rules of a port (a firewall): which frames may come in by it, and which may go out by it.
+//! Firewall rules of a port, for frames that arrive or leave by it.
 //!
-//! A rule looks at a frame's snapshot alone. A field that the snapshot does not show (the ports of
-//! a later fragment, all that is behind headers that cannot be followed) speaks against the frame:
-//! it fits every rule that denies, and none that allows.
+//! A rule sees only a frame's snapshot. A field that the snapshot does not show (the ports of a
+//! later fragment, anything behind unparsable headers) counts against the frame: it matches the
+//! field of every deny rule and of no allow rule.
+//!
+//! A *stateful* rule matches frames by the state of their flow. A port with stateful rules has a
+//! flow table ([`crate::flows`]).
 
+use super::drops::DropReason;
 use super::ethernet::is_disguised;
+pub use crate::flows::Way;
+use crate::flows::{Flows, Place, Plain, Sighting, Standing, State, Subject};
 use crate::packet::{Ipv6, Network, Packet, be16, ethertype, protocol};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// Which way a frame passes a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
-    /// It came in by the port.
-    In,
-    /// It goes out by the port.
-    Out,
-}
-
-/// The addresses that begin with the same bits.
+/// An IP prefix: all addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     address: Address,
-    /// Ones where addresses must agree, as the highest bits of the address's own width.
+    /// Ones in the bits that must be equal: the highest bits of the address's width.
     mask: u128,
 }
 
@@ -42,7 +39,8 @@ impl From<IpAddr> for Address {
 }
 
 impl Prefix {
-    /// All addresses that have the first `bits` bits of `address`; at most as many as it has.
+    /// Returns the prefix of the first `bits` bits of `address`, or of all its bits if there are
+    /// fewer.
     #[must_use]
     pub fn new(address: IpAddr, bits: u8) -> Self {
         let width = if address.is_ipv4() { 32 } else { 128 };
@@ -54,7 +52,7 @@ impl Prefix {
         }
     }
 
-    /// Whether an address begins with the prefix.
+    /// Returns whether an address begins with the prefix.
     pub(super) fn has(self, other: IpAddr) -> bool {
         self.contains(other.into())
     }
@@ -69,35 +67,38 @@ impl Prefix {
     }
 }
 
-/// One rule. A field that is none fits every frame; an address fits IP packets of its version only,
-/// ports fit packets of protocols that have ports.
+/// One rule. A `None` field matches every frame; an address matches only IP packets of its version,
+/// ports match only packets of protocols with ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Whether frames that fit may pass; otherwise they are dropped.
+    /// Whether matching frames may pass; otherwise they are dropped.
     pub allow: bool,
-    /// Frames that pass the port this way; none: both ways.
+    /// Direction of frames; `None`: both.
     pub way: Option<Way>,
-    /// The EtherType behind VLAN tags.
+    /// The state of the frame's flow.
+    pub state: Option<State>,
+    /// The EtherType, behind VLAN tags.
     pub ethertype: Option<u16>,
     /// The IP protocol, behind extension headers.
     pub protocol: Option<u8>,
-    /// Where a packet comes from.
+    /// Source addresses of a packet.
     pub source: Option<Prefix>,
-    /// Where it goes.
+    /// Destination addresses.
     pub destination: Option<Prefix>,
-    /// The port that it comes from.
+    /// Source ports of a packet.
     pub source_ports: Option<RangeInclusive<u16>>,
-    /// The port that it goes to.
+    /// Destination ports.
     pub destination_ports: Option<RangeInclusive<u16>>,
 }
 
 impl Rule {
-    /// The rule that fits every frame.
+    /// Returns the rule that matches every frame.
     #[must_use]
     pub const fn any(allow: bool) -> Self {
         Self {
             allow,
             way: None,
+            state: None,
             ethertype: None,
             protocol: None,
             source: None,
@@ -107,8 +108,8 @@ impl Rule {
         }
     }
 
-    /// Whether it decides about a frame that passes `way`.
-    fn decides(&self, way: Way, seen: &Inspected) -> bool {
+    /// Returns whether the rule decides about a frame that passes `way`.
+    fn decides(&self, way: Way, standing: Option<Standing>, filtered: &mut Filtered<'_>) -> bool {
         if self.way.is_some_and(|own| own != way) {
             return false;
         }
@@ -117,6 +118,13 @@ impl Rule {
             unknown |= answer == Some(Fits::Unknown);
             answer != Some(Fits::No)
         };
+        if !fits(self.state.map(|own| stands(own, standing))) {
+            return false;
+        }
+        if self.is_bare() {
+            return !(self.allow && unknown);
+        }
+        let seen = filtered.inspected();
         let is = |own: u16| seen.ethertype.fits(|other| *other == own);
         let carries = |own: u8| seen.protocol.fits(|other| *other == own);
         let from = |own: Prefix| seen.addresses.fits(|(from, _)| own.contains(*from));
@@ -130,9 +138,36 @@ impl Rule {
             && fits(self.destination.map(to))
             && !(self.allow && unknown)
     }
+
+    /// Returns whether the rule may decide about a frame of an admitted flow that passes `way`.
+    fn concerns_established(&self, way: Way) -> bool {
+        self.way.is_none_or(|own| own == way)
+            && !matches!(self.state, Some(State::New | State::Related))
+    }
+
+    /// Returns whether the rule tests no field of the frame's header.
+    const fn is_bare(&self) -> bool {
+        self.ethertype.is_none()
+            && self.protocol.is_none()
+            && self.source.is_none()
+            && self.destination.is_none()
+            && self.source_ports.is_none()
+            && self.destination_ports.is_none()
+    }
 }
 
-/// Whether a frame is what a rule asks for.
+/// Compares a frame's state with the one that a rule asks for. Without a flow table every state is
+/// unknown, and so counts against the frame. If the frame belongs to no flow and cannot begin one,
+/// that holds for the state `new` alone.
+fn stands(own: State, standing: Option<Standing>) -> Fits {
+    match (own, standing) {
+        (own, Some(Standing::Is(state))) if own == state => Fits::Yes,
+        (State::New, Some(Standing::Unknown)) | (_, None) => Fits::Unknown,
+        _ => Fits::No,
+    }
+}
+
+/// Result of comparing a frame with a rule's field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fits {
     Yes,
@@ -140,7 +175,7 @@ enum Fits {
     Unknown,
 }
 
-/// Something that a frame has, has not, or does not show.
+/// A field of a frame: present, absent or not shown.
 #[derive(Clone, Copy, Debug)]
 enum Shown<T> {
     Is(T),
@@ -159,7 +194,7 @@ impl<T> Shown<T> {
     }
 }
 
-/// The fields that rules ask for, as far as a snapshot shows them.
+/// The fields that rules test, as far as a snapshot shows them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inspected {
     ethertype: Shown<u16>,
@@ -169,7 +204,7 @@ pub(super) struct Inspected {
 }
 
 impl Inspected {
-    /// Looks into a frame's snapshot.
+    /// Parses a frame's snapshot.
     pub(super) fn of(header: &[u8]) -> Self {
         let Ok(packet) = Packet::parse(header) else {
             return Self::hidden(header);
@@ -215,14 +250,13 @@ impl Inspected {
         }
     }
 
-    /// What is known of a frame whose headers cannot be followed: without a VLAN tag, its
-    /// EtherType.
+    /// Returns the known fields of a frame with unparsable headers: its EtherType, if untagged.
     fn hidden(header: &[u8]) -> Self {
         let plain = |number: &u16| {
             *number >= 1536 && !matches!(*number, ethertype::VLAN | ethertype::SERVICE_VLAN)
         };
         let ethertype = be16(header, 12).ok().filter(plain);
-        // Also a malformed ARP packet has no addresses that rules ask for.
+        // A malformed ARP packet also has no addresses for rules.
         let hidden =
             ethertype.is_none_or(|found| matches!(found, ethertype::IPV4 | ethertype::IPV6));
         Self {
@@ -246,8 +280,8 @@ impl From<u128> for Address {
     }
 }
 
-/// The protocol of an IPv6 packet. A later fragment says what its first one begins with: an
-/// extension header hides what comes after it.
+/// Returns the protocol of an IPv6 packet. A later fragment names the first header of the whole
+/// packet. If that is an extension header, the protocol is hidden.
 fn behind_extensions(ip: &Ipv6) -> Shown<u8> {
     match ip.protocol {
         protocol::HOP_BY_HOP
@@ -260,76 +294,222 @@ fn behind_extensions(ip: &Ipv6) -> Shown<u8> {
     }
 }
 
-/// Whether a protocol's header begins with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
+/// Returns whether a protocol's header begins with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const fn has_ports(number: u8) -> bool {
     matches!(number, protocol::TCP | protocol::UDP | 33 | 132 | 136)
 }
 
-/// A frame on its way through the rules. It is inspected when the first rule needs it.
+/// A frame being filtered. It is parsed when the first rule needs it.
 #[derive(Debug)]
 pub(super) struct Filtered<'a> {
     header: &'a [u8],
     len: usize,
     seen: Option<Inspected>,
+    subject: Option<Subject>,
 }
 
 impl<'a> Filtered<'a> {
-    /// A frame of `len` bytes with this snapshot.
+    /// Begins to filter a frame of `len` bytes with this snapshot.
     pub(super) fn new(header: &'a [u8], len: usize) -> Self {
         Self {
             header,
             len,
             seen: None,
+            subject: None,
+        }
+    }
+
+    fn inspected(&mut self) -> &Inspected {
+        let header = self.header;
+        self.seen.get_or_insert_with(|| Inspected::of(header))
+    }
+
+    #[inline]
+    fn subject(&mut self) -> &Subject {
+        let header = self.header;
+        self.subject.get_or_insert_with(|| Subject::of(header))
+    }
+}
+
+/// A frame of a flow, at one of the two ports that it passes.
+#[derive(Debug)]
+pub(super) struct RoutedFlow {
+    pub(super) port: usize,
+    pub(super) place: Place,
+    pub(super) len: usize,
+}
+
+/// Decision of a port's rules about the frames of admitted flows that pass in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OfEstablished {
+    /// No rule concerns them.
+    #[default]
+    NoRule,
+    /// This rule decides about all of them.
+    Rule(usize),
+    /// It depends on their headers.
+    Depends,
+}
+
+impl OfEstablished {
+    fn of(rules: &[Rule], way: Way) -> Self {
+        let mut rules = rules.iter().enumerate();
+        match rules.find(|(_, rule)| rule.concerns_established(way)) {
+            None => Self::NoRule,
+            Some((at, rule)) if rule.is_bare() => Self::Rule(at),
+            Some(_) => Self::Depends,
         }
     }
 }
 
-/// Frames that a rule has decided about.
+/// Number of frames about which a rule has decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Frames; an aggregate is one.
+    /// Frames; an aggregate counts once.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes in these frames.
     pub bytes: u64,
 }
 
-/// The rules of one port, in their order.
+/// The rules of one port, in order, and its flow table.
 #[derive(Debug, Default)]
-pub(super) struct Firewall(Vec<(Rule, Count)>);
+pub(super) struct Firewall {
+    rules: Vec<(Rule, Count)>,
+    /// Decisions about frames of admitted flows, for [`Way::In`] and [`Way::Out`].
+    established: [OfEstablished; 2],
+    /// The port's flow table, if its rules are stateful.
+    pub(super) flows: Option<Box<Flows>>,
+}
 
 impl Firewall {
-    pub(super) fn new(rules: &[Rule]) -> Self {
+    /// Replaces the rules and keeps the flow table.
+    pub(super) fn set(&mut self, rules: &[Rule]) {
         let fresh = |rule: &Rule| (rule.clone(), Count::default());
-        Self(rules.iter().map(fresh).collect())
+        self.rules = rules.iter().map(fresh).collect();
+        self.established = [Way::In, Way::Out].map(|way| OfEstablished::of(rules, way));
     }
 
-    /// The first rule that decides about a frame, and whether that allows it.
-    pub(super) fn find(&self, way: Way, seen: &Inspected) -> Option<(usize, bool)> {
-        let mut rules = self.0.iter();
-        let at = rules.position(|(rule, _)| rule.decides(way, seen))?;
-        self.0.get(at).map(|(rule, _)| (at, rule.allow))
+    /// Returns the first rule that decides about a frame, and whether it allows the frame.
+    pub(super) fn find(
+        &self,
+        way: Way,
+        filtered: &mut Filtered<'_>,
+        now_ns: u64,
+    ) -> Option<(usize, bool)> {
+        let sighting = self.look(way, filtered, now_ns);
+        self.first(way, sighting.map(|it| it.standing), filtered)
     }
 
-    /// Whether a frame may pass `way`; counted.
+    fn look(&self, way: Way, filtered: &mut Filtered<'_>, now_ns: u64) -> Option<Sighting> {
+        let flows = self.flows.as_ref()?;
+        Some(flows.look(way, filtered.subject(), now_ns))
+    }
+
+    fn first(
+        &self,
+        way: Way,
+        standing: Option<Standing>,
+        filtered: &mut Filtered<'_>,
+    ) -> Option<(usize, bool)> {
+        let mut rules = self.rules.iter().enumerate();
+        let found = rules.find(|(_, (rule, _))| rule.decides(way, standing, filtered));
+        found.map(|(at, (rule, _))| (at, rule.allow))
+    }
+
+    /// Decides about a frame that passes `way`: counts it for the rule that decides, and for its
+    /// flow if it may pass.
+    ///
+    /// # Errors
+    /// The reason why it may not pass.
     #[inline]
-    pub(super) fn allow(&mut self, way: Way, filtered: &mut Filtered<'_>) -> bool {
-        self.0.is_empty() || self.decide(way, filtered)
+    pub(super) fn pass(
+        &mut self,
+        way: Way,
+        filtered: &mut Filtered<'_>,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
+        match self.rules.is_empty() && self.flows.is_none() {
+            true => Ok(()),
+            false => self.decide(way, filtered, now_ns),
+        }
     }
 
-    fn decide(&mut self, way: Way, filtered: &mut Filtered<'_>) -> bool {
-        let header = filtered.header;
-        let seen = filtered.seen.get_or_insert_with(|| Inspected::of(header));
-        let Some((at, allow)) = self.find(way, seen) else {
-            return true;
-        };
-        if let Some((_, count)) = self.0.get_mut(at) {
-            count.frames += 1;
-            count.bytes += filtered.len as u64;
+    fn decide(
+        &mut self,
+        way: Way,
+        filtered: &mut Filtered<'_>,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
+        let decision = self.of_established(way);
+        if decision != OfEstablished::Depends
+            && let Some(flows) = &mut self.flows
+            && let Some(packet) = Plain::of(filtered.header)
+            && let Some(place) = flows.carries(way, &packet, now_ns)
+        {
+            if let OfEstablished::Rule(at) = decision {
+                self.apply(at, filtered.len)?;
+            }
+            if let Some(flows) = &mut self.flows {
+                flows.count(place, filtered.len, now_ns);
+            }
+            return Ok(());
         }
-        allow
+        self.decide_by_header(way, filtered, now_ns)
+    }
+
+    fn decide_by_header(
+        &mut self,
+        way: Way,
+        filtered: &mut Filtered<'_>,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
+        let sighting = self.look(way, filtered, now_ns);
+        let found = self.first(way, sighting.map(|it| it.standing), filtered);
+        if let Some((at, _)) = found {
+            self.apply(at, filtered.len)?;
+        }
+        if let (Some(flows), Some(sighting)) = (&mut self.flows, sighting) {
+            let len = filtered.len;
+            let passed = flows.pass(way, filtered.subject(), &sighting, len, now_ns);
+            return passed.map_err(|_| DropReason::FirewallState);
+        }
+        Ok(())
+    }
+
+    /// Counts a frame about which a rule decides.
+    ///
+    /// # Errors
+    /// The rule denies the frame.
+    #[inline]
+    fn apply(&mut self, at: usize, len: usize) -> Result<(), DropReason> {
+        let Some((rule, count)) = self.rules.get_mut(at) else {
+            return Ok(());
+        };
+        count.frames += 1;
+        count.bytes += len as u64;
+        match (rule.allow, rule.state) {
+            (true, _) => Ok(()),
+            (false, Some(_)) => Err(DropReason::FirewallState),
+            (false, None) => Err(DropReason::Firewall),
+        }
+    }
+
+    #[inline]
+    const fn of_established(&self, way: Way) -> OfEstablished {
+        match way {
+            Way::In => self.established[0],
+            Way::Out => self.established[1],
+        }
+    }
+
+    /// Returns whether all frames of admitted flows pass `way`, and no rule counts them.
+    #[inline]
+    pub(super) fn spares_established(&self, way: Way) -> bool {
+        self.rules.is_empty()
+            || self.flows.is_some() && self.of_established(way) == OfEstablished::NoRule
     }
 
     pub(super) fn counts(&self) -> impl Iterator<Item = Count> + '_ {
-        self.0.iter().map(|(_, count)| *count)
+        self.rules.iter().map(|(_, count)| *count)
     }
 }

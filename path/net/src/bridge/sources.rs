@@ -1,16 +1,16 @@
-//! The IP sources that a guest may use.
+//! Permitted IP sources of a guest.
 
 use super::rules::Prefix;
 use std::net::IpAddr;
 
-/// Addresses of a family that are compared without a look-up.
+/// Number of addresses per family that are compared without a look-up.
 const INLINE: usize = 4;
 
-/// A guest's IP sources: its addresses, and prefixes that it forwards packets of.
+/// A guest's IP sources: its addresses, and the prefixes from which it forwards packets.
 #[derive(Debug)]
 pub(super) struct Sources {
-    /// Free places hold the unspecified address, which every guest may use: DHCP and duplicate
-    /// address detection send from it.
+    /// The first IPv4 addresses. Unused entries hold the unspecified address, which every guest may
+    /// use, because DHCP and duplicate address detection send from it.
     v4: [u32; INLINE],
     v6: [u128; INLINE],
     /// Addresses beyond [`INLINE`], sorted.
@@ -43,21 +43,21 @@ impl Sources {
         sources
     }
 
-    /// Whether the guest may send from an IPv4 address.
+    /// Returns whether the guest may send from an IPv4 address.
     #[inline]
     pub(super) fn has_v4(&self, source: u32) -> bool {
         let compare = |found: bool, own: &u32| found | (*own == source);
         self.v4.iter().fold(false, compare) || self.has_rare(IpAddr::V4(source.into()))
     }
 
-    /// Whether the guest may send from an IPv6 address.
+    /// Returns whether the guest may send from an IPv6 address.
     #[inline]
     pub(super) fn has_v6(&self, source: u128) -> bool {
         let compare = |found: bool, own: &u128| found | (*own == source);
         self.v6.iter().fold(false, compare) || self.has_rare(IpAddr::V6(source.into()))
     }
 
-    /// Whether the guest may send from an address.
+    /// Returns whether the guest may send from an address.
     pub(super) fn has(&self, source: IpAddr) -> bool {
         match source {
             IpAddr::V4(v4) => self.has_v4(v4.to_bits()),

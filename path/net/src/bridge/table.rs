@@ -1,43 +1,43 @@
 //! The forwarding table: open addressing, one cache line for most look-ups.
 //!
 //! Only [`ForwardingTable::rebuild`] empties a filled slot, so a run of slots from a key's home
-//! onwards has no holes. The next station that needs a slot takes over that of an expired one.
-//! Every walk ends after [`WINDOW`] slots.
+//! onwards has no holes. A new station reuses the slot of an expired one. Every walk ends after
+//! [`WINDOW`] slots.
 
 use super::ethernet::{MAC_BITS, mac_of};
 use crate::packet::Mac;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Slots that a key can be in, from its home onwards: four cache lines.
+/// Slots that a key can occupy, from its home onwards: four cache lines.
 const WINDOW: usize = 16;
 /// Marks a slot as filled; the bits between it and the MAC hold the port.
 const FILLED: u64 = 1 << 63;
 const PORT_SHIFT: u32 = 48;
-/// The bits of a slot's word that tell stations apart.
+/// The bits of a slot's word that identify a station.
 const KEY: u64 = FILLED | MAC_BITS;
-/// When a bound station is forgotten.
+/// Expiry time of a bound station.
 const NEVER: u64 = u64::MAX;
 
-/// A station that the bridge knows.
+/// A known station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
     /// Its address.
     pub mac: Mac,
-    /// The port that it is behind.
+    /// The port in front of it.
     pub port: usize,
-    /// Whether it is there by configuration.
+    /// Whether it is bound by configuration.
     pub bound: bool,
 }
 
-/// What came of seeing a station.
+/// Result of learning a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learned {
-    /// It is known now.
+    /// The station is known now.
     Yes,
-    /// There was no room for it.
+    /// The table has no room for the station.
     Full,
-    /// It is bound: nothing was learned.
+    /// The station is bound; nothing was learned.
     Bound,
 }
 
@@ -55,7 +55,7 @@ impl Slot {
         }
     }
 
-    /// Whether it is filled with `mac`.
+    /// Returns whether the slot holds `mac`.
     #[inline]
     fn holds(self, mac: u64) -> bool {
         self.word & KEY == mac | FILLED
@@ -76,18 +76,18 @@ impl Slot {
 
 #[derive(Debug)]
 pub(super) struct ForwardingTable {
-    /// A power of two of them.
+    /// Slots; their number is a power of two.
     slots: Vec<Slot>,
-    /// Secret and odd.
+    /// Multiplier of the hash, secret and odd.
     multiplier: u64,
-    /// Right shift of a product that leaves the number of a slot.
+    /// Right shift that reduces a product to a slot's number.
     shift: u32,
     learned_max: usize,
     ageing_ns: u64,
-    /// Slots filled by learning, expired ones included.
+    /// Slots filled by learning, including expired ones.
     learned: usize,
     bound: usize,
-    /// No search of the whole table for expired slots before this.
+    /// Time before which the whole table is not swept again.
     next_sweep_ns: u64,
 }
 
@@ -98,7 +98,7 @@ impl ForwardingTable {
             multiplier: SplitMix64::seed_from_u64(seed).next_u64() | 1,
             shift: 0,
             learned_max,
-            // Shorter than for ever, which is how bound stations are told apart.
+            // Less than `NEVER`, which marks bound stations.
             ageing_ns: ageing_ns.min(NEVER / 2),
             learned: 0,
             bound: 0,
@@ -108,21 +108,22 @@ impl ForwardingTable {
         table
     }
 
-    /// Slots for `bound` bound stations and all learned ones: at most half of them are ever filled.
+    /// Returns the number of slots for `bound` bound stations and all learned ones. At most half of
+    /// the slots are ever filled.
     fn size_for(&self, bound: usize) -> usize {
         ((self.learned_max + bound).max(WINDOW) * 2).next_power_of_two()
     }
 
-    /// The slots that `mac` can be in, by number.
+    /// Iterates over the slots that `mac` can occupy.
     #[inline]
     fn window(&self, mac: u64) -> impl Iterator<Item = usize> + use<> {
-        // The product's highest bits depend on all of the key's, and only they do.
+        // Only the product's highest bits depend on all bits of the key.
         let home = (mac.wrapping_mul(self.multiplier) >> self.shift) as usize;
         let mask = self.slots.len() - 1;
         (0..WINDOW).map(move |step| home.wrapping_add(step) & mask)
     }
 
-    /// The port that `mac` is behind.
+    /// Returns the port of `mac`.
     #[inline]
     pub(super) fn find(&self, mac: u64, now_ns: u64) -> Option<usize> {
         for index in self.window(mac) {
@@ -137,13 +138,13 @@ impl ForwardingTable {
         None
     }
 
-    /// Whether `mac` is bound to a port.
+    /// Returns whether `mac` is bound to a port.
     pub(super) fn is_bound(&self, mac: u64) -> bool {
-        // Only bound stations outlast every clock.
+        // Only bound stations last that long.
         self.find(mac, NEVER - 1).is_some()
     }
 
-    /// Notes that `mac` was seen behind `port`.
+    /// Learns that `mac` is behind `port`.
     #[inline]
     pub(super) fn learn(&mut self, mac: u64, port: usize, now_ns: u64) -> Learned {
         let expires_ns = now_ns.saturating_add(self.ageing_ns).min(NEVER - 1);
@@ -171,7 +172,7 @@ impl ForwardingTable {
         self.claim(fresh, free, now_ns)
     }
 
-    /// Puts a new station into slot `free`, if there is one and the bound allows it.
+    /// Stores a new station in slot `free`, if there is one and the limit allows it.
     #[cold]
     fn claim(&mut self, fresh: Slot, free: Option<usize>, now_ns: u64) -> Learned {
         let Some(slot) = free.and_then(|index| self.slots.get_mut(index)) else {
@@ -189,7 +190,7 @@ impl ForwardingTable {
         if now_ns < self.next_sweep_ns {
             return Learned::Full;
         }
-        // A sweep of the whole table is dear, and strangers must not be able to cause many.
+        // A sweep of the whole table is expensive, so unknown stations must not cause many.
         self.next_sweep_ns = now_ns.saturating_add(self.ageing_ns / 4);
         self.rebuild(self.slots.len(), |slot| now_ns < slot.expires_ns);
         if self.learned < self.learned_max && self.insert(fresh) {
@@ -199,7 +200,7 @@ impl ForwardingTable {
         }
     }
 
-    /// Binds `mac` to `port`; it is forgotten where it was learned.
+    /// Binds `mac` to `port`, replacing a learned entry.
     pub(super) fn bind(&mut self, mac: u64, port: usize) {
         let slot = Slot::new(mac, port, NEVER);
         let size = self.size_for(self.bound + 1).max(self.slots.len());
@@ -209,13 +210,13 @@ impl ForwardingTable {
         }
     }
 
-    /// Forgets everything about `port`.
+    /// Removes all stations of `port`.
     pub(super) fn forget_port(&mut self, port: usize) {
         self.rebuild(self.slots.len(), |slot| slot.port() != port);
     }
 
-    /// Puts every slot that `keep` approves into a table of `size` slots. Bound stations come
-    /// first, and the table grows until all of them fit; a learned one without room is forgotten.
+    /// Moves every slot that `keep` selects into a table of `size` slots. Inserts bound stations
+    /// first, and grows the table until all of them fit; drops learned stations without room.
     fn rebuild(&mut self, size: usize, keep: impl Fn(&Slot) -> bool) {
         let filled = |slot: &&Slot| slot.is_filled() && keep(slot);
         let (bound, learned): (Vec<Slot>, Vec<Slot>) = self
@@ -236,7 +237,7 @@ impl ForwardingTable {
         }
     }
 
-    /// Makes this an empty table of `size` slots, a power of two above 1.
+    /// Replaces the contents by `size` empty slots. `size` is a power of two above 1.
     fn clear(&mut self, size: usize) {
         self.slots.clear();
         self.slots.resize(size, Slot::default());
@@ -244,7 +245,7 @@ impl ForwardingTable {
         (self.bound, self.learned) = (0, 0);
     }
 
-    /// Puts a station into the first empty slot of its window. False: there is none.
+    /// Stores a station in the first empty slot of its window; returns false if there is none.
     fn insert(&mut self, fresh: Slot) -> bool {
         let empty = self
             .window(fresh.word & MAC_BITS)
@@ -260,7 +261,7 @@ impl ForwardingTable {
         true
     }
 
-    /// Every station that is known at `now_ns`.
+    /// Iterates over the stations known at `now_ns`.
     pub(super) fn stations(&self, now_ns: u64) -> impl Iterator<Item = Station> + '_ {
         let known = move |slot: &&Slot| slot.is_filled() && now_ns < slot.expires_ns;
         self.slots.iter().filter(known).map(|slot| Station {
@@ -277,7 +278,7 @@ mod tests {
 
     const PORT: usize = 7;
 
-    /// MACs that all have the same home, and still have if the table grows twice as large.
+    /// Returns MACs with the same home, also after the table doubles.
     fn colliding(table: &ForwardingTable, count: usize) -> Vec<u64> {
         let home = |mac: u64| mac.wrapping_mul(table.multiplier) >> (table.shift - 1);
         (1u64..)
@@ -287,7 +288,7 @@ mod tests {
             .collect()
     }
 
-    /// BR-1, BR-7: bound stations are found also if their MACs collide; the table grows for them.
+    /// BR-1, BR-7: bound stations with colliding MACs are found; the table grows for them.
     #[test]
     fn bound_stations_are_found_even_if_all_collide() {
         let mut table = ForwardingTable::new(4, 1000, 0);
@@ -304,9 +305,9 @@ mod tests {
         }
         assert!(table.slots.len() > slots);
         assert_eq!((table.bound, table.learned), (macs.len(), 1));
-        // Growing has forgotten no learned station.
+        // Growing kept the learned stations.
         assert_eq!(table.find(macs[WINDOW + 2] + 2, 5), Some(2));
-        // They go as they came.
+        // Removing them also keeps the learned stations.
         table.forget_port(3);
         assert_eq!(
             (table.find(macs[3], 5), table.bound),
@@ -315,8 +316,7 @@ mod tests {
         assert_eq!(table.find(macs[WINDOW + 2], 5), Some(WINDOW + 2));
     }
 
-    /// BR-7: where no slot is free within reach, a station is not learned, until one there has
-    /// aged.
+    /// BR-7: a station without a free slot in its window is not learned until a slot there expires.
     #[test]
     fn a_full_neighbourhood_learns_no_other_station() {
         let mut table = ForwardingTable::new(1000, 1000, 0);
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(table.find(macs[WINDOW], 1009), None);
         assert_eq!(table.learn(macs[3], PORT, 500), Learned::Yes);
         assert_eq!(table.learn(macs[WINDOW], PORT, 1010), Learned::Yes);
-        // It has the place of one that had aged, and there are no more than before.
+        // The new station reused the slot of an expired one, so the count is unchanged.
         assert_eq!(
             (table.learned, table.find(macs[WINDOW], 1011)),
             (WINDOW, Some(PORT))
@@ -351,14 +351,14 @@ mod tests {
         assert_eq!(ForwardingTable::new(0, 1000, 0).slots.len(), 2 * WINDOW);
     }
 
-    /// BR-7: the whole table is looked through once per quarter of the ageing time, no more.
+    /// BR-7: the whole table is swept at most once per quarter of the ageing time.
     #[test]
     fn sweeps_are_rare() {
         let mut table = ForwardingTable::new(2, 1000, 0);
         table.learn(2, PORT, 0);
         table.learn(4, PORT, 300);
         assert_eq!(table.learn(6, PORT, 900), Learned::Full);
-        // One has aged since, but the last look was less than 250 ago.
+        // One station has expired since, but the last sweep was less than 250 ns ago.
         assert_eq!(table.learn(6, PORT, 1149), Learned::Full);
         assert_eq!(table.learn(6, PORT, 1150), Learned::Yes);
         assert_eq!(
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(table.learned, 2);
     }
 
-    /// BR-6: an ageing time beyond all clocks is long, but binds nothing.
+    /// BR-6: even with the longest ageing time, learned stations are not bound.
     #[test]
     fn the_longest_ageing_binds_nothing() {
         let mut table = ForwardingTable::new(2, u64::MAX, 0);
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(table.learn(2, 1, u64::MAX - 4), Learned::Yes);
     }
 
-    /// A different secret puts stations elsewhere.
+    /// A different secret changes the slots of stations.
     #[test]
     fn the_secret_counts() {
         let homes = |seed| {

@@ -1,21 +1,21 @@
-//! Where a frame goes.
+//! Forwarding decisions.
 
 use super::drops::DropReason;
 use super::ports::PortSet;
 
-/// Where a frame goes.
+/// A forwarding decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Out by this port.
+    /// Forward by this port.
     Unicast(usize),
-    /// Out by each of these ports, at least one.
+    /// Forward by each of these ports, at least one.
     Many(PortSet),
-    /// Nowhere.
+    /// Drop.
     Drop(DropReason),
 }
 
 impl Verdict {
-    /// The verdict that sends to each of a set.
+    /// Returns the verdict that forwards to each port of a set.
     pub(super) fn to(set: PortSet) -> Result<Self, DropReason> {
         let (first, second) = (set.iter().next(), set.iter().nth(1));
         match (first, second) {

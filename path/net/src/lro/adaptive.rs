@@ -1,39 +1,40 @@
-//! Adaptive flushing: hold an aggregate only while more of its flow may be expected soon, and only
-//! if waiting has paid before.
+//! Adaptive flushing: holds an aggregate only while more of its flow is likely to arrive soon, and
+//! only if waiting has paid off before.
 //!
-//! Per flow, in a table of fixed size whose entries are lost when another flow needs them:
+//! Per flow, in a fixed-size table whose entries other flows may overwrite:
 //!
-//! * the *gap*: how long after one poll with segments of the flow the next one comes (an average of
-//!   those gaps that are within the longest wait). It is the load as this flow sees it, from any
+//! * the *gap*: the time from one poll with segments of the flow to the next such poll (an
+//!   average of the gaps within the longest wait). It reflects the load of this flow, whatever the
 //!   cause: the wire's rate, interrupt moderation, a busy driver.
-//! * *misses*: how often in a row waiting brought nothing. A sender that has sent all that its
-//!   window allows waits for the acknowledgement that we hold back; no gap shows that, only the
-//!   outcome does. After the second miss the next time is skipped, after more the next 3, 7 … 255
-//!   times.
+//! * *misses*: the number of consecutive waits without a new segment. A sender that has used up its
+//!   window waits for the acknowledgement that the held aggregate delays. No gap shows that; only
+//!   the failed wait does. After the second miss one wait is skipped, after further misses 3, 7 …
+//!   255.
 //!
-//! Both twice: after a segment with PSH and after one without. A message's end is predicted apart
-//! from its middle, so that `psh = merge` costs request-response nothing.
+//! Both exist twice, for the time after a segment with PSH and after one without. So the end of a
+//! message is predicted separately from its middle, and `psh = merge` does not delay
+//! request-response traffic.
 
 use super::reason::Reason;
 use super::settings::{Flush, Settings};
 
 /// A wait ends after this many gaps without a segment.
 const PATIENCE: u64 = 3;
-/// No gap counts as shorter: a poll's own time.
+/// Lower limit of a gap: the duration of a poll.
 const GAP_MIN_NS: u64 = 1000;
 /// Share of a new gap in the average: 1/8, as in TCP's smoothed round-trip time (RFC 6298).
 const SMOOTHING: u32 = 3;
-/// Misses that are told apart: at most 2^8 - 1 times are skipped.
+/// Largest number of misses, after which 2^8 - 1 waits are skipped.
 const MISSES_MAX: u8 = 9;
 
-/// What is known about the time after one kind of segment.
+/// Statistics of the time after one kind of segment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Habit {
-    /// Average gap, nanoseconds; 0: not known.
+    /// Average gap in nanoseconds; 0: unknown.
     gap_ns: u64,
-    /// Waits that brought nothing; halved by one that brought something.
+    /// Waits without a segment; a successful wait halves it.
     misses: u8,
-    /// Times to go on without waiting.
+    /// Waits still to skip.
     skip: u8,
 }
 
@@ -41,9 +42,9 @@ struct Habit {
 struct Flow {
     /// Upper half of the flow's hash.
     tag: u32,
-    /// The last segment had PSH.
+    /// Whether the last segment had PSH.
     pushed: bool,
-    /// The last poll with segments.
+    /// Time of the last poll with segments.
     last_ns: u64,
     habits: [Habit; 2],
 }
@@ -55,16 +56,16 @@ impl Flow {
     }
 }
 
-/// What to do with an aggregate that could still grow.
+/// Decision about an aggregate that could still grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Hold it until this moment.
+    /// Hold it until this time.
     Hold(u64),
-    /// Send it on.
+    /// Flush it.
     Flush(Reason),
 }
 
-/// The flows' habits.
+/// Statistics of the flows.
 #[derive(Clone, Debug)]
 pub(super) struct History {
     flows: Vec<Flow>,
@@ -73,7 +74,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// No flow's habits are known. Room for them only where the settings ask for it.
+    /// Creates empty statistics. Allocates the table only if the settings use it.
     pub(super) fn new(settings: &Settings) -> Self {
         let flows = match settings.flush {
             Flush::Adaptive => settings.flows * 2,
@@ -85,7 +86,7 @@ impl History {
         }
     }
 
-    /// The flow's entry; a new one if another flow has it.
+    /// Returns the flow's entry, which may replace another flow's.
     fn flow(&mut self, hash: u64, now_ns: u64) -> Option<&mut Flow> {
         let index = hash as usize & (self.flows.len() - 1);
         let flow = self.flows.get_mut(index)?;
@@ -100,7 +101,7 @@ impl History {
         Some(flow)
     }
 
-    /// A poll had a segment of the flow.
+    /// Records a poll with segments of the flow.
     pub(super) fn arrived(&mut self, hash: u64, now_ns: u64) {
         let bound_ns = self.bound_ns;
         let Some(flow) = self.flow(hash, now_ns) else {
@@ -108,8 +109,7 @@ impl History {
         };
         let gap = now_ns.saturating_sub(flow.last_ns);
         flow.last_ns = now_ns;
-        // Nothing is learned from a pause: how long it is does not matter, and whether one comes
-        // is what misses tell.
+        // The length of a pause does not matter, and misses record that it happened.
         if gap == 0 || gap > bound_ns {
             return;
         }
@@ -120,14 +120,14 @@ impl History {
         };
     }
 
-    /// The flow's last segment in this poll had PSH, or had not.
+    /// Records whether the flow's last segment in this poll had PSH.
     pub(super) fn ended(&mut self, hash: u64, now_ns: u64, pushed: bool) {
         if let Some(flow) = self.flow(hash, now_ns) {
             flow.pushed = pushed;
         }
     }
 
-    /// A wait brought a segment.
+    /// Records a wait in which a segment arrived.
     pub(super) fn hit(&mut self, hash: u64, now_ns: u64) {
         if let Some(flow) = self.flow(hash, now_ns) {
             let habit = flow.habit();
@@ -135,7 +135,7 @@ impl History {
         }
     }
 
-    /// A wait brought nothing.
+    /// Records a wait in which none arrived.
     pub(super) fn missed(&mut self, hash: u64, now_ns: u64) {
         if let Some(flow) = self.flow(hash, now_ns) {
             let habit = flow.habit();
@@ -144,8 +144,8 @@ impl History {
         }
     }
 
-    /// Whether to wait, at the end of a poll that had segments of the flow, with an aggregate whose
-    /// first segment came at `first_ns`.
+    /// Decides, at the end of a poll with segments of the flow, whether to hold an aggregate whose
+    /// first segment arrived at `first_ns`.
     pub(super) fn decide(&mut self, hash: u64, now_ns: u64, first_ns: u64) -> Decision {
         let last_ns = first_ns.saturating_add(self.bound_ns);
         let Some(flow) = self.flow(hash, now_ns) else {
@@ -153,7 +153,7 @@ impl History {
         };
         let habit = flow.habit();
         let gap = habit.gap_ns.max(GAP_MIN_NS);
-        // Half a gap more: a steady flow's segment must not be missed for its jitter.
+        // Allow half a gap more, so that a steady flow's segment is not missed because of jitter.
         if habit.gap_ns == 0 || now_ns.saturating_add(gap + gap / 2) > last_ns {
             return Decision::Flush(Reason::Unexpected);
         }

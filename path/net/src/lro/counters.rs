@@ -1,37 +1,38 @@
-//! What the engine counts.
+//! Counters of the LRO engine.
 
 use super::reason::{Reason, ReasonCounts};
 
-/// Counters since the engine was made.
+/// Counters since the engine was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// TCP packets with payload that came in.
+    /// TCP packets with payload received.
     pub segments: u64,
-    /// TCP packets with payload that went on, those that stayed alone included.
+    /// TCP packets with payload delivered, including unmerged ones.
     pub aggregates: u64,
-    /// Segments that became part of another one's packet, in packets that went on.
+    /// Segments in delivered packets that were merged into the packet of another segment.
     pub merged: u64,
-    /// Packets whose IP or TCP checksum was wrong; they passed as they came.
+    /// Packets with an invalid IP or TCP checksum; they pass unchanged.
     pub bad_checksums: u64,
     flushed: ReasonCounts,
 }
 
 impl Counters {
-    /// Aggregates that went on for this reason.
+    /// Returns the aggregates flushed for this reason.
     #[must_use]
     pub fn flushed(&self, reason: Reason) -> u64 {
         self.flushed.get(reason)
     }
 
-    /// Aggregates that went on, by reason, zeros too.
+    /// Iterates over the aggregates by flush reason, including zeros.
     pub fn reasons(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.flushed
             .iter()
             .map(|(reason, count)| (reason.name(), count))
     }
 
-    /// LRO rate as the papers define it: TCP packets received per packet delivered upward,
-    /// singletons included. Pure acknowledgements are not counted. 1 before the first packet.
+    /// Returns the LRO rate as the papers define it: TCP packets received per packet delivered,
+    /// including unmerged ones. Pure acknowledgements do not count. Returns 1 before the first
+    /// packet.
     #[must_use]
     pub fn rate(&self) -> f64 {
         match self.aggregates {

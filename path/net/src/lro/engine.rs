@@ -1,4 +1,4 @@
-//! The engine, and the path of a packet that is as predicted.
+//! The LRO engine, and the path of a predicted packet.
 
 use super::adaptive::History;
 use super::counters::Counters;
@@ -15,18 +15,18 @@ use super::table::FlowTable;
 use super::wheel::Wheel;
 use nic::Frame;
 
-/// The only list of the aggregates by age.
+/// The only list of aggregates by age.
 pub(super) const AGE: u32 = 0;
 /// Packets that are looked up at a time.
 const AHEAD: usize = 16;
-/// No slot's number.
+/// A number that stands for no slot.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// One engine: for one NIC queue, or one vif.
+/// An LRO engine, for one NIC queue or one vif.
 #[derive(Debug)]
 pub struct Lro {
     pub(super) settings: Settings,
-    /// New settings, in force once all held aggregates have gone on.
+    /// New settings, which apply once all held aggregates are flushed.
     pub(super) changed: Option<Settings>,
     pub(super) tests: Tests,
     pub(super) entry: Entry,
@@ -39,32 +39,33 @@ pub struct Lro {
     pub(super) programs: Programs,
     /// Slots; those in `free` hold nothing.
     pub(super) held: Vec<Held>,
-    /// By slot: which packet is predicted to continue it.
+    /// By slot: the packet that is predicted to continue its aggregate.
     pub(super) predictions: Vec<Prediction>,
     pub(super) free: Vec<u32>,
     pub(super) age: Lists,
     pub(super) wheel: Wheel,
     pub(super) history: History,
-    /// The slot that a packet came to last, or [`NOWHERE`]: the next one is often of the same flow.
+    /// The slot of the last packet, or [`NOWHERE`]: the next one is often of the same flow.
     pub(super) recent: u32,
-    /// Slots that the end of the poll has to decide about.
+    /// Slots about which the end of the poll decides.
     pub(super) touched: Vec<u32>,
-    /// Room for slots that are due.
+    /// Scratch list of due slots.
     pub(super) due: Vec<u32>,
     pub(super) polls: u64,
-    /// The poll, where it matters which polls an aggregate's packets came in; 0 otherwise.
+    /// The number of the poll if the settings depend on the polls in which packets arrived,
+    /// otherwise 0.
     pub(super) round: u32,
     /// Pieces of all held frames.
     pub(super) buffers: usize,
-    /// Pieces of predicted packets that are still to be put into them.
+    /// Pieces of predicted packets not yet moved into their frames.
     pub(super) uncollected: u32,
     pub(super) counters: Counters,
     pub(super) latency: Latency,
 }
 
 impl Lro {
-    /// An engine that holds nothing. `hash_seed` is a secret: without it no peer can choose flows
-    /// that collide.
+    /// Creates an empty engine. `hash_seed` is a secret, so that no peer can choose colliding
+    /// flows.
     #[must_use]
     pub fn new(settings: Settings, hash_seed: u64) -> Self {
         Self {
@@ -95,29 +96,29 @@ impl Lro {
         }
     }
 
-    /// The settings, those of the last [`Lro::set`].
+    /// Returns the settings of the last [`Lro::set`].
     #[must_use]
     pub fn settings(&self) -> &Settings {
         self.changed.as_ref().unwrap_or(&self.settings)
     }
 
-    /// Changes the settings while traffic runs. Held aggregates go on at the next poll (or
-    /// [`Lro::expire`]), before its frames; the latency histogram begins anew.
+    /// Changes the settings while traffic runs. Held aggregates are flushed at the next poll (or
+    /// [`Lro::expire`]), before its frames; the latency histogram is reset.
     pub fn set(&mut self, settings: Settings) {
         if settings != *self.settings() {
             self.changed = Some(settings);
         }
     }
 
-    /// Takes one poll's frames, in order of arrival. `frames` is emptied; packets that may go on
-    /// now are appended to `out`, the rest is held. A batch without frames is a poll, too.
+    /// Processes one poll's frames, in order of arrival. Empties `frames`, appends finished packets
+    /// to `out` and holds the rest. A batch without frames is a poll, too.
     pub fn poll(&mut self, now_ns: u64, frames: &mut Vec<Frame>, out: &mut Vec<Frame>) {
         self.poll_timed(now_ns, || now_ns, frames, out);
     }
 
-    /// [`Lro::poll`] that began at `now_ns` and takes its time: `clock` is read when the poll ends,
-    /// if aggregates go on for that reason, so that [`Lro::latency`] has the time that they waited
-    /// for the rest of their poll.
+    /// Like [`Lro::poll`], for a poll that began at `now_ns` and takes some time. If it flushes
+    /// aggregates at the end of the poll, it reads `clock`, so that [`Lro::latency`] includes the
+    /// wait for the rest of the poll.
     pub fn poll_timed(
         &mut self,
         now_ns: u64,
@@ -142,32 +143,33 @@ impl Lro {
         self.end_of_poll(now_ns, clock, out);
     }
 
-    /// Buffers held: the pieces of all frames that have not gone on.
+    /// Returns the number of held buffers: the pieces of all held frames.
     #[must_use]
     pub fn held(&self) -> usize {
         self.buffers + self.uncollected as usize
     }
 
-    /// The counters since the engine was made.
+    /// Returns the counters since the engine was created.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How long first segments waited since the settings changed last.
+    /// Returns the histogram of the waiting times of first segments since the settings last
+    /// changed.
     #[must_use]
     pub fn latency(&self) -> &Latency {
         &self.latency
     }
 
-    /// The slot that each of these packets probably belongs to, or [`NOWHERE`]. Only addresses and
-    /// ports are read, so that the cache misses of several packets overlap.
+    /// Returns the probable slot of each packet, or [`NOWHERE`]. Reads only addresses and ports, so
+    /// that the cache misses of several packets overlap.
     #[inline]
     fn look_up(&self, frames: &[Frame]) -> [u32; AHEAD] {
         let mut slots = [NOWHERE; AHEAD];
         let (mut last_ends, mut last) = ((0, 0), NOWHERE);
         for (slot, frame) in slots.iter_mut().zip(frames) {
-            // With IPv4 these tell flows apart.
+            // For IPv4 these distinguish flows.
             let ends = layout::ends_v4(frame);
             if ends != last_ends {
                 let usual = Layout::usual(frame);
@@ -185,8 +187,8 @@ impl Lro {
         slots
     }
 
-    /// Takes a packet that is as its flow predicted, probably in this slot. False: it is not, and
-    /// nothing has happened. Nearly every packet ends here.
+    /// Takes a packet that its flow, probably in this slot, has predicted: the path of nearly every
+    /// packet. Returns false, without effect, for any other packet.
     #[inline]
     fn receive_predicted(
         &mut self,
@@ -201,7 +203,7 @@ impl Lro {
         self.take_predicted(now_ns, slot, frame, out)
     }
 
-    /// The slot that predicted a packet, if it is another one than [`Lro::look_up`] has found.
+    /// Returns the slot that predicted a packet, if [`Lro::look_up`] has found a different one.
     #[inline(never)]
     fn other_slot(&self, frame: &Frame) -> u32 {
         if self.may_take(self.recent, frame) {
@@ -215,14 +217,14 @@ impl Lro {
         slot.unwrap_or(NOWHERE)
     }
 
-    /// Whether a slot may have predicted this packet.
+    /// Returns whether a slot may have predicted this packet.
     #[inline]
     fn may_take(&self, slot: u32, frame: &Frame) -> bool {
         let next = self.predictions.get(slot as usize);
         next.is_some_and(|next| next.may_match(frame))
     }
 
-    /// Takes the packet that a slot predicted. False: this is another one.
+    /// Takes the packet that a slot predicted; returns false for any other packet.
     #[inline(always)]
     fn take_predicted(
         &mut self,
@@ -250,7 +252,7 @@ impl Lro {
         true
     }
 
-    /// The rest of the work for predicted packets: once in a poll, and when no more fit.
+    /// Accounts for predicted packets, once per poll and when the aggregate is full.
     #[cold]
     #[inline(never)]
     fn note_predicted(&mut self, now_ns: u64, slot: u32, out: &mut Vec<Frame>) {
@@ -259,7 +261,7 @@ impl Lro {
         }
     }
 
-    /// Puts the payload of predicted packets into their aggregate.
+    /// Moves the payload of predicted packets into their aggregate.
     pub(super) fn collect(&mut self, slot: u32) {
         let Some((held, next)) = pair(&mut self.held, &mut self.predictions, slot) else {
             return;
@@ -278,7 +280,7 @@ impl Lro {
         }
     }
 
-    /// Accounts for appended packets; why the aggregate is complete, if it is.
+    /// Accounts for appended packets; returns why the aggregate is complete, if it is.
     pub(super) fn appended(
         &mut self,
         now_ns: u64,
@@ -298,7 +300,7 @@ impl Lro {
             return last;
         }
         if self.settings.flush != Flush::Adaptive {
-            // When it is due was decided with its first segment.
+            // The due time was decided with the first segment.
             if held.is_full() {
                 self.touched.push(slot);
             }
@@ -313,7 +315,7 @@ impl Lro {
     }
 }
 
-/// A slot's aggregate and its prediction.
+/// Returns the aggregate and the prediction of a slot.
 #[inline]
 pub(super) fn pair<'a>(
     held: &'a mut [Held],
@@ -335,7 +337,8 @@ mod tests {
     const PAYLOAD: usize = 100;
     const LEN: usize = HEADER + PAYLOAD;
 
-    /// Packet `n` of a stream, one bit of its headers changed, and then its IP checksum made right.
+    /// Packet `n` of a stream with one bit of its headers flipped, and then its IP checksum
+    /// corrected.
     fn packet(n: u16, changed: Option<usize>) -> Frame {
         let mut bytes = [0; LEN];
         bytes[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0, LEN as u8 - 14]);
@@ -364,7 +367,7 @@ mod tests {
         frame
     }
 
-    /// An engine that holds packet 0.
+    /// Returns an engine that holds packet 0.
     fn engine() -> Lro {
         let settings = Settings {
             flush: Flush::Polls(u32::MAX),
@@ -377,7 +380,7 @@ mod tests {
         lro
     }
 
-    /// Whether a packet is as predicted.
+    /// Returns whether a packet is as predicted.
     fn is_predicted(lro: &mut Lro, packet: &Frame) -> bool {
         lro.receive_predicted(0, 0, packet, &mut Vec::new())
     }
@@ -392,7 +395,8 @@ mod tests {
     #[test]
     fn any_other_bit_sends_a_packet_to_the_slow_path() {
         for bit in 0..HEADER * 8 {
-            // The device has checked the TCP checksum; `packet` makes the IP checksum right.
+            // The TCP checksum counts as checked by the device, and `packet` corrects the IP
+            // checksum.
             let own = (50..52).contains(&(bit / 8)) || (24..26).contains(&(bit / 8));
             let packet = packet(1, Some(bit));
             assert_eq!(

@@ -1,4 +1,4 @@
-//! The rules for a packet by itself; rules between packets are in [`super::rules`].
+//! Rules for a single packet; rules between packets are in [`super::rules`].
 
 use super::layout::{Segment, be32, byte};
 use super::reason::Reason;
@@ -7,18 +7,18 @@ use super::settings::Rules;
 use crate::packet::flags;
 use nic::Frame;
 
-/// What the rules ask of every packet by itself.
+/// Requirements on every single packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Flags that no packet may have.
+    /// Forbidden flags.
     refused: u8,
-    /// Flags that every packet has.
+    /// Required flags.
     required: u8,
-    /// TCP options are an aligned timestamp, or none.
+    /// TCP options must be an aligned timestamp, or none.
     timestamp_only: bool,
-    /// No extension headers.
+    /// No extension headers allowed.
     no_extensions: bool,
-    /// No packet with a CE mark.
+    /// No CE mark allowed.
     no_congestion: bool,
 }
 
@@ -37,7 +37,7 @@ impl Entry {
         }
     }
 
-    /// Why a packet can be no part of an aggregate.
+    /// Returns why a packet cannot be part of an aggregate.
     #[inline]
     pub(super) fn refusal(&self, frame: &Frame, segment: &Segment) -> Option<Reason> {
         if segment.refusal.is_some() {
@@ -68,10 +68,10 @@ impl Entry {
     }
 }
 
-/// NOP, NOP, timestamp, 10 bytes: the only form that `inet_lro` knows.
+/// NOP, NOP, timestamp, 10 bytes: the only form that `inet_lro` accepts.
 const ALIGNED_TIMESTAMP: u32 = 0x0101_080a;
 
-/// Whether there are no TCP options but an aligned timestamp that echoes something.
+/// Returns whether the TCP options are empty or an aligned timestamp with a non-zero echo.
 fn timestamp_or_nothing(frame: &Frame, segment: &Segment) -> bool {
     let tcp = segment.layout.tcp();
     match segment.layout.payload() - tcp {
@@ -81,7 +81,7 @@ fn timestamp_or_nothing(frame: &Frame, segment: &Segment) -> bool {
     }
 }
 
-/// Whether a router has marked the packet (RFC 3168).
+/// Returns whether a router has marked the packet (RFC 3168).
 fn congested(frame: &Frame, segment: &Segment) -> bool {
     let ip = segment.layout.network();
     let ecn = match segment.layout.v6 {

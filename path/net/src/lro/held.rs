@@ -1,4 +1,4 @@
-//! One aggregate while it is held: which packet may follow, and what its header becomes.
+//! A held aggregate: the packets that may follow, and its final header.
 
 use super::layout::{Layout, Segment, be16, be32};
 use super::prediction::Prediction;
@@ -10,13 +10,13 @@ use crate::packet::checksum::fold;
 use crate::packet::{TCP_CHECKSUM, flags, put};
 use nic::{Checksum, Frame, Gso, GsoKind};
 
-/// Room for more pieces once a frame's own is used up: one allocation for most aggregates, of a
-/// size that allocators keep at hand.
+/// Capacity for pieces once a frame's inline storage is full: one allocation for most aggregates,
+/// of a size class that allocators cache.
 const PIECES: usize = 29;
-/// No second packet has shown yet how the identification goes on.
+/// Increment of the identification before a second packet has shown it.
 const UNDECIDED: u16 = 2;
 
-/// An aggregate, perhaps of one segment so far. Its header is the first packet's until
+/// An aggregate, initially of one segment. Its header stays that of the first packet until
 /// [`Held::finish`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held {
@@ -24,31 +24,31 @@ pub(super) struct Held {
     pub(super) layout: Layout,
     pub(super) program: u16,
     pub(super) hash: u64,
-    /// The sequence number that continues it.
+    /// Next sequence number.
     sequence: u32,
-    /// Payload bytes of the first segment; under `lro` of the longest.
+    /// Payload bytes of the first segment, or under `lro` of the longest.
     size: u32,
     pub(super) segments: u32,
-    /// Bytes that the frame may have.
+    /// Maximum length of the frame in bytes.
     max_len: u32,
-    /// Identification of the last packet, and from one to the next.
+    /// IPv4 identification of the last packet, and the increment per packet.
     id: u16,
     id_step: u16,
-    /// What `lro` takes from the last packet.
+    /// Fields that `lro` takes from the last packet.
     last: Last,
-    /// Flags of all segments together.
+    /// Union of all segments' flags.
     flags: u8,
-    /// The last segment had PSH.
+    /// Whether the last segment had PSH.
     pub(super) pushed: bool,
-    /// When the first segment came, nanoseconds.
+    /// Arrival of the first segment, in nanoseconds.
     pub(super) first_ns: u64,
-    /// The poll in which the last segment came.
+    /// Poll of the last segment.
     pub(super) poll: u64,
-    /// The poll at whose end it was decided to hold it on.
+    /// Poll at whose end the engine last decided to hold the aggregate.
     pub(super) decided: u64,
 }
 
-/// The header fields that are the last packet's under [`Rules::Lro`].
+/// Header fields that are taken from the last packet under [`Rules::Lro`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     acknowledgement: u32,
@@ -67,12 +67,12 @@ impl Last {
     }
 }
 
-/// `a - b` of sequence numbers is not negative.
+/// Returns whether sequence number `a` is not before `b`.
 fn not_before(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 >= 0
 }
 
-/// The tests that compare more than bits.
+/// Tests that are not comparisons of bits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tests {
     pub(super) rules: Rules,
@@ -97,8 +97,8 @@ impl Tests {
 }
 
 impl Held {
-    /// Begins an aggregate of at most `max_len` bytes with its first packet. The frame is taken,
-    /// and an empty one left.
+    /// Begins an aggregate of at most `max_len` bytes with its first packet. Takes the frame and
+    /// leaves an empty one.
     pub(super) fn begin(
         &mut self,
         frame: &mut Frame,
@@ -127,7 +127,7 @@ impl Held {
         std::mem::swap(&mut self.frame, frame);
     }
 
-    /// Puts the payload of predicted packets into the frame.
+    /// Moves the payload of predicted packets into the frame.
     #[inline]
     pub(super) fn collect(&mut self, predicted: &mut Prediction, form: Form) {
         let count = predicted.pieces.len();
@@ -145,7 +145,7 @@ impl Held {
             .append_pieces(&mut predicted.pieces, form == Form::Page);
     }
 
-    /// Completes a prediction that has learned from the last packet: for as many packets as fit.
+    /// Completes a prediction that was derived from the last packet, for as many packets as fit.
     #[inline]
     pub(super) fn predict(&self, next: &mut Prediction, segments_max: u32) {
         next.sequence = self.sequence;
@@ -160,21 +160,21 @@ impl Held {
         next.room = fit.min(segments).try_into().unwrap_or(u16::MAX);
     }
 
-    /// Makes the header bare before payload is joined.
+    /// Strips payload bytes from the snapshot before payload is appended.
     fn shed(&mut self, form: Form) {
         if form == Form::Page && self.segments == 1 {
             self.frame.shed_header(self.layout.payload());
         }
     }
 
-    /// Whether a packet of the same flow may follow, by the compiled rules alone.
+    /// Returns whether the compiled rules alone allow a packet of the same flow to follow.
     #[inline]
     pub(super) fn equal(&self, program: &Program, frame: &Frame, segment: &Segment) -> bool {
         self.layout == segment.layout
             && program.equal(self.frame.snapshot_room(), frame.snapshot_room())
     }
 
-    /// Whether a packet may follow whose header is [equal](Held::equal).
+    /// Checks whether a packet with an [equal](Held::equal) header may follow.
     ///
     /// # Errors
     /// The rule that it breaks.
@@ -215,7 +215,7 @@ impl Held {
         Ok(())
     }
 
-    /// Whether the timestamp is not before the first packet's, which is the one that goes on.
+    /// Returns whether the timestamp is not before the first packet's, which the aggregate keeps.
     fn timestamp_follows(&self, frame: &Frame) -> bool {
         let at = self.layout.tcp() + 24;
         self.layout.payload() < at || not_before(be32(frame, at), be32(&self.frame, at))
@@ -230,7 +230,7 @@ impl Held {
         step <= 1
     }
 
-    /// The first rule that a packet of the same flow breaks.
+    /// Returns the first rule that a packet of the same flow breaks.
     #[inline(never)]
     pub(super) fn why_not(&self, tests: &Tests, frame: &Frame, segment: &Segment) -> Reason {
         if self.layout != segment.layout {
@@ -249,8 +249,8 @@ impl Held {
         other.unwrap_or(Reason::Bytes)
     }
 
-    /// Appends a packet that [follows](Held::follows), and leaves an empty one. Whether it must
-    /// be the last.
+    /// Appends a packet that [follows](Held::follows), and leaves an empty one. Returns whether it
+    /// must be the last.
     #[inline]
     pub(super) fn append(
         &mut self,
@@ -291,12 +291,12 @@ impl Held {
         None
     }
 
-    /// Whether another segment of the same size would be too much.
+    /// Returns whether another segment of the same size would not fit.
     pub(super) fn is_full(&self) -> bool {
         self.frame.len() + self.size as usize > self.max_len as usize
     }
 
-    /// The packet that goes on. A single segment goes on as it came.
+    /// Returns the final packet. A single segment is unchanged.
     pub(super) fn finish(&mut self, tests: &Tests) -> Frame {
         if self.segments > 1 {
             self.rewrite(tests);
@@ -316,7 +316,7 @@ impl Held {
         if self.layout.v6 {
             written &= put(header, ip + 4, &((len - ip - 40) as u16).to_be_bytes());
         } else {
-            // Only the length changes (RFC 1624); the sum was right.
+            // Only the length changes (RFC 1624); the sum was valid.
             let sum = [!ip_sum, !ip_len, (len - ip) as u16].map(u32::from);
             let sum = sum.iter().sum();
             written &= put(header, ip + 2, &((len - ip) as u16).to_be_bytes())
@@ -347,7 +347,7 @@ impl Held {
     }
 }
 
-/// IPv4 identification; 0 of IPv6.
+/// Returns the IPv4 identification; 0 for IPv6.
 #[inline]
 fn identification(frame: &Frame, layout: Layout) -> u16 {
     match layout.v6 {

@@ -1,20 +1,20 @@
-//! How long first segments waited: a log-linear histogram of fixed size.
+//! Waiting times of first segments: a log-linear histogram of fixed size.
 //!
-//! Not crate `hdrhistogram`, which the lab uses: a value is recorded for every aggregate that goes
-//! on, which with a low LRO rate is every packet. At this resolution `Latency::record` takes 23
-//! instructions, `Histogram::saturating_record` 48 (callgrind), and `Histogram::max` is rounded to
+//! Crate `hdrhistogram`, which the lab uses, is too slow here: every flushed aggregate records a
+//! value, which at a low LRO rate means every packet. At this resolution `Latency::record` takes 23
+//! instructions, `Histogram::saturating_record` 48 (callgrind), and `Histogram::max` rounds up to
 //! the end of a bucket.
 
-/// Buckets per power of two: a value is known to 1/16.
+/// Buckets per power of two: a resolution of 1/16.
 const STEPS: usize = 16;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
 /// Powers of two above the first `STEPS` values: up to 2^36 ns, about a minute.
 const POWERS: usize = 32;
 const BUCKETS: usize = STEPS * (POWERS + 1);
 
-/// Nanoseconds from the beginning of a first segment's poll to the moment its packet went on, since
-/// the policy was set. An aggregate that was complete within that poll counts as 0; packets that
-/// passed at once are not in it.
+/// Histogram of waiting times since the policy was set: nanoseconds from the start of the poll of a
+/// first segment until its packet is flushed. An aggregate that is complete within that poll counts
+/// as 0; packets that pass without being held are not included.
 #[derive(Clone)]
 pub struct Latency {
     buckets: Box<[u64; BUCKETS]>,
@@ -49,7 +49,7 @@ impl Latency {
         if let Some(bucket) = self.buckets.get_mut(bucket_of(ns)) {
             *bucket += 1;
         }
-        // Should it ever go round, it begins anew, as after a new start.
+        // On overflow the sum wraps, which readers handle like a restart.
         self.sum_ns = self.sum_ns.wrapping_add(ns);
         self.max_ns = self.max_ns.max(ns);
     }
@@ -60,26 +60,25 @@ impl Latency {
         self.max_ns = 0;
     }
 
-    /// Values recorded.
+    /// Returns the number of recorded values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// All values together, nanoseconds.
+    /// Returns the sum of all values in nanoseconds.
     #[must_use]
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// The largest value, nanoseconds.
+    /// Returns the largest value in nanoseconds.
     #[must_use]
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// Buckets that are not empty: the largest value that falls into each, nanoseconds, and how
-    /// many values did.
+    /// Iterates over the non-empty buckets as (largest possible value in nanoseconds, count).
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.buckets.iter().enumerate();
         filled
@@ -87,8 +86,8 @@ impl Latency {
             .map(|(index, count)| (last_of(index), *count))
     }
 
-    /// The value, in nanoseconds, that a share `q` (0 … 1) of all does not exceed: the upper end of
-    /// its bucket, at most 1/16 above. 0 if there are none.
+    /// Returns the quantile `q` (0 … 1) in nanoseconds: the upper end of its bucket, at most 1/16
+    /// too high. Returns 0 without values.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64).ceil().max(1.0) as u64;
@@ -102,20 +101,21 @@ impl Latency {
         0
     }
 
-    /// Half of all values do not exceed it; nanoseconds.
+    /// Returns the median in nanoseconds.
     #[must_use]
     pub fn p50_ns(&self) -> u64 {
         self.quantile(0.5)
     }
 
-    /// 99 of 100 values do not exceed it; nanoseconds.
+    /// Returns the 99th percentile in nanoseconds.
     #[must_use]
     pub fn p99_ns(&self) -> u64 {
         self.quantile(0.99)
     }
 }
 
-/// Values below `STEPS` have a bucket each; above, every power of two has `STEPS`.
+/// Returns the bucket of a value. Values below `STEPS` have one bucket each; above, every power of
+/// two has `STEPS` buckets.
 #[inline]
 fn bucket_of(ns: u64) -> usize {
     let power = (ns | (STEPS as u64 - 1)).ilog2() - (STEP_BITS - 1);
@@ -126,7 +126,7 @@ fn bucket_of(ns: u64) -> usize {
     (power as usize * STEPS + step).min(BUCKETS - 1)
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 fn last_of(index: usize) -> u64 {
     let (power, step) = (index / STEPS, index % STEPS);
     match power {

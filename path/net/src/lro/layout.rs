@@ -1,4 +1,4 @@
-//! Where the headers of a TCP packet lie, and which flow it is of.
+//! Header positions of a TCP packet, and its flow.
 
 use super::reason::Reason;
 use crate::packet::{Common, Network, Packet, ParseError, Transport, ethertype, protocol};
@@ -30,8 +30,8 @@ impl Layout {
         self.payload_at.into()
     }
 
-    /// Where a TCP header is that nothing unusual precedes: no tags, options or extensions. The
-    /// payload is left open. None if the EtherType is not IP's.
+    /// Returns the layout of a TCP packet without tags, IP options or extension headers. Leaves the
+    /// payload's position open. Returns `None` if the EtherType is not IPv4 or IPv6.
     #[inline]
     pub(super) fn usual(frame: &Frame) -> Option<Self> {
         let bytes = frame.snapshot_room();
@@ -48,7 +48,7 @@ impl Layout {
         })
     }
 
-    /// Where the addresses are, and how many bytes.
+    /// Returns offset and length of the addresses.
     #[inline]
     fn addresses(self) -> (usize, usize) {
         match self.v6 {
@@ -63,24 +63,24 @@ impl Layout {
 pub(super) struct Segment {
     pub(super) layout: Layout,
     pub(super) flags: u8,
-    /// Payload bytes, as the IP header claims.
+    /// Payload bytes according to the IP header.
     pub(super) payload: usize,
-    /// Why it cannot be merged under any rules.
+    /// Why the packet cannot be merged under any rules, if it cannot.
     pub(super) refusal: Option<Reason>,
 }
 
-/// What a frame is to LRO.
+/// Classification of a frame for LRO.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seen {
-    /// Not TCP, or no packet that a receiver would take.
+    /// Not TCP, or a packet that no receiver would accept.
     Other,
-    /// TCP, or perhaps TCP, whose ports are out of sight.
+    /// TCP or possibly TCP, with ports outside the snapshot.
     Hidden,
     /// TCP.
     Tcp(Segment),
 }
 
-/// Looks at a frame; lengthens its snapshot if the headers need it.
+/// Classifies a frame; extends its snapshot if the headers need it.
 #[inline]
 pub(super) fn see(frame: &mut Frame) -> Seen {
     match plain(frame) {
@@ -89,7 +89,8 @@ pub(super) fn see(frame: &mut Frame) -> Seen {
     }
 }
 
-/// The shapes that nearly all packets have: no tags, no options, no extensions. None for any other.
+/// Classifies the most frequent form: no tags, IP options or extension headers. Returns `None` for
+/// any other.
 #[inline]
 fn plain(frame: &mut Frame) -> Option<Seen> {
     if frame.header().len() < 54 {
@@ -119,7 +120,7 @@ fn plain(frame: &mut Frame) -> Option<Seen> {
     Some(Seen::Tcp(segment(frame, layout, None)))
 }
 
-/// Any frame.
+/// Classifies any frame.
 #[inline(never)]
 fn general(frame: &mut Frame) -> Seen {
     if frame.need(SNAPSHOT).is_err() {
@@ -174,7 +175,7 @@ fn general(frame: &mut Frame) -> Seen {
     }
 }
 
-/// Where the IP header says that a packet ends.
+/// Returns the end of a packet according to its IP header.
 #[inline]
 fn end_of(frame: &Frame, layout: Layout) -> usize {
     let at = layout.network();
@@ -184,7 +185,7 @@ fn end_of(frame: &Frame, layout: Layout) -> usize {
     }
 }
 
-/// The packet with its headers where `layout` says.
+/// Returns the packet with its headers at `layout`.
 #[inline]
 pub(super) fn segment(frame: &Frame, layout: Layout, refusal: Option<Reason>) -> Segment {
     let end = end_of(frame, layout);
@@ -205,25 +206,25 @@ pub(super) fn segment(frame: &Frame, layout: Layout, refusal: Option<Reason>) ->
     }
 }
 
-/// One byte of the snapshot; zero beyond it.
+/// Returns one byte of the snapshot; zero beyond it.
 #[inline]
 pub(super) fn byte(frame: &Frame, at: usize) -> u8 {
     frame.snapshot_room().get(at).copied().unwrap_or(0)
 }
 
-/// The big-endian number at `at` of the snapshot; zero beyond it.
+/// Returns the big-endian number at `at` of the snapshot; zero beyond it.
 #[inline]
 pub(super) fn be16(frame: &Frame, at: usize) -> u16 {
     u16::from_be_bytes(array(frame, at))
 }
 
-/// The big-endian number at `at` of the snapshot; zero beyond it.
+/// Returns the big-endian number at `at` of the snapshot; zero beyond it.
 #[inline]
 pub(super) fn be32(frame: &Frame, at: usize) -> u32 {
     u32::from_be_bytes(array(frame, at))
 }
 
-/// Bytes of the snapshot; zeros if not all of them are in it.
+/// Returns bytes of the snapshot; zeros if it does not hold all of them.
 #[inline]
 pub(super) fn array<const N: usize>(frame: &Frame, at: usize) -> [u8; N] {
     let bytes = frame.snapshot_room().get(at..);
@@ -231,7 +232,7 @@ pub(super) fn array<const N: usize>(frame: &Frame, at: usize) -> [u8; N] {
     bytes.copied().unwrap_or([0; N])
 }
 
-/// Hash of addresses and ports, with a secret: without it no peer can choose flows that collide.
+/// Hashes addresses and ports with a secret, so that no peer can choose colliding flows.
 #[inline]
 pub(super) fn hash(frame: &Frame, layout: Layout, seed: u64) -> u64 {
     const ODD: [u64; 3] = [
@@ -253,21 +254,22 @@ pub(super) fn hash(frame: &Frame, layout: Layout, seed: u64) -> u64 {
     fold(addresses ^ seed, ports ^ seed.rotate_left(29) ^ ODD[2])
 }
 
-/// Both halves of a product: every bit of either factor reaches every bit.
+/// Combines both halves of the product, so that every bit of either factor affects every bit of the
+/// result.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Addresses and ports of a [usual](Layout::usual) packet, if it is IPv4.
+/// Returns the addresses and ports of a [usual](Layout::usual) IPv4 packet.
 #[inline]
 pub(super) fn ends_v4(frame: &Frame) -> (u64, u32) {
     let (addresses, ports) = (array(frame, 26), array(frame, 34));
     (u64::from_ne_bytes(addresses), u32::from_ne_bytes(ports))
 }
 
-/// Whether two packets are of one flow: stations, tags, addresses and ports.
+/// Returns whether two packets belong to one flow: the same MACs, tags, addresses and ports.
 pub(super) fn same_flow(a: (&Frame, Layout), b: (&Frame, Layout)) -> bool {
     let part = |(frame, _): (&Frame, Layout), at: usize, len: usize| -> [u8; 32] {
         let mut bytes = [0; 32];

@@ -1,6 +1,6 @@
 //! Doubly linked lists of slot numbers, in one vector.
 
-/// Some lists; every slot is in one of them at most.
+/// Several lists. Every slot is in at most one of them.
 #[derive(Clone, Debug)]
 pub(super) struct Lists {
     /// `(previous, next)` of every node in a ring: first the heads, then the slots.
@@ -30,7 +30,7 @@ impl Lists {
         }
     }
 
-    /// Puts a slot that is in no list at the end of one.
+    /// Appends a slot that is in no list.
     #[inline]
     pub(super) fn push(&mut self, head: u32, slot: u32) {
         let node = slot + self.heads;
@@ -45,7 +45,7 @@ impl Lists {
         self.set_previous(head, node);
     }
 
-    /// Takes a slot out of the list that it is in, if it is in one.
+    /// Removes a slot from its list, if it is in one.
     #[inline]
     pub(super) fn remove(&mut self, slot: u32) {
         let node = slot + self.heads;
@@ -58,7 +58,7 @@ impl Lists {
         self.set_previous(node, node);
     }
 
-    /// The first slot of a list.
+    /// Returns the first slot of a list.
     #[inline]
     pub(super) fn first(&self, head: u32) -> Option<u32> {
         self.nodes.get(head as usize)?.1.checked_sub(self.heads)

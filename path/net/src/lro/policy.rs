@@ -1,4 +1,4 @@
-//! When held aggregates go on.
+//! Flush policies of held aggregates.
 
 use super::adaptive::{Decision, History};
 use super::engine::{AGE, Lro, NOWHERE};
@@ -12,14 +12,14 @@ use super::wheel::Wheel;
 use nic::Frame;
 
 impl Lro {
-    /// Sends on the aggregates whose time has come. For the time between polls.
+    /// Flushes the due aggregates between polls.
     pub fn expire(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         self.renew(now_ns, out);
         self.flush_due(now_ns, false, out);
     }
 
-    /// Sends on the oldest aggregates until they have freed at least `buffers` buffers: the pool
-    /// runs low.
+    /// Flushes the oldest aggregates until at least `buffers` buffers are free of them. For a pool
+    /// that runs low.
     pub fn relieve(&mut self, buffers: usize, now_ns: u64, out: &mut Vec<Frame>) {
         let goal = self.held().saturating_sub(buffers);
         while self.held() > goal
@@ -29,13 +29,13 @@ impl Lro {
         }
     }
 
-    /// Sends on everything: the interface closes.
+    /// Flushes everything. For an interface that closes.
     pub fn drain(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         self.flush_all(Reason::Drain, now_ns, out);
     }
 
-    /// When [`Lro::expire`] has something to do, monotonic nanoseconds; none if no aggregate waits
-    /// for a time.
+    /// Returns the monotonic time in nanoseconds at which [`Lro::expire`] is due; `None` if no
+    /// aggregate waits for a time.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
         match self.changed {
@@ -44,7 +44,7 @@ impl Lro {
         }
     }
 
-    /// Puts changed settings into force.
+    /// Applies changed settings.
     pub(super) fn renew(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         let Some(settings) = self.changed.take() else {
             return;
@@ -67,14 +67,14 @@ impl Lro {
         self.latency.reset();
     }
 
-    /// Sends on all aggregates, the oldest first.
+    /// Flushes all aggregates, oldest first.
     pub(super) fn flush_all(&mut self, reason: Reason, now_ns: u64, out: &mut Vec<Frame>) {
         while let Some(oldest) = self.age.first(AGE) {
             self.close(oldest, reason, now_ns, out);
         }
     }
 
-    /// Holds the aggregates that the poll leaves, or sends them on. `clock` says when it ended.
+    /// Holds or flushes the aggregates at the end of the poll. `clock` returns the current time.
     pub(super) fn end_of_poll(
         &mut self,
         now_ns: u64,
@@ -95,7 +95,7 @@ impl Lro {
         self.touched.clear();
     }
 
-    /// Decides about every aggregate that segments of this poll came to.
+    /// Decides about every aggregate that received segments in this poll.
     fn hold(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         let touched = std::mem::take(&mut self.touched);
         for &slot in &touched {
@@ -103,7 +103,8 @@ impl Lro {
             let Some(held) = self.held.get_mut(slot as usize) else {
                 continue;
             };
-            // Closed in this poll; or closed and begun anew, and then the slot is listed twice.
+            // The aggregate was closed in this poll, or closed and begun again, in which case the
+            // slot is listed twice.
             if held.frame.is_empty() || held.decided == self.polls {
                 continue;
             }
@@ -127,8 +128,8 @@ impl Lro {
         self.touched = touched;
     }
 
-    /// Sends on the aggregates whose time has come. At the end of a poll (`polled`) those that grew
-    /// in it are left out: [`Lro::hold`] decides about them.
+    /// Flushes the due aggregates. At the end of a poll (`polled`) it skips those that grew in the
+    /// poll: [`Lro::hold`] decides about them.
     fn flush_due(&mut self, now_ns: u64, polled: bool, out: &mut Vec<Frame>) {
         let adaptive = self.settings.flush == Flush::Adaptive;
         let mut due = std::mem::take(&mut self.due);

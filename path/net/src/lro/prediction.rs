@@ -1,11 +1,11 @@
-//! Header prediction (Van Jacobson): most packets are the ones that their stream makes expect.
+//! Header prediction (Van Jacobson): most packets are exactly those that their stream predicts.
 //!
-//! The headers of two packets in a row of one stream differ only in sequence number, IPv4
+//! The headers of two consecutive packets of a stream differ only in sequence number, IPv4
 //! identification and checksums. So each packet of an aggregate predicts the next one: the constant
-//! fields by its own header, the other fields by arithmetic. One masked comparison then stands for
-//! all rules: what the rules ask of a packet by itself, or beside the first one, the packet before
-//! has passed, and the predicted packet has the same bits. A packet that is not as predicted takes
-//! the slow path, which reads the rules. The tests hold the two paths against each other.
+//! fields from its header, the other fields by arithmetic. One masked comparison then replaces all
+//! rules: the previous packet satisfied the rules for single packets and for following ones, and
+//! the predicted packet has the same bits. Any other packet takes the slow path, which evaluates
+//! the rules. The tests compare the two paths.
 
 use super::layout::{Layout, Segment, array, be16};
 use super::verify;
@@ -14,14 +14,14 @@ use crate::packet::{TCP_CHECKSUM, flags};
 use nic::{Checksum, Frame, Piece};
 use std::ops::Range;
 
-/// Header bytes that are compared: those of every frame's snapshot.
+/// Compared header bytes: those in every frame's snapshot.
 const COMPARED: usize = nic::frame::HOT;
-/// Words of 16 bytes that are compared at a time.
+/// Number of 16-byte words that are compared.
 const PARTS: usize = COMPARED / 16;
-/// How far all but the last part reach: IPv4's headers, with timestamps and a tag.
+/// End of all parts except the last one. Covers the headers of IPv4, with TCP timestamps and a tag.
 const MOST: usize = COMPARED - 16;
 
-/// Bytes of a header, where instructions that compare 16 of them want them.
+/// Header bytes, aligned for instructions that compare 16 of them.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(16))]
 struct Part([u64; 2]);
@@ -32,7 +32,7 @@ fn parts(bytes: &[u8; COMPARED]) -> [Part; PARTS] {
     std::array::from_fn(|part| Part([word(2 * part), word(2 * part + 1)]))
 }
 
-/// Which header bits do not change from one packet of a stream to the next, by layout.
+/// Header bits that are constant within a stream, by layout.
 #[derive(Clone, Debug)]
 pub(super) struct PredictionMask {
     mask: [Part; PARTS],
@@ -64,7 +64,7 @@ impl PredictionMask {
         }
     }
 
-    /// Constant bits in which two headers differ, in these of their parts.
+    /// Returns the constant bits in which two headers differ within these parts.
     #[inline(always)]
     fn differences(&self, a: &[u8; COMPARED], b: &[Part; PARTS], which: Range<usize>) -> u64 {
         let (a, _) = a.as_chunks::<8>();
@@ -78,40 +78,39 @@ impl PredictionMask {
     }
 }
 
-/// What the next packet of an aggregate is predicted to be, and the payload of the packets that
-/// were as predicted. The fields that a packet is compared with lie in as few cache lines as
-/// possible: with IPv4, in two.
+/// Prediction of the next packet of an aggregate, and the payload of predicted packets. The
+/// compared fields occupy as few cache lines as possible: two with IPv4.
 #[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Prediction {
-    /// Payload of predicted packets that is not in the aggregate's frame yet.
+    /// Payload of predicted packets not yet moved into the aggregate's frame.
     pub(super) pieces: Vec<Piece>,
     pub(super) sequence: u32,
-    /// The poll in which predicted packets were last taken note of, where that matters.
+    /// The poll in which predicted packets were last accounted for, if the settings depend on it.
     pub(super) round: u32,
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     len: u16,
-    /// Number of the layout's [`PredictionMask`].
+    /// Index of the layout's [`PredictionMask`].
     pub(super) program: u16,
-    /// How many packets fit; 0: nothing is predicted, every packet takes the slow path.
+    /// Number of packets that still fit; 0: no prediction, so every packet takes the slow path.
     pub(super) room: u16,
-    /// Sum of the constant words of the IPv4 header.
+    /// Checksum over the constant words of the IPv4 header.
     rest: u16,
     /// IPv4 identification.
     pub(super) id: u16,
-    /// The TCP checksum field of a packet whose checksum is blank; 0: not known.
+    /// TCP checksum field of a packet with a blank checksum; 0: unknown.
     blank: u16,
-    /// From one identification to the next.
+    /// Increment of the identification.
     pub(super) step: u16,
     payload_at: u8,
     tcp_at: u8,
-    /// The last packet's.
+    /// Header of the last packet.
     header: [Part; PARTS],
 }
 
 impl Prediction {
-    /// Takes over the constant fields from a packet. The other fields, and how many packets fit,
-    /// are still to be set. False: nothing can be predicted from this packet.
+    /// Copies the constant fields from a packet. The caller sets the other fields and the number of
+    /// packets that fit. Returns false if no packet can be predicted from this one.
     pub(super) fn learn(&mut self, program: u16, frame: &Frame, segment: &Segment) -> bool {
         let layout = segment.layout;
         self.room = 0;
@@ -121,8 +120,7 @@ impl Prediction {
         ) else {
             return false;
         };
-        // Only a first packet may have CWR. The limits are those of the places that `matches`
-        // reads.
+        // Only a first packet may have CWR. The limits bound the offsets that `matches` reads.
         let alone = segment.flags & flags::CWR != 0;
         if alone
             || layout.payload() > COMPARED
@@ -147,22 +145,23 @@ impl Prediction {
         true
     }
 
-    /// Whether this may be the predicted packet: it has the sequence number.
+    /// Returns whether this may be the predicted packet, because it has the predicted sequence
+    /// number.
     #[inline]
     pub(super) fn may_match(&self, frame: &Frame) -> bool {
         let sequence = array(frame, self.tcp() + 4);
         u32::from_be_bytes(sequence) == self.sequence && self.room > 0
     }
 
-    /// Where the TCP header is: [`Prediction::learn`] keeps it within this mask, and the compiler
-    /// knows.
+    /// Returns the offset of the TCP header. [`Prediction::learn`] keeps it within the mask, which
+    /// lets the compiler omit bounds checks.
     #[inline]
     fn tcp(&self) -> usize {
         usize::from(self.tcp_at) & TCP_MAX
     }
 
-    /// The one piece of this packet, if it is the predicted one. Asked only where it
-    /// [may be](Prediction::may_match).
+    /// Returns the single piece of this packet if it is the predicted one. Requires
+    /// [`Prediction::may_match`].
     #[inline(always)]
     pub(super) fn matches(&self, mask: &PredictionMask, frame: &Frame) -> Option<Piece> {
         let [piece] = frame.pieces.as_slice() else {
@@ -176,14 +175,14 @@ impl Prediction {
         if !shape || mask.differences(header, &self.header, 0..PARTS - 1) != 0 {
             return None;
         }
-        // In a cache line of its own.
+        // The last part lies in a separate cache line.
         if usize::from(self.payload_at) > MOST
             && mask.differences(header, &self.header, PARTS - 1..PARTS) != 0
         {
             return None;
         }
         if !mask.layout.v6 {
-            // From the identification to the checksum: one load.
+            // One load covers the identification to the checksum.
             let ip = mask.layout.network() & IP_MAX;
             let found = u64::from_be_bytes(array(frame, ip + 4));
             let sum = u32::from(self.rest) + u32::from(self.id);
@@ -207,8 +206,7 @@ impl Prediction {
         right.then_some(*piece)
     }
 
-    /// Takes the piece of [the predicted packet](Prediction::matches), and predicts the one after
-    /// it.
+    /// Takes the piece of [the predicted packet](Prediction::matches), and predicts its successor.
     #[inline(always)]
     pub(super) fn append(&mut self, piece: Piece) {
         self.pieces.push(Piece {
@@ -222,19 +220,19 @@ impl Prediction {
     }
 }
 
-/// The TCP checksum field, in the order of bytes that it has in memory.
+/// Returns the TCP checksum field, in memory byte order.
 #[inline]
 fn checksum_field(frame: &Frame, tcp: usize) -> u16 {
     u16::from_ne_bytes(array(frame, tcp + TCP_CHECKSUM))
 }
 
-/// Where an IP header may be, at most: behind two tags. All bits below are set, so that it is a
-/// mask as well.
+/// Largest offset of an IP header: behind two tags. All lower bits are set, so it is also a mask.
 const IP_MAX: usize = 31;
-/// Where a TCP header may be, at most.
+/// Largest offset of a TCP header.
 const TCP_MAX: usize = 63;
 
-/// Sum of the words of an IPv4 header without options, but for identification and checksum.
+/// Returns the sum of the words of an IPv4 header without options, except identification and
+/// checksum.
 fn constant_words(frame: &Frame, layout: Layout) -> u16 {
     let words = [0, 2, 6, 8, 12, 14, 16, 18];
     let words = words.map(|at| u32::from(be16(frame, layout.network() + at)));

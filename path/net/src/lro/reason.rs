@@ -1,28 +1,28 @@
-//! Why an aggregate went on, or why a packet was not held.
+//! Reasons why an aggregate was flushed, or why a packet was not held.
 
 use abi::counts::Counts;
 
 abi::named_enum! {
-    /// Every cause has its counter. The cause is counted also for an aggregate that had grown to no
-    /// more than its first segment.
+    /// Reason for flushing an aggregate. Each has a counter, which includes aggregates of a single
+    /// segment.
     pub enum Reason: u8 {
-        /// The poll ended, and the policy waits for nothing more.
+        /// The poll ended, and the policy does not wait longer.
         Poll = "poll",
-        /// It had waited as long as it may.
+        /// The longest wait had passed.
         Time = "time",
-        /// Adaptive: the flow fell silent while it waited.
+        /// Adaptive: the flow fell silent during the wait.
         Silence = "silence",
         /// Adaptive: no further segment was expected in time.
         Unexpected = "unexpected",
-        /// PSH.
+        /// Its last segment had PSH.
         Push = "push",
-        /// FIN, on its last segment.
+        /// Its last segment had FIN.
         Fin = "fin",
         /// Its last segment was shorter than the others.
         Short = "short",
-        /// It had as many segments as it may have.
+        /// It reached the maximum number of segments.
         Segments = "segments",
-        /// It could not take another segment of its size.
+        /// Another segment of its size would not fit.
         Bytes = "bytes",
         /// The next packet of its flow had no payload.
         Ack = "ack",
@@ -34,23 +34,23 @@ abi::named_enum! {
         IpOptions = "ip_options",
         /// The next packet was a fragment with ports.
         Fragment = "fragment",
-        /// The next packet was not as long as its IP header said.
+        /// The next packet's length differed from the one in its IP header.
         Padded = "padded",
-        /// The next packet was an aggregate already, or too long to become one.
+        /// The next packet was already an aggregate, or too long to be part of one.
         Gso = "gso",
-        /// The next packet had a wrong checksum.
+        /// The next packet had an invalid checksum.
         BadChecksum = "bad_checksum",
-        /// The next packet could not be verified: its memory was gone, or its checksum is to be put
-        /// elsewhere.
+        /// The next packet could not be verified: its memory was inaccessible, or its blank
+        /// checksum is not TCP's.
         Unverified = "unverified",
-        /// The next packet had bytes of payload that no buffer holds.
+        /// The next packet claimed payload bytes that no buffer holds.
         Bare = "bare",
         /// The next packet was marked "congestion experienced" (`lro`).
         Congested = "congested",
-        /// The next packet had TCP options other than an aligned timestamp that echoes something
+        /// The next packet had TCP options other than an aligned timestamp with a non-zero echo
         /// (`lro`).
         TcpOption = "tcp_option",
-        /// A TCP packet showed no ports: its flow is unknown, so every aggregate ends.
+        /// A TCP packet showed no ports: its flow is unknown, so every aggregate is flushed.
         Hidden = "hidden",
         /// The next packet broke rule "sequence number".
         Sequence = "sequence",
@@ -62,7 +62,7 @@ abi::named_enum! {
         Window = "window",
         /// The next packet broke rule "urgent pointer".
         UrgentPointer = "urgent_pointer",
-        /// The next packet broke rule "TCP options": timestamps, mostly.
+        /// The next packet broke rule "TCP options", typically by its timestamp.
         TcpOptions = "tcp_options",
         /// The next packet broke rule "payload length": it was longer.
         Length = "length",
@@ -78,10 +78,9 @@ abi::named_enum! {
         DontFragment = "dont_fragment",
         /// The next packet broke rule "extension headers".
         Extensions = "extensions",
-        /// The next packet broke rule "header lengths": other IP extensions or TCP options than
-        /// before.
+        /// The next packet broke rule "header lengths": its IP extensions or TCP options differ.
         HeaderLengths = "header_lengths",
-        /// Its place was needed for another flow.
+        /// Another flow needed its slot.
         TableFull = "table_full",
         /// Buffers ran low.
         NoDescriptor = "no_descriptor",
@@ -92,5 +91,5 @@ abi::named_enum! {
     }
 }
 
-/// A counter per reason, in aggregates.
+/// One counter per reason, in aggregates.
 pub(super) type ReasonCounts = Counts<Reason, { Reason::COUNT }>;

@@ -1,4 +1,4 @@
-//! The merge rules as a table, and what is compiled from it.
+//! The merge rules as a table, and their compiled form.
 
 use super::layout::Layout;
 use super::prediction::PredictionMask;
@@ -7,7 +7,7 @@ use super::settings::Rules;
 use crate::packet::flags;
 use nic::frame::SNAPSHOT;
 
-/// The part of a packet that a rule is about.
+/// Part of a packet that a rule tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// Destination, source, tags, EtherType.
@@ -28,7 +28,7 @@ pub enum Field {
     Identification,
     /// IPv4's DF and the reserved flag.
     DontFragment,
-    /// IPv4's MF and fragment offset: zero, for fragments take no part.
+    /// IPv4's MF and fragment offset: zero, because fragments are never merged.
     Fragment,
     /// IPv6 extension headers.
     Extensions,
@@ -36,7 +36,7 @@ pub enum Field {
     Sequence,
     /// Acknowledgement number.
     Acknowledgement,
-    /// TCP header length and the bits behind it that have no flag's name.
+    /// TCP header length and the unnamed bits behind it.
     Reserved,
     /// TCP flags.
     Flags,
@@ -50,47 +50,48 @@ pub enum Field {
     Length,
 }
 
-/// What a rule asks of a packet that is to follow those of an aggregate.
+/// Test of a field of a packet that follows an aggregate's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// Part of a flow's identity: a packet in which it differs is of another flow.
+    /// Part of the flow's identity: a packet that differs belongs to another flow.
     Identity,
-    /// As in the first packet.
+    /// Equal to the first packet's.
     Equal,
-    /// Equal but for FIN and PSH; CWR only in the first packet.
+    /// Equal except for FIN and PSH; CWR only in the first packet.
     EqualFlags,
-    /// What the packet before ends with.
+    /// Continues at the end of the previous packet.
     Consecutive,
-    /// One more than before each time, or the same each time.
+    /// Increases by one with each packet, or is constant.
     Step,
-    /// The first packet's; a shorter one is the last.
+    /// Not longer than the first packet's. A shorter packet is the last one.
     NoLonger,
     /// Not before the last packet's.
     Advances,
-    /// An aligned timestamp or nothing; its value not before the first packet's, its echo not 0.
+    /// No options or an aligned timestamp, with a value not before the first packet's and an echo
+    /// other than 0.
     Timestamp,
-    /// ACK and perhaps PSH, nothing else.
+    /// ACK, optionally with PSH.
     PlainFlags,
     /// Not "congestion experienced".
     NotCongested,
-    /// There are none.
+    /// Must be absent.
     None,
-    /// Anything; the last packet's goes on where it matters.
+    /// Anything. The aggregate gets the last packet's value where it matters.
     Any,
 }
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct MergeRule {
-    /// What it is about.
+    /// The tested field.
     pub field: Field,
     /// The test under [`Rules::Gro`].
     pub gro: Test,
     /// The test under [`Rules::Lro`].
     pub lro: Test,
-    /// What is counted when a packet breaks it.
+    /// The reason that is counted when a packet breaks the rule.
     pub reason: Reason,
-    /// Why it is so, and who says so.
+    /// Rationale and source.
     pub why: &'static str,
 }
 
@@ -104,8 +105,8 @@ const fn rule(field: Field, gro: Test, lro: Test, reason: Reason, why: &'static 
     }
 }
 
-/// The rules for a packet that is to follow. Where several are broken, the first one is counted.
-/// Conditions on a packet by itself are in module `entry`.
+/// The rules for a packet that follows. If a packet breaks several, the first one is counted.
+/// Module `entry` has the requirements on a single packet.
 pub const RULES: [MergeRule; 19] = [
     rule(
         Field::Ethernet,
@@ -201,7 +202,7 @@ pub const RULES: [MergeRule; 19] = [
         Test::Any,
         Reason::HopLimit,
         "Linux inet_gro_receive (for IPv6, too, here: it could not be undone); \
-         inet_lro does not look",
+         inet_lro does not check",
     ),
     rule(
         Field::Identification,
@@ -209,21 +210,21 @@ pub const RULES: [MergeRule; 19] = [
         Test::Any,
         Reason::Identification,
         "segmentation counts it up, or keeps it (Frame::fixed_id): Linux inet_gro_receive; \
-         inet_lro does not look",
+         inet_lro does not check",
     ),
     rule(
         Field::DontFragment,
         Test::Equal,
         Test::Any,
         Reason::DontFragment,
-        "it goes on in every segment: Linux inet_gro_receive",
+        "every segment carries it: Linux inet_gro_receive",
     ),
     rule(
         Field::Fragment,
         Test::Equal,
         Test::Equal,
         Reason::Fragment,
-        "a packet's flow and data are known only when all its fragments are there: all",
+        "flow and data of a packet are known only once all fragments have arrived: all",
     ),
     rule(
         Field::Extensions,
@@ -249,7 +250,7 @@ pub const RULES: [MergeRule; 19] = [
 ];
 
 impl MergeRule {
-    /// The test under these rules.
+    /// Returns the test under these rules.
     #[must_use]
     pub const fn test(&self, rules: Rules) -> Test {
         match rules {
@@ -259,7 +260,7 @@ impl MergeRule {
     }
 }
 
-/// The test of one field.
+/// Returns the test of one field.
 #[must_use]
 pub fn test(rules: Rules, field: Field) -> Test {
     let row = RULES.iter().find(|rule| rule.field == field);
@@ -267,7 +268,7 @@ pub fn test(rules: Rules, field: Field) -> Test {
 }
 
 impl Field {
-    /// Sets the bits of a header that the field has, where bits are to be compared.
+    /// Sets the header bits of the field in `mask`, if the test compares bits.
     fn mark(self, layout: Layout, mask: &mut [u8; SNAPSHOT]) {
         let (ip, tcp) = (layout.network(), layout.tcp());
         let mut set = |at: usize, len: usize, bits: u8| {
@@ -317,18 +318,18 @@ impl Field {
     }
 }
 
-/// The rules that compare bits, for headers of one layout: which bits are equal in every packet
-/// of an aggregate.
+/// The bit-comparing rules for headers of one layout: the bits that are equal in every packet of an
+/// aggregate.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     mask: [u8; SNAPSHOT],
-    /// Parts of [`PART`] bytes that reach to the payload.
+    /// Number of [`PART`]-byte parts up to the payload.
     parts: usize,
-    /// Which bits a packet of a stream has in common with the one before; the same for all rules.
+    /// Bits that are constant within a stream; the same under all rules.
     pub(super) constant: PredictionMask,
 }
 
-/// Bytes that are compared at a time.
+/// Bytes per comparison.
 const PART: usize = 16;
 
 impl Program {
@@ -349,13 +350,13 @@ impl Program {
         }
     }
 
-    /// Whether two headers are equal in every bit that has to be.
+    /// Returns whether two headers are equal in every compared bit.
     #[inline]
     pub(super) fn equal(&self, a: &[u8; SNAPSHOT], b: &[u8; SNAPSHOT]) -> bool {
         let (a, _) = a.as_chunks::<PART>();
         let (b, _) = b.as_chunks::<PART>();
         let (mask, _) = self.mask.as_chunks::<PART>();
-        // Byte by byte, for the compiler to do a part at a time.
+        // The loop over bytes lets the compiler vectorize each part.
         let mut differences = [0; PART];
         for ((a, b), mask) in a.iter().zip(b).zip(mask).take(self.parts) {
             for (at, difference) in differences.iter_mut().enumerate() {
@@ -366,7 +367,7 @@ impl Program {
     }
 }
 
-/// Whether two headers of one layout break a rule that compares bits.
+/// Returns whether two headers of one layout break a bit-comparing rule.
 pub(super) fn broken(
     rules: Rules,
     field: Field,
@@ -385,16 +386,17 @@ pub(super) fn broken(
         .any(|((a, b), mask)| (a ^ b) & mask != 0)
 }
 
-/// The compiled rules of every layout that has come. There are a few hundred possible layouts.
+/// The compiled rules of every layout seen so far. A few hundred layouts are possible.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
     rules: Rules,
     programs: Vec<Program>,
-    /// By layout: one more than the place in `programs`.
+    /// By layout: the index in `programs` plus one; 0: not compiled yet.
     places: Vec<u16>,
 }
 
-/// Places for TCP options (0 … 10 words), and for IPv6 extension headers (as many words as fit).
+/// Number of TCP option lengths (0 … 10 words), and of IPv6 extension header lengths (as many words
+/// as fit).
 const OPTIONS: usize = 11;
 const EXTENSIONS: usize = 16;
 const TAGS: usize = 3;
@@ -408,7 +410,7 @@ impl Programs {
         }
     }
 
-    /// Number of the layout's program, for [`Programs::get`].
+    /// Returns the index of the layout's program, for [`Programs::get`].
     #[inline]
     pub(super) fn number(&mut self, layout: Layout) -> u16 {
         let fixed = if layout.v6 { 40 } else { 20 };

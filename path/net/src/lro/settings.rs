@@ -1,77 +1,77 @@
-//! The choices that LRO offers.
+//! Settings of LRO.
 
 use crate::packet::segment::MAX_SEGMENTS;
 
-/// What may be merged. See [`super::rules::RULES`].
+/// Merge rules. See [`super::rules::RULES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rules {
-    /// Linux GRO's: segmentation can undo every merge, byte for byte. The only rules that a packet
-    /// may meet before it is forwarded.
+    /// The rules of Linux GRO: segmentation can undo every merge, byte for byte. Required for
+    /// packets that are forwarded.
     #[default]
     Gro,
-    /// `inet_lro`'s, which the papers ran: for an end host.
+    /// The rules of `inet_lro`, which the papers used. For an end host.
     Lro,
 }
 
-/// What a PSH flag does.
+/// Effect of a PSH flag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Psh {
-    /// Its segment is merged, and the aggregate goes on at once.
+    /// Its segment is merged, and the aggregate flushed at once.
     #[default]
     Flush,
-    /// Nothing; the aggregate has the flag if one of its segments had it. Which one had it is
-    /// then lost, under [`Rules::Gro`] too.
+    /// No effect: the aggregate has the flag if one of its segments had it. The position of the
+    /// flag is then lost, even under [`Rules::Gro`].
     Merge,
 }
 
-/// What an aggregate's buffers look like (Hatori & Oi's two modes).
+/// Layout of an aggregate's buffers (Hatori & Oi's two modes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// Every packet keeps its place in a chain: the first one whole, of the others what is
-    /// behind their headers.
+    /// A chain of packets: the first one whole, the others without their headers.
     #[default]
     Skb,
-    /// The header once, private, and fragments of payload; those that are contiguous in memory
-    /// are one.
+    /// One private header, and fragments of payload. Fragments that are contiguous in memory are
+    /// joined.
     Page,
 }
 
-/// When aggregates that could still grow go on.
+/// When to flush aggregates that could still grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Flush {
     /// At the end of every poll.
     #[default]
     Poll,
-    /// At the end of every n-th poll (Oi & Nakajima's delayed aggregation is 2). 0 is 1.
+    /// At the end of every n-th poll (n = 2 is Oi & Nakajima's delayed aggregation). 0 means 1.
     Polls(u32),
-    /// When the first segment has waited this long.
+    /// When the first segment has waited for this time.
     After {
         /// Microseconds.
         us: u32,
     },
-    /// When waiting does not pay, by the flow's own rhythm and the outcome of earlier waits.
+    /// When waiting is unlikely to pay off, judged by the flow's gaps and earlier waits.
     Adaptive,
 }
 
-/// The choices.
+/// The settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What may be merged.
+    /// Merge rules.
     pub rules: Rules,
-    /// What a PSH flag does.
+    /// Effect of a PSH flag.
     pub psh: Psh,
-    /// What an aggregate's buffers look like.
+    /// Layout of an aggregate's buffers.
     pub form: Form,
-    /// When aggregates that could still grow go on.
+    /// When to flush aggregates that could still grow.
     pub flush: Flush,
-    /// No aggregate waits longer under any `flush`; microseconds.
+    /// Longest wait of an aggregate in microseconds, under any `flush`.
     pub hold_max_us: u32,
-    /// Aggregates held at a time, one per flow.
+    /// Maximum number of held aggregates, one per flow.
     pub flows: usize,
-    /// Packets of an aggregate; at most [`MAX_SEGMENTS`] count, so that it can be cut again.
+    /// Maximum number of packets in an aggregate; capped at [`MAX_SEGMENTS`], so that it can be
+    /// segmented.
     pub segments: usize,
-    /// Bytes of an aggregate, Ethernet header included. IP's own limit, 65 535 from its header
-    /// on, holds beside it.
+    /// Maximum length of an aggregate in bytes, including the Ethernet header. IP's limit, 65 535
+    /// bytes from its header on, also applies.
     pub bytes: usize,
 }
 
@@ -91,17 +91,18 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Packets of an aggregate: at least one, and no more than can be cut again.
+    /// Returns the maximum number of packets: at least one, and at most as many as can be
+    /// segmented.
     pub(super) fn segments_max(&self) -> u32 {
         self.segments.clamp(1, MAX_SEGMENTS) as u32
     }
 
-    /// Whether aggregates may wait beyond a poll.
+    /// Returns whether aggregates may wait beyond a poll.
     pub(super) fn waits(&self) -> bool {
         !matches!(self.flush, Flush::Poll | Flush::Polls(0 | 1))
     }
 
-    /// Longest wait of any aggregate, nanoseconds.
+    /// Returns the longest wait of any aggregate in nanoseconds.
     pub(super) fn hold_ns(&self) -> u64 {
         let us = match self.flush {
             Flush::After { us } => us.min(self.hold_max_us),

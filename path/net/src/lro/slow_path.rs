@@ -1,5 +1,5 @@
-//! The slow path: a packet that was not predicted. The rules decide which aggregate it continues,
-//! and whether it begins one.
+//! The slow path, for a packet that was not predicted. The rules decide which aggregate it
+//! continues or whether it begins one.
 
 use super::engine::{AGE, Lro, NOWHERE, pair};
 use super::held::Held;
@@ -12,7 +12,7 @@ use crate::packet::flags;
 use nic::Frame;
 
 impl Lro {
-    /// The slow path, for any packet.
+    /// Processes any packet on the slow path.
     #[inline(never)]
     pub(super) fn receive_unpredicted(
         &mut self,
@@ -58,7 +58,8 @@ impl Lro {
         }
     }
 
-    /// The aggregate of the packet's flow, and whether the compiled rules allow the packet there.
+    /// Returns the aggregate of the packet's flow, and whether the compiled rules allow the packet
+    /// there.
     #[inline]
     fn find(&self, hash: u64, frame: &Frame, segment: &Segment) -> (Option<u32>, bool) {
         for slot in self.table.find(hash) {
@@ -76,10 +77,11 @@ impl Lro {
         (None, false)
     }
 
-    /// Appends a packet to the aggregate of its flow; why it was the last, if it was.
+    /// Appends a packet to the aggregate of its flow. Returns why the aggregate is complete, or
+    /// `None` if it is not.
     ///
     /// # Errors
-    /// Why it cannot follow.
+    /// The reason why the packet cannot follow.
     fn merge(
         &mut self,
         now_ns: u64,
@@ -108,7 +110,7 @@ impl Lro {
         Ok(last)
     }
 
-    /// Holds a packet that continues no aggregate, or passes it on.
+    /// Holds a packet that continues no aggregate, or passes it unchanged.
     fn begin(
         &mut self,
         now_ns: u64,
@@ -164,7 +166,7 @@ impl Lro {
         }
     }
 
-    /// Makes room for a flow with this hash.
+    /// Frees a slot for a flow with this hash.
     fn make_room(&mut self, hash: u64, now_ns: u64, out: &mut Vec<Frame>) {
         let held = self.held.len() - self.free.len();
         if held >= self.settings.flows.max(1)
@@ -180,13 +182,13 @@ impl Lro {
         }
     }
 
-    /// Passes a packet on as it came.
+    /// Passes a packet unchanged.
     fn pass(&mut self, frame: &mut Frame, segment: &Segment, out: &mut Vec<Frame>) {
         self.counters.aggregates += u64::from(segment.payload > 0);
         out.push(frame.take());
     }
 
-    /// Sends an aggregate on.
+    /// Flushes an aggregate.
     pub(super) fn close(&mut self, slot: u32, reason: Reason, now_ns: u64, out: &mut Vec<Frame>) {
         self.collect(slot);
         let Some((held, next)) = pair(&mut self.held, &mut self.predictions, slot) else {

@@ -1,9 +1,9 @@
-//! Which held aggregate is which flow's: a set-associative table of fixed size.
+//! Maps flows to held aggregates: a set-associative table of fixed size.
 
-/// Places a flow can have.
+/// Entries that a flow can occupy.
 pub(super) const WAYS: usize = 8;
 
-/// One cache line. A tag of 0 is an empty place.
+/// One cache line. A tag of 0 marks an empty entry.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bucket {
@@ -12,26 +12,26 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// The places with this tag.
+    /// Returns the entries with this tag.
     #[inline]
     fn ways(&self, tag: u8) -> Ways {
         const ONES: u64 = 0x0101_0101_0101_0101;
         const LOW: u64 = 0x7f * ONES;
-        // Which bytes are 0 (Hacker's Delight, 6-1).
+        // Finds the bytes that are 0 (Hacker's Delight, 6-1).
         let others = u64::from_le_bytes(self.tags) ^ (ONES * u64::from(tag));
         let carried = (others & LOW) + LOW;
         Ways(!(carried | others | LOW))
     }
 }
 
-/// Flows to slots. A look-up, an entry and a removal touch one bucket.
+/// Maps flows to slots. A look-up, an insertion and a removal touch one bucket.
 #[derive(Clone, Debug)]
 pub(super) struct FlowTable {
     buckets: Vec<Bucket>,
 }
 
 impl FlowTable {
-    /// A table with about twice as many places as `flows`: a full bucket is rare.
+    /// Creates a table with about twice as many entries as `flows`, so that full buckets are rare.
     pub(super) fn new(flows: usize) -> Self {
         let buckets = (flows.max(1) * 2 / WAYS).max(1).next_power_of_two();
         let empty = Bucket {
@@ -54,13 +54,13 @@ impl FlowTable {
         self.buckets.get_mut(index)
     }
 
-    /// Never 0. Bits that do not choose the bucket.
+    /// Returns a tag made of hash bits that do not select the bucket; never 0.
     #[inline]
     const fn tag(hash: u64) -> u8 {
         (hash >> 56) as u8 | 1
     }
 
-    /// The slots whose flow may be the one with this hash: nearly always none or one.
+    /// Iterates over the slots whose flow may have this hash, nearly always none or one.
     #[inline]
     pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let bucket = self.bucket(hash);
@@ -68,13 +68,13 @@ impl FlowTable {
         ways.filter_map(move |way| bucket?.slots.get(way).copied())
     }
 
-    /// Whether a flow with this hash could be entered.
+    /// Returns whether a flow with this hash can be inserted.
     pub(super) fn has_room(&self, hash: u64) -> bool {
         self.bucket(hash)
             .is_some_and(|bucket| bucket.tags.contains(&0))
     }
 
-    /// Enters a slot, where [there is room](FlowTable::has_room).
+    /// Inserts a slot; requires [room](FlowTable::has_room).
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {
         let tag = Self::tag(hash);
         let Some(bucket) = self.bucket_mut(hash) else {
@@ -88,7 +88,7 @@ impl FlowTable {
         }
     }
 
-    /// Takes a slot out.
+    /// Removes a slot.
     pub(super) fn remove(&mut self, hash: u64, slot: u32) {
         let tag = Self::tag(hash);
         let Some(bucket) = self.bucket_mut(hash) else {
@@ -100,13 +100,13 @@ impl FlowTable {
         }
     }
 
-    /// The slots in the bucket of this hash, which is full.
+    /// Returns the slots in the full bucket of this hash.
     pub(super) fn neighbours(&self, hash: u64) -> [u32; WAYS] {
         self.bucket(hash).map_or([0; WAYS], |bucket| bucket.slots)
     }
 }
 
-/// Places of a bucket, as the highest bit of a byte each.
+/// Entries of a bucket, each as the highest bit of a byte.
 #[derive(Clone, Copy, Debug)]
 struct Ways(u64);
 
@@ -148,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_not_found_again() {
+    fn removed_flow_is_not_found() {
         let mut table = FlowTable::new(16);
-        // All in one bucket, two tags.
+        // All in one bucket, with two tags.
         let hash = |n: u64| (n % 2) << 57;
         for slot in 0..WAYS as u32 {
             assert!(table.has_room(hash(slot.into())));

@@ -1,4 +1,5 @@
-//! Checksums: a packet is merged only if its checksums are right, and as segmentation writes them.
+//! Checksum verification: a packet is merged only if its checksums are valid and equal to those
+//! that segmentation would write.
 
 use super::layout::{Layout, Segment, be16};
 use super::reason::Reason;
@@ -6,13 +7,13 @@ use crate::packet::TCP_CHECKSUM;
 use crate::packet::checksum::{Sum, fold};
 use nic::{Checksum, Frame};
 
-/// Whether a packet's checksums are right. Those that were found right, or are still to be filled
-/// in, are taken; others are computed, which reads all of the payload.
+/// Checks a packet's checksums. Valid or blank ones are accepted; others are computed, which reads
+/// the whole payload.
 ///
 /// # Errors
-/// [`Reason::BadChecksum`], or [`Reason::Unverified`]: its memory is gone, its field says 0 for
-/// 0xffff or the reverse (both are right; segmentation would write the other), or what is to be
-/// filled in is not TCP's checksum.
+/// [`Reason::BadChecksum`], or [`Reason::Unverified`]: the memory is inaccessible, the field holds
+/// 0 for 0xffff or the reverse (both are valid; segmentation would write the other), or the blank
+/// checksum is not TCP's.
 #[inline]
 pub(super) fn verify(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
     if !segment.layout.v6 {
@@ -27,7 +28,7 @@ pub(super) fn verify(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
     }
 }
 
-/// The IPv4 header's, without options.
+/// Checks the checksum of an IPv4 header without options.
 #[inline]
 fn ip(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
     let at = segment.layout.network();
@@ -35,7 +36,7 @@ fn ip(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
     let Some(header) = bytes.first_chunk::<20>() else {
         return Err(Reason::Unverified);
     };
-    // Whether the sum is all ones does not depend on the order of bytes (RFC 1071, 2 B).
+    // Whether the sum is all ones is independent of byte order (RFC 1071, 2 B).
     let (words, _) = header.as_chunks::<4>();
     let sum: u64 = words
         .iter()
@@ -50,7 +51,7 @@ fn ip(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
     }
 }
 
-/// The pseudo header's sum, with the length of TCP header and payload.
+/// Returns the sum of the pseudo header for `len` bytes of TCP header and payload.
 #[inline]
 pub(super) fn pseudo(frame: &Frame, segment_layout: Layout, len: usize) -> u32 {
     let at = segment_layout.network();
@@ -80,7 +81,7 @@ fn blank(
     }
 }
 
-/// Whether the TCP checksum of a frame of `len` bytes is right, with `field` in its place.
+/// Checks the TCP checksum of a frame of `len` bytes, with `field` in place of the checksum field.
 ///
 /// # Errors
 /// As [`verify`].

@@ -1,26 +1,26 @@
-//! When held aggregates are due: a timer wheel.
+//! Due times of held aggregates: a timer wheel.
 
 use super::lists::Lists;
 
-/// Ticks of the wheel; as many as a word has bits.
+/// Number of ticks of the wheel: the number of bits in a word.
 const TICKS: u64 = 64;
 
-/// Slots by the tick in which they are due. A slot is never due late; it is due early by less
-/// than a tick, which is 1/62 of the longest wait.
+/// Slots by the tick in which they are due. A slot is never late, and is early by less than a tick,
+/// which is 1/62 of the longest wait.
 #[derive(Clone, Debug)]
 pub(super) struct Wheel {
     tick_ns: u64,
-    /// The tick that has been dealt with last.
+    /// The last processed tick.
     tick: u64,
-    /// Ticks, by number modulo [`TICKS`], that something is due in.
+    /// Bitmap of the ticks, modulo [`TICKS`], that have slots.
     busy: u64,
     lists: Lists,
-    /// The tick, modulo [`TICKS`], that each slot is in.
+    /// The tick, modulo [`TICKS`], of each slot.
     at: Vec<u8>,
 }
 
 impl Wheel {
-    /// A wheel for waits of up to `longest_ns`.
+    /// Creates a wheel for waits of up to `longest_ns`.
     pub(super) fn new(longest_ns: u64) -> Self {
         Self {
             tick_ns: longest_ns / (TICKS - 2) + 1,
@@ -31,13 +31,13 @@ impl Wheel {
         }
     }
 
-    /// How early a slot may be due, nanoseconds.
+    /// Returns how early a slot may be due, in nanoseconds.
     pub(super) fn tick_ns(&self) -> u64 {
         self.tick_ns
     }
 
-    /// Sets the time. Slots of the ticks that have begun since are taken off the wheel and appended
-    /// to `due`.
+    /// Advances the time. Moves the slots of the ticks that have begun since the last call to
+    /// `due`.
     pub(super) fn advance(&mut self, now_ns: u64, due: &mut Vec<u32>) {
         let now = now_ns / self.tick_ns;
         let begun = now.saturating_sub(self.tick).min(TICKS);
@@ -54,8 +54,8 @@ impl Wheel {
         self.tick = self.tick.max(now);
     }
 
-    /// Puts a slot where it is due, at most the longest wait after the time that was set. Whether
-    /// that is later than now.
+    /// Schedules a slot, at most the longest wait ahead of the wheel's time. Returns whether it is
+    /// due in the future.
     pub(super) fn place(&mut self, slot: u32, due_ns: u64) -> bool {
         self.remove(slot);
         let tick = due_ns / self.tick_ns;
@@ -74,7 +74,7 @@ impl Wheel {
         true
     }
 
-    /// Takes a slot off, if it is on.
+    /// Removes a slot, if it is scheduled.
     pub(super) fn remove(&mut self, slot: u32) {
         let Some(&head) = self.at.get(slot as usize) else {
             return;
@@ -85,7 +85,7 @@ impl Wheel {
         }
     }
 
-    /// When the next slot is due, nanoseconds.
+    /// Returns when the next slot is due, in nanoseconds.
     pub(super) fn next_due(&self) -> Option<u64> {
         if self.busy == 0 {
             return None;

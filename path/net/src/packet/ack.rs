@@ -1,4 +1,4 @@
-//! Acknowledgements: what a receiver's aggregation changes first on the wire.
+//! Recognizes pure acknowledgements. Receive aggregation first shows in their number on the wire.
 
 use super::headers::Packet;
 use super::network::Network;
@@ -6,25 +6,25 @@ use super::numbers::protocol;
 use super::transport::{Transport, flags};
 use nic::Frame;
 
-/// Bytes of the longest frame that is a pure acknowledgement: two tags, IPv6 and a TCP header with
-/// all its options.
+/// Length of the longest pure acknowledgement: two tags, IPv6, and a TCP header with the maximum of
+/// options.
 const LONGEST: usize = 14 + 8 + 40 + 60;
 
-/// TCP's option numbers that matter here.
+/// The TCP option numbers that matter here.
 mod option {
     pub(super) const END: u8 = 0;
     pub(super) const NOTHING: u8 = 1;
     pub(super) const SACK: u8 = 5;
 }
 
-/// A pure acknowledgement: TCP without payload that neither opens nor ends anything.
+/// A pure acknowledgement: TCP without payload that neither opens nor ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// It reports what arrived out of order (RFC 2018).
+    /// Whether it has selective acknowledgements (RFC 2018).
     pub selective: bool,
 }
 
-/// Whether a frame is a pure acknowledgement.
+/// Returns the acknowledgement if the frame is a pure one.
 #[must_use]
 pub fn pure_ack(frame: &Frame) -> Option<Ack> {
     if frame.len() > LONGEST {
@@ -39,7 +39,7 @@ pub fn pure_ack(frame: &Frame) -> Option<Ack> {
     if number != protocol::TCP {
         return None;
     }
-    // The options may reach beyond the snapshot.
+    // The options may extend beyond the snapshot.
     let mut bytes = [0; LONGEST];
     let length = frame.prefix(&mut bytes).ok()?;
     let header = bytes.get(..length)?;
@@ -53,9 +53,9 @@ pub fn pure_ack(frame: &Frame) -> Option<Ack> {
     })
 }
 
-/// Whether TCP options contain selective acknowledgements.
+/// Returns whether TCP options contain selective acknowledgements.
 fn has_sack(mut options: &[u8]) -> bool {
-    // Every step takes a byte at least, so there are no more than the 40 that a header has.
+    // Each iteration consumes at least one of at most 40 bytes.
     while let [kind, rest @ ..] = options {
         options = match *kind {
             option::END => return false,
@@ -76,7 +76,8 @@ mod tests {
     use nic::Pool;
     use shmem::Area;
 
-    /// A TCP packet over IPv4 with these flags, options (a multiple of 4 bytes) and payload.
+    /// Returns a TCP packet over IPv4 with these flags, options (a multiple of 4 bytes) and
+    /// payload.
     fn packet(flags: u8, options: &[u8], payload: usize) -> Frame {
         let mut bytes = vec![2; 12];
         let total = 20 + 20 + options.len() + payload;
@@ -88,7 +89,7 @@ mod tests {
         bytes.extend([1, 0, 0, 0, 0, 0]);
         bytes.extend(options);
         bytes.resize(bytes.len() + payload, 7);
-        // Ethernet pads: the IP length counts.
+        // Ethernet pads the frame, so the IP length counts.
         bytes.resize(bytes.len().max(60), 0);
         let mut pool = Pool::new(Area::anonymous(4096).unwrap(), 2048);
         Frame::from_bytes(&bytes, &mut pool).unwrap()
@@ -119,7 +120,7 @@ mod tests {
         let mut both = vec![1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
         both.extend(sack);
         assert_eq!(pure_ack(&packet(flags::ACK, &both, 0)), found);
-        // Lengths that lead nowhere.
+        // Invalid lengths.
         for options in [[8, 0, 5, 10], [8, 1, 5, 10], [8, 200, 5, 10], [0, 0, 5, 10]] {
             let ack = pure_ack(&packet(flags::ACK, &options, 0));
             assert_eq!(ack, Some(Ack { selective: false }), "{options:?}");

@@ -1,18 +1,18 @@
-//! What tells a network where the owner of an address is: an ARP announcement (RFC 5227, 2.3), an
-//! unsolicited neighbour advertisement (RFC 4861, 7.2.6).
+//! Announcements of an address to a network: an ARP announcement (RFC 5227, 2.3) or an unsolicited
+//! neighbour advertisement (RFC 4861, 7.2.6).
 
 use super::Mac;
 use super::checksum::{Sum, pseudo_v6};
 use super::numbers::{ETHERNET_BYTES, ethertype, protocol};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// All nodes of a link, and their station address.
+/// The all-nodes group of a link, and its Ethernet address.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);
-/// Of the Ethernet and the IPv6 header.
+/// Length of the Ethernet and the IPv6 header.
 const ADVERTISEMENT_AT: usize = ETHERNET_BYTES + 40;
 
-/// The frame by which a station says that it has an address.
+/// Returns the frame by which a station announces an address.
 #[must_use]
 pub fn announcement(mac: Mac, address: IpAddr) -> Vec<u8> {
     match address {
@@ -26,7 +26,7 @@ fn ethernet(to: Mac, from: Mac, ethertype: u16) -> Vec<u8> {
 }
 
 fn arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
-    // Ethernet and IPv4, their lengths, a request: for its own address.
+    // Ethernet and IPv4, their address lengths, and a request (for the sender's own address).
     const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
     let own = address.octets();
     let header = ethernet(Mac::BROADCAST, mac, ethertype::ARP);
@@ -34,16 +34,16 @@ fn arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
 }
 
 fn advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
-    // Type and code, room for the checksum; instead of what was known before.
+    // Type and code, space for the checksum, the override flag.
     const HEAD: [u8; 8] = [136, 0, 0, 0, 0x20, 0, 0, 0];
-    // The target's link-layer address, eight bytes in all.
+    // The target's link-layer address option, eight bytes in all.
     const LINK_ADDRESS: [u8; 2] = [2, 1];
     let body = [&HEAD[..], &address.octets(), &LINK_ADDRESS, &mac.0].concat();
     let mut sum = Sum::new(pseudo_v6(address, ALL_NODES, protocol::ICMPV6, body.len()));
     sum.add_bytes(&body);
     let header = ethernet(ALL_NODES_MAC, mac, ethertype::IPV6);
     let bytes = (body.len() as u16).to_be_bytes();
-    // Version 6; who forwards it has made it invalid: its hop limit is 255.
+    // Version 6; hop limit 255, which proves that no router has forwarded the packet.
     let ip = [&[0x60, 0, 0, 0][..], &bytes, &[protocol::ICMPV6, 255]].concat();
     let (from, to) = (address.octets(), ALL_NODES.octets());
     let mut frame = [&header[..], &ip, &from, &to, &body].concat();
@@ -63,7 +63,7 @@ mod tests {
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
     #[test]
-    fn an_arp_announcement_is_a_request_for_its_own_address() {
+    fn arp_announcement_requests_its_own_address() {
         let own = Ipv4Addr::new(10, 0, 0, 9);
         let bytes = announcement(MAC, own.into());
         let frame = EthernetFrame::new_checked(&bytes).unwrap();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_advertisement_is_to_all_nodes_and_replaces_what_was_known() {
+    fn advertisement_overrides_at_all_nodes() {
         let own: Ipv6Addr = "fd00::9".parse().unwrap();
         let bytes = announcement(MAC, own.into());
         let frame = EthernetFrame::new_checked(&bytes).unwrap();

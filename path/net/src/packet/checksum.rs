@@ -1,4 +1,4 @@
-//! Internet checksums over frames (RFC 1071), and what a device would have filled in.
+//! Internet checksums over frames (RFC 1071), and completion of blank checksums.
 
 use super::bytes::put;
 use nic::frame::SNAPSHOT;
@@ -10,12 +10,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
     total: u32,
-    /// An odd number of bytes was added: the next byte is the low half of a word.
+    /// Whether an odd number of bytes was added, so that the next byte is the low half of a word.
     odd: bool,
 }
 
 impl Sum {
-    /// A sum that starts with `initial`, such as a pseudo header's.
+    /// Creates a sum that starts with `initial`, such as a pseudo header's.
     #[must_use]
     pub const fn new(initial: u32) -> Self {
         Self {
@@ -32,13 +32,14 @@ impl Sum {
     /// Adds a part of a frame's payload.
     ///
     /// # Errors
-    /// The memory is not there.
+    /// The memory is inaccessible.
     pub fn add(&mut self, span: Span) -> Result<(), Fault> {
         self.join(shmem::ones_sum(span, 0)?, span.len());
         Ok(())
     }
 
-    /// A part that starts in the middle of a word counts with its bytes exchanged (RFC 1071, 2 B).
+    /// Adds the sum of a part. If the part starts in the middle of a word, its bytes count swapped
+    /// (RFC 1071, 2 B).
     fn join(&mut self, part: u32, len: usize) {
         let part = fold(part);
         let part = if self.odd { part.swap_bytes() } else { part };
@@ -46,14 +47,14 @@ impl Sum {
         self.odd ^= !len.is_multiple_of(2);
     }
 
-    /// The sum in 16 bits, not complemented.
+    /// Returns the sum in 16 bits, not complemented.
     #[must_use]
     pub fn folded(self) -> u16 {
         fold(self.total)
     }
 
-    /// The checksum: the complement. Never zero, which UDP reads as "none"; to every other
-    /// protocol 0xffff is the same number.
+    /// Returns the checksum: the complement of the sum, with 0xffff instead of 0. UDP reads 0 as
+    /// "no checksum"; other protocols treat the two as equal.
     #[must_use]
     pub fn finish(self) -> u16 {
         match !self.folded() {
@@ -63,7 +64,7 @@ impl Sum {
     }
 }
 
-/// Folds a one's-complement sum to 16 bits.
+/// Folds a sum to 16 bits (RFC 1071).
 #[must_use]
 pub const fn fold(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
@@ -71,7 +72,8 @@ pub const fn fold(sum: u32) -> u16 {
     twice as u16
 }
 
-/// Sum of the pseudo header of TCP or UDP over IPv4; `len` bytes of transport header and payload.
+/// Returns the pseudo header's sum of TCP or UDP over IPv4; `len`: bytes of transport header and
+/// payload.
 #[must_use]
 pub fn pseudo_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: usize) -> u32 {
     let sum = shmem::ones_sum_bytes(&source.octets(), 0);
@@ -79,8 +81,8 @@ pub fn pseudo_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: usi
     shmem::ones_sum_bytes(&u32::from(protocol).to_be_bytes(), length(sum, len))
 }
 
-/// Sum of the pseudo header of TCP, UDP or ICMP over IPv6; `len` bytes of transport header and
-/// payload.
+/// Returns the pseudo header's sum of TCP, UDP or ICMP over IPv6; `len`: bytes of transport header
+/// and payload.
 #[must_use]
 pub fn pseudo_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, len: usize) -> u32 {
     let sum = shmem::ones_sum_bytes(&source.octets(), 0);
@@ -92,49 +94,49 @@ fn length(sum: u32, len: usize) -> u32 {
     shmem::ones_sum_bytes(&(len as u32).to_be_bytes(), sum)
 }
 
-/// Why a checksum could not be filled in.
+/// Error of completing a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FinishError {
-    /// The field lies outside of what may be written: the snapshot or, for [`finish_in_place`], the
+    /// The field lies outside the writable bytes: the snapshot or, for [`finish_in_place`], the
     /// frame.
     #[error("the checksum field lies outside the header")]
     FieldOutsideHeader,
-    /// The frame is still to be cut into segments; each gets its own checksum then.
+    /// The frame is still to be segmented; each segment gets its own checksum.
     #[error("the frame is still to be segmented")]
     Segmented,
-    /// Memory is not there.
+    /// Memory is inaccessible.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
-/// Fills in the checksum of a frame that has a [`Checksum::Blank`] one; others stay as they are.
-/// The payload is read once; a peer that changes it afterwards spoils its own checksum. Writes to
-/// the snapshot alone, so other frames may share the memory behind it.
+/// Computes a [`Checksum::Blank`] checksum; leaves other frames unchanged. Reads the payload once:
+/// a peer that changes it afterwards invalidates only its own checksum. Writes only to the
+/// snapshot, so other frames may share the memory behind it.
 ///
 /// # Errors
-/// The frame is dropped: see [`FinishError`].
+/// [`FinishError`]; the caller drops the frame.
 pub fn finish(frame: &mut Frame) -> Result<(), FinishError> {
     fill_in(frame, false)
 }
 
-/// As [`finish`], and writes to the frame's memory where the field lies behind the snapshot. The
-/// caller is the only one that uses this memory as a frame.
+/// Like [`finish`], but writes to the frame's memory if the field lies behind the snapshot. No
+/// other frame may use this memory.
 ///
 /// # Errors
-/// The frame is dropped: see [`FinishError`].
+/// [`FinishError`]; the caller drops the frame.
 pub fn finish_in_place(frame: &mut Frame) -> Result<(), FinishError> {
     fill_in(frame, true)
 }
 
-/// Fills in a checksum whose field no snapshot reaches. A device's user calls it for each frame
-/// that it has received, because later frames may share memory. A frame that cannot be mended stays
-/// as it is.
+/// Computes a checksum whose field lies beyond the largest snapshot. The caller calls this right
+/// after it has received a frame from a device, because later other frames may share the memory.
+/// Leaves the frame unchanged on failure.
 #[inline]
 pub fn finish_beyond_reach(frame: &mut Frame) {
     if let Checksum::Blank { start, offset } = frame.offload.checksum
         && usize::from(start) + usize::from(offset) + 2 > SNAPSHOT
     {
-        // The next one that needs the checksum drops the frame and counts why.
+        // The next user of the checksum drops the frame and counts the reason.
         let _ = finish_in_place(frame);
     }
 }
@@ -160,7 +162,7 @@ fn fill_in(frame: &mut Frame, in_place: bool) -> Result<(), FinishError> {
     for span in frame.payload_from(start) {
         sum.add(span)?;
     }
-    // The two bytes may lie apart.
+    // The two bytes may lie in different pieces.
     for (at, byte) in (field..).zip(sum.finish().to_be_bytes()) {
         match at < frame.header().len() {
             true => _ = put(frame.header_mut(), at, &[byte]),

@@ -1,17 +1,17 @@
-//! The headers that nearly all packets have: no VLAN tags, no IPv4 options, no IPv6 extension
-//! headers, no fragments. A few comparisons at fixed places tell them from all others.
+//! Recognizes the most frequent headers by a few comparisons at fixed offsets: no VLAN tags, no
+//! IPv4 options, no IPv6 extension headers, no fragments.
 
 use super::numbers::protocol;
 use nic::frame::SNAPSHOT;
 
-/// What such headers carry.
+/// The protocol behind headers of the most frequent form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Common {
     /// TCP.
     Tcp {
-        /// Where its header starts.
+        /// Start of the TCP header.
         at: usize,
-        /// Whether it is behind an IPv6 header.
+        /// Whether it follows an IPv6 header.
         v6: bool,
     },
     /// Another protocol over IPv4.
@@ -19,8 +19,8 @@ pub(crate) enum Common {
 }
 
 impl Common {
-    /// Looks at a snapshot of which at least 54 bytes are known. None: the headers are not of this
-    /// kind, and [`Packet::parse`](super::Packet::parse) has to follow them.
+    /// Parses a snapshot of which at least 54 bytes are valid. Returns `None` if the headers have
+    /// another form, which [`Packet::parse`](super::Packet::parse) handles.
     #[inline(always)]
     pub(crate) fn of(bytes: &[u8; SNAPSHOT]) -> Option<Self> {
         match [bytes[12], bytes[13], bytes[14]] {

@@ -1,4 +1,4 @@
-//! Explicit congestion notification (RFC 3168): a mark in the IP header in the place of a drop.
+//! Explicit congestion notification (RFC 3168): a mark in the IP header instead of a drop.
 
 use super::bytes::{array, be16, byte, put};
 use super::headers::Packet;
@@ -7,8 +7,8 @@ use super::network::Network;
 /// The codepoint *congestion experienced*; 0 is *not ECN-capable*.
 const CE: u8 = 3;
 
-/// Sets *congestion experienced* in `header`, a frame's first bytes, and keeps the IPv4 header's
-/// checksum right. Returns false, and changes nothing, if the packet's sender does not know of ECN.
+/// Sets *congestion experienced* in `header`, a frame's first bytes, and updates the IPv4 header's
+/// checksum. Returns false, and changes nothing, if the packet is not ECN-capable.
 pub fn mark_ce(header: &mut [u8]) -> bool {
     let Ok(packet) = Packet::parse(header) else {
         return false;
@@ -46,7 +46,7 @@ mod tests {
     use crate::packet::checksum::Sum;
     use proptest::prelude::*;
 
-    /// An Ethernet and an IPv4 header with a right checksum.
+    /// Returns an Ethernet and an IPv4 header with a valid checksum.
     fn v4(tos: u8, id: u16) -> Vec<u8> {
         let mut header = vec![0; 34];
         header[12..16].copy_from_slice(&[8, 0, 0x45, tos]);

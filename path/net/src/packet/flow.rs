@@ -1,4 +1,4 @@
-//! Which flow a frame belongs to: as a number, or exactly.
+//! Flow identification: a hash, or the exact flow.
 
 use super::bytes::array;
 use super::common::Common;
@@ -9,11 +9,11 @@ use super::transport::Transport;
 use nic::Frame;
 use std::net::IpAddr;
 
-/// A number that all frames of a flow have in common, in both directions. It is made of addresses,
-/// protocol and ports; of addresses and protocol where there are no ports, and for fragments; of
-/// the two MACs and the EtherType where there is no IP. `header` is a frame's first bytes.
+/// Returns a hash that all frames of a flow share, in both directions. It covers addresses,
+/// protocol and ports; for fragments and protocols without ports only addresses and protocol; for
+/// frames without IP the two MACs and the EtherType. `header` is a frame's first bytes.
 ///
-/// The hash has no secret: a sender that chooses its ports chooses the number.
+/// The hash has no secret, so a sender can choose the hash by its choice of ports.
 #[must_use]
 pub fn flow_hash(header: &[u8]) -> u32 {
     let Ok(packet) = Packet::parse(header) else {
@@ -63,8 +63,8 @@ pub struct TcpFlow {
 }
 
 impl TcpFlow {
-    /// The flow of a frame. None if it is not TCP, or has VLAN tags, IPv4 options or IPv6 extension
-    /// headers, or is a fragment.
+    /// Returns the flow of a frame, or `None` if it is not TCP, has VLAN tags, IPv4 options or IPv6
+    /// extension headers, or is a fragment.
     #[must_use]
     pub fn of(frame: &Frame) -> Option<Self> {
         let header = frame.header();
@@ -91,7 +91,7 @@ fn bytes_of(mac: Mac) -> u128 {
         .fold(0, |all, &byte| all << 8 | u128::from(byte))
 }
 
-/// Mixes two ends, whichever of them comes first.
+/// Combines two ends symmetrically.
 fn mix(one: u128, other: u128, kind: u16) -> u32 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (low, high) = (one.min(other), one.max(other));
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn every_string_of_bytes_has_a_number() {
         let whole = tcp((A, 1), (B, 2), 0);
-        // Where the addresses cannot be read the stations count.
+        // Without readable addresses, the hash covers the MACs.
         for len in 12..34 {
             assert_eq!(flow_hash(&whole[..len]), flow_hash(&whole[..12]), "{len}");
         }
@@ -199,7 +199,7 @@ mod tests {
             other[at] ^= 1;
             assert!(flow(&other).is_some_and(|flow| Some(flow) != same), "{at}");
         }
-        // IP options, another protocol, a fragment, a tag, no IP.
+        // IP options, another protocol, a fragment, a tag, not IP.
         for (at, value) in [(14, 0x46), (23, 17), (20, 0x20), (12, 0x81), (13, 6)] {
             let mut other = packet.clone();
             other[at] = value;

@@ -6,28 +6,28 @@ use super::network::Network;
 use super::numbers::{ETHERNET_BYTES, MAX_TAGS, TAG_BYTES, ethertype};
 use super::transport::Transport;
 
-/// Where the headers of one frame are. Offsets count from the frame's first byte.
+/// Header positions of one frame. Offsets count from the frame's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Destination.
+    /// Destination MAC.
     pub destination: Mac,
-    /// Source.
+    /// Source MAC.
     pub source: Mac,
-    /// VLAN tags, 0 … [`MAX_TAGS`].
+    /// Number of VLAN tags, 0 … [`MAX_TAGS`].
     pub tags: usize,
-    /// What is behind the tags: an EtherType, or below 1536 the length of an 802.3 frame.
+    /// EtherType behind the tags, or below 1536 the length of an 802.3 frame.
     pub ethertype: u16,
-    /// Where it starts.
+    /// Start of the network header.
     pub network_at: usize,
-    /// What it is.
+    /// The network header.
     pub network: Network,
 }
 
 impl Packet {
-    /// Follows the headers.
+    /// Parses the headers.
     ///
     /// # Errors
-    /// They could not be followed to the transport's first byte.
+    /// The headers could not be parsed up to the first byte of the transport header.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let destination = Mac(array(bytes, 0)?);
         let source = Mac(array(bytes, 6)?);
@@ -44,10 +44,10 @@ impl Packet {
         })
     }
 
-    /// The transport, where there is one whose header lies in these bytes.
+    /// Returns the transport header, which must lie in these bytes.
     ///
     /// # Errors
-    /// Its header could not be followed.
+    /// The transport header could not be parsed.
     pub fn transport(&self, bytes: &[u8]) -> Result<Transport, ParseError> {
         match self.network {
             Network::Ipv4(ip) if !ip.is_later_fragment() => {
@@ -61,7 +61,7 @@ impl Packet {
     }
 }
 
-/// How many tags there are, and the EtherType behind them.
+/// Returns the number of tags, and the EtherType behind them.
 fn after_tags(bytes: &[u8]) -> Result<(usize, u16), ParseError> {
     for tags in 0..=MAX_TAGS {
         let ethertype = be16(bytes, ETHERNET_BYTES - 2 + tags * TAG_BYTES)?;

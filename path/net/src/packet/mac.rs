@@ -7,16 +7,16 @@ use std::fmt;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// All stations.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether it names a group of stations.
+    /// Returns whether it is a group address.
     #[must_use]
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether it can be a station's own: neither a group's nor all zeros.
+    /// Returns whether this can be the address of a station: neither a group address nor zero.
     #[must_use]
     pub const fn is_station(self) -> bool {
         !self.is_group() && !matches!(self.0, [0, 0, 0, 0, 0, 0])

@@ -1,23 +1,24 @@
-//! Where the headers of a frame lie: Ethernet (with VLAN tags), ARP, IPv4, IPv6, and the transport
+//! Parses the headers of a frame: Ethernet (with VLAN tags), ARP, IPv4, IPv6, and the transport
 //! behind them.
 //!
-//! [`Packet::parse`] looks at private bytes, a frame's snapshot, and answers offsets into them. It
-//! reads nothing twice, follows at most [`MAX_TAGS`] tags and [`MAX_EXTENSIONS`] extension
-//! headers, and has an answer for every string of bytes. It says where things are, not whether
-//! they are right: lengths that a header claims are handed on as claims.
+//! [`Packet::parse`] reads private bytes, a frame's snapshot, and returns offsets into them. It
+//! reads nothing twice, follows at most [`MAX_TAGS`] tags and [`MAX_EXTENSIONS`] extension headers,
+//! and accepts any input. It locates headers without validating them: lengths in headers are
+//! unverified claims.
 //!
 //! | module | job |
 //! |---|---|
-//! | `headers`, `network`, `transport` | where each header is |
-//! | `common` | the same for the most common shapes of TCP packets, by a few comparisons |
-//! | [`flow`] | which packets belong together |
+//! | `headers`, `network`, `transport` | locate each header |
+//! | `common` | locates the headers of the most frequent TCP packets by a few comparisons |
+//! | [`flow`] | flow identification |
 //! | [`toeplitz`] | a hash with a key that the receiver chooses |
 //! | [`ack`] | pure acknowledgements |
-//! | [`announce`] | where an address is, told to a network |
+//! | [`announce`] | announcements of an address |
 //! | [`checksum`] | Internet checksums |
-//! | [`ecn`] | marks of congestion in the IP header |
+//! | [`ecn`] | congestion marks in the IP header |
 //! | [`segment`] | segmentation in software |
-//! | `numbers`, `mac`, `bytes` | what the others read with |
+//! | [`too_big`] | errors for path MTU discovery |
+//! | `numbers`, `mac`, `bytes` | building blocks |
 
 pub mod ack;
 pub mod announce;
@@ -26,6 +27,7 @@ pub mod ecn;
 pub mod flow;
 pub mod segment;
 pub mod toeplitz;
+pub mod too_big;
 
 mod bytes;
 mod common;

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Bytes of an IPv6 header without extensions.
 const IPV6_BYTES: usize = 40;
 
-/// What an Ethernet frame carries.
+/// Network protocol of an Ethernet frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// ARP or reverse ARP for IPv4 over Ethernet.
@@ -26,64 +26,64 @@ pub enum Network {
 pub struct Arp {
     /// 1 request, 2 reply.
     pub operation: u16,
-    /// Who says that it has `sender`.
+    /// Sender hardware address.
     pub sender_mac: Mac,
-    /// Which address it says it has.
+    /// Sender protocol address.
     pub sender: Ipv4Addr,
-    /// Whose address is asked for or told.
+    /// Target hardware address.
     pub target_mac: Mac,
-    /// Which address is asked for or told.
+    /// Target protocol address.
     pub target: Ipv4Addr,
 }
 
 /// An IPv4 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4 {
-    /// Bytes of header and payload, as claimed.
+    /// Bytes of header and payload, as the header claims.
     pub total_len: usize,
     /// Identification.
     pub id: u16,
-    /// More fragments follow.
+    /// Whether more fragments follow.
     pub more_fragments: bool,
-    /// Where this fragment belongs, in units of 8 bytes.
+    /// Offset of this fragment, in units of 8 bytes.
     pub fragment_offset: u16,
     /// Protocol number.
     pub protocol: u8,
-    /// From.
+    /// Source address.
     pub source: Ipv4Addr,
-    /// To.
+    /// Destination address.
     pub destination: Ipv4Addr,
-    /// Where the payload starts.
+    /// Start of the payload.
     pub transport_at: usize,
 }
 
 /// An IPv6 header with its extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6 {
-    /// Bytes behind the fixed header, extensions included, as claimed.
+    /// Bytes behind the fixed header, including extensions, as the header claims.
     pub payload_len: usize,
     /// Protocol number behind the extensions.
     pub protocol: u8,
-    /// From.
+    /// Source address.
     pub source: Ipv6Addr,
-    /// To.
+    /// Destination address.
     pub destination: Ipv6Addr,
-    /// The fragment header's offset (units of 8 bytes) and "more" flag, if there is one.
+    /// The fragment header's offset (units of 8 bytes) and "more" flag, if present.
     pub fragment: Option<(u16, bool)>,
-    /// There is a routing header: the destination in checksums is perhaps another.
+    /// Whether the packet has a routing header, so that the destination in checksums may differ.
     pub routed: bool,
-    /// Where the payload behind the extensions starts.
+    /// Start of the payload behind the extensions.
     pub transport_at: usize,
 }
 
 impl Ipv4 {
-    /// Whether it is a part of something larger.
+    /// Returns whether this is a fragment.
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// Whether it is a fragment without a transport header.
+    /// Returns whether this is a fragment without a transport header.
     #[must_use]
     pub const fn is_later_fragment(&self) -> bool {
         self.fragment_offset != 0
@@ -91,7 +91,7 @@ impl Ipv4 {
 }
 
 impl Ipv6 {
-    /// Whether it is a fragment without a transport header.
+    /// Returns whether this is a fragment without a transport header.
     #[must_use]
     pub const fn is_later_fragment(&self) -> bool {
         matches!(self.fragment, Some((1.., _)))
@@ -99,10 +99,10 @@ impl Ipv6 {
 }
 
 impl Network {
-    /// What stands at `at`.
+    /// Parses the header at `at`.
     ///
     /// # Errors
-    /// Its headers could not be followed.
+    /// The network headers could not be parsed.
     pub fn parse(bytes: &[u8], at: usize, ethertype: u16) -> Result<Self, ParseError> {
         match ethertype {
             ethertype::ARP | ethertype::RARP => arp(bytes, at).map(Self::Arp),
@@ -114,7 +114,7 @@ impl Network {
 }
 
 fn arp(bytes: &[u8], at: usize) -> Result<Arp, ParseError> {
-    // Ethernet, IPv4, addresses of 6 and 4 bytes: the only form there is on this network.
+    // Ethernet, IPv4, addresses of 6 and 4 bytes: the only form on this network.
     if array(bytes, at)? != [0, 1, 8, 0, 6, 4] {
         return Err(ParseError::Malformed);
     }
@@ -171,10 +171,10 @@ fn ipv6(bytes: &[u8], at: usize) -> Result<Ipv6, ParseError> {
     Err(ParseError::TooManyExtensions)
 }
 
-/// Steps over one extension header; whether there was one.
+/// Skips one extension header; returns whether there was one.
 fn skip_extension(bytes: &[u8], ip: &mut Ipv6) -> Result<bool, ParseError> {
     let at = ip.transport_at;
-    // Behind a later fragment's header there is payload, also if the header names a protocol.
+    // Payload follows a later fragment's header, even if that names an extension header.
     if ip.is_later_fragment() {
         return Ok(false);
     }

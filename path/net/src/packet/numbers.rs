@@ -1,12 +1,12 @@
-//! Numbers of Ethernet and IP, and how far their headers are followed.
+//! Constants of Ethernet and IP, and limits of header parsing.
 
 /// Bytes of an Ethernet header without tags.
 pub const ETHERNET_BYTES: usize = 14;
 /// Bytes of a VLAN tag.
 pub const TAG_BYTES: usize = 4;
-/// Tags that are followed.
+/// Maximum number of parsed tags.
 pub const MAX_TAGS: usize = 2;
-/// IPv6 extension headers that are followed.
+/// Maximum number of parsed IPv6 extension headers.
 pub const MAX_EXTENSIONS: usize = 8;
 
 /// EtherTypes.
@@ -15,7 +15,7 @@ pub mod ethertype {
     pub const IPV4: u16 = 0x0800;
     /// ARP.
     pub const ARP: u16 = 0x0806;
-    /// Reverse ARP: an ARP packet in form.
+    /// Reverse ARP: uses the ARP format.
     pub const RARP: u16 = 0x8035;
     /// IPv6.
     pub const IPV6: u16 = 0x86dd;

@@ -1,9 +1,8 @@
-//! Segmentation in software: one frame of up to 64 KB into frames of an MTU, or into shorter ones
-//! that are still to be cut.
+//! Segmentation in software: splits one frame of up to 64 KB into frames of an MTU, or into shorter
+//! frames whose segmentation is still pending.
 //!
-//! Only headers are written; a segment's payload pieces are parts of the original's. The
-//! original must therefore stay until the segments are sent, and its buffers are given back
-//! through it alone.
+//! Only headers are written; a segment's payload pieces are parts of the original's. So the
+//! original must live until the segments are sent, and its buffers are returned only through it.
 
 use super::bytes::{ParseError, put};
 use super::checksum::{FinishError, Sum, finish, pseudo_v4, pseudo_v6};
@@ -14,18 +13,18 @@ use nic::frame::SNAPSHOT;
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind, Piece};
 use shmem::{Fault, Span};
 
-/// Segments that one frame may become. It bounds the work that a peer can ask for with one
-/// packet; 64 KB need it only for segments below 128 bytes.
+/// Maximum number of segments per frame. It bounds the work that one packet of a peer can cause; 64
+/// KB reach it only with segments below 128 bytes.
 pub const MAX_SEGMENTS: usize = 512;
 
 /// Offset of the flags in a TCP header.
 const TCP_FLAGS: usize = 13;
 
-/// Why a frame cannot be cut.
+/// Error of segmenting a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
-    /// The frame does not ask for it.
-    #[error("the frame asks for no segmentation")]
+    /// The frame requests no segmentation.
+    #[error("the frame requests no segmentation")]
     NotAsked,
     /// A segment size of zero.
     #[error("the segment size is zero")]
@@ -33,27 +32,27 @@ pub enum SegmentError {
     /// Too many segments.
     #[error("more than {MAX_SEGMENTS} segments")]
     TooMany,
-    /// A segment would be longer than the port takes.
-    #[error("a segment would not fit the port")]
+    /// A segment would be longer than the port's limit.
+    #[error("a segment exceeds the port's limit")]
     TooLong,
-    /// The headers do not end within what we hold a copy of, or contradict themselves.
+    /// The headers do not end within the snapshot, or contradict themselves.
     #[error("headers: {0}")]
     Headers(#[from] ParseError),
-    /// The headers are not those of the kind that was named, or those of a fragment, or of
-    /// a packet with a routing header.
-    #[error("the headers are not of the kind that is to be cut")]
+    /// The headers are not of the requested kind, or belong to a fragment or to a packet with a
+    /// routing header.
+    #[error("the headers are not of the requested kind")]
     WrongKind,
-    /// The length that the IP header claims is not the frame's.
+    /// The length in the IP header is not the frame's.
     #[error("the IP length is not the frame's")]
     LengthMismatch,
     /// SYN, RST or urgent data.
-    #[error("flags that no segmented data has")]
+    #[error("flags that cannot be segmented")]
     Flags,
-    /// The checksum to be filled in is not TCP's.
-    #[error("the blank checksum is not where TCP has it")]
+    /// The blank checksum is not TCP's.
+    #[error("the blank checksum is not TCP's")]
     WrongChecksum,
-    /// Memory is not there.
-    #[error("memory is not there")]
+    /// Memory is inaccessible.
+    #[error("memory is inaccessible")]
     Fault,
 }
 
@@ -63,45 +62,45 @@ impl From<Fault> for SegmentError {
     }
 }
 
-/// What all segments have in common.
+/// Common state of all segments.
 struct Template {
-    /// The frame's first bytes, headers and perhaps payload behind them; private.
+    /// Private copy of the frame's first bytes: headers and possibly payload.
     bytes: [u8; SNAPSHOT],
     network_at: usize,
     network: Network,
     tcp: Tcp,
-    /// The segmentation that was asked for.
+    /// The requested segmentation.
     gso: Gso,
-    /// Payload bytes of what it is cut into: of one segment, or of several.
+    /// Payload bytes of each part, which becomes one segment or several.
     stride: usize,
     /// End of the frame.
     end: usize,
-    /// Leave the TCP checksum to the device.
+    /// Whether the device computes the TCP checksum.
     blank: bool,
-    /// What each IPv4 identification is above the one before.
+    /// Increment of the IPv4 identification.
     id_step: u16,
 }
 
-/// Cuts `frame` into frames that a port with `caps` takes, and appends them to `out`, in order.
-/// With [`Caps::checksum`] their TCP checksums are left blank, otherwise they are computed.
+/// Splits `frame` into frames within the limits of `caps`, and appends them to `out`, in order.
+/// Their TCP checksums stay blank with [`Caps::checksum`], and are computed otherwise.
 ///
 /// # Errors
-/// Nothing is appended: see [`SegmentError`].
+/// [`SegmentError`]; nothing is appended.
 pub fn segment(frame: &Frame, caps: Caps, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
     let template = Template::new(frame, caps)?;
-    let segment = template.tcp.payload_at + template.stride.min(template.payload());
-    if segment > caps.max_frame.saturating_add(frame.tag_bytes()) {
+    let longest = template.tcp.payload_at + template.stride.min(template.payload());
+    if longest > caps.max_frame.saturating_add(frame.tag_bytes()) {
         return Err(SegmentError::TooLong);
     }
     template.cut_whole(frame, out)
 }
 
-/// Cuts `frame` into frames of at most `bytes` bytes that together are segmented into what it would
-/// have been itself, and appends them to `out`, in order: for a port that takes less at once.
-/// Checksums are left blank.
+/// Splits `frame` into frames of at most `bytes` bytes, for a port that accepts only shorter
+/// frames, and appends them to `out`, in order. Their segmentation yields the same segments as
+/// segmenting `frame`. Checksums stay blank.
 ///
 /// # Errors
-/// Nothing is appended: see [`SegmentError`].
+/// [`SegmentError`]; nothing is appended.
 pub fn split(frame: &Frame, bytes: usize, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
     let caps = Caps {
         checksum: true,
@@ -117,11 +116,11 @@ pub fn split(frame: &Frame, bytes: usize, out: &mut Vec<Frame>) -> Result<(), Se
     template.cut_whole(frame, out)
 }
 
-/// Cuts `frame` in two that together are segmented into what it would have been itself. The first
-/// has at most `bytes` bytes, and at least one segment. Checksums are left blank.
+/// Splits `frame` into two frames whose segmentation yields the same segments. The first has at
+/// most `bytes` bytes and at least one segment. Checksums stay blank.
 ///
 /// # Errors
-/// See [`SegmentError`]; `TooLong` if one of the two would have no segment.
+/// [`SegmentError`]; `TooLong` if one of the two would have no segment.
 pub fn cut(frame: &Frame, bytes: usize) -> Result<(Frame, Frame), SegmentError> {
     let caps = Caps {
         checksum: true,
@@ -140,7 +139,8 @@ pub fn cut(frame: &Frame, bytes: usize) -> Result<(Frame, Frame), SegmentError> 
     Ok((first, second))
 }
 
-/// Packets that a frame is on a wire: 1 unless it is still to be segmented.
+/// Returns the number of packets that a frame becomes on a wire: 1 unless its segmentation is
+/// pending.
 #[must_use]
 pub fn packets(frame: &Frame) -> usize {
     match Template::new(frame, Caps::default()) {
@@ -226,7 +226,7 @@ impl Template {
         Ok(())
     }
 
-    /// The part of `frame` with the payload `from .. to`; `rest` has dealt out what is before it.
+    /// Returns the part of `frame` with the payload `from .. to`; `rest` is positioned at `from`.
     fn part(
         &self,
         frame: &Frame,
@@ -234,7 +234,7 @@ impl Template {
         from: usize,
         to: usize,
     ) -> Result<Frame, SegmentError> {
-        // What of the payload lies in the snapshot is sent from there: it was perhaps looked at.
+        // Payload in the snapshot is sent from there, because it may have been inspected.
         let private = frame.header().len();
         let mut segment = self.start(from, to, private)?;
         rest.take(to.saturating_sub(from.max(private)), &mut segment);
@@ -245,7 +245,8 @@ impl Template {
         Ok(segment)
     }
 
-    /// A segment with its headers, and with what payload of `from .. to` lies before `private`.
+    /// Returns a segment with its headers and with the part of the payload `from .. to` that lies
+    /// before `private`.
     fn start(&self, from: usize, to: usize, private: usize) -> Result<Frame, SegmentError> {
         let headers = self.tcp.payload_at;
         let mut bytes = self.bytes;
@@ -338,7 +339,7 @@ impl Template {
     }
 }
 
-/// The payload that has not been dealt out yet.
+/// The payload that no segment has yet.
 struct Rest<I> {
     pieces: I,
     current: Span,

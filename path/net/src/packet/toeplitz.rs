@@ -1,12 +1,12 @@
-//! The Toeplitz hash of a packet's addresses and ports, with a key that its receiver chooses (Xen's
-//! `public/io/netif.h`; NICs have the same under the name of receive side scaling).
+//! The Toeplitz hash of a packet's addresses and ports, with a key that the receiver chooses (Xen's
+//! `public/io/netif.h`; NICs call it receive side scaling).
 
 use super::bytes::array;
 use super::headers::Packet;
 use super::network::Network;
 use super::transport::Transport;
 
-/// Which packets have a hash. Bits as Xen's header has them.
+/// Kinds of packets to hash, as bits with the values of Xen's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashTypes(pub u32);
 
@@ -27,8 +27,8 @@ impl HashTypes {
     }
 }
 
-/// The hash of a packet that begins with `header`, by the first of its kinds that is among `types`:
-/// with ports, then without. None: it is of none of them. A fragment counts as one without ports.
+/// Returns the hash of a packet that begins with `header`, by the first matching kind in `types`:
+/// with ports, then without. A fragment has no ports. Returns `None` if no kind matches.
 #[must_use]
 pub fn hash(header: &[u8], types: HashTypes, key: &[u8]) -> Option<u32> {
     let packet = Packet::parse(header).ok()?;
@@ -68,7 +68,7 @@ pub fn hash(header: &[u8], types: HashTypes, key: &[u8]) -> Option<u32> {
     }
 }
 
-/// The hash of these bytes. Behind its end a key is zeros.
+/// Returns the hash of these bytes. The key is padded with zeros.
 fn toeplitz(key: &[u8], data: impl Iterator<Item = u8>) -> u32 {
     let of_key = |n: usize| u64::from(key.get(n).copied().unwrap_or(0));
     let mut window = (0..8).fold(0, |window, n| window << 8 | of_key(n));
@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// The key that makers of NICs verify theirs with, and its hashes.
+    /// The verification key that NIC vendors publish with its hashes.
     const KEY: [u8; 40] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_ports_or_is_not_asked_for() {
+    fn unhashed_packets() {
         let part = ipv4(0x2000);
         assert_eq!(hash(&part, HashTypes::ALL, &KEY), Some(0x323e_8fc2));
         assert_eq!(hash(&part, HashTypes::IPV4_TCP, &KEY), None);

@@ -1,4 +1,4 @@
-//! TCP, UDP, ICMP: where the header is and where it ends.
+//! TCP, UDP and ICMP headers.
 
 use super::bytes::{ParseError, be32, byte};
 use super::numbers::protocol;
@@ -12,34 +12,34 @@ pub mod flags {
     pub const FIN: u8 = 0x01;
     /// Start of a connection.
     pub const SYN: u8 = 0x02;
-    /// End by force.
+    /// Abort of a connection.
     pub const RST: u8 = 0x04;
-    /// Hand over to the application.
+    /// Push to the application.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub const ACK: u8 = 0x10;
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: u8 = 0x20;
     /// ECN echo.
     pub const ECE: u8 = 0x40;
     /// Congestion window reduced.
     pub const CWR: u8 = 0x80;
-    /// Flags that are about one byte or one moment: a segment with one of them is neither merged
-    /// (Linux `tcp_gro_receive`) nor cut.
+    /// Flags that refer to one byte or one moment. A segment with one of them is neither merged
+    /// (Linux `tcp_gro_receive`) nor segmented.
     pub const CONTROL: u8 = SYN | RST | URG;
 }
 
-/// What an IP packet carries.
+/// Transport protocol of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
     Tcp(Tcp),
-    /// UDP; where its header starts.
+    /// UDP.
     Udp {
         /// Offset of the header.
         at: usize,
     },
-    /// ICMP or ICMPv6; where its header starts.
+    /// ICMP or ICMPv6.
     Icmp {
         /// Offset of the header.
         at: usize,
@@ -62,10 +62,10 @@ pub struct Tcp {
 }
 
 impl Transport {
-    /// What stands at `at`.
+    /// Parses the header at `at`.
     ///
     /// # Errors
-    /// The header reaches beyond the bytes, or contradicts itself.
+    /// The header extends beyond the bytes or contradicts itself.
     pub fn parse(bytes: &[u8], at: usize, number: u8) -> Result<Self, ParseError> {
         let ends = |header: usize| match bytes.len() < at + header {
             true => Err(ParseError::TooShort),

@@ -1,15 +1,16 @@
-//! CoDel, the controlled delay algorithm (RFC 8289): judges by how long packets have waited
-//! whether a queue stands, and signals its senders at a slowly rising rate while it does.
+//! CoDel, the controlled delay algorithm (RFC 8289). It derives from the delay of packets whether a
+//! queue is standing. While it is, CoDel signals the senders at a slowly rising rate.
 
-/// The longest packet of a wire. A queue of no more than this is never judged to stand.
+/// The longest packet on a wire. A queue of at most this length never counts as standing.
 pub const MTU_BYTES: u64 = 1514;
 
 /// Acceptable minimum of the delay (RFC 8289, 4.2).
 const TARGET_NS: u64 = 5_000_000;
-/// Time in which the delay must fall to the target once (RFC 8289, 4.3): a round trip and more.
+/// Time within which the delay must fall to the target at least once (RFC 8289, 4.3): longer than a
+/// round trip.
 const INTERVAL_NS: u64 = 100_000_000;
 
-/// Target and interval of a queue.
+/// Parameters for one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// Acceptable standing delay.
@@ -28,8 +29,8 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Parameters of a queue that drains at `bytes_per_s`. The target covers at least two full
-    /// packets: at a low rate each of them takes longer than the usual target.
+    /// Returns the parameters of a queue that drains at `bytes_per_s`. The target covers at least
+    /// two full packets, which at a low rate take longer than the usual target.
     #[must_use]
     pub fn at_rate(bytes_per_s: u64) -> Self {
         let two_packets_ns = (2 * MTU_BYTES * 1_000_000_000) / bytes_per_s.max(1);
@@ -44,7 +45,7 @@ impl Params {
 /// State of one flow's queue.
 #[derive(Clone, Debug, Default)]
 pub struct Codel {
-    /// When the delay will have been above the target for an interval.
+    /// Time at which the delay will have been above the target for an interval.
     first_above_ns: Option<u64>,
     /// Next signal in the dropping state.
     next_ns: u64,
@@ -56,8 +57,8 @@ pub struct Codel {
 }
 
 impl Codel {
-    /// Returns whether the packet at the head of the queue is to be marked or dropped. It has
-    /// waited for `sojourn_ns`; `left_bytes` are in the queue, itself included.
+    /// Returns whether to mark or drop the packet at the head of the queue. It has waited for
+    /// `sojourn_ns`; `left_bytes` are in the queue, including the packet.
     pub fn signals(
         &mut self,
         params: Params,
@@ -70,7 +71,7 @@ impl Codel {
             if !stands {
                 return false;
             }
-            // A queue that stood a moment ago resumes near the rate that controlled it.
+            // A queue that stood recently resumes near the rate that controlled it.
             let recent =
                 now_ns.saturating_sub(self.next_ns) < params.interval_ns.saturating_mul(16);
             let before = self.count.saturating_sub(self.first_count);
@@ -89,7 +90,7 @@ impl Codel {
         true
     }
 
-    /// Resets the measurement: the queue is empty.
+    /// Resets the measurement, because the queue is empty.
     pub fn emptied(&mut self) {
         self.first_above_ns = None;
         self.dropping = false;
@@ -104,7 +105,8 @@ impl Codel {
         now_ns >= *self.first_above_ns.get_or_insert(until_ns)
     }
 
-    /// The control law: signals come the closer the longer the queue stands.
+    /// Returns the time of the next signal after `ns` by the control law: the longer the queue
+    /// stands, the closer the signals.
     fn after(&self, params: Params, ns: u64) -> u64 {
         let step = params.interval_ns as f64 / f64::from(self.count.max(1)).sqrt();
         ns.saturating_add(step as u64)
@@ -117,7 +119,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Times in ms of the signals to a queue whose packets have waited as `sojourn_ms` says.
+    /// Returns the times, in ms, of the signals for a queue with delays `sojourn_ms`.
     fn signalled(sojourn_ms: impl Fn(u64) -> u64, until_ms: u64) -> Vec<u64> {
         let mut codel = Codel::default();
         let params = Params::default();
@@ -126,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn eq_4_a_standing_queue_is_signalled_faster_and_faster() {
+    fn eq_4_standing_queue_is_signalled_faster() {
         let times = signalled(|_| 6, 500);
-        // 100 ms above the target, then 100 / sqrt(n) ms apart.
+        // The first after 100 ms above the target, further ones 100 / sqrt(n) ms apart.
         assert_eq!(times, [100, 200, 271, 329, 379, 424, 464]);
     }
 

@@ -1,45 +1,46 @@
 //! A bounded queue with active queue management: FQ-CoDel (RFC 8290) over packets of any kind.
 //!
-//! Flows are served by deficit round robin, new flows first, and [`codel`] signals each flow whose
-//! queue stands: by an ECN mark where the packet takes one, otherwise by a drop. The queue knows no
-//! clock and no memory: the caller passes the time in, bounds what it pushes, and drops from the
-//! [longest flow](FairQueue::drop_from_longest) to make room.
+//! Flows share the queue by deficit round robin, new flows first. [`codel`] signals each flow whose
+//! queue stands, by an ECN mark if the packet is ECN-capable, otherwise by a drop. The queue has no
+//! clock and no memory limit: the caller passes the time in, limits what it pushes, and drops from
+//! the [longest flow](FairQueue::drop_from_longest) to make room.
 //!
-//! Every packet that is pushed leaves the queue once: by [`FairQueue::pop`], or through the `lost`
-//! callback together with the [`Cause`].
+//! Every pushed packet leaves the queue once: by [`FairQueue::pop`], or through the `lost` callback
+//! with its [`Cause`].
 
 pub mod codel;
 
 use codel::{Codel, Params};
 use std::collections::VecDeque;
 
-/// Flows that are told apart. Those with equal hashes modulo this share a flow.
+/// Number of flow queues. Flows whose hashes are equal modulo this number share a queue.
 pub const FLOWS: usize = 32;
-/// Bytes that a flow may send in its turn: a full packet.
+/// Bytes that a flow may send per turn: a full packet.
 const QUANTUM: i64 = codel::MTU_BYTES as i64;
-/// Places of an empty flow that are kept.
+/// Capacity kept by an empty flow, in packets.
 const KEPT: usize = 16;
 
-/// What is queued.
+/// A packet that the queue can hold.
 pub trait QueuedPacket: Sized {
-    /// Its bytes.
+    /// Returns its length in bytes.
     fn bytes(&self) -> u64;
-    /// Units of the memory that it holds.
+    /// Returns the units of memory that the packet holds.
     fn units(&self) -> usize;
-    /// Sets the ECN mark *congestion experienced*; false: its sender does not know of ECN.
+    /// Sets the ECN mark *congestion experienced*; returns false if the packet is not ECN-capable.
     fn mark(&mut self) -> bool;
-    /// Cuts off what a single drop costs, if the packet is an aggregate of several.
+    /// Splits off the part that a single drop discards. Returns `None` if the packet is not an
+    /// aggregate.
     fn shed(&mut self) -> Option<Self>;
 }
 
-/// Why a packet was dropped.
+/// Reason for dropping a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// There was no room.
+    /// The queue had no room.
     Full,
-    /// Congestion is signalled to its sender: by CoDel, or early because room is running out.
+    /// A congestion signal to its sender, from CoDel or because the queue is running out of room.
     Codel,
-    /// It waited for too long.
+    /// The packet waited too long.
     Late,
 }
 
@@ -55,7 +56,7 @@ struct FlowQueue<P> {
     bytes: u64,
     deficit: i64,
     codel: Codel,
-    /// Whether it stands in one of the lists.
+    /// Whether the flow is in one of the lists.
     listed: bool,
 }
 
@@ -88,7 +89,7 @@ impl<P: QueuedPacket> FlowQueue<P> {
 pub struct FairQueue<P> {
     /// Empty until the first packet.
     flows: Vec<FlowQueue<P>>,
-    /// Flows that have just begun, and all others with packets.
+    /// Flows that have just begun. `old` lists all others with packets.
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     /// The packet that is sent next.
@@ -96,7 +97,7 @@ pub struct FairQueue<P> {
     packets: usize,
     bytes: u64,
     units: usize,
-    /// Packets that got an ECN mark.
+    /// Number of packets that got an ECN mark.
     marked: u64,
 }
 
@@ -116,32 +117,32 @@ impl<P> Default for FairQueue<P> {
 }
 
 impl<P> FairQueue<P> {
-    /// Whether nothing is queued.
+    /// Returns whether the queue is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.packets == 0
     }
 
-    /// Packets in the queue.
+    /// Returns the number of packets in the queue.
     #[must_use]
     pub fn packets(&self) -> usize {
         self.packets
     }
 
-    /// Their bytes.
+    /// Returns the number of bytes in the queue.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Units of memory that they hold.
+    /// Returns the units of memory that the queued packets hold.
     #[must_use]
     pub fn units(&self) -> usize {
         self.units
     }
 
-    /// Packets that got an ECN mark so far.
+    /// Returns the number of packets that got an ECN mark so far.
     #[must_use]
     pub fn marked(&self) -> u64 {
         self.marked
@@ -173,8 +174,8 @@ impl<P: QueuedPacket> FairQueue<P> {
         }
     }
 
-    /// Returns the packet that [`FairQueue::pop`] takes next. CoDel judges it first: what it drops
-    /// goes to `lost`.
+    /// Returns the packet that [`FairQueue::pop`] takes next. CoDel runs first and passes its drops
+    /// to `lost`.
     pub fn head(
         &mut self,
         params: Params,
@@ -214,15 +215,15 @@ impl<P: QueuedPacket> FairQueue<P> {
         self.head.as_mut().map(|entry| &mut entry.packet)
     }
 
-    /// Takes the packet that [`FairQueue::head`] has shown last.
+    /// Takes the packet that [`FairQueue::head`] returned last.
     pub fn pop(&mut self) -> Option<P> {
         let packet = self.head.take()?.packet;
         self.forget((packet.bytes(), packet.units()));
         Some(packet)
     }
 
-    /// Splits the head: `cut` takes a part off it, which is returned, and leaves the rest there.
-    /// `None` if `cut` refuses.
+    /// Splits the head with `cut`, which returns the first part and leaves the rest. Returns `None`
+    /// if `cut` does.
     pub fn cut_head(&mut self, cut: impl FnOnce(&mut P) -> Option<P>) -> Option<P> {
         let entry = self.head.as_mut()?;
         let before = (entry.packet.bytes(), entry.packet.units());
@@ -232,7 +233,8 @@ impl<P: QueuedPacket> FairQueue<P> {
         Some(part)
     }
 
-    /// Drops the oldest packet of the flow with the most bytes; false: nothing is queued.
+    /// Drops the oldest packet of the flow with the most bytes; returns false if the queue is
+    /// empty.
     pub fn drop_from_longest(&mut self, mut lost: impl FnMut(Cause, P)) -> bool {
         let longest = self.flows.iter_mut().max_by_key(|flow| flow.bytes);
         let entry = longest
@@ -246,8 +248,8 @@ impl<P: QueuedPacket> FairQueue<P> {
         true
     }
 
-    /// Marks the oldest packet of the flow with the most bytes, or drops one packet of it: an early
-    /// signal to its sender that room is running out.
+    /// Signals the flow with the most bytes that the queue is running out of room: marks the oldest
+    /// packet of the flow, or drops one packet of it.
     pub fn signal_longest(&mut self, mut lost: impl FnMut(Cause, P)) {
         let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.bytes) else {
             return;
@@ -272,7 +274,7 @@ impl<P: QueuedPacket> FairQueue<P> {
         }
     }
 
-    /// Drops every packet that has waited since before `before_ns`.
+    /// Drops every packet pushed before `before_ns`.
     pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(Cause, P)) {
         let is_late = |entry: &Aged<P>| entry.since_ns < before_ns;
         if let Some(entry) = self.head.take_if(|entry| is_late(entry)) {
@@ -290,7 +292,7 @@ impl<P: QueuedPacket> FairQueue<P> {
         }
     }
 
-    /// Returns when the oldest packet was pushed.
+    /// Returns the time at which the oldest packet was pushed.
     #[must_use]
     pub fn oldest_ns(&self) -> Option<u64> {
         let fronts = self.flows.iter().filter_map(|flow| flow.packets.front());
@@ -298,7 +300,7 @@ impl<P: QueuedPacket> FairQueue<P> {
         all.map(|entry| entry.since_ns).min()
     }
 
-    /// Takes everything out.
+    /// Removes and returns all packets.
     pub fn drain(&mut self) -> impl Iterator<Item = P> {
         let Self { flows, head, .. } = std::mem::replace(
             self,
@@ -311,7 +313,7 @@ impl<P: QueuedPacket> FairQueue<P> {
         head.into_iter().chain(queued).map(|entry| entry.packet)
     }
 
-    /// Chooses the flow to send from: it has packets and a deficit above zero.
+    /// Selects the flow from which to send next. It has packets and a positive deficit.
     fn next_flow(&mut self) -> Option<usize> {
         loop {
             let is_new = !self.new.is_empty();
@@ -324,7 +326,7 @@ impl<P: QueuedPacket> FairQueue<P> {
             if flow.packets.is_empty() {
                 list.pop_front();
                 flow.codel.emptied();
-                // A flow that comes back at once must not be new again (RFC 8290, 4.2).
+                // A flow that empties and returns at once must not count as new (RFC 8290, 4.2).
                 if is_new && !self.old.is_empty() {
                     self.old.push_back(number);
                 } else {
@@ -338,7 +340,7 @@ impl<P: QueuedPacket> FairQueue<P> {
             list.pop_front();
             let is_alone = self.new.is_empty() && self.old.is_empty();
             flow.deficit = match is_alone {
-                // Nobody waits for its debt to be paid.
+                // No other flow is waiting, so its debt does not matter.
                 true => QUANTUM,
                 false => flow.deficit + QUANTUM,
             };

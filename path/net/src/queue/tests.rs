@@ -80,8 +80,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Every segment leaves the queue once, in the order of its flow, and the sums are those of
-    /// what is queued.
+    /// Every segment leaves the queue once, in the order of its flow, and the totals match the
+    /// queued packets.
     #[test]
     fn eq_1_nothing_is_lost_uncounted_or_reordered(ops in ops()) {
         let mut queue = FairQueue::default();
@@ -137,7 +137,7 @@ proptest! {
         prop_assert!(queue.is_empty() && queue.oldest_ns().is_none() && queue.pop().is_none());
     }
 
-    /// Of flows that always have packets none gets more than a packet ahead of another.
+    /// No flow with a constant backlog gets more than a packet ahead of another.
     #[test]
     fn eq_2_flows_share_by_bytes(sizes in prop::collection::vec(1..45_u64, 2..8)) {
         let mut queue = FairQueue::default();

@@ -1,9 +1,9 @@
-//! Whose an address is: BR-13, and BR-15 without neighbour discovery.
+//! Address ownership: BR-13, and BR-15 without neighbour discovery.
 
 use super::*;
 use net::packet::protocol;
 
-/// BR-13: ARP from a guest: its own MAC, and no address that is another's.
+/// BR-13: ARP from a guest carries only its MAC, and no address of another port.
 #[test]
 fn guests_cannot_forge_arp() {
     let mut bridge = bridge();
@@ -19,14 +19,15 @@ fn guests_cannot_forge_arp() {
     // A probe for an address that is still free (RFC 5227).
     assert_eq!(verdict(&arp_from(MAC_A, MAC_A, [0; 4]), A), passes);
     let forged = dropped(DropReason::ForgedArp);
-    // Another's MAC, even the guest's own other one, and even for an address of its own.
+    // A MAC other than the frame's source, even the guest's second one, and even for its own
+    // address.
     for sender in [MAC_B, STATION, MAC_A2, ALL] {
         assert_eq!(verdict(&arp_from(MAC_A, sender, mine), A), forged);
     }
-    // Another guest's address; a free address.
+    // Another guest's address, then a free address.
     assert_eq!(verdict(&arp_from(MAC_A, MAC_A, [10, 0, 0, 11]), A), forged);
     assert_eq!(verdict(&arp_from(MAC_A, MAC_A, [10, 0, 0, 1]), A), forged);
-    // A guest without configured addresses may have any that is not another's.
+    // A guest without configured addresses may claim any address that no other port owns.
     let from_router = set(&[WIRE, WIRE2, A, B]);
     assert_eq!(
         verdict(&arp_from(MAC_R, MAC_R, [10, 0, 0, 1]), ROUTER),
@@ -36,7 +37,7 @@ fn guests_cannot_forge_arp() {
         verdict(&arp_from(MAC_R, MAC_R, [10, 0, 0, 11]), ROUTER),
         forged
     );
-    // Behind tags, and as reverse ARP, it is the same.
+    // The same holds behind tags, and for reverse ARP.
     for ethertype in [[8, 6], [0x80, 0x35]] {
         for tags in [
             &[][..],
@@ -53,7 +54,7 @@ fn guests_cannot_forge_arp() {
             assert_eq!(verdict(&bytes, A), passes);
         }
     }
-    // A NIC's stations may say what they like.
+    // A NIC's stations may claim anything.
     let from_wire = set(&[WIRE2, A, B, ROUTER]);
     assert_eq!(
         verdict(&arp_from(STATION, OTHER, [10, 0, 0, 77]), WIRE),
@@ -61,14 +62,14 @@ fn guests_cannot_forge_arp() {
     );
 }
 
-/// BR-15: what cannot be read cannot be judged.
+/// BR-15: a frame that cannot be parsed is dropped.
 #[test]
 fn guests_cannot_hide_what_a_frame_is() {
     let mut bridge = bridge();
     let mut verdict = |bytes: &[u8], port| go(&mut bridge, bytes, port, 1000 * S);
     let obscure = dropped(DropReason::Obscure);
     let good = arp_from(MAC_A, MAC_A, [10, 0, 0, 10]);
-    // Cut short; another form of ARP.
+    // Truncated; another form of ARP.
     for len in 14..42 {
         assert_eq!(verdict(&good[..len], A), obscure);
     }
@@ -90,12 +91,12 @@ fn guests_cannot_hide_what_a_frame_is() {
     let mut other = snap.clone();
     other[12] = 0x88;
     assert_eq!(verdict(&other, A), Verdict::Unicast(B));
-    // The first EtherType that is none of a length.
+    // The first EtherType that is not a length.
     other[12..14].copy_from_slice(&1536u16.to_be_bytes());
     assert_eq!(verdict(&other, A), Verdict::Unicast(B));
     other[12..14].copy_from_slice(&1535u16.to_be_bytes());
     assert_eq!(verdict(&other, A), obscure);
-    // A chain of extension headers without an end in sight.
+    // A chain of extension headers that is too long.
     let mut build = Build {
         source: MAC_A,
         destination: MAC_B,
@@ -105,7 +106,7 @@ fn guests_cannot_hide_what_a_frame_is() {
     assert_eq!(verdict(&build.bytes(), A), obscure);
     build.extensions = vec![(protocol::DESTINATION, vec![0; 126])];
     assert_eq!(verdict(&build.bytes(), A), obscure);
-    // The same from a NIC is not checked.
+    // Frames from a NIC are not checked.
     let from_wire = Build {
         source: STATION,
         ..build
@@ -113,7 +114,7 @@ fn guests_cannot_hide_what_a_frame_is() {
     assert_eq!(verdict(&from_wire.bytes(), WIRE), Verdict::Unicast(B));
 }
 
-/// BR-13: addresses protect their owner; only a confined guest is kept to them.
+/// BR-13: configured addresses protect their owner; only a confined guest is limited to them.
 #[test]
 fn a_guest_with_addresses_may_have_more() {
     let mut bridge = bridge();
@@ -135,7 +136,7 @@ fn a_guest_with_addresses_may_have_more() {
     );
 }
 
-/// BR-13: a NIC port's addresses (a gateway's, say) are protected as a guest's are.
+/// BR-13: a NIC port's addresses (a gateway's, for example) are protected like a guest's.
 #[test]
 fn a_gateway_s_address_is_protected() {
     let mut bridge = Bridge::new(settings());

@@ -1,9 +1,9 @@
-//! Where a frame goes: BR-1 to BR-3, BR-8 to BR-12.
+//! Forwarding decisions: BR-1 to BR-3, BR-8 to BR-12.
 
 use super::*;
 use net::bridge::{MAX_PORTS, Rate, Rule};
 
-/// BR-1: a frame to a guest's MAC goes to that guest alone, from any sender.
+/// BR-1: a frame to a guest's MAC is forwarded to that guest alone, from any sender.
 #[test]
 fn bound_macs_are_reached_from_everywhere() {
     let mut bridge = bridge();
@@ -19,16 +19,16 @@ fn bound_macs_are_reached_from_everywhere() {
         go(&mut bridge, &plain(MAC_B, MAC_A2), A, 0),
         Verdict::Unicast(B)
     );
-    // For ever.
+    // Without ageing.
     assert_eq!(
         go(&mut bridge, &plain(MAC_B, MAC_A), A, u64::MAX - 1),
         Verdict::Unicast(B)
     );
 }
 
-/// BR-2: never back to where it came from.
+/// BR-2: a frame is never forwarded to its ingress port.
 #[test]
-fn nothing_goes_back() {
+fn frames_never_return_to_their_port() {
     let mut bridge = bridge();
     assert_eq!(
         go(&mut bridge, &plain(MAC_A2, MAC_A), A, 0),
@@ -39,7 +39,7 @@ fn nothing_goes_back() {
     assert_eq!(back, dropped(DropReason::SamePort));
 }
 
-/// BR-3: a guest sends from its own MACs only.
+/// BR-3: a guest sends only from its own MACs.
 #[test]
 fn guests_cannot_forge_their_source() {
     let mut bridge = bridge();
@@ -49,7 +49,7 @@ fn guests_cannot_forge_their_source() {
             assert_eq!(verdict, dropped(DropReason::ForgedSource));
         }
     }
-    // Nothing was learned from it, and B's frames still go to B.
+    // The bridge learned nothing from the forged frame, and B still receives its frames.
     assert_eq!(
         go(&mut bridge, &plain(MAC_B, STATION), WIRE, 0),
         Verdict::Unicast(B)
@@ -63,7 +63,7 @@ fn guests_cannot_forge_their_source() {
     }
 }
 
-/// BR-8: unknown unicast goes to other NIC ports only.
+/// BR-8: unknown unicast is forwarded only to other NIC ports.
 #[test]
 fn unknown_unicast_never_floods_to_guests() {
     let mut bridge = bridge();
@@ -94,7 +94,7 @@ fn unknown_unicast_never_floods_to_guests() {
     assert_eq!(go(&mut bridge, &plain(STATION, MAC_A), A, 0), nowhere);
 }
 
-/// BR-9: groups go to all others, within a budget per ingress port.
+/// BR-9: frames to groups are flooded to all other ports, within a budget per ingress port.
 #[test]
 fn broadcast_has_a_budget_per_port() {
     let mut bridge = bridge();
@@ -108,7 +108,8 @@ fn broadcast_has_a_budget_per_port() {
     let over = dropped(DropReason::GroupBudget);
     assert_eq!(go(&mut bridge, &plain(ALL, MAC_A), A, 0), over);
     assert_eq!(go(&mut bridge, &plain(group, MAC_A), A, S / 10 - 1), over);
-    // Others have their own, unicast needs none, and ten a second come back.
+    // Other ports have separate budgets, unicast needs none, and the budget refills at ten per
+    // second.
     let from_wire = set(&[WIRE2, A, B, ROUTER]);
     assert_eq!(go(&mut bridge, &plain(ALL, STATION), WIRE, 0), from_wire);
     assert_eq!(
@@ -121,7 +122,7 @@ fn broadcast_has_a_budget_per_port() {
     assert_eq!(bridge.drops(A).unwrap().get(DropReason::GroupBudget), 3);
 }
 
-/// BR-10: group addresses that bridges keep to themselves are not forwarded.
+/// BR-10: reserved group addresses are not forwarded.
 #[test]
 fn reserved_groups_stay() {
     let mut bridge = bridge();
@@ -143,7 +144,7 @@ fn reserved_groups_stay() {
     }
 }
 
-/// BR-11: a port's rate, in bytes of frames.
+/// BR-11: a port's rate limit counts bytes of frames.
 #[test]
 fn a_port_s_rate_is_kept() {
     let mut bridge = bridge();
@@ -167,7 +168,7 @@ fn a_port_s_rate_is_kept() {
     assert_eq!(send(50, 0), Verdict::Unicast(A));
     assert_eq!(send(100, S / 10 - 1), dropped(DropReason::RateLimit));
     assert_eq!(send(100, S / 10), Verdict::Unicast(A));
-    // What is refused for another reason costs nothing.
+    // A frame that is dropped for another reason does not use up the rate.
     let forged = plain(MAC_A, MAC_B);
     for _ in 0..10 {
         bridge.forward(&forged, 200, 9, S);
@@ -175,7 +176,7 @@ fn a_port_s_rate_is_kept() {
     assert_eq!(bridge.forward(&bytes, 200, 9, S), Verdict::Unicast(A));
 }
 
-/// BR-12: what is no Ethernet frame, or comes in by no port.
+/// BR-12: invalid Ethernet frames, and frames from ports that do not exist, are dropped.
 #[test]
 fn runts_and_strangers() {
     let mut bridge = bridge();
@@ -198,10 +199,10 @@ fn runts_and_strangers() {
     assert_eq!(bridge.drops(usize::MAX), None);
 }
 
-/// BR-21: the fast path takes batches of which every frame goes from guest to station and has
-/// nothing to be counted, learned or inspected; it changes nothing.
+/// BR-21: the fast path takes batches in which every frame has a guest as source, a known
+/// destination, and nothing to count, learn or inspect; it changes no state.
 #[test]
-fn the_fast_path_is_for_batches_that_need_nothing() {
+fn fast_path_takes_only_plain_batches() {
     let mut bridge = bridge();
     go(&mut bridge, &plain(MAC_A, STATION), WIRE2, 0);
     let counted = bridge.drops_total();
@@ -235,7 +236,7 @@ fn the_fast_path_is_for_batches_that_need_nothing() {
         );
     }
     assert_eq!(bridge.drops_total(), counted, "nothing was counted");
-    // The station behind the wire has aged.
+    // The station behind the wire has expired.
     assert!(!bridge.routes(&ways, A, 301 * S, &mut routes));
 
     for (port, limits) in [

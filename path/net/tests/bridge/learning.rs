@@ -1,8 +1,8 @@
-//! Which stations are known: BR-4 to BR-7.
+//! Learned stations: BR-4 to BR-7.
 
 use super::*;
 
-/// BR-4: learning on NIC ports only, and only from sources that can be a station's.
+/// BR-4: learning on NIC ports only, and only from unicast sources.
 #[test]
 fn stations_are_learned_behind_nics() {
     let mut bridge = bridge();
@@ -11,7 +11,7 @@ fn stations_are_learned_behind_nics() {
         go(&mut bridge, &plain(STATION, MAC_A), A, 0),
         Verdict::Unicast(WIRE2)
     );
-    // It moves.
+    // The station moves.
     go(&mut bridge, &plain(MAC_A, STATION), WIRE, 1);
     assert_eq!(
         go(&mut bridge, &plain(STATION, MAC_A), A, 1),
@@ -33,7 +33,8 @@ fn stations_are_learned_behind_nics() {
     assert_eq!((learned.mac, learned.port), (STATION, WIRE));
 }
 
-/// BR-5: what is bound cannot be learned away, and a guest's MAC does not come in from a NIC.
+/// BR-5: a bound MAC cannot be learned elsewhere, and a guest's MAC as source from a NIC is
+/// dropped.
 #[test]
 fn a_wire_cannot_take_a_guest_s_mac() {
     let mut bridge = bridge();
@@ -45,9 +46,9 @@ fn a_wire_cannot_take_a_guest_s_mac() {
     );
 }
 
-/// BR-5: also when it was learned before the guest came.
+/// BR-5: this also holds if the MAC was learned before the guest was added.
 #[test]
-fn a_guest_that_comes_later_takes_its_mac_back() {
+fn later_guest_reclaims_its_mac() {
     let mut bridge = bridge();
     let late = Mac([2, 0, 0, 0, 0, 0x77]);
     go(&mut bridge, &plain(MAC_A, late), WIRE, 0);
@@ -71,7 +72,7 @@ fn a_guest_that_comes_later_takes_its_mac_back() {
     );
 }
 
-/// BR-6: a station that is silent is forgotten, one that speaks is not.
+/// BR-6: a silent station is forgotten, an active one is not.
 #[test]
 fn learned_stations_age() {
     let mut bridge = bridge();
@@ -84,7 +85,7 @@ fn learned_stations_age() {
     );
     assert_eq!(go(&mut bridge, &to_it, A, 5 + 300 * S), unknown);
     assert_eq!(bridge.stations(5 + 300 * S).count(), 4);
-    // Being sent to keeps nothing alive; speaking does.
+    // Only sending keeps a station known, not receiving.
     go(&mut bridge, &plain(MAC_A, STATION), WIRE, 200 * S);
     assert_eq!(go(&mut bridge, &to_it, A, 499 * S), Verdict::Unicast(WIRE));
     assert_eq!(go(&mut bridge, &to_it, A, 500 * S), unknown);
@@ -95,9 +96,9 @@ fn numbered(n: u32) -> Mac {
     Mac([0x52, 0x54, a, b, c, d])
 }
 
-/// BR-7: the table is bounded, strangers displace no station, and old entries make room.
+/// BR-7: the table is bounded, new stations displace none, and expired ones make room.
 #[test]
-fn a_flood_of_sources_fills_nothing_but_its_share() {
+fn flood_of_sources_is_bounded() {
     let mut bridge = bridge();
     for n in 0..10_000 {
         let verdict = go(&mut bridge, &plain(MAC_A, numbered(n)), WIRE, 1);
@@ -113,7 +114,7 @@ fn a_flood_of_sources_fills_nothing_but_its_share() {
         bridge.stations(1).filter(|station| station.bound).count(),
         4
     );
-    // They have aged: another station finds room, and so do 63 more.
+    // The stations have expired: another one fits, and so do 63 more.
     let later = 400 * S;
     for n in 0..64 {
         go(
@@ -127,15 +128,15 @@ fn a_flood_of_sources_fills_nothing_but_its_share() {
     assert!(learned.filter(|station| station.port == WIRE2).count() >= 60);
 }
 
-/// BR-7: the whole table is searched for old entries only now and then.
+/// BR-7: the whole table is searched for expired entries only occasionally.
 #[test]
-fn room_is_made_when_all_have_aged_and_not_before() {
+fn room_is_made_only_after_expiry() {
     let mut bridge = bridge();
     for n in 0..64 {
         go(&mut bridge, &plain(MAC_A, numbered(n)), WIRE, 0);
     }
     let full: Vec<Mac> = bridge.stations(0).map(|station| station.mac).collect();
-    // 300 s later one station has spoken again.
+    // 300 s later one station has sent again.
     go(
         &mut bridge,
         &plain(MAC_A, full_learned(&full)),

@@ -97,7 +97,7 @@ fn plain(to: Mac, from: Mac) -> Vec<u8> {
     .bytes()
 }
 
-/// Where a frame goes. The fast path, if it takes the frame, sends it to the same port (BR-21).
+/// Forwards a frame. If the fast path accepts it, checks that it selects the same port (BR-21).
 fn go(bridge: &mut Bridge, bytes: &[u8], port: usize, now_ns: u64) -> Verdict {
     let header = &bytes[..bytes.len().min(SNAPSHOT)];
     let mut route = Vec::new();

@@ -1,4 +1,4 @@
-//! Who is told of members of multicast groups: BR-22.
+//! Forwarding of membership reports: BR-22.
 
 use super::*;
 use net::packet::protocol;
@@ -19,7 +19,7 @@ fn igmp(kind: u8, from: Mac) -> Build {
     }
 }
 
-/// Behind the option that has routers look at it, as RFC 2710 and RFC 3810 want.
+/// Returns an MLD message, with the router alert option that RFC 2710 and RFC 3810 require.
 fn mld(kind: u8, from: Mac) -> Build {
     Build {
         source: from,
@@ -37,7 +37,7 @@ fn reports(from: Mac) -> Vec<Vec<u8>> {
     tagged.collect()
 }
 
-/// Budgets are none of these tests' affair.
+/// Returns a bridge whose budgets never limit these tests.
 fn wide() -> Bridge {
     let mut bridge = Bridge::new(BridgeSettings {
         group_pps: u32::MAX,
@@ -50,7 +50,7 @@ fn wide() -> Bridge {
     bridge
 }
 
-/// BR-22: wires, and guests that are configured as routers.
+/// BR-22: reports are forwarded to NIC ports and to guests configured as routers.
 #[test]
 fn reports_go_to_routers_alone() {
     for report in reports(MAC_A) {
@@ -75,7 +75,7 @@ fn reports_go_to_routers_alone() {
     }
 }
 
-/// BR-22: one of several workers does not see all that is asked.
+/// BR-22: one of several workers does not see all queries, so reports go to all ports.
 #[test]
 fn reports_of_several_workers_go_to_all() {
     let mut bridge = Bridge::new(BridgeSettings {
@@ -89,9 +89,9 @@ fn reports_of_several_workers_go_to_all() {
     assert_eq!(go(&mut bridge, &report, A, 0), set(&[WIRE, B]));
 }
 
-/// BR-22: a guest that routes multicast is known by what it asks.
+/// BR-22: a guest that routes multicast is recognized by its queries.
 #[test]
-fn who_asks_is_told_until_its_port_is_removed() {
+fn querier_gets_reports_until_its_port_is_removed() {
     let pim = Build {
         protocol: PIM,
         ..igmp(0x20, MAC_B)
@@ -100,11 +100,11 @@ fn who_asks_is_told_until_its_port_is_removed() {
         let mut bridge = wide();
         let report = mld(143, MAC_A).bytes();
         assert_eq!(go(&mut bridge, &report, A, 0), Verdict::Unicast(WIRE));
-        // Everybody hears what is asked.
+        // Queries are flooded to all ports.
         let asked = go(&mut bridge, &asks.bytes(), B, 0);
         assert_eq!(asked, set(&[WIRE, A]));
         assert_eq!(go(&mut bridge, &report, A, 0), set(&[WIRE, B]));
-        // A guest is none because it is told so.
+        // A guest does not become a router by receiving queries.
         let from_wire = Build {
             source: STATION,
             ..asks
@@ -117,9 +117,9 @@ fn who_asks_is_told_until_its_port_is_removed() {
     }
 }
 
-/// BR-22, BR-9: all other multicast goes to all.
+/// BR-22, BR-9: all other multicast is flooded.
 #[test]
-fn what_is_no_report_goes_to_all() {
+fn non_reports_are_flooded() {
     let all = set(&[WIRE, B]);
     let mut bridge = wide();
     let router = [protocol::HOP_BY_HOP, protocol::UDP];
@@ -130,13 +130,13 @@ fn what_is_no_report_goes_to_all() {
                 let bytes = igmp(kind, MAC_A).tags(tags).bytes();
                 assert_eq!(go(&mut bridge, &bytes, A, 0), all, "IGMP {kind}");
             }
-            // Neighbour discovery is inspected: what is nonsense goes nowhere.
+            // Neighbour discovery is inspected: invalid messages are dropped.
             if !MLD_REPORTS.contains(&kind) && !(133..=137).contains(&kind) && kind != 130 {
                 let bytes = mld(kind, MAC_A).tags(tags).bytes();
                 assert_eq!(go(&mut bridge, &bytes, A, 0), all, "ICMPv6 {kind}");
             }
         }
-        // The same bytes under another protocol, and behind more fragments.
+        // The same bytes under another protocol, and in a later fragment.
         for protocol in router {
             let bytes = Build {
                 protocol,
@@ -145,7 +145,7 @@ fn what_is_no_report_goes_to_all() {
             assert_eq!(go(&mut bridge, &bytes.bytes(), A, 0), all);
         }
     }
-    // Cut short before it says what it is.
+    // Truncated before its type.
     for report in reports(STATION) {
         for len in 14..22 {
             let verdict = go(&mut bridge, &report[..len], WIRE, 0);

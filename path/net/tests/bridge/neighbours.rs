@@ -12,8 +12,8 @@ const FD00_1: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const LINK_LOCAL: [u8; 16] = [0xfe, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
 const NOT_LINK_LOCAL: [u8; 16] = [0xfe, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
 
-/// A neighbour discovery message: its fixed part (`fixed` bytes, a target in them if there is one),
-/// then options of kind and MAC.
+/// Returns a neighbour discovery message: its fixed part (`fixed` bytes, including the target if it
+/// has one), then options of kind and MAC.
 fn nd(kind: u8, fixed: usize, target: [u8; 16], options: &[(u8, Mac)]) -> Vec<u8> {
     let mut bytes = vec![0; fixed];
     bytes[0] = kind;
@@ -36,7 +36,7 @@ fn from(mac: Mac, source6: [u8; 16], icmp: Vec<u8>) -> Build {
     }
 }
 
-/// BR-14: neighbour discovery from a guest: its own MAC, and no address that is another's.
+/// BR-14: neighbour discovery from a guest carries only its MAC, and no address of another port.
 #[test]
 fn guests_cannot_forge_neighbour_discovery() {
     let mut bridge = bridge();
@@ -72,7 +72,7 @@ fn guests_cannot_forge_neighbour_discovery() {
         verdict(&from(MAC_A, FD00_A, nd(133, 8, FD00_A, &[(1, MAC_B)]))),
         forged
     );
-    // Whichever option, and wherever it stands.
+    // Any option, at any position.
     let second = nd(136, 24, FD00_A, &[(14, MAC_A), (1, MAC_B)]);
     assert_eq!(verdict(&from(MAC_A, FD00_A, second)), forged);
     let harmless = nd(136, 24, FD00_A, &[(14, MAC_B), (3, MAC_B)]);
@@ -89,7 +89,7 @@ fn guests_cannot_forge_neighbour_discovery() {
     assert_eq!(bridge.drops(A).unwrap().get(DropReason::ForgedNd), 13);
 }
 
-/// BR-14: an address of another port's is also not link-local enough.
+/// BR-14: another port's address is protected even if it is link-local.
 #[test]
 fn a_link_local_address_can_be_owned() {
     let mut bridge = bridge();
@@ -101,7 +101,7 @@ fn a_link_local_address_can_be_owned() {
     );
 }
 
-/// BR-14: router advertisements and redirects are for routers.
+/// BR-14: only routers send router advertisements and redirects.
 #[test]
 fn only_routers_advertise_themselves() {
     let mut bridge = bridge();
@@ -125,7 +125,7 @@ fn only_routers_advertise_themselves() {
     assert_eq!(verdict, dropped(DropReason::ForgedNd));
 }
 
-/// BR-15: neighbour discovery that is cut short, fragmented, or whose options go on too far.
+/// BR-15: neighbour discovery that is truncated, is fragmented, or has too many options is dropped.
 #[test]
 fn neighbour_discovery_that_cannot_be_read() {
     let mut bridge = bridge();
@@ -133,7 +133,7 @@ fn neighbour_discovery_that_cannot_be_read() {
     let obscure = dropped(DropReason::Obscure);
     let message = nd(136, 24, FD00_A, &[(2, MAC_A)]);
     for len in 0..message.len() {
-        // The IP length says that there is more.
+        // The IP length claims more bytes.
         let mut build = from(MAC_A, FD00_A, message.clone());
         let bytes = build.bytes();
         build.transport.truncate(len);
@@ -150,7 +150,7 @@ fn neighbour_discovery_that_cannot_be_read() {
         verdict(&from(MAC_A, FD00_A, beyond.clone())),
         Verdict::Unicast(B)
     );
-    // One more option: it starts where the snapshot has ended.
+    // One more option, which starts at the end of the snapshot.
     beyond.extend([2, 1, 0, 0, 0, 0, 0, 0]);
     assert_eq!(verdict(&from(MAC_A, FD00_A, beyond)), obscure);
     let fragment = |offset: u8, icmp: Vec<u8>| {
@@ -159,7 +159,7 @@ fn neighbour_discovery_that_cannot_be_read() {
         build
     };
     assert_eq!(verdict(&fragment(0, message.clone())), obscure);
-    // A fragmented ping is nothing of the kind, nor is what follows.
+    // A fragmented ping is no neighbour discovery, nor are its later fragments.
     assert_eq!(verdict(&fragment(0, vec![128; 32])), Verdict::Unicast(B));
     assert_eq!(verdict(&fragment(1, message)), Verdict::Unicast(B));
 }
@@ -168,7 +168,7 @@ fn bridge_of() -> Bridge {
     bridge()
 }
 
-/// BR-14: other ICMPv6 and other IPv6 pass.
+/// BR-14: other ICMPv6 messages and other IPv6 packets pass.
 #[test]
 fn other_ipv6_passes() {
     let mut bridge = bridge();
@@ -181,7 +181,7 @@ fn other_ipv6_passes() {
         );
     }
     for number in [protocol::TCP, protocol::UDP, 50, 132] {
-        // What would be a neighbour advertisement if it were ICMPv6.
+        // The bytes would be a neighbour advertisement if the protocol were ICMPv6.
         let mut build = from(MAC_A, FD00_1, nd(136, 24, FD00_B, &[(2, MAC_B)]));
         build.protocol = number;
         assert_eq!(go(&mut bridge, &build.bytes(), A, 0), Verdict::Unicast(B));
@@ -192,9 +192,10 @@ fn other_ipv6_passes() {
     }
 }
 
-/// BR-16: how much of a frame the bridge wants to see, and that a batch shows it.
+/// BR-16: the bridge needs long snapshots only of frames that it inspects, and a batch provides
+/// them.
 #[test]
-fn only_what_must_be_looked_into_needs_more_than_a_cache_line() {
+fn only_inspected_frames_need_long_snapshots() {
     let more = |build: Build| wanted(&build.bytes()[..HOT]) == SNAPSHOT;
     assert!(!more(Build::tcp4(&[0; 50])));
     assert!(!more(Build::tcp6(&[0; 50])));
@@ -227,7 +228,7 @@ fn only_what_must_be_looked_into_needs_more_than_a_cache_line() {
     assert_eq!(verdicts, [to(0), to(B), forged, to(B)]);
     assert_eq!(frames[0].header().len(), honest.len());
     assert_eq!(bridge.drops(A).unwrap().get(DropReason::ForgedNd), 1);
-    // From a NIC nothing has to be looked into; by no port nothing comes.
+    // Frames from a NIC, and from a port that does not exist, need no inspection.
     let mut from_wire = [frame_of(&from(STATION, FD00_A, vec![136; 60]).bytes(), &[])];
     verdicts.clear();
     bridge.forward_batch(&mut from_wire, WIRE, 0, &mut verdicts);

@@ -1,4 +1,4 @@
-//! BR-24: the first frame of each kind that a guest forged is kept.
+//! BR-24: the first forged frame of each kind is recorded.
 
 use super::*;
 use net::bridge::{Claim, Offence};
@@ -19,19 +19,19 @@ fn the_first_forged_frame_of_each_kind_is_kept() {
     }
     assert_eq!(bridge.offences(A), [source, arp]);
     assert_eq!(bridge.new_offences(), [(A, source), (A, arp)]);
-    // Neither the same again nor another of the kind.
+    // Neither a repetition nor another forgery of the same kind is recorded.
     go(&mut bridge, &plain(MAC_B, OTHER), A, 0);
     go(&mut bridge, &arp_from(MAC_A, MAC_A, [10, 0, 0, 12]), A, 0);
     assert_eq!(bridge.new_offences(), []);
     assert_eq!(bridge.offences(A), [source, arp]);
-    // Drops that are no forgery are not kept.
+    // Drops that are not forgeries are not recorded.
     go(&mut bridge, &plain(MAC_A, MAC_A), A, 0);
     assert_eq!((bridge.offences(A).len(), bridge.offences(B).len()), (2, 0));
     // Another guest's MAC.
     go(&mut bridge, &plain(MAC_A, MAC_A2), B, 0);
     let taken = forged(DropReason::ForgedSource, Claim::Mac(MAC_A2), Some(A));
     assert_eq!(bridge.new_offences(), [(B, taken)]);
-    // The next guest of the port begins anew.
+    // The next guest of the port starts without offences.
     bridge.remove(A);
     bridge.add(A, &guest(&[MAC_A], &[])).unwrap();
     assert_eq!(bridge.offences(A), []);

@@ -1,12 +1,12 @@
-//! Ports that come and go (BR-17), sets of them, and the names of what is counted at them.
+//! Adding and removing ports (BR-17), port sets, and counter names.
 
 use super::*;
 use net::bridge::{AddError, MAX_PORTS, PortSet};
 use std::net::IpAddr;
 
-/// BR-17: ports come and go while frames pass.
+/// BR-17: ports are added and removed while frames pass.
 #[test]
-fn a_port_that_goes_takes_everything_with_it() {
+fn removed_port_leaves_no_state() {
     let mut bridge = bridge();
     go(&mut bridge, &plain(MAC_A, STATION), WIRE, 0);
     go(&mut bridge, &plain(MAC_A, OTHER), WIRE2, 0);
@@ -28,7 +28,7 @@ fn a_port_that_goes_takes_everything_with_it() {
             .all(|station| station.port != WIRE && station.mac != STATION)
     );
 
-    // Others' addresses stay theirs.
+    // Addresses of other ports stay protected.
     let claim = arp_from(MAC_R, MAC_R, [10, 0, 0, 11]);
     assert_eq!(
         go(&mut bridge, &claim, ROUTER, 0),
@@ -40,14 +40,14 @@ fn a_port_that_goes_takes_everything_with_it() {
         go(&mut bridge, &plain(MAC_B, MAC_A), A, 0),
         dropped(DropReason::UnknownPort)
     );
-    // Its MAC is anybody's again, and so are its addresses.
+    // Its MAC and addresses are free again.
     assert_eq!(
         go(&mut bridge, &plain(MAC_B, MAC_A), WIRE2, 0),
         Verdict::Unicast(B)
     );
     let claim = arp_from(MAC_R, MAC_R, [10, 0, 0, 10]);
     assert_eq!(go(&mut bridge, &claim, ROUTER, 0), set(&[WIRE2, B]));
-    // What it dropped is not forgotten; a new port of its number starts at zero.
+    // Its drops stay in the total; a new port of the same number starts at zero.
     assert_eq!(bridge.drops_total().get(DropReason::ForgedSource), 1);
     bridge
         .add(A, &guest(&[MAC_A, MAC_A2], &["10.0.0.10"]))
@@ -62,7 +62,7 @@ fn a_port_that_goes_takes_everything_with_it() {
     assert_eq!(back, dropped(DropReason::BoundSource));
 }
 
-/// BR-17: what cannot be added changes nothing.
+/// BR-17: a port that cannot be added changes nothing.
 #[test]
 fn ports_that_contradict_others_are_refused() {
     let mut bridge = bridge();
@@ -106,7 +106,8 @@ fn every_reason_has_a_name_of_its_own() {
     assert_eq!(names.len(), DropReason::ALL.len());
     for name in names {
         assert!(
-            name.chars().all(|c| c.is_ascii_lowercase() || c == '_'),
+            name.chars()
+                .all(|c| c.is_ascii_lowercase() || matches!(c, '_' | '.')),
             "{name}"
         );
     }
@@ -141,7 +142,7 @@ fn sets_of_ports() {
     }
     assert_eq!(set.without(64), set.without(64));
     assert_ne!(set.without(64), set);
-    // `without` leaves out one port, and forgets those of earlier calls.
+    // `without` excludes one port, and discards earlier exclusions.
     assert!(set.without(64).without(1).contains(64));
     assert_eq!(PortSet::from_iter([]).iter().count(), 0);
 }

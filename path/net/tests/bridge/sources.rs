@@ -6,7 +6,7 @@ use net::packet::protocol;
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A guest with these addresses that may send from them and from `more`.
+/// Returns a guest with these addresses that may send from them and from `more`.
 fn strict(addresses: &[&str], more: &[(&str, u8)]) -> Port {
     let more = more.iter();
     let more = more.map(|(address, bits)| Prefix::new(address.parse().unwrap(), *bits));
@@ -25,7 +25,7 @@ fn with(claims: Claims, addresses: &[&str]) -> Port {
     }
 }
 
-/// A bridge with a wire, guest A as `port`, guest B with 10.0.0.11 and fe80::b.
+/// A bridge with a NIC port, guest A as `port`, and guest B with 10.0.0.11 and fe80::b.
 fn bridge_with(port: &Port) -> Bridge {
     let mut bridge = Bridge::new(settings());
     bridge.add(WIRE, &Port::nic()).unwrap();
@@ -56,7 +56,7 @@ fn udp(source: IpAddr, ports: [u16; 2]) -> Build {
     }
 }
 
-/// BR-23: a guest sends from its addresses and from what it is allowed beside them.
+/// BR-23: a guest sends from its addresses and from its permitted prefixes.
 #[test]
 fn guests_send_from_their_own_addresses() {
     let addresses = ["10.0.0.10", "fd00::a"];
@@ -67,13 +67,13 @@ fn guests_send_from_their_own_addresses() {
     for (source, by_closed, by_routes) in [
         ("10.0.0.10", true, true),
         ("fd00::a", true, true),
-        // Before it has an address.
+        // The guest does not have an address yet.
         ("0.0.0.0", true, true),
         ("::", true, true),
         ("fe80::1", true, true),
         ("febf::1", true, true),
         ("fec0::1", false, false),
-        // Another guest's, also where it is link-local.
+        // Another guest's address, also a link-local one.
         ("10.0.0.11", false, false),
         ("fe80::b", false, false),
         ("10.0.0.12", false, false),
@@ -93,7 +93,7 @@ fn guests_send_from_their_own_addresses() {
     }
 }
 
-/// BR-23: more addresses than are compared in line.
+/// BR-23: a guest may have more addresses than are stored inline.
 #[test]
 fn a_guest_may_have_many_addresses() {
     let all: Vec<String> = (1..=40).map(|n| format!("10.0.1.{n}")).collect();
@@ -119,7 +119,7 @@ fn only_dhcp_servers_send_to_clients() {
     let (v4, v6) = ("10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap());
     for (source, from, to, is_reply) in [
         (v4, 67, 68, true),
-        // Clients look at their own port only.
+        // DHCP clients receive only on their port.
         (v4, 9, 68, true),
         (v4, 68, 67, false),
         (v4, 547, 546, false),
@@ -148,7 +148,7 @@ fn only_dhcp_servers_send_to_clients() {
     let mut later = udp(v4, [67, 68]).bytes();
     later[21] = 1;
     assert_eq!(go(&mut host, &later, A, 0), Verdict::Unicast(B));
-    // A port that 128 bytes do not show.
+    // A port outside the first 128 bytes.
     let hidden = Build {
         extensions: vec![(protocol::DESTINATION, vec![0; 70])],
         ..udp(v6, [9, 9])
@@ -158,7 +158,7 @@ fn only_dhcp_servers_send_to_clients() {
     assert_eq!(go(&mut host, &hidden.bytes(), A, 0), obscure);
 }
 
-/// BR-13: a gateway is protected as long as a port that names it exists, whichever came first.
+/// BR-13: a gateway is protected while a port names it, in any order of adding.
 #[test]
 fn gateways_are_protected_while_they_are_in_use() {
     let gateway: IpAddr = "10.0.0.1".parse().unwrap();
@@ -180,10 +180,10 @@ fn gateways_are_protected_while_they_are_in_use() {
     assert!(!claims(&mut bridge));
     bridge.add(B, &user(MAC_B, "10.0.0.11")).unwrap();
     bridge.remove(A);
-    assert!(!claims(&mut bridge), "B uses it still");
+    assert!(!claims(&mut bridge), "B still uses the gateway");
     bridge.remove(B);
     assert!(claims(&mut bridge));
-    // The guest whose address it is may claim it, and only that guest.
+    // Only the guest that owns the address may claim it.
     bridge.add(A, &user(MAC_A, "10.0.0.10")).unwrap();
     bridge.add(B, &guest(&[MAC_B], &["10.0.0.1"])).unwrap();
     assert!(!claims(&mut bridge));
@@ -191,7 +191,7 @@ fn gateways_are_protected_while_they_are_in_use() {
     assert_eq!(go(&mut bridge, &own, B, 0), set(&[WIRE, A, ROUTER]));
 }
 
-/// An address out of few, so that they meet.
+/// Returns one of a few addresses, so that they collide.
 fn any_address() -> impl Strategy<Value = IpAddr> {
     let v4 = (0u8..3, 0u8..4).prop_map(|(net, n)| Ipv4Addr::new(10, net, 0, n).into());
     let start = prop::sample::select(vec![0xfd00u16, 0xfd01, 0xfe80]);
@@ -200,7 +200,7 @@ fn any_address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![5 => v4, 5 => v6, 1 => prop::sample::select(unspecified)]
 }
 
-/// Whether two addresses begin with the same bits, one bit after the other.
+/// Returns whether two addresses begin with the same bits, compared bit by bit.
 fn agree(one: IpAddr, other: IpAddr, bits: u8) -> bool {
     let bytes = |address| match address {
         IpAddr::V4(v4) => Ipv4Addr::octets(&v4).to_vec(),
@@ -213,7 +213,8 @@ fn agree(one: IpAddr, other: IpAddr, bits: u8) -> bool {
 }
 
 proptest! {
-    /// BR-23 against a model: a list of addresses, a list of prefixes, compared bit by bit.
+    /// BR-23: compares the bridge with a model of two lists, of addresses and of prefixes, that
+    /// compares bit by bit.
     #[test]
     fn sources_pass_as_the_model_says(
         mut own in prop::collection::vec(any_address(), 0..8),

@@ -1,4 +1,4 @@
-//! Packets for tests, put together byte by byte.
+//! Builds packets for tests byte by byte.
 #![allow(dead_code, unreachable_pub)]
 
 use net::packet::{Mac, protocol};
@@ -24,7 +24,7 @@ pub struct Build {
     pub source6: [u8; 16],
     pub tags: usize,
     pub ip_options: usize,
-    /// Kind of each IPv6 extension header, and its bytes behind the first two.
+    /// IPv6 extension headers: type, and the bytes behind the first two.
     pub extensions: Vec<(u8, Vec<u8>)>,
     pub protocol: u8,
     pub id: u16,
@@ -32,7 +32,7 @@ pub struct Build {
     pub transport: Vec<u8>,
 }
 
-/// A TCP header with `options` bytes of options, and a payload behind it; without a checksum.
+/// Returns a TCP header with `options` bytes of options, and a payload; without a checksum.
 pub fn tcp(sequence: u32, flags: u8, options: usize, payload: &[u8]) -> Vec<u8> {
     let mut header = vec![0x30, 0x39, 0, 80];
     header.extend(sequence.to_be_bytes());
@@ -79,7 +79,7 @@ impl Build {
         }
     }
 
-    /// ICMPv6 with these bytes.
+    /// Returns ICMPv6 with these bytes.
     pub fn icmp6(bytes: Vec<u8>) -> Self {
         Self {
             protocol: protocol::ICMPV6,
@@ -172,7 +172,7 @@ pub fn arp(operation: u8, sender: [u8; 6], spa: [u8; 4], target: [u8; 6], tpa: [
     bytes
 }
 
-/// TCP packets of every shape that is followed.
+/// TCP packets of every supported form.
 pub fn any_build() -> impl Strategy<Value = Build> {
     let payload = prop::collection::vec(any::<u8>(), 0..60);
     let extensions = prop::collection::vec(prop::sample::select(vec![0u8, 60]), 0..3);
@@ -188,7 +188,7 @@ pub fn any_build() -> impl Strategy<Value = Build> {
     )
         .prop_map(
             |(v6, tags, ip_options, options, sequence, flags, payload, extensions)| {
-                // Hop-by-hop options come first or not at all.
+                // Hop-by-hop options must be first.
                 let mut extensions: Vec<_> = extensions
                     .into_iter()
                     .map(|k| (k, vec![1, 4, 0, 0, 0, 0]))
@@ -207,7 +207,7 @@ pub fn any_build() -> impl Strategy<Value = Build> {
         )
 }
 
-/// Memory that a test's thread uses over and over: what is alive at a time is far less.
+/// Bytes of memory that a test's thread reuses, far more than are in use at a time.
 const ROOM: usize = 16 << 20;
 
 pub fn area_of(bytes: &[u8]) -> Span {
@@ -219,7 +219,7 @@ pub fn area_of(bytes: &[u8]) -> Span {
             end if end > ROOM => 0,
             _ => next.get(),
         };
-        // A cache line apart: no two frames are contiguous by chance.
+        // A cache line apart, so that no two frames are contiguous by chance.
         next.set((at + bytes.len() + 64).next_multiple_of(64));
         let span = area.at(at, bytes.len()).unwrap();
         span.write(bytes).unwrap();
@@ -227,7 +227,7 @@ pub fn area_of(bytes: &[u8]) -> Span {
     })
 }
 
-/// A frame of these bytes, in pieces that end at `cuts`.
+/// Returns a frame of these bytes, in pieces that end at `cuts`.
 pub fn frame_of(bytes: &[u8], cuts: &[usize]) -> Frame {
     let mut frame = Frame::empty();
     let memory = area_of(bytes);
@@ -245,7 +245,7 @@ pub fn frame_of(bytes: &[u8], cuts: &[usize]) -> Frame {
     frame
 }
 
-/// These as small frames; the next call uses the same memory.
+/// Returns these frames as a batch of small frames. The next call reuses the memory.
 pub fn small_frames(frames: &[&[u8]]) -> SmallBatch {
     const EACH: usize = 2048;
     thread_local! {

@@ -1,4 +1,4 @@
-//! What an aggregate's buffers look like, and that none is lost.
+//! Layouts of an aggregate's buffers. No buffer is lost.
 
 use crate::common::{area_of, frame_of};
 use crate::packets::{Tcp, stream, timestamp};
@@ -29,7 +29,7 @@ fn ids(frame: &Frame) -> Vec<u32> {
     frame.pieces.iter().map(|piece| piece.buffer.0).collect()
 }
 
-/// LR-40, LR-41: header, offloads, pieces of both forms.
+/// LR-40, LR-41: header, offloads and pieces in both forms.
 #[test]
 fn an_aggregate_is_a_frame_with_one_header() {
     for v6 in [false, true] {
@@ -68,8 +68,8 @@ fn an_aggregate_is_a_frame_with_one_header() {
     }
 }
 
-/// LR-42: packets of a sibling guest: the header in one slot, the data in others, the checksum
-/// blank (Hatori & Oi, V.B).
+/// LR-42: packets from another guest of the machine merge: the header is in one slot, the data in
+/// others, the checksum blank (Hatori & Oi, V.B).
 #[test]
 fn header_slot_and_data_slot() {
     for which in [Form::Skb, Form::Page] {
@@ -108,7 +108,7 @@ fn header_slot_and_data_slot() {
             assert_eq!(held, expected, "{cuts:?}");
             let expected: Vec<_> = packets.iter().map(Tcp::bytes).collect();
             assert_eq!(wire(&out), expected, "{cuts:?}");
-            // Blank again, for a port that fills them in.
+            // The checksums are blank again, for a port that computes them.
             let caps = Caps {
                 checksum: true,
                 tso: false,
@@ -121,7 +121,7 @@ fn header_slot_and_data_slot() {
     }
 }
 
-/// LR-41: payload that lies side by side is one fragment, and the buffers are kept.
+/// LR-41: contiguous payload is joined to one fragment, and the buffers are kept.
 #[test]
 fn contiguous_payload_is_joined() {
     let packets = stream(false, 3, 1000);
@@ -158,7 +158,7 @@ fn contiguous_payload_is_joined() {
     }
 }
 
-/// LR-43: frames with bare headers (what segmentation makes) merge, too.
+/// LR-43: frames with bare headers, which segmentation produces, also merge.
 #[test]
 fn bare_headers() {
     for which in [Form::Skb, Form::Page] {
@@ -176,7 +176,8 @@ fn bare_headers() {
     }
 }
 
-/// LR-43: payload that no piece holds cannot be appended; such a packet may come first.
+/// LR-43: payload that no piece holds cannot be appended, but a packet with such payload may be the
+/// first.
 #[test]
 fn bare_payload() {
     for which in [Form::Skb, Form::Page] {
@@ -191,7 +192,7 @@ fn bare_payload() {
     }
 }
 
-/// LR-40: a header that reaches beyond the hot part of the snapshot is fetched.
+/// LR-40: a header that extends beyond the hot part of the snapshot is fetched.
 #[test]
 fn long_headers() {
     for v6 in [false, true] {
@@ -208,7 +209,7 @@ fn long_headers() {
     }
 }
 
-/// LR-40: a packet that stays alone goes on as it came.
+/// LR-40: a single packet is flushed unchanged.
 #[test]
 fn singletons_are_untouched() {
     for which in [Form::Skb, Form::Page] {

@@ -1,4 +1,4 @@
-//! Bounds: of an aggregate, of the table, of what is held.
+//! Limits of an aggregate, of the table, and of held buffers.
 
 use crate::common::frame_of;
 use crate::packets::{Tcp, stream};
@@ -34,9 +34,9 @@ fn held(settings: Settings) -> Lro {
     )
 }
 
-/// LR-50: segments.
+/// LR-50: the number of segments per aggregate is limited.
 #[test]
-fn an_aggregate_has_at_most_so_many_segments() {
+fn segments_per_aggregate_are_limited() {
     for (segments, expected) in [
         (0, vec![10; 10]),
         (1, vec![10; 10]),
@@ -46,7 +46,7 @@ fn an_aggregate_has_at_most_so_many_segments() {
         let settings = Settings { segments, ..wide() };
         assert_eq!(geometry(settings, &stream(false, 10, 10)), expected);
     }
-    // More than can be cut again is not believed.
+    // A limit above the maximum for segmentation is capped.
     let settings = Settings {
         segments: 10_000,
         ..wide()
@@ -54,10 +54,10 @@ fn an_aggregate_has_at_most_so_many_segments() {
     assert_eq!(geometry(settings, &stream(false, 600, 10)), [5120, 880]);
 }
 
-/// LR-51, and row 7 of the attacks: no aggregate exceeds the configured bytes, nor IP's 65 535,
-/// for any layout of its headers.
+/// LR-51, and row 7 of the attacks: with any layout of headers, no aggregate exceeds the configured
+/// bytes or IP's 65 535.
 #[test]
-fn an_aggregate_has_at_most_so_many_bytes() {
+fn bytes_per_aggregate_are_limited() {
     for bytes in [0, 1, 1000, 1513, 1514, 1515, 3000, 65_535, usize::MAX] {
         for v6 in [false, true] {
             for tags in [0, 2] {
@@ -77,9 +77,9 @@ fn an_aggregate_has_at_most_so_many_bytes() {
     }
 }
 
-/// LR-51: lengths at the very end of what 16 bits hold.
+/// LR-51: lengths at the limit of 16 bits.
 #[test]
-fn the_16_bits_of_a_length_do_not_wrap() {
+fn lengths_of_16_bits_do_not_wrap() {
     for len in [65_535 - 40, 65_535 - 41, 32_768, 32_747, 32_748] {
         let sizes = geometry(wide(), &stream(false, 3, len));
         assert!(sizes.iter().all(|size| *size <= 65_535 - 40), "{sizes:?}");
@@ -92,7 +92,7 @@ fn the_16_bits_of_a_length_do_not_wrap() {
     );
 }
 
-/// LR-52: the table is bounded; the oldest goes, counted.
+/// LR-52: the table is bounded; the oldest aggregate is flushed and counted.
 #[test]
 fn the_oldest_makes_room() {
     let settings = Settings { flows: 4, ..wide() };
@@ -108,8 +108,8 @@ fn the_oldest_makes_room() {
     assert_eq!(firsts, [0, 1]);
 }
 
-/// LR-52: a flood of flows holds no more than the table, and nothing is lost; flows whose
-/// addresses collide in the table, too.
+/// LR-52: a flood of flows, even of colliding ones, never holds more than the table, and loses
+/// nothing.
 #[test]
 fn a_flood_of_flows_is_bounded() {
     for flows_max in [0, 1, 8, 64, 1024] {
@@ -139,7 +139,8 @@ fn a_flood_of_flows_is_bounded() {
     assert_eq!(lro.counters().flushed(Reason::TableFull), 92);
 }
 
-/// LR-53: buffers run low: the oldest go, counted; no more than needed.
+/// LR-53: if buffers run low, the oldest aggregates are flushed and counted, and no more than
+/// needed.
 #[test]
 fn relief_takes_the_oldest() {
     let mut lro = held(wide());

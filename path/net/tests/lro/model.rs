@@ -1,4 +1,4 @@
-//! The engine against a slow model of it: packets as values, lists, and nothing clever. LR-1.
+//! Compares the engine with a slow, simple model of values and lists. LR-1.
 
 use crate::common::frame_of;
 use crate::packets::{Tcp, timestamp};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 const SEGMENTS: usize = 6;
 
-/// What can happen to an engine.
+/// Steps of a test.
 #[derive(Clone, Debug)]
 enum Op {
     Packet(usize, Change),
@@ -20,7 +20,7 @@ enum Op {
     Drain,
 }
 
-/// How a packet differs from the one that continues its flow.
+/// Difference of a packet from the one that continues its flow.
 #[derive(Clone, Debug)]
 enum Change {
     Nothing,
@@ -68,7 +68,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The packet that continues each flow.
+/// Source of the packets that continue each flow.
 struct Sender {
     flows: Vec<Tcp>,
 }
@@ -120,14 +120,14 @@ impl Sender {
     }
 }
 
-/// Packets that are held, and when the first one came.
+/// Held packets, and the arrival of the first one.
 type Held = BTreeMap<usize, (u64, Vec<Tcp>)>;
 
 struct Model {
     flush: Flush,
     held: Held,
     polls: u64,
-    /// Every flow's packets that went on, in groups.
+    /// Every flow's delivered packets, in groups.
     gone: BTreeMap<usize, Vec<Vec<Tcp>>>,
 }
 
@@ -175,7 +175,7 @@ impl Model {
         }
     }
 
-    /// Times here are far enough from each other for the engine's ticks.
+    /// Flushes due aggregates. Times in this test are further apart than the engine's ticks.
     fn expire(&mut self, now: u64) {
         let wait = match self.flush {
             Flush::After { us } => u64::from(us),
@@ -244,7 +244,7 @@ fn run(flush: Flush, ops: &[Op]) {
         gone: BTreeMap::new(),
     };
     let mut sender = Sender::new();
-    // Microseconds, between the ticks of the engine's wheel.
+    // In microseconds, between the ticks of the engine's wheel.
     let mut now = 1000;
     let (mut batch, mut out, mut sent) = (Vec::new(), Vec::new(), Vec::new());
     for op in ops.iter().chain([&Op::Poll, &Op::Drain]) {
@@ -256,7 +256,7 @@ fn run(flush: Flush, ops: &[Op]) {
                 sent.push(bytes);
                 model.packet(now, *flow, packet);
             }
-            // Packets of a poll come with it: time passes between polls.
+            // Packets arrive with their poll, so time passes between polls.
             Op::Poll => {
                 lro.poll(now * 1000, &mut batch, &mut out);
                 model.end_of_poll(now);
@@ -278,7 +278,7 @@ fn run(flush: Flush, ops: &[Op]) {
     let mut sizes: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
     for frame in &out {
         let bytes = frame.to_vec().unwrap();
-        // The last byte of the source address, behind the tag if there is one.
+        // The last byte of the source address, after the tag if there is one.
         let at = if bytes[12] == 0x81 { 4 } else { 0 };
         let host = bytes[at + if bytes[at + 12] == 8 { 29 } else { 37 }];
         let size = payload_of(frame).unwrap();

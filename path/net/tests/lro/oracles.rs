@@ -1,5 +1,5 @@
-//! The case lists of others, by name, with the geometry that they expect: payload bytes of the
-//! packets that come out.
+//! Test cases of other implementations, under their names, with the geometry that they expect: the
+//! payload bytes of each output packet.
 
 use crate::packets::{Tcp, stream, timestamp};
 use crate::rig::{geometry, geometry_of, wide};
@@ -56,7 +56,7 @@ mod linux {
         both(acks, &[0, 0, 0]);
     }
 
-    /// Five packets, the third with another flag and `payload` bytes, where the others have 100.
+    /// Five packets of 100 bytes, except that the third has another flag and `payload` bytes.
     fn flag(v6: bool, flag: u8, payload: usize) -> Vec<Tcp> {
         (0..5)
             .map(|n| match n {
@@ -88,7 +88,7 @@ mod linux {
 
     #[test]
     fn flags_cwr() {
-        // CWR ends what was before it and stays on the first packet of what comes after.
+        // CWR ends the aggregate before it and stays on the first packet of the next one.
         both(|v6| flag(v6, CWR, 100), &[200, 300]);
     }
 
@@ -160,7 +160,7 @@ mod linux {
 
     #[test]
     fn ip_ttl() {
-        // Linux has this case for IPv4; that IPv6's hop limit is equal is our rule (LR-21).
+        // Linux has this case for IPv4; equality of IPv6's hop limit is our rule (LR-21).
         both(|v6| second(v6, |p| p.ttl = 7), &[100, 100]);
     }
 
@@ -255,7 +255,7 @@ mod linux {
         packets
     }
 
-    /// The longest payload there is, and what of it is behind the full segments.
+    /// Returns the longest possible payload, and its part behind the full segments.
     fn most(v6: bool) -> (usize, usize) {
         let most = 65_535 - if v6 { 60 } else { 40 };
         (most, most - LARGE * MSS)
@@ -324,7 +324,8 @@ mod wireguard_go {
 
     #[test]
     fn out_of_order() {
-        // wireguard-go prepends the second and merges all; Linux and we do not reorder (LR-20).
+        // wireguard-go prepends the second packet and merges all. Linux and this engine do not
+        // reorder (LR-20).
         let packets = [101, 1, 201].map(|sequence| Tcp::v4(sequence, 100));
         assert_eq!(geometry(wide(), &packets), [100, 100, 100]);
     }
@@ -360,7 +361,8 @@ mod wireguard_go {
     }
 }
 
-/// Windows' receive segment coalescing: its examples and exceptions, where the rules agree. LR-10.
+/// Windows' receive segment coalescing: its examples and exceptions, as far as the rules agree.
+/// LR-10.
 mod rsc {
     use super::*;
 
@@ -388,7 +390,7 @@ mod rsc {
         assert_eq!(geometry(wide(), &packets), [500, 0, 0]);
     }
 
-    /// The exceptions that are not among Linux's cases by name.
+    /// Exceptions that Linux's cases do not cover.
     #[test]
     fn exceptions() {
         let with = |change: &dyn Fn(&mut Tcp)| {
@@ -406,7 +408,7 @@ mod rsc {
     }
 }
 
-/// `inet_lro`, which the papers ran. LR-30.
+/// `inet_lro`, which the papers used. LR-30.
 mod inet_lro {
     use super::*;
     use crate::rig::{run, wide as settings};
@@ -421,7 +423,7 @@ mod inet_lro {
         }
     }
 
-    /// Three segments of which the second is changed; sequence numbers stay consecutive.
+    /// Returns three segments with the second one changed; sequence numbers stay consecutive.
     fn second(change: impl FnOnce(&mut Tcp)) -> Vec<Frame> {
         packets_with(change, lro())
     }
@@ -479,7 +481,7 @@ mod inet_lro {
     }
 
     #[test]
-    fn ip_options_and_packets_without_payload_are_not_merged() {
+    fn ip_options_and_empty_packets_are_not_merged() {
         assert_eq!(sizes(|p| p.ip_options = vec![1; 4]), APART);
         assert_eq!(sizes(|p| p.payload.clear()), [100, 0, 100]);
         assert_eq!(sizes(|p| p.fragment = 0x2000), APART);
@@ -503,7 +505,7 @@ mod inet_lro {
     fn timestamps_do_not_go_back_behind_the_first() {
         let out = second(|p| p.options = timestamp(11, 9));
         assert_eq!(crate::rig::payloads(&out), ONE);
-        // The first value (PAWS), the last echo.
+        // The timestamp value of the first packet (PAWS), and the echo of the last one.
         assert_eq!(out[0].header()[54..66], timestamp(10, 5));
         assert_eq!(sizes(|p| p.options = timestamp(9, 5)), [100, 200]);
     }
@@ -540,7 +542,7 @@ mod inet_lro {
     }
 
     #[test]
-    fn lengths_may_differ_and_the_longest_is_the_segment_size() {
+    fn longest_segment_sets_the_segment_size() {
         let out = second(|p| p.payload = vec![7; 150]);
         assert_eq!(crate::rig::payloads(&out), [350]);
         assert_eq!(out[0].offload.gso.unwrap().size, 150);

@@ -1,4 +1,4 @@
-//! TCP packets with right checksums, field by field.
+//! TCP packets with valid checksums, built field by field.
 
 use crate::common::{DST, SRC};
 use net::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
@@ -21,7 +21,7 @@ pub(crate) struct Tcp {
     /// IPv4 flags and fragment offset.
     pub(crate) fragment: u16,
     pub(crate) ip_options: Vec<u8>,
-    /// IPv6 extension headers: kind, and the bytes behind the first two.
+    /// IPv6 extension headers: type, and the bytes behind the first two.
     pub(crate) extensions: Vec<(u8, Vec<u8>)>,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// `len` bytes of data at `sequence`, over IPv4 with DF.
+    /// Returns `len` bytes of data at `sequence`, over IPv4 with DF.
     pub(crate) fn v4(sequence: u32, len: usize) -> Self {
         Self {
             v6: false,
@@ -87,7 +87,7 @@ impl Tcp {
         self.network_at() + ip
     }
 
-    /// The frame, checksums filled in.
+    /// Returns the frame with computed checksums.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let tcp = self.tcp();
         let mut bytes = DST.0.to_vec();
@@ -177,7 +177,7 @@ impl Tcp {
     }
 }
 
-/// The timestamp option as Linux writes it.
+/// Returns the timestamp option as Linux writes it.
 pub(crate) fn timestamp(value: u32, echo: u32) -> Vec<u8> {
     let mut option = vec![1, 1, 8, 10];
     option.extend(value.to_be_bytes());
@@ -185,7 +185,8 @@ pub(crate) fn timestamp(value: u32, echo: u32) -> Vec<u8> {
     option
 }
 
-/// `count` segments of `len` bytes from sequence number 1000 on, identifications counted up.
+/// Returns `count` segments of `len` bytes from sequence number 1000 on, with increasing
+/// identifications.
 pub(crate) fn stream(v6: bool, count: usize, len: usize) -> Vec<Tcp> {
     (0..count)
         .map(|n| Tcp::of(v6, 1000 + (n * len) as u32, len).with(|p| p.id = n as u16))

@@ -1,4 +1,4 @@
-//! When aggregates go on.
+//! Flush policies.
 
 use crate::common::frame_of;
 use crate::packets::{Tcp, stream};
@@ -48,7 +48,7 @@ impl Stream {
         frames(&packets)
     }
 
-    /// A poll at `us` with `count` packets; payload sizes that went on.
+    /// Polls at `us` with `count` packets; returns the flushed payload sizes.
     fn poll(&mut self, us: u64, count: usize) -> Vec<usize> {
         self.poll_with(us, count, 0)
     }
@@ -71,7 +71,7 @@ impl Stream {
     }
 }
 
-/// LR-60.
+/// LR-60: the latency of an aggregate includes the rest of its poll.
 #[test]
 fn latency_has_the_rest_of_the_poll() {
     let mut stream = Stream::flush(Flush::Poll);
@@ -101,7 +101,7 @@ fn every_poll() {
     }
 }
 
-/// LR-61: delayed aggregation: every other poll, also an empty one.
+/// LR-61: delayed aggregation flushes at every other poll, including empty ones.
 #[test]
 fn every_nth_poll() {
     let mut stream = Stream::flush(Flush::Polls(2));
@@ -114,7 +114,7 @@ fn every_nth_poll() {
     assert_eq!(stream.lro.latency().max_ns(), 30_000);
 }
 
-/// LR-61: no poll comes: the longest wait holds.
+/// LR-61: without polls, the longest wait applies.
 #[test]
 fn every_nth_poll_is_bounded_in_time() {
     let mut stream = Stream::flush(Flush::Polls(100));
@@ -127,7 +127,8 @@ fn every_nth_poll_is_bounded_in_time() {
     assert_eq!(stream.flushed(Reason::Time), 1);
 }
 
-/// LR-62: at most t microseconds from the first segment, however many follow.
+/// LR-62: an aggregate is flushed at most t microseconds after its first segment, however many
+/// follow.
 #[test]
 fn after_a_time() {
     let mut stream = Stream::flush(Flush::After { us: 50 });
@@ -138,16 +139,16 @@ fn after_a_time() {
     assert!((1_049_000..=1_050_000).contains(&due), "{due}");
     assert_eq!(stream.poll(1050, 1), [400]);
     assert_eq!(stream.lro.latency().p50_ns(), 50_000);
-    // As a next_due that is kept says, without a poll.
+    // At the time of an earlier `next_due`, without a poll.
     assert_eq!(stream.poll(2000, 1), []);
     let due = stream.lro.next_due().unwrap();
     assert_eq!(stream.expire(due / 1000 - 1), []);
     assert_eq!(stream.expire(due.div_ceil(1000)), [100]);
 }
 
-/// LR-62: hold_max holds for every policy.
+/// LR-62: `hold_max_us` applies to every policy.
 #[test]
-fn no_policy_waits_longer_than_the_longest_wait() {
+fn every_policy_respects_the_longest_wait() {
     for flush in [
         Flush::Polls(1000),
         Flush::After { us: 1000 },
@@ -168,9 +169,10 @@ fn no_policy_waits_longer_than_the_longest_wait() {
     }
 }
 
-/// LR-63: what cannot grow does not wait: PSH, FIN, a short segment, the last byte or segment.
+/// LR-63: an aggregate that cannot grow does not wait: PSH, FIN, a short segment, the last byte or
+/// segment.
 #[test]
-fn what_is_complete_does_not_wait() {
+fn complete_aggregates_do_not_wait() {
     for flush in [Flush::Polls(9), Flush::After { us: 100 }, Flush::Adaptive] {
         let mut stream = Stream::flush(flush);
         assert_eq!(stream.poll_with(0, 1, PSH), [100], "{flush:?}");
@@ -221,7 +223,7 @@ fn control_and_acknowledgements_never_wait() {
     }
 }
 
-/// LR-65: settings change while packets are held: they go at the next poll, first.
+/// LR-65: settings change while packets are held: these are flushed first at the next poll.
 #[test]
 fn settings_change_while_packets_are_held() {
     let hold = Settings {
@@ -237,7 +239,11 @@ fn settings_change_while_packets_are_held() {
     assert_eq!(stream.lro.next_due(), Some(0));
     assert_eq!(stream.poll(1, 2), [200, 200]);
     assert_eq!(stream.flushed(Reason::Settings), 1);
-    assert_eq!(stream.lro.latency().count(), 1, "the new policy's");
+    assert_eq!(
+        stream.lro.latency().count(),
+        1,
+        "only latencies of the new policy"
+    );
     stream.lro.set(hold);
     assert_eq!((stream.lro.next_due(), stream.poll(2, 1)), (None, vec![]));
     stream.lro.set(Settings { flows: 1, ..hold });
@@ -246,7 +252,7 @@ fn settings_change_while_packets_are_held() {
     assert_eq!(stream.poll(4, 1), []);
 }
 
-/// LR-66: all goes on when the interface closes.
+/// LR-66: everything is flushed when the interface closes.
 #[test]
 fn drained() {
     let mut stream = Stream::flush(Flush::After { us: 100 });
@@ -264,7 +270,7 @@ fn adaptive() -> Settings {
     }
 }
 
-/// LR-70: a steady stream is held for about the longest wait, in any rhythm of polls.
+/// LR-70: a steady stream is held for about the longest wait, at any poll interval.
 #[test]
 fn adaptive_holds_a_steady_stream() {
     for (gap, at_least) in [(2, 40.0), (12, 10.0), (50, 2.5), (125, 1.9)] {
@@ -277,7 +283,7 @@ fn adaptive_holds_a_steady_stream() {
     }
 }
 
-/// LR-70: nothing is expected within the longest wait: nothing waits.
+/// LR-70: if no segment is expected within the longest wait, nothing waits.
 #[test]
 fn adaptive_does_not_hold_at_light_load() {
     let mut stream = Stream::new(adaptive());
@@ -287,9 +293,9 @@ fn adaptive_does_not_hold_at_light_load() {
     assert_eq!(stream.lro.latency().max_ns(), 0);
 }
 
-/// LR-71: the end of a burst waits a few of its own gaps, not the longest wait.
+/// LR-71: the end of a burst waits for a few of its gaps, not for the longest wait.
 #[test]
-fn adaptive_lets_the_end_of_a_burst_go() {
+fn adaptive_flushes_the_end_of_a_burst() {
     let mut stream = Stream::new(adaptive());
     let mut now = 1000;
     for _ in 0..20 {
@@ -308,10 +314,10 @@ fn adaptive_lets_the_end_of_a_burst_go() {
     assert!(stream.lro.counters().rate() > 4.0);
 }
 
-/// LR-72: a sender that waits for the acknowledgement that we hold back: after a few waits in vain
-/// hardly any are tried.
+/// LR-72: if a sender waits for a delayed acknowledgement, the engine hardly waits any more after a
+/// few vain attempts.
 #[test]
-fn adaptive_learns_that_waiting_is_in_vain() {
+fn adaptive_stops_waiting_in_vain() {
     let mut stream = Stream::new(adaptive());
     let (mut now, mut waited) = (1000, 0);
     for _ in 0..1000 {
@@ -330,7 +336,7 @@ fn adaptive_learns_that_waiting_is_in_vain() {
     );
 }
 
-/// LR-73: with `psh = merge` a message's end is told from its middle.
+/// LR-73: with `psh = merge` a message's end is distinguished from its middle.
 #[test]
 fn adaptive_does_not_hold_the_ends_of_messages() {
     let mut stream = Stream::new(Settings {
@@ -352,7 +358,7 @@ fn adaptive_does_not_hold_the_ends_of_messages() {
         now += 80;
     }
     assert!(late < 180 * 5, "waited {late} µs after 180 messages");
-    // 1 KB messages in a steady stream: PSH on all, and held all the same.
+    // 1 KB messages in a steady stream all have PSH, and are held nevertheless.
     let mut stream = Stream::new(Settings {
         psh: Psh::Merge,
         ..adaptive()

@@ -1,5 +1,5 @@
-//! Header prediction against the slow path that reads the rules: the same packets in one piece, and
-//! in two, which are never predicted. LR-17.
+//! Compares header prediction with the slow path, which evaluates the rules: the same packets in
+//! one piece, and in two pieces, which are never predicted. LR-17.
 
 use crate::common::frame_of;
 use crate::packets::{Tcp, timestamp};
@@ -10,14 +10,15 @@ use net::packet::flags::{ACK, CWR, PSH};
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
 use proptest::prelude::*;
 
-/// What makes a packet another one than its predecessor predicts.
+/// Deviation of a packet from its prediction.
 #[derive(Clone, Debug)]
 enum Change {
     Nothing,
-    /// A bit of the headers, by a share of their length; are checksums those of the changed packet?
+    /// A flipped bit of the headers, given as a share of their length, and whether the checksums
+    /// match the changed packet.
     Bit(u16, bool),
     Payload(usize),
-    /// Bytes behind what the IP header claims.
+    /// This many bytes behind the end that the IP header claims.
     Padding(usize),
     Flag(u8),
     Gso,
@@ -43,10 +44,10 @@ struct Plan {
     timestamps: bool,
     first_flags: u8,
     id_step: u16,
-    /// 0: not known, 1: blank, 2: right.
+    /// 0: unknown, 1: blank, 2: valid.
     checksum: u8,
     changes: Vec<Change>,
-    /// Packets of a poll.
+    /// Packets per poll.
     batch: usize,
 }
 
@@ -70,8 +71,8 @@ fn plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// Makes the checksums of a packet right, with its headers where they are in `like`, or leaves
-/// TCP's blank.
+/// Corrects the checksums of a packet, with its headers positioned as in `like`, or leaves TCP's
+/// blank.
 fn checksums(bytes: &mut [u8], like: &Tcp, blank: bool) {
     let (ip, tcp) = (like.network_at(), like.tcp_at());
     let addresses = if like.v6 {
@@ -96,7 +97,7 @@ fn checksums(bytes: &mut [u8], like: &Tcp, blank: bool) {
     bytes[tcp + 16..tcp + 18].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// The packets, and what is known of their checksums.
+/// Returns the packets, and the state of their checksums.
 fn packets(plan: &Plan) -> Vec<(Vec<u8>, Offload)> {
     let mut next = Tcp::of(plan.v6, u32::MAX - 700, 100).with(|p| {
         p.tags = plan.tags;
@@ -158,7 +159,7 @@ fn packets(plan: &Plan) -> Vec<(Vec<u8>, Offload)> {
 
 type Outcome = (Vec<(Vec<u8>, Offload, bool)>, Counters, usize);
 
-/// What comes out, and how many pieces were held after the last poll.
+/// Returns the output, and the number of pieces held after the last poll.
 fn outcome(settings: Settings, plan: &Plan, cuts: &[usize]) -> Outcome {
     let mut lro = Lro::new(settings, 3);
     let (mut frames, mut out) = (Vec::new(), Vec::new());
@@ -181,7 +182,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_predicted_packet_ends_where_the_slow_path_puts_it(plan in plan()) {
+    fn predicted_packet_matches_the_slow_path(plan in plan()) {
         for rules in [Rules::Gro, Rules::Lro] {
             for (psh, form, flush, bytes) in [
                 (Psh::Flush, Form::Skb, Flush::Polls(u32::MAX), 65_535),

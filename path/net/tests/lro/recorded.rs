@@ -18,7 +18,8 @@ fn frames(name: &str) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Plays a recording, `batch` packets a poll; what comes out of segmentation is what was recorded.
+/// Plays a recording with `batch` packets per poll. Checks that segmentation restores the
+/// recording.
 fn play(name: &str, settings: Settings, batch: usize) -> Lro {
     let recorded = frames(name);
     let mut lro = Lro::new(settings, 11);

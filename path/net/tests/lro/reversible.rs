@@ -1,5 +1,5 @@
-//! Properties over random traces: `segment(merge(P)) == P`, order within flows, nothing lost or
-//! doubled, buffers conserved, under any policy, however often it changes. LR-1 … LR-3.
+//! Properties over random traces: `segment(merge(P)) == P`, order within flows, no loss or
+//! duplication, buffers conserved, under any sequence of policies. LR-1 … LR-3.
 
 use crate::common::area_of;
 use crate::packets::{Tcp, timestamp};
@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 struct Sent {
     flow: usize,
-    /// What is unusual about it; most values mean nothing.
+    /// Its deviation; most values mean none.
     kind: u8,
     value: u8,
-    /// Where its pieces end.
+    /// Ends of its pieces.
     cuts: Vec<usize>,
     checksum: u8,
 }
@@ -48,7 +48,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Settings by number: every policy, form, and a small table.
+/// Returns the settings with number `n`, which cover every policy and form and a small table.
 fn settings(rules: Rules, psh: Psh, n: u8) -> Settings {
     Settings {
         rules,
@@ -98,7 +98,7 @@ fn packet(next: &mut Tcp, sent: &Sent) -> Vec<u8> {
         30 => *bytes.last_mut().unwrap() ^= value,
         31 => bytes.extend(vec![0; usize::from(value % 50)]),
         32 => {
-            // Not its addresses, protocol or ports: then it would be another flow's.
+            // Not in its addresses, protocol or ports, which would change the flow.
             let behind = packet.tcp_at() + 4;
             let at = behind + usize::from(value) % (bytes.len() - behind);
             bytes[at] ^= 0x55;
@@ -117,7 +117,7 @@ fn packet(next: &mut Tcp, sent: &Sent) -> Vec<u8> {
     bytes
 }
 
-/// A frame of these bytes; its checksum known, blank or unknown, as it truly is.
+/// Returns a frame of these bytes, whose checksum is truthfully marked as valid, blank or unknown.
 fn frame(bytes: &[u8], sent: &Sent, first: u32) -> Frame {
     let (mut bytes, mut checksum) = (bytes.to_vec(), Checksum::Unknown);
     if let Some((at, pseudo)) = right(&bytes) {
@@ -149,7 +149,8 @@ fn frame(bytes: &[u8], sent: &Sent, first: u32) -> Frame {
     frame
 }
 
-/// Where the TCP header is, and its pseudo header's sum, if lengths and checksum are right.
+/// Returns the offset of the TCP header and the sum of its pseudo header if lengths and checksum
+/// are valid.
 fn right(bytes: &[u8]) -> Option<(usize, u32)> {
     use net::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
     let packet = Packet::parse(bytes).ok()?;
@@ -176,7 +177,7 @@ fn right(bytes: &[u8]) -> Option<(usize, u32)> {
     (seen && whole && end == bytes.len() && sum.folded() == 0xffff).then_some((tcp.at, pseudo))
 }
 
-/// What went in and what came out.
+/// Input and output of a run.
 struct Trace {
     sent: Vec<Vec<u8>>,
     out: Vec<Frame>,
@@ -228,7 +229,7 @@ fn play(rules: Rules, psh: Psh, ops: &[Op]) -> Trace {
         assert_eq!(
             pieces + lro.held(),
             buffers as usize,
-            "a buffer is lost or doubled"
+            "a buffer is lost or duplicated"
         );
     }
     assert_eq!((lro.held(), lro.next_due()), (0, None));
@@ -241,7 +242,7 @@ fn play(rules: Rules, psh: Psh, ops: &[Op]) -> Trace {
 }
 
 impl Trace {
-    /// Every buffer that went in came out once, and counters add up.
+    /// Checks that every input buffer is output once, and that counters add up.
     fn is_conserved(&self) {
         let mut ids: Vec<_> = self.out.iter().flat_map(|frame| &frame.pieces).collect();
         ids.sort_unstable_by_key(|piece| piece.buffer.0);

@@ -1,4 +1,4 @@
-//! Frames into an engine, and what comes out of it.
+//! Runs frames through an engine.
 
 use crate::common::frame_of;
 use crate::packets::Tcp;
@@ -9,14 +9,14 @@ use net::packet::{Network, Packet, Transport};
 use nic::{Caps, Frame};
 use std::collections::BTreeMap;
 
-/// As on a wire: no offloads.
+/// The capabilities of a wire: no offloads.
 pub(crate) const WIRE: Caps = Caps {
     checksum: false,
     tso: false,
     max_frame: 65_535 + 18,
 };
 
-/// Limits that only IP sets.
+/// Limits set only by IP.
 pub(crate) fn wide() -> Settings {
     Settings {
         bytes: 65_535 + 14 + 8,
@@ -24,7 +24,7 @@ pub(crate) fn wide() -> Settings {
     }
 }
 
-/// One poll with all of the frames, and then the end.
+/// Runs one poll with all frames, then drains the engine.
 pub(crate) fn run(settings: Settings, mut frames: Vec<Frame>) -> (Vec<Frame>, Lro) {
     let mut lro = Lro::new(settings, 7);
     let mut out = Vec::new();
@@ -35,12 +35,12 @@ pub(crate) fn run(settings: Settings, mut frames: Vec<Frame>) -> (Vec<Frame>, Lr
     (out, lro)
 }
 
-/// Payload bytes of each TCP packet.
+/// Returns the payload bytes of each TCP packet.
 pub(crate) fn payloads(frames: &[Frame]) -> Vec<usize> {
     frames.iter().filter_map(payload_of).collect()
 }
 
-/// Payload bytes of a TCP packet, as its IP header claims.
+/// Returns the payload bytes of a TCP packet, as its IP header claims.
 pub(crate) fn payload_of(frame: &Frame) -> Option<usize> {
     let bytes = frame.to_vec().unwrap();
     let packet = Packet::parse(&bytes).ok()?;
@@ -55,7 +55,7 @@ pub(crate) fn payload_of(frame: &Frame) -> Option<usize> {
     Some(end - tcp.payload_at)
 }
 
-/// Payload sizes that come out of one poll.
+/// Returns the payload sizes after one poll.
 pub(crate) fn geometry(settings: Settings, packets: &[Tcp]) -> Vec<usize> {
     geometry_of(
         settings,
@@ -63,7 +63,7 @@ pub(crate) fn geometry(settings: Settings, packets: &[Tcp]) -> Vec<usize> {
     )
 }
 
-/// Payload sizes that come out of one poll; what came out is what went in.
+/// Returns the payload sizes after one poll; checks that the output equals the input.
 pub(crate) fn geometry_of(settings: Settings, packets: &[Vec<u8>]) -> Vec<usize> {
     let frames = packets.iter().map(|bytes| frame_of(bytes, &[])).collect();
     let (out, lro) = run(settings, frames);
@@ -73,7 +73,7 @@ pub(crate) fn geometry_of(settings: Settings, packets: &[Vec<u8>]) -> Vec<usize>
     payloads(&out)
 }
 
-/// The frames as a wire gets them: cut, checksums filled in.
+/// Returns the frames as a wire receives them: segmented, with computed checksums.
 pub(crate) fn wire(frames: &[Frame]) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for frame in frames {
@@ -90,8 +90,8 @@ pub(crate) fn wire(frames: &[Frame]) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Stations, tags and addresses: what fragments have, too. Tests whose order counts have one flow
-/// between two addresses.
+/// Returns MACs, tags and addresses, which fragments also have. Tests that check order use one flow
+/// per pair of addresses.
 fn flow(bytes: &[u8]) -> Vec<u8> {
     let mut key = bytes.iter().take(12).copied().collect::<Vec<_>>();
     let Ok(packet) = Packet::parse(bytes) else {
@@ -112,7 +112,7 @@ fn flow(bytes: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Every flow's packets, in order.
+/// Returns every flow's packets, in order.
 pub(crate) fn by_flow(packets: &[Vec<u8>]) -> BTreeMap<Vec<u8>, Vec<Vec<u8>>> {
     let mut flows: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for bytes in packets {

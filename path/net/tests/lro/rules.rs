@@ -1,4 +1,4 @@
-//! Every row of the table of rules, and the conditions on packets by themselves.
+//! Every row of the table of rules, and the requirements on single packets.
 
 use crate::common::frame_of;
 use crate::packets::{Tcp, stream, timestamp};
@@ -8,7 +8,7 @@ use net::lro::{Lro, Psh, Reason, Rules, Settings};
 use net::packet::flags::{ACK, CWR, ECE, FIN, PSH};
 use nic::{Checksum, Frame, Gso, GsoKind};
 
-/// Two packets of which the second is changed; why the first went on without it.
+/// Sends two packets, the second one changed. Returns why the first was flushed without the second.
 fn reason(v6: bool, change: impl FnOnce(&mut Tcp)) -> Reason {
     let mut packets = stream(v6, 2, 100);
     change(&mut packets[1]);
@@ -23,9 +23,9 @@ fn reason(v6: bool, change: impl FnOnce(&mut Tcp)) -> Reason {
     found
 }
 
-/// Only the first packet may have CWR, also where a later one has the same header.
+/// Only the first packet may have CWR, even if a later one has the same header.
 #[test]
-fn a_later_packet_with_the_first_ones_cwr_does_not_follow() {
+fn later_packet_with_cwr_does_not_follow() {
     for v6 in [false, true] {
         let mut packets = stream(v6, 4, 100);
         packets[0].flags |= CWR;
@@ -34,7 +34,7 @@ fn a_later_packet_with_the_first_ones_cwr_does_not_follow() {
     }
 }
 
-/// LR-21: each field that must be equal, by the reason that is counted.
+/// LR-21: each field that must be equal, by the counted reason.
 #[test]
 fn every_rule_is_counted_by_its_name() {
     for v6 in [false, true] {
@@ -89,7 +89,7 @@ fn every_rule_is_counted_by_its_name() {
     assert_eq!(geometry(wide(), &packets), [100, 100]);
 }
 
-/// LR-11: the table names every rule's source, and each field once.
+/// LR-11: the table names each field once, with a source for every rule.
 #[test]
 fn the_table_is_whole() {
     for (n, rule) in RULES.iter().enumerate() {
@@ -102,7 +102,7 @@ fn the_table_is_whole() {
     }
 }
 
-/// LR-22: FIN is merged and ends; its packet comes out of segmentation as it was.
+/// LR-22: FIN is merged and ends the aggregate; segmentation restores its packet.
 #[test]
 fn fin_is_the_last() {
     let mut packets = stream(false, 4, 100);
@@ -112,7 +112,7 @@ fn fin_is_the_last() {
     assert_eq!(geometry(wide(), &packets), [100, 100, 200]);
 }
 
-/// LR-22: ECE on all is equal; CWR stays with the first.
+/// LR-22: packets that all have ECE are equal; CWR stays on the first.
 #[test]
 fn ecn_flags() {
     let mut packets = stream(false, 3, 100);
@@ -123,7 +123,7 @@ fn ecn_flags() {
     assert_eq!(geometry(wide(), &packets), [300]);
 }
 
-/// LR-22: under `psh = merge` nothing but the place of PSH is lost.
+/// LR-22: `psh = merge` loses nothing except the position of PSH.
 #[test]
 fn psh_merged_is_on_the_last() {
     let mut packets = stream(false, 3, 100);
@@ -141,7 +141,7 @@ fn psh_merged_is_on_the_last() {
     assert_eq!(wire(&out), expected);
 }
 
-/// LR-12: padding is no payload; a packet that has any passes.
+/// LR-12: padding is not payload; a padded packet passes unmerged.
 #[test]
 fn padded_and_cut_packets_are_not_merged() {
     let packets = stream(false, 3, 4);
@@ -152,7 +152,7 @@ fn padded_and_cut_packets_are_not_merged() {
     }
 }
 
-/// LR-12: an aggregate passes and ends its flow's.
+/// LR-12: a GSO frame passes and ends its flow's aggregate.
 #[test]
 fn frames_to_be_segmented_pass() {
     let packets = stream(false, 4, 100);
@@ -183,14 +183,14 @@ const BLANK: Checksum = Checksum::Blank {
     offset: 16,
 };
 
-/// The pseudo header's sum of the packets of [`states`].
+/// Replaces the checksum of a packet of [`states`] by the pseudo header's sum.
 fn make_blank(bytes: &mut [u8]) {
     let sum = net::packet::checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 121);
     let sum = net::packet::checksum::fold(sum);
     bytes[50..52].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// LR-13: what is known to be right, or still to be filled in, is taken; the rest is verified.
+/// LR-13: valid and blank checksums are accepted; unknown ones are verified.
 #[test]
 fn checksum_states() {
     let count = |states_: [Checksum; 2], change: &dyn Fn(&mut Vec<u8>)| {
@@ -212,17 +212,17 @@ fn checksum_states() {
         count([valid, elsewhere], &|bytes| make_blank(bytes)),
         (2, 0)
     );
-    // The IPv4 header's is always verified.
+    // The IPv4 header checksum is always verified.
     assert_eq!(count([valid, valid], &|bytes| bytes[24] ^= 1), (2, 1));
-    // Right, but not what segmentation would write.
+    // Valid, but not the value that segmentation would write.
     assert_eq!(
         count([valid, valid], &|bytes| bytes[50..52].fill(0)),
         (2, 0)
     );
 }
 
-/// LR-13: 0 and 0xffff are both right where the sum is 0xffff; only the one that segmentation
-/// writes is merged, in TCP's field and in IPv4's.
+/// LR-13: 0 and 0xffff are both valid if the sum is 0xffff. In the TCP and in the IPv4 field, only
+/// the value that segmentation writes is merged.
 #[test]
 fn the_two_zeros_of_a_checksum() {
     let mut packets = stream(false, 2, 102);
@@ -250,7 +250,7 @@ fn the_two_zeros_of_a_checksum() {
     assert_eq!(geometry_of(wide(), &bytes), [102, 102]);
 }
 
-/// LR-14: what is not TCP passes at once and ends nothing.
+/// LR-14: packets other than TCP pass at once and end nothing.
 #[test]
 fn other_protocols_pass() {
     let packets = stream(false, 2, 100);
@@ -271,7 +271,7 @@ fn other_protocols_pass() {
     assert_eq!(lro.counters().flushed(Reason::Poll), 1);
 }
 
-/// LR-15: tags are part of what makes a flow, and all shapes of headers merge.
+/// LR-15: tags are part of a flow's identity, and headers of every form merge.
 #[test]
 fn vlan_tags_and_stations() {
     for v6 in [false, true] {
@@ -300,9 +300,9 @@ fn vlan_tags_and_stations() {
     }
 }
 
-/// LR-16: a TCP packet whose ports are out of sight ends everything: nothing overtakes it.
+/// LR-16: a TCP packet without visible ports flushes everything, so that it overtakes nothing.
 #[test]
-fn headers_out_of_sight_end_everything() {
+fn hidden_headers_flush_everything() {
     let long = Tcp::of(true, 1200, 100).with(|p| {
         p.extensions = vec![(0, vec![0; 14]), (60, vec![0; 54])];
     });

@@ -1,0 +1,265 @@
+//! Cost of stateful rules: cycles of the time stamp counter per packet that the bridge forwards,
+//! with 4096 flows of which each batch has 64. `cargo bench -p net --bench flows` prints one table.
+//!
+//! All columns take turns within each round, so the machine's load disturbs them alike. A figure is
+//! the median over rounds of a round's fastest quarter of batches; the cost of state is the median
+//! of the differences from the stateless column of the same round.
+
+use net::bridge::{Bridge, BridgeSettings, Port, Rule, Way};
+use net::flows::{Flows, State};
+use net::packet::{Mac, flags, protocol};
+use nic::{BufferId, Frame, Piece, SmallBatch};
+use shmem::{Area, time};
+use std::hint::black_box;
+
+const BATCH: usize = 64;
+const FLOWS: u16 = 4096;
+const ROUNDS: usize = 200;
+const LEN: usize = 80;
+
+const GUEST: Mac = Mac([2, 0, 0, 0, 1, 1]);
+const OTHER: Mac = Mac([2, 0, 0, 0, 1, 2]);
+
+/// Protocol and IP version of a column's packets.
+#[derive(Clone, Copy)]
+struct Form {
+    name: &'static str,
+    protocol: u8,
+    v6: bool,
+}
+
+const FORMS: [Form; 3] = [
+    Form {
+        name: "udp4",
+        protocol: protocol::UDP,
+        v6: false,
+    },
+    Form {
+        name: "tcp4",
+        protocol: protocol::TCP,
+        v6: false,
+    },
+    Form {
+        name: "tcp6",
+        protocol: protocol::TCP,
+        v6: true,
+    },
+];
+
+/// Rules of the receiving port.
+#[derive(Clone, Copy, PartialEq)]
+enum Rules {
+    None,
+    Stateless,
+    Stateful,
+}
+
+impl Form {
+    /// A packet of flow `n` from the guest's peer (`back`: from the guest) with these TCP flags.
+    fn packet(self, n: u16, back: bool, seen: u8) -> Vec<u8> {
+        let (to, from) = if back { (OTHER, GUEST) } else { (GUEST, OTHER) };
+        let mut bytes = [to.0, from.0].concat();
+        let ends = if back { [1u8, 2] } else { [2, 1] };
+        let payload = (LEN - 14) as u16;
+        if self.v6 {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            bytes.extend((payload - 40).to_be_bytes());
+            bytes.extend([self.protocol, 64]);
+            for end in ends {
+                bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, end]);
+            }
+        } else {
+            bytes.extend([8, 0, 0x45, 0]);
+            bytes.extend(payload.to_be_bytes());
+            bytes.extend([0, 1, 0x40, 0, 64, self.protocol, 0, 0]);
+            for end in ends {
+                bytes.extend([10, 0, 0, end]);
+            }
+        }
+        let port = 10_000 + n;
+        let ports = if back { [port, 5000] } else { [5000, port] };
+        bytes.extend(ports.map(u16::to_be_bytes).concat());
+        match self.protocol {
+            protocol::TCP => bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, seen, 255, 255]),
+            _ => bytes.extend([0, (LEN - 34) as u8, 0, 0]),
+        }
+        bytes.resize(LEN, 0);
+        bytes
+    }
+
+    /// A bridge of two guests, of which the first has these rules and admitted all flows.
+    fn bridge(self, rules: Rules) -> Bridge {
+        let mut bridge = Bridge::new(BridgeSettings::default());
+        for (number, mac) in [(0, GUEST), (1, OTHER)] {
+            bridge.add(number, &Port::guest(mac)).expect("a port");
+        }
+        let rule = Rule {
+            way: Some(Way::Out),
+            ..Rule::any(true)
+        };
+        match rules {
+            Rules::None => {}
+            Rules::Stateless => bridge.set_rules(0, &[rule]),
+            Rules::Stateful => {
+                let inbound = Rule {
+                    state: Some(State::New),
+                    allow: false,
+                    ..rule
+                };
+                bridge.set_rules(0, &[inbound]);
+                let bytes = Flows::bytes(usize::from(2 * FLOWS));
+                let memory = Area::anonymous(bytes).expect("memory").span();
+                let flows = Flows::new(memory.take(bytes), 1, [3, 5], 0).expect("a table");
+                bridge.set_flows(0, Some(flows));
+            }
+        }
+        let handshake = [
+            (true, flags::SYN),
+            (false, flags::SYN | flags::ACK),
+            (true, flags::ACK),
+        ];
+        for n in 0..FLOWS {
+            for (back, seen) in handshake {
+                let bytes = self.packet(n, back, seen);
+                let _ = bridge.forward(&bytes, LEN, usize::from(!back), 1);
+            }
+        }
+        bridge
+    }
+}
+
+/// The packets of all flows, in their memory.
+struct Packets(Vec<Piece>);
+
+impl Packets {
+    fn new(form: Form) -> Self {
+        let area = Area::anonymous(usize::from(FLOWS) * 128).expect("memory");
+        let pieces = (0..FLOWS).map(|n| {
+            let span = area.at(usize::from(n) * 128, LEN).expect("memory");
+            span.write(&form.packet(n, false, flags::ACK))
+                .expect("memory");
+            let buffer = BufferId::NONE;
+            Piece { span, buffer }
+        });
+        Self(pieces.collect())
+    }
+
+    fn frames(&self) -> Vec<Frame> {
+        let frames = self
+            .0
+            .iter()
+            .map(|piece| Frame::new(*piece, LEN).expect("memory"));
+        frames.collect()
+    }
+}
+
+/// Runs one pass over all flows; returns cycles per packet of the fastest quarter of batches.
+fn fastest(mut cycles: Vec<u64>) -> f64 {
+    cycles.sort_unstable();
+    let quarter = cycles.len() / 4;
+    let sum: u64 = cycles.iter().take(quarter).sum();
+    sum as f64 / (quarter * BATCH) as f64
+}
+
+/// A pass by [`Bridge::forward_batch`].
+fn slow_pass(bridge: &mut Bridge, frames: &mut [Frame]) -> f64 {
+    let mut verdicts = Vec::with_capacity(BATCH);
+    let cycles = frames.chunks_mut(BATCH).map(|batch| {
+        verdicts.clear();
+        let start = time::tsc();
+        bridge.forward_batch(black_box(batch), 1, 1, &mut verdicts);
+        black_box(&verdicts);
+        time::tsc() - start
+    });
+    fastest(cycles.collect())
+}
+
+/// A pass by [`Bridge::routes`] and [`Bridge::sent`].
+fn fast_pass(bridge: &mut Bridge, batches: &[SmallBatch]) -> f64 {
+    let mut ports = Vec::with_capacity(BATCH);
+    let cycles = batches.iter().map(|batch| {
+        let start = time::tsc();
+        assert!(
+            bridge.routes(black_box(batch), 1, 1, &mut ports),
+            "the fast path"
+        );
+        bridge.sent(1);
+        black_box(&ports);
+        time::tsc() - start
+    });
+    fastest(cycles.collect())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Prints a row: medians of the columns, and of the difference of the last two.
+fn row(path: &str, form: Form, rounds: &[[f64; 3]]) {
+    let column = |at: usize| median(rounds.iter().map(|round| round[at]).collect());
+    // The fast path takes no frame that a stateless rule concerns.
+    let before = if path == "fast" { 0 } else { 1 };
+    let cost = median(
+        rounds
+            .iter()
+            .map(|round| round[2] - round[before])
+            .collect(),
+    );
+    let stateless = match before {
+        0 => "-".into(),
+        _ => format!("{:.1}", column(1)),
+    };
+    let (none, stateful) = (column(0), column(2));
+    println!(
+        "{path:<6} {:<6} {none:>8.1} {stateless:>10} {stateful:>10.1} {cost:>8.1}",
+        form.name
+    );
+}
+
+fn main() {
+    println!("cycles per packet, {FLOWS} flows\n");
+    println!(
+        "{:<6} {:<6} {:>8} {:>10} {:>10} {:>8}",
+        "path", "frames", "no rule", "stateless", "stateful", "state"
+    );
+    for form in FORMS {
+        let packets = Packets::new(form);
+        let mut frames = packets.frames();
+        let mut bridges =
+            [Rules::None, Rules::Stateless, Rules::Stateful].map(|rules| form.bridge(rules));
+        let slow: Vec<[f64; 3]> = (0..ROUNDS)
+            .map(|_| {
+                bridges
+                    .each_mut()
+                    .map(|bridge| slow_pass(bridge, &mut frames))
+            })
+            .collect();
+        row("slow", form, &slow);
+        if form.v6 {
+            continue;
+        }
+        let batches: Vec<SmallBatch> = packets
+            .0
+            .chunks(BATCH)
+            .map(|pieces| {
+                let mut batch = SmallBatch::default();
+                for piece in pieces {
+                    batch.push(piece.span).expect("memory");
+                }
+                batch
+            })
+            .collect();
+        let [none, _, stateful] = &mut bridges;
+        let fast: Vec<[f64; 3]> = (0..ROUNDS)
+            .map(|_| {
+                [
+                    fast_pass(none, &batches),
+                    0.0,
+                    fast_pass(stateful, &batches),
+                ]
+            })
+            .collect();
+        row("fast", form, &fast);
+    }
+}

@@ -1,0 +1,114 @@
+//! The fast path over the bridge, for small frames that need no decision except their egress port.
+
+use super::ethernet::{Ethernet, GROUP_BIT};
+use super::guard::Guard;
+use super::members::{Bridge, PortState};
+use super::rules::{Firewall, RoutedFlow, Way};
+use crate::flows::Plain;
+use nic::SmallFrame;
+
+impl Bridge {
+    /// Returns whether [`Bridge::routes`] ever accepts frames from a port.
+    #[must_use]
+    #[inline]
+    pub fn has_routes(&self, in_port: usize) -> bool {
+        self.routed(in_port).is_some()
+    }
+
+    /// Returns a port's state and guard if its frames may take the fast path.
+    #[inline]
+    fn routed(&self, in_port: usize) -> Option<(&PortState, &Guard)> {
+        let state = self.ports.get(in_port)?.as_ref()?;
+        let is_open = state.rate.is_none() && self.spares_established(in_port, Way::In);
+        state
+            .guard
+            .as_ref()
+            .filter(|_| is_open)
+            .map(|guard| (state, guard))
+    }
+
+    /// Puts the egress port of each of these frames, which arrived by one port, into `ports`.
+    /// Returns false if one of them has no single egress port, or must be learned, counted or
+    /// inspected; [`Bridge::forward_batch`] then decides about all of them.
+    #[must_use]
+    pub fn routes(
+        &mut self,
+        small_frames: &[SmallFrame],
+        in_port: usize,
+        now_ns: u64,
+        ports: &mut Vec<u16>,
+    ) -> bool {
+        ports.clear();
+        let mut routed = std::mem::take(&mut self.routed);
+        routed.clear();
+        let found = self.find_routes(small_frames, in_port, now_ns, ports, &mut routed);
+        self.routed = routed;
+        found.is_some()
+    }
+
+    /// Counts the last batch that [`Bridge::routes`] accepted in its flows, after the caller has
+    /// sent it.
+    #[inline]
+    pub fn sent(&mut self, now_ns: u64) {
+        for RoutedFlow { port, place, len } in self.routed.drain(..) {
+            let rules = self.rules.get_mut(port);
+            if let Some(flows) = rules.and_then(|rules| rules.flows.as_mut()) {
+                flows.count(place, len, now_ns);
+            }
+        }
+    }
+
+    fn find_routes(
+        &self,
+        small_frames: &[SmallFrame],
+        in_port: usize,
+        now_ns: u64,
+        ports: &mut Vec<u16>,
+        routed: &mut Vec<RoutedFlow>,
+    ) -> Option<()> {
+        let (state, guard) = self.routed(in_port)?;
+        let (in_flows, mut out_flows) = (self.flows(in_port), None);
+        // Most frames of a batch have the same destination.
+        let mut last = (u64::MAX, 0);
+        for small_frame in small_frames {
+            let ethernet = small_frame.head().first_chunk()?;
+            let ethernet = Ethernet::of(ethernet);
+            let is_known = ethernet.source == state.bound || guard.has(ethernet.source);
+            if !is_known || !guard.is_harmless(ethernet.ethertype, small_frame.head()) {
+                return None;
+            }
+            if ethernet.destination != last.0 {
+                let group = ethernet.destination & GROUP_BIT != 0;
+                match self.table.find(ethernet.destination, now_ns) {
+                    Some(port)
+                        if port != in_port && !group && self.spares_established(port, Way::Out) =>
+                    {
+                        last = (ethernet.destination, port as u16);
+                        out_flows = self.flows(port);
+                    }
+                    _ => return None,
+                }
+            }
+            if in_flows.is_some() || out_flows.is_some() {
+                let (out, len) = (last.1.into(), small_frame.len());
+                let head = small_frame.head();
+                let packet = Plain::of(head.get(..len).unwrap_or(head))?;
+                let ends = [(in_flows, in_port, Way::In), (out_flows, out, Way::Out)];
+                for (flows, port, way) in ends {
+                    let Some(flows) = flows else { continue };
+                    let place = flows.carries(way, &packet, now_ns)?;
+                    routed.push(RoutedFlow { port, place, len });
+                }
+            }
+            ports.push(last.1);
+        }
+        Some(())
+    }
+
+    /// Returns whether a port has no rules, or rules that pass all frames of admitted flows.
+    #[inline]
+    fn spares_established(&self, port: usize, way: Way) -> bool {
+        let rules: Option<&Firewall> = self.rules.get(port);
+        rules.is_none_or(|rules| rules.spares_established(way))
+    }
+}

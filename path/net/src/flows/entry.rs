@@ -1,0 +1,264 @@
+//! One flow as eight words: a cache line.
+//!
+//! ```text
+//!   word 0, 1   address inside, low and high half; IPv4 as ::ffff:a.b.c.d
+//!        2, 3   address outside
+//!        4      bits 0…7 phase + 1 (0: free), 8…15 marks, 16…23 IP version, 24…31 protocol,
+//!               32…47 port outside, 48…63 port inside
+//!        5      bits 0…31 tick of the last packet, 32…63 of the first
+//!        6, 7   packets, bytes
+//! ```
+//!
+//! OWNERSHIP. One process at a time writes the words. If it dies between two stores, the next one
+//! finds an entry that is free or whole: word 4 is cleared first and stored last.
+
+use super::key::{Key, PacketKind, address_of, is_mapped};
+use super::phase::{Phase, marks, seconds};
+use super::{Way, phase};
+use crate::packet::{flags, protocol};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words of an entry.
+pub(super) const WORDS: usize = 8;
+
+/// An entry in its place.
+pub(super) type Words = [AtomicU64; WORDS];
+
+/// A copy of an entry that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FlowEntry {
+    pub(super) key: Key,
+    pub(super) phase: Phase,
+    pub(super) marks: u8,
+    pub(super) first: u32,
+    pub(super) last: u32,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+/// Whether the entry is this flow's.
+#[inline]
+pub(super) fn is_of(words: &Words, key: &Key) -> bool {
+    let [a, b, c, d, rest, ..] = words;
+    let inside = load(a) ^ key.inside as u64 | load(b) ^ (key.inside >> 64) as u64;
+    let outside = load(c) ^ key.outside as u64 | load(d) ^ (key.outside >> 64) as u64;
+    inside | outside | load(rest) >> 16 ^ key.rest == 0
+}
+
+/// Phase and marks, if it is in use.
+#[inline]
+pub(super) fn phase_of(words: &Words) -> Option<(Phase, u8)> {
+    let word = load(&words[4]);
+    let phase = Phase::of((word as u8).checked_sub(1)?)?;
+    Some((phase, (word >> 8) as u8))
+}
+
+/// Whether a packet leaves phase and marks as they are, and prolongs the flow.
+#[inline]
+pub(super) fn is_steady(words: &Words, way: Way, kind: PacketKind) -> bool {
+    let word = load(&words[4]);
+    let is = |phase: Phase| word as u8 == phase as u8 + 1;
+    match kind {
+        PacketKind::Tcp(seen) => {
+            seen & (flags::SYN | flags::FIN | flags::RST) == 0
+                && (is(Phase::Established) || is(Phase::Closing))
+        }
+        PacketKind::Datagram => {
+            let initiator_out = (word >> 8) as u8 & marks::INITIATOR_OUT != 0;
+            is(Phase::Replied) || is(Phase::Asked) && initiator_out == (way == Way::Out)
+        }
+        PacketKind::Echo { .. } | PacketKind::Dhcp { .. } => false,
+    }
+}
+
+/// Ticks of its first and its last packet.
+#[inline]
+pub(super) fn ticks_of(words: &Words) -> (u32, u32) {
+    let word = load(&words[5]);
+    ((word >> 32) as u32, word as u32)
+}
+
+/// Stores phase and marks.
+#[inline]
+pub(super) fn set_phase(words: &Words, phase: Phase, marks: u8) {
+    let kept = load(&words[4]) & !0xffff;
+    let word = kept | u64::from(marks) << 8 | (u64::from(phase as u8) + 1);
+    words[4].store(word, Ordering::Relaxed);
+}
+
+/// Counts a packet; `refreshes`: it prolongs the flow's life.
+#[inline]
+pub(super) fn count(words: &Words, bytes: u64, now: u32, refreshes: bool) {
+    let ticks = load(&words[5]);
+    if refreshes && ticks as u32 != now {
+        let ticks = ticks & !u64::from(u32::MAX) | u64::from(now);
+        words[5].store(ticks, Ordering::Relaxed);
+    }
+    words[6].store(load(&words[6]).wrapping_add(1), Ordering::Relaxed);
+    words[7].store(load(&words[7]).wrapping_add(bytes), Ordering::Relaxed);
+}
+
+/// Frees the entry.
+pub(super) fn clear(words: &Words) {
+    words[4].store(0, Ordering::Release);
+}
+
+/// Whether the entry is in use and its time is not over.
+#[inline]
+pub(super) fn is_live(words: &Words, now: u32) -> bool {
+    let (first, last) = ticks_of(words);
+    phase_of(words).is_some_and(|(phase, _)| {
+        now == last || now.saturating_sub(last) <= phase.timeout(last.saturating_sub(first))
+    })
+}
+
+impl FlowEntry {
+    /// Copies an entry; `None` if it is free, or no process that keeps to the layout wrote it.
+    pub(super) fn read(words: &Words) -> Option<Self> {
+        let [a, b, c, d, _, _, packets, bytes] = words;
+        let address = |low, high| u128::from(load(high)) << 64 | u128::from(load(low));
+        let (phase, marks) = phase_of(words)?;
+        let (first, last) = ticks_of(words);
+        Some(Self {
+            key: Key {
+                inside: address(a, b),
+                outside: address(c, d),
+                rest: load(&words[4]) >> 16,
+            },
+            phase,
+            marks,
+            first,
+            last,
+            packets: load(packets),
+            bytes: load(bytes),
+        })
+    }
+
+    /// Puts it into its place.
+    pub(super) fn write(&self, words: &Words) {
+        clear(words);
+        let Key {
+            inside,
+            outside,
+            rest,
+        } = self.key;
+        let all = [
+            inside as u64,
+            (inside >> 64) as u64,
+            outside as u64,
+            (outside >> 64) as u64,
+        ];
+        for (word, value) in words.iter().zip(all) {
+            word.store(value, Ordering::Relaxed);
+        }
+        let ticks = u64::from(self.first) << 32 | u64::from(self.last);
+        words[5].store(ticks, Ordering::Relaxed);
+        words[6].store(self.packets, Ordering::Relaxed);
+        words[7].store(self.bytes, Ordering::Relaxed);
+        let word = rest << 16 | u64::from(self.marks) << 8 | (u64::from(self.phase as u8) + 1);
+        words[4].store(word, Ordering::Release);
+    }
+
+    const fn protocol(&self) -> u8 {
+        (self.key.rest >> 8) as u8
+    }
+
+    const fn is_v6(&self) -> bool {
+        self.key.rest as u8 == 6
+    }
+
+    const fn ports(&self) -> (u16, u16) {
+        ((self.key.rest >> 32) as u16, (self.key.rest >> 16) as u16)
+    }
+
+    /// Whether such an entry can come about by packets that have passed until `now`, and is not
+    /// over.
+    pub(super) fn is_sound(&self, now: u32) -> bool {
+        let Key {
+            inside, outside, ..
+        } = self.key;
+        let version = match self.key.rest as u8 {
+            4 => is_mapped(inside) && is_mapped(outside),
+            6 => true,
+            _ => false,
+        };
+        let (own, other) = self.ports();
+        let ports = match self.protocol() {
+            protocol::TCP | protocol::UDP | 33 | 132 | 136 => true,
+            protocol::ICMP | protocol::ICMPV6 => matches!(other, 1 | 2),
+            _ => (own, other) == (0, 0),
+        };
+        let by_phase = self.phase.is_tcp() == (self.protocol() == protocol::TCP);
+        let order = self.first <= self.last && self.last <= now;
+        let age = now.saturating_sub(self.last);
+        version
+            && ports
+            && by_phase
+            && order
+            && self.marks & !marks::ALL == 0
+            && age <= self.phase.timeout(self.last.saturating_sub(self.first))
+    }
+
+    /// As people see it at tick `now`.
+    pub(super) fn flow(&self, now: u32) -> FlowStatus {
+        let (own, other) = self.ports();
+        let is_echo = matches!(self.protocol(), protocol::ICMP | protocol::ICMPV6);
+        let ports = match self.protocol() {
+            protocol::TCP | protocol::UDP | 33 | 132 | 136 => Some((own, other)),
+            _ => None,
+        };
+        let idle = now.saturating_sub(self.last);
+        let rest = self.phase.timeout(self.last.saturating_sub(self.first));
+        FlowStatus {
+            protocol: self.protocol(),
+            inside: address_of(self.key.inside, self.is_v6()),
+            outside: address_of(self.key.outside, self.is_v6()),
+            ports,
+            echo: is_echo.then_some(own),
+            initiator: match self.marks & phase::marks::INITIATOR_OUT {
+                0 => Way::In,
+                _ => Way::Out,
+            },
+            phase: self.phase,
+            age_s: seconds(now.saturating_sub(self.first)),
+            idle_s: seconds(idle),
+            expires_s: seconds(rest.saturating_sub(idle)),
+            packets: self.packets,
+            bytes: self.bytes,
+        }
+    }
+}
+
+/// A flow, as people see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowStatus {
+    /// IP protocol.
+    pub protocol: u8,
+    /// Address of the station that the port is of.
+    pub inside: IpAddr,
+    /// Address of the other one.
+    pub outside: IpAddr,
+    /// Ports inside and outside, if the protocol has ports.
+    pub ports: Option<(u16, u16)>,
+    /// Identifier of an echo.
+    pub echo: Option<u16>,
+    /// Direction of the first packet.
+    pub initiator: Way,
+    /// Phase.
+    pub phase: Phase,
+    /// Seconds since its first packet.
+    pub age_s: u32,
+    /// Seconds since the packet that last prolonged its life.
+    pub idle_s: u32,
+    /// Seconds until it is forgotten unless a packet passes.
+    pub expires_s: u32,
+    /// Packets in both directions.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+}

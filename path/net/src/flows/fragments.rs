@@ -1,0 +1,77 @@
+//! Flows of recent first fragments. Later fragments have no ports, so each is judged as its first
+//! one was.
+
+use super::subject::FragmentId;
+
+/// Sets, and records in each.
+const SETS: usize = 64;
+const PER_SET: usize = 4;
+/// Ticks for which a record is good: 30 s, as long as stations wait for the rest of a packet.
+const LIFE_TICKS: u32 = 240;
+
+/// One first fragment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    /// Keyed hash of the packet's addresses, protocol and identification; 0: no record.
+    packet: u64,
+    /// Place of the flow in the table, and the identifying part of its word there.
+    slot: u32,
+    flow: u64,
+    tick: u32,
+}
+
+/// Records of first fragments. A set that is full loses its oldest record.
+#[derive(Debug)]
+pub(super) struct Fragments {
+    records: Box<[[Record; PER_SET]; SETS]>,
+}
+
+impl Fragments {
+    pub(super) fn new() -> Self {
+        Self {
+            records: Box::new([[Record::default(); PER_SET]; SETS]),
+        }
+    }
+
+    /// Records that the first fragment of a packet belongs to a flow.
+    pub(super) fn remember(
+        &mut self,
+        id: &FragmentId,
+        keys: [u64; 2],
+        flow: (usize, u64),
+        now: u32,
+    ) {
+        let packet = id.hash(keys) | 1;
+        let Some(set) = self.records.get_mut(set_of(packet)) else {
+            return;
+        };
+        let age = |record: &Record| match record.packet {
+            0 => u32::MAX,
+            same if same == packet => u32::MAX,
+            _ => now.saturating_sub(record.tick),
+        };
+        if let Some(place) = set.iter_mut().max_by_key(|record| age(record)) {
+            *place = Record {
+                packet,
+                slot: flow.0 as u32,
+                flow: flow.1,
+                tick: now,
+            };
+        }
+    }
+
+    /// Place and identifying word of the flow that a later fragment belongs to.
+    pub(super) fn find(&self, id: &FragmentId, keys: [u64; 2], now: u32) -> Option<(usize, u64)> {
+        let packet = id.hash(keys) | 1;
+        let set = self.records.get(set_of(packet))?;
+        let fresh = |record: &&Record| now.saturating_sub(record.tick) <= LIFE_TICKS;
+        let mut found = set.iter().filter(|record| record.packet == packet);
+        let record = found.find(fresh)?;
+        Some((record.slot as usize, record.flow))
+    }
+}
+
+/// The set of a packet. The low bit of the hash is always set.
+const fn set_of(packet: u64) -> usize {
+    (packet >> 32) as usize % SETS
+}

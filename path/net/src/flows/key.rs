@@ -1,0 +1,162 @@
+//! Identity of a flow, and of a packet in it.
+
+use super::Way;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// UDP ports of a DHCP server and client, for IPv4 and IPv6.
+const DHCP: [(u16, u16); 2] = [(67, 68), (547, 546)];
+
+/// Addresses, protocol and ports of a packet, in the order in which it travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tuple {
+    /// IPv4 addresses are mapped ones (`::ffff:0:0/96`).
+    pub(super) source: u128,
+    pub(super) destination: u128,
+    /// 0 where the protocol has none; the identifier of an echo.
+    pub(super) source_port: u16,
+    pub(super) destination_port: u16,
+    pub(super) protocol: u8,
+    pub(super) v6: bool,
+    /// Whether an echo is a request.
+    pub(super) is_request: Option<bool>,
+}
+
+/// Identity of a flow at a port, the same in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// The station that the port is of.
+    pub(super) inside: u128,
+    /// The other one.
+    pub(super) outside: u128,
+    /// Ports, protocol and version: see `entry`.
+    pub(super) rest: u64,
+}
+
+impl Key {
+    /// `sides`: ports inside and outside.
+    pub(super) const fn new(
+        inside: u128,
+        outside: u128,
+        sides: (u16, u16),
+        protocol: u8,
+        v6: bool,
+    ) -> Self {
+        let version = if v6 { 6 } else { 4 };
+        Self {
+            inside,
+            outside,
+            rest: (sides.0 as u64) << 32
+                | (sides.1 as u64) << 16
+                | (protocol as u64) << 8
+                | version,
+        }
+    }
+}
+
+impl Tuple {
+    /// `ports`: source and destination, as they follow each other in the packet.
+    #[inline]
+    pub(super) const fn with_ports(
+        source: u128,
+        destination: u128,
+        ports: u32,
+        protocol: u8,
+        v6: bool,
+    ) -> Self {
+        Self {
+            source,
+            destination,
+            source_port: (ports >> 16) as u16,
+            destination_port: ports as u16,
+            protocol,
+            v6,
+            is_request: None,
+        }
+    }
+
+    /// The flow of such a packet if it passes a port in this direction.
+    #[inline]
+    pub(super) fn key(&self, way: Way) -> Key {
+        let ports = match (self.is_request, way) {
+            (None, Way::In) => (self.source_port, self.destination_port),
+            (None, Way::Out) => (self.destination_port, self.source_port),
+            // An echo has one identifier. Its other port says who asks, so that a request is never
+            // taken for a reply.
+            (Some(is_request), _) => (
+                self.source_port,
+                1 + u16::from(is_request == (way == Way::In)),
+            ),
+        };
+        let (inside, outside) = match way {
+            Way::In => (self.source, self.destination),
+            Way::Out => (self.destination, self.source),
+        };
+        Key::new(inside, outside, ports, self.protocol, self.v6)
+    }
+}
+
+/// Role of a packet in its protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PacketKind {
+    /// TCP, with these flags.
+    Tcp(u8),
+    /// An echo request, or an echo reply.
+    Echo { is_request: bool },
+    /// From a DHCP client to a server, or back, for IPv4 or IPv6.
+    Dhcp { asks: bool, v6: bool },
+    /// Anything else.
+    Datagram,
+}
+
+/// The address that stands for an IPv4 address in keys.
+pub(super) fn mapped(address: u32) -> u128 {
+    0xffff_0000_0000 | u128::from(address)
+}
+
+/// Role of a UDP packet with these source and destination ports.
+#[inline]
+pub(super) fn datagram(ports: u32, v6: bool) -> PacketKind {
+    let (from, to) = ((ports >> 16) as u16, ports as u16);
+    let (server, client) = DHCP[usize::from(v6)];
+    match () {
+        () if (from, to) == (client, server) => PacketKind::Dhcp { asks: true, v6 },
+        () if (from, to) == (server, client) => PacketKind::Dhcp { asks: false, v6 },
+        () => PacketKind::Datagram,
+    }
+}
+
+/// The address of a key.
+pub(super) fn address_of(bits: u128, v6: bool) -> IpAddr {
+    match v6 {
+        true => Ipv6Addr::from_bits(bits).into(),
+        false => Ipv4Addr::from_bits(bits as u32).into(),
+    }
+}
+
+/// Whether an IPv4 address is mapped as a key has it.
+pub(super) const fn is_mapped(bits: u128) -> bool {
+    bits >> 32 == 0xffff
+}
+
+/// Both halves of the product.
+#[inline]
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = (a as u128) * (b as u128);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Hash of two addresses and a word. Without the keys a sender cannot choose packets that
+/// collide.
+#[inline]
+pub(super) const fn hash(a: u128, b: u128, rest: u64, keys: [u64; 2]) -> u64 {
+    let [first, second] = keys;
+    let a = fold(a as u64 ^ first, (a >> 64) as u64 ^ second);
+    let b = fold(
+        b as u64 ^ second.rotate_left(17),
+        (b >> 64) as u64 ^ first.rotate_left(29),
+    );
+    fold(
+        a ^ rest ^ first.rotate_left(43),
+        b ^ rest.rotate_left(32) ^ second,
+    )
+}

@@ -1,0 +1,49 @@
+//! Flow tables, clause by clause (`specs/firewall.md`) and against a model.
+
+mod attacks;
+mod model;
+mod packets;
+mod protocols;
+mod survival;
+
+use net::flows::{Flows, Full, Standing, State, Subject, Way};
+use shmem::{Area, Span};
+
+const KEYS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
+const IDENTITY: u64 = 7;
+const SECOND: u64 = 1_000_000_000;
+
+const NEW: Standing = Standing::Is(State::New);
+const ESTABLISHED: Standing = Standing::Is(State::Established);
+const RELATED: Standing = Standing::Is(State::Related);
+
+/// Zeroed memory for a table.
+fn memory(flows: usize) -> Span {
+    Area::anonymous(Flows::bytes(flows))
+        .unwrap()
+        .span()
+        .take(Flows::bytes(flows))
+}
+
+fn table(flows: usize) -> Flows {
+    Flows::new(memory(flows), IDENTITY, KEYS, 0).unwrap()
+}
+
+/// Returns the status of a frame, and passes the frame unless its status is unknown.
+fn go(table: &mut Flows, way: Way, frame: &[u8], now_ns: u64) -> Standing {
+    try_to_go(table, way, frame, now_ns).unwrap()
+}
+
+fn try_to_go(table: &mut Flows, way: Way, frame: &[u8], now_ns: u64) -> Result<Standing, Full> {
+    let subject = Subject::of(frame);
+    let seen = table.look(way, &subject, now_ns);
+    if seen.standing != Standing::Unknown {
+        table.pass(way, &subject, &seen, frame.len(), now_ns)?;
+    }
+    Ok(seen.standing)
+}
+
+/// Returns the status of a frame without passing it.
+fn look(table: &Flows, way: Way, frame: &[u8], now_ns: u64) -> Standing {
+    table.look(way, &Subject::of(frame), now_ns).standing
+}

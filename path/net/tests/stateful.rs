@@ -1,0 +1,421 @@
+//! Stateful rules, on the bridge (`specs/bridge.md`, BR-25 …).
+
+mod common;
+
+use common::{Build, DST4, SRC4, arp, frame_of, small_frames};
+use net::bridge::{Bridge, BridgeSettings, DropReason, Port, Prefix, Rule, Verdict, Way};
+use net::flows::{FlowStatus, Flows, State};
+use net::packet::{Mac, flags, protocol};
+use proptest::prelude::*;
+use shmem::Area;
+
+const WIRE: usize = 0;
+const A: usize = 1;
+const B: usize = 2;
+
+const MAC_A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);
+const MAC_B: Mac = Mac([2, 0, 0, 0, 0, 0xb]);
+const STATION: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
+
+const DENIED: Verdict = Verdict::Drop(DropReason::FirewallState);
+
+fn flows() -> Flows {
+    let memory = Area::anonymous(Flows::bytes(64)).unwrap().span();
+    Flows::new(memory.take(Flows::bytes(64)), 1, [3, 5], 0).unwrap()
+}
+
+fn inbound(allow: bool) -> Rule {
+    Rule {
+        way: Some(Way::Out),
+        state: Some(State::New),
+        ..Rule::any(allow)
+    }
+}
+
+/// A bridge on which guest A has these rules and a flow table.
+fn bridge(rules: Vec<Rule>) -> Bridge {
+    let mut bridge = Bridge::new(BridgeSettings::default());
+    bridge.add(WIRE, &Port::nic()).unwrap();
+    let port = Port {
+        rules,
+        ..Port::guest(MAC_A)
+    };
+    bridge.add(A, &port).unwrap();
+    bridge.add(B, &Port::guest(MAC_B)).unwrap();
+    assert!(bridge.set_flows(A, Some(flows())).is_none());
+    bridge
+}
+
+/// A UDP or TCP packet from port 1000 to port 53, or back.
+fn packet(back: bool, from: Mac, to: Mac, tcp: Option<u8>) -> Vec<u8> {
+    let (ports, ends) = match back {
+        false => ([3, 0xe8, 0, 53], [SRC4, DST4]),
+        true => ([0, 53, 3, 0xe8], [DST4, SRC4]),
+    };
+    let rest = match tcp {
+        Some(flags) => vec![0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 9, 9, 0, 0, 0, 0],
+        None => vec![0, 16, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7],
+    };
+    let build = Build {
+        source: from,
+        destination: to,
+        protocol: if tcp.is_some() {
+            protocol::TCP
+        } else {
+            protocol::UDP
+        },
+        transport: [&ports[..], &rest].concat(),
+        ..Build::tcp4(&[])
+    };
+    let mut bytes = build.bytes();
+    bytes[26..34].copy_from_slice(&ends.concat());
+    bytes
+}
+
+fn go(bridge: &mut Bridge, bytes: &[u8], port: usize) -> Verdict {
+    let mut verdicts = Vec::new();
+    let mut frames = [frame_of(bytes, &[])];
+    bridge.forward_batch(&mut frames, port, 0, &mut verdicts);
+    verdicts.remove(0)
+}
+
+/// BR-25: replies to the guest pass; flows that other stations begin do not.
+#[test]
+fn only_replies_pass_a_stateful_firewall() {
+    let mut bridge = bridge(vec![inbound(false)]);
+    let request = packet(false, MAC_A, STATION, None);
+    let reply = packet(true, STATION, MAC_A, None);
+    // Make the bridge learn the station.
+    let hello = packet(false, STATION, MAC_B, None);
+    assert_eq!(go(&mut bridge, &hello, WIRE), Verdict::Unicast(B));
+    assert_eq!(go(&mut bridge, &reply, WIRE), DENIED);
+    assert_eq!(bridge.denied_by(&reply, WIRE, 0), Some((A, 0)));
+    assert_eq!(go(&mut bridge, &request, A), Verdict::Unicast(WIRE));
+    assert_eq!(bridge.denied_by(&reply, WIRE, 0), None);
+    assert_eq!(go(&mut bridge, &reply, WIRE), Verdict::Unicast(A));
+    assert_eq!(
+        go(
+            &mut bridge,
+            &packet(true, STATION, MAC_A, Some(flags::ACK)),
+            WIRE
+        ),
+        DENIED
+    );
+    // Stations can still resolve addresses.
+    let mut asks = arp(1, STATION.0, DST4, [0; 6], SRC4);
+    asks[..6].copy_from_slice(&MAC_A.0);
+    assert_eq!(go(&mut bridge, &asks, WIRE), Verdict::Unicast(A));
+    let count = bridge.rule_counts(A).next().unwrap();
+    assert_eq!(count.frames, 2);
+    assert_eq!(
+        bridge.drops(WIRE).unwrap().get(DropReason::FirewallState),
+        2
+    );
+    // The other guest has no firewall.
+    assert_eq!(
+        go(&mut bridge, &packet(true, STATION, MAC_B, None), WIRE),
+        Verdict::Unicast(B)
+    );
+}
+
+/// BR-25: rules apply in their order: an earlier one opens a port, and one for established flows
+/// closes them.
+#[test]
+fn rules_ask_for_states_in_their_order() {
+    let from = |bits| Rule {
+        source: Some(Prefix::new(DST4.into(), bits)),
+        ..Rule::any(true)
+    };
+    let mut open = bridge(vec![from(32), inbound(false)]);
+    assert_eq!(
+        go(&mut open, &packet(true, STATION, MAC_A, None), WIRE),
+        Verdict::Unicast(A)
+    );
+    assert_eq!(open.flows(A).unwrap().flows(0).count(), 1);
+
+    let no_replies = Rule {
+        state: Some(State::Established),
+        ..Rule::any(false)
+    };
+    let mut closed = bridge(vec![no_replies]);
+    let request = packet(false, MAC_A, MAC_B, None);
+    assert_eq!(go(&mut closed, &request, A), Verdict::Unicast(B));
+    assert_eq!(
+        go(&mut closed, &packet(true, MAC_B, MAC_A, None), B),
+        DENIED
+    );
+    assert_eq!(go(&mut closed, &request, A), DENIED);
+}
+
+/// BR-25: a denied frame begins no flow.
+#[test]
+fn denied_frames_begin_no_flow() {
+    let deny = Rule {
+        way: Some(Way::In),
+        protocol: Some(protocol::UDP),
+        ..Rule::any(false)
+    };
+    let mut bridge = bridge(vec![deny, inbound(false)]);
+    let request = packet(false, MAC_A, MAC_B, None);
+    assert_eq!(
+        go(&mut bridge, &request, A),
+        Verdict::Drop(DropReason::Firewall)
+    );
+    assert_eq!(
+        go(&mut bridge, &packet(true, MAC_B, MAC_A, None), B),
+        DENIED
+    );
+    assert_eq!(bridge.flows(A).unwrap().flows(0).count(), 0);
+}
+
+/// BR-25: without a flow table, every frame matches the state of a deny rule and none that of an
+/// allow rule.
+#[test]
+fn without_a_table_states_speak_against_a_frame() {
+    for (allow, verdict) in [(false, DENIED), (true, Verdict::Drop(DropReason::Firewall))] {
+        let mut bridge = bridge(vec![inbound(allow), Rule::any(false)]);
+        bridge.set_flows(A, None).unwrap();
+        assert_eq!(
+            go(&mut bridge, &packet(true, STATION, MAC_A, None), WIRE),
+            verdict
+        );
+    }
+}
+
+/// BR-25: flows survive a change of the rules, and are removed with the port.
+#[test]
+fn flows_outlive_a_change_of_rules() {
+    let mut bridge = bridge(vec![inbound(true)]);
+    go(&mut bridge, &packet(false, MAC_A, MAC_B, None), A);
+    bridge.set_rules(A, &[inbound(false)]);
+    assert_eq!(
+        go(&mut bridge, &packet(true, MAC_B, MAC_A, None), B),
+        Verdict::Unicast(A)
+    );
+    bridge.remove(A);
+    assert!(bridge.flows(A).is_none());
+}
+
+/// BR-26: batches of established flows take the fast path, which counts them; all others do not.
+#[test]
+fn established_flows_stay_on_the_fast_path() {
+    let mut bridge = bridge(vec![inbound(false)]);
+    bridge.set_rules(B, &[inbound(false)]);
+    bridge.set_flows(B, Some(flows()));
+    let tcp = |back, flags| match back {
+        false => packet(false, MAC_A, MAC_B, Some(flags)),
+        true => packet(true, MAC_B, MAC_A, Some(flags)),
+    };
+    let ssh = Rule {
+        state: Some(State::New),
+        source: Some(Prefix::new(SRC4.into(), 32)),
+        ..Rule::any(true)
+    };
+    bridge.set_rules(B, &[ssh, inbound(false)]);
+    let mut ports = Vec::new();
+    let fast = |bridge: &mut Bridge, frames: &[&[u8]], port: usize, ports: &mut Vec<u16>| {
+        bridge.has_routes(port) && bridge.routes(&small_frames(frames), port, 0, ports)
+    };
+    let syn = tcp(false, flags::SYN);
+    assert!(!fast(&mut bridge, &[&syn], A, &mut ports), "a new flow");
+    assert_eq!(go(&mut bridge, &syn, A), Verdict::Unicast(B));
+    let answer = tcp(true, flags::SYN | flags::ACK);
+    assert_eq!(go(&mut bridge, &answer, B), Verdict::Unicast(A));
+    let ack = tcp(false, flags::ACK);
+    let packets = |bridge: &Bridge| {
+        [A, B].map(|port| bridge.flows(port).unwrap().flows(0).next().unwrap().packets)
+    };
+    assert_eq!(packets(&bridge), [2, 2]);
+    assert!(
+        !fast(&mut bridge, &[&ack], A, &mut ports),
+        "the handshake's end"
+    );
+    assert_eq!(go(&mut bridge, &ack, A), Verdict::Unicast(B));
+    // A batch that the fast path accepts but that is not sent counts nothing.
+    assert!(fast(&mut bridge, &[&ack, &ack], A, &mut ports));
+    assert_eq!((ports.as_slice(), packets(&bridge)), (&[2, 2][..], [3, 3]));
+    assert!(fast(&mut bridge, &[&ack], A, &mut ports));
+    bridge.sent(0);
+    assert_eq!(packets(&bridge), [4, 4]);
+    let fin = tcp(false, flags::ACK | flags::FIN);
+    assert!(
+        !fast(&mut bridge, &[&ack, &fin], A, &mut ports),
+        "a phase ends"
+    );
+    let flow = bridge.flows(A).unwrap().flows(0).next().unwrap();
+    assert_eq!(flow.phase.name(), "established");
+    let other = packet(false, MAC_A, MAC_B, None);
+    assert!(!fast(&mut bridge, &[&ack, &other], A, &mut ports));
+    // Rules that count established frames or might deny them.
+    for rule in [
+        Rule::any(true),
+        Rule {
+            state: Some(State::Established),
+            ..Rule::any(false)
+        },
+    ] {
+        bridge.set_rules(B, &[rule]);
+        assert!(!fast(&mut bridge, &[&ack], A, &mut ports));
+    }
+}
+
+/// FW-7: a guest that sends a million SYNs disturbs neither its own connection nor another guest's
+/// connection and new flows.
+#[test]
+fn a_million_syns_disturb_nobody() {
+    let mut bridge = guests(&[inbound(false)]);
+    let connect = |bridge: &mut Bridge, guest: usize, mac: Mac| {
+        for (back, flags) in [
+            (false, flags::SYN),
+            (true, flags::SYN | flags::ACK),
+            (false, flags::ACK),
+        ] {
+            let (from, to, port) = match back {
+                false => (mac, STATION, guest),
+                true => (STATION, mac, WIRE),
+            };
+            let verdict = go(bridge, &packet(back, from, to, Some(flags)), port);
+            assert!(matches!(verdict, Verdict::Unicast(_)), "{verdict:?}");
+        }
+    };
+    connect(&mut bridge, A, MAC_A);
+    connect(&mut bridge, B, MAC_B);
+    let data = |to| packet(true, STATION, to, Some(flags::ACK));
+    let [to_a, to_b] = [data(MAC_A), data(MAC_B)];
+    let mut request = packet(false, MAC_B, STATION, None);
+    let mut reply = packet(true, STATION, MAC_B, None);
+    let mut syn = packet(false, MAC_A, STATION, Some(flags::SYN));
+    for n in 0..1_000_000u32 {
+        syn[34..38].copy_from_slice(&(n + (5000 << 16)).to_be_bytes());
+        bridge.forward(&syn, syn.len(), A, 0);
+        if n % 1000 == 0 {
+            for (bytes, port) in [(&to_a, A), (&to_b, B)] {
+                assert_eq!(go(&mut bridge, bytes, WIRE), Verdict::Unicast(port));
+            }
+            // A new flow of B, and its reply.
+            let port = (2000 + (n / 1000) as u16).to_be_bytes();
+            request[34..36].copy_from_slice(&port);
+            reply[36..38].copy_from_slice(&port);
+            assert_eq!(go(&mut bridge, &request, B), Verdict::Unicast(WIRE));
+            assert_eq!(go(&mut bridge, &reply, WIRE), Verdict::Unicast(B));
+        }
+    }
+    let totals = bridge.flows(A).unwrap().totals();
+    assert!(totals.displaced > 900_000, "{totals:?}");
+}
+
+/// An ICMP error about this packet, of some router.
+fn error_about(packet: &[u8]) -> Vec<u8> {
+    let build = Build {
+        source: STATION,
+        destination: MAC_A,
+        protocol: protocol::ICMP,
+        transport: [&[3, 1, 0, 0, 0, 0, 0, 0], &packet[14..]].concat(),
+        ..Build::tcp4(&[])
+    };
+    let mut bytes = build.bytes();
+    let to: [u8; 4] = packet[26..30].try_into().unwrap();
+    bytes[26..34].copy_from_slice(&[[192, 0, 2, 9], to].concat());
+    bytes
+}
+
+/// FW-4, FW-8: an error about an unknown connection does not pass. Errors and RSTs about a known
+/// one pass, and do not end it.
+#[test]
+fn forged_errors_and_resets_end_nothing() {
+    let mut bridge = bridge(vec![inbound(false)]);
+    let sends = |flags| packet(false, MAC_A, STATION, Some(flags));
+    let gets = |flags| packet(true, STATION, MAC_A, Some(flags));
+    let forged = error_about(&sends(flags::ACK));
+    assert_eq!(go(&mut bridge, &forged, WIRE), DENIED);
+    assert_eq!(go(&mut bridge, &gets(flags::RST), WIRE), DENIED);
+    go(&mut bridge, &sends(flags::SYN), A);
+    go(&mut bridge, &gets(flags::SYN | flags::ACK), WIRE);
+    go(&mut bridge, &sends(flags::ACK), A);
+    let passes = Verdict::Unicast(A);
+    for bytes in [&forged, &gets(flags::RST)] {
+        assert_eq!(go(&mut bridge, bytes, WIRE), passes);
+        go(&mut bridge, &sends(flags::ACK), A);
+        assert_eq!(go(&mut bridge, &gets(flags::ACK), WIRE), passes);
+        let flow = bridge.flows(A).unwrap().flows(0).next().unwrap();
+        assert_eq!(flow.phase.name(), "established");
+    }
+}
+
+/// Rules of every kind of decision about established flows.
+fn any_rule() -> impl Strategy<Value = Rule> {
+    let state = prop::sample::select(vec![
+        None,
+        Some(State::New),
+        Some(State::New),
+        Some(State::Established),
+        Some(State::Related),
+    ]);
+    let way = prop::sample::select(vec![None, Some(Way::In), Some(Way::Out)]);
+    let number = prop::sample::select(vec![None, None, Some(protocol::TCP)]);
+    (any::<bool>(), way, state, number).prop_map(|(allow, way, state, protocol)| Rule {
+        way,
+        state,
+        protocol,
+        ..Rule::any(allow)
+    })
+}
+
+/// A packet between A and B: from B; flags of TCP; seconds before it.
+fn any_packet() -> impl Strategy<Value = (bool, Option<u8>, u64)> {
+    let tcp = [
+        flags::SYN,
+        flags::SYN | flags::ACK,
+        flags::ACK,
+        flags::ACK,
+        flags::ACK | flags::FIN,
+        flags::RST,
+    ];
+    let tcp: Vec<_> = tcp.into_iter().map(Some).chain([None, None]).collect();
+    let wait = prop::sample::select(vec![0, 0, 0, 0, 1, 40]);
+    (any::<bool>(), prop::sample::select(tcp), wait)
+}
+
+/// Two guests with the same rules and a table each.
+fn guests(rules: &[Rule]) -> Bridge {
+    let mut bridge = bridge(rules.to_vec());
+    bridge.set_rules(B, rules);
+    bridge.set_flows(B, Some(flows()));
+    bridge
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// BR-25, BR-26: the fast path, the decision by flow and the rules one by one agree.
+    #[test]
+    fn all_ways_to_decide_agree(
+        rules in prop::collection::vec(any_rule(), 0..4),
+        packets in prop::collection::vec(any_packet(), 1..30),
+    ) {
+        let [mut slow, mut fast] = [(); 2].map(|()| guests(&rules));
+        let (mut now_ns, mut ports) = (0, Vec::new());
+        for (back, tcp, wait) in packets {
+            now_ns += wait * 1_000_000_000;
+            let ((from, to), port) = if back { ((MAC_B, MAC_A), B) } else { ((MAC_A, MAC_B), A) };
+            let bytes = packet(back, from, to, tcp);
+            let denied = slow.denied_by(&bytes, port, now_ns);
+            let verdict = slow.forward(&bytes, bytes.len(), port, now_ns);
+            prop_assert_eq!(denied.is_some(), matches!(verdict, Verdict::Drop(_)));
+            let batch = small_frames(&[&bytes]);
+            if fast.has_routes(port) && fast.routes(&batch, port, now_ns, &mut ports) {
+                prop_assert_eq!(&verdict, &Verdict::Unicast(usize::from(ports[0])));
+                fast.sent(now_ns);
+            } else {
+                prop_assert_eq!(&fast.forward(&bytes, bytes.len(), port, now_ns), &verdict);
+            }
+        }
+        for port in [A, B] {
+            let flows = |of: &Bridge| -> Vec<FlowStatus> {
+                of.flows(port).unwrap().flows(now_ns).collect()
+            };
+            prop_assert_eq!(flows(&slow), flows(&fast));
+            prop_assert!(slow.rule_counts(port).eq(fast.rule_counts(port)));
+        }
+    }
+}
