@@ -1,5 +1,5 @@
-//! What a read and a write of a TAP cost, in TSC cycles: frames of 1514 bytes without, and packets
-//! of 64 KB with a virtio-net header. Needs root.
+//! Measures the cost of a read and of a write of a TAP in TSC cycles: for frames of 1514 bytes
+//! without a virtio-net header, and for packets of 64 KB with one. Needs root.
 //!
 //! ```sh
 //! cargo run --release -p nic-linux --example tap_cost
@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Frames to a port that nobody listens on, from another network: the kernel drops them early.
+/// Measures writes of frames to a closed port, from another network: the kernel drops them early.
 fn write_cost(nic: &mut TapNic, size: usize) -> Result<u64, Box<dyn Error>> {
     let span = Area::anonymous(1 << 17)?.span();
     let mut header = vec![0xff; 6];
@@ -126,7 +126,7 @@ fn write_cost(nic: &mut TapNic, size: usize) -> Result<u64, Box<dyn Error>> {
     Ok((tsc() - start) / (ROUNDS as u64 * 10))
 }
 
-/// Frames that a socket sends, `BATCH` at a time; only the reads count.
+/// Measures reads of frames that a socket sends, `BATCH` at a time.
 fn read_cost(
     namespace: &Namespace,
     nic: &mut TapNic,

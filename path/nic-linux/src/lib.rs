@@ -1,11 +1,11 @@
-//! Network interfaces of the Linux kernel, as a confined domain sees them: [`tap`] and [`xdp`].
+//! Network interfaces of the Linux kernel, as a confined domain uses them: [`tap`] and [`xdp`].
 //!
-//! Each is given a descriptor that is ready: crate `netdev` opens and configures devices, in
-//! another process. A TAP makes no system call but `readv` and `writev` on its descriptor; AF_XDP
-//! none but a `write` of nothing to have things sent, and a `poll` where a NIC asks for it.
+//! Each receives an open, configured descriptor: crate `netdev` sets up devices in another process.
+//! A TAP needs only `readv` and `writev` on its descriptor. AF_XDP needs an empty `write`, which
+//! makes the kernel send, and a `poll` for some NICs.
 //!
-//! This crate is one of the few that may use `unsafe`: frames are read and written straight from
-//! and to memory that a peer may change ([`shmem`]).
+//! This crate is one of the few that may use `unsafe`: it reads and writes frames in place, in
+//! memory that a peer may change ([`shmem`]).
 #![allow(unsafe_code)]
 
 pub mod tap;

@@ -1,5 +1,5 @@
-//! A TAP with several shared queues: where the kernel puts which flow. Without root or a TAP driver
-//! every test skips and says why.
+//! A TAP with several shared queues: how the kernel distributes flows. Without root or a TAP driver
+//! every test skips and logs why.
 #![allow(clippy::unwrap_used, unsafe_code, dead_code)]
 
 mod common;
@@ -40,7 +40,7 @@ fn queues(count: u32) -> Option<Queues> {
     })
 }
 
-/// A datagram of UDP between two ports, which says its number.
+/// Returns a numbered UDP datagram between two ports.
 fn datagram(macs: [[u8; 6]; 2], last: [u8; 2], ports: [u16; 2], number: u32) -> Vec<u8> {
     let mut frame = [macs[1], macs[0]].concat();
     frame.extend([8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -61,7 +61,7 @@ fn to_wire(flow: u16) -> Vec<u8> {
 }
 
 impl Queues {
-    /// The next `want` datagrams: of which queue, flow and number each is.
+    /// Receives the next `want` datagrams; returns the queue, flow and number of each.
     fn collect(&mut self, want: usize) -> Vec<(usize, u16, u32)> {
         let mut found = Vec::new();
         let until = Instant::now() + PATIENCE;
@@ -71,7 +71,7 @@ impl Queues {
                 nic.rx(0, 64, &mut self.pool, &mut frames);
                 for mut frame in frames {
                     let bytes = frame.to_vec().unwrap();
-                    // The kernel says something of its own now and then.
+                    // The kernel's stack also sends frames occasionally.
                     if bytes[..6] == OURS {
                         let flow = u16::from_be_bytes([bytes[34], bytes[35]]) - 40_000;
                         let number = bytes[42..46].try_into().unwrap();
@@ -93,7 +93,7 @@ impl Queues {
 }
 
 #[test]
-fn flows_spread_and_each_keeps_its_queue_and_its_order() {
+fn flows_spread_and_keep_queue_and_order() {
     const FLOWS: u16 = 40;
     let Some(mut queues) = queues(4) else { return };
     let sender = Sender::new(&queues.namespace);
@@ -109,7 +109,7 @@ fn flows_spread_and_each_keeps_its_queue_and_its_order() {
         let numbers: Vec<_> = of_flow.clone().map(|(_, _, number)| *number).collect();
         assert!(numbers.iter().copied().eq(0..20), "{flow}: {numbers:?}");
         let by: BTreeSet<_> = of_flow.map(|(queue, ..)| *queue).collect();
-        assert_eq!(by.len(), 1, "flow {flow} comes by {by:?}");
+        assert_eq!(by.len(), 1, "flow {flow} arrives by {by:?}");
         used.extend(by);
     }
     assert_eq!(used, (0..4).collect(), "every queue has flows");

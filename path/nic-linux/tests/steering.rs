@@ -1,5 +1,5 @@
 //! Steering by destination MAC on real TAPs. Without root, a TAP driver or bpf(2) every test skips
-//! and says why.
+//! and logs why.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 mod common;
@@ -13,7 +13,7 @@ use shmem::Area;
 use std::time::Instant;
 use testing::PATIENCE;
 
-/// Looks into the shared queue and all others for a while; the bytes of what came, by queue, the
+/// Polls the shared queue and all others for a while; returns the frames' bytes by queue, the
 /// shared one last.
 fn collect(guests: &mut Guests, want: usize) -> Vec<Vec<Vec<u8>>> {
     let mut by_queue = vec![Vec::new(); MACS.len() + 1];
@@ -27,7 +27,7 @@ fn collect(guests: &mut Guests, want: usize) -> Vec<Vec<Vec<u8>>> {
         guests.nic.rx(0, 64, &mut pool, &mut frames);
         for mut frame in frames {
             let bytes = frame.to_vec().unwrap();
-            // The kernel says something of its own now and then.
+            // The kernel's stack also sends frames occasionally.
             if bytes[12..14] == ETHERTYPE {
                 by_queue.last_mut().unwrap().push(bytes);
             }
@@ -38,7 +38,7 @@ fn collect(guests: &mut Guests, want: usize) -> Vec<Vec<Vec<u8>>> {
 }
 
 #[test]
-fn every_frame_is_in_the_queue_of_its_mac_and_everything_else_in_the_shared_one() {
+fn frames_reach_the_queue_of_their_mac() {
     let Some(mut guests) = Guests::new() else {
         return;
     };
@@ -64,7 +64,7 @@ fn every_frame_is_in_the_queue_of_its_mac_and_everything_else_in_the_shared_one(
 }
 
 #[test]
-fn a_mac_moves_at_once_and_its_queue_is_free_when_nothing_can_come_any_more() {
+fn mac_moves_at_once_and_queue_drains() {
     let Some(mut guests) = Guests::new() else {
         return;
     };
@@ -119,9 +119,9 @@ fn what_can_be_steered_is_bounded() {
     }
 }
 
-/// A driver domain does so first: it does not know what the one before it has led where.
+/// A driver domain does this first, because it does not know how its predecessor steered frames.
 #[test]
-fn all_frames_are_led_to_the_shared_queue_at_once() {
+fn recover_steers_all_frames_to_the_shared_queue() {
     let Some(mut guests) = Guests::new() else {
         return;
     };
@@ -140,8 +140,8 @@ fn all_frames_are_led_to_the_shared_queue_at_once() {
     assert!(queues.iter().all(|frames| *frames == 0), "{queues:?}");
 }
 
-/// With headers kept apart the kernel writes what follows them straight behind their place, and
-/// nothing to their place.
+/// With split headers the kernel writes the payload directly behind the header's space, and leaves
+/// the space untouched.
 #[test]
 fn headers_of_a_queue_are_kept_out_of_its_buffers() {
     let Some(mut guests) = Guests::new() else {
@@ -173,7 +173,7 @@ fn headers_of_a_queue_are_kept_out_of_its_buffers() {
     assert_eq!(came.len(), sent.len());
     for ((header, behind, rest), sent) in came.into_iter().zip(sent) {
         assert_eq!([header.clone(), behind].concat(), sent);
-        // Buffers begin with every 2048th byte of an area of whole pages, and were zeros.
+        // Buffers begin at every 2048th byte of an area of whole pages, and were zeroed.
         let buffer = rest.addr() & !2047;
         assert_eq!(rest.addr() - buffer, header.len());
         let place = guests.buffer_at(buffer);
@@ -188,8 +188,8 @@ fn headers_of_a_queue_are_kept_out_of_its_buffers() {
     }
 }
 
-/// A TCP segment that is still to be cut, of `bytes` of payload, behind a virtio-net header; the
-/// frame alone.
+/// Returns a TCP segment of `bytes` of payload, still to be segmented, behind a virtio-net header;
+/// and the frame alone.
 fn segment_to(mac: [u8; 6], bytes: usize) -> (Vec<u8>, Vec<u8>) {
     const HEADERS: usize = 54;
     let mut frame = frame_to(mac, 0);
@@ -211,10 +211,10 @@ fn segment_to(mac: [u8; 6], bytes: usize) -> (Vec<u8>, Vec<u8>) {
     (sent, frame)
 }
 
-/// Each comes whole, in as many buffers as it needs and in the order in which these were posted,
-/// whether headers are kept apart or not; what is short between them takes one buffer.
+/// Each segment arrives whole, in as many buffers as it needs and in their posting order, with and
+/// without split headers. Short frames between them use one buffer.
 #[test]
-fn segments_of_a_queue_lie_in_the_buffers_that_were_posted_in_their_order() {
+fn segments_fill_buffers_in_posting_order() {
     for split in [false, true] {
         let Some(mut guests) = Guests::with_offloads(true) else {
             return;

@@ -1,5 +1,5 @@
-//! What joins a TAP to its namespace's network, by what becomes of packets. Without root or a TAP
-//! driver every test skips and says why.
+//! Connections of a TAP to its namespace's network, tested by which packets pass. Without root or a
+//! TAP driver every test skips and logs why.
 #![allow(clippy::unwrap_used)]
 
 use abi::machine::{Forward, Nat, Transport, Uplink as UplinkSpec};
@@ -59,12 +59,13 @@ fn inside(namespace: &Namespace) -> TapSpec {
                 forward(Transport::Udp, "10.7.0.2:80"),
                 forward(Transport::Tcp, "10.7.0.3:80"),
             ],
+            connections: 4000,
         })),
         ..spec(namespace, "up0", INSIDE, "10.7.0.1/24")
     }
 }
 
-/// None, if there are no TAPs here.
+/// Returns `None` if TAPs are not available.
 fn open(spec: &TapSpec) -> Option<Opened> {
     match open_queues(spec) {
         Err(error @ SetupError::NoTun { .. }) => {
@@ -75,13 +76,13 @@ fn open(spec: &TapSpec) -> Option<Opened> {
     }
 }
 
-/// Opens what may have been open before: a process that another test starts at the end of one has
-/// its descriptors, too, until it executes its program.
+/// Opens a TAP that may have been open before, and retries while it is busy: a process that another
+/// test starts concurrently holds its descriptors until it executes its program.
 fn open_again(spec: &TapSpec) -> Opened {
     wait_for("it is still there", || open_queues(spec).ok())
 }
 
-/// The same: waits for the end of an interface whose descriptor is closed.
+/// Waits until the kernel has removed an interface whose descriptor is closed.
 fn is_gone(namespace: &Namespace, ifname: &str) {
     let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     wait_until("it is still there", || {
@@ -89,7 +90,7 @@ fn is_gone(namespace: &Namespace, ifname: &str) {
     });
 }
 
-/// The far end of a TAP, where stations of any address answer to ARP.
+/// The far end of a TAP, which answers ARP for any address.
 struct Wire(File);
 
 impl Wire {
@@ -101,7 +102,8 @@ impl Wire {
         assert_eq!(self.0.write(frame).unwrap(), frame.len());
     }
 
-    /// The next UDP packet: source, destination, and their ports. None: none comes.
+    /// Receives the next UDP packet: source, destination, and their ports. `None`: no packet
+    /// arrived.
     fn receive(&mut self, wait: Duration) -> Option<([u8; 4], [u8; 4], [u16; 2])> {
         let until = Instant::now() + wait;
         let mut frame = [0; 2048];
@@ -157,7 +159,7 @@ const GATEWAY: [u8; 4] = [192, 0, 2, 1];
 const FAR: [u8; 4] = [192, 0, 2, 9];
 
 #[test]
-fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
+fn uplink_masquerades_and_leaves_no_state() {
     let Some(namespace) = namespace() else { return };
     let forwarding = || forwarding(&namespace);
     let Some(outside) = open(&spec(&namespace, "out0", OUTSIDE, "192.0.2.1/24")) else {
@@ -172,10 +174,14 @@ fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
         assert!(open_queues(&other).is_err(), "the name is taken");
 
         guests.send(&udp(INSIDE, (GUEST, 1000), (FAR, 53)));
-        let (from, to, [port, to_port]) = outside.receive(PATIENCE).expect("it gets out");
+        let (from, to, [port, to_port]) = outside
+            .receive(PATIENCE)
+            .expect("the packet leaves the host");
         assert_eq!((from, to, to_port), (GATEWAY, FAR, 53), "round {round}");
         outside.send(&udp(OUTSIDE, (FAR, 53), (GATEWAY, port)));
-        let answer = guests.receive(PATIENCE).expect("the answer finds its way");
+        let answer = guests
+            .receive(PATIENCE)
+            .expect("the answer reaches the guest");
         assert_eq!(answer, (FAR, GUEST, [53, 1000]));
 
         outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8080)));
@@ -184,8 +190,9 @@ fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
         outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8081)));
         assert_eq!(guests.receive(Duration::from_millis(50)), None);
 
-        // The rules go with it, although the core has a copy of what keeps them.
-        let uplink = uplink.expect("there is translation");
+        // The rules are removed with it, although the core has a copy of the descriptor that keeps
+        // them.
+        let uplink = uplink.expect("the uplink translates addresses");
         let copy = uplink.kept().try_clone_to_owned().unwrap();
         drop(uplink);
         drop(guests);
@@ -197,13 +204,14 @@ fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
     }
 }
 
-/// In whichever order they go, and whether the process that has set one up is there still.
+/// This holds in any order of removal, and whether or not the process that set up an uplink still
+/// runs.
 #[test]
-fn a_system_forwards_as_long_as_any_uplink_is_there() {
+fn system_forwards_while_any_uplink_exists() {
     let Some(namespace) = namespace() else { return };
     let before = forwarding(&namespace);
     let other = TapSpec {
-        uplink: Some(UplinkSpec::Nat(Nat { forward: vec![] })),
+        uplink: Some(UplinkSpec::Nat(Nat::default())),
         ..spec(&namespace, "up1", OUTSIDE, "10.8.0.1/24")
     };
     let both = [inside(&namespace), other];
@@ -214,18 +222,18 @@ fn a_system_forwards_as_long_as_any_uplink_is_there() {
         let mut opened = both.each_ref().map(|spec| Some(open_again(spec)));
         drop(opened[first].take());
         assert_eq!(forwarding(&namespace), "1");
-        // What another process knows of the one that is left.
+        // Another process knows only the remaining uplink.
         let left = opened[second].take().unwrap();
         let uplink = left.uplink.as_ref().unwrap();
         let switched_on = uplink.switched_on().to_vec();
         assert_eq!(switched_on, [KEY]);
         let kept = uplink.kept().try_clone_to_owned().unwrap();
         let adopted = Uplink::adopt(&both[second], of, kept, &switched_on);
-        // The process that has set it up is killed.
+        // The process that set it up is killed.
         std::mem::forget(left.uplink);
         drop(left.shared);
         assert_eq!(forwarding(&namespace), "1");
-        // One that was closed while no process saw to it.
+        // An uplink that was closed while no process handled it.
         remove(&both[first], of, &switched_on).unwrap();
         assert_eq!(forwarding(&namespace), "1");
         drop(adopted);
@@ -240,19 +248,19 @@ fn a_system_forwards_as_long_as_any_uplink_is_there() {
     }
 }
 
-/// An uplink of its own in the namespace that a link leads to.
+/// Returns an uplink in the namespace that a link points to.
 fn by_link(link: &Path, to: &Namespace, ifname: &str) -> TapSpec {
     let _ = fs::remove_file(link);
     symlink(to.path(), link).unwrap();
     TapSpec {
         netns: Some(link.display().to_string()),
-        uplink: Some(UplinkSpec::Nat(Nat { forward: vec![] })),
+        uplink: Some(UplinkSpec::Nat(Nat::default())),
         ..spec(to, ifname, OUTSIDE, "10.8.0.1/24")
     }
 }
 
 #[test]
-fn uplinks_of_a_namespace_with_two_names_forward_as_long_as_any_is_there() {
+fn uplinks_of_an_aliased_namespace_forward() {
     let Some(namespace) = namespace() else { return };
     let before = forwarding(&namespace);
     let folder = tempfile::tempdir().unwrap();
@@ -269,9 +277,9 @@ fn uplinks_of_a_namespace_with_two_names_forward_as_long_as_any_is_there() {
     }
 }
 
-/// `ip netns del` and `add` while an uplink is there.
+/// `ip netns del` and `add` while an uplink exists.
 #[test]
-fn who_has_the_name_of_another_namespace_keeps_its_own_settings() {
+fn renamed_namespace_keeps_its_settings() {
     let (Some(first), Some(second)) = (namespace(), namespace()) else {
         return;
     };
@@ -282,7 +290,8 @@ fn who_has_the_name_of_another_namespace_keeps_its_own_settings() {
     let Some(of_first) = open(&by_link(&link, &first, "up0")) else {
         return;
     };
-    // Of the same name, even of its interface; it forwarded before.
+    // The second namespace has the same name and the same interface name. Forwarding was already
+    // enabled.
     let of_second = open_queues(&by_link(&link, &second, "up0")).unwrap();
     let switched_on = of_second.uplink.as_ref().unwrap().switched_on();
     assert_eq!(switched_on, [""; 0]);
@@ -293,7 +302,7 @@ fn who_has_the_name_of_another_namespace_keeps_its_own_settings() {
 }
 
 #[test]
-fn who_forwards_already_goes_on_doing_so() {
+fn forwarding_system_continues_to_forward() {
     let Some(namespace) = namespace() else { return };
     let read = || fs::read_to_string(FORWARD).unwrap();
     namespace
@@ -307,7 +316,7 @@ fn who_forwards_already_goes_on_doing_so() {
 }
 
 #[test]
-fn a_port_of_a_bridge_is_one_as_long_as_it_is_there() {
+fn bridge_port_stays_until_removed() {
     let Some(namespace) = namespace() else { return };
     let ip = |arguments: &[&str]| {
         let run = || Command::new("ip").args(arguments).output();
@@ -324,10 +333,10 @@ fn a_port_of_a_bridge_is_one_as_long_as_it_is_there() {
     match open_queues(&port("nobridge")) {
         Err(error @ SetupError::NoTun { .. }) => return eprintln!("skipped: {error}"),
         Err(error) => assert!(error.to_string().contains("nobridge"), "{error}"),
-        Ok(_) => panic!("there is no such bridge"),
+        Ok(_) => panic!("a TAP joined a bridge that does not exist"),
     }
     if ip(&["link", "add", "br0", "type", "bridge"]).is_none() {
-        return eprintln!("skipped: there is no program `ip`");
+        return eprintln!("skipped: no program `ip`");
     }
     let is_port = || {
         ip(&["-o", "link", "show", "master", "br0"])

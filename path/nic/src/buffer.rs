@@ -1,20 +1,20 @@
-//! Buffers: where a device puts the frames it receives, and the pieces of frames that lie in them.
+//! Receive buffers of devices, and the pieces of frames that lie in them.
 
 use shmem::{Area, Span};
 
-/// Number of a buffer within the [`Buffers`] it was taken from.
+/// Id of a buffer within the [`Buffers`] it was taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferId(pub u32);
 
 impl BufferId {
-    /// Memory that belongs to no pool: nothing is to be given back.
+    /// Marks memory that belongs to no pool and need not be returned.
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// One buffer, taken.
+/// A buffer that was taken from a supply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Its number.
+    /// Its id.
     pub id: BufferId,
     /// Its bytes.
     pub span: Span,
@@ -23,53 +23,54 @@ pub struct Buffer {
 /// A contiguous part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where its bytes are. A peer may change them at any time.
+    /// Its bytes. A peer may change them at any time.
     pub span: Span,
-    /// The buffer that it lies in, if it has to be given back.
+    /// The buffer that holds it, if it must be returned.
     pub buffer: BufferId,
 }
 
-/// A supply of buffers of two sizes: small ones for frames of an MTU, large ones (whole pages)
-/// that continue a frame which does not fit.
+/// A supply of buffers of two sizes: small ones for frames of an MTU, large ones (whole pages) for
+/// the rest of longer frames.
 pub trait Buffers {
-    /// A buffer for the start of a frame.
+    /// Takes a buffer for the start of a frame.
     fn take(&mut self) -> Option<Buffer>;
-    /// A page that continues a frame; a supply without any answers none.
+    /// Takes a page for the rest of a frame; `None` if the supply has no large buffers.
     fn take_large(&mut self) -> Option<Buffer>;
-    /// Gives a buffer back. [`BufferId::NONE`] and numbers that are not out are ignored. A buffer
-    /// that was [kept](Buffers::keep) is free when it was given back once more for each time.
+    /// Returns a buffer to the supply. Ignores [`BufferId::NONE`] and ids that are not in use. Each
+    /// call of [`keep`](Buffers::keep) requires one more return before the buffer is free.
     fn put(&mut self, id: BufferId);
-    /// Adds an owner to a buffer that is out; false: it is not, or the supply cannot share buffers.
+    /// Adds an owner to a buffer in use. Returns false if the buffer is not in use, or if the
+    /// supply cannot share buffers.
     fn keep(&mut self, _id: BufferId) -> bool {
         false
     }
-    /// [`Buffers::take`] for up to `most` frames at once; every buffer is appended to `out` as a
+    /// Removes up to `most` buffers as [`Buffers::take`] does, and appends each to `out` as a
     /// piece.
     fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
         let taken = (0..most).map_while(|_| self.take());
         out.extend(taken.map(|Buffer { id, span }| Piece { span, buffer: id }));
     }
-    /// Buffers that [`Buffers::take`] could hand out now, if the supply can tell.
+    /// Returns the number of buffers that [`Buffers::take`] can return now, if known.
     fn free(&self) -> Option<usize> {
         None
     }
 }
 
-/// A pool over one area of memory: last in, first out, so that the buffers in use stay in the
-/// cache. Only small buffers.
+/// A pool of small buffers over one area of memory. The last returned buffer is taken first, so the
+/// buffers in use stay in the cache.
 #[derive(Debug)]
 pub struct Pool {
     area: Area,
     bytes: usize,
-    /// Number of the first buffer.
+    /// Id of the first buffer.
     first: u32,
     free: Vec<u32>,
-    /// Owners of each buffer; 0: it is free.
+    /// Number of owners of each buffer; 0: free.
     owners: Vec<u16>,
 }
 
 impl Pool {
-    /// A pool of as many buffers of `bytes` bytes as fit into `area`.
+    /// Creates a pool of as many buffers of `bytes` bytes as fit into `area`.
     #[must_use]
     pub fn new(area: Area, bytes: usize) -> Self {
         let count = area
@@ -86,20 +87,19 @@ impl Pool {
         }
     }
 
-    /// The same pool with its buffers numbered from `first` on, so that they are told from those
-    /// of another one.
+    /// Numbers the pool's buffers from `first`, to distinguish them from those of another pool.
     #[must_use]
     pub fn numbered_from(self, first: u32) -> Self {
         Self { first, ..self }
     }
 
-    /// Buffers in all.
+    /// Returns the number of buffers.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.owners.len()
     }
 
-    /// Buffers that can be taken now.
+    /// Returns the number of free buffers.
     #[must_use]
     pub fn available(&self) -> usize {
         self.free.len()

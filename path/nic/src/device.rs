@@ -1,51 +1,64 @@
-//! Devices: what yields and takes frames.
+//! Devices, which receive and send frames.
 //!
 //! One trait serves both ends of the path: the driver domain's NICs, and a guest's endpoints
-//! (what stands behind its netfront).
+//! (behind its netfront).
 
 use crate::buffer::{Buffers, Piece};
 use crate::frame::Frame;
 use crate::offload::Checksum;
 use crate::vmq::Vmq;
 
-/// What a device can do by itself. Its user does the rest in software, before [`Nic::tx`].
+/// Offloads and limits of a device. Its user performs missing offloads in software before
+/// [`Nic::tx`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
-    /// Fills in [`crate::Checksum::Blank`] of frames it is given (and may yield such frames).
+    /// The device completes [`crate::Checksum::Blank`] in sent frames, and may receive frames with
+    /// it.
     pub checksum: bool,
-    /// Takes frames with [`crate::Gso`] (and may yield such frames).
+    /// The device segments sent frames with [`crate::Gso`], and may receive frames with it.
     pub tso: bool,
-    /// Bytes of the largest frame without [`crate::Gso`], Ethernet header included, a VLAN tag
-    /// ([`Frame::tag_bytes`]) not counted.
+    /// Maximum packet length in bytes, including the Ethernet header but not a VLAN tag
+    /// ([`Frame::tag_bytes`]). Applies to each segment of a frame with [`crate::Gso`].
     pub max_frame: usize,
 }
 
 impl Caps {
-    /// Whether a device with these takes `frame` as it is.
+    /// Returns whether a device with these capabilities can send `frame` unchanged.
     #[must_use]
     pub fn takes(&self, frame: &Frame) -> bool {
         let blank = matches!(frame.offload.checksum, Checksum::Blank { .. });
-        let fits = match frame.offload.gso {
+        let is_cut = match frame.offload.gso {
             Some(_) => self.tso && !frame.fixed_id,
-            None => frame.len() <= self.max_frame.saturating_add(frame.tag_bytes()),
+            None => true,
         };
-        fits && (self.checksum || !blank)
+        is_cut && !self.is_too_long(frame) && (self.checksum || !blank)
+    }
+
+    /// Returns whether the frame, or a segment of it, exceeds the maximum length.
+    #[must_use]
+    #[inline]
+    pub fn is_too_long(&self, frame: &Frame) -> bool {
+        frame.longest_packet() > self.max_frame.saturating_add(frame.tag_bytes())
     }
 }
 
-/// What became of the frames given to [`Nic::tx`].
+/// Result of [`Nic::tx`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxReport {
-    /// Frames that were sent.
+    /// Frames sent.
     pub sent: u32,
-    /// Their bytes.
+    /// Bytes in the sent frames.
     pub bytes: u64,
     /// Frames dropped because the device had no room.
     pub full: u32,
-    /// Frames dropped because their memory was not there any more.
+    /// Frames dropped because their memory was no longer accessible.
     pub fault: u32,
-    /// Frames dropped because the device refused them (too long, an offload it lacks, an error).
+    /// Frames dropped because the device rejected them (too long, an unsupported offload, an
+    /// error).
     pub refused: u32,
+    /// Frames at the end of the batch that were not sent because a [`Notified`] device expects room
+    /// soon. The caller keeps them and sends them again, before any others.
+    pub waiting: u32,
 }
 
 impl std::ops::AddAssign for TxReport {
@@ -55,17 +68,17 @@ impl std::ops::AddAssign for TxReport {
         self.full += other.full;
         self.fault += other.fault;
         self.refused += other.refused;
+        self.waiting += other.waiting;
     }
 }
 
 /// A device.
 pub trait Nic {
-    /// What it can do.
+    /// Returns its offloads and limits.
     fn caps(&self) -> Caps;
 
-    /// Takes up to `budget` frames that have arrived, each in buffers of `buffers`, and appends
-    /// them to `out` with their snapshots made; how many. Never blocks. `now_ns` is the monotonic
-    /// clock.
+    /// Receives up to `budget` frames into buffers from `buffers`, takes their snapshots, appends
+    /// them to `out`, and returns their number. Never blocks. `now_ns` is the monotonic time.
     fn rx(
         &mut self,
         now_ns: u64,
@@ -74,54 +87,86 @@ pub trait Nic {
         out: &mut Vec<Frame>,
     ) -> usize;
 
-    /// Sends those of `frames` whose indexes are in `pick`, in order. The frames stay the
-    /// caller's: nothing of them is referenced after the call. Never blocks.
+    /// Sends the frames of `frames` whose indexes are in `pick`, in order. The caller keeps the
+    /// frames; the device holds no reference to them after the call. Never blocks.
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport;
 
-    /// When the device wants [`Nic::rx`] to be called although no descriptor will say so (a
-    /// source, a token bucket, a simulated cable): monotonic nanoseconds; none: never.
+    /// Returns the monotonic time in nanoseconds at which to call [`Nic::rx`], for devices without
+    /// a descriptor that signals frames (a source, a token bucket, a simulated cable); `None`:
+    /// never.
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         let _ = now_ns;
         None
     }
 
-    /// Whether the last [`Nic::rx`] ended because the supply had too few buffers: then it is
-    /// useless to call it again before some have come back.
+    /// Returns whether the last [`Nic::rx`] ran out of buffers. Another call is useless until some
+    /// are returned.
     fn starved(&self) -> bool {
         false
     }
 
-    /// Why the device is of no use any more, if it is not: who has it had better end.
+    /// Returns why the device has failed permanently, or `None` if it works. The domain of a failed
+    /// device should exit.
     fn failure(&self) -> Option<&'static str> {
         None
     }
 
-    /// Gives back the buffers that the device keeps ready for its next frames, before the supply
-    /// that they are from goes away.
+    /// Puts back the buffers that the device holds for its next frames. The caller does this before
+    /// it drops their supply.
     fn release(&mut self, buffers: &mut dyn Buffers) {
         let _ = buffers;
     }
 
-    /// Counters of its own, by name, beyond what its user counts.
+    /// Returns the device's own counters, by name.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// Its queues for single guests, if it has any. Then [`Nic::rx`] is its shared queue.
+    /// Returns the device's dedicated queues, if it has any. [`Nic::rx`] then serves its shared
+    /// queue.
     fn vmq(&mut self) -> Option<&mut dyn Vmq> {
         None
     }
 
-    /// The fast path in and out, if the device has one. Frames that pass there could also pass by
-    /// [`Nic::rx`] and [`Nic::tx`].
+    /// Returns the device's fast path, if it has one. Small frames may also pass [`Nic::rx`] and
+    /// [`Nic::tx`].
     fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
+        None
+    }
+
+    /// Returns the notification interface of a device whose peer shares memory with it.
+    fn notified(&mut self) -> Option<&mut dyn Notified> {
         None
     }
 }
 
-/// A device with a fast path: of a frame it takes and yields nothing but its address.
+/// A device whose peer is a program that notifies it. The device suppresses notifications while its
+/// user is awake. Its descriptors are edge-triggered: a user that ignores one misses nothing and is
+/// not woken twice.
+pub trait Notified {
+    /// Serves the peer's requests that move no frame, and returns whether there were any. The user
+    /// calls this in each turn, even while it has nowhere to send frames.
+    fn serve(&mut self, now_ns: u64) -> bool;
+
+    /// Reports whether the user can forward frames. The device may show this to the peer as the
+    /// state of its link, with a delay: see [`Nic::next_due`].
+    fn set_link(&mut self, is_up: bool, now_ns: u64);
+
+    /// Enables notifications: the user is about to sleep.
+    fn arm(&mut self);
+
+    /// Suppresses notifications: the user is awake.
+    fn disarm(&mut self);
+
+    /// Returns whether the peer has sent frames, or has made room for waiting ones
+    /// ([`TxReport::waiting`]). A user that finds no work after [`Notified::arm`] and a full fence
+    /// misses no notification.
+    fn has_work(&mut self) -> bool;
+}
+
+/// A device with a fast path, on which a frame is only an address and a length.
 pub trait SmallFrames {
-    /// [`Nic::rx`] of such frames, one piece each.
+    /// Like [`Nic::rx`], for frames of one piece each.
     fn rx_small_frames(
         &mut self,
         now_ns: u64,
@@ -130,13 +175,73 @@ pub trait SmallFrames {
         out: &mut Vec<Piece>,
     ) -> usize;
 
-    /// [`Nic::tx`] of such frames, one piece each.
+    /// Like [`Nic::tx`], for frames of one piece each.
     fn tx_small_frames(&mut self, now_ns: u64, frames: &[Piece]) -> TxReport;
 }
 
-impl<N: Nic + ?Sized> Nic for Box<N> {
+/// A device that wraps another one. A middleware overrides some calls and passes the others
+/// through. By default it hides dedicated queues and the fast path, because their frames would
+/// bypass it.
+pub trait Middleware {
+    /// The inner device.
+    type Inner: Nic + ?Sized;
+
+    /// Returns the inner device.
+    fn inner(&self) -> &Self::Inner;
+
+    /// Returns the inner device.
+    fn inner_mut(&mut self) -> &mut Self::Inner;
+
+    /// See [`Nic::rx`].
+    fn rx(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        self.inner_mut().rx(now_ns, budget, buffers, out)
+    }
+
+    /// See [`Nic::tx`].
+    fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        self.inner_mut().tx(now_ns, frames, pick)
+    }
+
+    /// See [`Nic::next_due`].
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        self.inner().next_due(now_ns)
+    }
+
+    /// See [`Nic::release`].
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        self.inner_mut().release(buffers);
+    }
+
+    /// See [`Nic::counters`].
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.inner().counters()
+    }
+
+    /// See [`Nic::vmq`].
+    fn vmq(&mut self) -> Option<&mut dyn Vmq> {
+        None
+    }
+
+    /// See [`Nic::small_frames`].
+    fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
+        None
+    }
+
+    /// See [`Nic::notified`].
+    fn notified(&mut self) -> Option<&mut dyn Notified> {
+        self.inner_mut().notified()
+    }
+}
+
+impl<M: Middleware> Nic for M {
     fn caps(&self) -> Caps {
-        (**self).caps()
+        self.inner().caps()
     }
 
     fn rx(
@@ -146,31 +251,55 @@ impl<N: Nic + ?Sized> Nic for Box<N> {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        (**self).rx(now_ns, budget, buffers, out)
+        Middleware::rx(self, now_ns, budget, buffers, out)
     }
 
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
-        (**self).tx(now_ns, frames, pick)
+        Middleware::tx(self, now_ns, frames, pick)
     }
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
-        (**self).next_due(now_ns)
+        Middleware::next_due(self, now_ns)
     }
 
     fn starved(&self) -> bool {
-        (**self).starved()
+        self.inner().starved()
     }
 
     fn failure(&self) -> Option<&'static str> {
-        (**self).failure()
+        self.inner().failure()
     }
 
     fn release(&mut self, buffers: &mut dyn Buffers) {
-        (**self).release(buffers);
+        Middleware::release(self, buffers);
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        (**self).counters()
+        Middleware::counters(self)
+    }
+
+    fn vmq(&mut self) -> Option<&mut dyn Vmq> {
+        Middleware::vmq(self)
+    }
+
+    fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
+        Middleware::small_frames(self)
+    }
+
+    fn notified(&mut self) -> Option<&mut dyn Notified> {
+        Middleware::notified(self)
+    }
+}
+
+impl<N: Nic + ?Sized> Middleware for Box<N> {
+    type Inner = N;
+
+    fn inner(&self) -> &N {
+        self
+    }
+
+    fn inner_mut(&mut self) -> &mut N {
+        self
     }
 
     fn vmq(&mut self) -> Option<&mut dyn Vmq> {

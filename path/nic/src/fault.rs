@@ -1,27 +1,27 @@
-//! A device that misbehaves: frames are dropped, doubled, held back and spoilt, by a seed.
+//! A faulty device, which drops, duplicates, reorders and corrupts frames at random from a seed.
 
 use crate::buffer::Buffers;
-use crate::device::{Caps, Nic, TxReport};
+use crate::device::{Middleware, Nic, TxReport};
 use crate::frame::Frame;
 use crate::seed::Seeded;
 use std::collections::VecDeque;
 
-/// How often a device misbehaves: probabilities per frame, 0.0 … 1.0, the same in both directions.
+/// Fault probabilities per frame, 0.0 … 1.0, the same in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// A frame disappears.
+    /// A frame is dropped.
     pub drop: f64,
-    /// A frame comes twice.
+    /// A frame is duplicated.
     pub duplicate: f64,
-    /// A frame changes places with the next.
+    /// A frame is swapped with the next one.
     pub reorder: f64,
-    /// One bit of a frame's header snapshot is wrong.
+    /// One bit of a frame's header snapshot is flipped.
     pub corrupt: f64,
-    /// What all this is drawn from.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// What was done so far, in frames.
+/// Faults so far, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Done {
     dropped: u64,
@@ -30,7 +30,7 @@ struct Done {
     corrupted: u64,
 }
 
-/// A device that misbehaves.
+/// A faulty device.
 #[derive(Debug)]
 pub struct Faulty<N> {
     inner: N,
@@ -38,12 +38,12 @@ pub struct Faulty<N> {
     chance: Seeded,
     done: Done,
     arrived: Vec<Frame>,
-    /// Frames that will be yielded, in order.
+    /// Frames to receive, in order.
     pending: VecDeque<Frame>,
 }
 
 impl<N: Nic> Faulty<N> {
-    /// `inner`, misbehaving.
+    /// Wraps `inner` with faults.
     #[must_use]
     pub fn new(inner: N, faults: Faults) -> Self {
         let (arrived, pending) = (Vec::new(), VecDeque::new());
@@ -58,7 +58,7 @@ impl<N: Nic> Faulty<N> {
         }
     }
 
-    /// Whether a thing of this probability happens now, counted where it does.
+    /// Draws whether an event of this probability happens. Counts it if so.
     fn happens(&mut self, probability: f64, count: fn(&mut Done) -> &mut u64) -> bool {
         let happens = self.chance.chance(probability);
         *count(&mut self.done) += u64::from(happens);
@@ -73,9 +73,9 @@ impl<N: Nic> Faulty<N> {
         }
     }
 
-    /// Puts a frame at the end of `line`, perhaps spoilt, twice, or before the frame that was last.
-    /// `copy` makes the second one; without room for it there is none. A frame that is to be
-    /// dropped is handed back.
+    /// Adds a frame to `line`, possibly corrupted, duplicated, or swapped with the last frame.
+    /// `copy` makes the duplicate, which is omitted if no buffer is free. Returns the frame if it
+    /// is to be dropped.
     fn misbehave(
         &mut self,
         mut frame: Frame,
@@ -110,9 +110,15 @@ impl<N: Nic> Faulty<N> {
     }
 }
 
-impl<N: Nic> Nic for Faulty<N> {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+impl<N: Nic> Middleware for Faulty<N> {
+    type Inner = N;
+
+    fn inner(&self) -> &N {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut N {
+        &mut self.inner
     }
 
     fn rx(
@@ -146,7 +152,7 @@ impl<N: Nic> Nic for Faulty<N> {
             if let Some(frame) =
                 self.misbehave(frame.clone(), &mut out, |frame| Some(frame.clone()))
             {
-                // Its sender does not learn of it.
+                // Reported as sent, so that the sender does not learn of the drop.
                 dropped += TxReport {
                     sent: 1,
                     bytes: frame.len() as u64,
@@ -158,14 +164,6 @@ impl<N: Nic> Nic for Faulty<N> {
         let mut report = self.inner.tx(now_ns, out.make_contiguous(), &all);
         report += dropped;
         report
-    }
-
-    fn starved(&self) -> bool {
-        self.inner.starved()
-    }
-
-    fn failure(&self) -> Option<&'static str> {
-        self.inner.failure()
     }
 
     fn release(&mut self, buffers: &mut dyn Buffers) {

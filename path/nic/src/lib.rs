@@ -1,25 +1,26 @@
-//! Frames, buffers and devices: what a packet is while it passes through Grantway, and what
-//! yields and takes packets.
+//! Frames, buffers and devices: the form of a packet in Grantway, and the devices that receive and
+//! send packets.
 //!
-//! The one rule that shapes everything here: *pages stay writable by a peer while we look at
-//! them*. So a [`Frame`] is a private snapshot of its header plus opaque payload pieces; every
-//! decision is made on the snapshot, and the snapshot is what is sent on.
+//! The basic rule: *a peer can write to pages while this domain reads them*. So a [`Frame`] is a
+//! private snapshot of its header plus opaque payload pieces; every decision uses the snapshot, and
+//! the snapshot is what is sent.
 //!
 //! | module | job |
 //! |---|---|
-//! | [`frame`] | a frame on its way |
-//! | [`offload`] | checksums and segmentation that are left to others, or done |
-//! | [`buffer`] | where a device puts what it receives |
-//! | [`device`] | the trait [`Nic`] |
+//! | [`frame`] | a frame in transit |
+//! | [`offload`] | checksums and segmentation, pending or done |
+//! | [`buffer`] | receive buffers of devices |
+//! | [`device`] | the traits [`Nic`], and [`Middleware`] for a device around another |
 //! | [`small_frame`] | small frames, for the fast path |
 //! | [`sim`] | a cable in memory |
-//! | [`pcap`] | frames from and to capture files; [`pcap::Tee`] records what passes |
-//! | [`fault`] | a device that drops, doubles, reorders and spoils, by a seed |
-//! | [`trace`] | a device that remembers the last frames |
+//! | [`pcap`] | capture files: playback, and recording of a device's traffic ([`pcap::Tee`]) |
+//! | [`fault`] | a device that drops, duplicates, reorders and corrupts frames at random from a seed |
+//! | [`trace`] | a device that records the last frames |
 //! | [`limited`] | a device behind a token bucket |
 //! | [`rate`] | token buckets |
-//! | [`moderation`] | when received frames are looked at |
+//! | [`moderation`] | interrupt moderation: when a NIC is polled |
 //! | [`vmq`] | NICs with a queue per guest |
+//! | [`virtio`] | the header in front of a frame of a TAP or a virtqueue |
 
 pub mod buffer;
 pub mod device;
@@ -33,10 +34,11 @@ mod seed;
 pub mod sim;
 pub mod small_frame;
 pub mod trace;
+pub mod virtio;
 pub mod vmq;
 
 pub use buffer::{Buffer, BufferId, Buffers, Piece, Pool};
-pub use device::{Caps, Nic, SmallFrames, TxReport};
+pub use device::{Caps, Middleware, Nic, Notified, SmallFrames, TxReport};
 pub use frame::Frame;
 pub use frame::copy::CopyError;
 pub use offload::{Checksum, Gso, GsoKind, Offload};

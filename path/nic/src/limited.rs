@@ -1,31 +1,31 @@
 //! A device behind a token bucket: the rate of the NIC model.
 //!
-//! A NIC of a given speed yields frames no faster than that, and sends no faster. Frames that
-//! cannot be received yet stay in the device. Frames that cannot be sent yet are copied into a
-//! queue of the NIC's own, as large as the buffers that it is given, and leave later.
+//! A NIC of a given speed receives and sends no faster than that. Received frames above the rate
+//! wait in the inner device. Sent frames above the rate are copied into a queue, which models the
+//! NIC's buffers, and are sent later.
 
 use crate::buffer::Buffers;
-use crate::device::{Caps, Nic, TxReport};
+use crate::device::{Middleware, Nic, TxReport};
 use crate::frame::Frame;
 use crate::frame::copy::CopyError;
 use crate::rate::TokenBucket;
 use std::collections::VecDeque;
 
-/// Bytes of a usual frame: what is waited for before there is another look.
+/// Length of a typical frame in bytes. The next poll waits until the bucket allows one.
 const USUAL: u32 = 1514;
 
-/// A device with a limit per direction.
+/// A device with a rate limit per direction.
 pub struct Limited<N> {
     inner: N,
     rx: TokenBucket,
     tx: TokenBucket,
-    /// Memory of frames that wait.
+    /// Memory of queued frames.
     memory: Box<dyn Buffers>,
     waiting: VecDeque<Frame>,
     leaving: Vec<Frame>,
-    /// The limit, not the device, ended the last look.
+    /// Whether the last poll ended at the limit, with frames possibly left in the device.
     held_back: bool,
-    /// What became of frames that had to wait, when they left.
+    /// Results of queued frames that were sent since the last report.
     late: TxReport,
     queued: u64,
 }
@@ -39,8 +39,8 @@ impl<N> std::fmt::Debug for Limited<N> {
 }
 
 impl<N: Nic> Limited<N> {
-    /// `inner` behind buckets of `bytes_per_s` and `burst_bytes`, one per direction; `memory` holds
-    /// what waits to be sent.
+    /// Puts `inner` behind buckets of `bytes_per_s` and `burst_bytes`, one per direction; `memory`
+    /// holds frames queued for sending.
     #[must_use]
     pub fn new(inner: N, bytes_per_s: u64, burst_bytes: u32, memory: Box<dyn Buffers>) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl<N: Nic> Limited<N> {
         }
     }
 
-    /// Sends what has waited long enough.
+    /// Sends queued frames that are due.
     fn send_late(&mut self, now_ns: u64) {
         while let Some(frame) = self.waiting.front()
             && self.tx.take(now_ns, frame.len() as u32)
@@ -75,9 +75,15 @@ impl<N: Nic> Limited<N> {
     }
 }
 
-impl<N: Nic> Nic for Limited<N> {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+impl<N: Nic> Middleware for Limited<N> {
+    type Inner = N;
+
+    fn inner(&self) -> &N {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut N {
+        &mut self.inner
     }
 
     fn rx(
@@ -96,7 +102,8 @@ impl<N: Nic> Nic for Limited<N> {
                 self.held_back = true;
                 break;
             }
-            // How long they are shows when they are there; the last may leave a debt.
+            // A frame's length is known only after it is received, so the last one may leave a
+            // debt.
             let chunk = (allowed.div_ceil(USUAL) as usize).min(budget - taken);
             let before = out.len();
             let count = self.inner.rx(now_ns, chunk, buffers, out);
@@ -123,7 +130,7 @@ impl<N: Nic> Nic for Limited<N> {
             if self.waiting.is_empty() && self.tx.take(now_ns, frame.len() as u32) {
                 now.push(index);
             } else if !caps.takes(frame) {
-                // Not worth the memory: the device would refuse it later.
+                // Not worth queueing: the device would reject it later.
                 report.refused += 1;
             } else {
                 match frame.copied(&mut *self.memory) {
@@ -140,18 +147,6 @@ impl<N: Nic> Nic for Limited<N> {
         }
         report += self.inner.tx(now_ns, frames, &now);
         report
-    }
-
-    fn starved(&self) -> bool {
-        self.inner.starved()
-    }
-
-    fn failure(&self) -> Option<&'static str> {
-        self.inner.failure()
-    }
-
-    fn release(&mut self, buffers: &mut dyn Buffers) {
-        self.inner.release(buffers);
     }
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {

@@ -1,47 +1,48 @@
-//! Interrupt moderation: when a NIC is polled for the frames that it has received.
+//! Interrupt moderation: when a NIC is polled for received frames.
 //!
-//! The names are the thesis's and the drivers': a NIC that moderates holds its interrupt back so
-//! that one serves many frames. Here the "interrupt" is the moment at which a poll begins, and the
-//! policy is decided beside the NIC, so that every NIC has it.
+//! The names follow the thesis and drivers: a NIC with moderation delays its interrupt so that one
+//! serves many frames. Here the "interrupt" is the start of a poll, and the policy is applied
+//! outside the NIC, so that it works for every NIC.
 
-/// When to look.
+/// Moderation policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// All the time; never sleep.
+    /// Poll continuously; never sleep.
     Spin,
-    /// At most once in this time, and only if something has arrived.
+    /// Poll at most once in this time, and only if frames have arrived.
     Tick {
-        /// Microseconds from one look to the next.
+        /// Microseconds between polls.
         us: u32,
     },
-    /// As soon as the device says that something has arrived.
+    /// Poll as soon as the device signals frames.
     #[default]
     Event,
 }
 
-/// What to wait for before the next look.
+/// Condition for the next poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// For nothing: look again at once.
+    /// No condition: poll again at once.
     Now,
-    /// For this moment; until then the device's descriptor is to be ignored.
+    /// This time. The device's descriptor is ignored until then.
     At(u64),
-    /// For the device's descriptor, or for this moment if there is one.
+    /// The device's descriptor, or this time if it is given and earlier.
     Event(Option<u64>),
 }
 
-/// The state of one NIC's (or queue's) moderation. Times are monotonic nanoseconds.
+/// Moderation state of one NIC (or queue). Times are monotonic nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Moderator {
     policy: Policy,
-    /// No look before this.
+    /// Earliest time of the next poll.
     not_before_ns: u64,
-    /// The last look used its whole budget: there is more, and waiting would only add delay.
+    /// Whether the last poll used its whole budget. More frames are then waiting, and a delay would
+    /// only add latency.
     backlog: bool,
 }
 
 impl Moderator {
-    /// A NIC that was never looked at.
+    /// Creates the state of a NIC that was never polled.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self {
@@ -51,28 +52,28 @@ impl Moderator {
         }
     }
 
-    /// The policy.
+    /// Returns the policy.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Changes the policy, from the next look on.
+    /// Changes the policy, from the next poll on.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
         self.not_before_ns = 0;
     }
 
-    /// Whether it is time to look.
+    /// Returns whether a poll is due.
     #[must_use]
     pub fn due(&self, now_ns: u64) -> bool {
         self.backlog || now_ns >= self.not_before_ns
     }
 
-    /// A look has taken `taken` frames of the `budget` that it was given.
+    /// Records a poll that received `taken` frames with a budget of `budget`.
     pub fn looked(&mut self, now_ns: u64, taken: usize, budget: usize) {
-        // A look that continues a backlog belongs to the tick that began it. One that found nothing
-        // (another device was the reason for it) was no interrupt: the next frame need not wait.
+        // A poll that continues a backlog belongs to the tick that began it. A poll that found
+        // nothing (another device caused it) was no interrupt, so the next frame need not wait.
         if let Policy::Tick { us } = self.policy
             && taken > 0
             && now_ns >= self.not_before_ns
@@ -82,12 +83,12 @@ impl Moderator {
         self.backlog = budget > 0 && taken >= budget;
     }
 
-    /// There is more than the last look has taken.
+    /// Records that the last poll left frames waiting.
     pub fn has_more(&mut self) {
         self.backlog = true;
     }
 
-    /// What to wait for; `device_due_ns` is [`crate::Nic::next_due`].
+    /// Returns the condition for the next poll; `device_due_ns` is [`crate::Nic::next_due`].
     #[must_use]
     pub fn wake(&self, now_ns: u64, device_due_ns: Option<u64>) -> Wake {
         if self.policy == Policy::Spin || self.backlog {
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn event_waits_for_the_descriptor_or_the_device_s_own_time() {
+    fn event_waits_for_descriptor_or_due_time() {
         let mut m = Moderator::new(Policy::Event);
         m.looked(100, 3, 64);
         assert!(m.due(100));
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn tick_holds_back_for_its_time_and_then_waits_for_an_event() {
+    fn tick_waits_its_time_and_then_for_an_event() {
         let mut m = Moderator::new(TICK);
         assert!(m.due(1_000));
         m.looked(1_000, 3, 64);
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_policy_forgets_the_old_one_s_wait() {
+    fn new_policy_discards_the_old_wait() {
         let mut m = Moderator::new(TICK);
         m.looked(0, 1, 64);
         m.set_policy(Policy::Event);

@@ -1,20 +1,22 @@
-//! What travels beside the bytes of a frame: work that is left to a device, and work it has done.
+//! Offload metadata of a frame: the work that a device has still to do, and the work that one has
+//! done.
 
-/// What is known about a frame's transport checksum.
+/// State of a frame's transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nothing: the bytes say what they say.
+    /// Not checked.
     #[default]
     Unknown,
-    /// The field holds the pseudo-header's sum; the sum from `start` to the end of the frame has
-    /// still to be put at `start + offset` (virtio's NEEDS_CSUM, netif's `csum_blank`).
+    /// The field at `start + offset` holds only the pseudo-header's sum. A device or software must
+    /// still replace it by the sum from `start` to the end of the frame (virtio's NEEDS_CSUM,
+    /// netif's `csum_blank`).
     Blank {
         /// First byte that the checksum covers, from the start of the frame.
         start: u16,
-        /// Where the checksum field is, from `start`.
+        /// Offset of the checksum field from `start`.
         offset: u16,
     },
-    /// It was found right (netif's `data_validated`).
+    /// Valid (netif's `data_validated`).
     Valid,
 }
 
@@ -27,7 +29,7 @@ pub enum GsoKind {
     Tcp6,
 }
 
-/// How a frame that exceeds the MTU is to be cut.
+/// How to segment a frame that exceeds the MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
     /// The kind.
@@ -36,11 +38,11 @@ pub struct Gso {
     pub size: u16,
 }
 
-/// What travels beside a frame's bytes.
+/// Offload metadata of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The checksum's state.
     pub checksum: Checksum,
-    /// Segmentation that is still to be done.
+    /// Pending segmentation.
     pub gso: Option<Gso>,
 }

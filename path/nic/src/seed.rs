@@ -1,9 +1,9 @@
-//! Chance that repeats with its seed.
+//! Reproducible random numbers.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Draws from SplitMix64.
+/// Random numbers from SplitMix64.
 #[derive(Clone, Debug)]
 pub(crate) struct Seeded(SplitMix64);
 
@@ -12,12 +12,12 @@ impl Seeded {
         Self(SplitMix64::seed_from_u64(seed))
     }
 
-    /// A number below `bound`; 0 if `bound` is 0.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0.next_u64().checked_rem(bound).unwrap_or(0)
     }
 
-    /// True with this probability.
+    /// Returns true with this probability.
     pub(crate) fn chance(&mut self, probability: f64) -> bool {
         // 53 bits fill a double's mantissa.
         let drawn = (self.0.next_u64() >> 11) as f64;

@@ -1,5 +1,5 @@
-//! A cable in memory, with a device at either end: rate, delay and seeded loss; on request,
-//! dedicated queues for guests.
+//! A simulated cable with a device at each end. It has a rate, a delay and seeded loss; a device
+//! may have dedicated queues for guests.
 
 mod rings;
 mod wire;
@@ -14,21 +14,21 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use wire::{Flight, Wire};
 
-/// What a cable is like, the same in both directions.
+/// Properties of a cable, the same in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct Cable {
-    /// Bytes of frames a second; none: no limit.
+    /// Bytes of frames per second; `None`: unlimited.
     pub bytes_per_s: Option<u64>,
     /// Nanoseconds from one end to the other.
     pub delay_ns: u64,
-    /// Share of frames that are lost, 0.0 … 1.0.
+    /// Share of lost frames, 0.0 … 1.0.
     pub loss: f64,
-    /// What the losses are drawn from.
+    /// Seed of the losses.
     pub seed: u64,
-    /// Bytes that one direction holds, on their way or waiting at either end; what comes above
-    /// that finds no room.
+    /// Maximum bytes per direction, in transit or waiting at either end. The cable drops frames
+    /// that exceed it.
     pub holds_bytes: usize,
-    /// What both devices can do.
+    /// Offloads of both devices.
     pub caps: Caps,
 }
 
@@ -50,7 +50,7 @@ impl Default for Cable {
 }
 
 impl Cable {
-    /// The two ends.
+    /// Returns the two ends.
     #[must_use]
     pub fn ends(self) -> (SimNic, SimNic) {
         let there = Rc::new(RefCell::new(Wire::new(self.seed)));
@@ -76,7 +76,7 @@ pub struct SimNic {
     queues: Option<Queues>,
 }
 
-/// What a device with queues has beside its cable.
+/// Dedicated queues of a device.
 #[derive(Debug)]
 struct Queues {
     rings: Rc<RefCell<Rings>>,
@@ -84,8 +84,8 @@ struct Queues {
 }
 
 impl SimNic {
-    /// Gives the device `queues` dedicated queues for guests. Each queue, the shared one too, holds
-    /// `depth` frames that have arrived; a frame that comes to a full queue is lost.
+    /// Gives the device `queues` dedicated queues for guests. Each queue, including the shared one,
+    /// holds `depth` received frames; a frame for a full queue is lost.
     #[must_use]
     pub fn with_queues(mut self, queues: usize, depth: usize) -> Self {
         let rings = Rc::new(RefCell::new(Rings::new(queues, depth)));
@@ -98,7 +98,8 @@ impl SimNic {
         self
     }
 
-    /// The next frame for the shared queue, which is the only one unless there are others.
+    /// Returns the next frame of the shared queue. Without dedicated queues, that holds every
+    /// frame.
     fn pop(&mut self, now_ns: u64) -> Option<Flight> {
         let mut inbound = self.inbound.borrow_mut();
         match &self.queues {
@@ -136,7 +137,7 @@ impl SimNic {
         let takes_ns = u128::from(len as u64) * 1_000_000_000 / u128::from(rate);
         let start_ns = out.busy_until_ns.max(now_ns);
         out.busy_until_ns = start_ns.saturating_add(takes_ns as u64);
-        // A lost frame takes its time on the cable too.
+        // A lost frame also occupies the cable.
         if out.chance.chance(loss) {
             out.lost += 1;
             return;
@@ -174,7 +175,7 @@ impl Nic for SimNic {
                     out.push(frame);
                     taken += 1;
                 }
-                // As a NIC without receive descriptors does it: the frame is lost.
+                // The frame is lost, as on a NIC without receive descriptors.
                 Err(CopyError::NoBuffer | CopyError::Fault(_)) => self.no_buffer += 1,
             }
         }

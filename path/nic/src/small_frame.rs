@@ -1,17 +1,17 @@
-//! Small frames, for the fast path: each lies in one piece and asks for no offload.
+//! Small frames, for the fast path: each lies in one piece and needs no offload.
 //!
-//! A [`Frame`] has room for everything that a frame can be: many pieces, a bare header, offloads
-//! that are still to be done. A small frame needs a private copy of its header and an address.
+//! A [`Frame`] can have many pieces, a bare header and pending offloads. A small frame is only a
+//! private copy of its first bytes, an address and a length.
 
 use crate::frame::Frame;
 use shmem::{Fault, Span};
 use std::ops::Deref;
 
-/// Bytes of a frame that are copied out on the fast path: Ethernet, and behind it the fields that
-/// tell protocols apart.
+/// Bytes of a frame that the fast path copies: the Ethernet header and the fields that identify
+/// protocols.
 pub const HEAD: usize = 64;
 
-/// A frame in one piece that asks for no offload, on its way through the driver domain.
+/// A frame in one piece without offloads, in transit through the driver domain.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallFrame {
     head: [u8; HEAD],
@@ -24,7 +24,7 @@ impl SmallFrame {
         span: Span::EMPTY,
     };
 
-    /// Makes this the frame that lies in `span`; its head is copied out.
+    /// Reads the frame in `span`; copies its head.
     #[inline]
     fn read(&mut self, span: Span) -> Result<(), Fault> {
         if span.len() < HEAD {
@@ -35,14 +35,14 @@ impl SmallFrame {
         Ok(())
     }
 
-    /// Its first bytes as they were copied out. Where the frame has ended there are zeros.
+    /// Returns the copy of its first bytes, with zeros behind the frame's end.
     #[must_use]
     #[inline]
     pub const fn head(&self) -> &[u8; HEAD] {
         &self.head
     }
 
-    /// Its bytes in all.
+    /// Returns its length in bytes.
     #[must_use]
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a frame has bytes")]
@@ -50,10 +50,10 @@ impl SmallFrame {
         self.span.len()
     }
 
-    /// Copies the frame to `dst`: the head as it was copied out, and what is behind it.
+    /// Writes the frame to `dst`: the private head, then the bytes behind it in memory.
     ///
     /// # Errors
-    /// The memory is not there, or `dst` is shorter.
+    /// The memory is inaccessible, or `dst` is shorter.
     #[inline]
     pub fn copy_to(&self, dst: Span) -> Result<(), Fault> {
         if dst.len() < self.len() {
@@ -62,21 +62,23 @@ impl SmallFrame {
         if self.len() <= HEAD {
             return dst.take(self.len()).write(&self.head);
         }
+        let rest = dst.skip(HEAD);
+        rest.prefetch_write();
         dst.write(&self.head)?;
-        shmem::copy(dst.skip(HEAD), self.span.skip(HEAD))
+        shmem::copy(rest, self.span.skip(HEAD))
     }
 
-    /// The same frame, for the slow path.
+    /// Returns the same frame for the slow path.
     ///
     /// # Errors
-    /// The memory is not there.
+    /// The memory is inaccessible.
     pub fn to_frame(&self) -> Result<Frame, Fault> {
         Frame::with_head(self.span, &self.head)
     }
 }
 
-/// A batch of small frames, in order. Each is read into its place here and never moved; a cleared
-/// batch keeps its memory.
+/// A batch of small frames, in order. Frames are read into the batch and never moved within it; a
+/// cleared batch keeps its memory.
 #[derive(Debug, Default)]
 pub struct SmallBatch {
     room: Vec<SmallFrame>,
@@ -90,10 +92,10 @@ impl SmallBatch {
         self.count = 0;
     }
 
-    /// Appends the frame that lies in `span`; its head is copied out.
+    /// Appends the frame in `span`; copies its head.
     ///
     /// # Errors
-    /// The memory is not there; nothing was appended.
+    /// The memory is inaccessible; nothing was appended.
     #[inline]
     pub fn push(&mut self, span: Span) -> Result<(), Fault> {
         if self.count == self.room.len() {
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_copied_out_is_what_is_sent() {
+    fn copied_head_is_sent() {
         let mut batch = SmallBatch::default();
         for len in [1514, 14, 60, 63, 64, 65, 13] {
             let bytes: Vec<u8> = (0..len).map(|n| n as u8 ^ 0x5a).collect();
@@ -140,7 +142,7 @@ mod tests {
             assert_eq!(small_frame.len(), len);
             assert_eq!(small_frame.head()[..len.min(HEAD)], bytes[..len.min(HEAD)]);
             assert!(small_frame.head().iter().skip(len).all(|byte| *byte == 0));
-            // The peer has second thoughts.
+            // The peer overwrites its bytes.
             from.take(HEAD).fill(0xff).unwrap();
             let to = memory(&[0xee; 2048]);
             small_frame.copy_to(to).unwrap();

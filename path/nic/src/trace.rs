@@ -1,35 +1,35 @@
-//! A device that remembers the last frames that passed.
+//! A device that records its last frames.
 
 use crate::buffer::Buffers;
-use crate::device::{Caps, Nic, TxReport};
+use crate::device::{Middleware, Nic, TxReport};
 use crate::frame::Frame;
 use crate::offload::Offload;
 use std::collections::VecDeque;
 
-/// Bytes of a header that are remembered.
+/// Recorded header bytes.
 const HEADER: usize = 64;
 
-/// Which way a frame went.
+/// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The device yielded it.
+    /// The device received it.
     Rx,
-    /// The device was given it.
+    /// The device sent it.
     Tx,
 }
 
-/// What is remembered of a frame.
+/// Record of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// When, monotonic nanoseconds.
+    /// Time in monotonic nanoseconds.
     pub at_ns: u64,
-    /// Which way.
+    /// Direction.
     pub direction: Direction,
     /// Bytes of the frame.
     pub len: usize,
     /// Pieces of the frame.
     pub pieces: usize,
-    /// What was left undone.
+    /// Pending offloads.
     pub offload: Offload,
     header: [u8; HEADER],
     header_len: usize,
@@ -55,14 +55,14 @@ impl Summary {
         }
     }
 
-    /// The first bytes of its snapshot.
+    /// Returns the first bytes of its snapshot.
     #[must_use]
     pub fn header(&self) -> &[u8] {
         self.header.get(..self.header_len).unwrap_or(&[])
     }
 }
 
-/// A device whose last frames are remembered.
+/// A device that records its last frames.
 #[derive(Debug)]
 pub struct Traced<N> {
     inner: N,
@@ -71,7 +71,7 @@ pub struct Traced<N> {
 }
 
 impl<N: Nic> Traced<N> {
-    /// `inner`, with its last `keep` frames remembered.
+    /// Wraps `inner` and records its last `keep` frames.
     #[must_use]
     pub fn new(inner: N, keep: usize) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl<N: Nic> Traced<N> {
         }
     }
 
-    /// The frames that are remembered, oldest first.
+    /// Returns the recorded frames, oldest first.
     pub fn last(&self) -> impl Iterator<Item = &Summary> {
         self.last.iter()
     }
@@ -96,9 +96,15 @@ impl<N: Nic> Traced<N> {
     }
 }
 
-impl<N: Nic> Nic for Traced<N> {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+impl<N: Nic> Middleware for Traced<N> {
+    type Inner = N;
+
+    fn inner(&self) -> &N {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut N {
+        &mut self.inner
     }
 
     fn rx(
@@ -121,25 +127,5 @@ impl<N: Nic> Nic for Traced<N> {
             self.note(Summary::of(now_ns, Direction::Tx, frame));
         }
         self.inner.tx(now_ns, frames, pick)
-    }
-
-    fn starved(&self) -> bool {
-        self.inner.starved()
-    }
-
-    fn failure(&self) -> Option<&'static str> {
-        self.inner.failure()
-    }
-
-    fn release(&mut self, buffers: &mut dyn Buffers) {
-        self.inner.release(buffers);
-    }
-
-    fn next_due(&self, now_ns: u64) -> Option<u64> {
-        self.inner.next_due(now_ns)
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.inner.counters()
     }
 }

@@ -1,10 +1,10 @@
-//! Frames: what is read, from where, and how often.
+//! Reads of a frame's bytes: their source and their number.
 
 mod common;
 
 use common::{bytes, pool};
 use nic::frame::{HOT, SNAPSHOT};
-use nic::{BufferId, Buffers, CopyError, Frame, Piece, Pool};
+use nic::{BufferId, Buffers, Checksum, CopyError, Frame, Gso, GsoKind, Piece, Pool};
 use proptest::prelude::*;
 use shmem::{Area, Span};
 
@@ -14,7 +14,7 @@ fn area_of(bytes: &[u8]) -> Span {
     area.span().take(bytes.len())
 }
 
-/// `bytes` cut at `cuts` into pieces of their own.
+/// Returns `bytes` cut at `cuts` into separate pieces.
 fn pieces_of(bytes: &[u8], cuts: &[usize]) -> Vec<Piece> {
     let mut at = 0;
     let mut pieces = Vec::new();
@@ -30,7 +30,7 @@ fn pieces_of(bytes: &[u8], cuts: &[usize]) -> Vec<Piece> {
 }
 
 #[test]
-fn the_snapshot_is_what_counts_when_the_memory_changes() {
+fn snapshot_counts_when_the_memory_changes() {
     let memory = area_of(&bytes(1, 200));
     let piece = Piece {
         span: memory,
@@ -82,7 +82,7 @@ fn a_bare_header_has_no_piece_behind_it() {
     let mut copied = [0; 154];
     to.read(&mut copied).unwrap();
     assert_eq!(&copied[..], &whole[..]);
-    // The snapshot goes on where the bare header ends.
+    // The snapshot continues behind the bare header.
     frame.snapshot().unwrap();
     assert_eq!(frame.header(), &whole[..HOT]);
     frame.need(120).unwrap();
@@ -129,7 +129,7 @@ fn without_room_nothing_is_kept() {
     let frame = Frame::from_bytes(&[0; 100], &mut buffers).unwrap();
     assert_eq!(frame.copied(&mut buffers).unwrap_err(), CopyError::NoBuffer);
     assert_eq!(buffers.available(), 1);
-    // A supply of empty buffers is no supply.
+    // A supply of empty buffers.
     struct Hollow;
     impl Buffers for Hollow {
         fn take(&mut self) -> Option<nic::Buffer> {
@@ -188,10 +188,65 @@ fn a_copy_has_the_snapshot_and_the_offloads() {
     assert_eq!(copy.header(), frame.header());
     assert_eq!((copy.token, copy.offload), (77, frame.offload));
     memory.fill(0).unwrap();
-    // Also in its own memory, should the snapshot be made anew.
+    // Its memory holds the same bytes: a fresh snapshot shows them.
     let mut again = copy.clone();
     again.snapshot().unwrap();
     assert_eq!(again.to_vec().unwrap(), copy.to_vec().unwrap());
+}
+
+#[test]
+fn frame_counts_as_its_segments() {
+    let mut bytes = vec![0; 54 + 3000];
+    bytes[46] = 5 << 4;
+    let mut frame = Frame::empty();
+    for piece in pieces_of(&bytes, &[]) {
+        frame.push(piece);
+    }
+    frame.snapshot().unwrap();
+    assert_eq!((frame.longest_packet(), frame.wire_bytes()), (3054, 3054));
+    frame.offload.checksum = Checksum::Blank {
+        start: 34,
+        offset: 16,
+    };
+    for (size, longest, wire) in [
+        (1000, 1054, 3000 + 3 * 54),
+        (1, 55, 3000 * 55),
+        (0, 54, 3000 * 55),
+        (65_535, 3054, 3054),
+    ] {
+        frame.offload.gso = Some(Gso {
+            kind: GsoKind::Tcp4,
+            size,
+        });
+        let found = (frame.longest_packet(), frame.wire_bytes());
+        assert_eq!(found, (longest, wire), "{size}");
+    }
+    // Neither of two tags counts towards the length.
+    bytes[12..14].copy_from_slice(&[0x88, 0xa8]);
+    bytes[16..18].copy_from_slice(&[0x81, 0x00]);
+    bytes[54] = 5 << 4;
+    let mut tagged = Frame::empty();
+    for piece in pieces_of(&bytes, &[]) {
+        tagged.push(piece);
+    }
+    tagged.snapshot().unwrap();
+    tagged.offload = frame.offload;
+    tagged.offload.gso = Some(Gso {
+        kind: GsoKind::Tcp4,
+        size: 1460,
+    });
+    tagged.offload.checksum = Checksum::Blank {
+        start: 42,
+        offset: 16,
+    };
+    let longest = tagged.longest_packet() - tagged.tag_bytes();
+    assert_eq!(longest, 14 + 40 + 1460);
+    // A header behind the snapshot has no effect.
+    frame.offload.checksum = Checksum::Blank {
+        start: 2000,
+        offset: 16,
+    };
+    assert_eq!((frame.longest_packet(), frame.wire_bytes()), (3054, 3054));
 }
 
 #[test]
@@ -205,7 +260,7 @@ fn a_pool_takes_back_only_what_is_out() {
     buffers.put(BufferId::NONE);
     buffers.put(BufferId(2));
     assert_eq!(buffers.available(), 1);
-    // The last given back is the first taken.
+    // The buffer returned last is taken first.
     assert_eq!(buffers.take(), Some(first));
 }
 

@@ -1,4 +1,4 @@
-//! Devices around devices: faults, traces, limits.
+//! Devices that wrap devices: faults, traces, limits.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn without_faults_nothing_changes() {
 }
 
 #[test]
-fn dropped_frames_disappear_and_give_their_buffers_back() {
+fn dropped_frames_return_their_buffers() {
     let bench = Bench::with(numbered(5));
     let mut nic = Faulty::new(bench.clone(), Faults { drop: 1.0, ..NONE });
     let mut buffers = pool(5, 256);
@@ -92,7 +92,7 @@ fn duplicates_follow_and_keep_within_the_budget() {
     assert_eq!(nic.rx(0, 3, &mut buffers, &mut out), 1);
     assert_eq!(nic.next_due(5), None);
     assert_eq!(marks(&contents(&out)), [0, 0, 1, 1]);
-    // What waits gives its buffers back before their supply goes.
+    // Queued frames return their buffers before their supply is dropped.
     bench.arriving.borrow_mut().extend(numbered(1));
     assert_eq!(nic.rx(0, 1, &mut buffers, &mut out), 1);
     nic.release(&mut buffers);
@@ -100,7 +100,7 @@ fn duplicates_follow_and_keep_within_the_budget() {
         (out.len(), nic.next_due(5), buffers.available()),
         (5, None, 4)
     );
-    // Each in memory of its own.
+    // Each in separate memory.
     out.iter_mut().for_each(|frame| frame.recycle(&mut buffers));
     assert_eq!(buffers.available(), 9);
     let sent = frames(2, &mut buffers);
@@ -130,7 +130,7 @@ fn reordered_frames_change_places() {
 }
 
 #[test]
-fn one_bit_of_a_header_is_wrong_and_the_sender_s_frame_is_untouched() {
+fn one_header_bit_is_flipped_in_a_copy() {
     let wrong_bits = |found: &[u8], expected: &[u8]| -> u32 {
         assert_eq!(found[HOT..], expected[HOT..]);
         found
@@ -160,7 +160,7 @@ fn one_bit_of_a_header_is_wrong_and_the_sender_s_frame_is_untouched() {
         assert_eq!(wrong_bits(found, expected), 1);
     }
     assert_eq!(counter(&nic, "fault_corrupted"), 6);
-    // A frame without a header has no bit to be wrong.
+    // A frame without a header has no bit to flip.
     nic.tx(0, &[Frame::empty()], &[0]);
 }
 
@@ -214,16 +214,16 @@ fn receiving_keeps_to_the_rate() {
     let mut nic = Limited::new(bench.clone(), RATE, 150, Box::new(pool(4, 256)));
     let mut buffers = pool(9, 256);
     let mut out = Vec::new();
-    // 150 bytes: one frame and a half, so two, of which one half is a debt.
+    // 150 bytes are one and a half frames: two are received, half of one as a debt.
     assert_eq!(nic.rx(0, 9, &mut buffers, &mut out), 2);
     assert_eq!(bench.arriving.borrow().len(), 2);
     assert_eq!(nic.rx(50 * US, 9, &mut buffers, &mut out), 0);
-    // The next look is worth it when a full burst is there.
+    // The next poll is worthwhile only when a full burst is available.
     assert_eq!(nic.next_due(50 * US), Some(200 * US));
     assert_eq!(nic.rx(51 * US, 9, &mut buffers, &mut out), 1);
     assert_eq!(nic.rx(151 * US, 9, &mut buffers, &mut out), 1);
     assert_eq!(contents(&out), numbered(4));
-    // Nothing there: the device says when, not the limit.
+    // No frame is waiting: the device, not the limit, sets the time.
     assert_eq!(nic.rx(1000 * US, 9, &mut buffers, &mut out), 0);
     assert_eq!(nic.next_due(1000 * US), None);
 }
@@ -241,7 +241,7 @@ fn the_budget_ends_a_look_before_the_limit_does() {
 }
 
 #[test]
-fn sending_keeps_to_the_rate_and_order_and_queues_what_waits() {
+fn sending_respects_rate_and_order() {
     let bench = Bench::default();
     let mut nic = Limited::new(bench.clone(), RATE, 200, Box::new(pool(2, 256)));
     let mut buffers = pool(9, 256);
@@ -254,7 +254,7 @@ fn sending_keeps_to_the_rate_and_order_and_queues_what_waits() {
     assert_eq!(bench.sent.borrow().len(), 2);
     nic.rx(100 * US, 9, &mut buffers, &mut Vec::new());
     assert_eq!(marks(&bench.sent.borrow()), [0, 1, 2]);
-    // What comes now goes behind what waits.
+    // A new frame is queued behind waiting ones.
     nic.tx(150 * US, &sent, &[4]);
     assert_eq!(marks(&bench.sent.borrow()), [0, 1, 2]);
     nic.tx(200 * US, &sent, &[]);
@@ -269,7 +269,7 @@ fn sending_keeps_to_the_rate_and_order_and_queues_what_waits() {
 }
 
 #[test]
-fn what_the_device_refuses_takes_no_place_in_the_queue() {
+fn rejected_frames_are_not_queued() {
     let bench = Bench::default();
     let mut nic = Limited::new(bench.clone(), RATE, 100, Box::new(pool(1, 256)));
     let mut buffers = pool(9, 256);

@@ -1,4 +1,4 @@
-//! Capture files: read, written, refused.
+//! Capture files: read, written, rejected.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 type NoFile = io::Empty;
 
-/// A file that a test can look into while it is written.
+/// A file that a test can read while it is written.
 #[derive(Clone, Default)]
 struct Shared(Rc<RefCell<Vec<u8>>>);
 
@@ -166,7 +166,7 @@ fn frames_that_were_cut_when_recorded_are_left_out() {
 }
 
 #[test]
-fn what_is_no_capture_of_ethernet_is_refused() {
+fn non_ethernet_captures_are_rejected() {
     let error = |file: &[u8]| Reader::new(file).unwrap_err();
     assert_eq!(error(b""), PcapError::NotPcap("it is too short"));
     assert!(matches!(error(&[0; 24]), PcapError::NotPcap(_)));
@@ -237,7 +237,7 @@ fn a_pipe_that_is_empty_is_not_at_its_end() {
 }
 
 #[test]
-fn what_is_sent_can_be_read_back() {
+fn sent_frames_can_be_read_back() {
     let file = Shared::default();
     let writer = Writer::new(file.clone(), 1_000_000_000, MUCH).unwrap();
     let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
@@ -276,7 +276,7 @@ fn too_long_a_frame_is_refused() {
 }
 
 #[test]
-fn without_files_frames_are_taken_and_none_comes() {
+fn without_files_no_frame_is_received() {
     let mut nic: PcapNic<NoFile, NoFile> = PcapNic::new(None, None, Pace::Fast, untold);
     let mut buffers = pool(1, 2048);
     let frame = Frame::from_bytes(&bytes(0, 60), &mut buffers).unwrap();
@@ -319,7 +319,7 @@ fn a_full_disk_ends_the_recording_not_the_traffic() {
 }
 
 #[test]
-fn a_file_with_as_many_bytes_as_it_may_have_ends_with_a_whole_frame() {
+fn full_file_ends_with_a_whole_frame() {
     thread_local!(static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
     let tell = |why: &PcapError| TOLD.with_borrow_mut(|told| told.push(why.to_string()));
     let file = Shared::default();
@@ -331,7 +331,7 @@ fn a_file_with_as_many_bytes_as_it_may_have_ends_with_a_whole_frame() {
     let short = Frame::from_bytes(&bytes(1, 60), &mut buffers).unwrap();
     let frames = [long, short];
     for _ in 0..20 {
-        assert_eq!(nic.tx(0, &frames, &[0]).sent, 1, "traffic goes on");
+        assert_eq!(nic.tx(0, &frames, &[0]).sent, 1, "traffic continues");
     }
     nic.tx(0, &frames, &[1]);
     let whole = (limit - 24) / (60_000 + 16);

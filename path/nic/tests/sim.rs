@@ -81,7 +81,7 @@ fn delay_and_rate_say_when_a_frame_is_there() {
     assert_eq!(b.next_due(101_500), Some(201_500));
     assert_eq!(receive(&mut b, 201_500, &mut buffers), [bytes(1, 100)]);
     assert_eq!(b.next_due(201_500), None);
-    // An idle cable starts anew.
+    // An idle cable starts afresh.
     send(&mut a, 1_000_000, &bytes(2, 100), &mut buffers);
     assert_eq!(b.next_due(0), Some(1_100_500));
 }
@@ -149,7 +149,7 @@ fn all_or_nothing_can_be_lost() {
 }
 
 #[test]
-fn what_the_device_cannot_do_is_refused_and_offloads_travel() {
+fn unsupported_frames_are_rejected_offloads_travel() {
     let mut buffers = pool(64, 2048);
     let whole = Offload {
         checksum: Checksum::Blank {
@@ -158,7 +158,7 @@ fn what_the_device_cannot_do_is_refused_and_offloads_travel() {
         },
         gso: Some(Gso {
             kind: GsoKind::Tcp4,
-            size: 1448,
+            size: 1400,
         }),
     };
     let mut big = Frame::from_bytes(&bytes(1, 9000), &mut buffers).unwrap();

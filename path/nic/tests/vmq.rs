@@ -1,5 +1,5 @@
-//! Queues for single guests: the contract of Table 3.1, held against the simulated NIC and against
-//! one whose frames take their time.
+//! Queues for single guests: the contract of Table 3.1, tested with the simulated NIC and with one
+//! whose frames are delayed.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::rc::Rc;
 const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// A backend over a pool, which remembers what became of every buffer.
+/// A backend over a pool, which records the state of every buffer.
 struct Posted {
     pool: Pool,
     frames: Vec<Vec<u8>>,
@@ -107,7 +107,7 @@ impl Wire {
 }
 
 #[test]
-fn a_queue_has_the_frames_of_its_mac_and_the_shared_one_all_others() {
+fn queue_gets_its_mac_and_shared_queue_the_rest() {
     let mut wire = Wire::new(16);
     let mut posted = Posted::new(16);
     let (a, b) = (wire.give(A), wire.give(B));
@@ -125,7 +125,7 @@ fn a_queue_has_the_frames_of_its_mac_and_the_shared_one_all_others() {
     assert_eq!(posted.pool.available(), 16, "no buffer is kept");
 }
 
-/// What a queue yields with its headers kept apart: the frames, and what their buffers hold.
+/// Output of a queue with split headers: the frames, and the contents of their buffers.
 #[derive(Default)]
 struct Apart {
     pool: Option<Pool>,
@@ -154,7 +154,7 @@ impl Backend for Apart {
     }
 }
 
-/// Headers that are kept apart are in no buffer before they are put there.
+/// With split headers, no buffer holds a header before the backend writes it there.
 #[test]
 fn headers_are_kept_apart_until_they_are_put_back() {
     let mut wire = Wire::new(16);
@@ -257,14 +257,14 @@ fn no_more_buffers_are_asked_for_than_the_queue_holds() {
 }
 
 #[test]
-fn what_a_queue_has_no_room_for_is_lost_and_counted() {
+fn frames_for_a_full_queue_are_counted() {
     let mut wire = Wire::new(4);
     let mut posted = Posted::new(2);
     let a = wire.give(A);
     for mark in 0..7 {
         wire.send(A, mark);
     }
-    // The backend lends two buffers only; the rest has none, as in a NIC.
+    // The backend supplies only two buffers; further frames are lost, as in a NIC.
     posted.pool.take().unwrap();
     posted.pool.take().unwrap();
     assert_eq!(wire.vmq().poll(a, 0, 64, &mut posted), Ok(0));
@@ -272,7 +272,7 @@ fn what_a_queue_has_no_room_for_is_lost_and_counted() {
     assert_eq!((count("queue_full"), count("queue_no_buffer")), (3, 4));
 }
 
-/// A NIC whose frames choose their queue and are in it only when the test says so.
+/// A NIC in which the test determines when a frame selects its queue and when it arrives there.
 #[derive(Debug, Default)]
 struct Slow {
     under_way: RefCell<VecDeque<Vec<u8>>>,
@@ -280,11 +280,11 @@ struct Slow {
     point: Cell<u64>,
     effective: Cell<u64>,
     asked: Cell<u32>,
-    /// Whether who steers gives no answer, whatever it does.
+    /// Whether the steering agent never answers, even if it carries out the change.
     is_silent: Cell<bool>,
-    /// Whether it refuses everything.
+    /// Whether it rejects everything.
     is_closed: Cell<bool>,
-    /// What was to be steered.
+    /// Steering requests.
     steered: RefCell<Vec<([u8; 6], Option<QueueId>)>>,
 }
 
@@ -340,14 +340,14 @@ impl Receive for Handle {
 }
 
 impl Slow {
-    /// What is under way arrives.
+    /// Delivers the frames in transit.
     fn arrive(&self) {
         self.in_queue.borrow_mut().extend(self.under_way.take());
     }
 }
 
 #[test]
-fn a_queue_drains_until_nothing_is_under_way_and_nothing_is_left() {
+fn queue_drains_until_no_frame_is_left() {
     let slow = Rc::new(Slow::default());
     let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));
     let mut posted = Posted::new(8);
@@ -358,7 +358,7 @@ fn a_queue_drains_until_nothing_is_under_way_and_nothing_is_left() {
         slow.under_way.borrow_mut().push_back(frame_to(A, mark));
     }
     nic.disable_queue(queue).unwrap();
-    // Empty, but not for good.
+    // The queue is empty, but frames may still arrive.
     assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(0));
     assert!(nic.is_draining(queue));
     for refused in [
@@ -371,7 +371,10 @@ fn a_queue_drains_until_nothing_is_under_way_and_nothing_is_left() {
     slow.arrive();
     slow.effective.set(slow.point.get());
     assert_eq!(nic.poll(queue, 1, 2, &mut posted), Ok(2));
-    assert!(nic.is_draining(queue), "it was not asked again so soon");
+    assert!(
+        nic.is_draining(queue),
+        "the agent was not queried again so soon"
+    );
     assert_eq!(nic.poll(queue, 1_000_000, 1, &mut posted), Ok(1));
     assert!(nic.is_draining(queue), "not known to be empty");
     assert_eq!(nic.poll(queue, 1_000_001, 1, &mut posted), Ok(0));
@@ -382,7 +385,7 @@ fn a_queue_drains_until_nothing_is_under_way_and_nothing_is_left() {
 }
 
 #[test]
-fn what_another_driver_left_drains_before_anybody_has_the_queue() {
+fn inherited_queue_drains_before_reuse() {
     let slow = Rc::new(Slow::default());
     slow.in_queue.borrow_mut().push_back(frame_to(A, 1));
     slow.under_way.borrow_mut().push_back(frame_to(A, 2));
@@ -402,7 +405,7 @@ fn what_another_driver_left_drains_before_anybody_has_the_queue() {
 }
 
 #[test]
-fn a_queue_whose_frames_cannot_be_steered_away_is_not_handed_out() {
+fn unsteerable_queue_is_not_allocated() {
     let slow = Rc::new(Slow::default());
     slow.in_queue.borrow_mut().push_back(frame_to(B, 1));
     let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));
@@ -427,14 +430,14 @@ fn a_queue_that_cannot_be_steered_stays_idle() {
     assert_eq!(nic.free_queue(queue), Ok(()));
 }
 
-/// A queue that A was to have, but whether frames to `mac` come there is not known.
+/// Requests A's MAC for a queue and leaves unknown whether frames for `mac` arrive there.
 fn astray(slow: &Rc<Slow>, mac: [u8; 6], ask: impl Fn(&mut dyn Vmq, QueueId)) {
     let mut nic = MultiQueue::new(Handle(Rc::clone(slow)), Handle(Rc::clone(slow)));
     let mut posted = Posted::new(8);
     let queue = nic.alloc_queue().unwrap();
     nic.set_mac(queue, A).unwrap();
     ask(&mut nic, queue);
-    // Nobody else gets it, even if nothing comes for ever so long.
+    // No other guest gets the queue, however long no frame arrives.
     slow.effective.set(u64::MAX);
     let mut now = 0;
     for _ in 0..5 {
@@ -446,14 +449,14 @@ fn astray(slow: &Rc<Slow>, mac: [u8; 6], ask: impl Fn(&mut dyn Vmq, QueueId)) {
     let asked = slow.steered.borrow().len();
     assert_eq!(nic.poll(queue, now - 999_000_000, 8, &mut posted), Ok(0));
     assert_eq!(slow.steered.borrow().len(), asked, "not so soon");
-    // The change is made now. What comes by it goes on.
+    // The change takes effect now. Its frames are forwarded.
     slow.in_queue.borrow_mut().push_back(frame_to(A, 1));
     assert_eq!(nic.poll(queue, now, 8, &mut posted), Ok(1));
     slow.is_silent.set(false);
     slow.effective.set(slow.point.get());
     assert_eq!(nic.poll(queue, now + 1_000_000_000, 8, &mut posted), Ok(0));
     assert_eq!(slow.steered.borrow().last(), Some(&(mac, None)));
-    assert!(nic.is_draining(queue), "frames may still be on their way");
+    assert!(nic.is_draining(queue), "frames may still be in transit");
     slow.effective.set(slow.point.get());
     assert_eq!(nic.poll(queue, now + 2_000_000_000, 8, &mut posted), Ok(0));
     nic.free_queue(queue).unwrap();
@@ -464,7 +467,7 @@ fn astray(slow: &Rc<Slow>, mac: [u8; 6], ask: impl Fn(&mut dyn Vmq, QueueId)) {
 }
 
 #[test]
-fn a_queue_that_may_be_given_its_mac_late_is_nobody_else_s() {
+fn queue_with_a_late_mac_is_not_reused() {
     let slow = Rc::new(Slow::default());
     astray(&slow, A, |nic, queue| {
         slow.is_silent.set(true);
@@ -473,7 +476,7 @@ fn a_queue_that_may_be_given_its_mac_late_is_nobody_else_s() {
 }
 
 #[test]
-fn a_queue_that_may_have_kept_its_mac_is_nobody_else_s() {
+fn queue_that_may_keep_its_mac_is_not_reused() {
     let slow = Rc::new(Slow::default());
     astray(&slow, A, |nic, queue| {
         nic.enable_queue(queue).unwrap();
@@ -483,7 +486,7 @@ fn a_queue_that_may_have_kept_its_mac_is_nobody_else_s() {
 }
 
 #[test]
-fn a_queue_that_another_driver_may_have_left_its_mac_is_nobody_else_s() {
+fn inherited_mac_blocks_queue_reuse() {
     let slow = Rc::new(Slow::default());
     astray(&slow, EVERY_MAC, |nic, _| {
         slow.is_silent.set(true);

@@ -1,14 +1,13 @@
-//! The data path of a TAP: frames by `readv` and `writev`, one system call each.
+//! The data path of a TAP: one `readv` or `writev` per frame.
 //!
-//! The descriptor comes opened and configured (crate `netdev`). Payload goes straight between
-//! the kernel and the caller's buffers; a page that is gone makes the system call fail
-//! with EFAULT, which costs that frame and nothing else.
+//! The descriptor is opened and configured by crate `netdev`. The kernel copies payload directly
+//! from and to the caller's buffers; an inaccessible page makes the system call fail with EFAULT,
+//! and only that frame is lost.
 
 mod length;
 mod nic;
 mod queues;
 mod rx;
 mod tx;
-mod virtio;
 
 pub use nic::{Removed, TapNic};

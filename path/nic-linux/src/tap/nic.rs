@@ -6,19 +6,19 @@ use nic::vmq::{MultiQueue, Steering, Vmq};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Takes a TAP's devices out of what its domain waits for, after its descriptors were closed.
+/// Removes a TAP's devices from its domain's wait set. Called after the TAP has closed its
+/// descriptors.
 pub type Removed = Box<dyn FnOnce()>;
 
-/// A TAP. What [`Nic::rx`] has ready for the next frame (a small buffer, and with segmentation
-/// some large ones) is kept between calls, so that a call that finds no frame costs the pool
-/// nothing.
+/// A TAP. [`Nic::rx`] keeps the buffers for the next frame (a small buffer, and with segmentation
+/// some large ones) between calls, so that a call that receives nothing does not touch the pool.
 ///
-/// When its interface is removed it closes its descriptors. From then on it yields nothing and
-/// refuses every frame.
+/// When its interface is removed, it closes its descriptors. From then on it receives nothing and
+/// rejects every frame.
 pub struct TapNic {
-    /// None once the interface was removed.
+    /// `None` after the interface has been removed.
     fd: Option<OwnedFd>,
-    /// Called once, when the interface was removed.
+    /// Called once, when the interface has been removed.
     on_removed: Option<Removed>,
     vnet_header: bool,
     checksum: bool,
@@ -38,11 +38,10 @@ impl std::fmt::Debug for TapNic {
 }
 
 impl TapNic {
-    /// A data path over `fd`; without one, that of an interface that was removed. The other
-    /// arguments must be what the TAP was set up with: `vnet_header` whether frames carry a
-    /// virtio-net header of 10 bytes; `checksum` and `tso` which offloads both sides may leave to
-    /// the other (without `vnet_header` there are none, and without `checksum` no `tso`); `mtu` in
-    /// bytes of IP.
+    /// Creates a data path over `fd`; `None` stands for a removed interface. The other arguments
+    /// must match the TAP's set-up: `vnet_header`: frames carry a virtio-net header of 10 bytes;
+    /// `checksum` and `tso`: offloads that each side may leave to the other (none without
+    /// `vnet_header`, no `tso` without `checksum`); `mtu`: in bytes of IP.
     #[must_use]
     pub fn new(
         fd: impl Into<Option<OwnedFd>>,
@@ -65,8 +64,8 @@ impl TapNic {
         }
     }
 
-    /// Gives the TAP the queues that it was set up with beside its own, one descriptor each, and
-    /// what steers frames to them.
+    /// Adds the TAP's dedicated queues, one descriptor each, and the agent that steers frames to
+    /// them.
     #[must_use]
     pub fn with_queues(mut self, fds: Vec<OwnedFd>, steering: Box<dyn Steering>) -> Self {
         let queues = TapQueues::new(fds, self.limits());
@@ -74,21 +73,21 @@ impl TapNic {
         self
     }
 
-    /// Has `removed` called when the interface was removed.
+    /// Sets the callback for the removal of the interface.
     #[must_use]
     pub fn on_removed(mut self, removed: Removed) -> Self {
         self.on_removed = Some(removed);
         self
     }
 
-    /// Whether the interface was removed.
+    /// Returns whether the interface has been removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.fd.is_none()
     }
 
-    /// The interface was removed. The descriptors are closed first: the system does not take a
-    /// device back that is still open.
+    /// Closes a removed interface, descriptors first, because the system does not take back an open
+    /// device.
     fn close(&mut self, buffers: &mut dyn Buffers) {
         self.rx.release(buffers);
         self.fd = None;
@@ -111,7 +110,7 @@ impl TapNic {
         }
     }
 
-    /// Bytes of the largest frame that the kernel's end may send.
+    /// Returns the length of the longest frame that the kernel may send out of the interface.
     fn rx_max(&self) -> usize {
         if self.tso {
             length::GSO_FRAME_MAX

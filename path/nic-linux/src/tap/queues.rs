@@ -1,4 +1,4 @@
-//! The queues of a TAP beside its shared one: each a descriptor, each read like the TAP itself.
+//! The dedicated queues of a TAP. Each has a descriptor that is read like the TAP's.
 
 use super::rx::{Receiver, RxLimits};
 use nic::vmq::{QueueId, Receive, Received};
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// The receiving side of a TAP's queues.
 #[derive(Debug)]
 pub(super) struct TapQueues {
-    /// Without a descriptor once the interface was removed.
+    /// Descriptors (`None` after the interface has been removed) and their receivers.
     queues: Vec<(Option<OwnedFd>, Receiver)>,
     limits: RxLimits,
 }
@@ -22,7 +22,7 @@ impl TapQueues {
         }
     }
 
-    /// The interface was removed: closes the descriptors. Buffers stay until they are released.
+    /// Closes the descriptors of a removed interface. Keeps the buffers until they are released.
     pub(super) fn close(&mut self) {
         self.queues.iter_mut().for_each(|(fd, _)| *fd = None);
     }
@@ -48,7 +48,7 @@ impl Receive for TapQueues {
                 ..Received::default()
             };
         };
-        // What a guest has posted is answered in order.
+        // The backend answers a guest's posted buffers in order.
         let limits = RxLimits {
             split,
             in_order: true,

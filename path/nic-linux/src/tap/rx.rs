@@ -1,19 +1,19 @@
-//! Frames that the kernel sends out of the interface.
+//! Reception of frames that the kernel sends out of the interface.
 
-use super::virtio;
 use abi::PAGE;
 use nic::frame::SNAPSHOT;
+use nic::virtio;
 use nic::{Buffer, Buffers, Frame, Offload, Piece};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What was agreed on with the kernel's end.
+/// Parameters of receiving, which match the interface's set-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RxLimits {
     pub(super) vnet_header: bool,
     pub(super) checksum: bool,
     pub(super) tso: bool,
-    /// Bytes of the largest frame that may come.
+    /// Length of the longest frame that may arrive.
     pub(super) bytes: usize,
     /// Whether headers are kept out of the buffers.
     pub(super) split: bool,
@@ -21,7 +21,7 @@ pub(super) struct RxLimits {
     pub(super) in_order: bool,
 }
 
-/// Frames that came and were not handed on, and calls that ended early.
+/// Counters of dropped frames, and of calls that ended early.
 #[derive(Debug, Default)]
 pub(super) struct RxCounters {
     malformed: u64,
@@ -42,7 +42,7 @@ impl RxCounters {
         ]
     }
 
-    /// The same of a queue for a single guest.
+    /// Returns the counters of a dedicated queue, by name.
     pub(super) fn queue_list(&self) -> [(&'static str, u64); 5] {
         [
             ("queue_malformed", self.malformed),
@@ -54,7 +54,7 @@ impl RxCounters {
     }
 }
 
-/// Whether a read that failed so fails from now on.
+/// Returns whether a read error is permanent.
 const fn is_final(errno: i32) -> bool {
     matches!(
         errno,
@@ -62,44 +62,45 @@ const fn is_final(errno: i32) -> bool {
     )
 }
 
-/// Why a frame that came is not handed on.
+/// Reason for dropping a received frame.
 enum Dropped {
-    /// Its virtio header says something impossible, or it is shorter than an Ethernet header.
+    /// The virtio header is invalid, or the frame is shorter than an Ethernet header.
     Malformed,
-    /// It was longer than any frame may be, and so was cut.
+    /// The frame exceeded the maximum length and was truncated.
     Truncated,
-    /// The memory that it was read into is not there.
+    /// The memory into which the frame was read is inaccessible.
     Fault,
 }
 
-/// The buffers that the next frame goes into, and the vectors that name them.
+/// Buffers of the next frame, and the vectors that describe them.
 pub(super) struct Receiver {
-    /// A small buffer, where every frame begins.
+    /// A small buffer for the start of the frame.
     first: Option<Buffer>,
-    /// What continues a frame that does not fit: with `first` more bytes in all than a frame has,
-    /// so that a frame which fills them was cut. In ascending order, or in that in which they were
-    /// taken.
+    /// Buffers for the rest of a longer frame. Together with `first` they hold one byte more than
+    /// the longest frame, so a frame that fills them was truncated. In ascending order of address,
+    /// or in the order of taking.
     more: Vec<Buffer>,
     /// Bytes of `more`.
     more_bytes: usize,
-    /// Where the kernel puts the virtio header: memory of our own.
+    /// Private memory into which the kernel writes the virtio header.
     header: [u8; virtio::BYTES],
-    /// Where the kernel puts a frame's header if that is kept out of the buffers.
+    /// Private memory into which the kernel writes a frame's header if it is kept out of the
+    /// buffers.
     start: [u8; SNAPSHOT],
-    /// One for the virtio header, one for `start`, one for `first`, and one for each stretch of
-    /// `more` that lies in one piece.
+    /// I/O vectors: one for the virtio header, one for `start`, one for `first`, and one for each
+    /// contiguous run of `more`.
     vectors: Vec<libc::iovec>,
-    /// Whether `vectors` no longer say what `more` says.
+    /// Whether `more` has changed since `vectors` was written.
     stale: bool,
-    /// Whether the supply has large buffers. Then a frame is never continued in small ones: it
-    /// would have too many pieces for the port that sends it on.
+    /// Whether the supply has large buffers. If so, a frame never continues in small ones, which
+    /// would give it too many pieces for the egress port.
     has_large: bool,
-    /// Whether the last call ended for want of buffers.
+    /// Whether the last call ended for lack of buffers.
     pub(super) starved: bool,
-    /// Whether the last call ended because nothing was left.
+    /// Whether the last call emptied the queue.
     pub(super) empty: bool,
-    /// Whether the interface was removed: no call will ever find a frame again, and the descriptor
-    /// reports an error to every wait.
+    /// Whether the interface has been removed. No call returns a frame any more, and every wait on
+    /// the descriptor reports an error.
     pub(super) removed: bool,
     pub(super) counters: RxCounters,
 }
@@ -124,8 +125,8 @@ impl Default for Receiver {
 }
 
 // SAFETY: the pointers in `vectors` are only passed to the kernel, during a call with exclusive
-// access; what they point to is `header` and `start` (set anew for every call) and spans, which
-// every thread may use.
+// access; they point to `header` and `start` (set anew for every call) and to spans, which every
+// thread may use.
 unsafe impl Send for Receiver {}
 
 impl std::fmt::Debug for Receiver {
@@ -138,8 +139,8 @@ impl std::fmt::Debug for Receiver {
 }
 
 impl Receiver {
-    /// Reads until nothing is left, `budget` frames were read or the buffers are used up; how
-    /// many were appended to `out`.
+    /// Reads until the queue is empty, the budget is reached or the buffers are used up. Appends
+    /// the frames to `out` and returns their number.
     pub(super) fn batch(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -175,8 +176,8 @@ impl Receiver {
                 Err(Dropped::Malformed) => self.counters.malformed += 1,
                 Err(Dropped::Truncated) => self.counters.truncated += 1,
                 Err(Dropped::Fault) => {
-                    // A page of ours is not there any more. The pool gets the buffers back, and
-                    // the next frame others.
+                    // A page of this domain is inaccessible. The buffers return to the pool, and
+                    // the next frame gets others.
                     self.counters.fault += 1;
                     self.release(buffers);
                 }
@@ -193,8 +194,8 @@ impl Receiver {
         self.stale = true;
     }
 
-    /// Fills up the buffers until the longest frame fits with a byte to spare. If the supply
-    /// cannot, the frames stay in the interface's queue: better late than cut.
+    /// Adds buffers until the longest frame fits with a byte to spare. If the supply runs out,
+    /// frames wait in the interface's queue: they are late rather than truncated.
     fn make_ready(&mut self, limits: RxLimits, buffers: &mut dyn Buffers) -> bool {
         if self.first.is_none() {
             self.first = match limits.in_order && !self.more.is_empty() {
@@ -221,7 +222,7 @@ impl Receiver {
         true
     }
 
-    /// The buffer of `more`, which is not empty, that was taken first.
+    /// Removes the buffer of `more` that was taken first; `more` must not be empty.
     fn take_oldest(&mut self) -> Buffer {
         let oldest = self.more.remove(0);
         self.more_bytes -= oldest.span.len();
@@ -229,8 +230,8 @@ impl Receiver {
         oldest
     }
 
-    /// Brings `vectors` up to date. Buffers that lie one behind the other make one vector: a pool
-    /// hands pages out in whatever order they came back, so they are sorted.
+    /// Updates `vectors`. Contiguous buffers share one vector. A pool returns pages in any order,
+    /// so they are sorted first.
     fn write_vectors(&mut self, limits: RxLimits) {
         if std::mem::take(&mut self.stale) || self.vectors.is_empty() {
             if !limits.in_order {
@@ -270,7 +271,7 @@ impl Receiver {
         }
     }
 
-    /// One system call; how many bytes of header and frame came, or an errno.
+    /// Makes one system call; returns the number of bytes of header and frame, or an errno.
     fn read(&mut self, fd: BorrowedFd<'_>, limits: RxLimits) -> Result<usize, i32> {
         if !limits.vnet_header
             && !limits.split
@@ -278,15 +279,15 @@ impl Receiver {
             && let Some(first) = self.first
         {
             // SAFETY: the span lies in memory that is reserved for packets for the life of the
-            // process and never holds a Rust object; a page that is not there is EFAULT.
+            // process and never holds a Rust object; an inaccessible page is EFAULT.
             let got =
                 unsafe { libc::read(fd.as_raw_fd(), first.span.as_ptr().cast(), first.span.len()) };
             return result(got);
         }
         self.write_vectors(limits);
         // SAFETY: the first vectors are `header` and `start`, exclusively borrowed through the
-        // call, and no longer than these; the others are spans, as above, or several of them that
-        // lie one behind the other. There are at most UIO_MAXIOV (`make_ready`).
+        // call, and no longer than these; the others are spans, as above, or several contiguous
+        // ones. There are at most UIO_MAXIOV (`make_ready`).
         let got = unsafe {
             libc::readv(
                 fd.as_raw_fd(),
@@ -297,9 +298,9 @@ impl Receiver {
         result(got)
     }
 
-    /// The frame that a read of `bytes` bytes brought. Buffers of a frame that is dropped stay
-    /// ready. The kernel does not say when it could not write to a page (it ends the copy there):
-    /// the reader of the page finds out.
+    /// Returns the frame that a read of `bytes` bytes received. The buffers of a dropped frame stay
+    /// ready. The kernel does not report a page that it could not write to (it ends the copy
+    /// there): the reader of the page detects that.
     fn frame(&mut self, bytes: usize, limits: RxLimits) -> Result<Frame, Dropped> {
         let header_bytes = if limits.vnet_header { virtio::BYTES } else { 0 };
         let len = bytes
@@ -345,8 +346,9 @@ impl Receiver {
     }
 }
 
-/// Puts what continues a frame of `first` bytes in order: whole pages as they lie in memory, after
-/// so much that they are pages of the frame too. Then a page of a guest is filled from one page.
+/// Sorts the buffers behind the first, which holds `first` bytes. Whole pages follow in memory
+/// order, at offsets that are multiples of a page in the frame too, so that each page of a guest is
+/// filled from one page.
 fn in_pages(first: usize, more: &mut [Buffer]) {
     more.sort_unstable_by_key(|buffer| buffer.span.addr());
     let mut whole = 0;
@@ -361,7 +363,8 @@ fn in_pages(first: usize, more: &mut [Buffer]) {
         }
         at += buffers.unwrap_or(1);
     }
-    // A half without its other half, or the last one, completes the page that `first` begins.
+    // A half page without its other half, or else the last one, completes the page that `first`
+    // begins.
     let half = whole.min(more.len().saturating_sub(1));
     if !first.is_multiple_of(PAGE)
         && more
@@ -373,7 +376,7 @@ fn in_pages(first: usize, more: &mut [Buffer]) {
     }
 }
 
-/// How many of `buffers`, which are sorted, make up one whole page, from number `at` on.
+/// Returns the number of the sorted `buffers` from index `at` on that make up one whole page.
 fn page_at(buffers: &[Buffer], at: usize) -> Option<usize> {
     let rest = buffers.get(at..)?;
     let start = rest.first()?.span.addr();
@@ -406,7 +409,7 @@ mod tests {
     use nic::BufferId;
     use shmem::Area;
 
-    /// Halves of pages, by number, in the order in which a frame gets them.
+    /// Returns the numbers of half pages in the order in which a frame uses them.
     fn ordered(first: usize, halves: &[usize]) -> Vec<usize> {
         let area = Area::anonymous(16 * PAGE).unwrap();
         let buffer = |half: &usize| Buffer {
@@ -420,12 +423,12 @@ mod tests {
 
     #[test]
     fn pages_of_a_frame_are_pages_of_memory() {
-        // The other half of 5 is not there: it goes with the first buffer.
+        // The other half of 5 is missing, so 5 follows the first buffer.
         assert_eq!(ordered(2048, &[5, 3, 2, 7, 6]), [5, 2, 3, 6, 7]);
         assert_eq!(ordered(2048, &[9, 0, 1, 5, 3, 2]), [5, 0, 1, 2, 3, 9]);
-        // A page is broken up for it if there is no other.
+        // Without a single half page, a whole page is split.
         assert_eq!(ordered(2048, &[4, 5, 2, 3]), [5, 2, 3, 4]);
-        // 3 and 4 lie behind each other, in two pages.
+        // 3 and 4 are adjacent, but in different pages.
         assert_eq!(ordered(2048, &[3, 4]), [3, 4]);
         assert_eq!(ordered(2048, &[8]), [8]);
         assert_eq!(ordered(2048, &[]), []);

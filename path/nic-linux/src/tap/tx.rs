@@ -1,21 +1,21 @@
-//! Frames that go into the interface.
+//! Sending of frames into the interface.
 
-use super::virtio;
+use nic::virtio;
 use nic::{Checksum, Frame, TxReport};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What was agreed on with the kernel's end.
+/// Parameters of sending, which match the interface's set-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxLimits {
     pub(super) vnet_header: bool,
     pub(super) checksum: bool,
     pub(super) tso: bool,
-    /// Bytes of the largest frame without segmentation; a VLAN tag does not count.
+    /// Length of the longest frame without segmentation; a VLAN tag does not count.
     pub(super) max_frame: usize,
 }
 
-/// The vectors of the frame being sent, kept for their memory.
+/// The I/O vectors of the current frame, kept to reuse their allocation.
 #[derive(Default)]
 pub(super) struct Sender {
     vectors: Vec<libc::iovec>,
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// Sends one frame: snapshot and payload as they lie, in one system call.
+    /// Sends one frame in one system call, from the snapshot and from the payload in place.
     pub(super) fn one(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -45,7 +45,7 @@ impl Sender {
             return;
         }
         let header = if limits.vnet_header {
-            virtio::encode(frame.offload, headers(frame))
+            virtio::encode(frame.offload, virtio::headers(frame))
         } else {
             [0; virtio::BYTES]
         };
@@ -71,7 +71,7 @@ impl Sender {
         }
         // SAFETY: the kernel only reads. The vectors are `header` and the frame's snapshot, both
         // borrowed through the call, and spans: memory reserved for packets for the life of the
-        // process; a page that is not there is EFAULT.
+        // process; an inaccessible page is EFAULT.
         let sent = unsafe {
             libc::writev(
                 fd.as_raw_fd(),
@@ -92,7 +92,7 @@ impl Sender {
     }
 }
 
-/// Whether the interface can take the frame as it is.
+/// Returns whether the interface can send the frame unchanged.
 fn acceptable(frame: &Frame, limits: TxLimits) -> bool {
     let blank = match frame.offload.checksum {
         Checksum::Unknown | Checksum::Valid => false,
@@ -121,22 +121,4 @@ fn acceptable(frame: &Frame, limits: TxLimits) -> bool {
             frame.len() <= limits.max_frame.saturating_add(tag)
         }
     }
-}
-
-/// Where the headers end, as far as the snapshot shows: what the kernel keeps in one piece. It
-/// checks the value and corrects one that is too small.
-fn headers(frame: &Frame) -> u16 {
-    let Checksum::Blank { start, offset } = frame.offload.checksum else {
-        return 0;
-    };
-    let end = if frame.offload.gso.is_some() {
-        let words = frame
-            .header()
-            .get(usize::from(start) + 12)
-            .map_or(5, |byte| byte >> 4);
-        usize::from(start) + usize::from(words) * 4
-    } else {
-        usize::from(start) + usize::from(offset) + 2
-    };
-    end.min(frame.len()) as u16
 }

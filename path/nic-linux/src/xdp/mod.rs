@@ -1,50 +1,48 @@
-//! The data path of an AF_XDP socket: frames by rings in memory, without system calls while they
-//! come.
+//! The data path of an AF_XDP socket: rings in shared memory, without system calls while frames
+//! arrive.
 //!
-//! Socket, memory (UMEM) and rings come set up (crate `netdev`). The memory is cut into
-//! chunks, each of which is one buffer of the supply that frames are received into, or one of
-//! ours that frames are sent from. The kernel copies what comes (or the NIC does by itself), on
-//! the sender's processor; what is sent is copied once, by us.
+//! Crate `netdev` sets up socket, memory (UMEM) and rings. The memory is divided into chunks, each
+//! of which is either a buffer of the receive supply or a chunk for sending. The kernel copies
+//! received frames on the sender's processor, or the NIC writes them. This code copies each sent
+//! frame once.
 //!
 //! ```text
 //!   chunk:   in the supply ──► fill ring ──► receive ring ──► frame ──► in the supply
 //!            ours ──► transmit ring ──► completion ring ──► ours
 //! ```
 //!
-//! What the kernel writes is trusted to be a packet in the chunk that it was given, and checked all
-//! the same: a chunk that is not the kernel's to give is not taken from it.
+//! The kernel is trusted to write packets only into the chunks it was given. This code checks that
+//! nevertheless, and rejects a chunk that the kernel does not own.
 //!
-//! A socket may have been another domain's before, which has ended: its rings are as that left
-//! them, and packets have come meanwhile. They are taken like any others; which chunks the dead
-//! domain had is found out by and by.
+//! A socket may have belonged to an earlier domain that has ended. Its rings are in the state that
+//! the earlier domain left, and packets have arrived since, which are received like any others. The
+//! chunks that the dead domain held are discovered over time.
 
-mod owed;
 mod queue;
 mod ring;
+mod unreclaimed;
 
 pub use queue::{QueueParts, XdpQueue};
 
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;
 use nic::{Buffer, BufferId, Buffers, Caps, Frame, Nic, Piece, TxReport};
-use owed::Owed;
 use ring::{Consumer, Descriptor, Producer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shmem::Span;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use unreclaimed::Unreclaimed;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Bytes of a chunk in front of a packet that the kernel keeps for itself.
+/// Bytes at the start of a chunk that the kernel reserves before a packet.
 pub const HEADROOM: usize = 256;
-/// How many frames ahead their first lines are asked for: they lie in the sender's
-/// cache.
+/// Prefetch distance in frames. A frame's first cache lines lie in the sender's cache.
 const AHEAD: u32 = 8;
-/// When the kernel has left something undone that no descriptor tells about, it is looked for again
-/// after this.
+/// Delay before the next poll if the kernel has left work undone that no descriptor signals.
 const RETRY_NS: u64 = 50_000;
 
-/// What a socket's data path is made of.
+/// Components of a socket's data path.
 #[derive(Debug)]
 pub struct Parts {
     /// The socket.
@@ -53,24 +51,24 @@ pub struct Parts {
     pub umem: Span,
     /// Bytes of a chunk, of which the first [`HEADROOM`] hold no packet.
     pub chunk_bytes: usize,
-    /// How many chunks, the first ones, frames are sent from. The others are the buffers of the
-    /// supply that [`Nic::rx`] is given, one each.
+    /// Number of leading chunks for sending. Each other chunk is one buffer of [`Nic::rx`]'s
+    /// supply.
     pub send_chunks: usize,
-    /// Where the rings lie, [`Ring::slots`] pages each, in the order of [`Ring::ALL`].
+    /// The rings, [`Ring::slots`] pages each, in the order of [`Ring::ALL`].
     pub rings: Span,
-    /// Where the parts of each lie.
+    /// Layout of each ring.
     pub layouts: [RingLayout; 4],
-    /// Entries of each.
+    /// Entries of each ring.
     pub entries: u32,
     /// Bytes of IP in the longest frame.
     pub mtu: usize,
 }
 
-/// Hears that another domain could go on with the socket: nothing that one before may have lied
-/// about is left.
+/// Called when another domain could take over the socket, because no value remains that an earlier
+/// domain may have forged.
 pub type Sound = Box<dyn FnOnce()>;
 
-/// What the kernel counts of a socket, by name: asked through the domain's platform.
+/// Returns the kernel's counters of a socket, by name, through the domain's platform.
 pub type KernelCounters = Box<dyn Fn() -> Vec<(&'static str, u64)>>;
 
 #[derive(Debug, Default)]
@@ -91,26 +89,27 @@ pub struct XdpNic {
     transmit: Producer,
     fill: Producer,
     completion: Consumer,
-    /// By chunk, which buffer of the supply it is while the kernel has it to receive into.
+    /// By chunk: the supply's buffer, while the kernel has the chunk for receiving.
     lent: Vec<BufferId>,
-    /// Chunks that the kernel has to receive into.
+    /// Number of chunks that the kernel has for receiving.
     lent_chunks: u32,
-    /// Chunks to send from, by what they do.
+    /// Chunks for sending, by state.
     sending: Vec<Sending>,
-    /// Those that are idle.
+    /// Idle chunks for sending.
     idle: Vec<u32>,
-    /// What the domain before has left with the kernel; none: there was none, or all is known.
-    owed: Option<Owed>,
-    /// Chunks that are not lent yet although they are idle.
+    /// Unreclaimed chunks that the previous domain left with the kernel; `None`: there was no such
+    /// domain, or all chunks are known.
+    unreclaimed: Option<Unreclaimed>,
+    /// Idle chunks that must not be lent yet.
     withheld: Vec<BufferId>,
     /// Whether another domain had the socket before.
     had_owner: bool,
-    /// What the kernel has said that it has taken out of the fill ring, and how many packets have
-    /// come since it last did.
+    /// The kernel's count of entries taken from the fill ring, and the number of packets since it
+    /// last changed.
     filled: (u32, usize),
     counters: Counters,
     kernel: KernelCounters,
-    /// Told once: rings and chunks are as they are to be.
+    /// Called once, when rings and chunks are in a valid state.
     is_sound: Option<Sound>,
 }
 
@@ -130,7 +129,7 @@ impl std::fmt::Debug for XdpNic {
 }
 
 impl XdpNic {
-    /// None if the rings do not lie where they are said to, or hold what they cannot.
+    /// Returns `None` if the rings are misplaced or hold impossible values.
     #[must_use]
     pub fn new(parts: Parts, kernel: KernelCounters, is_sound: Sound) -> Option<Self> {
         let Parts {
@@ -164,8 +163,8 @@ impl XdpNic {
         let [end, _] = fill.ends();
         let left = fill.pending_addresses();
         let left = left.map(|address| address / chunk_bytes as u64);
-        let owed = had_owner.then(|| Owed::new(chunks, left, end));
-        // Where all chunks fit into a ring the kernel keeps none aside for want of room.
+        let unreclaimed = had_owner.then(|| Unreclaimed::new(chunks, left, end));
+        // If all chunks fit into a ring, the kernel never withholds one for lack of space.
         if had_owner && chunks - send_chunks > entries as usize {
             return None;
         }
@@ -182,7 +181,7 @@ impl XdpNic {
             lent_chunks: 0,
             sending: vec![Sending::Idle; send_chunks],
             idle: (0..send_chunks as u32).rev().collect(),
-            owed,
+            unreclaimed,
             withheld: Vec::new(),
             had_owner,
             filled: (0, 0),
@@ -192,9 +191,9 @@ impl XdpNic {
         })
     }
 
-    /// Takes over what the domain before has left, at the first look: what it has handed over to be
-    /// sent is sent, and the kernel may have any of the supply's chunks.
-    fn take_over(&mut self, owed: &mut Owed, buffers: &mut dyn Buffers) {
+    /// Takes over the previous domain's state at the first poll: sends its queued frames, and
+    /// assumes that the kernel may have any of the supply's chunks.
+    fn take_over(&mut self, unreclaimed: &mut Unreclaimed, buffers: &mut dyn Buffers) {
         self.kick();
         self.completion.skip();
         let mut foreign = Vec::new();
@@ -202,7 +201,7 @@ impl XdpNic {
             let place = self.chunk_of(&buffer).map(|(chunk, _)| chunk);
             match place.and_then(|chunk| Some((chunk, self.lent.get_mut(chunk)?))) {
                 Some((chunk, lent)) => {
-                    owed.lent(chunk);
+                    unreclaimed.lent(chunk);
                     *lent = buffer.id;
                     self.lent_chunks += 1;
                 }
@@ -212,7 +211,7 @@ impl XdpNic {
         foreign.into_iter().for_each(|id| buffers.put(id));
     }
 
-    /// The chunk that a buffer of the supply is, and its place; none: it is of other memory.
+    /// Returns the chunk of a supply's buffer, and its index; `None` if it lies in other memory.
     fn chunk_of(&self, buffer: &Buffer) -> Option<(usize, usize)> {
         let offset = buffer.span.addr().wrapping_sub(self.umem.addr());
         let chunk = offset / self.chunk_bytes;
@@ -222,39 +221,38 @@ impl XdpNic {
         whole.then_some((chunk, offset))
     }
 
-    /// Finds out, by and by, which chunks the kernel has of those that the domain before has lent
-    /// it.
+    /// Discovers over time which of the previous domain's chunks the kernel still has.
     fn find_chunks(&mut self, now_ns: u64, buffers: &mut dyn Buffers) {
-        if let Some(mut owed) = self.owed.take() {
-            if owed.begins(now_ns) {
-                self.take_over(&mut owed, buffers);
+        if let Some(mut unreclaimed) = self.unreclaimed.take() {
+            if unreclaimed.begins(now_ns) {
+                self.take_over(&mut unreclaimed, buffers);
             }
             let [_, taken] = self.fill.ends();
-            if owed.passes(taken) {
+            if unreclaimed.passes(taken) {
                 self.withheld.drain(..).for_each(|id| buffers.put(id));
             }
-            if owed.is_due(now_ns) {
+            if unreclaimed.is_due(now_ns) {
                 let filled = self.fill.pending_addresses();
                 let there = filled.chain(self.receive.addresses());
                 let chunk_bytes = self.chunk_bytes as u64;
-                for chunk in owed.look(now_ns, there.map(|address| address / chunk_bytes)) {
+                for chunk in unreclaimed.look(now_ns, there.map(|address| address / chunk_bytes)) {
                     if let Some(lent) = self.lent.get_mut(chunk) {
                         buffers.put(std::mem::replace(lent, BufferId::NONE));
                         self.lent_chunks -= 1;
                     }
                 }
             }
-            self.owed = (!owed.is_complete()).then_some(owed);
+            self.unreclaimed = (!unreclaimed.is_complete()).then_some(unreclaimed);
         }
-        if self.owed.is_none()
+        if self.unreclaimed.is_none()
             && let Some(is_sound) = self.is_sound.take()
         {
             is_sound();
         }
     }
 
-    /// Lends the kernel as many of the supply's buffers as it takes and there are.
-    fn lend(&mut self, buffers: &mut dyn Buffers) {
+    /// Lends the kernel as many buffers as the supply has and the ring can hold.
+    fn post(&mut self, buffers: &mut dyn Buffers) {
         let mut room = self.fill.free();
         let before = room;
         while room > 0
@@ -262,8 +260,8 @@ impl XdpNic {
         {
             let place = self.chunk_of(&buffer);
             let withholds = |(chunk, _): &(usize, usize)| {
-                let owed = self.owed.as_ref();
-                owed.is_some_and(|owed| owed.withholds(*chunk))
+                let unreclaimed = self.unreclaimed.as_ref();
+                unreclaimed.is_some_and(|unreclaimed| unreclaimed.withholds(*chunk))
             };
             if place.as_ref().is_some_and(withholds) {
                 self.withheld.push(buffer.id);
@@ -271,7 +269,7 @@ impl XdpNic {
             }
             let place = place.and_then(|(chunk, at)| Some((self.lent.get_mut(chunk)?, at)));
             let Some((lent, offset)) = place.filter(|(lent, _)| **lent == BufferId::NONE) else {
-                // A supply of other memory: no frame can come into it.
+                // The buffer lies outside the socket's memory: no frame can be received into it.
                 buffers.put(buffer.id);
                 self.counters.foreign += 1;
                 break;
@@ -285,21 +283,21 @@ impl XdpNic {
             self.fill.publish();
         }
         if self.fill.needs_wakeup() && self.lent_chunks > 0 {
-            // A driver that receives without a copy has run out of memory, and looks for more when
-            // somebody waits for it.
+            // A zero-copy driver that has run out of chunks takes new ones when a process polls the
+            // socket.
             self.counters.wakeups += 1;
             let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
             let _ = poll(&mut fds, Some(&Timespec::default()));
         }
     }
 
-    /// The frame of a descriptor, out of the chunk that was lent for it.
+    /// Returns the frame that a descriptor refers to, in the chunk that was lent for it.
     fn frame(&mut self, packet: Descriptor, buffers: &mut dyn Buffers) -> Option<Frame> {
         let Descriptor { address, len } = packet;
         let (address, len) = (usize::try_from(address).ok()?, len as usize);
         let chunk = address / self.chunk_bytes;
-        if let Some(owed) = &mut self.owed {
-            owed.came(chunk);
+        if let Some(unreclaimed) = &mut self.unreclaimed {
+            unreclaimed.came(chunk);
         }
         let lent = self.lent.get_mut(chunk)?;
         let id = std::mem::replace(lent, BufferId::NONE);
@@ -315,14 +313,14 @@ impl XdpNic {
         };
         let made = Frame::new(Piece { span, buffer: id }, len);
         if made.is_err() {
-            // The chunk is taken back without its frame, which counts as malformed below.
+            // The chunk is reclaimed; its frame counts as malformed below.
             buffers.put(id);
             self.counters.fault += 1;
         }
         made.ok()
     }
 
-    /// Takes chunks back that were sent.
+    /// Reclaims chunks that were sent.
     fn reap(&mut self) {
         if self.completion.look() == 0 {
             return;
@@ -340,14 +338,14 @@ impl XdpNic {
         self.completion.release();
     }
 
-    /// Shows the kernel what is to be sent, and has it look. Where packets are copied it sends
-    /// them within the call, a few dozen at a time.
+    /// Publishes pending frames to the kernel and wakes it. In copy mode the kernel sends them
+    /// within the call, a few dozen at a time.
     fn kick(&mut self) {
         self.transmit.publish();
         let mut pending = self.transmit.pending();
         while pending > 0 && self.transmit.needs_wakeup() {
             self.counters.wakeups += 1;
-            // A write of nothing: what `sendto` would be, which a domain may not call.
+            // An empty write: the equivalent of `sendto`, which a domain may not call.
             let _ = rustix::io::write(&self.fd, &[]);
             let left = self.transmit.pending();
             if left >= pending {
@@ -357,7 +355,7 @@ impl XdpNic {
         }
     }
 
-    /// A chunk to send from, if need be after sending what waits.
+    /// Returns a chunk for sending; if none is idle, first sends pending ones.
     fn chunk(&mut self) -> Option<u32> {
         if self.idle.is_empty() || self.transmit.free() == 0 {
             self.kick();
@@ -446,7 +444,7 @@ impl Nic for XdpNic {
             };
             self.filled = (taken, since);
         }
-        self.lend(buffers);
+        self.post(buffers);
         out.len() - before
     }
 
@@ -466,7 +464,10 @@ impl Nic for XdpNic {
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         let waits = self.transmit.pending() > 0 || self.lent_chunks == 0;
         let retry = waits.then(|| now_ns.saturating_add(RETRY_NS));
-        let look = self.owed.as_ref().map(|owed| owed.due_ns(now_ns));
+        let look = self
+            .unreclaimed
+            .as_ref()
+            .map(|unreclaimed| unreclaimed.due_ns(now_ns));
         retry.into_iter().chain(look).min()
     }
 
@@ -476,10 +477,10 @@ impl Nic for XdpNic {
 
     fn failure(&self) -> Option<&'static str> {
         let is_wrong = self.receive.is_wrong() || self.completion.is_wrong();
-        // The kernel says what it has taken at the latest when that is all that the ring holds.
+        // The kernel reports its progress at the latest when the ring is empty.
         let is_lost = self.filled.1 > 2 * self.fill.entries();
         (self.had_owner && (is_wrong || is_lost))
-            .then_some("the rings of an AF_XDP socket, which the domain before has left so")
+            .then_some("the previous domain has corrupted the rings of an AF_XDP socket")
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -501,7 +502,7 @@ impl Nic for XdpNic {
 }
 
 impl XdpNic {
-    /// Asks for the header of a packet that is still to be taken.
+    /// Prefetches the header of a later packet.
     fn prefetch(&self, ahead: u32) {
         let packet = self.receive.peek_packet(ahead);
         if let Some(packet) = packet

@@ -1,13 +1,13 @@
-//! A queue of an AF_XDP interface that is one guest's alone: the kernel writes what comes into
-//! chunks that lie in pages of this guest's, and nobody copies it.
+//! A dedicated AF_XDP queue of one guest: the kernel writes received frames directly into chunks in
+//! the guest's pages.
 //!
 //! ```text
 //!   chunk:   posted by the guest ──► fill ring ──► receive ring ──► frame ──► answered
 //! ```
 //!
-//! The socket's memory is the guest's and not mapped here as such: a chunk is seen where its page's
-//! grant shows it. Only lent chunks matter: a descriptor that names another chunk is
-//! counted and forgotten.
+//! The socket's memory is the guest's, and this domain does not map it as a whole: it sees a chunk
+//! where the grant of its page maps it. Only posted chunks matter: a descriptor of another chunk is
+//! counted and ignored.
 
 use super::ring::{Consumer, Descriptor, Producer};
 use super::{AHEAD, ETHERNET, KernelCounters};
@@ -18,20 +18,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shmem::Span;
 use std::os::fd::OwnedFd;
 
-/// What the data path of a queue is made of.
+/// Components of a queue's data path.
 #[derive(Debug)]
 pub struct QueueParts {
     /// The socket.
     pub fd: OwnedFd,
-    /// Where the rings lie, [`Ring::slots`] pages each: the receive ring, then the fill ring.
+    /// The receive ring and then the fill ring, [`Ring::slots`] pages each.
     pub rings: Span,
-    /// Where the parts of each lie.
+    /// Layout of each ring.
     pub layouts: [RingLayout; 2],
-    /// Entries of each.
+    /// Entries of each ring.
     pub entries: u32,
     /// Bytes of a chunk, of which the first [`HEADROOM`](super::HEADROOM) hold no packet.
     pub chunk_bytes: usize,
-    /// Chunks of its memory.
+    /// Number of chunks in the socket's memory.
     pub chunks: usize,
 }
 
@@ -48,7 +48,7 @@ pub struct XdpQueue {
     chunk_bytes: usize,
     receive: Consumer,
     fill: Producer,
-    /// By chunk, the buffer that it is while the kernel has it.
+    /// By chunk: its buffer, while the kernel has the chunk.
     lent: Vec<Option<Buffer>>,
     lent_chunks: usize,
     counters: QueueCounters,
@@ -64,7 +64,7 @@ impl std::fmt::Debug for XdpQueue {
 }
 
 impl XdpQueue {
-    /// None if the rings do not lie where they are said to.
+    /// Creates the queue. Returns `None` if the rings are misplaced.
     #[must_use]
     pub fn new(parts: QueueParts, kernel: KernelCounters) -> Option<Self> {
         let QueueParts {
@@ -90,22 +90,22 @@ impl XdpQueue {
         })
     }
 
-    /// Chunks that the kernel has.
+    /// Returns the number of chunks that the kernel has.
     #[must_use]
-    pub fn lent(&self) -> usize {
+    pub fn outstanding(&self) -> usize {
         self.lent_chunks
     }
 
-    /// Chunks that can be lent now.
+    /// Returns the number of chunks that can be posted now.
     #[must_use]
     pub fn room(&self) -> usize {
         self.fill.free() as usize
     }
 
-    /// Lends the kernel the chunk `offset` bytes into its memory, which `buffer` shows; shown to it
-    /// by [`XdpQueue::show`]. Whether it is a chunk that the kernel does not have, and there is
-    /// room.
-    pub fn lend(&mut self, offset: usize, buffer: Buffer) -> bool {
+    /// Lends the kernel the chunk at `offset` in the socket's memory, which `buffer` maps;
+    /// [`XdpQueue::show`] publishes it. Returns false if no chunk begins there, if the kernel
+    /// already has it, or if the ring is full.
+    pub fn post(&mut self, offset: usize, buffer: Buffer) -> bool {
         let whole =
             offset.is_multiple_of(self.chunk_bytes) && buffer.span.len() >= self.chunk_bytes;
         match self.lent.get_mut(offset / self.chunk_bytes) {
@@ -120,7 +120,7 @@ impl XdpQueue {
         true
     }
 
-    /// Shows the kernel what was lent.
+    /// Publishes posted chunks to the kernel.
     pub fn show(&mut self) {
         self.fill.publish();
         if self.fill.needs_wakeup() && self.lent_chunks > 0 {
@@ -130,9 +130,9 @@ impl XdpQueue {
         }
     }
 
-    /// Takes up to `budget` frames, each of which lies in one lent buffer, and appends them to
-    /// `out`. Buffers that hold no frame come to `failed`. The kernel is done with both. How many
-    /// entries were taken.
+    /// Receives up to `budget` frames, each in one posted buffer, and appends them to `out`.
+    /// Appends buffers without a valid frame to `failed`. The kernel no longer has either kind.
+    /// Returns the number of entries taken.
     pub fn receive(
         &mut self,
         budget: usize,
@@ -174,7 +174,7 @@ impl XdpQueue {
         batch as usize
     }
 
-    /// The buffer that a packet lies in, and its bytes, if they are a frame.
+    /// Returns the buffer of a packet, and its bytes if these are a valid frame.
     fn take(&mut self, packet: Descriptor) -> Option<(Buffer, Option<Span>)> {
         let (address, len) = (usize::try_from(packet.address).ok()?, packet.len as usize);
         let buffer = self.lent.get_mut(address / self.chunk_bytes)?.take()?;
@@ -183,7 +183,7 @@ impl XdpQueue {
         Some((buffer, span.filter(|_| len >= ETHERNET)))
     }
 
-    /// Asks for the header of a packet that is still to be taken.
+    /// Prefetches the header of a later packet.
     fn prefetch(&self, ahead: u32) {
         let packet = self.receive.peek_packet(ahead);
         if let Some(packet) = packet
@@ -195,7 +195,7 @@ impl XdpQueue {
         }
     }
 
-    /// QueueCounters by name.
+    /// Returns counters by name.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let QueueCounters {

@@ -1,4 +1,4 @@
-//! A socket's rings: one side is the kernel's, the other ours.
+//! A socket's rings, each shared between the kernel and this domain.
 //!
 //! ```text
 //!   producer ──► counts entries put in     (release after the entries, acquire before them)
@@ -6,15 +6,15 @@
 //!   entry n lies at n mod entries
 //! ```
 //!
-//! OWNERSHIP: of each ring one word is written by us, the other by the kernel; entries by the
-//! producer. The kernel is trusted, but nothing here depends on it: counts are compared without
-//! overflow, and what is read is checked by its user.
+//! OWNERSHIP: in each ring this domain writes one of the two words and the kernel the other; the
+//! producer writes the entries. The kernel is trusted, but memory safety does not depend on it:
+//! this code compares counts without overflow, and its users check the entries that they read.
 
 use abi::xdp::{NEED_WAKEUP, RingLayout};
 use shmem::Span;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What both kinds have in common.
+/// Common part of both kinds.
 #[derive(Debug)]
 struct Words {
     producer: &'static AtomicU32,
@@ -37,7 +37,7 @@ impl Words {
             count,
             entry_bytes,
         };
-        // Another domain may have written them before us.
+        // An earlier domain may have written these words.
         let there = words.producer.load(Ordering::Relaxed);
         let there = there.wrapping_sub(words.consumer.load(Ordering::Relaxed));
         (count.is_power_of_two() && there <= count).then_some(words)
@@ -47,7 +47,7 @@ impl Words {
         (number & (self.count - 1)) as usize * self.entry_bytes
     }
 
-    /// The addresses of so many entries, from one number on.
+    /// Iterates over the addresses in `count` entries from `first` on.
     fn addresses(&self, first: u32, count: u32) -> impl Iterator<Item = u64> {
         (0..count).filter_map(move |n| {
             let entry = self.entries.u64(self.at(first.wrapping_add(n)))?;
@@ -56,17 +56,17 @@ impl Words {
     }
 }
 
-/// A ring that we fill.
+/// A ring that this domain fills.
 #[derive(Debug)]
 pub(super) struct Producer {
     words: Words,
-    /// Entries written, shown to the kernel or not.
+    /// Entries written, published or not.
     written: u32,
 }
 
 impl Producer {
-    /// The ring that lies in `ring`; none if it does not fit, if `count` is no power of two, or if
-    /// more is in it than fits. It need not be empty.
+    /// Opens the ring in `ring`, which need not be empty. Returns `None` if the ring does not fit
+    /// there, if `count` is not a power of two, or if the words claim more entries than fit.
     pub(super) fn new(
         ring: Span,
         layout: RingLayout,
@@ -78,42 +78,43 @@ impl Producer {
         Some(Self { words, written })
     }
 
-    /// Entries that the kernel has not taken yet.
+    /// Returns the number of entries that the kernel has not taken yet.
     pub(super) fn pending(&self) -> u32 {
-        // Acquire: with the count, the kernel is done with the entries.
+        // Acquire: pairs with the kernel's release of the entries before it stores the count.
         let taken = self.words.consumer.load(Ordering::Acquire);
         self.written.wrapping_sub(taken).min(self.words.count)
     }
 
-    /// The number of the next entry, and of the first that the kernel has not said it has taken.
+    /// Returns the index of the next entry, and the index of the first one that the kernel has not
+    /// reported as taken.
     pub(super) fn ends(&self) -> [u32; 2] {
         [self.written, self.written.wrapping_sub(self.pending())]
     }
 
-    /// How many entries it has.
+    /// Returns the capacity of the ring in entries.
     pub(super) fn entries(&self) -> usize {
         self.words.count as usize
     }
 
-    /// Whether anything was ever put into it.
+    /// Returns whether the ring was ever used.
     pub(super) fn was_used(&self) -> bool {
         self.written != 0
     }
 
-    /// The addresses of what the kernel has not taken yet, as far as it says: it gives places back
-    /// once it has taken all that it knows of.
+    /// Iterates over the addresses that the kernel has not reported as taken. The kernel releases
+    /// entries only after it has taken all that it knows of.
     pub(super) fn pending_addresses(&self) -> impl Iterator<Item = u64> {
         let pending = self.pending();
         let words = &self.words;
         words.addresses(self.written.wrapping_sub(pending), pending)
     }
 
-    /// Entries that can be written.
+    /// Returns the number of entries that can be written.
     pub(super) fn free(&self) -> u32 {
         self.words.count - self.pending()
     }
 
-    /// Writes an address; there must be room.
+    /// Writes an address; requires room.
     pub(super) fn put_address(&mut self, address: u64) {
         let at = self.words.at(self.written);
         if let Some(entry) = self.words.entries.u64(at) {
@@ -122,7 +123,7 @@ impl Producer {
         self.written = self.written.wrapping_add(1);
     }
 
-    /// Writes a packet's descriptor; there must be room.
+    /// Writes a packet's descriptor; requires room.
     pub(super) fn put_packet(&mut self, address: u64, len: u32) {
         let at = self.words.at(self.written);
         if let (Some(start), Some(rest)) =
@@ -135,12 +136,12 @@ impl Producer {
         self.written = self.written.wrapping_add(1);
     }
 
-    /// Shows the kernel what was written.
+    /// Publishes the written entries to the kernel.
     pub(super) fn publish(&self) {
         self.words.producer.store(self.written, Ordering::Release);
     }
 
-    /// Whether the kernel looks only when it is asked to.
+    /// Returns whether the kernel runs only when woken.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.words.flags.load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
@@ -151,7 +152,7 @@ impl Producer {
 pub(super) struct Consumer {
     words: Words,
     taken: u32,
-    /// What the kernel has shown.
+    /// Entries that the kernel has published.
     seen: u32,
 }
 
@@ -179,25 +180,25 @@ impl Consumer {
         })
     }
 
-    /// Entries that can be taken, found out anew.
+    /// Rereads the producer's count, and returns the number of entries that can be taken.
     pub(super) fn look(&mut self) -> u32 {
-        // Acquire: with the count, the entries are seen.
+        // Acquire: the entries are visible once the count is.
         self.seen = self.words.producer.load(Ordering::Acquire);
         self.left()
     }
 
-    /// Whether the kernel has shown more than there can be: the count that it goes by is not the
-    /// one that somebody before us has left.
+    /// Returns whether more entries are published than fit: an earlier domain has then overwritten
+    /// the count that the kernel uses.
     pub(super) fn is_wrong(&self) -> bool {
         self.seen.wrapping_sub(self.taken) > self.words.count
     }
 
-    /// [`Consumer::look`] for at most `budget` entries.
+    /// Like [`Consumer::look`], but returns at most `budget`.
     pub(super) fn look_for(&mut self, budget: usize) -> u32 {
         (budget.min(u32::MAX as usize) as u32).min(self.look())
     }
 
-    /// The addresses of what can be taken, found out anew.
+    /// Rereads the producer's count, and iterates over the addresses that can be taken.
     pub(super) fn addresses(&mut self) -> impl Iterator<Item = u64> {
         let left = self.look();
         self.words.addresses(self.taken, left)
@@ -207,7 +208,7 @@ impl Consumer {
         self.seen.wrapping_sub(self.taken).min(self.words.count)
     }
 
-    /// The packet `ahead` places behind the next one, if it is there already.
+    /// Returns the packet `ahead` entries behind the next one, if it is already published.
     pub(super) fn peek_packet(&self, ahead: u32) -> Option<Descriptor> {
         if ahead >= self.left() {
             return None;
@@ -218,14 +219,14 @@ impl Consumer {
         Some(Descriptor { address, len })
     }
 
-    /// The next packet.
+    /// Takes the next packet.
     pub(super) fn take_packet(&mut self) -> Option<Descriptor> {
         let packet = self.peek_packet(0)?;
         self.taken = self.taken.wrapping_add(1);
         Some(packet)
     }
 
-    /// The next address.
+    /// Takes the next address.
     pub(super) fn take_address(&mut self) -> Option<u64> {
         if self.left() == 0 {
             return None;
@@ -236,14 +237,14 @@ impl Consumer {
         Some(address)
     }
 
-    /// Leaves out all that there is.
+    /// Skips all entries.
     pub(super) fn skip(&mut self) {
         self.look();
         self.taken = self.seen;
         self.release();
     }
 
-    /// Gives the kernel the places of what was taken.
+    /// Releases the taken entries to the kernel.
     pub(super) fn release(&self) {
         self.words.consumer.store(self.taken, Ordering::Release);
     }
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_comes_out_also_when_the_counts_wrap() {
+    fn entries_pass_when_the_counts_wrap() {
         let span = ring();
         for word in [0, 64] {
             span.store_u32(word, u32::MAX - 2).unwrap();
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_make_no_sense_are_no_more_than_the_ring_holds() {
+    fn invalid_counts_are_bounded_by_the_ring() {
         let span = ring();
         let producer = Producer::new(span, LAYOUT, 4, 16).unwrap();
         let mut consumer = Consumer::new(span, LAYOUT, 4, 16).unwrap();
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_sees_what_was_left() {
+    fn later_domain_sees_remaining_entries() {
         let span = ring();
         let mut before = Producer::new(span, LAYOUT, 4, 8).unwrap();
         assert!(!before.was_used());
@@ -330,7 +331,7 @@ mod tests {
         taker.look();
         taker.take_address();
         taker.release();
-        // What was not shown is not there.
+        // Unpublished entries are invisible.
         let after = Producer::new(span, LAYOUT, 4, 8).unwrap();
         assert!(after.was_used());
         assert_eq!(
@@ -339,7 +340,7 @@ mod tests {
         );
         assert_eq!(taker.addresses().collect::<Vec<_>>(), [2 << 11, 3 << 11]);
         assert_eq!(after.free(), 2);
-        // More than fits: somebody lied.
+        // More than fits, so forged.
         span.store_u32(0, 9).unwrap();
         assert!(Producer::new(span, LAYOUT, 4, 8).is_none());
         assert!(Consumer::new(span, LAYOUT, 4, 8).is_none());

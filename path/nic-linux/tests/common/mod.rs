@@ -1,5 +1,5 @@
-//! A TAP with several queues, the same with a queue for each of three guests, and somebody who
-//! sends frames out of it.
+//! Test set-ups: a TAP with several queues, a TAP with a queue for each of three guests, and a
+//! sender of frames out of it.
 #![allow(unreachable_pub)]
 
 use netdev::netns::Namespace;
@@ -22,10 +22,10 @@ pub const MACS: [[u8; 6]; 3] = [
 pub const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 pub const SHARED_ONLY: [u8; 6] = [0xff; 6];
 
-/// What is sent here, and by nobody else (IEEE's for experiments).
+/// The EtherType of the test's frames, which no other frame here has (IEEE's for experiments).
 pub const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// A frame that says to whom and which it is.
+/// Returns a frame with a destination and a number.
 pub fn frame_to(mac: [u8; 6], number: u32) -> Vec<u8> {
     let mut frame = mac.to_vec();
     frame.extend([2, 0, 0, 0, 0, 0xbb]);
@@ -35,7 +35,7 @@ pub fn frame_to(mac: [u8; 6], number: u32) -> Vec<u8> {
     frame
 }
 
-/// A TAP in a namespace of its own, with the queues and the MAC that `queues` says.
+/// Opens a TAP in a separate namespace, with the queues and the MAC of `queues`.
 pub fn open(queues: TapSpec) -> Option<(Namespace, Opened)> {
     require!(tap);
     let namespace = Namespace::new().unwrap();
@@ -51,8 +51,8 @@ pub fn open(queues: TapSpec) -> Option<(Namespace, Opened)> {
     Some((namespace, opened))
 }
 
-/// Keeps the kernel from saying something of its own on interfaces to come, where it may be before
-/// a frame of ours. Without IPv6 it has nothing to say.
+/// Disables IPv6, so that the kernel sends no frames on new interfaces, possibly before a frame of
+/// the test.
 fn without_ipv6() {
     let _no_ipv6_at_all = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
 }
@@ -61,12 +61,12 @@ pub struct Guests {
     pub nic: TapNic,
     pub steering: Arc<Steering>,
     pub namespace: Namespace,
-    /// What the pool is over.
+    /// Memory of the pool.
     memory: Area,
     pool: Pool,
 }
 
-/// The monitor's part, without a monitor.
+/// Steers directly, as the monitor does for a domain.
 #[derive(Debug)]
 struct Direct(Arc<Steering>);
 
@@ -86,7 +86,7 @@ impl Guests {
         Self::with_offloads(false)
     }
 
-    /// The same, whose frames may be still to be cut into segments if it `offloads`.
+    /// Like `new`, with GSO frames if `offloads`.
     pub fn with_offloads(offloads: bool) -> Option<Self> {
         let (namespace, opened) = open(TapSpec {
             queues: MACS.len() as u32,
@@ -112,7 +112,7 @@ impl Guests {
         })
     }
 
-    /// The buffer that begins at an address.
+    /// Returns the buffer that begins at an address.
     pub fn buffer_at(&self, address: usize) -> Span {
         let all = self.memory.span();
         all.sub(address - all.addr(), 2048).unwrap()
@@ -127,7 +127,7 @@ impl Guests {
         self.give(n, false)
     }
 
-    /// The same, with headers kept apart or not.
+    /// Like `give_queue`, with split headers or not.
     pub fn give(&mut self, n: usize, split: bool) -> QueueId {
         let vmq = self.vmq();
         let queue = vmq.alloc_queue().unwrap();
@@ -137,12 +137,12 @@ impl Guests {
         queue
     }
 
-    /// What is in a queue, as bytes.
+    /// Returns the frames of a queue, as bytes.
     pub fn poll(&mut self, queue: QueueId) -> Vec<Vec<u8>> {
         self.poll_with(queue, |frame| frame.to_vec().unwrap())
     }
 
-    /// What `look` makes of what is in a queue.
+    /// Applies `look` to each frame of a queue.
     pub fn poll_with<T>(
         &mut self,
         queue: QueueId,
@@ -177,7 +177,7 @@ impl Guests {
 struct Posted<'a> {
     pool: &'a mut Pool,
     frames: Vec<Frame>,
-    /// Every buffer that was asked for, in order.
+    /// Every buffer that was taken, in order.
     posted: Vec<BufferId>,
 }
 
@@ -237,7 +237,7 @@ impl Sender {
         Self(unsafe { OwnedFd::from_raw_fd(fd.unwrap()) })
     }
 
-    /// What is sent from now on has a virtio-net header of 10 bytes before it.
+    /// Makes later frames start with a virtio-net header of 10 bytes.
     pub fn offload(&self) {
         let on: libc::c_int = 1;
         // SAFETY: setsockopt reads the number, whose size is given.

@@ -6,7 +6,7 @@ use nic_linux::TapNic;
 use shmem::Area;
 use testing::wait_for;
 
-/// Small and large buffers, and how many are out.
+/// Small and large buffers, and the number of those in use.
 pub(crate) struct Supply {
     small: Pool,
     large: Pool,
@@ -48,7 +48,7 @@ impl Buffers for Supply {
     }
 }
 
-/// A frame of `bytes` in memory of its own, cut into pieces of at most `piece` bytes.
+/// Returns a frame of `bytes` in separate memory, cut into pieces of at most `piece` bytes.
 pub(crate) fn frame_of(bytes: &[u8], piece: usize) -> Frame {
     let area = Area::anonymous(bytes.len().next_multiple_of(4096)).unwrap();
     let span = area.at(0, bytes.len()).unwrap();
@@ -67,13 +67,13 @@ pub(crate) fn frame_of(bytes: &[u8], piece: usize) -> Frame {
     frame
 }
 
-/// Reads until a frame of this EtherType and length comes.
+/// Reads until a frame of this EtherType and length arrives.
 pub(crate) fn expect(
     nic: &mut TapNic,
     supply: &mut Supply,
     right: impl Fn(&[u8]) -> bool,
 ) -> (Frame, Vec<u8>) {
-    wait_for("no such frame comes", || {
+    wait_for("no such frame arrives", || {
         let mut frames = Vec::new();
         nic.rx(0, 64, supply, &mut frames);
         let mut found = None;
@@ -99,8 +99,8 @@ pub(crate) fn sum(bytes: &[u8], initial: u32) -> u16 {
     sum as u16
 }
 
-/// Ethernet, IPv4 and UDP around `data`, to 10.9.0.1:`port`; with the UDP checksum either right
-/// or left blank (pseudo-header only).
+/// Returns Ethernet, IPv4 and UDP around `data`, to 10.9.0.1:`port`; with the UDP checksum valid or
+/// blank (pseudo-header only).
 pub(crate) fn udp4(port: u16, data: &[u8], blank: bool) -> Vec<u8> {
     let udp_len = 8 + data.len() as u16;
     let mut bytes = [&THEIRS[..], &OURS[..], &[8, 0]].concat();

@@ -1,5 +1,5 @@
-//! Real TAPs in fresh network namespaces: what the kernel says about set-up, frames, offloads.
-//! Without root or without a TAP driver every test skips and says why.
+//! Real TAPs in fresh network namespaces: set-up, frames and offloads as the kernel handles them.
+//! Without root or a TAP driver every test skips and logs why.
 #![allow(clippy::unwrap_used)]
 
 mod frames;
@@ -73,9 +73,9 @@ fn neighbour(namespace: &Namespace) {
 }
 
 #[test]
-fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
+fn tap_is_configured_and_removed_with_descriptor() {
     let Some(namespace) = namespace() else { return };
-    // A name that no other test has, in whichever namespace.
+    // A name that no other test uses in any namespace.
     let mut tap = spec(&namespace, "configured0");
     tap.mtu = 1400;
     tap.tx_queue = 77;
@@ -105,7 +105,7 @@ fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
     for part in ["10.9.0.1/24", "fd09::1/64"] {
         assert!(addresses.contains(part), "{part} in {addresses}");
     }
-    // The one that the kernel makes of the MAC is none of ours.
+    // The address that the kernel derives from the MAC was not configured.
     let mut given = addresses.lines().filter(|line| !line.contains("fe80:"));
     assert!(!given.any(|line| line.contains("tentative")), "{addresses}");
     let routes = show(&["route"]);
@@ -118,7 +118,7 @@ fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
     }
     assert!(show(&["-6", "route"]).contains("default via fd09::2 dev configured0"));
     drop(fd);
-    // A process that another test starts at that moment has the descriptor too, and so keeps the
+    // A process that another test starts concurrently inherits the descriptor, and so keeps the
     // interface, until it executes its program.
     wait_until("the interface is still there", || {
         !show(&["link"]).contains("configured0")
@@ -128,7 +128,7 @@ fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
 }
 
 #[test]
-fn set_up_errors_say_what_and_where() {
+fn setup_errors_name_the_cause_and_place() {
     let Some(namespace) = namespace() else { return };
     let told = |tap: &TapSpec, parts: &[&str]| {
         let text = open_tap(tap).unwrap_err().to_string();
@@ -142,7 +142,7 @@ fn set_up_errors_say_what_and_where() {
         &fine,
         &[
             "`tap0`",
-            "exists already",
+            "already exists",
             &namespace.path().display().to_string(),
         ],
     );
@@ -151,7 +151,7 @@ fn set_up_errors_say_what_and_where() {
             ifname: "lo".into(),
             ..fine.clone()
         },
-        &["`lo`", "exists already"],
+        &["`lo`", "already exists"],
     );
     told(
         &TapSpec {
@@ -174,8 +174,8 @@ fn set_up_errors_say_what_and_where() {
         },
         &["/etc/passwd"],
     );
-    // A name each: one may stay a moment longer than its descriptor, if another test starts a
-    // process that has that too.
+    // Separate names: an interface may outlive its descriptor briefly, if another test's new
+    // process inherited it.
     let other = |ifname: &str, change: &dyn Fn(&mut TapSpec)| {
         let mut tap = spec(&namespace, ifname);
         tap.addresses.clear();
@@ -201,7 +201,7 @@ fn set_up_errors_say_what_and_where() {
         &["tap4", "MAC"],
     );
     for ifname in ["tap1", "tap2", "tap3", "tap4"] {
-        wait_until("a failed set-up has left something", || {
+        wait_until("a failed set-up has left something behind", || {
             open_tap(&other(ifname, &|_| ())).is_ok()
         });
     }
@@ -220,14 +220,14 @@ fn frames_without_a_virtio_header_go_both_ways() {
         }
     );
     neighbour(&namespace);
-    // More than the kernel says of its own.
+    // More than the kernel's stack sends.
     let mut supply = Supply::new(64, 0);
     let socket = namespace
         .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
         .unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
 
-    // Out of the interface: our rx.
+    // Out of the interface: `rx`.
     let data: Vec<u8> = (0..1472u32).map(|n| n as u8).collect();
     socket.send_to(&data, "10.9.0.2:5").unwrap();
     let (mut frame, bytes) = expect(&mut nic, &mut supply, |b| b.len() == 1514);
@@ -236,7 +236,7 @@ fn frames_without_a_virtio_header_go_both_ways() {
     assert_eq!(frame.offload.checksum, Checksum::Unknown);
     frame.recycle(&mut supply);
 
-    // Into the interface: our tx, whole and in pieces that cut the headers.
+    // Send to the interface with `tx`: a whole frame, and frames in pieces that cut the headers.
     for piece in [4096, 700, 9] {
         let sent = frame_of(&udp4(7000, &data, false), piece);
         let report = nic.tx(0, &[sent], &[0]);
@@ -247,7 +247,7 @@ fn frames_without_a_virtio_header_go_both_ways() {
         assert_eq!(from, "10.9.0.2:5".parse::<SocketAddr>().unwrap());
     }
 
-    // What needs an offload is for the caller to do.
+    // The TAP rejects a frame that needs an offload; the caller handles it.
     let mut blank = frame_of(&udp4(7000, &data, true), 4096);
     blank.offload.checksum = Checksum::Blank {
         start: 34,
@@ -287,7 +287,7 @@ fn a_tap_whose_interface_was_removed_is_closed() {
         let report = nic.tx(0, &[frame], &[0]);
         assert_eq!((report.sent, report.refused), (0, 1));
     }
-    assert_eq!(closed.iter().count(), 1, "it is told once");
+    assert_eq!(closed.iter().count(), 1, "the callback runs once");
     assert!(nic.counters().contains(&("no_device", 1)));
     frames
         .iter_mut()
@@ -375,7 +375,7 @@ fn small_frames_leave_large_buffers_alone() {
 }
 
 /// Two TAPs of two namespaces joined by copying frames between them: TCP over it must work, in
-/// segments of far more than the MTU.
+/// segments far above the MTU.
 fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     let (Some(left_ns), Some(right_ns)) = (namespace(), namespace()) else {
         return;
@@ -385,7 +385,7 @@ fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     right_spec.mac = Some(OURS);
     right_spec.addresses = vec!["10.9.0.2/24".to_owned(), "fd09::2/64".to_owned()];
     let (mut left, mut right) = (nic_of(&left_spec), nic_of(&right_spec));
-    // However slow the machine makes the stream: the kernel makes segments for what it sends in a
+    // Without this, a slow stream has short segments: the kernel sizes them by the data sent per
     // millisecond.
     let whole = || std::fs::write("/proc/sys/net/ipv4/tcp_min_tso_segs", "44").unwrap();
     left_ns.enter(whole).unwrap();
@@ -486,7 +486,7 @@ fn memory_that_is_gone_costs_one_frame() {
     let Some(namespace) = namespace() else { return };
     let mut nic = nic_of(&spec(&namespace, "tap0"));
     neighbour(&namespace);
-    // A region's pages become inaccessible when it is dropped; its spans go stale.
+    // When a region is dropped, its pages become inaccessible and its spans stale.
     let region = shmem::Region::create("gone", 8192).unwrap();
     let stale = region.span();
     stale.write(&udp4(7000, &[7; 1000], false)).unwrap();

@@ -1,4 +1,4 @@
-//! Interfaces that are made for a wire, or taken over and given back.
+//! Interfaces that the set-up creates for a wire, or takes over and gives back.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn the_pair_goes_with_the_device() {
 }
 
 #[test]
-fn an_interface_that_is_there_is_taken_over_and_given_back() {
+fn existing_interface_is_taken_over_and_returned() {
     require!(tool("ethtool"));
     let Some(namespace) = place() else { return };
     let ip = |args: &[&str]| {
@@ -35,7 +35,7 @@ fn an_interface_that_is_there_is_taken_over_and_given_back() {
     let Some(mut wire) = Wire::on(namespace, netdev) else {
         return;
     };
-    // Its other end notices by and by that there is a carrier, and sends nothing before.
+    // The other end detects the carrier with a delay, and sends nothing before.
     let show = || Command::new("ip").args(["link", "show", "wire"]).output();
     let is_up = |shown: std::process::Output| {
         String::from_utf8(shown.stdout).is_ok_and(|text| text.contains("state UP"))
@@ -43,7 +43,7 @@ fn an_interface_that_is_there_is_taken_over_and_given_back() {
     wait_until("no carrier", || {
         is_up(wire.namespace.enter(show).unwrap().unwrap())
     });
-    // A socket sees what is in a frame and not what its kernel notes beside it.
+    // A socket sees a frame's bytes without the kernel's metadata.
     let features = |ifname: &str| {
         let show = || Command::new("ethtool").args(["-k", ifname]).output();
         let shown = wire.namespace.enter(show).unwrap().unwrap();
@@ -69,7 +69,7 @@ fn an_interface_that_is_there_is_taken_over_and_given_back() {
     let show = || Command::new("ip").args(["link", "show", "near"]).output();
     let shown = || String::from_utf8(namespace.enter(show).unwrap().unwrap().stdout).unwrap();
     assert!(shown().contains("near"));
-    wait_until("it is not as it was", || {
+    wait_until("the interface is not restored", || {
         let shown = shown();
         !shown.contains("xdp") && !shown.contains("PROMISC")
     });
@@ -101,7 +101,7 @@ fn what_cannot_be_taken_over_is_told_with_a_remedy() {
         many.contains("4 queues") && many.contains("ethtool -L many"),
         "{many}"
     );
-    // A name that is taken.
+    // A name in use.
     let area = Area::anonymous(CHUNKS * CHUNK).unwrap();
     let taken = Netdev::Veth(TapSpec {
         ifname: "many".into(),

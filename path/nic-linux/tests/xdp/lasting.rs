@@ -1,15 +1,15 @@
-//! XDP-10: a socket that outlives its domain, honest or not.
+//! XDP-10: a socket that outlives its domain, honest or hostile.
 
 use super::*;
 
-/// XDP-10: what comes while there is no domain is there for the next one, and no chunk is lost for
-/// good, whichever the dead domain had.
+/// XDP-10: frames that arrive without a domain wait for the next one, and no chunk is lost
+/// permanently, whichever chunks the dead domain held.
 #[test]
-fn what_comes_while_nobody_has_the_socket_is_there_for_the_next_domain() {
+fn frames_between_domains_reach_the_next_one() {
     let Some(mut wire) = Wire::new() else { return };
     let station = Station::new(&wire.namespace, "wire");
     for life in 0..20 {
-        // It had some itself when it died, and some were on their way to it.
+        // The domain held some when it died, and some were in transit to it.
         let held: Vec<_> = (0..life * 4).map(|n| frame(n, 100)).collect();
         held.iter().for_each(|frame| station.send(frame));
         let mut frames = Vec::new();
@@ -25,21 +25,21 @@ fn what_comes_while_nobody_has_the_socket_is_there_for_the_next_domain() {
         meanwhile.iter().for_each(|frame| station.send(frame));
         wire.pass_on();
         let came = wire.receive(meanwhile.len(), PATIENCE);
-        assert!(came == meanwhile, "life {life}: {} came", came.len());
+        assert!(came == meanwhile, "life {life}: {} arrived", came.len());
         assert_eq!(station.receive(1), [frame(7777, 200)]);
-        // The kernel says what it has taken when it has taken all that it knows of.
-        wait_until("it still looks for chunks", || {
+        // The kernel reports taken entries once it has taken all that it knows of.
+        wait_until("the NIC still searches for chunks", || {
             (0..ENTRIES / 2).for_each(|n| station.send(&frame(n, 64)));
             wire.receive(ENTRIES as usize / 2, Duration::from_millis(15));
             wire.nic.next_due(0).is_none()
         });
     }
-    // All chunks are in their places: more are under way at once than if any had been lost.
+    // All chunks are accounted for: more are in transit at once than if any were lost.
     let burst: Vec<_> = (0..BURST).map(|n| frame(n, 64)).collect();
     for round in 0..20 {
         burst.iter().for_each(|frame| station.send(frame));
         let came = wire.receive(burst.len(), PATIENCE);
-        assert!(came == burst, "round {round}: {} came", came.len());
+        assert!(came == burst, "round {round}: {} arrived", came.len());
     }
     assert_eq!(wire.counted("rx_malformed"), 0);
     let report = wire.send(
@@ -50,25 +50,25 @@ fn what_comes_while_nobody_has_the_socket_is_there_for_the_next_domain() {
     assert_eq!((report.sent as usize, report.full), (3 * SEND_CHUNKS, 0));
 }
 
-/// A domain that dies may have written anything into its rings before.
+/// A dying domain may have written anything into its rings.
 #[test]
-fn what_a_liar_has_left_costs_the_next_domain_packets_and_not_the_socket() {
+fn forged_entries_cost_packets_not_the_socket() {
     let Some(mut wire) = Wire::new() else { return };
     let station = Station::new(&wire.namespace, "wire");
     let end = (CHUNKS * CHUNK) as u64;
-    // The same chunk again and again, one to send from, and none at all.
+    // The same chunk repeatedly, one for sending, and an invalid one.
     let last = end - CHUNK as u64;
     for lie in [last, 0, end, u64::MAX].repeat(ENTRIES as usize / 4) {
         wire.forge(Ring::Fill, &[lie]);
     }
-    // More in it than fits: who comes next sees that, and has no use for the socket.
+    // More entries than fit: the next domain detects that, and cannot use the socket.
     assert!(data_path(&wire.device, wire.rings, wire.area).is_none());
     let [producer, consumer] = wire.words(Ring::Fill);
     let most = consumer.load(Relaxed).wrapping_add(ENTRIES);
     producer.store(most, Relaxed);
     wire.pass_on();
-    // Once the kernel has used up the lies all is well.
-    wait_until("frames come again", || {
+    // Once the kernel has consumed the forged entries all is well.
+    wait_until("no frames arrive again", || {
         (0..BURST).for_each(|n| station.send(&frame(n, 64)));
         let came = wire.receive(BURST as usize, Duration::from_millis(50));
         came.iter()
@@ -76,11 +76,11 @@ fn what_a_liar_has_left_costs_the_next_domain_packets_and_not_the_socket() {
     });
 }
 
-/// The kernel counts by itself, and writes down what it has counted now and then: so a lie may
-/// outlive who has told it.
+/// The kernel keeps private counts and publishes them only occasionally, so a forged count may
+/// outlive the domain that wrote it.
 #[test]
-fn a_socket_that_a_liar_has_made_useless_is_known_as_such() {
-    // More packets than have come; and fewer chunks than the kernel has taken.
+fn socket_with_forged_counts_is_detected() {
+    // The counts claim more packets than have arrived, or fewer chunks than the kernel has taken.
     for ring in [Ring::Receive, Ring::Fill] {
         let Some(mut wire) = Wire::new() else { return };
         let station = Station::new(&wire.namespace, "wire");
@@ -89,8 +89,9 @@ fn a_socket_that_a_liar_has_made_useless_is_known_as_such() {
         match ring {
             Ring::Receive => producer.store(truth.wrapping_add(ENTRIES), Relaxed),
             _ => {
-                // Until the kernel has none left that it knows of, and looks for more.
-                wait_until("all are taken", || {
+                // Receive frames until the kernel has used all chunks that it knows, and rereads
+                // the ring.
+                wait_until("the kernel has not taken all chunks", || {
                     station.send(&frame(1, 64));
                     wire.counter(Counter::FillEmpty) > 0
                 });
@@ -98,17 +99,22 @@ fn a_socket_that_a_liar_has_made_useless_is_known_as_such() {
                 let before = came.load(Relaxed);
                 producer.store(consumer.load(Relaxed).wrapping_sub(9), Relaxed);
                 station.send(&frame(1, 64));
-                wait_until("the kernel looks", || came.load(Relaxed) != before);
+                wait_until("the kernel has not read the ring", || {
+                    came.load(Relaxed) != before
+                });
                 producer.store(truth, Relaxed);
             }
         }
-        assert!(wire.nic.failure().is_none(), "it is the liar's own");
+        assert!(
+            wire.nic.failure().is_none(),
+            "the domain that forged the count may go on"
+        );
         let Some(next) = data_path(&wire.device, wire.rings, wire.area) else {
-            // It is seen at once.
+            // Detected at once.
             continue;
         };
         (wire.nic, wire.pool) = next;
-        // What is there before the kernel has put it right.
+        // Frames that arrived before the kernel corrected the count.
         wire.receive(usize::MAX, Duration::from_millis(10));
         wait_until("nobody notices", || {
             (0..BURST).for_each(|n| station.send(&frame(n, 64)));

@@ -1,4 +1,4 @@
-//! AF_XDP sockets on real veth pairs. Without root or bpf(2) every test skips and says why.
+//! AF_XDP sockets on real veth pairs. Without root or bpf(2) every test skips and logs why.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 mod interface;
@@ -29,9 +29,9 @@ const CHUNK: usize = 2048;
 const CHUNKS: usize = 256;
 const SEND_CHUNKS: usize = 32;
 const ENTRIES: u32 = 256;
-/// Frames that all chunks to receive into but a few are needed for.
+/// Number of frames that need nearly all receive chunks.
 const BURST: u32 = (CHUNKS - SEND_CHUNKS) as u32 - 20;
-/// IEEE's for experiments: nobody else sends it here.
+/// The EtherType of the test's frames, which no other frame here has (IEEE's for experiments).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 /// A socket whose wire is an interface in a namespace.
@@ -45,7 +45,7 @@ struct Wire {
     namespace: Namespace,
 }
 
-/// A description of an AF_XDP socket on `netdev`.
+/// Returns the description of an AF_XDP socket on `netdev`.
 fn spec(netdev: Netdev) -> Xdp {
     Xdp {
         netdev,
@@ -78,7 +78,7 @@ fn place() -> Option<Namespace> {
     Some(Namespace::new().unwrap())
 }
 
-/// What a domain has of a socket; none if its rings make no sense.
+/// Returns a domain's data path of a socket; `None` if its rings are invalid.
 fn data_path(device: &XdpDevice, rings: Span, area: Area) -> Option<(XdpNic, Pool)> {
     let parts = Parts {
         fd: device.socket().as_fd().try_clone_to_owned().unwrap(),
@@ -133,22 +133,22 @@ impl Wire {
             area,
             namespace,
         };
-        // The kernel is given buffers by the first look.
+        // The first poll lends the kernel buffers.
         wire.receive(0, Duration::ZERO);
         Some(wire)
     }
 
-    /// Looks until `want` frames of ours have come, or for as long as `patience`.
+    /// Polls until `want` frames of the test have arrived, or for as long as `patience`.
     fn receive(&mut self, want: usize, patience: Duration) -> Vec<Vec<u8>> {
         self.receive_until(|all| all.len() >= want, patience)
     }
 
-    /// The same, until one comes that `is_it`: that one.
+    /// Polls until a frame arrives for which `is_it` holds, and returns it.
     fn receive_one(&mut self, is_it: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let is_among = |all: &[Vec<u8>]| all.iter().any(|frame| is_it(frame));
         let all = self.receive_until(is_among, PATIENCE);
         let mut found = all.into_iter().filter(|frame| is_it(frame));
-        found.next().expect("such a frame")
+        found.next().expect("no such frame")
     }
 
     fn receive_until(
@@ -164,7 +164,7 @@ impl Wire {
             self.nic.rx(now_ns, 64, &mut self.pool, &mut frames);
             for mut frame in frames {
                 let bytes = frame.to_vec().unwrap();
-                // The kernel says something of its own now and then.
+                // The kernel's stack also sends frames occasionally.
                 if bytes[12..14] == ETHERTYPE || bytes[12..14] == [8, 0] {
                     all.push(bytes);
                 }
@@ -186,24 +186,25 @@ impl Wire {
         self.nic.tx(0, &frames, &pick)
     }
 
-    /// The domain has ended, whatever it had: another one has its socket and its memory.
+    /// Ends the domain and creates another one with its socket and memory, but without the chunks
+    /// it held.
     fn pass_on(&mut self) {
         (self.nic, self.pool) = data_path(&self.device, self.rings, self.area).unwrap();
     }
 
-    /// How much was put into a ring, and taken out.
+    /// Returns a ring's producer and consumer counts.
     fn words(&self, ring: Ring) -> [&'static AtomicU32; 2] {
         let (span, layout) = self.ring(ring);
         [layout.producer, layout.consumer].map(|at| span.u32(at.into()).unwrap())
     }
 
-    /// What the NIC counts under a name.
+    /// Returns the NIC's counter of this name.
     fn counted(&self, name: &str) -> u64 {
         let all = self.nic.counters();
         all.iter().find(|(known, _)| *known == name).unwrap().1
     }
 
-    /// All but the namespace goes.
+    /// Removes everything except the namespace.
     fn end(self) -> Namespace {
         let Self {
             device,
@@ -229,7 +230,7 @@ impl Wire {
         (span, self.device.socket().layout(ring))
     }
 
-    /// Puts an entry into a ring past the data path, as a domain that lies could.
+    /// Writes an entry into a ring past the data path, as a hostile domain could.
     fn forge(&self, ring: Ring, words: &[u64]) {
         let (span, layout) = self.ring(ring);
         let producer = span.u32(layout.producer.into()).unwrap();
@@ -250,7 +251,7 @@ fn map_rings(pages: &[RingPages], socket: BorrowedFd<'_>) -> Span {
     for (place, part) in pages.iter().enumerate() {
         let at = area.at(place * bytes, bytes).unwrap();
         assert!(part.pages as usize * abi::PAGE <= bytes);
-        // SAFETY: replaces memory that is reserved for spans and that nobody else has.
+        // SAFETY: replaces memory that is reserved for spans and has no other user.
         let mapped = unsafe {
             libc::mmap(
                 at.as_ptr().cast(),
@@ -272,7 +273,7 @@ fn map_rings(pages: &[RingPages], socket: BorrowedFd<'_>) -> Span {
 }
 
 #[test]
-fn frames_come_and_go_whole_and_in_order() {
+fn frames_pass_whole_and_in_order() {
     let Some(mut wire) = Wire::new() else { return };
     let station = Station::new(&wire.namespace, "wire");
     let before = Counter::ALL.map(|counter| wire.counter(counter));
@@ -292,7 +293,7 @@ fn frames_come_and_go_whole_and_in_order() {
 }
 
 #[test]
-fn a_batch_larger_than_the_chunks_to_send_from_leaves_whole() {
+fn batch_larger_than_send_chunks_is_sent_whole() {
     let Some(mut wire) = Wire::new() else { return };
     let station = Station::new(&wire.namespace, "wire");
     let frames: Vec<_> = (0..3 * SEND_CHUNKS as u32).map(|n| frame(n, 300)).collect();
@@ -304,7 +305,7 @@ fn a_batch_larger_than_the_chunks_to_send_from_leaves_whole() {
 }
 
 #[test]
-fn what_finds_no_buffer_is_counted_and_the_next_frame_comes() {
+fn frame_without_buffer_is_counted() {
     let Some(mut wire) = Wire::new() else { return };
     let station = Station::new(&wire.namespace, "wire");
     let burst = 2 * CHUNKS as u32;
@@ -316,8 +317,8 @@ fn what_finds_no_buffer_is_counted_and_the_next_frame_comes() {
             .sum::<u64>()
     };
     let mut sent = 0;
-    // The kernel takes what was sent when there is a CPU for it.
-    wait_until("everything finds a buffer", || {
+    // The kernel takes sent frames when a CPU is free.
+    wait_until("no buffer is free", || {
         (0..burst).for_each(|n| station.send(&frame(n, 100)));
         sent += burst as usize;
         lost() > 0
@@ -328,9 +329,9 @@ fn what_finds_no_buffer_is_counted_and_the_next_frame_comes() {
     wire.receive_one(|came| *came == frame(9999, 100));
 }
 
-/// The kernel leaves checksums undone between the ends of a veth pair, unless it is told.
+/// The kernel leaves checksums blank between the ends of a veth pair, unless configured otherwise.
 #[test]
-fn what_a_socket_on_the_wire_sends_has_its_checksum() {
+fn sent_frames_have_valid_checksums() {
     let Some(mut wire) = Wire::new() else { return };
     let neighbour = [
         "neigh",
@@ -364,8 +365,8 @@ fn what_a_socket_on_the_wire_sends_has_its_checksum() {
     assert_eq!((folded & 0xffff) + (folded >> 16), 0xffff, "{packet:?}");
 }
 
-/// A domain has its rings in its own hands: whatever it writes there, the kernel reaches nothing
-/// but the memory that the socket was made over, and goes on.
+/// A domain controls its rings. For any contents, the kernel accesses only the memory of the
+/// socket, and continues.
 #[test]
 fn forged_entries_reach_nothing_and_are_counted() {
     let Some(mut wire) = Wire::new() else { return };
@@ -375,13 +376,13 @@ fn forged_entries_reach_nothing_and_are_counted() {
     for address in outside {
         wire.forge(Ring::Transmit, &[address, 60]);
     }
-    // A packet that is longer than its chunk, and longer than anything.
+    // A packet longer than its chunk, and longer than any packet.
     for len in [CHUNK as u64 + 1, 65_536, u64::from(u32::MAX)] {
         wire.forge(Ring::Transmit, &[0, len]);
     }
-    // From within one chunk to within the next.
+    // From one chunk into the next.
     wire.forge(Ring::Transmit, &[CHUNK as u64 - 100, 200]);
-    // The kernel ends a call at the first that is none.
+    // The kernel ends a call at the first invalid entry.
     for _ in 0..outside.len() + 4 {
         let _ = rustix::io::write(wire.device.socket(), &[]);
     }
@@ -390,7 +391,7 @@ fn forged_entries_reach_nothing_and_are_counted() {
     let came = station.receive_within(1, Duration::from_millis(500));
     assert_eq!(came.len(), 0);
     let dropped = wire.counter(Counter::Dropped);
-    // The fill ring is full: what lies in it is exchanged.
+    // The fill ring is full: its entries are replaced.
     let (span, layout) = wire.ring(Ring::Fill);
     for (n, address) in outside.iter().cycle().take(ENTRIES as usize).enumerate() {
         let at = usize::from(layout.entries) + n * Ring::Fill.entry_bytes();
@@ -405,10 +406,9 @@ fn forged_entries_reach_nothing_and_are_counted() {
     });
 }
 
-/// Rings whose counts make no sense cost the one who wrote them his packets, and nobody anything
-/// else.
+/// A domain that writes invalid ring counts loses its packets, and disturbs no other domain.
 #[test]
-fn counts_that_make_no_sense_stop_nobody_else() {
+fn invalid_counts_affect_no_other_domain() {
     let Some(mut wire) = Wire::new() else { return };
     let station = Station::new(&wire.namespace, "wire");
     for ring in Ring::ALL {
@@ -423,7 +423,7 @@ fn counts_that_make_no_sense_stop_nobody_else() {
         wire.receive(0, Duration::ZERO);
     }
     drop(wire.nic);
-    // The wire itself goes on: its other end still takes what is sent.
+    // The wire still works: its other end accepts sent frames.
     station.send(&frame(0, 100));
 }
 

@@ -1,5 +1,5 @@
-//! Queues for single guests, on a real veth pair: what comes for a guest is written into the memory
-//! of this guest alone, and ends when it is to end.
+//! Dedicated queues on a real veth pair: the kernel writes frames for a guest only into this
+//! guest's memory, and stops when the queue ends.
 
 use super::*;
 use abi::firewall::{Rule, Rules};
@@ -22,7 +22,7 @@ struct Guest {
     rings: Span,
 }
 
-/// A description of a queue over all of `area`.
+/// Returns the description of a queue over all of `area`.
 fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: Rules) -> XdpQueue {
     XdpQueue {
         queue,
@@ -42,7 +42,7 @@ impl Guest {
         Self::behind(wire, number, mac, Rules::default())
     }
 
-    /// One with firewall rules.
+    /// Creates a guest with firewall rules.
     fn behind(wire: &Wire, number: u32, mac: [u8; 6], rules: Rules) -> Self {
         let area = Area::anonymous(POOL * CHUNK).unwrap();
         Self::over(wire, number, mac, area, rules)
@@ -68,22 +68,22 @@ impl Guest {
         }
     }
 
-    fn lend(&mut self, chunk: usize) -> bool {
+    fn post(&mut self, chunk: usize) -> bool {
         let buffer = Buffer {
             id: BufferId(chunk as u32),
             span: self.area.at(chunk * CHUNK, CHUNK).unwrap(),
         };
-        self.queue.lend(chunk * CHUNK, buffer)
+        self.queue.post(chunk * CHUNK, buffer)
     }
 
-    /// All of its memory is the kernel's to write, and frames come.
+    /// Lends the kernel all of its memory, and starts the queue.
     fn begin(&mut self) {
-        (0..POOL).for_each(|chunk| assert!(self.lend(chunk)));
+        (0..POOL).for_each(|chunk| assert!(self.post(chunk)));
         self.queue.show();
         self.device.enable().unwrap();
     }
 
-    /// Takes frames until `want` have come, and lends their chunks again.
+    /// Takes frames until `want` have arrived, and lends their chunks again.
     fn receive(&mut self, want: usize) -> Vec<Vec<u8>> {
         let end = Instant::now() + PATIENCE;
         let (mut all, mut frames, mut failed) = (Vec::new(), Vec::new(), Vec::new());
@@ -92,7 +92,7 @@ impl Guest {
             for frame in frames.drain(..) {
                 assert_eq!(frame.pieces.len(), 1);
                 all.push(frame.to_vec().unwrap());
-                assert!(self.lend(frame.pieces[0].buffer.0 as usize));
+                assert!(self.post(frame.pieces[0].buffer.0 as usize));
             }
             assert!(failed.is_empty());
             self.queue.show();
@@ -100,7 +100,7 @@ impl Guest {
         all
     }
 
-    /// A word of a ring, and a place in it.
+    /// Returns a ring and its layout.
     fn ring(&self, place: usize) -> (Span, RingLayout) {
         let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
         let ring = QueueSocket::RINGS[place];
@@ -128,11 +128,11 @@ fn to(mac: [u8; 6], number: u32, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_frame_is_written_into_the_memory_of_its_guest_and_no_other() {
+fn frames_are_written_only_to_their_guest() {
     let Some(mut wire) = wire(2) else { return };
     let station = Station::new(&wire.namespace, "wire");
     let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
-    // Nobody has said yet that they are ready: everything is shared.
+    // Neither guest is ready yet: all frames use the shared queue.
     station.send(&to(A, 0, 100));
     assert_eq!(wire.receive(1, PATIENCE), [to(A, 0, 100)]);
     guests.iter_mut().for_each(Guest::begin);
@@ -148,7 +148,7 @@ fn a_frame_is_written_into_the_memory_of_its_guest_and_no_other() {
         let shared = wire.receive(2, PATIENCE);
         assert_eq!(shared, [to(other, round, len), to([0xff; 6], round, len)]);
     }
-    // What lies in a guest's memory was for it, every frame of it.
+    // Every frame in a guest's memory was for it.
     for (guest, mac) in guests.iter().zip([A, B]) {
         let bytes = guest.bytes();
         let frames = bytes.chunks(CHUNK).filter(|chunk| chunk[HEADROOM] != 0);
@@ -159,7 +159,8 @@ fn a_frame_is_written_into_the_memory_of_its_guest_and_no_other() {
     }
 }
 
-/// An IPv4 packet to a guest, of a protocol, with a payload that says what is to become of it.
+/// Returns an IPv4 packet of a protocol to a guest. Its payload marks whether the packet should
+/// pass.
 fn packet(mac: [u8; 6], protocol: u8, mark: u8) -> Vec<u8> {
     let mut frame = to(mac, 0, 0);
     frame.truncate(12);
@@ -169,10 +170,10 @@ fn packet(mac: [u8; 6], protocol: u8, mark: u8) -> Vec<u8> {
     frame
 }
 
-/// XDP-20: of what the rules deny no byte is written into a guest's memory, by whichever of its
-/// rules; what they allow is, and the guest next to it has rules of its own.
+/// XDP-20: no byte of a denied frame is written into a guest's memory, whichever rule denies it;
+/// allowed frames are written there. The neighbouring guest has other rules.
 #[test]
-fn what_is_denied_is_written_nowhere() {
+fn denied_frames_are_written_nowhere() {
     const DENIED: u8 = 0xd1;
     const ALLOWED: u8 = 0xa1;
     let Some(wire) = wire(2) else { return };
@@ -225,10 +226,10 @@ fn what_is_denied_is_written_nowhere() {
     assert_eq!(denied(1), [[0, 0], hundred]);
 }
 
-/// XDP-20: when a queue has ended its counters say what was denied to the last frame, and stay so,
-/// though such frames keep coming. It does not begin again.
+/// XDP-20: the counters of an ended queue include the last denied frame, and stay constant although
+/// such frames keep arriving. The queue does not restart.
 #[test]
-fn what_is_denied_is_counted_to_the_end_of_a_queue() {
+fn denied_frames_are_counted_until_queue_end() {
     let Some(mut wire) = wire(1) else { return };
     let rules = Rules {
         from_wire: vec![Rule::default()],
@@ -246,7 +247,9 @@ fn what_is_denied_is_counted_to_the_end_of_a_queue() {
             }
         });
         let denied = || guest.device.denied(0).unwrap();
-        wait_until("nothing comes by the queue", || denied()[0] >= 1000);
+        wait_until("the queue has not denied 1000 frames", || {
+            denied()[0] >= 1000
+        });
         guest.device.end();
         let last = denied();
         guest.device.end();
@@ -257,11 +260,14 @@ fn what_is_denied_is_counted_to_the_end_of_a_queue() {
         last
     });
     assert_eq!(last[1], last[0] * 100);
-    assert!(!wire.receive(1, PATIENCE).is_empty(), "they are shared");
+    assert!(
+        !wire.receive(1, PATIENCE).is_empty(),
+        "frames use the shared queue"
+    );
 }
 
-/// The descriptor of the map of programs of a wire with so many queues for guests: as many as no
-/// other test has.
+/// Returns the descriptor of the program map of a wire with this many guest queues, a number that
+/// no other test uses.
 fn programs_of(queues: u32) -> u32 {
     let all = std::fs::read_dir("/proc/self/fdinfo").unwrap();
     let wanted = ["map_type:\t3", &format!("max_entries:\t{}", queues + 1)];
@@ -275,7 +281,7 @@ fn programs_of(queues: u32) -> u32 {
     found.next().unwrap()
 }
 
-/// One bpf(2) call on a map, perhaps with a key.
+/// Makes one bpf(2) call on a map, optionally with a key.
 fn change_map(command: libc::c_long, map: u32, key: Option<&u32>) {
     let key = key.map_or(0, |key| &raw const *key as u64);
     let attributes = [u64::from(map), key];
@@ -287,7 +293,7 @@ fn change_map(command: libc::c_long, map: u32, key: Option<&u32>) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// XDP-20: what comes by a queue whose program is missing is dropped, rules or none.
+/// XDP-20: frames of a queue without a program are dropped, with or without rules.
 #[test]
 fn a_queue_without_its_program_gets_nothing() {
     const QUEUES: u32 = 5;
@@ -316,10 +322,9 @@ fn a_queue_without_its_program_gets_nothing() {
     assert_eq!((frames.len(), failed.len()), (0, 0));
 }
 
-/// XDP-20: that the kernel refuses a queue's program is known when the queue is made, and said with
-/// its place.
+/// XDP-20: if the kernel rejects a queue's program, creating the queue fails with its position.
 #[test]
-fn a_program_that_is_refused_is_told_when_the_queue_is_made() {
+fn rejected_program_fails_queue_creation() {
     const QUEUES: u32 = 6;
     const BPF_MAP_FREEZE: libc::c_long = 22;
     let Some(wire) = wire(QUEUES) else { return };
@@ -336,14 +341,14 @@ fn a_program_that_is_refused_is_told_when_the_queue_is_made() {
     assert!(error.to_string().starts_with(&expected), "{error}");
 }
 
-/// The kernel sends nothing out of a guest's memory: there is no ring to ask it by.
+/// The kernel sends nothing out of a guest's memory: no ring exists for that.
 #[test]
 fn a_queue_of_a_guest_s_sends_nothing() {
     let Some(wire) = wire(1) else { return };
     let guest = Guest::new(&wire, 1, A);
     assert!(rustix::io::write(guest.device.socket(), &[]).is_err());
     let offset = libc::XDP_PGOFF_TX_RING;
-    // SAFETY: a mapping of the kernel's choice, which is not touched.
+    // SAFETY: a mapping at an address of the kernel's choice, which is not accessed.
     let mapped = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -357,11 +362,11 @@ fn a_queue_of_a_guest_s_sends_nothing() {
     assert_eq!(mapped, libc::MAP_FAILED);
 }
 
-/// A sender's socket remembers its queue: when that is another guest's, or no guest's, the frame
-/// gets nowhere. Once a queue has ended nothing is written into its memory, though its rings are
-/// full of chunks.
+/// A sender's socket caches its queue. If the queue now belongs to another guest or to none, the
+/// frame is dropped. Once a queue has ended, nothing is written into its memory, although its rings
+/// are full of chunks.
 #[test]
-fn a_flow_that_keeps_its_queue_reaches_nobody_else() {
+fn cached_queue_reaches_no_other_guest() {
     let Some(mut wire) = wire(2) else { return };
     let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
     guests.iter_mut().for_each(Guest::begin);
@@ -385,12 +390,16 @@ fn a_flow_that_keeps_its_queue_reaches_nobody_else() {
     (0..200).for_each(|_| assert_eq!(socket.send(b"to B").unwrap(), 4));
     let fresh = wire.namespace.enter(connected).unwrap();
     fresh.send(b"to B").unwrap();
-    assert_eq!(guests[1].receive(1).len(), 1, "who chooses anew gets there");
+    assert_eq!(
+        guests[1].receive(1).len(),
+        1,
+        "a sender that selects its queue anew reaches it"
+    );
     assert!(
         guests[0].bytes() == before[0],
         "nothing of it is in A's memory"
     );
-    // B's queue ends while it is sent to.
+    // B's queue ends while frames are sent to it.
     guests[1].device.end();
     let before = guests[1].bytes();
     (0..200).for_each(|_| assert_eq!(fresh.send(b"to B").unwrap(), 4));
@@ -399,11 +408,14 @@ fn a_flow_that_keeps_its_queue_reaches_nobody_else() {
     // Shared again.
     wire.receive_one(|frame| frame[..6] == B);
     assert!(guests[1].bytes() == before);
-    assert_eq!(guests[1].queue.lent(), POOL, "though it has all chunks");
+    assert_eq!(
+        guests[1].queue.outstanding(),
+        POOL,
+        "the kernel has all chunks"
+    );
 }
 
-/// Whatever a domain writes into the rings of a guest's queue, the kernel reaches that guest's
-/// memory and nothing else.
+/// For any contents of the rings of a guest's queue, the kernel accesses only that guest's memory.
 #[test]
 fn forged_entries_of_a_guest_s_queue_reach_nothing() {
     let Some(wire) = wire(1) else { return };
@@ -433,7 +445,7 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
     wait_until("nothing is dropped", || {
         guest.device.socket().counter(Counter::Dropped).unwrap() > 0
     });
-    // Inside: the guest's own, whichever was lent, and from within one chunk.
+    // Valid: the guest's memory, whichever part was lent, and from within one chunk.
     forge(&[0, 0, 2048 + 1000, end - 2048]);
     (0..20).for_each(|n| station.send(&to(A, n, 1000)));
     let mut bytes = vec![0; POOL * CHUNK];
@@ -442,26 +454,28 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
         around.read(&mut bytes).unwrap();
         assert!(
             bytes.iter().all(|&byte| byte == 7),
-            "memory beside the pool"
+            "memory outside the pool is unchanged"
         );
     }
 }
 
-/// What the data path finds in a receive ring is checked: a chunk is a frame once for each time
-/// that it was lent.
+/// The data path validates receive entries: a chunk is a frame once per loan.
 #[test]
 fn packets_in_chunks_that_were_not_lent_are_counted() {
     let Some(wire) = wire(1) else { return };
     let mut guest = Guest::new(&wire, 1, A);
-    assert!(guest.lend(3) && guest.lend(4));
-    assert!(!guest.lend(3), "twice");
+    assert!(guest.post(3) && guest.post(4));
+    assert!(!guest.post(3), "twice");
     let other = Buffer {
         id: BufferId(9),
         span: guest.area.at(5 * CHUNK, CHUNK).unwrap(),
     };
     let memory = POOL * CHUNK;
-    assert!(!guest.queue.lend(memory, other), "beyond its memory");
-    assert!(!guest.queue.lend(5 * CHUNK + 8, other), "no chunk");
+    assert!(
+        !guest.queue.post(memory, other),
+        "a chunk outside its memory"
+    );
+    assert!(!guest.queue.post(5 * CHUNK + 8, other), "no chunk");
     let (receive, layout) = guest.ring(0);
     let at = |chunk: usize| (chunk * CHUNK + HEADROOM) as u64;
     let packets = [
@@ -482,7 +496,7 @@ fn packets_in_chunks_that_were_not_lent_are_counted() {
     let (mut frames, mut failed) = (Vec::new(), Vec::new());
     assert_eq!(guest.queue.receive(64, &mut frames, &mut failed), 6);
     assert_eq!((frames.len(), &*failed), (1, &[BufferId(4)][..]));
-    assert_eq!(guest.queue.lent(), 0);
+    assert_eq!(guest.queue.outstanding(), 0);
     let counters = guest.queue.counters();
     assert!(counters.contains(&("rx_malformed", 5)), "{counters:?}");
     assert!(counters.contains(&("rx_foreign_buffer", 3)));
@@ -491,7 +505,8 @@ fn packets_in_chunks_that_were_not_lent_are_counted() {
     assert_eq!((frames.len(), failed.len()), (1, 1));
 }
 
-/// A queue is free for the next socket when descriptor and rings are gone, and no sooner.
+/// A queue is free for the next socket only after both its descriptor and its rings have been
+/// released.
 #[test]
 fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
     let Some(wire) = wire(1) else { return };
@@ -507,14 +522,14 @@ fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
     device.end();
     drop((queue, device));
     assert!(again().is_err_and(busy), "the rings are mapped");
-    // SAFETY: reserved for spans, and read by nobody any more.
+    // SAFETY: reserved for spans, and not read any more.
     let unmapped = unsafe { libc::munmap(rings.as_ptr().cast(), rings.len()) };
     assert_eq!(unmapped, 0);
-    wait_until("it is never free", || !again().is_err_and(busy));
+    wait_until("the queue is still busy", || !again().is_err_and(busy));
 }
 
-/// A page of a pool that is taken back is exchanged: whatever the socket has been given, it never
-/// writes there again.
+/// A revoked page of a pool is exchanged, and the kernel never writes
+/// there again.
 #[test]
 fn an_exchanged_page_is_never_written_again() {
     let Some(wire) = wire(1) else { return };
@@ -535,7 +550,7 @@ fn an_exchanged_page_is_never_written_again() {
     let rings = map_rings(&device.ring_pages(), device.socket().as_fd());
     let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
     let (fill, layout) = (rings.skip(bytes), device.socket().layout(Ring::Fill));
-    // All of the fill ring leads to the first page.
+    // The whole fill ring points to the first page.
     for n in 0..ENTRIES as usize {
         fill.store_u64(usize::from(layout.entries) + n * 8, 0)
             .unwrap();
@@ -555,7 +570,7 @@ fn an_exchanged_page_is_never_written_again() {
     let count = || received.load_u32(layout.producer.into()).unwrap();
     let before = count();
     (0..50).for_each(|n| station.send(&to(A, n, 500)));
-    wait_until("no frames come any more", || count() >= before + 50);
+    wait_until("no further frames arrive", || count() >= before + 50);
     let mut bytes = vec![0; abi::PAGE];
     page.read(&mut bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 9));

@@ -1,4 +1,4 @@
-//! Who sends and receives on the other end of a wire.
+//! A sender and receiver on the other end of a wire.
 
 use super::ETHERTYPE;
 use netdev::netns::Namespace;
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use testing::{PATIENCE, wait_for};
 
-/// A frame that nobody else sends here, and that can be told from others by its number.
+/// Returns a numbered frame of a kind that no other sender here uses.
 pub(crate) fn frame(number: u32, len: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 0xaa, 2, 0, 0, 0, 0, 0xbb];
     frame.extend(ETHERTYPE);
@@ -56,7 +56,7 @@ impl Station {
             unsafe { libc::write(self.0.as_raw_fd(), bytes, frame.len()) }
         };
         let would_wait = || std::io::Error::last_os_error().kind() == ErrorKind::WouldBlock;
-        // What was sent before may still wait for a CPU.
+        // Earlier frames may still wait for a CPU.
         let sent = wait_for("there is no room", || {
             Some(send()).filter(|sent| *sent >= 0 || !would_wait())
         });

@@ -1,13 +1,13 @@
-//! How a frame grows by the payload of others: what large receive offload does.
+//! Appending payload of other frames, for large receive offload.
 
 use super::Frame;
 use crate::buffer::{BufferId, Piece};
 use shmem::Span;
 
 impl Frame {
-    /// Makes the first `len` bytes of the snapshot the bare header; the pieces then hold only what
-    /// follows. Every buffer stays a piece of the frame, perhaps one without bytes. Nothing happens
-    /// if the snapshot is shorter, or if more than `len` bytes are bare already.
+    /// Makes the first `len` bytes of the snapshot the bare header and removes them from the
+    /// pieces. Every buffer stays a piece of the frame, even if it becomes empty. Has no effect if
+    /// the snapshot is shorter, or if more than `len` bytes are already bare.
     pub fn shed_header(&mut self, len: usize) {
         if len > usize::from(self.header_len) || len < self.bare() {
             return;
@@ -22,11 +22,11 @@ impl Frame {
         self.bare = len as u8;
     }
 
-    /// Appends what `other` has behind its first `at` bytes, and leaves `other` without bytes.
-    /// Every buffer of `other` becomes a piece of this frame, without bytes if it held only what
-    /// was left out. With `join`, memory that continues the last piece lengthens it instead.
+    /// Appends the bytes of `other` from offset `at` on, and leaves `other` empty. Every buffer of
+    /// `other` becomes a piece of this frame, empty if it held only skipped bytes. With `join`,
+    /// contiguous memory extends the last piece instead.
     ///
-    /// Whether it happened: not if bytes behind `at` are bare.
+    /// Returns false, without effect, if bytes from offset `at` on are bare.
     pub fn append_payload(&mut self, other: &mut Self, at: usize, join: bool) -> bool {
         let Some(mut skip) = at.checked_sub(other.bare()) else {
             return false;
@@ -40,8 +40,7 @@ impl Frame {
         true
     }
 
-    /// Appends pieces of payload, as [`Frame::append_payload`] does those of a frame, and empties
-    /// `pieces`.
+    /// Appends pieces of payload like [`Frame::append_payload`], and empties `pieces`.
     pub fn append_pieces(&mut self, pieces: &mut Vec<Piece>, join: bool) {
         if join {
             self.pieces.reserve(pieces.len());
@@ -70,7 +69,7 @@ impl Frame {
             return;
         }
         self.pieces.push(Piece { span, buffer });
-        // The piece that could be lengthened stays last.
+        // Keeps the piece that can be extended last.
         if join && span.is_empty() && self.pieces.len() > 1 {
             let last = self.pieces.len() - 1;
             self.pieces.swap(last - 1, last);

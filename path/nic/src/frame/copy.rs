@@ -1,25 +1,25 @@
-//! Copies of a frame: in buffers, in other memory, in bytes of our own.
+//! Copies of a frame: into buffers, other memory, or private bytes.
 
 use super::Frame;
 use crate::buffer::{Buffers, Piece};
 use shmem::{Fault, Span};
 
-/// Why a frame could not be put into memory of one's own.
+/// Error of copying a frame into buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CopyError {
     /// The supply of buffers is exhausted.
     #[error("no buffer is free")]
     NoBuffer,
-    /// Memory is not there.
+    /// Memory is inaccessible.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
 impl Frame {
-    /// A frame that holds `bytes` in memory of its own, in as many of `buffers` as it takes.
+    /// Copies `bytes` into as many of `buffers` as needed, and returns the frame.
     ///
     /// # Errors
-    /// The supply is exhausted, or its memory is not there; every buffer has been given back.
+    /// The supply is exhausted, or its memory inaccessible; all buffers were returned.
     pub fn from_bytes(bytes: &[u8], buffers: &mut dyn Buffers) -> Result<Self, CopyError> {
         let mut frame = Self::empty();
         let done = frame.fill(bytes.len(), buffers, |at, span| {
@@ -29,11 +29,10 @@ impl Frame {
         frame.or_recycle(done, buffers)
     }
 
-    /// A copy of this frame in memory of its own, in as many of `buffers` as it takes, with the
-    /// same snapshot and offloads.
+    /// Copies this frame into as many of `buffers` as needed, with the same snapshot and offloads.
     ///
     /// # Errors
-    /// The supply is exhausted, or memory is not there; every buffer taken has been given back.
+    /// The supply is exhausted, or memory is inaccessible; all taken buffers were returned.
     pub fn copied(&self, buffers: &mut dyn Buffers) -> Result<Self, CopyError> {
         let mut frame = Self::empty();
         frame.offload = self.offload;
@@ -58,7 +57,7 @@ impl Frame {
         frame.or_recycle(done, buffers)
     }
 
-    /// Takes buffers for `len` bytes and fills each by `write(offset in the frame, where)`.
+    /// Takes buffers for `len` bytes and fills each by `write(offset in the frame, destination)`.
     fn fill(
         &mut self,
         len: usize,
@@ -88,7 +87,7 @@ impl Frame {
         Ok(())
     }
 
-    /// The frame, if it is complete; otherwise its buffers go back.
+    /// Returns the frame if it is complete; otherwise returns its buffers to the supply.
     fn or_recycle(
         mut self,
         done: Result<(), CopyError>,
@@ -100,10 +99,10 @@ impl Frame {
         done.map(|()| self)
     }
 
-    /// Copies the first bytes of the frame, snapshot first, into `dst`; how many there were.
+    /// Copies the first bytes of the frame, snapshot first, into `dst`; returns their number.
     ///
     /// # Errors
-    /// The memory is not there.
+    /// The memory is inaccessible.
     pub fn prefix(&self, dst: &mut [u8]) -> Result<usize, Fault> {
         let mut done = self.header().len().min(dst.len());
         if let (Some(to), Some(from)) = (dst.get_mut(..done), self.header().get(..done)) {
@@ -119,11 +118,11 @@ impl Frame {
         Ok(done)
     }
 
-    /// Copies the whole frame (snapshot, then payload) into `dst`, as far as it fits; how many
-    /// bytes were copied.
+    /// Copies the whole frame (snapshot, then payload) into `dst`, as far as it fits; returns the
+    /// number of copied bytes.
     ///
     /// # Errors
-    /// The memory is not there.
+    /// The memory is inaccessible.
     pub fn copy_to(&self, dst: Span) -> Result<usize, Fault> {
         let head = self.header().len().min(dst.len());
         dst.write(self.header())?;
@@ -138,10 +137,10 @@ impl Frame {
         Ok(done)
     }
 
-    /// The whole frame as bytes of our own (tests, traces, slow paths).
+    /// Returns a private copy of the whole frame, for tests, traces and slow paths.
     ///
     /// # Errors
-    /// The memory is not there.
+    /// The memory is inaccessible.
     pub fn to_vec(&self) -> Result<Vec<u8>, Fault> {
         let mut bytes = self.header().to_vec();
         for span in self.payload() {

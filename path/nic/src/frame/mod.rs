@@ -2,43 +2,45 @@
 
 mod append;
 pub(crate) mod copy;
+mod cut;
 
 use crate::buffer::{Buffer, BufferId, Buffers, Piece};
 use crate::offload::Offload;
 use shmem::{Fault, Span};
 use smallvec::SmallVec;
 
-/// Bytes of header that are always copied out: Ethernet with a VLAN tag, IPv6, TCP with timestamps.
-/// IPv4 and TCP with timestamps end two bytes behind a cache line.
+/// Header bytes that are always copied: enough for Ethernet with a VLAN tag, IPv6, and TCP with
+/// timestamps. One cache line is too short by two bytes, even for IPv4 and TCP with timestamps.
 pub const HOT: usize = 96;
-/// Bytes of header that may be copied out: Ethernet with a VLAN tag, IPv6, TCP with all options.
+/// Maximum header bytes that are copied: enough for Ethernet with a VLAN tag, IPv6, and TCP with
+/// all options.
 pub const SNAPSHOT: usize = 128;
 
-/// One frame on its way.
+/// A frame in transit.
 ///
-/// As a device receives it, `pieces` cover the whole frame, header included; the first
-/// `header().len()` bytes are nevertheless taken from the snapshot, so that what was checked is
-/// what is sent. A frame that was made here ([`Frame::with_header`]) has a *bare* header: bytes of
-/// the snapshot that no piece stands behind. A sender therefore sends [`Frame::header`] and then
+/// The `pieces` of a received frame cover the whole frame, including the header. A sender
+/// nevertheless sends the first `header().len()` bytes from the snapshot, so that exactly the
+/// checked bytes are sent. A locally built frame ([`Frame::with_header`]) has a *bare* header:
+/// snapshot bytes without a piece. A sender therefore sends [`Frame::header`] and then
 /// [`Frame::payload`], never the pieces themselves.
 #[derive(Clone, Debug)]
 pub struct Frame {
     header: [u8; SNAPSHOT],
     header_len: u8,
-    /// Bytes of the snapshot, its first ones, that have no piece behind them.
+    /// Number of leading snapshot bytes without a piece.
     bare: u8,
     /// Whether the snapshot may differ from what the pieces hold.
     changed: bool,
     len: u32,
-    /// Every byte of the frame but those of a bare header, in order.
+    /// The bytes of the frame in order, without a bare header.
     pub pieces: SmallVec<[Piece; 3]>,
     /// Offloads.
     pub offload: Offload,
-    /// With [`crate::Gso`] over IPv4: every segment has the first one's identification (Linux's
-    /// `SKB_GSO_TCP_FIXEDID`), instead of the next number each. No wire format and no ring can
-    /// express this: [`crate::Caps::takes`] refuses such a frame, and it is cut in software.
+    /// With [`crate::Gso`] over IPv4: whether all segments have the same identification (Linux's
+    /// `SKB_GSO_TCP_FIXEDID`) instead of consecutive ones. No wire format or ring can express this:
+    /// [`crate::Caps::takes`] rejects such a frame, and software segments it.
     pub fixed_id: bool,
-    /// The source's own mark (a netback: which request chain this is).
+    /// A mark of the frame's source (a netback: its request chain).
     pub token: u32,
 }
 
@@ -49,10 +51,10 @@ impl Default for Frame {
 }
 
 impl Frame {
-    /// A frame of one piece; `len` of its bytes count. Copies the hot part of the header.
+    /// Creates a frame of the first `len` bytes of one piece. Copies the hot part of the header.
     ///
     /// # Errors
-    /// The memory is not there.
+    /// The memory is inaccessible.
     pub fn new(piece: Piece, len: usize) -> Result<Self, Fault> {
         let mut frame = Self::empty();
         frame.push(Piece {
@@ -63,7 +65,7 @@ impl Frame {
         Ok(frame)
     }
 
-    /// A frame without bytes, to [`Frame::push`] pieces onto and then [`Frame::snapshot`].
+    /// Returns an empty frame, for [`Frame::push`] and then [`Frame::snapshot`].
     #[must_use]
     pub fn empty() -> Self {
         Self {
@@ -79,8 +81,8 @@ impl Frame {
         }
     }
 
-    /// A frame of one piece that lies in no pool. `head` is the copy that was made of its first
-    /// bytes; they are not read again.
+    /// Creates a frame of one piece that belongs to no pool. `head` is a copy of its first bytes,
+    /// which are not read again.
     pub(crate) fn with_head<const N: usize>(span: Span, head: &[u8; N]) -> Result<Self, Fault> {
         let mut frame = Self::empty();
         frame.push(Piece {
@@ -95,8 +97,8 @@ impl Frame {
         Ok(frame)
     }
 
-    /// A frame that begins with private bytes; payload follows by [`Frame::push`]. None if
-    /// `header` is longer than [`SNAPSHOT`].
+    /// Creates a frame that begins with the private bytes of `header`; the caller adds payload with
+    /// [`Frame::push`]. Returns `None` if `header` is longer than [`SNAPSHOT`].
     #[must_use]
     pub fn with_header(header: &[u8]) -> Option<Self> {
         let mut frame = Self::empty();
@@ -110,9 +112,9 @@ impl Frame {
         Some(frame)
     }
 
-    /// A frame of `len` bytes that was received with its header apart: `header`, its first bytes,
-    /// is bare, and the rest lies in `buffer` behind room for the header. None if `header` is
-    /// longer than [`SNAPSHOT`], or the frame longer than the buffer.
+    /// Creates a frame of `len` bytes that was received with a split header: `header`, its first
+    /// bytes, is bare, and `buffer` holds the rest behind space for the header. Returns `None` if
+    /// `header` is longer than [`SNAPSHOT`], or the frame longer than the buffer.
     #[must_use]
     pub fn split(header: &[u8], buffer: Buffer, len: usize) -> Option<Self> {
         let mut frame = Self::with_header(header)?;
@@ -129,11 +131,11 @@ impl Frame {
     }
 
     /// Undoes [`Frame::split`]: writes the bare header into the first bytes of `whole`, the buffer
-    /// of the frame's first piece, which begins there from then on. A frame without a bare header
-    /// stays as it is.
+    /// of the frame's first piece, which then begins there. Leaves a frame without a bare header
+    /// unchanged.
     ///
     /// # Errors
-    /// The memory is not there, or not the frame's; the frame is as it was.
+    /// The memory is inaccessible or does not belong to the frame; the frame is unchanged.
     pub fn put_header_back(&mut self, whole: Span) -> Result<(), Fault> {
         let bare = self.bare();
         if bare == 0 {
@@ -158,22 +160,22 @@ impl Frame {
         self.pieces.push(piece);
     }
 
-    /// Copies the hot part of the header out of the pieces. Called once, when the pieces are
-    /// complete.
+    /// Copies the hot part of the header out of the pieces. The caller does this once, when the
+    /// pieces are complete.
     ///
     /// # Errors
-    /// The memory is not there.
+    /// The memory is inaccessible.
     #[inline]
     pub fn snapshot(&mut self) -> Result<(), Fault> {
         self.header_len = self.bare;
         self.need(HOT)
     }
 
-    /// Makes sure that the snapshot has `bytes` bytes, if the frame has so many and the snapshot
-    /// can hold them. Bytes that were copied before are not read again.
+    /// Extends the snapshot to `bytes` bytes, or to the frame's length or [`SNAPSHOT`] if these are
+    /// smaller. Does not reread bytes that it already holds.
     ///
     /// # Errors
-    /// The memory is not there.
+    /// The memory is inaccessible.
     #[inline]
     pub fn need(&mut self, bytes: usize) -> Result<(), Fault> {
         let want = bytes.min(self.len as usize).min(SNAPSHOT);
@@ -182,7 +184,7 @@ impl Frame {
         if have >= want {
             return Ok(());
         }
-        // A frame as most NICs receive it.
+        // Most NICs receive a frame into a single piece.
         if let [piece] = self.pieces.as_slice() {
             let part = piece.span.skip(skip).take(want - have);
             if let Some(dst) = self.header.get_mut(have..have + part.len()) {
@@ -210,7 +212,7 @@ impl Frame {
         Ok(())
     }
 
-    /// The snapshot.
+    /// Returns the snapshot.
     #[must_use]
     pub fn header(&self) -> &[u8] {
         self.header
@@ -218,7 +220,7 @@ impl Frame {
             .unwrap_or(&[])
     }
 
-    /// The snapshot, for changes before the frame is sent on.
+    /// Returns the snapshot, for changing it before the frame is forwarded.
     pub fn header_mut(&mut self) -> &mut [u8] {
         self.changed = true;
         self.header
@@ -226,36 +228,37 @@ impl Frame {
             .unwrap_or(&mut [])
     }
 
-    /// Whether [`Frame::header_mut`] was called: the pieces may hold other bytes than the snapshot.
+    /// Returns whether the pieces may differ from the snapshot, because [`Frame::header_mut`] was
+    /// called.
     #[must_use]
     #[inline]
     pub const fn is_header_changed(&self) -> bool {
         self.changed
     }
 
-    /// Bytes of the snapshot.
+    /// Returns the length of the snapshot in bytes.
     #[must_use]
     #[inline]
     pub const fn header_len(&self) -> usize {
         self.header_len as usize
     }
 
-    /// All the room of the snapshot, for readers that compare at fixed places. Bytes behind
-    /// [`Frame::header`] are private, too, but have no meaning.
+    /// Returns the whole snapshot array, for comparisons at fixed offsets. Bytes beyond
+    /// [`Frame::header`] are private but undefined.
     #[must_use]
     #[inline]
     pub const fn snapshot_room(&self) -> &[u8; SNAPSHOT] {
         &self.header
     }
 
-    /// Bytes at the start that have no piece behind them.
+    /// Returns the number of leading bytes without a piece.
     #[must_use]
     #[inline]
     pub const fn bare(&self) -> usize {
         self.bare as usize
     }
 
-    /// Moves the frame out and leaves one without bytes.
+    /// Returns the frame and leaves an empty one in its place.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let taken = Self {
@@ -275,8 +278,8 @@ impl Frame {
         taken
     }
 
-    /// Bytes that do not count when a frame's length is limited: those of a VLAN tag, if it has
-    /// one.
+    /// Returns the number of bytes that do not count towards length limits: a VLAN tag's, if the
+    /// frame has one.
     #[must_use]
     pub fn tag_bytes(&self) -> usize {
         match self.header().get(12..14) {
@@ -285,32 +288,32 @@ impl Frame {
         }
     }
 
-    /// Bytes of the frame.
+    /// Returns the length of the frame in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Bytes of the pieces, their first ones, that the snapshot stands for: all of the snapshot but
-    /// a bare header.
+    /// Returns the number of leading piece bytes that the snapshot replaces: all of the snapshot
+    /// except a bare header.
     #[must_use]
     pub fn covered(&self) -> usize {
         usize::from(self.header_len.saturating_sub(self.bare))
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the frame is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes behind the snapshot, piece by piece.
+    /// Iterates over the bytes behind the snapshot, piece by piece.
     pub fn payload(&self) -> impl Iterator<Item = Span> + '_ {
         self.payload_from(0)
     }
 
-    /// The bytes behind the snapshot, and behind the first `offset` bytes of the frame, piece by
-    /// piece.
+    /// Iterates piece by piece over the bytes behind the snapshot, beginning no earlier than at
+    /// `offset` in the frame.
     pub fn payload_from(&self, offset: usize) -> impl Iterator<Item = Span> + '_ {
         let first = offset.max(usize::from(self.header_len));
         let mut skip = first.saturating_sub(usize::from(self.bare));
@@ -322,7 +325,7 @@ impl Frame {
         })
     }
 
-    /// Gives every buffer back to `buffers`, from which they were taken.
+    /// Returns every buffer to `buffers`, from which it was taken.
     pub fn recycle(&mut self, buffers: &mut dyn Buffers) {
         for piece in &self.pieces {
             buffers.put(piece.buffer);
@@ -330,8 +333,8 @@ impl Frame {
         self.clear();
     }
 
-    /// Adds an owner to every buffer of the frame: it must be [recycled](Frame::recycle) once
-    /// more. Returns false, and keeps nothing, if some of its memory cannot be kept.
+    /// Adds an owner to every buffer of the frame, which must then be [recycled](Frame::recycle)
+    /// once more. Returns false, without effect, if some of its memory cannot be kept.
     pub fn keep(&self, buffers: &mut dyn Buffers) -> bool {
         for (kept, piece) in self.pieces.iter().enumerate() {
             if !buffers.keep(piece.buffer) {
@@ -343,7 +346,7 @@ impl Frame {
         true
     }
 
-    /// Forgets every byte and every piece.
+    /// Removes all bytes and pieces.
     #[inline]
     fn clear(&mut self) {
         self.pieces.clear();

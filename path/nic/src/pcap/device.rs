@@ -9,17 +9,17 @@ use crate::frame::Frame;
 use crate::frame::copy::CopyError;
 use std::io::{Read, Write};
 
-/// How fast a file is played.
+/// Playback speed of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
-    /// As fast as frames are taken.
+    /// As fast as possible.
     #[default]
     Fast,
-    /// With the recorded time between frames; the first one at once.
+    /// At the recorded intervals; the first frame at once.
     Recorded,
 }
 
-/// A device that yields the frames of one file and writes what it is given to another.
+/// A device that receives the frames of one file and writes sent frames to another.
 #[derive(Debug)]
 pub struct PcapNic<R, W> {
     reader: Option<Reader<R>>,
@@ -28,7 +28,7 @@ pub struct PcapNic<R, W> {
     /// Monotonic time minus recorded time, in [`Pace::Recorded`]; none before the first frame.
     shift_ns: Option<i128>,
     failure: Option<PcapError>,
-    /// Hears once why reading or writing ended.
+    /// Receives the first reason why reading or writing ended.
     tell: fn(&PcapError),
     starved: bool,
     read: u64,
@@ -38,8 +38,9 @@ pub struct PcapNic<R, W> {
 }
 
 impl<R: Read, W: Write> PcapNic<R, W> {
-    /// A device over open files. Without a file to read it yields nothing, without one to write
-    /// it takes frames and forgets them. `tell` hears of each file why it ended before its time.
+    /// Creates a device over open files. Without an input file it receives nothing; without an
+    /// output file it discards sent frames. If a file ends early, the device calls `tell` with the
+    /// reason.
     #[must_use]
     pub fn new(
         reader: Option<Reader<R>>,
@@ -62,13 +63,13 @@ impl<R: Read, W: Write> PcapNic<R, W> {
         }
     }
 
-    /// Why the device stopped reading or writing, if it did.
+    /// Returns why the device stopped reading or writing, or `None` if it has not.
     #[must_use]
     pub fn failure(&self) -> Option<&PcapError> {
         self.failure.as_ref()
     }
 
-    /// When the frame that comes next is due.
+    /// Returns when the next frame is due.
     fn due_ns(&self, now_ns: u64, recorded_ns: u64) -> u64 {
         match (self.pace, self.shift_ns) {
             (Pace::Recorded, Some(shift)) => {
@@ -78,7 +79,7 @@ impl<R: Read, W: Write> PcapNic<R, W> {
         }
     }
 
-    /// A file has ended: says so, and keeps why the first one did.
+    /// Records and reports the first reason why a file ended.
     fn stopped(&mut self, why: PcapError) {
         (self.tell)(&why);
         self.failure.get_or_insert(why);
@@ -133,7 +134,7 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
             if complete {
                 match Frame::from_bytes(reader.bytes(), buffers) {
                     Ok(frame) => out.push(frame),
-                    // A file can wait until there is a buffer.
+                    // The frame stays in the file until a buffer is free.
                     Err(CopyError::NoBuffer | CopyError::Fault(_)) => {
                         self.starved = true;
                         break;

@@ -1,9 +1,9 @@
-//! Capture files: a device that plays one and records another, and a [`Tee`] that records what
-//! passes through any device.
+//! Capture files: a device that plays one and records another, and a [`Tee`] that records any
+//! device's traffic.
 //!
-//! Files are byte streams that were opened elsewhere ([`std::io::Read`], [`std::io::Write`]): a
-//! domain has descriptors, not files. Frames are written as they pass, so a checksum that is still
-//! blank is blank in the file, and a packet that is still to be cut is whole.
+//! Files are byte streams opened elsewhere ([`std::io::Read`], [`std::io::Write`]): a domain has
+//! descriptors, not files. Frames are written as they pass, so a blank checksum is blank in the
+//! file, and a packet still to be segmented is whole.
 
 mod device;
 mod format;

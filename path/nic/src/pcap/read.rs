@@ -1,4 +1,4 @@
-//! Reading a capture file, a frame at a time, with memory of a fixed size.
+//! Reads a capture file frame by frame, with fixed-size memory.
 
 use super::format::{FRAME_BYTES, PcapError};
 use pcap_file::pcap::PcapParser;
@@ -6,35 +6,36 @@ use pcap_file::{DataLink, PcapError as Parse, TsResolution};
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 
-/// Bytes of the file's header.
+/// Length of the file's header in bytes.
 const FILE_HEADER: usize = 24;
-/// Bytes of a frame's record before its data.
+/// Length of a record's header in bytes.
 const RECORD_HEADER: usize = 16;
-/// Room for a record of the longest frame, several times: fewer and longer reads.
+/// Size of the read buffer in bytes: several records of the longest frame, for fewer and longer
+/// reads.
 const ROOM: usize = 4 * (FRAME_BYTES + RECORD_HEADER);
-/// How a pcapng file begins.
+/// First bytes of a pcapng file.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// The next frame of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it was recorded, nanoseconds since 1970.
+    /// Time of recording, nanoseconds since 1970.
     pub at_ns: u64,
-    /// Whether the file has all of it.
+    /// Whether the file holds the whole frame.
     pub complete: bool,
 }
 
-/// A capture file that is read from its beginning.
+/// A capture file, read from its beginning.
 pub struct Reader<R> {
     input: R,
     parser: PcapParser,
     room: Vec<u8>,
-    /// What of `room` was read and not yet used.
+    /// The part of `room` that holds unconsumed bytes.
     unread: Range<usize>,
     ended: bool,
-    /// Frames used.
+    /// Frames consumed.
     frames: u64,
-    /// The record that was looked at, and where in `room` its bytes are.
+    /// The peeked record, and the position of its bytes in `room`.
     next: Option<(Record, Range<usize>)>,
 }
 
@@ -47,10 +48,10 @@ impl<R> std::fmt::Debug for Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the file's header.
+    /// Creates a reader and reads the file's header.
     ///
     /// # Errors
-    /// It is not a pcap file of Ethernet frames.
+    /// The file is not a pcap file of Ethernet frames.
     pub fn new(mut input: R) -> Result<Self, PcapError> {
         let mut header = [0; FILE_HEADER];
         input
@@ -82,10 +83,11 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Looks at the next frame; none: there is none now (see [`Reader::ended`]).
+    /// Returns the next frame without consuming it, or `None` if none is available now (see
+    /// [`Reader::ended`]).
     ///
     /// # Errors
-    /// The file cannot be read or makes no sense.
+    /// The file is unreadable or invalid.
     pub fn peek(&mut self) -> Result<Option<Record>, PcapError> {
         loop {
             if let Some((record, _)) = &self.next {
@@ -105,40 +107,40 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// When the frame that was looked at was recorded.
+    /// Returns the recording time of the peeked frame.
     #[must_use]
     pub fn peeked_ns(&self) -> Option<u64> {
         self.next.as_ref().map(|(record, _)| record.at_ns)
     }
 
-    /// Whether the file is at its end, and all of it was used.
+    /// Returns whether the file is at its end and fully consumed.
     #[must_use]
     pub fn ended(&self) -> bool {
         self.ended && self.unread.is_empty() && self.next.is_none()
     }
 
-    /// The bytes of the frame that was looked at.
+    /// Returns the bytes of the peeked frame.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let range = self.next.as_ref().map_or(0..0, |(_, range)| range.clone());
         self.room.get(range).unwrap_or(&[])
     }
 
-    /// Goes on to the next frame.
+    /// Consumes the peeked frame.
     pub fn advance(&mut self) {
         if self.next.take().is_some() {
             self.frames += 1;
         }
     }
 
-    /// Finds the next record in what was read; whether it is there.
+    /// Parses the next record in `room`; returns whether it is complete.
     fn parse(&mut self) -> Result<bool, PcapError> {
         let malformed = |why| PcapError::Malformed {
             frame: self.frames + 1,
             why,
         };
         let unread = self.room.get(self.unread.clone()).unwrap_or(&[]);
-        // The length is looked at first: a record that can never fit is nonsense, not incomplete.
+        // Checked before completeness: a record that can never fit is invalid, not incomplete.
         let header = self.parser.header();
         if let Some(length) = unread.get(8..).and_then(<[u8]>::first_chunk::<4>) {
             let length = match header.endianness {
@@ -171,7 +173,7 @@ impl<R: Read> Reader<R> {
         Ok(true)
     }
 
-    /// Reads on; whether anything came.
+    /// Reads more bytes; returns whether there were any.
     fn fill(&mut self) -> Result<bool, PcapError> {
         self.room.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
@@ -179,7 +181,8 @@ impl<R: Read> Reader<R> {
         match self.input.read(free) {
             Ok(0) => {
                 self.ended = true;
-                // The caller parses once more: the rest is then a truncated record.
+                // At the end of the file the caller parses once more, and then reports a rest as a
+                // truncated record.
                 Ok(!self.unread.is_empty())
             }
             Ok(count) => {

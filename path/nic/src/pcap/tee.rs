@@ -1,14 +1,14 @@
-//! A device with a capture file beside it.
+//! A device that records its traffic in a capture file.
 
 use super::format::PcapError;
 use super::write::Writer;
 use crate::buffer::Buffers;
-use crate::device::{Caps, Nic, TxReport};
+use crate::device::{Middleware, Nic, TxReport};
 use crate::frame::Frame;
 use std::io::Write;
 
-/// Records every frame that a device yields or is given. When the file fails, recording ends and
-/// frames go on.
+/// A device that records every received and sent frame. If the file fails, it stops recording and
+/// continues to pass frames.
 #[derive(Debug)]
 pub struct Tee<N, W> {
     inner: N,
@@ -18,7 +18,7 @@ pub struct Tee<N, W> {
 }
 
 impl<N: Nic, W: Write> Tee<N, W> {
-    /// `inner`, recorded.
+    /// Wraps `inner` with a recorder.
     #[must_use]
     pub fn new(inner: N, writer: Writer<W>) -> Self {
         Self {
@@ -29,7 +29,7 @@ impl<N: Nic, W: Write> Tee<N, W> {
         }
     }
 
-    /// Why recording ended, if it did.
+    /// Returns why recording ended, or `None` if it continues.
     #[must_use]
     pub fn failure(&self) -> Option<&PcapError> {
         self.failure.as_ref()
@@ -40,7 +40,8 @@ impl<N: Nic, W: Write> Tee<N, W> {
             return;
         };
         for frame in frames {
-            // A frame whose memory is gone is not there to be recorded; its user will notice.
+            // A frame with inaccessible memory cannot be recorded. Its user detects the fault
+            // itself.
             self.recorded += u64::from(writer.frame(now_ns, frame) == Ok(true));
         }
         if let Err(why) = writer.flush() {
@@ -50,9 +51,15 @@ impl<N: Nic, W: Write> Tee<N, W> {
     }
 }
 
-impl<N: Nic, W: Write> Nic for Tee<N, W> {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+impl<N: Nic, W: Write> Middleware for Tee<N, W> {
+    type Inner = N;
+
+    fn inner(&self) -> &N {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut N {
+        &mut self.inner
     }
 
     fn rx(
@@ -74,22 +81,6 @@ impl<N: Nic, W: Write> Nic for Tee<N, W> {
             pick.iter().filter_map(|&index| frames.get(index as usize)),
         );
         self.inner.tx(now_ns, frames, pick)
-    }
-
-    fn starved(&self) -> bool {
-        self.inner.starved()
-    }
-
-    fn failure(&self) -> Option<&'static str> {
-        self.inner.failure()
-    }
-
-    fn release(&mut self, buffers: &mut dyn Buffers) {
-        self.inner.release(buffers);
-    }
-
-    fn next_due(&self, now_ns: u64) -> Option<u64> {
-        self.inner.next_due(now_ns)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -1,4 +1,4 @@
-//! Writing a capture file.
+//! Writes a capture file.
 
 use super::format::{FRAME_BYTES, PcapError};
 use crate::frame::Frame;
@@ -7,27 +7,27 @@ use pcap_file::{DataLink, Endianness, TsResolution};
 use shmem::Fault;
 use std::io::Write;
 
-/// A capture file that is written: nanosecond time, Ethernet. Frames are collected and written
-/// with one call per [`Writer::flush`], as long as whole ones fit into its limit.
+/// A writer of a capture file of Ethernet frames with nanosecond timestamps. It collects frames and
+/// writes them with one call per [`Writer::flush`], until a frame exceeds the file's size limit.
 #[derive(Debug)]
 pub struct Writer<W> {
     output: W,
-    /// Nanoseconds to add to the monotonic clock for the time since 1970.
+    /// Offset from the monotonic clock to the time since 1970, in nanoseconds.
     epoch_ns: u64,
     collected: Vec<u8>,
     /// Bytes that may still be collected.
     room: u64,
     limit_bytes: u64,
-    /// A frame did not fit.
+    /// Whether a frame did not fit.
     full: bool,
 }
 
 impl<W: Write> Writer<W> {
     /// Begins a file of at most `limit_bytes`. `epoch_ns` is the time since 1970 minus the
-    /// monotonic clock's.
+    /// monotonic time.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file is not writable.
     pub fn new(mut output: W, epoch_ns: u64, limit_bytes: u64) -> Result<Self, PcapError> {
         let header = PcapHeader {
             datalink: DataLink::ETHERNET,
@@ -50,11 +50,11 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Adds a frame that passed at `now_ns`; of one longer than [`FRAME_BYTES`] only the beginning.
-    /// Whether it fits; after one that does not, none is added.
+    /// Adds a frame that passed at `now_ns`, cut to [`FRAME_BYTES`]. Returns whether it fits. After
+    /// a frame that does not fit, the writer adds no other.
     ///
     /// # Errors
-    /// Its memory is not there; nothing was added.
+    /// The frame's memory is inaccessible; nothing was added.
     pub fn frame(&mut self, now_ns: u64, frame: &Frame) -> Result<bool, Fault> {
         let bytes = frame.to_vec()?;
         let kept = bytes.get(..FRAME_BYTES).unwrap_or(&bytes);
@@ -78,11 +78,11 @@ impl<W: Write> Writer<W> {
         Ok(true)
     }
 
-    /// Writes what was collected.
+    /// Writes the collected frames.
     ///
     /// # Errors
-    /// It cannot be written, or a frame did not fit any more: all before it are in the file. What
-    /// was collected is forgotten either way.
+    /// The file is not writable, or a frame did not fit; in the latter case the file holds all
+    /// frames before it. The writer discards the collected bytes either way.
     pub fn flush(&mut self) -> Result<(), PcapError> {
         let done = self
             .output

@@ -1,4 +1,5 @@
-//! The receiving side of a simulated NIC with queues: frames choose theirs when they arrive.
+//! The receiving side of a simulated NIC with queues. The NIC selects a frame's queue when the
+//! frame arrives.
 
 use super::wire::{Flight, Wire};
 use crate::buffer::Buffers;
@@ -10,7 +11,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// Frames that have arrived, by queue.
+/// Received frames by queue.
 #[derive(Debug)]
 pub(super) struct Rings {
     table: BTreeMap<[u8; 6], QueueId>,
@@ -33,7 +34,7 @@ impl Rings {
         }
     }
 
-    /// Puts what has arrived where it belongs.
+    /// Sorts arrived frames into their queues.
     fn sort(&mut self, inbound: &mut Wire, now_ns: u64) {
         while let Some(flight) = inbound.pop_due(now_ns) {
             let mac = flight.bytes.first_chunk::<6>();
@@ -58,7 +59,7 @@ impl Rings {
     }
 }
 
-/// The NIC's table of MACs. A change holds for every frame that arrives after it.
+/// The NIC's MAC table. A change applies to every frame that arrives later.
 #[derive(Debug)]
 pub(super) struct MacTable(pub(super) Rc<RefCell<Rings>>);
 
@@ -78,7 +79,7 @@ impl Steering for MacTable {
     }
 }
 
-/// The queues as they are polled.
+/// The receiving half of the queues, for polling.
 #[derive(Debug)]
 pub(super) struct InRings {
     pub(super) inbound: Rc<RefCell<Wire>>,
@@ -118,7 +119,7 @@ impl Receive for InRings {
                     out.push(frame);
                     received.frames += 1;
                 }
-                // As a NIC without receive descriptors does it: the frame is lost.
+                // The frame is lost, as on a NIC without receive descriptors.
                 Err(_) => rings.no_buffer += 1,
             }
         }
@@ -136,7 +137,7 @@ impl Receive for InRings {
     }
 }
 
-/// Stores a frame but for its header.
+/// Stores a frame without its header.
 fn store_split(bytes: &[u8], buffers: &mut dyn Buffers) -> Result<Frame, CopyError> {
     let (header, rest) = bytes.split_at(bytes.len().min(SNAPSHOT));
     let buffer = buffers.take().ok_or(CopyError::NoBuffer)?;

@@ -1,21 +1,21 @@
-//! What travels on a simulated cable.
+//! Frames in transit on a simulated cable.
 
 use crate::offload::Offload;
 use crate::seed::Seeded;
 use std::collections::VecDeque;
 
-/// One direction of a cable: the frames that are on their way.
+/// One direction of a cable, with its frames in transit.
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) flights: VecDeque<Flight>,
     pub(super) held_bytes: usize,
-    /// Until when the sender's end is busy putting bits on the cable.
+    /// Time until which the sender's end is transmitting.
     pub(super) busy_until_ns: u64,
     pub(super) lost: u64,
     pub(super) chance: Seeded,
 }
 
-/// A frame on its way.
+/// A frame in transit.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) due_ns: u64,

@@ -1,37 +1,36 @@
-//! The queues of a NIC: who has which, and in which state. One implementation of the contract for
-//! every NIC that can steer and receive.
+//! The queues of a NIC, their owners and states: the one implementation of the contract, for every
+//! NIC that can steer and receive.
 
 use super::contract::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
 use crate::buffer::{Buffer, BufferId, Buffers};
 use crate::frame::Frame;
 use abi::machine::EVERY_MAC;
 
-/// The shortest time between two questions which change of steering is in effect: another process
-/// may have to answer.
+/// Minimum interval between queries for the steering change in effect, which another process may
+/// have to answer.
 const ASK_NS: u64 = 500_000;
-/// How long a change of steering that was not made waits for the next attempt. An attempt may block
-/// for a part of it.
+/// Delay before a failed steering change is retried. An attempt may block for part of it.
 const AGAIN_NS: u64 = 250_000_000;
-/// Buffers that a queue asks for at a time unless told otherwise.
+/// Default number of buffers that a queue requests at a time.
 const SIZE: usize = 64;
 
-/// What one read of a queue has brought.
+/// Result of receiving from a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Frames that were appended.
+    /// Frames appended.
     pub frames: usize,
-    /// Whether nothing is left in the queue.
+    /// Whether the queue was empty afterwards.
     pub empty: bool,
 }
 
-/// The part that differs between NICs: how a frame gets out of a queue.
+/// Reception from queues: the part that differs between NICs.
 pub trait Receive {
-    /// Queues.
+    /// Returns the number of queues.
     fn queues(&self) -> usize;
 
-    /// Takes up to `budget` frames out of `queue`, each in one buffer of `buffers`; with `split`
-    /// its header is left out of the buffer ([`Vmq::split_headers`]). A buffer that could not be
-    /// written is put back; unused ones stay ready until [`Receive::release`].
+    /// Receives up to `budget` frames from `queue`, each in one buffer from `buffers`. With
+    /// `split`, headers stay out of the buffers ([`Vmq::split_headers`]). Puts back unwritable
+    /// buffers, and keeps unused ones ready until [`Receive::release`].
     fn receive(
         &mut self,
         queue: QueueId,
@@ -42,10 +41,10 @@ pub trait Receive {
         out: &mut Vec<Frame>,
     ) -> Received;
 
-    /// Puts back what `queue` has kept ready.
+    /// Puts back the buffers that `queue` has kept ready.
     fn release(&mut self, queue: QueueId, buffers: &mut dyn Buffers);
 
-    /// Counters by name.
+    /// Returns counters by name.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -56,8 +55,8 @@ enum State {
     Free,
     Idle,
     Enabled,
-    /// Until this change of steering is in effect and the queue is then found empty. None: the
-    /// change is still to be made.
+    /// Drains until this steering change is in effect and the queue is then found empty. `None`:
+    /// the change has not been made yet.
     Draining(Option<u64>),
 }
 
@@ -77,7 +76,7 @@ pub struct MultiQueue<S, R> {
     queues: Vec<Queue>,
     effective: u64,
     asked_ns: Option<u64>,
-    /// MACs that any draining queue may have frames of, until they are led away; one may be
+    /// MACs for which any draining queue may have frames, until they are steered away; may include
     /// [`EVERY_MAC`].
     astray: Vec<[u8; 6]>,
     led_away: u64,
@@ -86,7 +85,7 @@ pub struct MultiQueue<S, R> {
 }
 
 impl<S: Steering, R: Receive> MultiQueue<S, R> {
-    /// All of its queues are free.
+    /// Creates the queues, all free.
     #[must_use]
     pub fn new(steering: S, receive: R) -> Self {
         let free = Queue {
@@ -108,12 +107,12 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
         }
     }
 
-    /// What receives.
+    /// Returns the receiver.
     pub fn receive_mut(&mut self) -> &mut R {
         &mut self.receive
     }
 
-    /// An allocated queue.
+    /// Returns an allocated queue.
     fn get(&self, queue: QueueId) -> Result<&Queue, VmqError> {
         let found = self.queues.get(queue.0 as usize);
         found
@@ -121,7 +120,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
             .ok_or(VmqError::NoQueue)
     }
 
-    /// An allocated queue that is neither enabled nor drains.
+    /// Returns an allocated queue that is neither enabled nor draining.
     fn idle(&mut self, queue: QueueId) -> Result<&mut Queue, VmqError> {
         match self.queues.get_mut(queue.0 as usize) {
             Some(found) => match found.state {
@@ -140,14 +139,14 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
         }
     }
 
-    /// The queue has lost its MAC, and whether that is led to it is not known.
+    /// Records that the queue has lost its MAC while frames may still be steered to it.
     fn stray(&mut self, queue: QueueId, mac: [u8; 6]) {
         self.astray.push(mac);
         self.set(queue, State::Draining(None));
     }
 
-    /// Leads what is astray to the shared queue. What was asked for before has been done then, or
-    /// never will be.
+    /// Steers stray MACs to the shared queue. Afterwards, no earlier request can take effect any
+    /// more.
     fn lead_away(&mut self) -> Result<(), VmqError> {
         while let Some(&mac) = self.astray.last() {
             self.led_away = self.led_away.max(self.steering.steer(mac, None)?);
@@ -162,7 +161,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
         Ok(())
     }
 
-    /// Whether no frame that chose its queue before `point` is on its way any more.
+    /// Returns whether all frames that were steered before `point` have arrived.
     fn is_effective(&mut self, point: u64, now_ns: u64) -> bool {
         let recently = |asked: u64| now_ns.saturating_sub(asked) < ASK_NS;
         if self.effective < point && !self.asked_ns.is_some_and(recently) {
@@ -274,15 +273,15 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         backend: &mut dyn Backend,
     ) -> Result<usize, VmqError> {
         if !self.astray.is_empty() && now_ns >= self.again_ns {
-            // Refused or not answered: another time.
+            // Rejected or unanswered: retried later.
             let _ = self.lead_away();
             self.again_ns = now_ns.saturating_add(AGAIN_NS);
         }
         let Queue {
             state, size, split, ..
         } = *self.get(queue)?;
-        // Asked before the queue is read: frames that were on their way until then are in it by
-        // now.
+        // Queried before the queue is read, so that frames that were in transit before have arrived
+        // in it.
         let effective = match state {
             State::Enabled | State::Draining(None) => false,
             State::Draining(Some(point)) => self.is_effective(point, now_ns),
@@ -315,7 +314,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     }
 }
 
-/// A backend as the supply of buffers that a receiver takes from.
+/// A backend as the buffer supply of a receiver.
 struct Posting<'a> {
     backend: &'a mut dyn Backend,
     why: Freed,

@@ -1,4 +1,4 @@
-//! What the tests of devices share.
+//! Common parts of the device tests.
 #![allow(dead_code, unreachable_pub)]
 
 use nic::{Buffers, Caps, Frame, Nic, Pool, TxReport};
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 pub fn pool(buffers: usize, bytes: usize) -> Pool {
-    // Memory comes in whole pages: what is more than was asked for is taken and kept.
+    // Memory is allocated in whole pages, so surplus buffers are taken and kept.
     let mut pool = Pool::new(Area::anonymous(buffers * bytes).unwrap(), bytes);
     while pool.available() > buffers {
         pool.take();
@@ -16,7 +16,7 @@ pub fn pool(buffers: usize, bytes: usize) -> Pool {
     pool
 }
 
-/// A frame of `len` bytes that can be told from others by `mark`.
+/// Returns a frame of `len` bytes, identifiable by `mark`.
 pub fn bytes(mark: u8, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (at as u8).wrapping_mul(31) ^ mark)
@@ -27,7 +27,7 @@ pub fn contents(frames: &[Frame]) -> Vec<Vec<u8>> {
     frames.iter().map(|frame| frame.to_vec().unwrap()).collect()
 }
 
-/// A device whose frames the test puts in and takes out.
+/// A device that receives frames from the test and hands sent ones to it.
 #[derive(Clone, Default)]
 pub struct Bench {
     pub arriving: Rc<RefCell<VecDeque<Vec<u8>>>>,

@@ -1,10 +1,14 @@
-//! The virtio-net header in front of a frame (`struct virtio_net_hdr`, 10 bytes, in the order of
-//! the machine, as a TAP has it unless told otherwise).
+//! The virtio-net header that precedes a frame of a TAP or a virtqueue (`struct virtio_net_hdr`, 10
+//! bytes, little endian).
 
-use nic::{Checksum, Gso, GsoKind, Offload};
+use crate::Frame;
+use crate::offload::{Checksum, Gso, GsoKind, Offload};
 
 /// Bytes of the header.
-pub(super) const BYTES: usize = 10;
+pub const BYTES: usize = 10;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;
@@ -12,12 +16,15 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 
-/// A header that does not fit its frame, or uses an offload that was not agreed on.
+/// Error for a header that does not fit its frame, or that uses an offload that was not negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub struct Malformed;
 
-/// What a header says about a frame of `len` bytes, where `checksum` and `tso` were agreed on.
-pub(super) fn decode(
+/// Decodes the header of a frame of `len` bytes; `checksum` and `tso` are the negotiated offloads.
+///
+/// # Errors
+/// [`Malformed`]: the header does not fit the frame, or uses an offload that was not negotiated.
+pub fn decode(
     header: &[u8; BYTES],
     len: usize,
     checksum: bool,
@@ -39,7 +46,7 @@ pub(super) fn decode(
     let offset = u16::from_ne_bytes([offset0, offset1]);
     let state = if flags & F_NEEDS_CSUM != 0 {
         let end = usize::from(start) + usize::from(offset) + 2;
-        if !checksum || usize::from(start) < super::length::ETHERNET || end > len {
+        if !checksum || usize::from(start) < ETHERNET || end > len {
             return Err(Malformed);
         }
         Checksum::Blank { start, offset }
@@ -69,9 +76,9 @@ pub(super) fn decode(
     })
 }
 
-/// The header for a frame whose headers end at `headers` (only looked at if something is left to
-/// do).
-pub(super) fn encode(offload: Offload, headers: u16) -> [u8; BYTES] {
+/// Encodes the header of a frame whose headers end at `headers` (used only with a pending offload).
+#[must_use]
+pub fn encode(offload: Offload, headers: u16) -> [u8; BYTES] {
     let (flags, start, offset) = match offload.checksum {
         Checksum::Unknown => (0, 0, 0),
         Checksum::Valid => (F_DATA_VALID, 0, 0),
@@ -98,6 +105,25 @@ pub(super) fn encode(offload: Offload, headers: u16) -> [u8; BYTES] {
     let [s0, s1] = start.to_ne_bytes();
     let [o0, o1] = offset.to_ne_bytes();
     [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
+}
+
+/// Returns the length of the headers that the snapshot holds: the part that the kernel keeps
+/// contiguous. The kernel checks the value and corrects one that is too small.
+#[must_use]
+pub fn headers(frame: &Frame) -> u16 {
+    let Checksum::Blank { start, offset } = frame.offload.checksum else {
+        return 0;
+    };
+    let end = if frame.offload.gso.is_some() {
+        let words = frame
+            .header()
+            .get(usize::from(start) + 12)
+            .map_or(5, |byte| byte >> 4);
+        usize::from(start) + usize::from(words) * 4
+    } else {
+        usize::from(start) + usize::from(offset) + 2
+    };
+    end.min(frame.len()) as u16
 }
 
 #[cfg(test)]
