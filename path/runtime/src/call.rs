@@ -1,25 +1,25 @@
-//! Hypercalls, from the domain's side: fill the call page, wake the monitor's worker, wait.
+//! Hypercalls from the domain's side: fills the call page, wakes the monitor's worker, waits.
 
 use crate::platform::{NO_RECORD, Peer, Record};
 use abi::classic::{Copy, Map, Transfer, Unmap};
 use abi::hypercall::{
-    ANSWER_WORD, Bind, COUNT, Create, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT,
-    Revoke, STATUS_WORD,
+    ANSWER_WORD, Bind, COUNT, Create, DONE, ForeignMap, KIND, Kind, OP_WORDS, OPS, OPS_MAX,
+    REQUEST, RESULT, Revoke, STATUS_WORD,
 };
 use abi::{
     ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState,
     layout::info,
 };
 use rustix::io::Errno;
-use shmem::{Span, futex, home::Home};
+use shmem::{Span, domain_memory::DomainMemory, futex};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long one wait for the monitor lasts before the answer is looked for again. The monitor
-/// ends a domain that it does not want to answer, so there is nothing to give up for.
+/// Duration of one wait before the domain checks for the answer again. The domain never gives up,
+/// because the monitor kills a domain that it does not want to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The domain's one caller of hypercalls.
+/// The domain's only caller of hypercalls.
 #[derive(Debug)]
 pub struct Calls {
     page: Span,
@@ -68,14 +68,14 @@ impl Op for Unmap {
 }
 
 impl Calls {
-    /// Takes the call page of this domain. There is one, so this is called once.
+    /// Takes this domain's only call page. Called once.
     #[must_use]
-    pub fn new(home: &Home) -> Option<Self> {
-        let page = home.info.at(info::CALL, info::CALL_PAGES * PAGE)?;
+    pub fn new(domain_memory: &DomainMemory) -> Option<Self> {
+        let page = domain_memory.info.at(info::CALL, info::CALL_PAGES * PAGE)?;
         Some(Self { page, number: 0 })
     }
 
-    /// The caller of a process that has no monitor: every call is refused.
+    /// Returns a caller whose calls all fail, for a process without a monitor.
     #[must_use]
     pub fn refused() -> Self {
         Self {
@@ -84,32 +84,32 @@ impl Calls {
         }
     }
 
-    /// The caller of a call page that a test answers.
+    /// Returns a caller over a call page that a test answers.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn over(page: Span) -> Self {
         Self { page, number: 0 }
     }
 
-    /// Copies; one status per operation is appended to `status`.
+    /// Executes copies; appends one status per operation to `status`.
     pub fn copy(&mut self, ops: &[Copy], status: &mut Vec<GrantStatus>) {
         self.batches(Kind::GrantCopy, ops, status);
     }
 
-    /// Maps; one status per operation is appended to `status`.
+    /// Maps pages; appends one status per operation to `status`.
     pub fn map(&mut self, ops: &[Map], status: &mut Vec<GrantStatus>) {
         self.batches(Kind::GrantMap, ops, status);
     }
 
-    /// Unmaps; one status per operation is appended to `status`.
+    /// Unmaps pages; appends one status per operation to `status`.
     pub fn unmap(&mut self, ops: &[Unmap], status: &mut Vec<GrantStatus>) {
         self.batches(Kind::GrantUnmap, ops, status);
     }
 
-    /// Makes a table of counted grants for a connection of this domain's.
+    /// Creates a table of counted grants for a connection of this domain.
     ///
     /// # Errors
-    /// What the monitor says.
+    /// The monitor's status.
     pub fn create_table(&mut self, conn: ConnId, entries: u32) -> Result<Handle, GrantStatus> {
         self.single(
             Kind::TableCreate,
@@ -118,10 +118,10 @@ impl Calls {
         Ok(Handle(self.get(1) as u32))
     }
 
-    /// Binds a table of another domain's, or an exchange, to this one's window.
+    /// Binds another domain's table, or an exchange, to this domain's window.
     ///
     /// # Errors
-    /// What the monitor says.
+    /// The monitor's status.
     pub fn bind_table(&mut self, bind: &Bind) -> Result<(), GrantStatus> {
         self.single(Kind::TableBind, bind.encode())
     }
@@ -129,16 +129,16 @@ impl Calls {
     /// Ends this domain's part in a table or an exchange.
     ///
     /// # Errors
-    /// What the monitor says.
+    /// The monitor's status.
     pub fn end_table(&mut self, table: Handle) -> Result<(), GrantStatus> {
         self.single(Kind::TableEnd, [u64::from(table.0), 0, 0])
     }
 
-    /// Makes an exchange with a connection's other end: `pages` of this domain's, from slot `first`
+    /// Creates an exchange with a connection's other end: `pages` of this domain, from slot `first`
     /// on.
     ///
     /// # Errors
-    /// What the monitor says.
+    /// The monitor's status.
     pub fn create_exchange(
         &mut self,
         conn: ConnId,
@@ -150,13 +150,12 @@ impl Calls {
         Ok(Handle(self.get(1) as u32))
     }
 
-    /// Gives pages away and gets as many; one status per operation is appended to `status`.
+    /// Transfers pages in exchange for others; appends one status per operation to `status`.
     pub fn transfer(&mut self, ops: &[Transfer], status: &mut Vec<GrantStatus>) {
         self.batches(Kind::GrantTransfer, ops, status);
     }
 
-    /// Grants pages by tables that this domain made; one outcome per operation is appended to
-    /// `made`.
+    /// Grants pages by this domain's tables; appends one result per operation to `made`.
     pub fn create_grants(&mut self, ops: &[Create], made: &mut Vec<Result<GrantRef, GrantStatus>>) {
         let mut status = Vec::new();
         for batch in ops.chunks(OPS_MAX) {
@@ -169,8 +168,7 @@ impl Calls {
         }
     }
 
-    /// Revokes grants of tables that this domain made; one status per operation is appended to
-    /// `status`.
+    /// Revokes grants of this domain's tables; appends one status per operation to `status`.
     pub fn revoke_grants(&mut self, ops: &[Revoke], status: &mut Vec<GrantStatus>) {
         self.batches(Kind::GrantRevoke, ops, status);
     }
@@ -190,7 +188,7 @@ impl Calls {
     /// Writes this domain's record of a connection.
     ///
     /// # Errors
-    /// The state cannot follow the one before, or there is no such connection.
+    /// The state transition is invalid, or the connection does not exist.
     pub(crate) fn set_connection(
         &mut self,
         conn: ConnId,
@@ -204,10 +202,10 @@ impl Calls {
         self.outcome()
     }
 
-    /// Reads the other end of a connection; none past the last one.
+    /// Reads the other end of a connection; `None` past the last one.
     ///
     /// # Errors
-    /// The monitor refused the call.
+    /// The monitor rejected the call.
     pub(crate) fn connection(&mut self, conn: ConnId) -> Result<Option<Peer>, Errno> {
         self.put(0, u64::from(conn.0));
         self.enter(Kind::ConnectGet, 1)?;
@@ -223,7 +221,7 @@ impl Calls {
         }))
     }
 
-    /// Tells a device several things, by as few calls as it takes; each answer.
+    /// Sends several messages to a device, in as few calls as possible; returns each answer.
     pub(crate) fn tell_device(&mut self, device: u32, all: &[[u64; 2]]) -> Vec<Result<u64, Errno>> {
         let mut told = Vec::with_capacity(all.len());
         for batch in all.chunks(OPS_MAX) {
@@ -243,20 +241,44 @@ impl Calls {
         told
     }
 
-    /// Says that it has done with a device of its own for good, and has closed its descriptor.
+    /// Gives up one of this domain's devices permanently, after the domain has closed its
+    /// descriptor.
     ///
     /// # Errors
-    /// There is no such device, or the descriptor is there.
+    /// The device does not exist, or its descriptor is open.
     pub(crate) fn end_device(&mut self, device: u32) -> Result<(), Errno> {
-        self.put(0, u64::from(device));
-        self.enter(Kind::DeviceEnd, 1)?;
+        self.errno_of(Kind::DeviceEnd, [u64::from(device), 0, 0])
+    }
+
+    /// Maps a memory file that this domain has received.
+    ///
+    /// # Errors
+    /// The monitor's error (see [`Kind::ForeignMap`]).
+    pub(crate) fn map_foreign(&mut self, map: &ForeignMap) -> Result<(), Errno> {
+        self.errno_of(Kind::ForeignMap, map.encode())
+    }
+
+    /// Unmaps the file that was mapped at this page of the range.
+    ///
+    /// # Errors
+    /// Nothing is mapped there.
+    pub(crate) fn unmap_foreign(&mut self, page: u32) -> Result<(), Errno> {
+        self.errno_of(Kind::ForeignUnmap, [u64::from(page), 0, 0])
+    }
+
+    /// Makes a call of one operation whose status is an errno.
+    fn errno_of(&mut self, kind: Kind, words: [u64; 3]) -> Result<(), Errno> {
+        for (at, word) in words.into_iter().enumerate() {
+            self.put(at, word);
+        }
+        self.enter(kind, 1)?;
         self.outcome()
     }
 
-    /// Says that the domain has started.
+    /// Reports that the domain has started.
     ///
     /// # Errors
-    /// The monitor refused the call.
+    /// The monitor rejected the call.
     pub(crate) fn ready(&mut self) -> Result<(), Errno> {
         self.enter(Kind::Ready, 0)
     }
@@ -283,14 +305,14 @@ impl Calls {
         }
     }
 
-    /// Makes the call that lies in the page and waits for the answer.
+    /// Makes the call in the page and waits for the answer.
     fn enter(&mut self, kind: Kind, count: u32) -> Result<(), Errno> {
         let word = |offset| self.page.u32(offset).ok_or(Errno::FAULT);
         let (request, done) = (word(REQUEST)?, word(DONE)?);
         word(KIND)?.store(kind as u32, Ordering::Relaxed);
         word(COUNT)?.store(count, Ordering::Relaxed);
         self.number = self.number.wrapping_add(1);
-        // Release: the worker that sees the number sees the operations.
+        // Release: a worker that sees the number also sees the operations.
         request.store(self.number, Ordering::Release);
         futex::wake(request, 1);
         loop {
@@ -306,16 +328,16 @@ impl Calls {
         }
     }
 
-    /// What became of the only operation of a call that answers with an errno.
+    /// Returns the result of a call's only operation, whose status is an errno.
     fn outcome(&self) -> Result<(), Errno> {
         self.outcome_of(0)
     }
 
-    /// The outcome of the operation that begins at a word.
+    /// Returns the result of the operation that begins at a word.
     fn outcome_of(&self, at: usize) -> Result<(), Errno> {
         match self.get(at + STATUS_WORD) as i64 {
             0 => Ok(()),
-            // A status that is no errno at all is as wrong as the monitor could say.
+            // A status outside the range of an errno counts as the worst one.
             status => Err(i32::try_from(status.saturating_neg())
                 .map_or(Errno::INVAL, Errno::from_raw_os_error)),
         }

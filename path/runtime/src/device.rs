@@ -1,4 +1,4 @@
-//! Devices that the system hands over.
+//! Devices that the system provides.
 
 use crate::platform::Platform;
 use crate::start::{StartError, refused};
@@ -10,21 +10,22 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// The descriptor of a device of this domain's.
+/// Attaches a device of this domain and returns its descriptor.
 ///
 /// # Errors
-/// The system refuses it.
+/// The system rejects it.
 pub fn attach(platform: &dyn Platform, device: u32) -> Result<OwnedFd, StartError> {
     platform
         .attach(device)
         .map_err(|why| refused(&format!("device {device}"), why))
 }
 
-/// The descriptor of a device of this domain's, or `None` if the system has no device for it: the
-/// interface was removed before the domain started, and could not be made again.
+/// Attaches a device of this domain and returns its descriptor. Returns `None` if the system does
+/// not have the device, because its interface was removed before the domain started and could not
+/// be created again.
 ///
 /// # Errors
-/// The system refuses it for another reason.
+/// The system rejects it for another reason.
 pub fn attach_if_there(
     platform: &dyn Platform,
     device: u32,
@@ -37,22 +38,23 @@ pub fn attach_if_there(
     }
 }
 
-/// Gives devices up whose interface was removed, so that no sleep ends because of them.
+/// Returns the action that gives up devices whose interface has been removed, so that they end no
+/// sleep.
 #[must_use]
 pub fn give_up(platform: &Rc<dyn Platform>, devices: Vec<u32>) -> Box<dyn FnOnce()> {
     let platform = Rc::clone(platform);
     Box::new(move || {
         for device in devices {
-            // A system that does not take it back waits for open descriptors alone.
+            // If the system rejects this, it still waits only for open descriptors.
             let _ = platform.end(device);
         }
     })
 }
 
-/// A NIC that plays the capture file of one device and records to that of another.
+/// Returns a NIC that plays the capture file of one device and records to that of another.
 ///
 /// # Errors
-/// A device was refused, or is no capture file.
+/// A device was rejected or is not a capture file.
 pub fn pcap(platform: &dyn Platform, files: Capture) -> Result<Box<dyn Nic>, StartError> {
     let wrong = |error: PcapError| {
         refused(
@@ -68,7 +70,7 @@ pub fn pcap(platform: &dyn Platform, files: Capture) -> Result<Box<dyn Nic>, Sta
         .map(Reader::new)
         .transpose()
         .map_err(wrong)?;
-    // What turns the monotonic clock of the data path into the time of day of the file.
+    // Converts the data path's monotonic clock to the file's time of day.
     let day = std::time::UNIX_EPOCH
         .elapsed()
         .map_or(0, |since| since.as_nanos() as u64);
@@ -76,10 +78,10 @@ pub fn pcap(platform: &dyn Platform, files: Capture) -> Result<Box<dyn Nic>, Sta
     let limit_bytes = u64::from(files.write_mib) << 20;
     let writer = open(files.write)?.map(|file| Writer::new(file, epoch_ns, limit_bytes));
     let writer = writer.transpose().map_err(wrong)?;
-    // To the console, which bounds what it takes, once for each file.
+    // Writes one line per file to the console, which bounds its size.
     let tell = |why: &PcapError| {
         crate::start::print_line(format_args!(
-            "a capture file has ended: {why}; traffic goes on"
+            "a capture file has ended: {why}; traffic continues"
         ));
     };
     let nic = PcapNic::new(reader, writer, Pace::default(), tell);

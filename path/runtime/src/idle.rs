@@ -1,87 +1,87 @@
-//! What to do when there was nothing to do: look again, or sleep.
+//! Idle policy: poll again, or sleep.
 //!
-//! Two stages (a wake-up from another core costs its sender tens of microseconds in a VM): look for
-//! work again for a while; then arm the doorbells and sleep. Where a peer runs on this domain's own
-//! core the first stage has length 0: spinning would keep it from working. Where others may want to
-//! run there that are no peers, the CPU is offered to them between two looks: that is dearer than a
-//! look, and far cheaper than to sleep and be woken.
+//! An idle domain first polls for work for a while, and then arms the doorbells and sleeps, because
+//! in a VM a wake-up from another core costs its sender tens of microseconds. If a peer runs on
+//! this domain's core, the first stage has length 0, because spinning would keep the peer from
+//! working. If other tasks may run there, the domain offers them the CPU between two polls, which
+//! costs more than a poll and far less than a sleep and a wake-up.
 //!
-//! Where nothing says which CPU is whose, the length is learnt from the pauses themselves
-//! (`Habit`).
+//! If CPUs are not assigned, the domain learns the length of the first stage from its pauses
+//! (`AdaptivePolling`).
 
-use crate::habit::Habit;
+use crate::adaptive_polling::AdaptivePolling;
 
-/// Frames taken from one side before another has its turn: a NIC's burst, and what a guest of
-/// weight 1 may send in its turn. Few enough that the headers of a batch stay in the cache.
+/// Maximum number of frames to take from one side per turn: a NIC's burst, and a turn of a guest of
+/// weight 1. Low enough that the headers of a batch stay in the cache.
 pub const POLL_BUDGET: usize = 64;
 
-/// The policy, and where it stands.
+/// The idle policy and its state.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     spin_ns: u64,
-    /// Whether the CPU is offered to others after each look that found nothing.
+    /// Whether the CPU is offered to other tasks after each vain poll.
     yields: bool,
-    /// What the length of the first stage follows from, if it is not fixed.
-    habit: Option<Habit>,
+    /// Determines the length of the first stage, if it is not fixed.
+    adaptive: Option<AdaptivePolling>,
     since_ns: Option<u64>,
 }
 
-/// What to do now.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Look again at once.
+    /// Poll again at once.
     Again,
-    /// Look again when others that want the CPU have had it.
+    /// Poll again after offering the CPU to other tasks.
     Yield,
-    /// Sleep until somebody rings.
+    /// Sleep until a doorbell rings.
     Sleep,
 }
 
 impl Idle {
-    /// `spin_us` of looking, then sleep.
+    /// Creates the policy of polling for `spin_us` before a sleep.
     #[must_use]
     pub fn new(spin_us: u32) -> Self {
         Self {
             spin_ns: u64::from(spin_us) * 1000,
             yields: false,
-            habit: None,
+            adaptive: None,
             since_ns: None,
         }
     }
 
-    /// The same, but the CPU is offered to others between two looks if it `yields`.
+    /// Sets whether the CPU is offered to other tasks between two polls.
     #[must_use]
     pub fn yielding(self, yields: bool) -> Self {
         Self { yields, ..self }
     }
 
-    /// The same, but if it `adapts` it looks as long as has been worth it of late, and never longer
-    /// than it was told.
+    /// Sets whether the polling time adapts to recent pauses, up to the configured time.
     #[must_use]
     pub fn adapting(self, adapts: bool) -> Self {
         match adapts {
             true => Self {
                 spin_ns: 0,
-                habit: Some(Habit::new(self.spin_ns)),
+                adaptive: Some(AdaptivePolling::new(self.spin_ns)),
                 ..self
             },
             false => self,
         }
     }
 
-    /// A turn is over that began at `now_ns`; did it find work?
+    /// Ends a turn that began at `now_ns`, and returns the next step. `worked` states whether the
+    /// turn found work.
     pub fn step(&mut self, worked: bool, now_ns: u64) -> Step {
-        if let Some(habit) = &mut self.habit {
-            habit.look(now_ns);
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.look(now_ns);
             if worked && let Some(since) = self.since_ns {
-                habit.pause(now_ns.saturating_sub(since));
+                adaptive.pause(now_ns.saturating_sub(since));
             }
-            self.spin_ns = habit.window_ns();
+            self.spin_ns = adaptive.window_ns();
         }
         if worked {
             self.since_ns = None;
-            // A sleep on devices ends at once if there is more. Looking again first would keep
-            // the peer on the same CPU waiting.
+            // A sleep on devices ends at once if there is more work. Polling first would make a
+            // peer on the same CPU wait.
             return if self.spin_ns == 0 {
                 Step::Sleep
             } else {
@@ -92,8 +92,8 @@ impl Idle {
         if now_ns.saturating_sub(since) < self.spin_ns {
             return match self.yields {
                 true => {
-                    if let Some(habit) = &mut self.habit {
-                        habit.offers(now_ns);
+                    if let Some(adaptive) = &mut self.adaptive {
+                        adaptive.offers(now_ns);
                     }
                     Step::Yield
                 }
@@ -103,10 +103,10 @@ impl Idle {
         Step::Sleep
     }
 
-    /// Sleep begins: what happens until the next turn that finds work is a pause. `now` is asked
-    /// for the time only if that is of interest.
+    /// Records that a sleep begins: the time until the next turn with work is a pause. Calls `now`
+    /// only if needed.
     pub fn sleeps(&mut self, now: impl FnOnce() -> u64) {
-        if self.habit.is_some() && self.since_ns.is_none() {
+        if self.adaptive.is_some() && self.since_ns.is_none() {
             self.since_ns = Some(now());
         }
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_core_offers_it_after_every_look_that_found_nothing() {
+    fn shared_core_is_offered_after_each_vain_poll() {
         let mut idle = Idle::new(10).yielding(true);
         assert_eq!(idle.step(true, 0), Step::Again);
         assert_eq!(idle.step(false, 1_000), Step::Yield);
@@ -151,8 +151,9 @@ mod tests {
         assert_eq!(Idle::new(0).step(true, 8), Step::Sleep);
     }
 
-    /// A domain that adapts, on a CPU of which a look takes 1 µs, another's share `away_ns`, and a
-    /// wake-up nothing: how it spends `pauses` of `pause_ns`, as (looks, sleeps).
+    /// Simulates a domain with adaptive polling through `pauses` pauses of `pause_ns`. A poll takes
+    /// 1 µs, another task's share `away_ns`, and a wake-up no time. Returns the numbers of polls
+    /// and sleeps.
     fn spend(idle: &mut Idle, now: &mut u64, pauses: u32, pause_ns: u64, away_ns: u64) -> [u64; 2] {
         let mut counts = [0; 2];
         for _ in 0..pauses {
@@ -198,27 +199,27 @@ mod tests {
         spend(&mut idle, &mut now, 200, 1_000_000, 0);
         let [looks, sleeps] = spend(&mut idle, &mut now, 1000, 1_000_000, 0);
         assert_eq!(sleeps, 1000);
-        assert_eq!(looks, 0, "nothing is tried of which nothing is to be hoped");
+        assert_eq!(looks, 0, "spinning is not tried through long pauses");
         spend(&mut idle, &mut now, 200, 5_000, 0);
         let [_, sleeps] = spend(&mut idle, &mut now, 1000, 5_000, 0);
-        assert_eq!(sleeps, 0, "it changes its habit again");
+        assert_eq!(sleeps, 0, "it spins again once pauses are short");
     }
 
-    /// A pause just longer than the longest spin: looks that find nothing are few.
+    /// If pauses are just longer than the longest spin, vain polls are few.
     #[test]
-    fn what_was_not_worth_it_is_tried_more_and_more_rarely() {
+    fn vain_spins_are_retried_ever_more_rarely() {
         let (mut idle, mut now) = (adapting(), 0);
         spend(&mut idle, &mut now, 2_000, 70_000, 0);
         let [looks, sleeps] = spend(&mut idle, &mut now, 10_000, 70_000, 0);
         assert_eq!(sleeps, 10_000);
-        assert!(looks > 0, "it is tried");
+        assert!(looks > 0, "spinning is tried");
         assert!(looks < 3_000, "{looks}: 3 µs of 1 000, at the most");
     }
 
-    /// Somebody else computes on the CPU: each offer takes a time slice, and a domain that sleeps
-    /// is back earlier than one that has offered the CPU.
+    /// If another task computes on the CPU, each offer costs a time slice, and a sleeping domain
+    /// resumes earlier than one that has offered the CPU.
     #[test]
-    fn a_cpu_that_others_want_is_left_to_them() {
+    fn contended_cpu_is_yielded() {
         let (mut idle, mut now) = (adapting(), 0);
         spend(&mut idle, &mut now, 1000, 5_000, 0);
         spend(&mut idle, &mut now, 1000, 5_000, 3_000_000);
@@ -227,9 +228,9 @@ mod tests {
         assert!(sleeps > 9_900, "{sleeps}");
     }
 
-    /// It is wanted now and then only: the spins between that pay make up for none of it.
+    /// If a task needs the CPU only occasionally, successful spins in between do not outweigh that.
     #[test]
-    fn a_cpu_that_others_want_at_times_is_left_to_them() {
+    fn occasionally_contended_cpu_is_yielded() {
         let (mut idle, mut now) = (adapting(), 0);
         let mut offers = 0u32;
         let mut waits = 0;
@@ -261,9 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_adapt_asks_for_no_time() {
+    fn fixed_polling_reads_no_clock() {
         let mut idle = Idle::new(10);
-        idle.sleeps(|| panic!("it is asked"));
+        idle.sleeps(|| panic!("the clock was read"));
         assert_eq!(idle.step(true, 0), Step::Again);
     }
 }

@@ -1,23 +1,23 @@
-//! The hop ledger: where this domain's cycles went.
+//! The hop ledger: accounts for this domain's cycles.
 //!
-//! One stamp of the time stamp counter at each change of hop; the cycles since the last stamp are
-//! charged to the hop that was left. So every cycle outside of [`Ledger::sleep`] is charged exactly
-//! once, system calls included.
+//! The ledger reads the time stamp counter at each change of hop (a *stamp*), and charges the
+//! cycles since the last stamp to the previous hop. So every cycle outside of [`Ledger::sleep`] is
+//! charged exactly once, including those of system calls.
 //!
-//! A stamp costs some 25 cycles, which is much where a turn of the main loop moves thirty small
-//! frames. So where stamps take more than about a thirtieth of the time, only some turns are
-//! stamped, drawn by lot (`sampling`). The others are charged as a whole, and at the end of a
-//! stretch shared out among the hops as the stamped ones were (`accounts`).
+//! A stamp costs some 25 cycles, which is much in a turn of the main loop that moves thirty small
+//! frames. If stamps take more than about a thirtieth of the time, the ledger stamps only a random
+//! sample of turns (`sampling`). It charges each of the others as a whole, and at the end of a
+//! stretch distributes these among the hops in the ratio of the stamped ones (`accounts`).
 //!
-//! A difference of stamps also contains time in which another process had the CPU. The thread's
-//! own CPU clock is read at both ends of a stretch: what the stretch has too much was lost to
-//! preemption, and since a preemption shows as one long charge, it is taken from the longest ones
-//! (`stretch`). How much was corrected is reported, and so is the CPU time itself, so that a reader
-//! can close the account.
+//! The difference of two stamps also contains time in which another process had the CPU. The ledger
+//! reads the thread's CPU clock at both ends of a *stretch*. The excess of the stamps was lost to
+//! preemption. A preemption shows as one long charge, so the ledger subtracts the excess from the
+//! longest charges (`stretch`). It reports the correction and the CPU time, so that a reader can
+//! close the account.
 //!
-//! That clock is a system call and costs as much as thirty stamps, so it is not read about every
-//! sleep: a stretch holds many, the time asleep is left out of it by the stamps about each, and
-//! what falling asleep and waking up cost is known from those sleeps that end a stretch.
+//! Reading that clock is a system call and costs as much as thirty stamps, so the ledger does not
+//! read it around every sleep: a stretch spans many sleeps, whose stamps exclude the time asleep.
+//! The sleeps that end a stretch show the cost of falling asleep and waking up.
 
 mod accounts;
 mod cost;
@@ -38,12 +38,12 @@ use shmem::time::{tsc, tsc_hz};
 use std::cell::Cell;
 use stretch::{Longest, Stretch};
 
-/// How often a second stamps are compared with the CPU clock: so often that the preemptions in
-/// between are among the longest charges that a stretch remembers.
+/// Number of comparisons of stamps with the CPU clock per second. High enough that the preemptions
+/// in between are among the longest charges that a stretch records.
 const CHECKPOINTS_PER_S: u64 = 500;
-/// Charges per second that are worth remembering: those above 10 µs.
+/// Charges longer than one second divided by this, 10 µs, are recorded.
 const LONG_PER_S: u64 = 100_000;
-/// A new sleep moves what sleeps are taken to cost by this part, as a shift.
+/// Weight of a new sleep in the average cost of sleeps, as a shift.
 const LEARN: u32 = 3;
 
 /// The account of one thread.
@@ -60,7 +60,7 @@ pub struct Ledger {
     last: Cell<u64>,
     stretch: Cell<Stretch>,
     longest: Longest,
-    /// Cycles of CPU that a sleep takes by itself.
+    /// CPU cycles of a sleep.
     sleep_cost: Cell<u64>,
     corrected: Cell<u64>,
     stamps: Cell<u64>,
@@ -68,7 +68,7 @@ pub struct Ledger {
     turns: Cell<u64>,
 }
 
-/// Nanoseconds of CPU that this thread has used.
+/// Returns the CPU time of this thread in nanoseconds.
 fn thread_cpu_ns() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     (now.tv_sec as u64)
@@ -77,7 +77,7 @@ fn thread_cpu_ns() -> u64 {
 }
 
 impl Ledger {
-    /// An open account. One that is not `enabled` stamps nothing and reports CPU time alone.
+    /// Opens an account. Unless `enabled`, it makes no stamps and reports only CPU time.
     #[must_use]
     pub fn new(enabled: bool) -> Self {
         let ledger = Self {
@@ -100,11 +100,11 @@ impl Ledger {
         ledger
     }
 
-    /// From here on cycles belong to `hop`; which one they belonged to before.
+    /// Charges cycles to `hop` from now on; returns the previous hop.
     #[inline]
     pub fn enter(&self, hop: Hop) -> Hop {
         let before = self.current.get();
-        // No change of hop, no stamp.
+        // No stamp without a change of hop.
         if before != hop {
             if self.stamped.get() {
                 self.stamp_at(before.index());
@@ -114,8 +114,8 @@ impl Ledger {
         before
     }
 
-    /// Charges the hop where the ledger is with what has passed since the last stamp; all hops, if
-    /// this turn is not stamped.
+    /// Charges the time since the last stamp to the current hop, or to all hops if this turn is not
+    /// stamped.
     #[inline]
     fn stamp(&self) {
         if self.enabled {
@@ -126,7 +126,7 @@ impl Ledger {
         }
     }
 
-    /// Charges `place` with what has passed since the last stamp.
+    /// Charges the time since the last stamp to `place`.
     #[inline]
     fn stamp_at(&self, place: usize) {
         let now = tsc();
@@ -138,7 +138,7 @@ impl Ledger {
         }
     }
 
-    /// Runs `work` at `hop` and returns to where the ledger was.
+    /// Runs `work` at `hop` and restores the previous hop.
     #[inline]
     pub fn at<T>(&self, hop: Hop, work: impl FnOnce() -> T) -> T {
         let before = self.enter(hop);
@@ -147,7 +147,7 @@ impl Ledger {
         result
     }
 
-    /// A turn of the main loop begins.
+    /// Begins a turn of the main loop.
     #[inline]
     pub fn turn(&self) {
         self.turns.set(self.turns.get() + 1);
@@ -165,11 +165,11 @@ impl Ledger {
         }
     }
 
-    /// Runs `sleep`, which may give up the CPU for any time: only the CPU time that it used
-    /// itself is charged, to [`Hop::Idle`].
+    /// Runs `sleep`, which may give up the CPU for any time. Charges only its CPU time, to
+    /// [`Hop::Idle`].
     pub fn sleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
         let before = self.enter(Hop::Idle);
-        // Also where it was idle before: the time asleep begins here.
+        // Needed even if the hop is already idle, because the time asleep begins here.
         self.stamp();
         let result = if !self.enabled {
             sleep()
@@ -192,8 +192,8 @@ impl Ledger {
         result
     }
 
-    /// Runs a hypercall, during which the monitor works and this thread may sleep: only the CPU
-    /// time that it used itself is charged, to the hop of the caller.
+    /// Runs a hypercall, during which the monitor works and this thread may sleep. Charges only its
+    /// CPU time, to the caller's hop.
     pub fn call<T>(&self, call: impl FnOnce() -> T) -> T {
         if !self.enabled {
             return call();
@@ -202,7 +202,7 @@ impl Ledger {
         self.between_stretches(call).0
     }
 
-    /// Closes the stretch if it has lasted long: under constant load a thread never sleeps.
+    /// Closes the stretch if it is long. Needed under constant load, when a thread never sleeps.
     pub fn checkpoint(&self) {
         if self.enabled && self.is_due() {
             self.stamp();
@@ -215,13 +215,13 @@ impl Ledger {
         }
     }
 
-    /// Whether the stretch has lasted long.
+    /// Returns whether the stretch is long enough to close.
     fn is_due(&self) -> bool {
         self.stretch.get().age(self.last.get()) > self.hz / CHECKPOINTS_PER_S
     }
 
-    /// Runs what may give up the CPU between two readings of the CPU clock; the cycles that it
-    /// used, which are charged to the hop where the ledger is.
+    /// Runs `work`, which may give up the CPU, between two readings of the CPU clock. Charges its
+    /// cycles to the current hop, and returns them.
     fn between_stretches<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
         let before = self.end_stretch();
         let result = work();
@@ -232,7 +232,7 @@ impl Ledger {
         (result, cycles)
     }
 
-    /// Moves what a sleep is taken to cost towards what one has cost.
+    /// Adjusts the average cost of sleeps.
     fn learn_sleep_cost(&self, cycles: u64) {
         let known = self.sleep_cost.get();
         let next = match known {
@@ -242,7 +242,7 @@ impl Ledger {
         self.sleep_cost.set(next.max(1));
     }
 
-    /// A stretch begins with the CPU clock at `from_cpu_ns`, which was read just now.
+    /// Begins a stretch. `from_cpu_ns` is the CPU clock, just read.
     fn begin_stretch(&self, from_cpu_ns: u64) {
         let from_tsc = tsc();
         self.last.set(from_tsc);
@@ -255,8 +255,8 @@ impl Ledger {
         self.longest.clear();
     }
 
-    /// Takes out of the stretch that ends now what the CPU clock does not confirm, and charges what
-    /// its sleeps used; the CPU clock.
+    /// Ends the stretch: subtracts the cycles that the CPU clock does not confirm, and charges the
+    /// cost of its sleeps. Returns the CPU clock.
     fn end_stretch(&self) -> u64 {
         let cpu_ns = self.cpu_clock();
         let stretch = self.stretch.get();
@@ -272,7 +272,8 @@ impl Ledger {
         cpu_ns
     }
 
-    /// Takes `excess` cycles out of the longest charges; how many there were to take.
+    /// Subtracts `excess` cycles from the longest charges; returns the number that it could
+    /// subtract.
     fn correct(&self, excess: u64) -> u64 {
         if excess == 0 {
             return 0;
@@ -288,7 +289,7 @@ impl Ledger {
         taken
     }
 
-    /// [`thread_cpu_ns`], counted: it costs many times what a stamp does.
+    /// Like [`thread_cpu_ns`], but counts the reading, which costs as much as many stamps.
     fn cpu_clock(&self) -> u64 {
         self.clock_reads.set(self.clock_reads.get() + 1);
         thread_cpu_ns()
@@ -298,7 +299,7 @@ impl Ledger {
         (u128::from(ns) * u128::from(self.hz) / 1_000_000_000) as u64
     }
 
-    /// The account as JSON: cycles by hop, and what they are to be closed against.
+    /// Returns the account as JSON: cycles by hop, and the figures against which to close it.
     #[must_use]
     pub fn report(&self) -> Value {
         self.stamp();
@@ -320,7 +321,7 @@ impl Ledger {
         })
     }
 
-    /// What stamps and clock cost, tried on another ledger.
+    /// Returns the cost of stamps and clock, measured on another ledger.
     fn cost(&self) -> Cost {
         let ledger = Self::new(true);
         let stamp = |n: u32| {

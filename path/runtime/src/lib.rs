@@ -1,23 +1,24 @@
-//! What every domain links: from its first instruction to its counters.
+//! Common code of every domain, from its start to its counters.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`start`] | from the first instruction to a ready domain |
-//! | [`platform`] | what a domain needs of the system it runs on |
-//! | [`processes`] | that system where domains are processes under the monitor |
-//! | [`wait`] | how such a domain sleeps and is woken |
-//! | [`call`] | its hypercalls |
-//! | [`device`] | devices that the system hands over |
-//! | [`idle`] | look again, wait a tick, or sleep |
-//! | [`lro`] | large receive offload between a source of frames and what takes them |
-//! | [`ledger`] | where the cycles of this domain went, hop by hop |
+//! | [`start`] | start-up of a domain |
+//! | [`platform`] | a domain's requirements on its system |
+//! | [`processes`] | the system in which domains are processes under the monitor |
+//! | [`wait`] | sleep and wake-up of such a domain |
+//! | [`call`] | hypercalls of that domain |
+//! | [`device`] | devices that the system provides |
+//! | [`idle`] | poll again, wait a tick, or sleep |
+//! | [`lro`] | large receive offload between a source of frames and their consumer |
+//! | [`ledger`] | cycles of this domain, hop by hop |
 //! | [`mailbox`] | answers to `stat`, `set` and `trace` |
 //! | [`report`] | counters as JSON |
 //! | [`trace`] | one packet, hop by hop |
 
+mod adaptive_polling;
 pub mod call;
 pub mod device;
-mod habit;
+mod foreign;
 pub mod idle;
 pub mod ledger;
 pub mod lro;

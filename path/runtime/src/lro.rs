@@ -1,5 +1,5 @@
-//! Large receive offload between a source of frames (a NIC, a netfront) and what takes them (the
-//! bridge, an endpoint): the engine, and how much it may hold.
+//! Large receive offload between a source of frames (a NIC, a netfront) and their consumer (the
+//! bridge, an endpoint): the engine, and its buffer limit.
 
 use config::lro::{Flush, Form, Lro as Config, Psh, Rules};
 use net::lro::{self, Lro, Settings};
@@ -7,7 +7,7 @@ use nic::Frame;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Which of the two places this is.
+/// Where the engine is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// A NIC of the driver domain.
@@ -18,27 +18,27 @@ pub enum Side {
 
 /// Large receive offload of one NIC or interface.
 #[derive(Debug)]
-pub struct Merger {
+pub struct LroStage {
     side: Side,
     config: Config,
-    /// The most buffers that may be held: the source must never wait for these.
+    /// Maximum number of held buffers, low enough that the source never waits for them.
     hold_max: usize,
-    /// Made when it is first needed.
+    /// Created on first use.
     engine: Option<Box<Lro>>,
 }
 
-impl Merger {
-    /// One that holds no more than `hold_max` buffers from one poll to the next.
+impl LroStage {
+    /// Creates an engine that holds at most `hold_max` buffers between polls.
     #[must_use]
     pub fn new(side: Side, config: &Config, hold_max: usize) -> Self {
-        let mut merger = Self {
+        let mut lro_stage = Self {
             side,
             config: *config,
             hold_max,
             engine: None,
         };
-        merger.set(config);
-        merger
+        lro_stage.set(config);
+        lro_stage
     }
 
     fn is_on(&self) -> bool {
@@ -48,7 +48,7 @@ impl Merger {
         }
     }
 
-    /// Changes what can be changed. What is held goes out with the next [`Merger::pass`].
+    /// Changes the settings. Held frames are flushed by the next [`LroStage::pass`].
     pub fn set(&mut self, config: &Config) {
         self.config = *config;
         let settings = settings(config);
@@ -56,7 +56,8 @@ impl Merger {
         match &mut self.engine {
             Some(engine) => engine.set(settings),
             None if is_on => {
-                // A sender must not choose which flows share a place in the table.
+                // An unpredictable seed, so that a sender cannot choose which flows share a table
+                // entry.
                 let seed = shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns();
                 self.engine = Some(Box::new(Lro::new(settings, seed)));
             }
@@ -64,14 +65,14 @@ impl Merger {
         }
     }
 
-    /// Whether frames have to come this way at all.
+    /// Returns whether frames must pass through the engine.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.is_on() || self.held() > 0
     }
 
-    /// Takes what has arrived, and appends to `out` what goes on now. `polled`: this is a poll even
-    /// if nothing has arrived.
+    /// Takes the received frames, and appends the flushed ones to `out`. `polled` states that this
+    /// is a poll even without frames.
     pub fn pass(
         &mut self,
         now_ns: u64,
@@ -101,20 +102,20 @@ impl Merger {
         }
     }
 
-    /// Everything that is held, because there will be no further poll.
+    /// Flushes all held frames, because no further poll follows.
     pub fn drain(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         if let Some(engine) = &mut self.engine {
             engine.drain(now_ns, out);
         }
     }
 
-    /// Buffers that are held.
+    /// Returns the number of held buffers.
     #[must_use]
     pub fn held(&self) -> usize {
         self.engine.as_ref().map_or(0, |engine| engine.held())
     }
 
-    /// When [`Merger::pass`] has something to do although nothing arrives.
+    /// Returns the time at which [`LroStage::pass`] is due even without new frames.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
         let engine = self.engine.as_ref()?;
@@ -125,7 +126,7 @@ impl Merger {
         }
     }
 
-    /// Settings in force and counters, as JSON.
+    /// Returns the settings in effect and the counters, as JSON.
     #[must_use]
     pub fn stat(&self) -> Value {
         let config = &self.config;
@@ -144,7 +145,7 @@ impl Merger {
         stat
     }
 
-    /// Adds what it has counted to a domain's sums.
+    /// Adds its counters to a domain's sums.
     pub fn add_to(&self, sums: &mut Sums) {
         let Some(engine) = &self.engine else { return };
         sums.segments += engine.counters().segments;
@@ -179,7 +180,7 @@ fn settings(config: &Config) -> Settings {
         hold_max_us: config.hold_max_us(),
         flows: config.flows as usize,
         segments: config.segments as usize,
-        // What a ring's packet and a TAP's can be.
+        // The maximum length of a packet in a ring and of a packet of a TAP.
         bytes: vif::netif::MAX_PACKET,
     }
 }
@@ -213,14 +214,14 @@ fn counters(engine: &Lro) -> Map<String, Value> {
     }
 }
 
-/// What all of a domain's NICs or interfaces have counted.
+/// Counters summed over all NICs or interfaces of a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     segments: u64,
     aggregates: u64,
-    /// How many first segments waited so many nanoseconds, since the policy was set.
+    /// Number of first segments by waiting time in nanoseconds, since the policy was set.
     waits: BTreeMap<u64, u64>,
-    /// All of them together.
+    /// Sum of all waiting times.
     wait_sum_ns: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Answers to what the monitor passes on: `stat`, `set`, `trace`.
+//! Answers to requests that the monitor forwards: `stat`, `set`, `trace`.
 
 mod asker;
 mod switches;
@@ -19,13 +19,13 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// The mailbox that is this memory.
+    /// Opens the mailbox in this memory.
     #[must_use]
     pub fn new(memory: Span) -> Self {
         Self { memory }
     }
 
-    /// Takes the request that waits, if any, and writes what `answer` says to it.
+    /// Takes the pending request, if any, and writes the reply that `answer` returns.
     pub fn serve(&self, answer: impl FnOnce(Request) -> Result<Value, String>) {
         let Some(number) = self.word(mailbox::REQUEST) else {
             return;
@@ -49,7 +49,7 @@ impl Mailbox {
             && let Some(reply) = self.memory.u32(mailbox::REPLY)
         {
             length.store(bytes.len() as u32, Ordering::Relaxed);
-            // Release: a worker that sees the number sees the reply.
+            // Release: a worker that sees the number also sees the reply.
             reply.store(number, Ordering::Release);
         }
     }
@@ -59,12 +59,12 @@ impl Mailbox {
         let mut text = vec![0; bytes.min(mailbox::IN_MAX)];
         let span = self.memory.skip(mailbox::IN).take(text.len());
         span.read(&mut text)
-            .map_err(|_| "the request cannot be read".to_owned())?;
+            .map_err(|_| "the request is unreadable".to_owned())?;
         serde_json::from_slice(&text).map_err(|error| format!("not a request: {error}"))
     }
 
     fn word(&self, offset: usize) -> Option<u32> {
-        // Acquire: the request is seen with its number.
+        // Acquire: the request is visible once its number is.
         self.memory
             .u32(offset)
             .map(|word| word.load(Ordering::Acquire))
@@ -107,15 +107,15 @@ mod tests {
             Ok(json!({ "packets": 3 }))
         });
         assert_eq!(reply(memory), (7, json!({ "packets": 3 })));
-        mailbox.serve(|_| panic!("it was answered"));
+        mailbox.serve(|_| panic!("the request was already answered"));
     }
 
     #[test]
-    fn what_cannot_be_answered_says_why() {
+    fn unanswerable_requests_return_the_reason() {
         let memory = memory();
         let mailbox = Mailbox::new(memory);
         ask(memory, 1, "stat, please");
-        mailbox.serve(|_| panic!("that is no request"));
+        mailbox.serve(|_| panic!("an invalid request was passed on"));
         let (number, value) = reply(memory);
         assert_eq!(number, 1);
         assert!(value["error"].as_str().unwrap().contains("not a request"));

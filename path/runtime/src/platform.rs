@@ -1,30 +1,30 @@
-//! The system that a domain runs on, as far as a domain sees it.
+//! The system on which a domain runs, as the domain sees it.
 //!
-//! | part | what a domain needs |
+//! | part | requirement |
 //! |---|---|
-//! | connection | the other end's state and record are read, this end's are set |
-//! | doorbell | how the other end is woken |
-//! | window | where pages of other domains appear |
-//! | control | devices are attached, told something, ended; the domain says that it is ready |
-//! | waiting | what is new, and a sleep that no wake-up misses |
+//! | connection | read the other end's state and record, set this end's |
+//! | doorbell | wake the other end |
+//! | window | hold pages of other domains |
+//! | control | attach, message and give up devices; report that the domain is ready |
+//! | waiting | report pending changes, and sleep without missing a wake-up |
 //!
-//! [`Platform`] is for control: nothing of it happens once a packet. [`Waiting`] is used by every
-//! turn of a main loop, which is generic over it. Grants are no part of either: how pages are
-//! granted and reached is `vif`'s `Granter` and `Grants`, one implementation per mechanism.
+//! [`Platform`] is for control; no method is called per packet. Every turn of a main loop, which is
+//! generic over it, uses [`Waiting`]. Neither covers grants: `vif`'s `Granter` and `Grants` create
+//! and access them, with one implementation per mechanism.
 //!
 //! Implementations: [`crate::processes`], and threads of one process in `lab/pointers`.
 
 use abi::{ConnId, DomId, RECORD_BYTES, XenbusState};
-use shmem::Area;
+use shmem::{Area, Span};
 use std::fmt::Debug;
 use std::io;
-use std::os::fd::OwnedFd;
-use vif::events::Rings;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use vif::events::NotifiedRings;
 
-/// A record of a connection: what one end says of itself, encoded by `vif::netif`.
+/// A record of a connection: one end's parameters, encoded by `vif::netif`.
 pub type Record = [u8; RECORD_BYTES];
 
-/// The record of an end that has nothing to say.
+/// The empty record.
 pub const NO_RECORD: Record = [0; RECORD_BYTES];
 
 /// The other end of a connection.
@@ -32,78 +32,116 @@ pub const NO_RECORD: Record = [0; RECORD_BYTES];
 pub struct Peer {
     /// Its domain.
     pub domain: DomId,
-    /// Its state; [`XenbusState::Unknown`] if its domain is gone.
+    /// Its state; [`XenbusState::Unknown`] if its domain has exited.
     pub state: XenbusState,
     /// Its record.
     pub record: Record,
 }
 
-/// What a domain asks of its system outside of the data path. A system without devices leaves what
-/// is said of devices as it is here.
+/// A domain's calls to its system, outside of the data path. A system without devices keeps the
+/// default methods for devices.
 pub trait Platform: Debug {
-    /// The other end of a connection; none if there is no such connection.
+    /// Returns the other end of a connection, or `None` if the connection does not exist.
     ///
     /// # Errors
-    /// The system cannot say.
+    /// The system cannot determine it.
     fn peer(&self, conn: ConnId) -> io::Result<Option<Peer>>;
 
-    /// Sets this end's state and record of a connection, and tells the other end.
+    /// Sets this end's state and record of a connection, and notifies the other end.
     ///
     /// # Errors
-    /// The state cannot follow the one before, or there is no such connection.
+    /// The state transition is invalid, or the connection does not exist.
     fn set_state(&self, conn: ConnId, state: XenbusState, record: &Record) -> io::Result<()>;
 
-    /// How the other end of a connection is woken. Another domain behind it has another doorbell:
-    /// the old one goes first.
+    /// Returns the doorbell of a connection's other end. A new domain at that end has a new
+    /// doorbell; the caller must drop the old one first.
     ///
     /// # Errors
-    /// There is no such connection, or its other end is gone.
+    /// The connection does not exist, or its other end has exited.
     fn doorbell(&self, conn: ConnId) -> io::Result<Box<dyn Doorbell>>;
 
-    /// Where pages of other domains appear. It does not move.
+    /// Returns the window in which pages of other domains appear. It never changes.
     fn window(&self) -> Area;
 
-    /// The descriptor of a device of this domain's. Each is attached once.
+    /// Attaches a device of this domain and returns its descriptor. A device can be attached once.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`]: there is no such device, or no more. Others: it is refused.
+    /// [`io::ErrorKind::NotFound`]: the device does not exist or has been removed. Other errors:
+    /// the system rejects it.
     fn attach(&self, _device: u32) -> io::Result<OwnedFd> {
         no_device()
     }
 
-    /// Tells a device several things, as one exchange with the system where it can; each answer.
+    /// Sends several messages to a device, in one exchange with the system if possible; returns
+    /// each answer.
     fn tell_all(&self, _device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
         all.iter().map(|_| no_device()).collect()
     }
 
-    /// Tells a device something; its answer.
+    /// Sends a message to a device and returns the answer.
     ///
     /// # Errors
-    /// There is no such device, it can be told nothing, or it refused.
+    /// The device does not exist, accepts no messages, or rejects this one.
     fn tell(&self, device: u32, words: [u64; 2]) -> io::Result<u64> {
         let told = self.tell_all(device, &[words]);
         let unanswered = || Err(io::ErrorKind::InvalidInput.into());
         told.into_iter().next().unwrap_or_else(unanswered)
     }
 
-    /// Gives a device up for good, after its descriptor was closed.
+    /// Gives up a device permanently, after its descriptor has been closed.
     ///
     /// # Errors
-    /// There is no such device, or the descriptor is still open.
+    /// The device does not exist, or its descriptor is still open.
     fn end(&self, _device: u32) -> io::Result<()> {
         no_device()
     }
 
-    /// What this domain has asked the system for since it started, where the system's side does not
-    /// count that.
+    /// Maps `bytes` bytes of a file from `offset` on, shared and writable, and returns the mapped
+    /// range. Both numbers are multiples of the page size. The file may be shorter or become
+    /// shorter; pages behind its end then fault.
+    ///
+    /// # Errors
+    /// The system maps nothing, or the region exceeds the domain's bounds.
+    fn map_region(&self, _file: BorrowedFd<'_>, _offset: u64, _bytes: u64) -> io::Result<Span> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Unmaps a region, exactly as [`Platform::map_region`] returned it.
+    ///
+    /// # Errors
+    /// The region does not exist.
+    fn unmap_region(&self, _region: Span) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Adds a descriptor to those that end a sleep: with `edges` each time it becomes readable,
+    /// otherwise as long as it is readable.
+    ///
+    /// # Errors
+    /// The descriptor does not support waiting.
+    fn watch(&self, _fd: BorrowedFd<'_>, _edges: bool) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Removes a descriptor from those that end a sleep. Callers do this before they close it,
+    /// because others may hold the same open file.
+    ///
+    /// # Errors
+    /// The descriptor was not added.
+    fn unwatch(&self, _fd: BorrowedFd<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Returns this domain's calls to the system since it started. Empty if the system itself
+    /// counts them.
     fn asked(&self) -> Vec<Asked> {
         Vec::new()
     }
 
-    /// Says that the domain has started, where somebody waits for that.
+    /// Reports that the domain has started, if the system waits for that.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system rejects the report.
     fn ready(&self) -> io::Result<()> {
         Ok(())
     }
@@ -113,7 +151,7 @@ fn no_device<T>() -> io::Result<T> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Hypercalls of one kind.
+/// Count of hypercalls of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The kind.
@@ -124,25 +162,24 @@ pub struct Asked {
     pub operations: u64,
 }
 
-/// How the other end of a connection is woken.
+/// Wakes the other end of a connection.
 pub trait Doorbell: Debug {
-    /// Wakes the other end. Cheap where it is awake anyway, but not free: a system call.
+    /// Wakes the other end. Costs a system call even if the other end is awake.
     fn ring(&self);
 
-    /// The same, where the other end may be told that it is to look at these rings of this queue
-    /// alone.
+    /// Like [`Doorbell::ring`], for systems that can name the rings and the queue to the other end.
     #[inline]
-    fn ring_for(&self, _queue: usize, _rings: Rings) {
+    fn ring_for(&self, _queue: usize, _rings: NotifiedRings) {
         self.ring();
     }
 }
 
-/// What has changed outside the rings since a domain last asked.
+/// Changes outside the rings since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
     /// The other end of a connection has another state or record.
     pub connections: bool,
-    /// Somebody wants to know something: see [`crate::mailbox`].
+    /// A request is pending: see [`crate::mailbox`].
     pub requests: bool,
 }
 
@@ -154,52 +191,52 @@ impl Pending {
     };
 }
 
-/// What ends a sleep.
+/// Events that end a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bell {
     /// The domain's doorbell and its devices.
     All,
-    /// The doorbell alone: a device that moderation keeps for later is ignored.
+    /// Only the doorbell: moderation ignores a device for now.
     Doorbell,
 }
 
-/// Sleeping until there is work.
+/// Sleep until there is work.
 ///
-/// The protocol against lost wake-ups, written down once: (1) all who may wake this domain are told
-/// that it is about to sleep: the system by [`Waiting::arm`], peers by the armed words of the event
-/// channels and the event indices of the rings; (2) one full fence, [`Waiting::fence`]; (3) every
-/// source of work is looked at once more, the system by [`Waiting::has_pending`]; (4) only then
-/// the sleep, which ends when a doorbell rings or a device has something.
+/// This is the specification of the protocol against lost wake-ups. (1) The domain informs every
+/// possible waker that it is about to sleep: the system by [`Waiting::arm`], peers by the armed
+/// words of the event channels and the event indices of the rings. (2) It executes one full fence,
+/// [`Waiting::fence`]. (3) It checks every source of work once more, the system by
+/// [`Waiting::has_pending`]. (4) Only then it sleeps, until a doorbell rings or a device is ready.
 pub trait Waiting: Debug {
-    /// What is new since the last call.
+    /// Returns and clears the changes since the last call.
     fn pending(&self) -> Pending;
 
-    /// Whether a connection has changed since this was asked of it last. A system that does
-    /// not say has them all looked at.
+    /// Returns whether a connection may have changed since the last call for it. The default is
+    /// true, so that callers check every connection.
     fn has_changed(&self, _conn: ConnId) -> bool {
         true
     }
 
-    /// Whether anything is new, without taking it.
+    /// Returns whether changes are pending, without clearing them.
     fn has_pending(&self) -> bool;
 
-    /// Shows the system that the main loop turns, and where.
+    /// Reports progress of the main loop to the system.
     fn heartbeat(&self);
 
-    /// Step 1 for the system: it shall ring from now on.
+    /// Step 1 for the system: requests doorbells.
     fn arm(&self);
 
-    /// Step 2. It orders the armed words of step 1 before the looks of step 3.
+    /// Step 2: orders the armed words of step 1 before the checks of step 3.
     fn fence(&self) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// The system need not ring any more: there was work after all, or the sleep is over.
+    /// Disables doorbells: there was work after all, or the sleep is over.
     fn disarm(&self);
 
-    /// Step 4: sleeps until one of `bell` rings or `timeout_ns` have passed (none: for ever).
+    /// Step 4: sleeps until one of `bell` rings or `timeout_ns` have passed (`None`: no timeout).
     ///
     /// # Errors
-    /// The descriptors cannot be waited for.
+    /// Waiting for the descriptors fails.
     fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()>;
 }

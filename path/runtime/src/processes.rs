@@ -1,31 +1,52 @@
 //! The platform of domains that are processes under the monitor.
 //!
-//! Connections and devices by hypercall, doorbells by eventfd. How such a domain waits is
-//! [`crate::wait::Waiter`].
+//! Connections and devices use hypercalls, doorbells use eventfds. [`crate::wait::Waiter`]
+//! implements waiting.
 
 use crate::call::Calls;
+use crate::foreign::Foreign;
 use crate::platform::{Doorbell, Peer, Platform, Record};
 use crate::wait;
 use abi::hypercall::Attach;
 use abi::{ConnId, XenbusState};
-use shmem::{Area, attach};
+use shmem::{Area, Span, attach};
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-/// The monitor, as one domain sees it.
+/// The monitor, as seen by one domain.
 #[derive(Debug)]
 pub struct Processes {
     calls: Rc<RefCell<Calls>>,
     window: Area,
+    /// Set in a domain that serves a virtual machine.
+    foreign: Option<Foreign>,
 }
 
 impl Processes {
-    /// The monitor behind `calls`, which maps pages of others into `window`.
+    /// Creates the platform of the monitor behind `calls`, which maps other domains' pages into
+    /// `window`.
     #[must_use]
     pub fn new(calls: Rc<RefCell<Calls>>, window: Area) -> Self {
-        Self { calls, window }
+        Self {
+            calls,
+            window,
+            foreign: None,
+        }
+    }
+
+    /// Adds support for a virtual machine: its memory files are mapped into `range`, and the
+    /// descriptors of its monitor are added to the set `epoll`.
+    #[must_use]
+    pub fn with_foreign(self, range: Area, epoll: Rc<OwnedFd>) -> Self {
+        let foreign = (!range.is_empty()).then(|| Foreign::new(range, epoll));
+        Self { foreign, ..self }
+    }
+
+    fn foreign(&self) -> io::Result<&Foreign> {
+        let none = || io::ErrorKind::Unsupported.into();
+        self.foreign.as_ref().ok_or_else(none)
     }
 }
 
@@ -61,12 +82,29 @@ impl Platform for Processes {
         Ok(self.calls.borrow_mut().end_device(device)?)
     }
 
+    fn map_region(&self, file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Span> {
+        let calls = &mut self.calls.borrow_mut();
+        self.foreign()?.map(calls, file, offset, bytes)
+    }
+
+    fn unmap_region(&self, region: Span) -> io::Result<()> {
+        self.foreign()?.unmap(&mut self.calls.borrow_mut(), region)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, edges: bool) -> io::Result<()> {
+        self.foreign()?.watch(fd, edges)
+    }
+
+    fn unwatch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.foreign()?.unwatch(fd)
+    }
+
     fn ready(&self) -> io::Result<()> {
         Ok(self.calls.borrow_mut().ready()?)
     }
 }
 
-/// A doorbell that is an eventfd of the other end's.
+/// A doorbell: an eventfd of the other end.
 #[derive(Debug)]
 pub struct EventDoorbell(OwnedFd);
 

@@ -1,23 +1,23 @@
-//! Counters as JSON, the parts that driver and guest share.
+//! Counters as JSON: the parts that driver and guest have in common.
 
 use nic::TxReport;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
-use vif::{Counters, Drops};
+use vif::{Drop, DropCounts, InterfaceCounters};
 
-/// What became of the frames given to a device since the start: [`TxReport`]s in 64 bits, which
-/// do not wrap.
+/// Results of the frames sent to a device since the start: [`TxReport`]s in 64 bits, which do not
+/// wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given {
-    /// Frames that were sent.
+    /// Frames sent.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes in the sent frames.
     pub bytes: u64,
     /// Frames dropped because the device had no room.
     pub full: u64,
-    /// Frames dropped because their memory was not there any more.
+    /// Frames dropped because their memory was no longer accessible.
     pub fault: u64,
-    /// Frames dropped because the device refused them.
+    /// Frames dropped because the device rejected them.
     pub refused: u64,
 }
 
@@ -32,7 +32,7 @@ impl Given {
     }
 }
 
-/// Bytes as text, two digits each.
+/// Returns bytes as text, two digits each.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     let mut hex = String::with_capacity(2 * bytes.len());
@@ -43,9 +43,9 @@ pub fn hex(bytes: &[u8]) -> String {
     hex
 }
 
-/// A virtual interface's counters.
+/// Returns a virtual interface's counters.
 #[must_use]
-pub fn counters(counters: &Counters) -> Value {
+pub fn counters(counters: &InterfaceCounters) -> Value {
     json!({
         "from_guest_packets": counters.from_guest,
         "from_guest_bytes": counters.from_guest_bytes,
@@ -58,7 +58,7 @@ pub fn counters(counters: &Counters) -> Value {
     })
 }
 
-/// A device's counters: what became of the frames given to it, and what it counts itself.
+/// Returns a device's counters: results of the frames sent to it, and its own counters.
 #[must_use]
 pub fn device(given: &Given, own: Vec<(&'static str, u64)>) -> Value {
     let mut all = Map::new();
@@ -74,7 +74,8 @@ pub fn device(given: &Given, own: Vec<(&'static str, u64)>) -> Value {
     Value::Object(all)
 }
 
-/// Drops by reason, zeros too, added up over everything that drops for that reason.
+/// Drops by reason, including zeros, summed over all interfaces and devices of a layer. Each layer
+/// has its own names for reasons.
 #[derive(Debug, Default)]
 pub struct DropTable(Map<String, Value>);
 
@@ -85,16 +86,20 @@ impl DropTable {
         self.0.insert(reason.to_owned(), (before + count).into());
     }
 
-    /// Adds the drops of a virtual interface, both directions.
-    pub fn add_vif(&mut self, counters: &Counters) {
+    /// Adds the drops of a virtual interface, in both directions. `layer` is the counting end,
+    /// netback or netfront; it prefixes the reasons that other layers have, too.
+    pub fn add_vif(&mut self, layer: &str, counters: &InterfaceCounters) {
         for drops in [&counters.from_guest_drops, &counters.to_guest_drops] {
             for (reason, count) in drops.iter() {
-                self.add(reason.name(), count);
+                match reason {
+                    Drop::Fault => self.add(&format!("{layer}.fault"), count),
+                    _ => self.add(reason.name(), count),
+                }
             }
         }
     }
 
-    /// Adds what a device did not send.
+    /// Adds a device's dropped frames.
     pub fn add_device(&mut self, given: &Given) {
         self.add("device_full", given.full);
         self.add("device_fault", given.fault);
@@ -108,7 +113,7 @@ impl From<DropTable> for Value {
     }
 }
 
-fn by_reason(drops: &Drops) -> Value {
+fn by_reason(drops: &DropCounts) -> Value {
     drops
         .iter()
         .map(|(reason, count)| (reason.name().to_owned(), Value::from(count)))

@@ -1,76 +1,78 @@
-//! From the first instruction to a ready domain.
+//! Start-up of a domain.
 
 use crate::call::Calls;
 use crate::platform::Platform;
 use crate::processes::Processes;
 use crate::wait::Waiter;
 use serde::de::DeserializeOwned;
-use shmem::home::{Home, NotADomain};
+use shmem::domain_memory::{DomainMemory, NotADomain};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io::Write;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Why a domain did not start.
+/// Error of starting a domain.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The program was started by hand.
+    /// The program was started manually.
     #[error(transparent)]
     NotADomain(#[from] NotADomain),
-    /// The start information does not fit this program.
-    #[error("the start information is damaged: {0}")]
+    /// The start information does not match this program.
+    #[error("the start information is invalid: {0}")]
     Damaged(&'static str),
-    /// The configuration is not what this program understands.
+    /// The configuration is invalid for this program.
     #[error("the domain's configuration: {0}")]
     Config(#[from] serde_json::Error),
-    /// A descriptor, a connection or a hypercall was refused.
+    /// A descriptor, a connection or a hypercall was rejected.
     #[error("{what}: {why}")]
     Refused {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
-        /// What the answer was.
+        /// The error.
         why: std::io::Error,
     },
 }
 
-/// A domain that has found its memory, its configuration and its system.
+/// A domain with its memory, its configuration and its system.
 #[derive(Debug)]
 pub struct Started<C, W = Waiter> {
     /// Its memory.
-    pub home: Home,
+    pub domain_memory: DomainMemory,
     /// The system that it runs on.
     pub platform: Rc<dyn Platform>,
     /// Its hypercalls, for grants.
     pub calls: Rc<RefCell<Calls>>,
-    /// How it waits.
+    /// Its means of waiting.
     pub waiter: W,
     /// Its configuration.
     pub config: C,
 }
 
-/// Finds out who we are and what to do. Called once, first thing in `main`.
+/// Reads the domain's identity and configuration. Called once, first in `main`.
 ///
 /// # Errors
-/// The program was not started by the monitor, or was told nonsense.
+/// The monitor did not start the program, or its start information is invalid.
 pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
     shmem::install_fault_handler();
-    let home = shmem::home::take()?;
-    let calls = Calls::new(&home).ok_or(StartError::Damaged("no call page"))?;
-    let text = home.config();
-    if text.len() != home.config_bytes {
+    let domain_memory = shmem::domain_memory::take()?;
+    let calls = Calls::new(&domain_memory).ok_or(StartError::Damaged("no call page"))?;
+    let text = domain_memory.config();
+    if text.len() != domain_memory.config_bytes {
         return Err(StartError::Damaged("no room for the configuration"));
     }
     let mut bytes = vec![0; text.len()];
     text.read(&mut bytes)
         .map_err(|_| StartError::Damaged("no configuration"))?;
     let config = serde_json::from_slice(&bytes)?;
-    let fds = shmem::home::descriptors().ok_or(StartError::Damaged("no descriptors"))?;
-    let waiter = Waiter::new(fds.epoll, fds.event, home.info.span());
+    let fds = shmem::domain_memory::descriptors().ok_or(StartError::Damaged("no descriptors"))?;
+    let epoll = Rc::new(fds.epoll);
+    let waiter = Waiter::new(Rc::clone(&epoll), fds.event, domain_memory.info.span());
     let calls = Rc::new(RefCell::new(calls));
-    let platform = Rc::new(Processes::new(Rc::clone(&calls), home.window));
+    let platform = Processes::new(Rc::clone(&calls), domain_memory.window);
+    let platform = Rc::new(platform.with_foreign(domain_memory.foreign, epoll));
     Ok(Started {
-        home,
+        domain_memory,
         platform,
         calls,
         waiter,
@@ -78,9 +80,9 @@ pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
     })
 }
 
-/// What the `main` of a domain's program is: start, run, and say why if it could not.
+/// The `main` of a domain's program: starts the domain, runs it, and reports an error.
 ///
-/// A panic ends the process at once: a domain has no right to signal itself, as `abort` would.
+/// A panic exits the process at once: a domain may not signal itself, as `abort` would.
 pub fn main<C: DeserializeOwned>(
     run: impl FnOnce(Started<C>) -> Result<Infallible, StartError>,
 ) -> ExitCode {
@@ -97,16 +99,16 @@ pub fn main<C: DeserializeOwned>(
     }
 }
 
-/// Prints a line on the domain's console. One that is full loses it: a domain does not wait for who
-/// reads, and `eprintln!` would panic.
+/// Prints a line on the domain's console. If the console is full, the line is lost, because a
+/// domain does not wait for the reader, and `eprintln!` would panic.
 pub fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Exit status of a domain with a bug.
+/// Exit status of a domain after a panic.
 const EXIT_PANIC: i32 = 70;
 
-/// What was refused, and why.
+/// Returns the error of a rejected operation.
 pub fn refused(what: &str, why: impl Into<std::io::Error>) -> StartError {
     StartError::Refused {
         what: what.to_owned(),

@@ -1,16 +1,16 @@
-//! The cycles of each hop; those of turns that were not stamped, until they are shared out.
+//! Cycles of each hop, and of unstamped turns until they are distributed.
 
 use super::hop::Hop;
 use std::cell::Cell;
 
-/// The place of the cycles of turns that were not stamped; those before are the hops'.
+/// Index of the cycles of unstamped turns; lower indexes are hops.
 pub(super) const UNSTAMPED: usize = Hop::COUNT;
 
-/// Cycles by place, all since the start.
+/// Cycles by index since the start.
 #[derive(Debug)]
 pub(super) struct Accounts {
     cycles: [Cell<u64>; Hop::COUNT + 1],
-    /// How the cycles of stamped turns were shared out lately.
+    /// Recent distribution of the cycles of stamped turns.
     shares: [Cell<u64>; Hop::COUNT],
 }
 
@@ -22,7 +22,7 @@ impl Accounts {
         }
     }
 
-    /// The cycles of a hop.
+    /// Returns the cycles of a hop.
     pub(super) fn of(&self, hop: Hop) -> u64 {
         self.cycles.get(hop.index()).map_or(0, Cell::get)
     }
@@ -35,7 +35,7 @@ impl Accounts {
         }
     }
 
-    /// Adds cycles between two stamps: others are shared out as these were.
+    /// Adds cycles between two stamps, which determine the distribution of unstamped cycles.
     #[inline]
     pub(super) fn charge(&self, place: usize, cycles: u64) {
         self.add(place, cycles);
@@ -44,7 +44,7 @@ impl Accounts {
         }
     }
 
-    /// Takes cycles back.
+    /// Subtracts cycles.
     pub(super) fn take(&self, place: usize, cycles: u64) {
         for account in [&self.cycles[..], &self.shares] {
             if let Some(cell) = account.get(place) {
@@ -53,8 +53,8 @@ impl Accounts {
         }
     }
 
-    /// Charges hops with the turns that were not stamped, in the ratio of those that were; `rest`
-    /// with what division leaves.
+    /// Distributes the unstamped turns among the hops in the ratio of the stamped ones; `rest` gets
+    /// the remainder.
     pub(super) fn share_out(&self, rest: Hop) {
         let unstamped = self.cycles.get(UNSTAMPED).map_or(0, Cell::take);
         if unstamped == 0 {
@@ -70,7 +70,7 @@ impl Accounts {
         self.add(rest.index(), left);
     }
 
-    /// What was long ago counts less and less.
+    /// Lowers the weight of earlier charges.
     pub(super) fn age(&self) {
         for share in &self.shares {
             share.set(share.get() / 2);

@@ -1,12 +1,12 @@
-//! What the account itself costs on this machine.
+//! Cost of accounting on this machine.
 
 use shmem::time::tsc;
 
-/// Stamps, and readings of the CPU clock, in one run of a measurement.
+/// Number of stamps, and of readings of the CPU clock, per measurement.
 const STAMPS: u32 = 256;
 const READS: u32 = 8;
 
-/// Nanoseconds of one stamp, and of one reading of the CPU clock.
+/// Cost in nanoseconds of one stamp, and of one reading of the CPU clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     pub stamp_ns: f64,
@@ -14,7 +14,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Takes some tens of microseconds in all, on a clock of `hz`.
+    /// Measures the cost, in some tens of microseconds, with a clock of `hz`.
     pub(super) fn measure(hz: u64, stamp: impl Fn(u32), read: impl Fn(u32)) -> Self {
         let ns = |cycles: f64| cycles * 1e9 / hz as f64;
         Self {
@@ -24,7 +24,7 @@ impl Cost {
     }
 }
 
-/// Cycles that reading the time stamp counter takes, which is most of a stamp.
+/// Returns the cycles for reading the time stamp counter, which are most of a stamp.
 pub(super) fn stamp_cycles() -> u64 {
     let cycles = median_cycles(READS, |_| {
         std::hint::black_box(tsc());
@@ -32,7 +32,7 @@ pub(super) fn stamp_cycles() -> u64 {
     (cycles as u64).max(1)
 }
 
-/// Cycles that `work` takes, of several runs of `times` the middle one.
+/// Returns the median over several runs of the cycles of `work(times)`.
 fn median_cycles(times: u32, work: impl Fn(u32)) -> f64 {
     let mut runs = [0u64; 5];
     for run in &mut runs {

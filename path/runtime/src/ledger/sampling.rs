@@ -1,4 +1,4 @@
-//! Which turns are stamped, where stamps are dear.
+//! Selection of the turns to stamp, where stamps are expensive.
 
 use super::cost::stamp_cycles;
 use std::cell::Cell;
@@ -7,16 +7,16 @@ use std::cell::Cell;
 const EVERY_MAX: u32 = 8;
 /// Stamps may take 1/32 of the time before fewer turns are stamped.
 const DEAR: u64 = 32;
-/// More turns are stamped once stamps take a quarter of that.
+/// More turns are stamped once stamps take a quarter of that share.
 const CHEAP: u64 = 4;
 
-/// Draws by lot whether a turn is stamped.
+/// Draws whether a turn is stamped.
 #[derive(Debug)]
 pub(super) struct Sampling {
-    /// Every n-th turn is, on average; a power of two.
+    /// Every n-th turn is stamped on average; a power of two.
     every: Cell<u32>,
     lot: Cell<u32>,
-    /// Cycles that a stamp takes.
+    /// Cycles of a stamp.
     price: u64,
 }
 
@@ -29,16 +29,16 @@ impl Sampling {
         }
     }
 
-    /// Every n-th turn is stamped.
+    /// Returns n, if every n-th turn is stamped on average.
     #[inline]
     pub(super) fn every(&self) -> u32 {
         self.every.get()
     }
 
-    /// Whether the next turn is stamped.
+    /// Returns whether the next turn is stamped.
     pub(super) fn draw(&self) -> bool {
-        // Marsaglia's xorshift. A fixed step would meet a pattern of the machine's turns always
-        // or never; a lot meets it as often as it is there.
+        // Marsaglia's xorshift. With a fixed interval, stamped turns could always or never coincide
+        // with a pattern of turns; random ones coincide with it in proportion.
         let mut lot = self.lot.get();
         lot ^= lot << 13;
         lot ^= lot >> 17;
@@ -47,7 +47,7 @@ impl Sampling {
         lot & (self.every.get() - 1) == 0
     }
 
-    /// Has fewer turns stamped if `stamps` in `awake` cycles were dear, more if they were cheap.
+    /// Stamps fewer turns if `stamps` in `awake` cycles were expensive, more if they were cheap.
     pub(super) fn adapt(&self, stamps: u64, awake: u64) {
         let parts = stamps.saturating_mul(self.price).saturating_mul(DEAR);
         let every = self.every.get();

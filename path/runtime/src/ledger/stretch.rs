@@ -1,34 +1,34 @@
-//! The time between two readings of the CPU clock, and the charges in it that may be preemptions.
+//! The time between two readings of the CPU clock, and its charges that may include preemptions.
 
 use std::cell::Cell;
 
-/// Longest charges that a stretch remembers.
+/// Number of longest charges that a stretch records.
 const LONG: usize = 16;
 
-/// What is known about the time since the CPU clock was last read.
+/// State since the CPU clock was last read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stretch {
     pub from_tsc: u64,
     pub from_cpu_ns: u64,
     pub from_stamps: u64,
-    /// Cycles between the stamps about its sleeps.
+    /// Cycles between the stamps around its sleeps.
     pub asleep: u64,
     pub sleeps: u64,
 }
 
 impl Stretch {
-    /// Cycles from its beginning to the stamp `last`.
+    /// Returns the cycles from the start of the stretch to the stamp `last`.
     pub(super) fn age(&self, last: u64) -> u64 {
         last.wrapping_sub(self.from_tsc)
     }
 
-    /// The same without its sleeps.
+    /// Returns the cycles from the start of the stretch to the stamp `last`, without its sleeps.
     pub(super) fn awake(&self, last: u64) -> u64 {
         self.age(last).saturating_sub(self.asleep)
     }
 }
 
-/// The longest charges of a stretch, cycles and place, in no order.
+/// The longest charges of a stretch as (cycles, index), unsorted.
 #[derive(Debug)]
 pub(super) struct Longest([Cell<(u64, usize)>; LONG]);
 
@@ -37,7 +37,7 @@ impl Longest {
         Self([const { Cell::new((0, 0)) }; LONG])
     }
 
-    /// Keeps a charge if it is among the longest.
+    /// Records a charge if it is among the longest.
     #[cold]
     pub(super) fn remember(&self, place: usize, cycles: u64) {
         let shortest = self.0.iter().min_by_key(|long| long.get().0);
@@ -46,7 +46,7 @@ impl Longest {
         }
     }
 
-    /// Cycles and place of each, the longest first.
+    /// Returns (cycles, index) of each charge, longest first.
     pub(super) fn sorted(&self) -> [(u64, usize); LONG] {
         let mut all = self.0.each_ref().map(Cell::get);
         all.sort_unstable_by_key(|charge| std::cmp::Reverse(charge.0));

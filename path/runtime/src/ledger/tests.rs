@@ -9,7 +9,7 @@ fn burn(cycles: u64) {
     }
 }
 
-/// The same by the clock of the thread, which stands while others have the CPU.
+/// Works for `cycles` of the thread's clock, which stops while other tasks have the CPU.
 fn work(ledger: &Ledger, cycles: u64) {
     let from = thread_cpu_ns();
     while ledger.to_cycles(thread_cpu_ns() - from) < cycles {}
@@ -28,7 +28,7 @@ fn cycles_go_to_the_hop_that_was_left() {
         work(&ledger, 1_000_000);
         ledger.report()
     };
-    // Time without the CPU is another test's.
+    // Another test covers time without the CPU.
     let in_one_go = |report: &Value| report["corrected_cycles"].as_u64() < Some(200_000);
     let report = (0..1000).map(run).find(in_one_go).expect("one run");
     assert!(cycles(&report, "copy") >= 2_000_000, "{report}");
@@ -66,11 +66,11 @@ fn preemption_is_told_from_sleep_in_the_same_stretch() {
         tsc().wrapping_sub(from)
     };
     let ledger = Ledger::new(true);
-    // What a sleep costs is known from here on, and the stretch is a new one.
+    // From here on the cost of a sleep is known, and a new stretch has begun.
     ledger.sleep(|| ());
     ledger.enter(Hop::Copy);
     let asleep = ledger.sleep(long);
-    // Stands for a preemption: the thread does not run, and the ledger is not told.
+    // Simulates a preemption: the thread does not run, and the ledger does not know.
     let away = long();
     let report = ledger.report();
     assert!(cycles(&report, "copy") < ledger.hz / 100, "{report}");
@@ -81,7 +81,7 @@ fn preemption_is_told_from_sleep_in_the_same_stretch() {
 }
 
 #[test]
-fn where_stamps_are_dear_few_turns_are_stamped_and_the_others_shared_out() {
+fn expensive_stamps_are_sampled() {
     const HOPS: u64 = 12;
     let ledger = Ledger::new(true);
     let end_ns = thread_cpu_ns() + 200_000_000;
@@ -97,19 +97,23 @@ fn where_stamps_are_dear_few_turns_are_stamped_and_the_others_shared_out() {
     }
     let report = ledger.report();
     let number = |key: &str| report[key].as_u64().expect("a number");
-    // A turn in which others take the CPU seems long, and stamps cheap for a while.
+    // After a turn in which other tasks take the CPU, the turn seems long, and stamps seem cheap
+    // for a while.
     if number("corrected_cycles") < ledger.hz / 100 {
         let stamps = number("stamps");
-        assert!(stamps < number("turns") * HOPS, "half of all: {report}");
+        assert!(
+            stamps < number("turns") * HOPS,
+            "at most half of all turns are stamped: {report}"
+        );
     }
     let (bridge, copy) = (cycles(&report, "bridge"), cycles(&report, "copy"));
     assert!(bridge > 0 && copy > 2 * bridge, "{report}");
-    // Nothing is lost in the sharing.
+    // The distribution loses nothing.
     let hops = report["hops"].as_object().expect("hops");
     let charged: u64 = hops.values().filter_map(|hop| hop["cycles"].as_u64()).sum();
     let used = ledger.to_cycles(number("cpu_ns"));
     assert!(charged.abs_diff(used) < used / 4, "{used} {report}");
-    // Dear no more.
+    // Stamps are no longer expensive.
     for _ in 0..64 {
         ledger.turn();
         ledger.at(Hop::Copy, || burn(ledger.hz / 1000));
@@ -119,7 +123,7 @@ fn where_stamps_are_dear_few_turns_are_stamped_and_the_others_shared_out() {
 }
 
 #[test]
-fn its_own_price_is_told() {
+fn ledger_reports_its_own_cost() {
     let report = Ledger::new(true).report();
     for part in ["stamp", "clock_read"] {
         let ns = report["cost_ns"][part].as_f64().expect("a number");
@@ -133,7 +137,7 @@ fn time_without_the_cpu_is_taken_from_the_longest_hop() {
     ledger.enter(Hop::Nic);
     burn(100_000);
     ledger.enter(Hop::Copy);
-    // Stands for a preemption: the thread does not run, and the ledger is not told.
+    // Simulates a preemption: the thread does not run, and the ledger does not know.
     std::thread::sleep(std::time::Duration::from_millis(30));
     ledger.enter(Hop::Nic);
     let report = ledger.report();
@@ -141,7 +145,7 @@ fn time_without_the_cpu_is_taken_from_the_longest_hop() {
     assert!(report["corrected_cycles"].as_u64().expect("a number") > ledger.hz / 50);
 }
 
-/// A ledger's sum ÷ what the CPU clock says of the same time.
+/// Returns the closure of a ledger: its sum ÷ the CPU clock's time.
 fn closure() -> f64 {
     let before = thread_cpu_ns();
     let ledger = Ledger::new(true);
@@ -155,8 +159,8 @@ fn closure() -> f64 {
     sum as f64 / (cpu as f64 * ledger.hz as f64 / 1e9)
 }
 
-/// What a sleep costs is learned, and where others run it costs now more, now less: of all accounts
-/// one closes well, and none badly.
+/// The ledger learns the cost of a sleep, which varies when other tasks run. So at least one of
+/// several accounts must close well, and none badly.
 #[test]
 fn the_account_closes_against_the_cpu_clock() {
     let closes = |closure: &f64| {

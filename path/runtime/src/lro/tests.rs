@@ -32,7 +32,7 @@ fn each_side_is_on_where_the_configuration_says() {
             at,
             ..Config::default()
         };
-        let active = |side| Merger::new(side, &config, 64).is_active();
+        let active = |side| LroStage::new(side, &config, 64).is_active();
         assert_eq!(
             (active(Side::Physical), active(Side::Virtual)),
             (physical, is_virtual)
@@ -41,22 +41,22 @@ fn each_side_is_on_where_the_configuration_says() {
 }
 
 #[test]
-fn a_poll_s_packets_become_one_and_give_all_buffers_back() {
+fn packets_of_a_poll_merge_and_return_buffers() {
     for buffers in [Form::Skb, Form::Page] {
         let mut pool = pool(64);
         let config = Config {
             buffers,
             ..config(Flush::Poll)
         };
-        let mut merger = Merger::new(Side::Physical, &config, 32);
+        let mut lro_stage = LroStage::new(Side::Physical, &config, 32);
         let packets: Vec<_> = (0..10).map(|n| packet(1, n)).collect();
         let mut arrived = frames(&mut pool, &packets);
         let mut out = Vec::new();
-        merger.pass(0, true, &mut arrived, &mut out);
-        assert_eq!((arrived.len(), out.len(), merger.held()), (0, 1, 0));
+        lro_stage.pass(0, true, &mut arrived, &mut out);
+        assert_eq!((arrived.len(), out.len(), lro_stage.held()), (0, 1, 0));
         assert_eq!(out[0].len(), HEADERS + 10 * PAYLOAD);
         assert_eq!(payloads(&out), payloads_of(&packets));
-        let stat = merger.stat();
+        let stat = lro_stage.stat();
         assert_eq!(
             (&stat["segments"], &stat["aggregates"]),
             (&10.into(), &1.into())
@@ -70,34 +70,34 @@ fn a_poll_s_packets_become_one_and_give_all_buffers_back() {
 #[test]
 fn what_is_held_goes_on_when_its_time_has_come() {
     let mut pool = pool(64);
-    let mut merger = Merger::new(Side::Physical, &config(Flush::After(50)), 32);
+    let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::After(50)), 32);
     let packets = [packet(1, 0), packet(1, 1)];
     let mut out = Vec::new();
-    merger.pass(1_000, true, &mut frames(&mut pool, &packets), &mut out);
-    assert_eq!((out.len(), merger.held()), (0, 2));
-    let due = merger.next_due().unwrap();
+    lro_stage.pass(1_000, true, &mut frames(&mut pool, &packets), &mut out);
+    assert_eq!((out.len(), lro_stage.held()), (0, 2));
+    let due = lro_stage.next_due().unwrap();
     assert!((49_000..=51_000).contains(&due), "{due}");
-    merger.pass(due - 1, false, &mut Vec::new(), &mut out);
+    lro_stage.pass(due - 1, false, &mut Vec::new(), &mut out);
     assert!(out.is_empty());
-    merger.pass(due, false, &mut Vec::new(), &mut out);
-    assert_eq!((out.len(), merger.held()), (1, 0));
-    assert_eq!(merger.next_due(), None);
-    assert_eq!(merger.stat()["latency_us"]["count"], 1);
-    let p50 = merger.stat()["latency_us"]["p50"].as_f64().unwrap();
+    lro_stage.pass(due, false, &mut Vec::new(), &mut out);
+    assert_eq!((out.len(), lro_stage.held()), (1, 0));
+    assert_eq!(lro_stage.next_due(), None);
+    assert_eq!(lro_stage.stat()["latency_us"]["count"], 1);
+    let p50 = lro_stage.stat()["latency_us"]["p50"].as_f64().unwrap();
     assert!((48.0..=50.0).contains(&p50), "{p50}");
 }
 
 #[test]
-fn delayed_aggregation_counts_polls_and_not_looks_in_vain() {
+fn delayed_aggregation_counts_only_real_polls() {
     let mut pool = pool(64);
-    let mut merger = Merger::new(Side::Physical, &config(Flush::Polls(2)), 32);
+    let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::Polls(2)), 32);
     let mut out = Vec::new();
-    merger.pass(0, false, &mut frames(&mut pool, &[packet(1, 0)]), &mut out);
-    // Looks that find nothing, while there is no tick.
-    merger.pass(1_000, false, &mut Vec::new(), &mut out);
-    merger.pass(2_000, false, &mut Vec::new(), &mut out);
-    assert_eq!((out.len(), merger.held()), (0, 1));
-    merger.pass(
+    lro_stage.pass(0, false, &mut frames(&mut pool, &[packet(1, 0)]), &mut out);
+    // Calls without frames that are not polls.
+    lro_stage.pass(1_000, false, &mut Vec::new(), &mut out);
+    lro_stage.pass(2_000, false, &mut Vec::new(), &mut out);
+    assert_eq!((out.len(), lro_stage.held()), (0, 1));
+    lro_stage.pass(
         3_000,
         false,
         &mut frames(&mut pool, &[packet(1, 1)]),
@@ -109,79 +109,79 @@ fn delayed_aggregation_counts_polls_and_not_looks_in_vain() {
 #[test]
 fn a_packet_with_psh_never_waits() {
     let mut pool = pool(64);
-    let mut merger = Merger::new(Side::Virtual, &config(Flush::After(5000)), 32);
+    let mut lro_stage = LroStage::new(Side::Virtual, &config(Flush::After(5000)), 32);
     let packets = [packet(1, 0), packet_with(1, 1, ACK | PSH)];
     let mut out = Vec::new();
-    merger.pass(0, true, &mut frames(&mut pool, &packets), &mut out);
-    assert_eq!((out.len(), merger.held()), (1, 0));
+    lro_stage.pass(0, true, &mut frames(&mut pool, &packets), &mut out);
+    assert_eq!((out.len(), lro_stage.held()), (1, 0));
 }
 
 #[test]
 fn no_more_than_its_share_of_the_buffers_is_held() {
     let mut pool = pool(256);
-    let mut merger = Merger::new(Side::Physical, &config(Flush::After(5000)), 40);
+    let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::After(5000)), 40);
     let mut out = Vec::new();
     let mut given = 0;
     for n in 0..20 {
         let packets: Vec<_> = (0..8).map(|flow| packet(flow, n)).collect();
         given += packets.len();
-        merger.pass(
+        lro_stage.pass(
             u64::from(n),
             true,
             &mut frames(&mut pool, &packets),
             &mut out,
         );
-        assert!(merger.held() <= 40, "{}", merger.held());
+        assert!(lro_stage.held() <= 40, "{}", lro_stage.held());
         let gone: usize = out
             .iter()
             .map(|frame| (frame.len() - HEADERS) / PAYLOAD)
             .sum();
-        assert_eq!(gone + merger.held(), given, "nothing is lost");
+        assert_eq!(gone + lro_stage.held(), given, "nothing is lost");
     }
-    let flushed = &merger.stat()["flushed"];
+    let flushed = &lro_stage.stat()["flushed"];
     assert!(flushed["no_descriptor"].as_u64() > Some(0), "{flushed}");
-    merger.drain(21, &mut out);
+    lro_stage.drain(21, &mut out);
     for frame in &mut out {
         frame.recycle(&mut pool);
     }
-    assert_eq!((merger.held(), pool.available()), (0, 256));
+    assert_eq!((lro_stage.held(), pool.available()), (0, 256));
 }
 
 #[test]
-fn switched_off_it_hands_over_what_it_holds_first() {
+fn disabling_flushes_held_frames() {
     let mut pool = pool(64);
-    let mut merger = Merger::new(Side::Virtual, &config(Flush::After(5000)), 32);
+    let mut lro_stage = LroStage::new(Side::Virtual, &config(Flush::After(5000)), 32);
     let packets: Vec<_> = (0..4).map(|n| packet(1, n)).collect();
     let mut out = Vec::new();
-    merger.pass(0, true, &mut frames(&mut pool, &packets[..2]), &mut out);
+    lro_stage.pass(0, true, &mut frames(&mut pool, &packets[..2]), &mut out);
     assert!(out.is_empty());
     let off = Config {
         at: At::Physical,
         ..config(Flush::Poll)
     };
-    merger.set(&off);
-    assert!(merger.is_active() && merger.next_due() == Some(0));
-    merger.pass(1, true, &mut frames(&mut pool, &packets[2..]), &mut out);
+    lro_stage.set(&off);
+    assert!(lro_stage.is_active() && lro_stage.next_due() == Some(0));
+    lro_stage.pass(1, true, &mut frames(&mut pool, &packets[2..]), &mut out);
     assert_eq!(out.len(), 3);
     assert_eq!(payloads(&out), payloads_of(&packets));
-    assert!(!merger.is_active() && merger.next_due().is_none());
-    merger.set(&config(Flush::Poll));
-    assert!(merger.is_active());
-    assert_eq!(merger.stat()["segments"], 2, "counters go on");
+    assert!(!lro_stage.is_active() && lro_stage.next_due().is_none());
+    lro_stage.set(&config(Flush::Poll));
+    assert!(lro_stage.is_active());
+    assert_eq!(lro_stage.stat()["segments"], 2, "counters continue");
 }
 
 #[test]
 fn other_rules_hold_from_the_next_poll_on() {
     let mut pool = pool(64);
-    let mut merger = Merger::new(Side::Physical, &config(Flush::After(5000)), 32);
+    let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::After(5000)), 32);
     let packets: Vec<_> = (0..4).map(|n| packet(1, n)).collect();
     let mut out = Vec::new();
-    merger.pass(0, true, &mut frames(&mut pool, &packets[..2]), &mut out);
-    merger.set(&config(Flush::Poll));
-    merger.pass(10, true, &mut frames(&mut pool, &packets[2..]), &mut out);
-    assert_eq!(merger.held(), 0);
+    lro_stage.pass(0, true, &mut frames(&mut pool, &packets[..2]), &mut out);
+    lro_stage.set(&config(Flush::Poll));
+    lro_stage.pass(10, true, &mut frames(&mut pool, &packets[2..]), &mut out);
+    assert_eq!(lro_stage.held(), 0);
     assert_eq!(payloads(&out), payloads_of(&packets));
-    assert_eq!(merger.stat()["flush"], "poll");
+    assert_eq!(lro_stage.stat()["flush"], "poll");
 }
 
 #[test]
@@ -189,14 +189,14 @@ fn sums_are_over_all_that_a_domain_has() {
     let mut pool = pool(64);
     let mut sums = Sums::default();
     for flow in 0..2 {
-        let mut merger = Merger::new(Side::Physical, &config(Flush::After(50)), 32);
+        let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::After(50)), 32);
         let packets: Vec<_> = (0..4).map(|n| packet(flow, n)).collect();
         let mut out = Vec::new();
-        merger.pass(0, true, &mut frames(&mut pool, &packets), &mut out);
-        merger.pass(60_000, false, &mut Vec::new(), &mut out);
-        merger.add_to(&mut sums);
+        lro_stage.pass(0, true, &mut frames(&mut pool, &packets), &mut out);
+        lro_stage.pass(60_000, false, &mut Vec::new(), &mut out);
+        lro_stage.add_to(&mut sums);
     }
-    Merger::new(Side::Physical, &Config::default(), 32).add_to(&mut sums);
+    LroStage::new(Side::Physical, &Config::default(), 32).add_to(&mut sums);
     let value = Value::from(sums);
     assert_eq!(
         (&value["segments"], &value["aggregates"]),
@@ -207,8 +207,8 @@ fn sums_are_over_all_that_a_domain_has() {
     assert_eq!(value["wait_sum_ns"], 120_000, "{value}");
 }
 
-/// While aggregates hold a netfront's buffers, the driver domain must find some posted: otherwise
-/// neither could go on.
+/// While aggregates hold a netfront's buffers, some buffers must stay posted for the driver domain;
+/// otherwise both would wait for each other.
 #[test]
 fn a_ring_does_not_dry_up_while_buffers_are_held() {
     for buffers in [Form::Skb, Form::Page] {
@@ -221,7 +221,7 @@ fn a_ring_does_not_dry_up_while_buffers_are_held() {
             buffers,
             ..config(Flush::After(5000))
         };
-        let mut merger = Merger::new(Side::Virtual, &config, 16);
+        let mut lro_stage = LroStage::new(Side::Virtual, &config, 16);
         let memory = Area::anonymous(8 * 2048).unwrap();
         let mut source = Pool::new(memory, 2048);
         let (mut arrived, mut out, mut passed) = (Vec::new(), Vec::new(), Vec::new());
@@ -235,12 +235,12 @@ fn a_ring_does_not_dry_up_while_buffers_are_held() {
                 .iter_mut()
                 .for_each(|frame| frame.recycle(&mut source));
             rig.front.receive(64, &mut arrived).unwrap();
-            merger.pass(u64::from(n), false, &mut arrived, &mut out);
+            lro_stage.pass(u64::from(n), false, &mut arrived, &mut out);
             passed.extend(out.iter().map(|frame| frame.to_vec().unwrap()));
             rig.front.receive_done(&mut out);
             rig.front.publish();
         }
-        merger.drain(60, &mut out);
+        lro_stage.drain(60, &mut out);
         passed.extend(out.iter().map(|frame| frame.to_vec().unwrap()));
         rig.front.receive_done(&mut out);
         rig.front.publish();
@@ -257,8 +257,8 @@ fn a_ring_does_not_dry_up_while_buffers_are_held() {
     }
 }
 
-/// A packet of a sibling guest may arrive with its header in a slot of its own. Hatori & Oi's
-/// guest did not merge such packets (V.B).
+/// A packet from another guest of the machine may arrive with its header in a separate slot. Hatori
+/// & Oi's guest did not merge these packets (V.B).
 #[test]
 fn packets_with_a_slot_for_the_header_are_merged_too() {
     for buffers in [Form::Skb, Form::Page] {
@@ -287,10 +287,10 @@ fn packets_with_a_slot_for_the_header_are_merged_too() {
             buffers,
             ..config(Flush::Poll)
         };
-        let mut merger = Merger::new(Side::Virtual, &config, 64);
+        let mut lro_stage = LroStage::new(Side::Virtual, &config, 64);
         let (mut arrived, mut out) = (Vec::new(), Vec::new());
         assert_eq!(rig.front.receive(64, &mut arrived), Ok(10));
-        merger.pass(0, false, &mut arrived, &mut out);
+        lro_stage.pass(0, false, &mut arrived, &mut out);
         assert_eq!(out.len(), 1);
         assert_eq!(payloads(&out), payloads_of(&packets));
         rig.front.receive_done(&mut out);

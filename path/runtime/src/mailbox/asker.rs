@@ -1,17 +1,17 @@
-//! The other end of a domain's mailbox, for a program that is monitor and domain in one.
+//! The requesting end of a domain's mailbox, for a program that is both monitor and domain.
 
 use abi::layout::{info, mailbox};
 use shmem::Span;
-use shmem::home::Home;
+use shmem::domain_memory::DomainMemory;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the domain may take to answer.
+/// Timeout for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks for the answer.
+/// Interval of polling for the answer.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
-/// Asks one domain, one request at a time.
+/// Sends requests to one domain, one at a time.
 #[derive(Debug)]
 pub struct Asker {
     info: Span,
@@ -20,10 +20,10 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Asks the domain whose memory this is.
+    /// Creates the requester of the domain with this memory.
     #[must_use]
-    pub fn new(home: &Home) -> Self {
-        let (info, mailbox, number) = (home.info.span(), home.mailbox.span(), 0);
+    pub fn new(domain_memory: &DomainMemory) -> Self {
+        let (info, mailbox, number) = (domain_memory.info.span(), domain_memory.mailbox.span(), 0);
         Self {
             info,
             mailbox,
@@ -31,25 +31,25 @@ impl Asker {
         }
     }
 
-    /// Asks; `ring` wakes the domain.
+    /// Sends a request and waits for the reply; `ring` wakes the domain.
     ///
     /// # Errors
-    /// It does not answer, or cannot be asked that much.
+    /// The domain does not answer, or the request is too long.
     pub fn ask(&mut self, request: &[u8], ring: impl FnOnce()) -> Result<Vec<u8>, String> {
         if request.len() > mailbox::IN_MAX {
             return Err("the request is longer than the mailbox".to_owned());
         }
         self.number = self.number.wrapping_add(1);
         self.post(request, ring)
-            .unwrap_or_else(|| Err("there is no mailbox".to_owned()))
+            .unwrap_or_else(|| Err("the domain has no mailbox".to_owned()))
     }
 
-    /// None: there is no mailbox.
+    /// Returns `None` if the domain has no mailbox.
     fn post(&self, request: &[u8], ring: impl FnOnce()) -> Option<Result<Vec<u8>, String>> {
         let word = |offset| self.mailbox.u32(offset);
         self.mailbox.skip(mailbox::IN).write(request).ok()?;
         word(mailbox::REQUEST_BYTES)?.store(request.len() as u32, Ordering::Relaxed);
-        // Release: the thread that sees the number sees the request.
+        // Release: a thread that sees the number also sees the request.
         word(mailbox::REQUEST)?.store(self.number, Ordering::Release);
         self.info
             .u32(info::PENDING)?
@@ -58,7 +58,7 @@ impl Asker {
         let end = Instant::now() + PATIENCE;
         while word(mailbox::REPLY)?.load(Ordering::Acquire) != self.number {
             if Instant::now() > end {
-                return Some(Err("it does not answer".to_owned()));
+                return Some(Err("the domain does not answer".to_owned()));
             }
             std::thread::sleep(LOOK_EVERY);
         }

@@ -1,8 +1,8 @@
-//! What `set` changes while traffic runs.
+//! Settings that `set` changes while traffic runs.
 
 use config::lro::{Lro, SWITCHES};
 
-/// What every domain lets its user change while traffic runs.
+/// Settings of a domain that a user can change while traffic runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switches {
     /// Large receive offload: `lro.<key>`.
@@ -10,18 +10,18 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// Changes one of them. `forwarding`: an interface behind which packets are forwarded, if there
-    /// is one.
+    /// Changes one setting. `forwarding` is an interface behind which packets are forwarded, if
+    /// there is one.
     ///
     /// # Errors
-    /// There is no such switch, or no such value; nothing is changed.
+    /// The setting does not exist or the value is invalid; nothing has changed.
     pub fn set(&mut self, key: &str, value: &str, forwarding: Option<&str>) -> Result<(), String> {
         let known = key
             .strip_prefix("lro.")
             .filter(|key| SWITCHES.contains(key));
         let Some(name) = known else {
             let known = SWITCHES.map(|key| format!("lro.{key}")).join(", ");
-            return Err(format!("there is no switch \"{key}\"; there are: {known}"));
+            return Err(format!("unknown setting \"{key}\"; known: {known}"));
         };
         let mut lro = self.lro;
         lro.set(name, value)
@@ -30,8 +30,8 @@ impl Switches {
             && lro.spoils_forwarding()
         {
             return Err(format!(
-                "{key} is \"{value}\", but {interface} forwards packets, and what is merged by \
-                 the rules \"lro\" cannot be cut into what it was; choose lro.rules gro first"
+                "{key} is \"{value}\", but {interface} forwards packets, and segmentation \
+                 cannot undo merges by the rules \"lro\"; set lro.rules to gro first"
             ));
         }
         self.lro = lro;
@@ -44,13 +44,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_switch_is_answered_with_those_that_there_are() {
+    fn unknown_switch_error_lists_the_valid_ones() {
         let mut switches = switches();
         let unknown = switches.set("polls", "8", None).unwrap_err();
-        assert!(
-            unknown.contains("there are: lro.at, lro.rules"),
-            "{unknown}"
-        );
+        assert!(unknown.contains("known: lro.at, lro.rules"), "{unknown}");
         assert_eq!(switches, self::switches());
     }
 
@@ -72,8 +69,8 @@ mod tests {
         let before = switches.clone();
         for (key, says) in [
             ("lro.flush", "lro.flush is \"now\"; write \"poll\", \"da2\""),
-            ("lro.flows", "there is no switch \"lro.flows\""),
-            ("flush", "there is no switch \"flush\""),
+            ("lro.flows", "unknown setting \"lro.flows\""),
+            ("flush", "unknown setting \"flush\""),
         ] {
             let why = switches.set(key, "now", None).unwrap_err();
             assert!(why.starts_with(says), "{why}");

@@ -7,8 +7,8 @@ use shmem::{Span, futex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Answers calls until `stop`: `serve` says of a call's kind and operations which status and which
-/// answer each has.
+/// Answers calls until `stop`. `serve` returns the status and the answers for a call's kind and
+/// operations.
 pub fn answer(
     page: Span,
     stop: &AtomicBool,

@@ -1,4 +1,5 @@
-//! What tests of the domains share: packets of TCP streams, and a monitor's side of the call page.
+//! Common parts of the domains' tests: packets of TCP streams, and a monitor's side of the call
+//! page.
 
 mod answering;
 
@@ -9,22 +10,22 @@ use config::lro::{At, Flush};
 use net::packet::checksum::{Sum, pseudo_v4};
 use nic::Frame;
 
-/// Bytes of the headers of every packet here: Ethernet, IPv4, TCP.
+/// Header bytes of every packet here: Ethernet, IPv4, TCP.
 pub const HEADERS: usize = 54;
-/// Bytes of TCP payload of every packet here.
+/// TCP payload bytes of every packet here.
 pub const PAYLOAD: usize = 1460;
 /// TCP's flag ACK.
 pub const ACK: u8 = 0x10;
 /// TCP's flag PSH.
 pub const PSH: u8 = 0x08;
 
-/// Packet number `n` of stream `flow`, as a wire has it: full-sized, all checksums right.
+/// Returns packet number `n` of stream `flow`, as on a wire: full-sized, with valid checksums.
 #[must_use]
 pub fn packet(flow: u8, n: u32) -> Vec<u8> {
     packet_with(flow, n, ACK)
 }
 
-/// The same with other flags than ACK.
+/// Like [`packet`], with the given flags.
 #[must_use]
 pub fn packet_with(flow: u8, n: u32, flags: u8) -> Vec<u8> {
     let len = HEADERS + PAYLOAD;
@@ -55,7 +56,7 @@ pub fn packet_with(flow: u8, n: u32, flags: u8) -> Vec<u8> {
     bytes
 }
 
-/// Receive offload in both places, with `flush`.
+/// Returns a configuration with receive offload in both places, with `flush`.
 #[must_use]
 pub fn config(flush: Flush) -> Lro {
     Lro {
@@ -65,7 +66,7 @@ pub fn config(flush: Flush) -> Lro {
     }
 }
 
-/// Payloads that frames carry, one behind the other.
+/// Returns the concatenated payloads of frames.
 #[must_use]
 pub fn payloads(frames: &[Frame]) -> Vec<u8> {
     let payload = |frame: &Frame| frame.to_vec().unwrap().split_off(HEADERS);

@@ -1,4 +1,4 @@
-//! What a trace says about the packet itself.
+//! Description of the packet in a trace.
 
 use crate::report::hex;
 use net::packet::{Network, Packet, Transport, protocol};
@@ -6,7 +6,7 @@ use nic::{Checksum, Frame};
 use serde_json::{Value, json};
 use std::fmt::Display;
 
-/// Bytes of the header that a trace shows.
+/// Header bytes in a trace.
 const SHOWN: usize = 64;
 
 pub(super) fn describe(frame: &Frame) -> Value {
@@ -26,10 +26,10 @@ pub(super) fn describe(frame: &Frame) -> Value {
     })
 }
 
-/// Who to whom, in one line.
+/// Returns source and destination in one line.
 fn summary(header: &[u8]) -> String {
     let Ok(packet) = Packet::parse(header) else {
-        return "headers that cannot be followed".into();
+        return "headers that cannot be parsed".into();
     };
     let stations = format!("{} > {}", packet.source, packet.destination);
     let what = match packet.network {
@@ -102,6 +102,6 @@ mod tests {
         assert!(summary(&header).starts_with("ARP: 10.0.0.2 is at 02:00:00:00:00:02 (02:"));
         header[12..14].copy_from_slice(&[0x88, 0xcc]);
         assert!(summary(&header).starts_with("EtherType 0x88cc (02:"));
-        assert_eq!(summary(&header[..13]), "headers that cannot be followed");
+        assert_eq!(summary(&header[..13]), "headers that cannot be parsed");
     }
 }

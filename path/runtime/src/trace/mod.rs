@@ -1,12 +1,13 @@
 //! One packet, hop by hop.
 //!
-//! Armed by a request, the trace follows the first frame of the next batch through this domain:
-//! what each hop did with it and when. It ends with the batch, so a trace never spans two frames.
+//! After a request has armed it, the trace follows the first frame of the next batch through this
+//! domain, and records each hop's action and time. It ends with the batch, so a trace never covers
+//! two frames.
 
 mod frame;
 mod words;
 
-pub use words::{Fate, dropped, dropped_by_bridge};
+pub use words::{DropSnapshot, dropped, dropped_by_bridge};
 
 use crate::ledger::Hop;
 use nic::Frame;
@@ -29,14 +30,13 @@ struct Running {
 }
 
 impl Trace {
-    /// The answer to a request: the last trace that was completed (null: none yet); the next
-    /// packet is followed.
+    /// Answers a request with the last completed trace (null: none yet), and arms the next one.
     pub fn request(&mut self) -> Value {
         self.armed = true;
         json!({ "trace": self.last.take() })
     }
 
-    /// A batch came in at `port`; its first frame is followed if somebody asked for it.
+    /// Begins a batch that arrived at `port`; follows its first frame if the trace is armed.
     #[inline]
     pub fn begin(&mut self, hop: Hop, port: &str, frames: &[Frame]) {
         if self.armed
@@ -49,27 +49,27 @@ impl Trace {
                 steps: Vec::new(),
             });
             self.step(hop, || match frames.len() {
-                1 => format!("came in at {port}"),
-                n => format!("came in at {port}, the first of {n}"),
+                1 => format!("received at {port}"),
+                n => format!("received at {port}, first of {n} frames"),
             });
         }
     }
 
-    /// Whether the next frame is to be followed, or one is.
+    /// Returns whether the trace is armed or running.
     #[inline]
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.armed || self.is_running()
     }
 
-    /// Whether a frame is being followed.
+    /// Returns whether a frame is being followed.
     #[inline]
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// What a hop did with the frame that is being followed.
+    /// Records a hop's action on the followed frame.
     #[inline]
     pub fn step(&mut self, hop: Hop, what: impl FnOnce() -> String) {
         if let Some(running) = &mut self.running {
@@ -81,7 +81,7 @@ impl Trace {
         }
     }
 
-    /// The batch is over.
+    /// Ends the batch.
     #[inline]
     pub fn end(&mut self) {
         if let Some(running) = self.running.take() {

@@ -1,20 +1,20 @@
-//! What became of a packet, in words.
+//! Descriptions of what happened to a packet, in words.
 
 use crate::report::Given;
 use net::bridge::DropReason;
-use vif::{Counters, Drop};
+use vif::{Drop, InterfaceCounters};
 
-/// What became of the packets given to one place so far; the difference of two is what became of
-/// those in between.
+/// Snapshot of the counters of a place on the path. The difference of two snapshots describes the
+/// packets in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct DropSnapshot {
     taken: u64,
-    /// By reason: how many were dropped, and why.
+    /// Dropped packets by reason: name, meaning, number.
     dropped: Vec<(&'static str, &'static str, u64)>,
 }
 
-impl Fate {
-    /// Of a device.
+impl DropSnapshot {
+    /// Takes the snapshot of a device.
     #[must_use]
     pub fn of_device(given: &Given) -> Self {
         Self {
@@ -23,34 +23,34 @@ impl Fate {
                 ("device_full", "The device has no room.", given.full),
                 (
                     "device_fault",
-                    "Its memory is not there any more.",
+                    "Its memory is no longer accessible.",
                     given.fault,
                 ),
                 (
                     "device_refused",
-                    "The device refuses it: too long, or an offload that it lacks.",
+                    "The device rejects it: too long, or an offload that the device lacks.",
                     given.refused,
                 ),
             ],
         }
     }
 
-    /// Of a guest, as the driver domain sees it.
+    /// Takes the snapshot of a guest, as seen by the driver domain.
     #[must_use]
-    pub fn of_guest(counters: &Counters, not_connected: u64) -> Self {
-        let mut fate = Self::of(counters.to_guest, counters.to_guest_drops.iter());
+    pub fn of_guest(counters: &InterfaceCounters, not_connected: u64) -> Self {
+        let mut drop_snapshot = Self::of(counters.to_guest, counters.to_guest_drops.iter());
         let absent = (
             "not_connected",
             "The guest is not connected.",
             not_connected,
         );
-        fate.dropped.push(absent);
-        fate
+        drop_snapshot.dropped.push(absent);
+        drop_snapshot
     }
 
-    /// Of the driver domain, as a guest sees it.
+    /// Takes the snapshot of the driver domain, as seen by a guest.
     #[must_use]
-    pub fn of_driver(counters: &Counters) -> Self {
+    pub fn of_driver(counters: &InterfaceCounters) -> Self {
         Self::of(counters.from_guest, counters.from_guest_drops.iter())
     }
 
@@ -63,7 +63,7 @@ impl Fate {
         }
     }
 
-    /// The same, with further reasons why frames were dropped: name, meaning, how many so far.
+    /// Adds further drop reasons: name, meaning, number so far.
     #[must_use]
     pub fn with(
         mut self,
@@ -73,7 +73,7 @@ impl Fate {
         self
     }
 
-    /// Why one packet was dropped since `earlier`; none: it was not.
+    /// Returns why a packet was dropped since `earlier`, or `None` if none was.
     #[must_use]
     pub fn dropped_since(&self, earlier: &Self) -> Option<String> {
         let reasons: Vec<String> = self.drops_since(earlier).collect();
@@ -87,30 +87,30 @@ impl Fate {
             .map(|((name, meaning, _), _)| dropped(name, meaning))
     }
 
-    /// What became since `earlier` of one packet, which may have been cut into several.
+    /// Describes what happened since `earlier` to one packet, which may have been segmented.
     #[must_use]
     pub fn since(&self, earlier: &Self, place: &str) -> String {
         let mut parts = Vec::new();
         match self.taken.saturating_sub(earlier.taken) {
             0 => {}
-            1 => parts.push(format!("{place} took it")),
-            n => parts.push(format!("{place} took it, cut into {n}")),
+            1 => parts.push(format!("{place} accepted it")),
+            n => parts.push(format!("{place} accepted it, split into {n}")),
         }
         parts.extend(self.drops_since(earlier));
         if parts.is_empty() {
-            return format!("{place} has not taken it yet");
+            return format!("{place} has not accepted it yet");
         }
         parts.join("; ")
     }
 }
 
-/// A drop and its reason.
+/// Describes a drop and its reason.
 #[must_use]
 pub fn dropped(name: &str, meaning: &str) -> String {
     format!("dropped, {name}: {}", meaning.trim_end_matches('.'))
 }
 
-/// A drop by the bridge.
+/// Describes a drop by the bridge.
 #[must_use]
 pub fn dropped_by_bridge(reason: DropReason) -> String {
     dropped(reason.name(), reason.meaning())
@@ -121,23 +121,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fate_is_told_by_what_changed() {
-        let mut counters = Counters::default();
+    fn drops_are_described_by_changed_counters() {
+        let mut counters = InterfaceCounters::default();
         counters.to_guest_drops.add(Drop::NoRequest, 7);
-        let unfit = [("fault", "Its memory is not there any more.", 0)];
-        let fate = |counters: &Counters, absent| Fate::of_guest(counters, absent).with(unfit);
-        let before = fate(&counters, 0);
-        assert_eq!(before.since(&before, "web"), "web has not taken it yet");
+        let unfit = [("fault", "Its memory is no longer accessible.", 0)];
+        let drop_snapshot = |counters: &InterfaceCounters, absent| {
+            DropSnapshot::of_guest(counters, absent).with(unfit)
+        };
+        let before = drop_snapshot(&counters, 0);
+        assert_eq!(before.since(&before, "web"), "web has not accepted it yet");
         counters.to_guest = 1;
-        assert_eq!(fate(&counters, 0).since(&before, "web"), "web took it");
+        assert_eq!(
+            drop_snapshot(&counters, 0).since(&before, "web"),
+            "web accepted it"
+        );
         counters.to_guest = 44;
         counters.to_guest_drops.count(Drop::NoRequest);
         assert_eq!(
-            fate(&counters, 0).since(&before, "web"),
-            "web took it, cut into 44; dropped, no_request: The guest has posted too few buffers"
+            drop_snapshot(&counters, 0).since(&before, "web"),
+            "web accepted it, split into 44; \
+             dropped, no_request: The guest has posted too few buffers"
         );
         assert_eq!(
-            fate(&Counters::default(), 1).since(&fate(&Counters::default(), 0), "web"),
+            drop_snapshot(&InterfaceCounters::default(), 1)
+                .since(&drop_snapshot(&InterfaceCounters::default(), 0), "web"),
             "dropped, not_connected: The guest is not connected"
         );
         let full = Given {
@@ -145,12 +152,13 @@ mod tests {
             ..Given::default()
         };
         assert_eq!(
-            Fate::of_device(&full).since(&Fate::of_device(&Given::default()), "wire"),
+            DropSnapshot::of_device(&full)
+                .since(&DropSnapshot::of_device(&Given::default()), "wire"),
             "dropped, device_full: The device has no room"
         );
         assert_eq!(
             dropped_by_bridge(DropReason::ForgedSource),
-            "dropped, forged_source: From a guest: its source is not one of the guest's MACs"
+            "dropped, forged_source: From a guest: the source MAC is not one of the guest's"
         );
     }
 }

@@ -1,59 +1,65 @@
-//! How long a domain looks for work before it sleeps, learnt from its pauses.
+//! Adaptive polling: learns from past pauses how long a domain polls for work before it sleeps.
 //!
-//! As the kernel's `haltpoll` does for halts: a pause is spun through only while pauses are short
-//! enough to be, for twice as long as they usually are. What haltpoll need not do: a domain that
-//! spins may take the CPU from the very peer it waits for, and pauses may get shorter only when all
-//! peers spin. So spins that were in vain count against it, and after some it is tried again only
-//! now and then, twice as rarely each time. If a CPU that was offered does not come back soon, a
-//! task that computes has it. The scheduler puts a sleeper that wakes before such a task; a domain
-//! that has offered the CPU waits for the end of its time slice. One such wait is as dear as a
-//! hundred sleeps, so it counts for more than any number of spins that paid.
+//! It works like the kernel's `haltpoll`: a domain spins through a pause for up to twice the
+//! average pause, and only while pauses are short enough. Two differences matter. A spinning domain
+//! may take the CPU from the very peer for which it waits, and pauses may get shorter only once all
+//! peers spin. So vain spins count against spinning, and after some of them the domain retries
+//! spinning only occasionally, half as often each time.
+//!
+//! If the domain offers its CPU and does not get it back soon, a computing task has it. The
+//! scheduler prefers a waking sleeper to that task, but a domain that has offered the CPU waits for
+//! the end of the task's time slice. One wait of this kind costs as much as a hundred sleeps, so it
+//! outweighs any number of successful spins.
 
-/// Pauses that the usual one follows: an eighth of each is taken over.
+/// Smoothing of the average pause: each pause counts for an eighth.
 const SHARE: u64 = 8;
-/// Pauses of so many of the longest spins are all alike: much too long.
+/// Pauses longer than this multiple of the longest spin count as this multiple: much too long.
 const LONG: u64 = 4;
-/// Usual pauses of up to so many of the longest spins may come down to one when all peers spin.
+/// Average pauses of up to this multiple of the longest spin may shrink below the longest spin once
+/// all peers spin.
 const HOPE: u64 = 2;
-/// The shortest spin is this part of the longest: pauses differ, and the usual one may be nothing.
+/// The shortest spin is the longest one divided by this. Pauses vary, and their average may be
+/// zero.
 const LEAST: u64 = 4;
-/// How much a spin that was not in vain counts at the most.
+/// Maximum credit for successful spins.
 const TRUST_MAX: u8 = 8;
-/// Spins in vain after which there is a rest.
+/// Vain spins before a rest.
 const TRIES: u8 = 2;
-/// Pauses that are slept through before it is tried again: at first, and at the most.
+/// Number of pauses to sleep through before a retry: initially, and at most.
 const REST_MIN: u32 = 16;
 const REST_MAX: u32 = 1024;
-/// If a CPU that was offered comes back later than this, a task that computes wants it.
+/// If an offered CPU returns later than this, a computing task has had it.
 const AWAY_NS: u64 = 200_000;
-/// Pauses that are slept through after that: at first, and at the most.
+/// Number of pauses to sleep through after that: initially, and at most.
 const AWAY_REST_MIN: u32 = 256;
 const AWAY_REST_MAX: u32 = 16_384;
-/// After so many offers in a row that came back soon no task computes there any more.
+/// Number of consecutive offers that returned soon after which no task is assumed to compute there
+/// any more.
 const CALM: u32 = 1024;
 
-/// One domain's habit.
+/// Adaptive polling of one domain.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Habit {
+pub(crate) struct AdaptivePolling {
     /// The longest spin.
     most_ns: u64,
-    /// The usual pause.
+    /// The average pause.
     usual_ns: u64,
-    /// How many spins in vain are put up with.
+    /// Number of unsuccessful spins that are still tolerated.
     trust: u8,
-    /// Pauses still to be slept through.
+    /// Pauses still to sleep through.
     rest: u32,
     next_rest: u32,
-    /// Pauses to be slept through when the CPU stays away once more.
+    /// Number of pauses to sleep through when a task keeps the CPU again.
     away_rest: u32,
-    /// Offers in a row that came back soon.
+    /// Number of consecutive offers that returned soon.
     calm: u32,
-    /// When the CPU was offered to others in this turn.
+    /// Time at which the CPU was offered in this turn.
     offered_ns: Option<u64>,
 }
 
-impl Habit {
-    /// Spins of at most `most_ns`, and none before pauses are known.
+impl AdaptivePolling {
+    /// Creates the state for spins of at most `most_ns`. Before any pause is known, the domain does
+    /// not spin.
     pub(crate) fn new(most_ns: u64) -> Self {
         Self {
             most_ns,
@@ -67,7 +73,7 @@ impl Habit {
         }
     }
 
-    /// How long to spin through the next pause.
+    /// Returns the time to spin through the next pause.
     pub(crate) fn window_ns(&self) -> u64 {
         match self.rest > 0 || self.usual_ns > HOPE * self.most_ns {
             true => 0,
@@ -75,7 +81,7 @@ impl Habit {
         }
     }
 
-    /// A pause of `ns` is over.
+    /// Records a pause of `ns`.
     pub(crate) fn pause(&mut self, ns: u64) {
         let window_ns = self.window_ns();
         self.usual_ns -= self.usual_ns / SHARE;
@@ -105,12 +111,12 @@ impl Habit {
         self.trust = TRIES;
     }
 
-    /// The CPU is offered to others.
+    /// Records that the CPU is offered to other tasks.
     pub(crate) fn offers(&mut self, now_ns: u64) {
         self.offered_ns = Some(now_ns);
     }
 
-    /// A turn began at `now_ns`.
+    /// Records that a turn began at `now_ns`.
     pub(crate) fn look(&mut self, now_ns: u64) {
         let Some(offered_ns) = self.offered_ns.take() else {
             return;
