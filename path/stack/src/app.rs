@@ -1,12 +1,12 @@
-//! What every program of a station is, and what it works with.
+//! The interface of a station's programs, and their context.
 
 use smoltcp::iface::{Interface, SocketSet};
 use smoltcp::wire::IpAddress;
 
-/// First port that programs connect from.
+/// First local port of outgoing connections.
 pub(crate) const FIRST_PORT: u16 = 49_152;
 
-/// What a program works with during a step.
+/// Context of a program's step.
 pub(crate) struct Context<'a> {
     /// Nanoseconds since the station's first turn.
     pub(crate) since_start_ns: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// A port to connect from.
+    /// Returns a local port for a connection.
     pub(crate) fn port(&mut self) -> u16 {
         let port = *self.next_port;
         *self.next_port = port.checked_add(1).unwrap_or(FIRST_PORT);
@@ -26,20 +26,20 @@ impl Context<'_> {
 
 /// A program of the station.
 pub(crate) trait App {
-    /// Does what can be done now.
+    /// Does all work that is possible now.
     fn step(&mut self, context: &mut Context<'_>);
 
-    /// When it wants its next step although no frame comes: nanoseconds since the station's first
-    /// turn.
+    /// Returns the time at which the next step is due even without a frame, in nanoseconds since
+    /// the station's first turn.
     fn due_ns(&self) -> Option<u64> {
         None
     }
 
-    /// What it has counted: always the same names in the same order.
+    /// Returns its counters, always with the same names in the same order.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
-/// An address for smoltcp, which has its own name for the same type of thing.
+/// Converts an address to smoltcp's type.
 pub(crate) fn endpoint(address: std::net::SocketAddr) -> smoltcp::wire::IpEndpoint {
     smoltcp::wire::IpEndpoint::new(IpAddress::from(address.ip()), address.port())
 }

@@ -1,4 +1,4 @@
-//! Programs that make TCP connections: `tcp-source`, `tcp-client`.
+//! Programs that open TCP connections: `tcp-source`, `tcp-client`.
 
 use crate::app::{App, Context, endpoint};
 use crate::file::FileStream;
@@ -8,14 +8,14 @@ use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp;
 use std::net::SocketAddr;
 
-/// Transmit buffer of a stream.
+/// Size of a stream's transmit buffer in bytes.
 const STREAM_BYTES: usize = 1 << 20;
-/// Buffers of a client.
+/// Size of each of a client's buffers in bytes.
 const CLIENT_BYTES: usize = 256 << 10;
-/// Until a connection that was refused or broken is tried again.
+/// Delay before a refused or broken connection is retried.
 const RETRY_NS: u64 = 200_000_000;
 
-/// A connection that is made when its time has come, and again when it breaks.
+/// A connection that is opened at its start time and reopened when it breaks.
 #[derive(Debug)]
 struct Connection {
     handle: SocketHandle,
@@ -24,7 +24,7 @@ struct Connection {
     connected: bool,
     connects: u64,
     failures: u64,
-    /// What is sent over it, if it is a file.
+    /// The file to send, if any.
     file: Option<FileStream>,
 }
 
@@ -41,7 +41,7 @@ impl Connection {
         }
     }
 
-    /// The socket, if it is connected; `true` with it if it was not at the step before.
+    /// Returns the socket if it is connected, and whether it has connected since the previous step.
     fn socket<'s>(
         &mut self,
         context: &'s mut Context<'_>,
@@ -76,22 +76,22 @@ impl Connection {
         Some((socket, new))
     }
 
-    /// When to try again.
+    /// Returns the time of the next retry.
     fn due_ns(&self) -> Option<u64> {
         (!self.connected).then_some(self.next_try_ns)
     }
 }
 
-/// Sends a stream for a time.
+/// A program that sends a stream for a limited time.
 #[derive(Debug)]
 pub(crate) struct Stream {
     connection: Connection,
     begin_ns: u64,
     length_ns: u64,
-    /// From the moment that the connection was first there.
+    /// End of the stream, counted from the first connection.
     end_ns: Option<u64>,
     last_ns: u64,
-    /// What is sent, if it is a file; else the stream fills it in.
+    /// The file to send, if any; otherwise the stream sends zeros.
     file: Option<FileStream>,
     queued: u64,
     acknowledged: u64,
@@ -134,7 +134,7 @@ impl App for Stream {
             return;
         };
         if new {
-            // What a broken connection had not delivered is lost.
+            // Bytes that a broken connection had not delivered are lost.
             self.queued = self.acknowledged;
         }
         let end_ns = *self.end_ns.get_or_insert(now_ns + self.length_ns);
@@ -143,7 +143,7 @@ impl App for Stream {
                 let (from, file) = (self.queued, &self.file);
                 let wrote = socket.send(|room| {
                     let value = (from >> 16) as u8;
-                    // The bytes of a file lie where they lie.
+                    // The bytes of a file are sent in place.
                     if file.is_none() {
                         room.fill(value);
                     }
@@ -189,7 +189,7 @@ impl App for Stream {
     }
 }
 
-/// Sends requests to an echo, one after the other.
+/// A program that sends requests to an echo server, one after the other.
 #[derive(Debug)]
 pub(crate) struct Requests {
     connection: Connection,
@@ -233,7 +233,7 @@ impl Requests {
         }
     }
 
-    /// The next request's bytes: no two requests are alike, nor the parts of one.
+    /// Writes the next request's bytes. All requests, and all parts of one, differ.
     fn write_request(&mut self) {
         let number = self.transactions;
         for (at, byte) in self.request.iter_mut().enumerate() {
@@ -243,7 +243,7 @@ impl Requests {
         self.returned = 0;
     }
 
-    /// Takes what has come back; whether it is the whole reply.
+    /// Takes received bytes; returns whether the reply is complete.
     fn take_reply(&mut self, socket: &mut tcp::Socket<'_>) -> bool {
         while self.returned < self.sent {
             let rest = self.request.get(self.returned..self.sent).unwrap_or(&[]);

@@ -1,37 +1,38 @@
-//! A file that a station's programs send from where it lies, as `sendfile` does from the page
-//! cache: a frame of it is a header, made in a buffer as ever, and pieces of the file's pages.
+//! A file that a station's programs send in place, as `sendfile` does from the page cache. A frame
+//! with bytes of the file consists of a header in a buffer, as usual, and of pieces of the file's
+//! pages.
 //!
-//! smoltcp keeps bytes of its own for what is to be sent. For such a stream they mean nothing; they
-//! say how many there are, and the sequence number says which of the file's stand for them.
+//! smoltcp buffers the bytes to send. For a stream of a file only their number matters, because the
+//! sequence number determines the bytes of the file.
 
 use nic::{BufferId, Piece};
 use shmem::{Area, Fault};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Bytes of a page, which no piece of a frame may cross.
+/// Size of a page in bytes. No piece of a frame may cross a page boundary.
 const PAGE: usize = 4096;
 const SYN: u8 = 2;
 
 /// A station's file, and the streams that send it.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    /// Where it lies, once it does.
+    /// Memory of the file, once set.
     memory: Option<Area>,
     streams: Vec<SentFile>,
 }
 
-/// A stream that sends the file's first `bytes` bytes over and over.
+/// A stream that repeatedly sends the first `bytes` bytes of the file.
 #[derive(Debug)]
 struct SentFile {
     bytes: usize,
-    /// The port of its connection.
+    /// Local port of its connection.
     port: u16,
-    /// A sequence number that was sent, and the place in the stream that it stands for.
+    /// A sequence number that was sent, and its offset in the stream.
     known: Option<(u32, u64)>,
 }
 
-/// A program's part in the file.
+/// A program's handle of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileStream {
     files: Rc<RefCell<Files>>,
@@ -39,7 +40,7 @@ pub(crate) struct FileStream {
 }
 
 impl FileStream {
-    /// A stream that sends the file's first `bytes` bytes over and over.
+    /// Creates a stream that repeatedly sends the first `bytes` bytes of the file.
     pub(crate) fn new(files: &Rc<RefCell<Files>>, bytes: usize) -> Self {
         let streams = &mut files.borrow_mut().streams;
         streams.push(SentFile {
@@ -53,7 +54,7 @@ impl FileStream {
         }
     }
 
-    /// From now on its connection is the one from `port`.
+    /// Sets the local port of its connection.
     pub(crate) fn connect(&self, port: u16) {
         if let Some(stream) = self.files.borrow_mut().streams.get_mut(self.number) {
             stream.port = port;
@@ -63,7 +64,7 @@ impl FileStream {
 }
 
 impl Files {
-    /// The file lies in `memory` and fills it: its n-th word is n times [`WORD`].
+    /// Fills `memory` with the file, whose n-th word is n times [`WORD`].
     pub(crate) fn lie_in(&mut self, memory: Area) -> Result<(), Fault> {
         for at in (0..memory.len()).step_by(8) {
             let word = (at as u64 / 8).wrapping_mul(WORD).to_le_bytes();
@@ -74,12 +75,13 @@ impl Files {
         Ok(())
     }
 
-    /// Whether there is none, so that no frame is of it.
+    /// Returns whether no stream sends the file.
     pub(crate) fn is_empty(&self) -> bool {
         self.memory.is_none() || self.streams.is_empty()
     }
 
-    /// The pieces of the file that a segment's payload stands for; none if it stands for none.
+    /// Returns the pieces of the file for a segment's payload, or `None` if the segment belongs to
+    /// no stream of the file.
     pub(crate) fn pieces(&mut self, segment: &Segment) -> Option<Pieces> {
         let memory = self.memory?;
         let mut streams = self.streams.iter_mut();
@@ -107,7 +109,7 @@ impl Files {
 pub(crate) struct Pieces {
     memory: Area,
     bytes: usize,
-    /// The next byte, counted through all rounds of the file.
+    /// Offset of the next byte, counted through all repetitions.
     place: u64,
     left: usize,
 }
@@ -128,10 +130,10 @@ impl Iterator for Pieces {
     }
 }
 
-/// What a file's word is a multiple of.
+/// Factor of the file's words.
 pub(crate) const WORD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a frame says of a TCP segment.
+/// A TCP segment in a frame.
 pub(crate) struct Segment {
     pub(crate) port: u16,
     pub(crate) sequence: u32,

@@ -1,15 +1,15 @@
-//! Frames on their way into the stack.
+//! Received frames that wait for the stack.
 
 use crate::tcp;
 use nic::{Checksum, Frame, TxReport};
 use std::collections::VecDeque;
 
-/// Frames that wait for the stack at the most.
+/// Maximum number of frames that wait for the stack.
 const WAITING_FRAMES: usize = 1024;
-/// Bytes of them at the most.
+/// Maximum total length of waiting frames in bytes.
 const WAITING_BYTES: usize = 4 << 20;
 
-/// Frames on their way into the stack, in private memory.
+/// Received frames in private memory that wait for the stack.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     waiting: VecDeque<Vec<u8>>,
@@ -23,8 +23,8 @@ impl Inbox {
         self.waiting.is_empty()
     }
 
-    /// Copies a frame out of memory that a peer can write. Its TCP checksum is checked here,
-    /// unless somebody vouches for the frame (it was never on a wire, or was checked).
+    /// Copies a frame out of memory that a peer can write. Checks its TCP checksum, unless that is
+    /// known to be valid (the frame was never on a wire, or has been checked).
     pub(crate) fn add(&mut self, frame: &Frame, report: &mut TxReport) {
         if self.waiting.len() >= WAITING_FRAMES || self.bytes >= WAITING_BYTES {
             report.full += 1;
@@ -52,14 +52,14 @@ impl Inbox {
         self.waiting.push_back(bytes);
     }
 
-    /// Takes the frame that has waited longest.
+    /// Takes the oldest frame.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
         let bytes = self.waiting.pop_front()?;
         self.bytes -= bytes.len();
         Some(bytes)
     }
 
-    /// Takes the memory of a frame back.
+    /// Takes back the memory of a frame.
     pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
         self.spare.push(bytes);
     }

@@ -1,15 +1,15 @@
 //! Round-trip times.
 //!
-//! A time is recorded once a round trip, never once a frame, so `hdrhistogram` is quick enough.
+//! Times are recorded per round trip, not per frame, so `hdrhistogram` is fast enough.
 
 use hdrhistogram::Histogram;
 
-/// Significant decimal digits that a time is known to.
+/// Precision of a time in significant decimal digits.
 const DIGITS: u8 = 2;
-/// Longer times count as this one: an hour, nanoseconds.
+/// Upper limit of recorded times: an hour, in nanoseconds.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// How often each time was seen.
+/// Histogram of times.
 #[derive(Clone, Debug)]
 pub(crate) struct Latency {
     times: Histogram<u32>,
@@ -32,14 +32,14 @@ impl Latency {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// The time that `part` of all stay within, nanoseconds; 0 if there are none.
+    /// Returns the quantile `part` in nanoseconds; 0 without times.
     fn quantile(&self, part: f64) -> u64 {
-        // The histogram answers with the end of a bucket; its middle is nearer on average.
+        // The histogram returns the end of a bucket; the middle is closer on average.
         let end = self.times.value_at_quantile(part);
         self.times.median_equivalent(end).min(self.max_ns)
     }
 
-    /// `latency_p50_ns`, `latency_p99_ns`, `latency_max_ns`.
+    /// Returns `latency_p50_ns`, `latency_p99_ns`, `latency_max_ns`.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 3] {
         [
             ("latency_p50_ns", self.quantile(0.5)),

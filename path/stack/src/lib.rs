@@ -1,44 +1,44 @@
-//! A TCP/IP station in user space, as a device: what stands behind a guest's endpoint `stack`, and
-//! at the far end of a driver domain's `sim` NIC. The one crate that links smoltcp.
+//! A TCP/IP station in user space, as a device: behind a guest's endpoint `stack`, and at the far
+//! end of a driver domain's `sim` NIC. The only crate that links smoltcp.
 //!
-//! Frames given to it wait in a queue; all work is done in `Nic::rx`, which is given the time and
-//! the buffers to send in.
+//! Received frames wait in a queue. `Nic::rx`, which gets the time and the transmit buffers, does
+//! all the work.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`station`] | the station: its addresses, its programs, its turn |
-//! | [`waiting`] | frames that wait for buffers |
+//! | [`frame_queue`] | frames that wait for buffers |
 //! | `link` | smoltcp's device: frames in and out of a turn |
-//! | `inbox` | frames on their way into the stack |
-//! | `supply` | buffers for the frames that it makes |
+//! | `inbox` | received frames that wait for the stack |
+//! | `supply` | transmit buffers |
 //! | `tcp` | TCP in a frame, and its checksum |
-//! | `lanes`, `spread` | from a station to several queues |
-//! | `app` | what every program is, and what it works with |
-//! | `server` | programs that take connections |
-//! | `file` | a file that is sent from where it lies |
-//! | `client` | programs that make connections |
+//! | `tx_queues`, `into_queues` | a station with several queues |
+//! | `app` | the interface of programs |
+//! | `server` | programs that accept connections |
+//! | `file` | a file that is sent in place |
+//! | `client` | programs that open connections |
 //! | `ping` | the program `ping` |
 //! | `latency` | round-trip times |
 
 mod app;
 mod client;
 mod file;
+pub mod frame_queue;
 mod inbox;
-mod lanes;
 mod latency;
 mod link;
+mod multi_queue;
 mod ping;
 mod server;
-mod spread;
 pub mod station;
 mod supply;
 mod tcp;
 #[cfg(test)]
 mod tests;
-pub mod waiting;
+mod tx_queues;
 
-pub use spread::StackQueue;
+pub use multi_queue::StackQueue;
 pub use station::StackEndpoint;
 
-/// Longest frame that a stack yields: the largest IP packet behind a header with a VLAN tag.
+/// Length of the longest frame of a stack: the longest IP packet behind a header with a VLAN tag.
 pub const FRAME_MAX: usize = 65_535 + 18;

@@ -1,10 +1,10 @@
-//! Between smoltcp and frames.
+//! Conversion between smoltcp and frames.
 
 use crate::file::Files;
 use crate::inbox::Inbox;
-use crate::lanes::Lanes;
-use crate::supply::Supply;
+use crate::supply::PreparedBuffers;
 use crate::tcp;
+use crate::tx_queues::TxQueues;
 use nic::{Buffers, CopyError, Frame};
 use smoltcp::phy::{self, Device, DeviceCapabilities, Medium, PacketMeta};
 use smoltcp::time::Instant;
@@ -14,23 +14,23 @@ use std::rc::Rc;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Bytes of the largest frame that is made with segmentation left undone. A little below the
-/// limit of IP, so that it fits 16 large buffers.
+/// Length of the longest frame with pending segmentation. It is a little below IP's limit, so that
+/// the frame fits 16 large buffers.
 const GSO_FRAME: usize = 65_226;
-/// What is kept for frames on their way out of the stack.
+/// State of the sending direction.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     mtu: usize,
-    /// Whether TCP checksums are left undone.
+    /// Whether TCP checksums are left blank.
     checksum: bool,
-    /// Whether cutting into segments is left undone.
+    /// Whether segmentation is left to the device.
     tso: bool,
-    /// Where smoltcp writes a frame.
+    /// Scratch buffer into which smoltcp writes a frame.
     scratch: Vec<u8>,
     no_buffer: u64,
-    /// The file that streams send from where it lies.
+    /// The file that streams send in place, and these streams.
     pub(crate) files: Rc<RefCell<Files>>,
-    /// Whether the last turn could have sent more with more buffers.
+    /// Whether the last turn would have sent more with more buffers.
     starved: bool,
 }
 
@@ -59,7 +59,7 @@ impl Outgoing {
         vec![("stack_no_buffer", self.no_buffer)]
     }
 
-    /// Bytes of the largest frame that smoltcp may write now.
+    /// Returns the length of the longest frame that smoltcp may write now.
     fn frame_max(&self) -> usize {
         if self.tso {
             GSO_FRAME
@@ -69,7 +69,7 @@ impl Outgoing {
     }
 }
 
-/// smoltcp's device for one turn: frames out of the inbox, frames into `out`.
+/// smoltcp's device for one turn, which receives frames from the inbox and sends frames to an exit.
 pub(crate) struct Link<'a> {
     inbox: &'a mut Inbox,
     output: Output<'a>,
@@ -77,41 +77,42 @@ pub(crate) struct Link<'a> {
 
 struct Output<'a> {
     outgoing: &'a mut Outgoing,
-    exit: Exit<'a>,
+    exit: FrameSink<'a>,
 }
 
-/// Where the frames of a turn go.
-pub(crate) enum Exit<'a> {
-    /// To the one queue that there is.
+/// Destination of a turn's frames.
+pub(crate) enum FrameSink<'a> {
+    /// The single queue.
     Frames(Frames<'a>),
-    /// To several queues.
-    Lanes(&'a mut Lanes),
+    /// Several queues.
+    TxQueues(&'a mut TxQueues),
 }
 
 /// Frames for a single queue.
 pub(crate) struct Frames<'a> {
-    supply: Supply<'a>,
+    supply: PreparedBuffers<'a>,
     out: &'a mut Vec<Frame>,
-    /// Frames that may be in `out` when the turn ends.
+    /// Maximum length of `out` at the end of the turn.
     limit: usize,
 }
 
-impl<'a> Exit<'a> {
-    /// At most `budget` frames, appended to `out`, in buffers of `buffers`.
+impl<'a> FrameSink<'a> {
+    /// Creates the exit for a single queue: appends up to `budget` frames to `out`, in buffers from
+    /// `buffers`.
     pub(crate) fn frames(
         buffers: &'a mut dyn Buffers,
         out: &'a mut Vec<Frame>,
         budget: usize,
     ) -> Self {
         let limit = out.len().saturating_add(budget);
-        let supply = Supply::new(buffers);
+        let supply = PreparedBuffers::new(buffers);
         Self::Frames(Frames { supply, out, limit })
     }
 }
 
 impl Frames<'_> {
-    /// The frame of a segment that a file's bytes stand behind; none, if none do. Its checksum is
-    /// left undone: the bytes are looked at by nobody here.
+    /// Returns the frame of a segment with bytes of a file, or `None` if the segment has none. The
+    /// checksum stays blank, because the bytes are not read here.
     fn of_file(
         &mut self,
         bytes: &mut [u8],
@@ -140,8 +141,12 @@ impl Frames<'_> {
 }
 
 impl<'a> Link<'a> {
-    /// Frames will go to `exit`.
-    pub(crate) fn new(inbox: &'a mut Inbox, outgoing: &'a mut Outgoing, exit: Exit<'a>) -> Self {
+    /// Creates the device of a turn whose frames leave by `exit`.
+    pub(crate) fn new(
+        inbox: &'a mut Inbox,
+        outgoing: &'a mut Outgoing,
+        exit: FrameSink<'a>,
+    ) -> Self {
         outgoing.starved = false;
         Self {
             inbox,
@@ -149,30 +154,30 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Whether no frame can be made any more in this turn.
+    /// Returns whether this turn can make no further frame.
     pub(crate) fn is_full(&mut self) -> bool {
         let Output { outgoing, exit } = &mut self.output;
         match exit {
-            Exit::Frames(Frames { supply, out, limit }) => {
+            FrameSink::Frames(Frames { supply, out, limit }) => {
                 out.len() >= *limit || !supply.prepare(outgoing.frame_max())
             }
-            Exit::Lanes(_) => false,
+            FrameSink::TxQueues(_) => false,
         }
     }
 
-    /// Gives back what was taken and not used.
+    /// Returns unused buffers.
     pub(crate) fn finish(self) {
-        if let Exit::Frames(frames) = self.output.exit {
+        if let FrameSink::Frames(frames) = self.output.exit {
             frames.supply.give_back();
         }
     }
 }
 
 impl Output<'_> {
-    /// Whether the largest frame could be made now: smoltcp does not take a frame back that finds
-    /// no buffer.
+    /// Returns whether there is room for the longest frame. Checked in advance, because smoltcp
+    /// does not take back a frame for which there is no buffer.
     fn has_room(&mut self) -> bool {
-        let Exit::Frames(frames) = &mut self.exit else {
+        let FrameSink::Frames(frames) = &mut self.exit else {
             return true;
         };
         if frames.out.len() >= frames.limit {
@@ -188,10 +193,10 @@ impl Output<'_> {
             return;
         };
         let frames = match &mut self.exit {
-            Exit::Frames(frames) => frames,
-            Exit::Lanes(lanes) => {
+            FrameSink::Frames(frames) => frames,
+            FrameSink::TxQueues(tx_queues) => {
                 let offload = tcp::finish(bytes, segment, self.outgoing.checksum);
-                return lanes.put(bytes, offload);
+                return tx_queues.put(bytes, offload);
             }
         };
         let files = &mut *self.outgoing.files.borrow_mut();
@@ -212,7 +217,7 @@ impl Output<'_> {
     }
 }
 
-/// A frame for the stack.
+/// A received frame for the stack.
 pub(crate) struct RxToken<'a> {
     bytes: Vec<u8>,
     inbox: &'a mut Inbox,
@@ -226,7 +231,7 @@ impl phy::RxToken for RxToken<'_> {
     }
 }
 
-/// Room for a frame of the stack.
+/// Space for a frame of the stack.
 pub(crate) struct TxToken<'a, 'b> {
     output: &'a mut Output<'b>,
     segment: Option<u16>,
@@ -260,7 +265,7 @@ impl<'b> Device for Link<'b> {
     where
         Self: 'a;
 
-    /// Every frame may be answered, so none is taken while no answer could be sent.
+    /// Takes a received frame only if there is room for an answer, which every frame may cause.
     fn receive(&mut self, _now: Instant) -> Option<(RxToken<'_>, TxToken<'_, 'b>)> {
         if self.inbox.is_empty() || !self.output.has_room() {
             return None;
@@ -290,10 +295,10 @@ impl<'b> Device for Link<'b> {
         let mut caps = DeviceCapabilities::default();
         caps.medium = Medium::Ethernet;
         caps.max_transmission_unit = self.output.outgoing.mtu + ETHERNET;
-        // Checked and filled in here, with a faster sum.
+        // This crate checks and computes TCP checksums itself, with a faster sum.
         caps.checksum.tcp = phy::Checksum::None;
         if self.output.outgoing.tso {
-            // Over IPv6 smoltcp 0.14 would make such segments and drop them itself.
+            // Not for IPv6: smoltcp 0.14 would create these segments and then drop them.
             caps.segmentation.tcpv4 = NonZeroUsize::new(GSO_FRAME);
         }
         caps

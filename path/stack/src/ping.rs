@@ -8,12 +8,12 @@ use smoltcp::socket::icmp;
 use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress};
 use std::net::IpAddr;
 
-/// Bytes of an echo request's data, as `ping` sends them.
+/// Data bytes of an echo request: as many as `ping` sends.
 const PING_DATA: usize = 56;
-/// Between two echo requests.
+/// Interval of echo requests.
 const PING_EVERY_NS: u64 = 100_000_000;
 
-/// Sends echo requests and keeps the round-trip times.
+/// A program that sends echo requests and records the round-trip times.
 #[derive(Debug)]
 pub(crate) struct Ping {
     handle: SocketHandle,
@@ -24,7 +24,7 @@ pub(crate) struct Ping {
     sent: u32,
     received: u64,
     duplicates: u64,
-    /// When each request was sent, until its reply came.
+    /// Send time of each request without a reply.
     waiting: Vec<Option<u64>>,
     latency: Latency,
 }
@@ -53,7 +53,7 @@ impl Ping {
         }
     }
 
-    /// An echo request as bytes; none: there is no address to send it from.
+    /// Returns an echo request as bytes, or `None` if there is no source address.
     fn request(&self, context: &Context<'_>) -> Option<Vec<u8>> {
         let (ident, seq_no, data) = (self.ident, self.sent as u16, &[0x5a; PING_DATA]);
         let sums = ChecksumCapabilities::default();
@@ -87,9 +87,9 @@ impl Ping {
         }
     }
 
-    /// The number in a reply to one of our requests.
+    /// Returns the number in a reply to one of this program's requests.
     fn reply(&self, bytes: &[u8]) -> Option<u16> {
-        // smoltcp has checked the sum before it gave the reply to this socket.
+        // smoltcp has checked the sum before it passed the reply to this socket.
         let sums = ChecksumCapabilities::ignored();
         let (ident, seq_no) = match self.to {
             IpAddr::V4(_) => {
@@ -119,7 +119,7 @@ impl App for Ping {
         let socket = context
             .sockets
             .get_mut::<icmp::Socket<'static>>(self.handle);
-        // Binding fails only if it is bound already.
+        // Binding fails only if the socket is already bound.
         if !socket.is_open() && socket.bind(icmp::Endpoint::Ident(self.ident)).is_err() {
             return;
         }
@@ -134,7 +134,7 @@ impl App for Ping {
             let Some(seq_no) = self.reply(bytes) else {
                 continue;
             };
-            // Numbers repeat after 65536 requests; the newest is meant.
+            // Numbers repeat after 65536 requests; the newest request counts.
             let newest = self.waiting.iter().rposition(|_| true).unwrap_or(0);
             let back = (newest as u16).wrapping_sub(seq_no);
             let place = newest.checked_sub(usize::from(back));

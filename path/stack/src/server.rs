@@ -1,36 +1,37 @@
-//! Programs that take connections: `tcp-sink` and `tcp-echo`.
+//! Programs that accept connections: `tcp-sink` and `tcp-echo`.
 
 use crate::app::{App, Context};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp;
 use smoltcp::time::Duration;
 
-/// Connections that a server takes at once.
+/// Maximum number of concurrent connections.
 const CONNECTIONS: usize = 8;
-/// Receive buffer of a connection, and so the most that is under way to it: less than the usual
-/// 256 receive buffers of a guest hold, so that a burst to a guest that still sleeps is not lost.
+/// Size of a connection's receive buffer in bytes, which bounds the bytes in flight. It is less
+/// than a guest's default 256 receive buffers hold, so that a burst to a sleeping guest is not
+/// lost.
 const RX_BYTES: usize = 256 << 10;
-/// Transmit buffer of an echo's connection.
+/// Size of the transmit buffer of an echo server's connection in bytes.
 const TX_BYTES: usize = 256 << 10;
-/// A connection whose peer is silent for so long has none any more.
+/// Timeout of a connection with a silent peer.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What becomes of the bytes that come.
+/// Treatment of the bytes that a server receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// They are thrown away.
+pub(crate) enum ServerKind {
+    /// Discarded.
     Sink,
-    /// They go back.
+    /// Sent back.
     Echo,
 }
 
 /// A server on one port.
 #[derive(Debug)]
 pub(crate) struct Server {
-    kind: Kind,
+    kind: ServerKind,
     port: u16,
     handles: Vec<SocketHandle>,
-    /// Which of the connections have been counted.
+    /// Whether each connection has already been counted.
     open: Vec<bool>,
     connections: u64,
     bytes: u64,
@@ -40,8 +41,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(kind: Kind, port: u16, sockets: &mut SocketSet<'static>) -> Self {
-        let tx_bytes = if kind == Kind::Echo { TX_BYTES } else { 1024 };
+    pub(crate) fn new(kind: ServerKind, port: u16, sockets: &mut SocketSet<'static>) -> Self {
+        let tx_bytes = if kind == ServerKind::Echo {
+            TX_BYTES
+        } else {
+            1024
+        };
         let handles: Vec<_> = (0..CONNECTIONS)
             .map(|_| sockets.add(socket(RX_BYTES, tx_bytes)))
             .collect();
@@ -59,15 +64,15 @@ impl Server {
     }
 }
 
-/// A socket as all programs use it.
+/// Creates a socket with the settings of all programs.
 pub(crate) fn socket(rx_bytes: usize, tx_bytes: usize) -> tcp::Socket<'static> {
     let rx = tcp::SocketBuffer::new(vec![0; rx_bytes]);
     let tx = tcp::SocketBuffer::new(vec![0; tx_bytes]);
     let mut socket = tcp::Socket::new(rx, tx);
     socket.set_congestion_control(tcp::CongestionControl::Cubic);
     socket.set_nagle_enabled(false);
-    // Programs answer in the same turn, before anything is sent: the answer carries the
-    // acknowledgement, and there is one for all that came in a turn.
+    // Programs answer in the same turn, before anything is sent. So the answer carries the
+    // acknowledgement, one for all segments of a turn.
     socket.set_ack_delay(None);
     socket.set_timeout(Some(TIMEOUT));
     socket.set_keep_alive(Some(Duration::from_secs(20)));
@@ -94,8 +99,8 @@ impl App for Server {
             }
             let before = self.bytes;
             match self.kind {
-                Kind::Sink => self.bytes += throw_away(socket),
-                Kind::Echo => self.bytes += send_back(socket),
+                ServerKind::Sink => self.bytes += discard(socket),
+                ServerKind::Echo => self.bytes += echo(socket),
             }
             if self.bytes != before {
                 self.first_ns.get_or_insert(context.since_start_ns);
@@ -120,8 +125,8 @@ impl App for Server {
     }
 }
 
-/// Empties the receive buffer; how many bytes there were.
-fn throw_away(socket: &mut tcp::Socket<'_>) -> u64 {
+/// Discards the contents of the receive buffer; returns the number of bytes.
+fn discard(socket: &mut tcp::Socket<'_>) -> u64 {
     let mut total = 0;
     while socket.can_recv() {
         match socket.recv(|bytes| (bytes.len(), bytes.len())) {
@@ -132,8 +137,8 @@ fn throw_away(socket: &mut tcp::Socket<'_>) -> u64 {
     total
 }
 
-/// Moves bytes from the receive to the transmit buffer, as far as there is room; how many.
-fn send_back(socket: &mut tcp::Socket<'_>) -> u64 {
+/// Moves bytes from the receive to the transmit buffer while there is room; returns their number.
+fn echo(socket: &mut tcp::Socket<'_>) -> u64 {
     let mut total = 0;
     let mut part = [0; 4096];
     while socket.can_recv() && socket.can_send() {

@@ -1,10 +1,10 @@
-//! The station: addresses, programs, and the turn that they have.
+//! The station: its addresses, its programs, and its turn.
 
 use crate::FRAME_MAX;
 use crate::app::{App, Context, FIRST_PORT};
 use crate::file::{FileStream, Files};
 use crate::inbox::Inbox;
-use crate::link::{Exit, Link, Outgoing};
+use crate::link::{FrameSink, Link, Outgoing};
 use crate::ping::Ping;
 use crate::supply::NoBuffers;
 use crate::{client, server};
@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// Frames that are worked on before the programs have their turn.
+/// Frames processed before the programs run.
 const INGRESS_BATCH: usize = 64;
 /// A program, its kind's name, and the full names of its counters.
 struct Running {
@@ -50,16 +50,15 @@ impl std::fmt::Debug for StackEndpoint {
 }
 
 impl StackEndpoint {
-    /// The station that `stack` describes, with Ethernet address `mac` (the multicast bit is
-    /// ignored) and `mtu` bytes of IP in a frame. The frames that it makes have their checksums
-    /// and fit the MTU.
+    /// Creates the station that `stack` describes, with Ethernet address `mac` (the multicast bit
+    /// is ignored) and an MTU of `mtu` bytes of IP. Its frames have checksums and fit the MTU.
     #[must_use]
     pub fn new(mac: [u8; 6], mtu: usize, stack: &Stack) -> Self {
         Self::with_offloads(mac, mtu, stack, false, false)
     }
 
-    /// The same, leaving work to those that take its frames: `checksum`, the TCP checksum; `tso`
-    /// (needs `checksum`), cutting TCP data of up to 64 KB into segments.
+    /// Like [`StackEndpoint::new`], but leaves work to the device: with `checksum`, TCP checksums;
+    /// with `tso`, which requires `checksum`, segmentation of up to 64 KB of TCP data.
     #[must_use]
     pub fn with_offloads(
         mac: [u8; 6],
@@ -100,17 +99,17 @@ impl StackEndpoint {
         }
     }
 
-    /// The same with a file in `memory`, which programs send that have been told to. Until there
-    /// is one they send zeros.
+    /// Adds a file in `memory`, for the programs that are configured to send it. Without a file
+    /// they send zeros.
     ///
     /// # Errors
-    /// The memory is not there.
+    /// The memory is inaccessible.
     pub fn with_file(self, memory: Area) -> Result<Self, Fault> {
         self.outgoing.files.borrow_mut().lie_in(memory)?;
         Ok(self)
     }
 
-    /// What the programs have done: per program its kind and counters.
+    /// Returns the kind and counters of each program.
     #[must_use]
     pub fn report(&self) -> Value {
         let apps: Vec<Value> = self
@@ -131,13 +130,14 @@ impl StackEndpoint {
         json!({ "apps": apps })
     }
 
-    /// Whether a turn is worth its time.
+    /// Returns whether a turn has work.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         !self.inbox.is_empty() || self.due_ns.is_some_and(|due| due <= now_ns)
     }
 
-    /// One turn: frames that came, programs, frames to send, until nothing moves.
-    pub(crate) fn turn<'a>(&'a mut self, now_ns: u64, exit: Exit<'a>) {
+    /// Runs one turn: processes received frames, runs the programs, and sends frames, until nothing
+    /// changes.
+    pub(crate) fn turn<'a>(&'a mut self, now_ns: u64, exit: FrameSink<'a>) {
         let now = Instant::from_micros((now_ns / 1000) as i64);
         let start_ns = *self.start_ns.get_or_insert(now_ns);
         let since_start_ns = now_ns.saturating_sub(start_ns);
@@ -189,7 +189,7 @@ impl StackEndpoint {
     }
 }
 
-/// The interface with its addresses and routes.
+/// Creates the interface with its addresses and routes.
 fn interface(
     config: Config,
     mac: EthernetAddress,
@@ -200,11 +200,15 @@ fn interface(
 ) -> Interface {
     let mut nothing = Vec::new();
     let mut supply = NoBuffers;
-    let mut link = Link::new(inbox, outgoing, Exit::frames(&mut supply, &mut nothing, 0));
+    let mut link = Link::new(
+        inbox,
+        outgoing,
+        FrameSink::frames(&mut supply, &mut nothing, 0),
+    );
     let mut interface = Interface::new(config, &mut link, Instant::ZERO);
     interface.update_ip_addrs(|addresses| {
         for cidr in &stack.addresses {
-            // More than smoltcp has room for are left out.
+            // Addresses beyond smoltcp's limit are ignored.
             let _ = addresses.push(IpCidr::new(cidr.address.into(), cidr.prefix));
         }
         if mtu >= 1280 && stack.addresses.iter().any(|cidr| cidr.address.is_ipv6()) {
@@ -222,12 +226,12 @@ fn interface(
             .map(drop),
         None => Ok(()),
     };
-    // The table is empty: one route fits.
+    // The table is empty, so one route fits.
     debug_assert!(routed.is_ok());
     interface
 }
 
-/// The link-local address that belongs to an Ethernet address (RFC 4291, appendix A).
+/// Returns the link-local address of an Ethernet address (RFC 4291, appendix A).
 fn link_local(mac: EthernetAddress) -> Ipv6Address {
     let [a, b, c, d, e, f] = mac.0.map(u16::from);
     Ipv6Address::new(
@@ -253,11 +257,11 @@ impl Running {
         let (kind, app): (_, Box<dyn App>) = match *app {
             StackApp::TcpSink { port } => (
                 "tcp-sink",
-                Box::new(server::Server::new(server::Kind::Sink, port, sockets)),
+                Box::new(server::Server::new(server::ServerKind::Sink, port, sockets)),
             ),
             StackApp::TcpEcho { port } => (
                 "tcp-echo",
-                Box::new(server::Server::new(server::Kind::Echo, port, sockets)),
+                Box::new(server::Server::new(server::ServerKind::Echo, port, sockets)),
             ),
             StackApp::TcpSource {
                 to,
@@ -297,8 +301,7 @@ impl Running {
                 )
             }
         };
-        // Made once per program and kept for the life of the process, as the names of counters
-        // are.
+        // Created once per program and never freed, because names of counters are static.
         let name = |suffix| &*Box::leak(format!("app.{number}.{suffix}").into_boxed_str());
         let names = app
             .counters()
@@ -330,7 +333,7 @@ impl Nic for StackEndpoint {
             return 0;
         }
         let before = out.len();
-        self.turn(now_ns, Exit::frames(buffers, out, budget));
+        self.turn(now_ns, FrameSink::frames(buffers, out, budget));
         out.len() - before
     }
 

@@ -1,20 +1,20 @@
-//! Buffers for the frames that the stack makes.
+//! Transmit buffers of the stack.
 
 use nic::{Buffer, BufferId, Buffers};
 
-/// A supply with some buffers already in hand.
-pub(crate) struct Supply<'a> {
-    /// The small one that the next frame begins in.
+/// A supply with some buffers taken in advance.
+pub(crate) struct PreparedBuffers<'a> {
+    /// The small buffer of the next frame.
     first: Option<Buffer>,
-    /// What continues it.
+    /// Large buffers for the rest of the next frame.
     more: Vec<Buffer>,
     /// Bytes of `more`.
     more_bytes: usize,
     buffers: &'a mut dyn Buffers,
 }
 
-impl<'a> Supply<'a> {
-    /// Nothing in hand yet.
+impl<'a> PreparedBuffers<'a> {
+    /// Creates a supply that has taken no buffers yet.
     pub(crate) fn new(buffers: &'a mut dyn Buffers) -> Self {
         Self {
             first: None,
@@ -24,7 +24,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Takes buffers in hand until a frame of `bytes` bytes fits; whether there are enough.
+    /// Takes buffers until a frame of `bytes` bytes fits; returns whether it does.
     pub(crate) fn prepare(&mut self, bytes: usize) -> bool {
         if self.first.is_none() {
             self.first = self.buffers.take();
@@ -45,7 +45,7 @@ impl<'a> Supply<'a> {
         true
     }
 
-    /// Gives everything in hand back.
+    /// Returns all buffers that were taken in advance.
     pub(crate) fn give_back(self) {
         for buffer in self.first.into_iter().chain(self.more) {
             self.buffers.put(buffer.id);
@@ -53,7 +53,7 @@ impl<'a> Supply<'a> {
     }
 }
 
-impl Buffers for Supply<'_> {
+impl Buffers for PreparedBuffers<'_> {
     fn take(&mut self) -> Option<Buffer> {
         self.first.take()
     }
@@ -69,7 +69,7 @@ impl Buffers for Supply<'_> {
     }
 }
 
-/// A supply of nothing, for the time before there is one.
+/// An empty supply, a placeholder until the real one is known.
 pub(crate) struct NoBuffers;
 
 impl Buffers for NoBuffers {

@@ -1,14 +1,14 @@
-//! TCP in a frame: where it lies, and its checksum.
+//! TCP in a frame: its position and its checksum.
 
 use crate::file::Segment;
 use net::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
 use net::packet::{Network, Packet, Transport};
 use nic::{Checksum, Gso, GsoKind, Offload};
 
-/// Where the checksum is in a TCP header.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: u16 = 16;
 
-/// Where TCP lies in a frame.
+/// Position of TCP in a frame.
 struct TcpAt {
     /// First byte of its header.
     start: usize,
@@ -19,7 +19,7 @@ struct TcpAt {
     kind: GsoKind,
 }
 
-/// Finds TCP in a frame that is no fragment.
+/// Finds TCP in an unfragmented frame.
 fn find(bytes: &[u8]) -> Option<TcpAt> {
     let packet = Packet::parse(bytes).ok()?;
     let Ok(Transport::Tcp(tcp)) = packet.transport(bytes) else {
@@ -46,7 +46,7 @@ fn find(bytes: &[u8]) -> Option<TcpAt> {
     })
 }
 
-/// The TCP segment in a frame that smoltcp made.
+/// Returns the TCP segment in one of smoltcp's frames.
 pub(crate) fn segment(bytes: &[u8]) -> Option<Segment> {
     let at = find(bytes)?;
     let header = *bytes.get(at.start..)?.first_chunk::<14>()?;
@@ -66,7 +66,7 @@ pub(crate) fn segment(bytes: &[u8]) -> Option<Segment> {
     })
 }
 
-/// False only for a TCP segment whose checksum is wrong; smoltcp checks the rest.
+/// Returns false only for a TCP segment with an invalid checksum; smoltcp checks everything else.
 pub(crate) fn checksum_is_right(bytes: &[u8]) -> bool {
     find(bytes).is_none_or(|at| {
         let mut sum = Sum::new(at.pseudo);
@@ -75,8 +75,8 @@ pub(crate) fn checksum_is_right(bytes: &[u8]) -> bool {
     })
 }
 
-/// Fills in the TCP checksum of a frame that smoltcp made (with `blank`, only the pseudo header's
-/// sum), and says what is left to do.
+/// Computes the TCP checksum of one of smoltcp's frames, or with `blank` only the sum of the pseudo
+/// header. Returns the pending offloads.
 pub(crate) fn finish(bytes: &mut [u8], segment: Option<u16>, blank: bool) -> Offload {
     let Some(at) = find(bytes) else {
         return Offload::default();

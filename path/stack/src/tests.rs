@@ -1,4 +1,4 @@
-//! Stations joined by hand in one thread, under a virtual clock.
+//! Two joined stations, in one thread under a virtual clock.
 
 use crate::file::WORD;
 use crate::station::*;
@@ -12,21 +12,21 @@ const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 struct Cable {
     ends: [StackEndpoint; 2],
-    supplies: [Supply; 2],
+    supplies: [PreparedBuffers; 2],
     now_ns: u64,
-    /// Frames that crossed, and the largest of them.
+    /// Frames transferred, and the longest of them.
     frames: u64,
     largest: usize,
     /// Every n-th frame is lost.
     lose: Option<u64>,
-    /// What left the left end, if that is kept.
+    /// Recorded frames of the left end, if enabled.
     left: Option<Vec<Vec<u8>>>,
     slot_ns: u64,
 }
 
-struct Supply(Pool, Pool);
+struct PreparedBuffers(Pool, Pool);
 
-impl Supply {
+impl PreparedBuffers {
     fn new() -> Self {
         Self(
             Pool::new(Area::anonymous(256 * 2048).unwrap(), 2048),
@@ -35,7 +35,7 @@ impl Supply {
     }
 }
 
-impl Buffers for Supply {
+impl Buffers for PreparedBuffers {
     fn take(&mut self) -> Option<nic::Buffer> {
         self.0.take()
     }
@@ -73,7 +73,7 @@ fn cable(left: Vec<StackApp>, right: Vec<StackApp>, tso: bool) -> Cable {
             end(0, &["10.0.0.1/24", "fd00::1/64"], left),
             end(1, &["10.0.0.2/24", "fd00::2/64"], right),
         ],
-        supplies: [Supply::new(), Supply::new()],
+        supplies: [PreparedBuffers::new(), PreparedBuffers::new()],
         now_ns: 1_000_000_000,
         frames: 0,
         largest: 0,
@@ -84,7 +84,7 @@ fn cable(left: Vec<StackApp>, right: Vec<StackApp>, tso: bool) -> Cable {
 }
 
 impl Cable {
-    /// Lets `seconds` of virtual time pass; four frames cross per slot and direction.
+    /// Advances the virtual time by `seconds`. Up to four frames per slot cross in each direction.
     fn run(&mut self, seconds: f64) {
         let end_ns = self.now_ns + (seconds * 1e9) as u64;
         while self.now_ns < end_ns {
@@ -164,8 +164,8 @@ fn a_stream_arrives_whole() {
     }
 }
 
-/// A file of 40 KB in 64: what is sent is its bytes over and over, whatever is lost, and from where
-/// they lie: each frame takes one buffer.
+/// A file of 40 KB is sent repeatedly as 64 KB under losses. The bytes are correct and sent in
+/// place: each frame takes only one buffer.
 #[test]
 fn a_file_is_sent_from_where_it_lies() {
     const BYTES: usize = 40 << 10;
@@ -280,7 +280,7 @@ fn replies_are_the_requests_also_over_a_lossy_cable() {
 }
 
 #[test]
-fn a_ping_comes_back_over_both_protocols() {
+fn ping_is_answered_over_both_protocols() {
     for to in ["10.0.0.2", "fd00::2"] {
         let ping = StackApp::Ping {
             to: to.parse().unwrap(),
@@ -297,7 +297,7 @@ fn a_ping_comes_back_over_both_protocols() {
 }
 
 #[test]
-fn a_server_that_comes_later_is_found() {
+fn later_server_is_found() {
     let client = StackApp::TcpClient {
         to: at("10.0.0.2:7"),
         size: 10,
@@ -317,7 +317,7 @@ fn a_server_that_comes_later_is_found() {
 }
 
 #[test]
-fn more_connections_than_a_server_takes_at_once_take_turns() {
+fn excess_connections_wait_for_a_free_one() {
     let source = |n| StackApp::TcpSource {
         to: at("10.0.0.2:9"),
         seconds: 1,
@@ -337,7 +337,7 @@ fn more_connections_than_a_server_takes_at_once_take_turns() {
     assert_eq!(cable.counter(1, "app.0.connections"), 12);
 }
 
-/// A SYN to port 9 of the right station, with a right or wrong TCP checksum.
+/// Returns a SYN to port 9 of the right station, with a valid or invalid TCP checksum.
 fn syn(right: bool, offload: Checksum) -> Frame {
     let mut bytes = [&MACS[1][..], &MACS[0][..], &[8, 0]].concat();
     let mut ip = vec![
@@ -366,7 +366,7 @@ fn syn(right: bool, offload: Checksum) -> Frame {
 }
 
 #[test]
-fn only_checksums_that_nobody_vouches_for_are_checked() {
+fn only_unverified_checksums_are_checked() {
     let blank = Checksum::Blank {
         start: 34,
         offset: 16,
@@ -391,7 +391,7 @@ fn nonsense_is_survived_and_queues_are_bounded() {
         &stack(&["10.0.0.2/24", "fd00::2/64"], vec![]),
     );
     let area = Area::anonymous(1 << 17).unwrap();
-    let mut supply = Supply::new();
+    let mut supply = PreparedBuffers::new();
     let mut seed = 1u64;
     for round in 0..3000 {
         let mut bytes = vec![0u8; 14 + round % 200];

@@ -1,8 +1,8 @@
-//! Two stations, whose queues are joined one by one, in one thread under a virtual clock.
+//! Two stations whose queues are joined in pairs, in one thread under a virtual clock.
 
 use super::*;
 use crate::app::FIRST_PORT;
-use crate::waiting::WAITING_MAX;
+use crate::frame_queue::WAITING_MAX;
 use config::domain::{Stack, StackApp};
 use net::packet::flow::flow_hash;
 use nic::{Offload, Pool};
@@ -17,7 +17,7 @@ struct Joined {
     ends: [Vec<StackQueue>; 2],
     pool: Pool,
     now_ns: u64,
-    /// Which queues a flow has gone by, by its number.
+    /// By flow number: the queues that the flow has used.
     ways: BTreeMap<u32, BTreeSet<usize>>,
 }
 
@@ -28,9 +28,9 @@ fn station(n: usize, address: &str, apps: Vec<StackApp>) -> Vec<StackQueue> {
         apps,
     };
     let mut station = StackEndpoint::new(MACS[n], 1500, &stack);
-    // It draws its ports by lot, and with them the queues of its flows.
+    // The local ports, random otherwise, determine the queues of its flows.
     station.next_port = FIRST_PORT;
-    station.spread(QUEUES)
+    station.into_queues(QUEUES)
 }
 
 fn joined() -> Joined {
@@ -54,7 +54,7 @@ fn joined() -> Joined {
 }
 
 impl Joined {
-    /// Lets time pass; the queues of `open` are connected.
+    /// Advances the time while the queues in `open` are connected.
     fn run(&mut self, seconds: f64, open: &[usize]) {
         let end_ns = self.now_ns + (seconds * 1e9) as u64;
         while self.now_ns < end_ns {
@@ -93,9 +93,9 @@ impl Joined {
 #[test]
 fn streams_arrive_whole_and_each_goes_by_one_queue() {
     let mut joined = joined();
-    // So that no frame finds a queue not open yet.
+    // All queues are open, so that no frame is lost at a closed one.
     for queue in joined.ends.iter_mut().flatten() {
-        queue.spread.borrow_mut().lanes.open(queue.queue);
+        queue.shared.borrow_mut().tx_queues.open(queue.queue);
     }
     joined.run(4.0, &[0, 1, 2]);
     assert!(joined.sent() > 1_000_000);
@@ -126,10 +126,10 @@ fn streams_of_a_queue_that_closes_go_on_by_the_others() {
 }
 
 #[test]
-fn a_queue_that_nobody_empties_holds_up_no_other() {
-    let mut lanes = Lanes::new(2);
-    lanes.open(0);
-    lanes.open(1);
+fn stalled_queue_blocks_no_other() {
+    let mut tx_queues = TxQueues::new(2);
+    tx_queues.open(0);
+    tx_queues.open(1);
     let frame = |n: u8| [&[2; 11][..], &[n, 0x88, 0xb5], &[0; 46]].concat();
     let queue_of = |n| flow_hash(&frame(n)) % 2;
     let (stuck, free) = (
@@ -137,15 +137,15 @@ fn a_queue_that_nobody_empties_holds_up_no_other() {
         (0..99).find(|&n| queue_of(n) == 1).unwrap(),
     );
     for _ in 0..WAITING_MAX + 5 {
-        lanes.put(&frame(stuck), Offload::default());
+        tx_queues.put(&frame(stuck), Offload::default());
     }
-    lanes.put(&frame(free), Offload::default());
-    assert_eq!(lanes.full, 5);
+    tx_queues.put(&frame(free), Offload::default());
+    assert_eq!(tx_queues.full, 5);
     let mut pool = Pool::new(Area::anonymous(4096).unwrap(), 2048);
     let mut out = Vec::new();
-    assert_eq!(lanes.take(1, 8, &mut pool, &mut out), 1);
+    assert_eq!(tx_queues.take(1, 8, &mut pool, &mut out), 1);
     assert_eq!(out[0].to_vec().unwrap(), frame(free));
-    // One buffer is left, so one more frame comes.
-    assert_eq!(lanes.take(0, 8, &mut pool, &mut out), 1);
-    assert!(lanes.lane(0).unwrap().waiting.starved());
+    // One buffer is left, so one more frame is taken.
+    assert_eq!(tx_queues.take(0, 8, &mut pool, &mut out), 1);
+    assert!(tx_queues.tx_queue(0).unwrap().waiting.starved());
 }

@@ -1,56 +1,56 @@
-//! Frames as bytes of the endpoint's own, until there are buffers for them.
+//! Frames in private memory that wait for buffers.
 
 use nic::{Buffers, Frame, Offload};
 use std::collections::VecDeque;
 
-/// Frames that wait for a buffer at the most.
+/// Maximum number of waiting frames.
 pub const WAITING_MAX: usize = 1024;
 
-/// A row of them.
+/// A queue of frames in private memory that wait for buffers.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct FrameQueue {
     row: VecDeque<(Vec<u8>, Offload)>,
-    /// Whether one found no buffer when it was last asked for.
+    /// Whether the last take lacked a buffer.
     starved: bool,
 }
 
-impl Waiting {
-    /// Frames that wait.
+impl FrameQueue {
+    /// Returns the number of waiting frames.
     #[must_use]
     pub fn len(&self) -> usize {
         self.row.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.row.is_empty()
     }
 
-    /// Whether no more than these may wait.
+    /// Returns whether the queue is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.row.len() >= WAITING_MAX
     }
 
-    /// Whether the last take ended because there was no buffer.
+    /// Returns whether the last take ended for lack of a buffer.
     #[must_use]
     pub fn starved(&self) -> bool {
         self.starved
     }
 
-    /// Appends one; [`Waiting::is_full`] is the caller's to ask.
+    /// Appends a frame; the caller checks [`FrameQueue::is_full`].
     pub fn push(&mut self, bytes: Vec<u8>, offload: Offload) {
         self.row.push_back((bytes, offload));
     }
 
-    /// Takes all of them.
+    /// Returns all waiting frames.
     pub fn into_frames(self) -> impl Iterator<Item = (Vec<u8>, Offload)> {
         self.row.into_iter()
     }
 
-    /// Appends up to `budget` of them to `out`, in buffers; their own memory goes to `spare`. Says
-    /// how many.
+    /// Copies up to `budget` frames into buffers, appends them to `out` and returns their number;
+    /// their memory moves to `spare`.
     pub fn take(
         &mut self,
         budget: usize,
