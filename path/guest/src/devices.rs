@@ -1,6 +1,6 @@
-//! From a configuration to endpoints.
+//! Creates endpoints from a configuration.
 
-use crate::endpoint::{Echo, Shared, Sink, Source};
+use crate::endpoint::{Echo, SharedDevice, Sink, Source, vhost_user};
 use config::domain::{EndpointConfig, GuestVif, Offloads};
 use nic::Nic;
 use nic_linux::TapNic;
@@ -10,16 +10,18 @@ use runtime::start::StartError;
 use shmem::Area;
 use stack::StackEndpoint;
 use std::rc::Rc;
+use vhost_edge::Offer;
 
-/// The endpoint that `config` describes, whose file lies in `file` if it has one, once for each
-/// queue of its interface.
+/// Opens the endpoint that `config` describes, once per queue of its interface. `file` is the
+/// memory of its file, if it has one.
 ///
-/// A TAP has a queue for each, and the kernel chooses by flow. A sink and an echo are there once
-/// for each. A station's frames go by the queue of their flow. A source and a capture file yield
-/// one row of frames, to one queue.
+/// With several queues, a TAP has a queue for each, which the kernel selects by flow; a sink and an
+/// echo exist once for each; the queue pairs of a virtual machine are distributed over them; a
+/// station's frames leave by the queue of their flow; a source and a capture file send all frames
+/// to one queue.
 ///
 /// # Errors
-/// Its device was refused, or is not what it should be.
+/// Its device was rejected or is invalid.
 pub fn endpoints(
     platform: &Rc<dyn Platform>,
     config: &GuestVif,
@@ -31,7 +33,7 @@ pub fn endpoints(
     let queues = config.conns.len();
     let shared = |device: Box<dyn Nic>, yields| match queues {
         1 => vec![device],
-        _ => boxed(Shared::spread(device, queues, yields)),
+        _ => boxed(SharedDevice::spread(device, queues, yields)),
     };
     Ok(match &config.endpoint {
         EndpointConfig::Tap { devices } => devices
@@ -48,11 +50,11 @@ pub fn endpoints(
             if let Some(file) = file {
                 station = station
                     .with_file(file)
-                    .map_err(|_| StartError::Damaged("a file's pages are not there"))?;
+                    .map_err(|_| StartError::Damaged("the pages of a file are inaccessible"))?;
             }
             match queues {
                 1 => vec![Box::new(station)],
-                _ => boxed(station.spread(queues)),
+                _ => boxed(station.into_queues(queues)),
             }
         }
         EndpointConfig::Sink { touch } => boxed((0..queues).map(|_| Sink::new(*touch))),
@@ -63,13 +65,33 @@ pub fn endpoints(
             window,
             count,
             touch,
+            flows,
         } => {
-            let source = Source::new(config.mac, *to, *size, *rate_pps, *window, *count, *touch);
+            let source = Source::new(config.mac, *to, *size, *rate_pps, *window, *count, *touch)
+                .with_flows(*flows);
             let queue = (source.flow() as usize).checked_rem(queues).unwrap_or(0);
             shared(Box::new(source), queue)
         }
         EndpointConfig::Echo {} => boxed((0..queues).map(|_| Echo::default())),
         EndpointConfig::Pcap(files) => shared(pcap(&**platform, *files)?, 0),
+        EndpointConfig::VhostUser {
+            device,
+            client,
+            queue_pairs,
+            memory_max,
+        } => {
+            let offer = Offer {
+                queue_pairs: *queue_pairs as u16,
+                mac: config.mac,
+                mtu: config.mtu as u16,
+                checksum,
+                tso,
+                memory_max: *memory_max,
+            };
+            boxed(vhost_user::ports(
+                platform, *device, *client, offer, queues,
+            )?)
+        }
     })
 }
 

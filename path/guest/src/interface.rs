@@ -1,27 +1,27 @@
 //! One netfront and its endpoint.
 //!
-//! | own state | the backend is | what happens |
+//! | own state | the backend is | action |
 //! |---|---|---|
-//! | Initialising | InitWait | memory is laid out and granted, the record is written: Initialised |
+//! | Initialising | InitWait | lays out and grants memory, writes the record: Initialised |
 //! | Initialised | Connected | Connected: frames flow |
-//! | Initialised, Connected | Closing, Closed, Unknown, another domain | grants are ended: Closed |
-//! | Closed | InitWait, another domain, or Closed because it has refused | Initialising |
+//! | Initialised, Connected | Closing, Closed, Unknown, another domain | ends its grants: Closed |
+//! | Closed | InitWait, another domain, or Closed after a refusal | Initialising |
 //!
-//! Another domain: the driver domain has died and was started again, perhaps before this end has
-//! looked.
+//! *Another domain* means that the driver domain has died and has been restarted, possibly
+//! unnoticed by this end.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`build`] | from a configuration to interfaces |
-//! | `connection` | the state of this end, and the next step of the hand-shake |
-//! | `memory` | where its pages lie, and how they are granted |
-//! | `link` | the netfront of the present connection |
+//! | [`build`] | creates interfaces from a configuration |
+//! | `connection` | the state of this end, and the next step of the handshake |
+//! | `memory` | layout of the interface's pages, and their grants |
+//! | `link` | the netfront of the current connection |
 //! | `device` | the endpoint |
 //! | `to_guest` | from the ring through large receive offload to the endpoint |
 //! | `from_guest` | from the endpoint to the ring |
 //! | `fast_path` | both directions for small frames |
-//! | [`pass`] | what one pass in one direction gets, and what came of it |
-//! | `report` | its counters |
+//! | [`pass`] | input and result of one pass in one direction |
+//! | `report` | counters of the interface |
 
 pub mod build;
 mod connection;
@@ -36,28 +36,28 @@ mod to_guest;
 
 use abi::XenbusState;
 use config::domain::Lro;
-use connection::{Connection, Step};
-use device::Device;
-use from_guest::FromGuest;
+use connection::{Connection, HandshakeStep};
+use device::EndpointDevice;
+use from_guest::TxBacklog;
 use link::Link;
 use memory::Memory;
-use pass::Pass;
+use pass::PassInput;
 use runtime::platform::{NO_RECORD, Peer, Record};
-use to_guest::ToGuest;
+use to_guest::RxPath;
 use vif::netfront::{Granter, Netfront};
 use vif::netif::BackRecord;
 
-/// One interface of the guest, or one queue of several that it has.
+/// One interface of the guest, or one of its queues.
 pub struct Interface {
-    /// Its number; with several queues, those of interface and queue.
+    /// The interface's number; with several queues, the numbers of interface and queue.
     name: String,
     connection: Connection,
     memory: Memory,
     link: Link,
-    device: Device,
-    to_guest: ToGuest,
-    from_guest: FromGuest,
-    /// Whether anything was done since the rings were last published.
+    device: EndpointDevice,
+    to_guest: RxPath,
+    from_guest: TxBacklog,
+    /// Whether the rings have changed since they were last published.
     touched: bool,
 }
 
@@ -70,33 +70,33 @@ impl std::fmt::Debug for Interface {
 }
 
 impl Interface {
-    /// Goes as far through the hand-shake as the other end allows.
+    /// Advances the handshake as far as the other end allows.
     pub fn advance(&mut self) {
-        // Each pass makes one step; there are fewer steps than this.
+        // Each pass makes one step, and there are fewer steps than passes.
         for _ in 0..8 {
             let before = self.connection.state;
             let Some(peer) = self.connection.peer() else {
                 return;
             };
-            // Also without a way back: what was granted to a backend that has gone is ended.
+            // Also needed after a final close, to end grants to a backend that has exited.
             let free = before == XenbusState::Closed && self.link.free_if_drained(&mut self.memory);
             match self.connection.next_step(&peer, free) {
-                Step::Stay => {}
-                Step::LayOut => match self.lay_out(&peer) {
+                HandshakeStep::Stay => {}
+                HandshakeStep::LayOut => match self.lay_out(&peer) {
                     Ok(record) => self.connection.set_state(XenbusState::Initialised, &record),
                     Err(trouble) => self.close(&trouble),
                 },
-                Step::Connect => {
+                HandshakeStep::Connect => {
                     self.connection.forget_refusals();
                     self.connection
                         .set_state(XenbusState::Connected, &NO_RECORD);
                 }
-                Step::CloseRefused => {
+                HandshakeStep::CloseRefused => {
                     self.connection.count_refusal();
                     self.close("");
                 }
-                Step::Close(trouble) => self.close(trouble),
-                Step::Restart => self
+                HandshakeStep::Close(trouble) => self.close(trouble),
+                HandshakeStep::Restart => self
                     .connection
                     .set_state(XenbusState::Initialising, &NO_RECORD),
             }
@@ -106,7 +106,7 @@ impl Interface {
         }
     }
 
-    /// Makes the netfront for `peer`; its record.
+    /// Creates the netfront for `peer`; returns its record.
     fn lay_out(&mut self, peer: &Peer) -> Result<Record, String> {
         self.connection.meet(peer.domain);
         let back = BackRecord::decode(&peer.record).map_err(|error| error.to_string())?;
@@ -118,20 +118,20 @@ impl Interface {
         Ok(record)
     }
 
-    /// Connects it to a driver domain that offers `back`, without a hand-shake, its pages granted
-    /// by `granter`, which cannot take them back; its record.
+    /// Connects to a driver domain with record `back`, without a handshake. `granter` grants the
+    /// pages and cannot revoke them. Returns the front's record.
     ///
     /// # Errors
-    /// Both ends do not fit, or the other one has no doorbell.
+    /// The two ends do not match, or the other one has no doorbell.
     pub fn join(&mut self, back: &BackRecord, granter: &mut dyn Granter) -> Result<Record, String> {
-        let (netfront, record) = self.memory.lay_out_for_good(back, granter)?;
+        let (netfront, record) = self.memory.lay_out_fixed(back, granter)?;
         self.connection.attach_doorbell()?;
         self.link.set(netfront);
         self.connection.state = XenbusState::Connected;
         Ok(record)
     }
 
-    /// Takes the connection down. Grants that are still in use are ended when they no longer are.
+    /// Closes the connection. Grants still in use are ended later.
     fn close(&mut self, trouble: &str) {
         if !trouble.is_empty() {
             trouble.clone_into(&mut self.connection.trouble);
@@ -140,7 +140,7 @@ impl Interface {
         let now_ns = shmem::time::monotonic_ns();
         self.to_guest.drain(now_ns, &mut self.device);
         if let Some(netfront) = self.link.netfront() {
-            // Nothing of this pool may be used once there is another in its place.
+            // Buffers of this pool must not be used once another pool replaces it.
             let pool = netfront.buffers();
             self.device.endpoint.release(pool);
             self.from_guest.recycle(pool);
@@ -150,13 +150,26 @@ impl Interface {
         self.connection.set_state(XenbusState::Closed, &NO_RECORD);
     }
 
-    /// Frames from the driver domain to the endpoint; whether there were any.
-    pub fn to_guest(&mut self, pass: &mut Pass<'_>) -> bool {
+    /// Serves requests of the endpoint's peer, even without a driver domain; returns whether there
+    /// were any.
+    pub fn serve(&mut self, now_ns: u64) -> bool {
+        let is_notified = self.device.is_notified;
+        let is_up = self.connection.is_connected();
+        let notified = is_notified.then(|| self.device.endpoint.notified());
+        notified.flatten().is_some_and(|device| {
+            device.set_link(is_up, now_ns);
+            device.serve(now_ns)
+        })
+    }
+
+    /// Moves frames from the driver domain to the endpoint; returns whether there were any.
+    pub fn to_guest(&mut self, pass: &mut PassInput<'_>) -> bool {
         let Some(netfront) = self.link.open(self.connection.is_connected()) else {
             return false;
         };
-        // Most looks find nothing: they are not worth a stamp.
-        if !netfront.has_work() && !self.to_guest.lro.is_active() {
+        // Most polls find nothing and do not justify a time stamp.
+        let is_idle = !self.to_guest.lro.is_active() && !self.to_guest.is_waiting();
+        if is_idle && !netfront.has_work() {
             return false;
         }
         let (device, memory) = (&mut self.device, &mut self.memory);
@@ -168,8 +181,8 @@ impl Interface {
         outcome.moved
     }
 
-    /// Frames from the endpoint to the driver domain; whether any left.
-    pub fn from_guest(&mut self, pass: &mut Pass<'_>) -> bool {
+    /// Moves frames from the endpoint to the driver domain; returns whether any were sent.
+    pub fn from_guest(&mut self, pass: &mut PassInput<'_>) -> bool {
         let Some(netfront) = self.link.open(self.connection.is_connected()) else {
             return false;
         };
@@ -182,13 +195,13 @@ impl Interface {
         outcome.moved
     }
 
-    /// Shows the driver domain what was done; whether there was anything.
+    /// Publishes ring changes to the driver domain; returns whether there were any.
     pub fn publish(&mut self) -> bool {
         let touched = std::mem::take(&mut self.touched);
         let Some(netfront) = self.link.netfront() else {
             return touched;
         };
-        // Also without a frame: buffers of refused packets are posted again.
+        // Publish even without a frame, because buffers of rejected packets are posted again.
         if !touched && !netfront.is_dirty() {
             return false;
         }
@@ -203,53 +216,79 @@ impl Interface {
         }
     }
 
-    /// The guest is about to sleep.
+    /// Requests notifications: the guest is about to sleep.
     pub fn arm(&mut self) {
         let starved = self.from_guest.starved;
         if let Some(netfront) = self.open() {
             netfront.arm(starved);
         }
+        if let Some(device) = self.device.endpoint.notified() {
+            device.arm();
+        }
     }
 
-    /// The guest is awake.
+    /// Disables notifications: the guest is awake.
     pub fn disarm(&mut self) {
         if let Some(netfront) = self.open() {
             netfront.disarm();
         }
+        if let Some(device) = self.device.endpoint.notified() {
+            device.disarm();
+        }
     }
 
-    /// Whether the driver domain has sent something, or has made the room that was waited for.
+    /// Returns whether the driver domain has sent something or freed the requested room, or the
+    /// endpoint's peer has sent something that can be forwarded.
     pub fn has_work(&mut self) -> bool {
         let starved = self.from_guest.starved;
-        self.open()
-            .is_some_and(|netfront| netfront.has_work() || starved && netfront.has_room_to_reap())
+        // While frames wait for room in the endpoint, those in the ring must wait, too.
+        let waiting = self.to_guest.is_waiting();
+        let Some(netfront) = self.open() else {
+            return false;
+        };
+        if !waiting && netfront.has_work() || starved && netfront.has_room_to_reap() {
+            return true;
+        }
+        let device = self
+            .device
+            .endpoint
+            .notified()
+            .filter(|_| !starved || waiting);
+        device.is_some_and(|device| device.has_work())
     }
 
-    /// The netfront, if frames flow.
+    /// Returns the netfront, if connected.
     fn open(&mut self) -> Option<&mut Netfront> {
         self.link.open(self.connection.is_connected())
     }
 
-    /// Whether the endpoint's descriptor is to be ignored: it has frames, and there is no room
-    /// for them, or nowhere to send them.
+    /// Returns whether to ignore the endpoint's descriptor, because there is no room for its frames
+    /// or no connection. The edge-triggered descriptors of a device with notifications are never
+    /// ignored.
     #[must_use]
     pub fn ignores_endpoint(&self) -> bool {
+        !self.device.is_notified && self.is_blocked()
+    }
+
+    /// Returns whether there is no room for the endpoint's frames or no connection.
+    fn is_blocked(&self) -> bool {
         self.from_guest.starved || !self.connection.is_connected()
     }
 
-    /// When the interface wants to be looked at although nobody will ring.
+    /// Returns the time at which the interface is due even without a doorbell.
     #[must_use]
     pub fn next_due(&self, now_ns: u64) -> Option<u64> {
-        let endpoint = match self.ignores_endpoint() {
+        // A notified device has a timer; its frames are no reason to wake.
+        let endpoint = match self.is_blocked() && !self.device.is_notified {
             true => None,
             false => self.device.endpoint.next_due(now_ns),
         };
-        // Packets are held that might become part of a larger one.
+        // Packets that are held for merging.
         let held = self.to_guest.lro.next_due();
         endpoint.into_iter().chain(held).min()
     }
 
-    /// Changes large receive offload.
+    /// Changes the settings of large receive offload.
     pub fn set_lro(&mut self, config: &Lro) {
         self.to_guest.set_lro(self.device.endpoint.caps(), config);
     }

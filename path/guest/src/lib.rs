@@ -1,12 +1,12 @@
 //! The guest domain: netfronts, and an endpoint behind each.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`turn`] | the main loop |
-//! | [`interface`] | one netfront and its endpoint: hand-shake, both directions |
-//! | [`table`] | its pages under counted grants, and those that change hands |
-//! | [`devices`] | from a configuration to endpoints |
-//! | [`endpoint`] | what stands behind a netfront |
+//! | [`interface`] | one netfront and its endpoint: handshake, both directions |
+//! | [`table`] | tables of counted grants, and exchanged pages |
+//! | [`devices`] | creates endpoints from a configuration |
+//! | [`endpoint`] | endpoints |
 //! | [`report`] | counters as JSON |
 
 pub mod devices;

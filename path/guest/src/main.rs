@@ -1,4 +1,4 @@
-//! A guest domain: netfronts, and an endpoint behind each. Started by `grantwayd`.
+//! A guest domain: netfronts, and an endpoint behind each. `grantwayd` starts it.
 
 #[global_allocator]
 static HEAP: shmem::arena::Arena<{ 64 << 20 }> = shmem::arena::Arena::new();

@@ -1,5 +1,5 @@
-//! A netfront's pages under counted grants, by hypercall. Entry *n* is always page *n*, so that
-//! pages which lie side by side are one mapping. And its pages that change hands.
+//! A netfront's tables of counted grants, which use hypercalls, and its exchanged pages. Entry *n*
+//! is always page *n*, so that adjacent pages share one mapping.
 
 use abi::counted::Revocation;
 use abi::hypercall::{Create, Revoke};
@@ -8,22 +8,23 @@ use runtime::call::Calls;
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
-use vif::netfront::{Exchange, GrantError, GrantedPage, Granter};
+use vif::netfront::{ExchangedPages, GrantError, GrantedPage, Granter};
 
-/// The table of one connection. Ends with the value.
+/// The table of counted grants of one connection. Dropping it ends the table.
 #[derive(Debug)]
 pub struct CountedTable {
     calls: Rc<RefCell<Calls>>,
     handle: Handle,
-    /// The domain's frame that entry 0 grants.
+    /// The frame that entry 0 grants.
     first_frame: u32,
 }
 
 impl CountedTable {
-    /// A table for connection `conn`, of `entries` entries, for frames from `first_frame` on.
+    /// Creates a table for connection `conn`, of `entries` entries, for frames from `first_frame`
+    /// on.
     ///
     /// # Errors
-    /// What the monitor says.
+    /// The monitor's status.
     pub fn create(
         calls: &Rc<RefCell<Calls>>,
         conn: ConnId,
@@ -40,7 +41,7 @@ impl CountedTable {
 }
 
 impl Granter for CountedTable {
-    /// The domain that the pages are for was named when the table was made.
+    /// Ignores `to`: the grantee was named when the table was created.
     fn enter(
         &mut self,
         _: DomId,
@@ -67,7 +68,7 @@ impl Granter for CountedTable {
         );
     }
 
-    /// By force: also while the other end uses the page.
+    /// Revokes by force, even while the other end uses the page.
     fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
         let ops: Vec<_> = grefs
             .iter()
@@ -97,10 +98,10 @@ impl Granter for CountedTable {
         statuses.first() == Some(&GrantStatus::Okay)
     }
 
-    /// All of them, also those that the other end uses just now.
+    /// Ends all grants, including those that the other end is using.
     fn end(&mut self, grefs: &mut Vec<GrantRef>) {
         if self.handle != Handle(0) {
-            // Only a table that is not there cannot be ended.
+            // Ending fails only if the table no longer exists.
             let _ = self.calls.borrow_mut().end_table(self.handle);
             self.handle = Handle(0);
         }
@@ -118,7 +119,7 @@ impl Drop for CountedTable {
     }
 }
 
-/// The pages of one connection that change hands. This domain's part in them ends with the value.
+/// The exchanged pages of one connection. Dropping them ends this domain's part of the exchange.
 #[derive(Debug)]
 pub struct FlipPages {
     calls: Rc<RefCell<Calls>>,
@@ -128,10 +129,11 @@ pub struct FlipPages {
 }
 
 impl FlipPages {
-    /// So many pages for connection `conn`, at slots of this domain's window from the one named on.
+    /// Creates an exchange of `pages` pages for connection `conn`, at slots of this domain's window
+    /// from `first` on.
     ///
     /// # Errors
-    /// What the monitor says.
+    /// The monitor's status.
     pub fn create(
         calls: &Rc<RefCell<Calls>>,
         conn: ConnId,
@@ -149,10 +151,10 @@ impl FlipPages {
         })
     }
 
-    /// The same for a netfront, whose offers are entries of `table`.
+    /// Returns the exchange for a netfront, whose offers are entries of `table`.
     #[must_use]
-    pub fn exchange(&self, table: Span) -> Exchange {
-        Exchange {
+    pub fn exchange(&self, table: Span) -> ExchangedPages {
+        ExchangedPages {
             pages: self.pages,
             first: self.first,
             handle: self.handle,
@@ -163,7 +165,7 @@ impl FlipPages {
 
 impl Drop for FlipPages {
     fn drop(&mut self) {
-        // Only one that is not there cannot be ended.
+        // Ending fails only if the exchange no longer exists.
         let _ = self.calls.borrow_mut().end_table(self.handle);
     }
 }

@@ -1,6 +1,6 @@
 //! The guest's main loop.
 
-use crate::interface::pass::Pass;
+use crate::interface::pass::PassInput;
 use crate::interface::{Interface, build};
 use crate::report;
 use abi::mailbox::Request;
@@ -17,7 +17,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
-/// How often the endpoints are looked at that are not ignored, beside one that is.
+/// Polling interval of the other endpoints while the descriptor of one is ignored.
 const BESIDE_NS: u64 = 500_000;
 
 /// The guest domain.
@@ -34,10 +34,10 @@ pub struct Guest<W> {
     forwarding: Option<String>,
 }
 
-/// Runs the guest domain. Returns only if it cannot go on.
+/// Runs the guest domain. Returns only if it cannot continue.
 ///
 /// # Errors
-/// A device, a connection or a hypercall was refused at the start, or sleeping failed.
+/// A device, a connection or a hypercall was rejected at the start, or sleeping failed.
 pub fn run<W: Waiting>(started: Started<GuestConfig, W>) -> Result<Infallible, StartError> {
     let (mut guest, platform) = assemble(started)?;
     platform.ready().map_err(|why| refused("ready", why))?;
@@ -49,7 +49,7 @@ pub fn run<W: Waiting>(started: Started<GuestConfig, W>) -> Result<Infallible, S
 /// interfaces, by [`Interface::join`].
 ///
 /// # Errors
-/// As [`run`], and what `join` says.
+/// As [`run`], or an error of `join`.
 pub fn run_joined<W: Waiting>(
     started: Started<GuestConfig, W>,
     join: impl FnOnce(&mut [Interface]) -> Result<(), StartError>,
@@ -59,24 +59,24 @@ pub fn run_joined<W: Waiting>(
     guest.go_on()
 }
 
-/// A guest none of whose interfaces is connected yet, and the system that it runs on.
+/// Creates a guest without connected interfaces, and returns it with its system.
 fn assemble<W>(
     started: Started<GuestConfig, W>,
 ) -> Result<(Guest<W>, Rc<dyn Platform>), StartError> {
     let Started {
-        home,
+        domain_memory,
         platform,
         calls,
         waiter,
         config,
     } = started;
-    let interfaces = build::interfaces(&home, &platform, &calls, &config)?;
+    let interfaces = build::interfaces(&domain_memory, &platform, &calls, &config)?;
     let guest = Guest {
         interfaces,
         ledger: Ledger::new(config.ledger),
         trace: Trace::default(),
         waiter,
-        mailbox: Mailbox::new(home.mailbox.span()),
+        mailbox: Mailbox::new(domain_memory.mailbox.span()),
         idle: Idle::new(config.spin_us)
             .yielding(config.yields)
             .adapting(config.adapts),
@@ -104,13 +104,14 @@ impl<W: Waiting> Guest<W> {
         let now_ns = shmem::time::monotonic_ns();
         let before = self.ledger.enter(Hop::Idle);
         let mut moved = false;
-        let mut pass = Pass {
+        let mut pass = PassInput {
             now_ns,
             budget: POLL_BUDGET,
             ledger: &self.ledger,
             trace: &mut self.trace,
         };
         for interface in &mut self.interfaces {
+            moved |= interface.serve(now_ns);
             moved |= interface.to_guest(&mut pass);
             moved |= interface.from_guest(&mut pass);
         }
@@ -128,7 +129,7 @@ impl<W: Waiting> Guest<W> {
         slept
     }
 
-    /// Shows the driver what was done, and wakes it if it sleeps.
+    /// Publishes ring changes to the driver, and wakes it if it sleeps.
     fn publish(&mut self) {
         let before = self.ledger.enter(Hop::Ring);
         let mut published = false;
@@ -136,7 +137,8 @@ impl<W: Waiting> Guest<W> {
             published |= interface.publish();
         }
         if published {
-            // One for all rings: between publishing the indices and reading who wants to know.
+            // One fence for all rings, between publishing the indices and reading the peers' event
+            // indices.
             fence(Ordering::SeqCst);
             self.interfaces.iter_mut().for_each(Interface::notify);
         }
@@ -162,7 +164,7 @@ impl<W: Waiting> Guest<W> {
             .iter()
             .filter_map(|interface| interface.next_due(now_ns))
             .min();
-        // The turn itself has taken time.
+        // The turn itself took time.
         let now_ns = due.map_or(0, |_| shmem::time::monotonic_ns());
         let mut timeout = due.map(|due| due.saturating_sub(now_ns));
         let ignored = self.interfaces.iter().filter(|i| i.ignores_endpoint());
@@ -170,7 +172,8 @@ impl<W: Waiting> Guest<W> {
             0 => Bell::All,
             all if all == self.interfaces.len() => Bell::Doorbell,
             _ => {
-                // One descriptor for all devices: who is not ignored is looked at by the clock.
+                // All devices share one descriptor, so those that are not ignored are polled at an
+                // interval.
                 timeout = Some(timeout.map_or(BESIDE_NS, |ns| ns.min(BESIDE_NS)));
                 Bell::Doorbell
             }
@@ -192,7 +195,7 @@ impl<W: Waiting> Guest<W> {
         self.interfaces.iter_mut().for_each(Interface::disarm);
     }
 
-    /// Connections that moved on, and requests from the mailbox.
+    /// Handles changed connections, and requests from the mailbox.
     fn serve_monitor(&mut self) {
         let pending = self.waiter.pending();
         if pending == Pending::NONE {
@@ -214,9 +217,10 @@ impl<W: Waiting> Guest<W> {
             Request::Stat => Ok(report::stat(&self.ledger, &self.interfaces)),
             Request::Trace => Ok(self.trace.request()),
             Request::Attach { .. } | Request::Detach { .. } | Request::Change { .. } => {
-                Err("a guest serves no interfaces".into())
+                Err("a guest domain has no interfaces to attach".into())
             }
-            Request::Capture { .. } => Err("the driver domain is asked for captures".to_owned()),
+            Request::Capture { .. } => Err("only a driver domain captures packets".to_owned()),
+            Request::Flows { .. } => Err("only a driver domain has flows".to_owned()),
             Request::Set { key, value } => {
                 self.switches.set(key, value, self.forwarding.as_deref())?;
                 let lro = self.switches.lro;

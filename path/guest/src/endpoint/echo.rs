@@ -2,14 +2,13 @@
 
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use stack::FRAME_MAX;
-use stack::waiting::Waiting;
+use stack::frame_queue::FrameQueue;
 
-/// Sends every frame that is addressed to a single station back to its sender, with the two MACs
-/// exchanged and everything else as it came. The two directions have pools of their own, so the
-/// frame is copied.
+/// An endpoint that sends every unicast frame back to its sender, with the MACs swapped and
+/// otherwise unchanged. The two directions have separate pools, so it copies the frame.
 #[derive(Debug, Default)]
 pub struct Echo {
-    waiting: Waiting,
+    waiting: FrameQueue,
     spare: Vec<Vec<u8>>,
     not_echoed: u64,
 }
@@ -55,7 +54,7 @@ impl Nic for Echo {
                     macs.rotate_left(6);
                     self.waiting.push(bytes, frame.offload);
                 }
-                // An answer to everybody's frames would come back here from another echo.
+                // Group frames are not answered, because another echo would send the answer back.
                 _ => {
                     self.not_echoed += 1;
                     self.spare.push(bytes);
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
     use nic::{Checksum, Pool};
     use shmem::Area;
-    use stack::waiting::WAITING_MAX;
+    use stack::frame_queue::WAITING_MAX;
 
     fn frame(bytes: &[u8], pool: &mut Pool) -> Frame {
         Frame::from_bytes(bytes, pool).unwrap()
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn group_frames_are_not_answered_and_a_full_queue_drops() {
+    fn group_frames_are_ignored_and_full_queue_drops() {
         let mut pool = Pool::new(Area::anonymous(8 * 2048).unwrap(), 2048);
         let group = frame(&[0xff; 60], &mut pool);
         let single = frame(&[2; 60], &mut pool);
@@ -131,7 +130,7 @@ mod tests {
         assert_eq!(
             echo.rx(0, 64, &mut pool, &mut out),
             6,
-            "as many as there are buffers"
+            "as many frames as buffers"
         );
     }
 }

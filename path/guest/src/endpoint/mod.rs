@@ -1,19 +1,23 @@
-//! What stands behind a netfront when it is neither a TAP nor a TCP/IP station: devices that make,
-//! take or answer frames inside the guest domain.
+//! Endpoints other than a TAP or a TCP/IP station: devices that generate, consume or answer frames
+//! inside the guest domain.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`sink`] | counts frames and throws them away |
-//! | [`source`] | makes frames of one size |
+//! | [`sink`] | counts and discards frames |
+//! | [`source`] | generates frames of one size |
 //! | [`echo`] | sends every frame back |
-//! | [`shared`] | one of them behind several queues |
+//! | `prefetch` | prefetches the frames of a batch |
+//! | [`shared`] | one device behind several queues |
+//! | [`vhost_user`] | a virtual machine |
 
 pub mod echo;
+mod prefetch;
 pub mod shared;
 pub mod sink;
 pub mod source;
+pub mod vhost_user;
 
 pub use echo::Echo;
-pub use shared::Shared;
+pub use shared::SharedDevice;
 pub use sink::Sink;
 pub use source::Source;

@@ -5,15 +5,15 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-/// A device for one queue of several: it takes frames from all of them, and what it yields goes by
-/// one, in order.
-pub struct Shared {
+/// One queue's handle of a device that several queues share. The device consumes frames from all
+/// queues; its own frames leave by one of them, in order.
+pub struct SharedDevice {
     device: Rc<RefCell<Box<dyn Nic>>>,
-    /// Whether this is the queue that it yields frames to.
+    /// Whether the device's own frames leave by this queue.
     yields: bool,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("yields", &self.yields)
@@ -21,8 +21,9 @@ impl fmt::Debug for Shared {
     }
 }
 
-impl Shared {
-    /// `device` as `queues` devices, of which number `yields` (below `queues`) yields its frames.
+impl SharedDevice {
+    /// Splits `device` into `queues` handles. The device's own frames leave by number `yields`,
+    /// which is below `queues`.
     #[must_use]
     pub fn spread(device: Box<dyn Nic>, queues: usize, yields: usize) -> Vec<Self> {
         let device = Rc::new(RefCell::new(device));
@@ -34,7 +35,7 @@ impl Shared {
     }
 }
 
-impl Nic for Shared {
+impl Nic for SharedDevice {
     fn caps(&self) -> Caps {
         self.device.borrow().caps()
     }
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn all_queues_give_and_one_yields() {
         let source = Source::new([2; 6], [2; 6], 60, None, 0, Some(5), false);
-        let mut queues = Shared::spread(Box::new(source), 3, 1);
+        let mut queues = SharedDevice::spread(Box::new(source), 3, 1);
         let mut pool = Pool::new(Area::anonymous(8 * 2048).unwrap(), 2048);
         let mut yielded = Vec::new();
         for (n, queue) in queues.iter_mut().enumerate() {

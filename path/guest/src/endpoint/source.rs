@@ -1,57 +1,69 @@
-//! An endpoint that makes frames.
+//! An endpoint that generates frames.
 
+use super::prefetch::{fetch_ahead, frames_ahead};
+use net::packet::checksum::Sum;
 use net::packet::flow::flow_hash;
-use nic::frame::HOT;
-use nic::{Buffers, Caps, Frame, Nic, Piece, SmallFrames, TxReport};
+use net::packet::protocol;
+use nic::{BufferId, Buffers, Caps, Frame, Nic, Piece, SmallFrames, TxReport};
 use shmem::Span;
 use stack::FRAME_MAX;
 
 /// EtherType for local experiments (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
-/// What frames are filled with.
+/// Byte with which frames are filled.
 const FILLING: u8 = 0x5a;
-/// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
-/// When to look again whether frames of a full window have come back.
+/// Offset of a frame's number, and behind headers of UDP.
+const NUMBER: usize = 16;
+const NUMBER_IN_UDP: usize = 48;
+/// Stations of the flows: from the addresses for measurements of RFC 2544.
+const FROM_IP: [u8; 4] = [198, 18, 0, 1];
+const TO_IP: [u8; 4] = [198, 18, 0, 2];
+/// Source port of the first flow; the others follow.
+const FIRST_PORT: u16 = 10_000;
+/// Offset of the source port.
+const PORT: usize = 34;
+/// Polling interval for returned frames while the window is full.
 const WINDOW_POLL_NS: u64 = 20_000;
-/// Frames that a late source may send at once to keep its rate.
+/// Maximum number of frames that a late source sends at once to keep its rate.
 const CATCH_UP: f64 = 256.0;
 
-/// Frames of one size to one station, as fast as they are taken or at a rate.
+/// An endpoint that generates frames of one size to one station, at a rate or as fast as they are
+/// taken.
 ///
-/// A buffer gets its bytes once, when it is used first; after that a frame costs what its record
-/// costs. With `touch` every byte is written for every frame, as a program would, and bytes
-/// 14 … 21 are the frame's number, little-endian.
+/// It fills each buffer only at its first use. With `touch` it writes every byte of every frame, as
+/// a program would, and bytes 16 … 23 are the frame's number, little-endian (48 … 55 in UDP).
 #[derive(Debug)]
 pub struct Source {
-    /// What every frame starts with.
-    start: [u8; HOT],
+    /// A frame without its number.
+    template: Vec<u8>,
     size: usize,
     rate_pps: Option<f64>,
     window: usize,
     left: u64,
     touch: bool,
+    /// Number of UDP flows that follow each other; 0: the frames are not IP.
+    flows: u16,
     sent: u64,
-    /// When the first frame was made.
+    /// Time of the first frame.
     start_ns: Option<u64>,
-    /// Where each buffer lay that has its bytes.
+    /// Address of each filled buffer.
     written: Vec<usize>,
-    /// The most buffers that were ever free at once: when none is under way.
+    /// Maximum number of free buffers so far. It is reached when no frame is in flight.
     most_free: usize,
-    /// The most frames that were ever under way at once, where the supply can tell.
+    /// Maximum number of frames in flight so far, if the supply knows it.
     most_under_way: usize,
     blocked: bool,
     starved: bool,
     short: u64,
-    /// Room for the work of a look.
+    /// Scratch list, empty between polls.
     pieces: Vec<Piece>,
 }
 
 impl Source {
-    /// A source with address `mac` of frames of `size` bytes (Ethernet header included, at least
-    /// 60) to the station `to`: `rate_pps` a second, or as fast as they are taken; at most
-    /// `window` under way (0: as many as there are buffers), where the supply can tell; `count`
-    /// in all, or without end.
+    /// Creates a source with address `mac`. It sends frames of `size` bytes (at least 60, including
+    /// the Ethernet header) to the station `to`: `rate_pps` per second, or as fast as they are
+    /// taken; at most `window` in flight (0: one per buffer), if the supply knows the number;
+    /// `count` in total, or without limit.
     #[must_use]
     pub fn new(
         mac: [u8; 6],
@@ -62,20 +74,18 @@ impl Source {
         count: Option<u64>,
         touch: bool,
     ) -> Self {
-        let mut start = [FILLING; HOT];
+        let size = (size as usize).clamp(60, FRAME_MAX);
         let parts = to.into_iter().chain(mac).chain(ETHERTYPE);
-        let number = 0_u64.to_le_bytes();
-        start
-            .iter_mut()
-            .zip(parts.chain(number))
-            .for_each(|(byte, part)| *byte = part);
+        let mut template: Vec<u8> = parts.collect();
+        template.resize(size, FILLING);
         Self {
-            start,
-            size: (size as usize).clamp(60, FRAME_MAX),
+            template,
+            size,
             rate_pps,
             window: window as usize,
             left: count.unwrap_or(u64::MAX),
             touch,
+            flows: 0,
             sent: 0,
             start_ns: None,
             written: Vec::new(),
@@ -88,14 +98,37 @@ impl Source {
         }
     }
 
-    /// The flow that all of its frames are of.
+    /// Sends UDP packets of this many flows in turn; 0: frames that are not IP.
     #[must_use]
-    pub fn flow(&self) -> u32 {
-        // The number of a frame comes behind what a flow is made of.
-        flow_hash(&self.start)
+    pub fn with_flows(mut self, flows: u16) -> Self {
+        self.flows = flows;
+        if flows == 0 {
+            return self;
+        }
+        let ip_len = (self.size - 14) as u16;
+        let mut header = vec![8, 0, 0x45, 0];
+        header.extend(ip_len.to_be_bytes());
+        header.extend([0, 0, 0x40, 0, 64, protocol::UDP, 0, 0]);
+        header.extend([FROM_IP, TO_IP].concat());
+        let mut sum = Sum::default();
+        sum.add_bytes(header.get(2..).unwrap_or_default());
+        let ports = [FIRST_PORT, FIRST_PORT, ip_len - 20, 0];
+        header.extend(ports.map(u16::to_be_bytes).concat());
+        if let Some(place) = header.get_mut(12..14) {
+            place.copy_from_slice(&sum.finish().to_be_bytes());
+        }
+        self.template.splice(12..12 + header.len(), header);
+        self
     }
 
-    /// Frames that may be made now.
+    /// Returns the flow hash of its frames, of the first one if they have several.
+    #[must_use]
+    pub fn flow(&self) -> u32 {
+        // The frame's number lies behind the fields that the flow hash covers.
+        flow_hash(&self.template)
+    }
+
+    /// Returns the number of frames that may be generated now.
     fn allowed(&mut self, now_ns: u64, budget: usize, buffers: &dyn Buffers) -> usize {
         let mut allowed = budget.min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if let Some(pps) = self.rate_pps {
@@ -103,7 +136,7 @@ impl Source {
             let due = (now_ns.saturating_sub(start_ns) as f64 * pps / 1e9).floor() + 1.0;
             let behind = due - self.sent as f64;
             if behind > CATCH_UP {
-                // Frames that were missed are not made up for: the rate goes on from here.
+                // Frames missed beyond the burst are not sent later: the rate continues from here.
                 let from = (self.sent as f64 + CATCH_UP) / pps * 1e9;
                 self.start_ns = Some(now_ns.saturating_sub(from as u64));
             }
@@ -122,42 +155,72 @@ impl Source {
         allowed
     }
 
-    /// The next frame, in this buffer; none: it cannot be.
+    /// Generates a frame in each buffer, up to the first buffer that is too short or inaccessible.
+    /// Returns the number of frames.
+    fn make(&mut self, buffers: &mut [Piece]) -> usize {
+        let size = self.size;
+        let ahead = self.touch.then(|| frames_ahead(size));
+        for at in 0..buffers.len() {
+            if let Some(ahead) = ahead {
+                fetch_ahead(buffers, at, ahead, |span| span.take(size).prefetch_write());
+            }
+            let Some(buffer) = buffers.get_mut(at) else {
+                return at;
+            };
+            let Some(frame) = self.frame(buffer) else {
+                return at;
+            };
+            buffer.span = frame;
+        }
+        buffers.len()
+    }
+
+    /// Generates the next frame in this buffer, if possible.
     #[inline]
-    fn frame(&mut self, buffer: Piece) -> Option<Piece> {
+    fn frame(&mut self, buffer: &Piece) -> Option<Span> {
         if buffer.span.len() < self.size {
             self.short += 1;
             return None;
         }
-        let index = buffer.buffer.0 as usize;
-        let known = self.written.get(index) == Some(&buffer.span.addr());
-        let span = buffer.span.take(self.size);
-        if !known || self.touch {
-            self.write(span)?;
-            // Numbers of pools are small; one that is not costs its bytes every time.
-            if index < 1 << 16 {
-                if self.written.len() <= index {
-                    self.written.resize(index + 1, 0);
-                }
-                if let Some(place) = self.written.get_mut(index) {
-                    *place = buffer.span.addr();
-                }
-            }
+        let frame = buffer.span.take(self.size);
+        if self.touch {
+            frame.write(&self.template).ok()?;
+            // One store suffices, because buffers lie at multiples of 8.
+            let at = match self.flows {
+                0 => NUMBER,
+                _ => NUMBER_IN_UDP,
+            };
+            frame.store_u64(at, self.sent).ok()?;
+        } else {
+            self.write_once(buffer.buffer, frame)?;
+        }
+        if let Some(flow) = self.sent.checked_rem(self.flows.into()) {
+            let port = FIRST_PORT + flow as u16;
+            frame.sub(PORT, 2)?.write(&port.to_be_bytes()).ok()?;
         }
         self.sent += 1;
         self.left -= 1;
-        Some(Piece { span, ..buffer })
+        Some(frame)
     }
 
-    /// Writes the bytes of the next frame.
-    fn write(&mut self, frame: Span) -> Option<()> {
-        if self.touch
-            && let Some(number) = self.start.get_mut(ETHERNET..ETHERNET + 8)
-        {
-            number.copy_from_slice(&self.sent.to_le_bytes());
+    /// Fills a buffer, unless an earlier use has done so.
+    #[inline]
+    fn write_once(&mut self, buffer: BufferId, frame: Span) -> Option<()> {
+        let index = buffer.0 as usize;
+        if self.written.get(index) == Some(&frame.addr()) {
+            return Some(());
         }
-        frame.fill(FILLING).ok()?;
-        frame.write(&self.start).ok()
+        frame.write(&self.template).ok()?;
+        // Ids of pools are small. A buffer with a larger id is filled every time.
+        if index < 1 << 16 {
+            if self.written.len() <= index {
+                self.written.resize(index + 1, 0);
+            }
+            if let Some(place) = self.written.get_mut(index) {
+                *place = frame.addr();
+            }
+        }
+        Some(())
     }
 }
 
@@ -172,14 +235,7 @@ impl SmallFrames for Source {
         let allowed = self.allowed(now_ns, budget, buffers);
         let first = out.len();
         buffers.take_many(allowed, out);
-        let mut made = first;
-        while let Some(place) = out.get_mut(made) {
-            let Some(frame) = self.frame(*place) else {
-                break;
-            };
-            *place = frame;
-            made += 1;
-        }
+        let made = first + self.make(out.get_mut(first..).unwrap_or_default());
         for rest in out.drain(made..) {
             buffers.put(rest.buffer);
         }
@@ -257,7 +313,7 @@ impl Nic for Source {
         self.starved
     }
 
-    /// The next connection's buffers hold nothing of it yet.
+    /// Forgets which buffers are filled: those of the next connection are not.
     fn release(&mut self, _buffers: &mut dyn Buffers) {
         self.written.clear();
     }
@@ -278,6 +334,7 @@ impl Nic for Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use net::packet::{Network, Packet};
     use nic::Pool;
     use shmem::Area;
 
@@ -309,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_connection_that_ended_buffers_get_their_bytes_anew() {
+    fn buffers_are_refilled_after_a_reconnect() {
         let mut source = Source::new(MAC, TO, 64, None, 0, None, false);
         let area = Area::anonymous(4096).unwrap();
         let mut first = None;
@@ -333,7 +390,7 @@ mod tests {
         for number in 0..3u64 {
             assert_eq!(source.rx(0, 1, &mut pool, &mut out), 1);
             let mut frame = out.pop().unwrap();
-            assert_eq!(frame.to_vec().unwrap()[14..22], number.to_le_bytes());
+            assert_eq!(frame.to_vec().unwrap()[16..24], number.to_le_bytes());
             frame.recycle(&mut pool);
         }
         assert_eq!(
@@ -342,6 +399,31 @@ mod tests {
             "the count is reached"
         );
         assert_eq!(source.next_due(0), None);
+    }
+
+    #[test]
+    fn flows_follow_each_other() {
+        let source = Source::new(MAC, TO, 64, None, 0, Some(5), true);
+        let mut source = source.with_flows(3);
+        let (mut pool, mut out) = (pool(8), Vec::new());
+        source.rx(0, 9, &mut pool, &mut out);
+        let ports = out.iter_mut().zip(0u64..).map(|(frame, number)| {
+            let bytes = frame.to_vec().unwrap();
+            assert_eq!(bytes[48..56], number.to_le_bytes());
+            let packet = Packet::parse(&bytes).unwrap();
+            let Network::Ipv4(ip) = packet.network else {
+                panic!("an IPv4 packet");
+            };
+            assert_eq!((ip.protocol, ip.total_len), (protocol::UDP, 50));
+            let mut sum = Sum::default();
+            sum.add_bytes(&bytes[14..34]);
+            assert_eq!(sum.folded(), 0xffff);
+            u16::from_be_bytes([bytes[34], bytes[35]])
+        });
+        assert_eq!(
+            ports.collect::<Vec<_>>(),
+            [10_000, 10_001, 10_002, 10_000, 10_001]
+        );
     }
 
     #[test]
@@ -363,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_bounds_what_is_under_way() {
+    fn window_bounds_frames_in_flight() {
         let mut source = Source::new(MAC, TO, 60, None, 4, None, false);
         let (mut pool, mut out) = (pool(32), Vec::new());
         assert_eq!(source.rx(0, 64, &mut pool, &mut out), 4);

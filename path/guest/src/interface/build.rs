@@ -1,12 +1,12 @@
-//! From a configuration to interfaces.
+//! Creates interfaces from a configuration.
 
 use super::Interface;
 use super::connection::Connection;
-use super::device::Device;
-use super::from_guest::FromGuest;
+use super::device::EndpointDevice;
+use super::from_guest::TxBacklog;
 use super::link::Link;
-use super::memory::{Common, Memory, Shape};
-use super::to_guest::ToGuest;
+use super::memory::{GuestContext, InterfaceSpec, Memory};
+use super::to_guest::RxPath;
 use crate::devices;
 use abi::layout::info;
 use abi::{ConnId, PAGE, Slot};
@@ -16,35 +16,36 @@ use runtime::call::Calls;
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;
-use shmem::home::Home;
+use shmem::domain_memory::DomainMemory;
 use std::cell::RefCell;
 use std::rc::Rc;
 use vif::netfront::{GrantTable, Layout, Sizes};
 use vif::netif::Features;
 
-/// Every interface of the guest, each queue by itself, none connected yet.
+/// Creates every interface of the guest, one per queue, all unconnected.
 ///
 /// # Errors
-/// An endpoint's device was refused.
+/// An endpoint's device was rejected.
 pub fn interfaces(
-    home: &Home,
+    domain_memory: &DomainMemory,
     platform: &Rc<dyn Platform>,
     calls: &Rc<RefCell<Calls>>,
     config: &GuestConfig,
 ) -> Result<Vec<Interface>, StartError> {
-    let entries = home.grant_entries as usize * 8;
-    let table = home
+    let entries = domain_memory.grant_entries as usize * 8;
+    let table = domain_memory
         .info
         .at(info::GRANT_TABLE, entries)
         .ok_or(StartError::Damaged("no grant table"))?;
-    let common = Common {
+    let common = GuestContext {
         platform: Rc::clone(platform),
         calls: Rc::clone(calls),
         table: Rc::new(RefCell::new(GrantTable::new(table))),
-        grant_entries: home.grant_entries,
-        frames: home.frames,
+        grant_entries: domain_memory.grant_entries,
+        frames: domain_memory.frames,
     };
-    // Of frames, and of slots for pages that change hands: one queue's behind the other's.
+    // The frames, and the slots of exchanged pages, of each queue follow those of the previous
+    // queue.
     let (mut first_frame, mut flip_slot) = (0, 0);
     // Files lie behind the pages of all interfaces.
     let pages = |vif: &GuestVif| Layout::new(sizes(vif)).frames() * vif.conns.len() as u32;
@@ -57,7 +58,7 @@ pub fn interfaces(
             .is_some_and(|pool| pool != first_frame + layout.rx_pool().start)
         {
             return Err(StartError::Damaged(
-                "a device receives elsewhere than into an interface's pool",
+                "a device does not receive into its interface's pool",
             ));
         }
         let file = file(common.frames, first_of_file, vif.file_pages)?;
@@ -69,7 +70,7 @@ pub fn interfaces(
                 1 => number.to_string(),
                 _ => format!("{number}.{queue}"),
             };
-            let shape = Shape {
+            let shape = InterfaceSpec {
                 first_frame,
                 flip_slot: Slot(flip_slot),
                 layout,
@@ -81,7 +82,7 @@ pub fn interfaces(
             };
             let memory = Memory::new(common.clone(), shape);
             let connection = Connection::new(ConnId(conn), Rc::clone(platform));
-            // The driver domain always finds half of the buffers posted.
+            // Half of the buffers always stay posted for the driver domain.
             let held_max = vif.to_guest_buffers as usize / 2;
             all.push(interface(
                 name,
@@ -98,14 +99,16 @@ pub fn interfaces(
     Ok(all)
 }
 
-/// Where a file of `pages` pages lies, and which of the guest's frames is its first; none, if it
-/// has no pages.
+/// Returns the memory of a file of `pages` pages and its first frame number, or `None` if it has no
+/// pages.
 fn file(frames: Area, first: u32, pages: u32) -> Result<Option<(Area, u32)>, StartError> {
     if pages == 0 {
         return Ok(None);
     }
     let memory = frames.part(first as usize * PAGE, pages as usize * PAGE);
-    let memory = memory.ok_or(StartError::Damaged("a file has too few page frames"))?;
+    let memory = memory.ok_or(StartError::Damaged(
+        "the domain has too few page frames for a file",
+    ))?;
     Ok(Some((memory, first)))
 }
 
@@ -122,14 +125,14 @@ fn interface(
         connection,
         memory,
         link: Link::default(),
-        to_guest: ToGuest::new(endpoint.caps(), lro, held_max),
-        from_guest: FromGuest::default(),
-        device: Device::new(endpoint),
+        to_guest: RxPath::new(endpoint.caps(), lro, held_max),
+        from_guest: TxBacklog::default(),
+        device: EndpointDevice::new(endpoint),
         touched: false,
     }
 }
 
-/// How large a netfront is to be, from its configuration.
+/// Returns the netfront's sizes from its configuration.
 fn sizes(config: &GuestVif) -> Sizes {
     let rx_pages = config.to_guest_buffers.div_ceil(config.buffers.per_page());
     let tx_pages = config.pool_pages.saturating_sub(rx_pages).max(2);
@@ -146,7 +149,7 @@ fn sizes(config: &GuestVif) -> Sizes {
     }
 }
 
-/// What a netfront is to take at the most, from its configuration.
+/// Returns the netfront's maximum features from its configuration.
 fn features(config: &GuestVif) -> Features {
     let features = match config.offloads {
         Offloads::None => Features::PLAIN,

@@ -1,26 +1,26 @@
-//! An interface's end of its connection: its state, and which step comes next.
+//! The guest's end of an interface's connection: its state and the next step.
 
 use abi::{ConnId, DomId, XenbusState};
 use runtime::platform::{Doorbell, Peer, Platform, Record};
 use std::rc::Rc;
 
-/// How often in a row a driver domain that refuses is asked again.
+/// Number of consecutive refusals after which the guest does not ask a driver domain again.
 const REFUSALS: u32 = 3;
 
-/// What the hand-shake does next: see the table of [`super`].
+/// Next step of the handshake: see the table of [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Nothing, until the other end moves on.
+pub(super) enum HandshakeStep {
+    /// Wait until the other end's state changes.
     Stay,
-    /// Memory is laid out and granted.
+    /// Lay out and grant memory.
     LayOut,
-    /// The driver domain has connected: so does this end.
+    /// Connect, as the driver domain has.
     Connect,
-    /// The driver domain has not taken the record that was laid out for it.
+    /// Close, because the driver domain has rejected the record.
     CloseRefused,
-    /// The connection has ended, for this reason if it is a trouble.
+    /// Close the connection, with this reason if it is an error.
     Close(&'static str),
-    /// From the start.
+    /// Start over.
     Restart,
 }
 
@@ -29,11 +29,11 @@ pub(super) struct Connection {
     pub conn: ConnId,
     pub platform: Rc<dyn Platform>,
     pub state: XenbusState,
-    /// What ended the connection before, for people; empty: nothing did.
+    /// Why the last connection ended, as text; empty if none did.
     pub trouble: String,
-    /// The driver domain that it last had to do with.
+    /// The last driver domain.
     backend: Option<DomId>,
-    /// How often in a row it has refused the connection.
+    /// Number of its consecutive refusals.
     refusals: u32,
     doorbell: Option<Box<dyn Doorbell>>,
 }
@@ -51,38 +51,38 @@ impl Connection {
         }
     }
 
-    /// The other end, if the platform knows it.
+    /// Returns the other end, if the platform knows it.
     pub(super) fn peer(&self) -> Option<Peer> {
         self.platform.peer(self.conn).ok().flatten()
     }
 
-    /// Whether frames may flow.
+    /// Returns whether frames may flow.
     #[inline]
     pub(super) fn is_connected(&self) -> bool {
         self.state == XenbusState::Connected
     }
 
-    /// What is to be done now; `free` says that nothing is left of an earlier connection.
-    pub(super) fn next_step(&self, peer: &Peer, free: bool) -> Step {
+    /// Returns the next step. `free` states that nothing remains of an earlier connection.
+    pub(super) fn next_step(&self, peer: &Peer, free: bool) -> HandshakeStep {
         use XenbusState as S;
         let is_new = self.backend != Some(peer.domain);
         let asks_again = (1..=REFUSALS).contains(&self.refusals);
         match (self.state, peer.state) {
             (S::Initialised | S::Connected, _) if is_new => {
-                Step::Close("the driver domain was started again")
+                HandshakeStep::Close("the driver domain was restarted")
             }
-            (S::Closed, _) if is_new && free => Step::Restart,
-            (S::Initialising, S::InitWait) => Step::LayOut,
-            (S::Initialised, S::Connected) => Step::Connect,
-            // It may have read what was meant for the one before.
-            (S::Initialised, S::Closed) => Step::CloseRefused,
-            (S::Closed, S::Closed) if asks_again && free => Step::Restart,
-            (S::Initialised | S::Connected, S::Closing | S::Closed) => Step::Close(""),
+            (S::Closed, _) if is_new && free => HandshakeStep::Restart,
+            (S::Initialising, S::InitWait) => HandshakeStep::LayOut,
+            (S::Initialised, S::Connected) => HandshakeStep::Connect,
+            // The driver domain may have read the record that was written for its predecessor.
+            (S::Initialised, S::Closed) => HandshakeStep::CloseRefused,
+            (S::Closed, S::Closed) if asks_again && free => HandshakeStep::Restart,
+            (S::Initialised | S::Connected, S::Closing | S::Closed) => HandshakeStep::Close(""),
             (S::Initialised | S::Connected, S::Unknown) => {
-                Step::Close("the driver domain has died")
+                HandshakeStep::Close("the driver domain has died")
             }
-            (S::Closed, S::InitWait) if free => Step::Restart,
-            _ => Step::Stay,
+            (S::Closed, S::InitWait) if free => HandshakeStep::Restart,
+            _ => HandshakeStep::Stay,
         }
     }
 
@@ -94,10 +94,11 @@ impl Connection {
         self.refusals = 0;
     }
 
-    /// From now on the other end is `backend`.
+    /// Records `backend` as the other end.
     pub(super) fn meet(&mut self, backend: DomId) {
         if self.backend.replace(backend) != Some(backend) {
-            // The other end's is another one, under the same number: the old one goes first.
+            // The old doorbell must be dropped before the new one is created, which has the same
+            // number.
             self.doorbell = None;
         }
     }
@@ -120,7 +121,9 @@ impl Connection {
     pub(super) fn set_state(&mut self, state: XenbusState, record: &Record) {
         match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
-            Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
+            Err(error) => {
+                self.trouble = format!("the monitor rejected the state {state:?}: {error}")
+            }
         }
     }
 }
@@ -137,8 +140,13 @@ mod tests {
     const OLD: DomId = DomId(1);
     const NEW: DomId = DomId(7);
 
-    /// What an end in `own`, which has met domain 1 and was refused so often, does next.
-    fn next(own: XenbusState, refusals: u32, (domain, state): (DomId, XenbusState)) -> Step {
+    /// Returns the next step of an end in state `own`, which has met domain 1 and was refused
+    /// `refusals` times.
+    fn next(
+        own: XenbusState,
+        refusals: u32,
+        (domain, state): (DomId, XenbusState),
+    ) -> HandshakeStep {
         let calls = Rc::new(RefCell::new(Calls::refused()));
         let window = Area::anonymous(abi::PAGE).unwrap();
         let platform = Rc::new(Processes::new(calls, window));
@@ -160,39 +168,63 @@ mod tests {
     }
 
     #[test]
-    fn the_hand_shake_goes_forward_step_by_step() {
+    fn handshake_advances_step_by_step() {
         use XenbusState as S;
-        assert_eq!(next(S::Initialising, 0, (OLD, S::Initialising)), Step::Stay);
-        assert_eq!(next(S::Initialising, 0, (OLD, S::InitWait)), Step::LayOut);
-        assert_eq!(next(S::Initialised, 0, (OLD, S::InitWait)), Step::Stay);
-        assert_eq!(next(S::Initialised, 0, (OLD, S::Connected)), Step::Connect);
-        assert_eq!(next(S::Connected, 0, (OLD, S::Connected)), Step::Stay);
+        assert_eq!(
+            next(S::Initialising, 0, (OLD, S::Initialising)),
+            HandshakeStep::Stay
+        );
+        assert_eq!(
+            next(S::Initialising, 0, (OLD, S::InitWait)),
+            HandshakeStep::LayOut
+        );
+        assert_eq!(
+            next(S::Initialised, 0, (OLD, S::InitWait)),
+            HandshakeStep::Stay
+        );
+        assert_eq!(
+            next(S::Initialised, 0, (OLD, S::Connected)),
+            HandshakeStep::Connect
+        );
+        assert_eq!(
+            next(S::Connected, 0, (OLD, S::Connected)),
+            HandshakeStep::Stay
+        );
     }
 
     #[test]
-    fn an_end_that_closes_dies_or_is_another_one_ends_the_connection() {
+    fn closed_dead_or_new_peer_ends_the_connection() {
         use XenbusState as S;
         for own in [S::Initialised, S::Connected] {
-            assert_eq!(next(own, 0, (OLD, S::Closing)), Step::Close(""));
-            let died = Step::Close("the driver domain has died");
+            assert_eq!(next(own, 0, (OLD, S::Closing)), HandshakeStep::Close(""));
+            let died = HandshakeStep::Close("the driver domain has died");
             assert_eq!(next(own, 0, (OLD, S::Unknown)), died);
-            let again = Step::Close("the driver domain was started again");
+            let again = HandshakeStep::Close("the driver domain was restarted");
             assert_eq!(next(own, 0, (NEW, S::InitWait)), again);
         }
-        assert_eq!(next(S::Closed, 0, (OLD, S::Unknown)), Step::Stay);
-        assert_eq!(next(S::Closed, 0, (OLD, S::InitWait)), Step::Restart);
-        assert_eq!(next(S::Closed, 0, (NEW, S::Initialising)), Step::Restart);
+        assert_eq!(next(S::Closed, 0, (OLD, S::Unknown)), HandshakeStep::Stay);
+        assert_eq!(
+            next(S::Closed, 0, (OLD, S::InitWait)),
+            HandshakeStep::Restart
+        );
+        assert_eq!(
+            next(S::Closed, 0, (NEW, S::Initialising)),
+            HandshakeStep::Restart
+        );
     }
 
     #[test]
     fn an_end_that_refuses_is_asked_again_three_times() {
         use XenbusState as S;
         let refusal = next(S::Initialised, 0, (OLD, S::Closed));
-        assert_eq!(refusal, Step::CloseRefused);
+        assert_eq!(refusal, HandshakeStep::CloseRefused);
         for refusals in 1..=3 {
-            assert_eq!(next(S::Closed, refusals, (OLD, S::Closed)), Step::Restart);
+            assert_eq!(
+                next(S::Closed, refusals, (OLD, S::Closed)),
+                HandshakeStep::Restart
+            );
         }
-        assert_eq!(next(S::Closed, 0, (OLD, S::Closed)), Step::Stay);
-        assert_eq!(next(S::Closed, 4, (OLD, S::Closed)), Step::Stay);
+        assert_eq!(next(S::Closed, 0, (OLD, S::Closed)), HandshakeStep::Stay);
+        assert_eq!(next(S::Closed, 4, (OLD, S::Closed)), HandshakeStep::Stay);
     }
 }

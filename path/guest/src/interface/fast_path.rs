@@ -1,21 +1,21 @@
 //! The fast path between an endpoint and the ring: small frames as single pieces
-//! ([`nic::small_frame`]), for endpoints that take or yield such. Frames that are followed or
-//! merged go the slow path.
+//! ([`nic::small_frame`]), for endpoints that support them. Traced or merged frames take the slow
+//! path.
 
-use super::device::Device;
-use super::pass::{Outcome, Pass};
+use super::device::EndpointDevice;
+use super::pass::{PassInput, PassOutcome};
 use nic::Piece;
 use runtime::ledger::Hop;
 use vif::netfront::Netfront;
 
-/// Packets at the head of the ring to the endpoint, by way of `frames`, which is empty before and
-/// after; how many.
+/// Moves packets from the head of the ring to the endpoint through `frames`, which is empty before
+/// and after; returns their number.
 pub(super) fn to_guest(
     netfront: &mut Netfront,
-    device: &mut Device,
+    device: &mut EndpointDevice,
     frames: &mut Vec<Piece>,
-    pass: &Pass<'_>,
-    outcome: &mut Outcome,
+    pass: &PassInput<'_>,
+    outcome: &mut PassOutcome,
 ) -> usize {
     let Some(endpoint) = device.endpoint.small_frames() else {
         return 0;
@@ -44,14 +44,14 @@ pub(super) fn to_guest(
     }
 }
 
-/// Frames from the endpoint to the ring; how many the endpoint yielded. Those that find no room
-/// stay in `frames`, which the endpoint is only asked to fill when it is empty.
+/// Moves frames from the endpoint to the ring; returns the number that the endpoint produced.
+/// Frames without room stay in `frames`; the endpoint is polled only when `frames` is empty.
 pub(super) fn from_guest(
     netfront: &mut Netfront,
-    device: &mut Device,
+    device: &mut EndpointDevice,
     frames: &mut Vec<Piece>,
-    pass: &Pass<'_>,
-    outcome: &mut Outcome,
+    pass: &PassInput<'_>,
+    outcome: &mut PassOutcome,
 ) -> usize {
     let mut yielded = 0;
     if frames.is_empty()

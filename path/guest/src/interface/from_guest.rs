@@ -1,39 +1,42 @@
 //! Frames from the endpoint to the ring.
 
-use super::device::Device;
+use super::device::EndpointDevice;
 use super::fast_path;
 use super::memory::Memory;
-use super::pass::{Outcome, Pass};
+use super::pass::{PassInput, PassOutcome};
 use nic::{Buffers, Frame, Piece};
 use runtime::ledger::Hop;
-use runtime::trace::Fate;
+use runtime::trace::DropSnapshot;
 use vif::netfront::Netfront;
 
-/// Frames that the endpoint has yielded and that wait for room in the ring.
+/// The endpoint's frames that wait for room in the ring.
 #[derive(Default)]
-pub(super) struct FromGuest {
+pub(super) struct TxBacklog {
     frames: Vec<Frame>,
-    /// The same for small frames on the fast path.
+    /// Small frames on the fast path that wait for room.
     small: Vec<Piece>,
-    /// Whether frames wait for room: in the ring, or in the pool that the endpoint reads into.
+    /// Whether frames wait for room in the ring, or in the pool into which the endpoint reads.
     pub starved: bool,
 }
 
-impl FromGuest {
+impl TxBacklog {
     /// Moves frames.
     pub(super) fn run(
         &mut self,
         netfront: &mut Netfront,
-        (device, memory): (&mut Device, &mut Memory),
-        pass: &mut Pass<'_>,
-    ) -> Outcome {
-        let mut outcome = Outcome::default();
-        // The endpoint reads into buffers that the driver domain has given back. Most looks find
-        // none: they are not worth a stamp.
+        (device, memory): (&mut EndpointDevice, &mut Memory),
+        pass: &mut PassInput<'_>,
+    ) -> PassOutcome {
+        let mut outcome = PassOutcome::default();
+        // The endpoint reads into buffers that the driver domain has returned. Most polls find none
+        // and do not justify a time stamp.
         let reaped = match netfront.has_room_to_reap() {
             true => pass.ledger.at(Hop::Netfront, || netfront.reap().err()),
             false => None,
         };
+        if !device.errors.is_empty() {
+            self.take_errors(netfront, device);
+        }
         let hop = pass.ledger.enter(Hop::Endpoint);
         let yielded = match self.is_fast(device, pass) {
             true => fast_path::from_guest(netfront, device, &mut self.small, pass, &mut outcome),
@@ -47,24 +50,34 @@ impl FromGuest {
         outcome
     }
 
-    /// Whether frames wait for room in the ring.
+    /// Queues errors to senders of frames that the endpoint has rejected, while there are buffers.
+    #[cold]
+    fn take_errors(&mut self, netfront: &mut Netfront, device: &mut EndpointDevice) {
+        let pool = netfront.buffers();
+        let errors = device.errors.drain(..);
+        let frames = errors.filter_map(|bytes| Frame::from_bytes(&bytes, pool).ok());
+        self.frames.extend(frames);
+    }
+
+    /// Returns whether frames wait for room in the ring.
     fn is_waiting(&self) -> bool {
         !self.small.is_empty() || !self.frames.is_empty()
     }
 
-    /// Whether the fast path is taken: it or the slow path keeps those that wait, in order.
-    fn is_fast(&self, device: &mut Device, pass: &Pass<'_>) -> bool {
+    /// Returns whether to take the fast path. Waiting frames stay on their path, which keeps frames
+    /// in order.
+    fn is_fast(&self, device: &mut EndpointDevice, pass: &PassInput<'_>) -> bool {
         let mut is_free = || !pass.trace.is_wanted() && device.endpoint.small_frames().is_some();
         !self.small.is_empty() || self.frames.is_empty() && is_free()
     }
 
-    /// The slow path; how many frames the endpoint yielded.
+    /// Moves frames on the slow path; returns the number that the endpoint produced.
     fn send(
         &mut self,
         netfront: &mut Netfront,
-        (device, memory): (&mut Device, &mut Memory),
-        pass: &mut Pass<'_>,
-        outcome: &mut Outcome,
+        (device, memory): (&mut EndpointDevice, &mut Memory),
+        pass: &mut PassInput<'_>,
+        outcome: &mut PassOutcome,
     ) -> usize {
         let (frames, trace) = (&mut self.frames, &mut *pass.trace);
         let mut yielded = 0;
@@ -80,13 +93,13 @@ impl FromGuest {
         if yielded > 0 {
             trace.begin(Hop::Endpoint, "the endpoint", frames);
         }
-        // A frame that is followed goes by itself, so that what is counted is what became of it.
+        // A traced frame is sent alone, so that the counters show its result.
         if trace.is_running() {
             let rest = frames.split_off(frames.len().min(1));
-            let before = Fate::of_driver(netfront.counters());
+            let before = DropSnapshot::of_driver(netfront.counters());
             outcome.fatal = memory.transmit(netfront, pass.ledger, frames).err();
             trace.step(Hop::Netfront, || {
-                Fate::of_driver(netfront.counters()).since(&before, "the ring")
+                DropSnapshot::of_driver(netfront.counters()).since(&before, "the ring")
             });
             trace.end();
             frames.extend(rest);
@@ -98,7 +111,7 @@ impl FromGuest {
         yielded
     }
 
-    /// Gives the buffers of frames that wait back to the pool.
+    /// Returns the buffers of waiting frames to the pool.
     pub(super) fn recycle(&mut self, pool: &mut dyn Buffers) {
         for mut frame in self.frames.drain(..) {
             frame.recycle(pool);

@@ -1,20 +1,21 @@
-//! The netfront of the present connection, and what those before it have counted.
+//! The netfront of the current connection, and the counters of earlier ones.
 
 use super::memory::Memory;
-use vif::Counters;
-use vif::netfront::{Netfront, Tracking, Turnover};
+use vif::InterfaceCounters;
+use vif::netfront::{Netfront, PageRecycling, Tracking};
 
-/// What exists while an interface is connected, and until its grants have ended.
+/// The link of an interface. Its netfront exists while the interface is connected, and after that
+/// until all grants have ended.
 #[derive(Default)]
 pub(super) struct Link {
     netfront: Option<Netfront>,
-    /// Whether the netfront is of a connection that has ended and only waits for its grants.
+    /// Whether the connection has ended and the netfront only waits for its grants.
     closing: bool,
-    /// What netfronts before this one have counted.
-    past: Counters,
-    /// What their pools have done.
-    past_turnover: Turnover,
-    /// What was granted outside of them.
+    /// Counters of earlier netfronts.
+    past: InterfaceCounters,
+    /// Page recycling counters of their pools.
+    past_recycling: PageRecycling,
+    /// Counters of their grants of outside pages.
     past_tracking: Tracking,
 }
 
@@ -23,32 +24,32 @@ impl Link {
         self.netfront = Some(netfront);
     }
 
-    /// The netfront, also while it closes.
+    /// Returns the netfront, even while it closes.
     pub(super) fn netfront(&mut self) -> Option<&mut Netfront> {
         self.netfront.as_mut()
     }
 
-    /// The netfront, if frames flow over a connection that is `connected`.
+    /// Returns the netfront if `connected`.
     #[inline]
     pub(super) fn open(&mut self, connected: bool) -> Option<&mut Netfront> {
         let open = connected && !self.closing;
         self.netfront.as_mut().filter(|_| open)
     }
 
-    /// From now on the netfront only waits for its grants.
+    /// Marks the netfront as closing. From now on it only waits for its grants to end.
     pub(super) fn close(&mut self) {
         self.closing = self.netfront.is_some();
     }
 
-    /// Frees a netfront that is closing, if no grant of it is in use any more; whether nothing is
-    /// left of a connection that has ended.
+    /// Frees a closing netfront if none of its grants is in use. Returns whether nothing remains of
+    /// an ended connection.
     pub(super) fn free_if_drained(&mut self, memory: &mut Memory) -> bool {
         if self.closing
             && let Some(netfront) = &mut self.netfront
             && memory.granted(|granter| netfront.close(granter)).is_ok()
         {
             self.past += *netfront.counters();
-            self.past_turnover += *netfront.turnover();
+            self.past_recycling += *netfront.recycling();
             self.past_tracking += netfront.tracking();
             self.netfront = None;
             self.closing = false;
@@ -57,8 +58,8 @@ impl Link {
         self.netfront.is_none()
     }
 
-    /// What was counted on all connections.
-    pub(super) fn counters(&self) -> Counters {
+    /// Returns the counters of all connections.
+    pub(super) fn counters(&self) -> InterfaceCounters {
         let mut counters = self.past;
         if let Some(netfront) = &self.netfront {
             counters += *netfront.counters();
@@ -66,16 +67,16 @@ impl Link {
         counters
     }
 
-    /// What came into the pool of receive buffers and left it, on all connections.
-    pub(super) fn turnover(&self) -> Turnover {
-        let mut turnover = self.past_turnover;
+    /// Returns the page recycling counters of all connections.
+    pub(super) fn recycling(&self) -> PageRecycling {
+        let mut recycling = self.past_recycling;
         if let Some(netfront) = &self.netfront {
-            turnover += *netfront.turnover();
+            recycling += *netfront.recycling();
         }
-        turnover
+        recycling
     }
 
-    /// What was granted outside the pools, on all connections.
+    /// Returns the counters of grants outside the pools, of all connections.
     pub(super) fn tracking(&self) -> Tracking {
         let mut tracking = self.past_tracking;
         if let Some(netfront) = &self.netfront {
@@ -84,13 +85,14 @@ impl Link {
         tracking
     }
 
-    /// Pages outside the pool that are granted now, and entries for them.
+    /// Returns the number of granted pages outside the pool, and the number of entries for them.
     pub(super) fn tracked_pages(&self) -> (usize, usize) {
         let netfront = self.netfront.as_ref();
         netfront.map_or((0, 0), Netfront::tracked_pages)
     }
 
-    /// Pages of receive buffers: those that are granted now, and all.
+    /// Returns the number of granted pages of receive buffers, and the number of all pages of
+    /// receive buffers.
     pub(super) fn rx_pages(&self) -> (usize, usize) {
         self.netfront.as_ref().map_or((0, 0), Netfront::rx_pages)
     }

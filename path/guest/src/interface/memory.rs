@@ -1,4 +1,4 @@
-//! The memory of one interface: where it lies, and how its pages are granted.
+//! The memory of one interface: its layout and grants.
 
 use crate::table::{CountedTable, FlipPages};
 use abi::{ConnId, DomId, GrantRef, Handle, Slot};
@@ -12,52 +12,52 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use vif::Fatal;
 use vif::netfront::{
-    GrantError, GrantTable, GrantedPage, Granter, Layout, Netfront, Outside, Setup,
+    ExternalPages, GrantError, GrantTable, GrantedPage, Granter, Layout, Netfront, Setup,
 };
 use vif::netif::{BackRecord, Features};
 
-/// What all interfaces of a guest have in common.
+/// Common state of a guest's interfaces.
 #[derive(Clone)]
-pub(super) struct Common {
+pub(super) struct GuestContext {
     pub platform: Rc<dyn Platform>,
-    /// For counted grants and for pages that change hands.
+    /// Hypercalls, for counted grants and exchanged pages.
     pub calls: Rc<RefCell<Calls>>,
     /// The classic grant table.
     pub table: Rc<RefCell<GrantTable>>,
     pub grant_entries: u32,
-    /// The guest's own memory.
+    /// The guest's memory.
     pub frames: Area,
 }
 
-/// What one interface is configured to be; of its memory, where it begins.
+/// Configuration of one interface, and the start of its memory.
 #[derive(Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct InterfaceSpec {
     pub first_frame: u32,
-    /// Where pages that change hands appear.
+    /// First slot of exchanged pages.
     pub flip_slot: Slot,
     pub layout: Layout,
     pub features: Features,
     pub prefetch: u32,
     pub release_threshold: Option<u32>,
     pub mac: [u8; 6],
-    /// Where a file lies that is sent from there, and which frame is its first.
+    /// Memory of a file that is sent in place, and its first frame number.
     pub file: Option<(Area, u32)>,
 }
 
 /// The memory of one interface.
 pub(super) struct Memory {
-    common: Common,
-    shape: Shape,
+    common: GuestContext,
+    shape: InterfaceSpec,
     /// Whether no netfront has used its frames yet.
     fresh: bool,
-    /// The table of counted grants, while there is one.
+    /// The table of counted grants, if any.
     counted_table: Option<CountedTable>,
-    /// Pages that change hands, while there are any.
+    /// Exchanged pages, if any.
     flips: Option<FlipPages>,
 }
 
 impl Memory {
-    pub(super) fn new(common: Common, shape: Shape) -> Self {
+    pub(super) fn new(common: GuestContext, shape: InterfaceSpec) -> Self {
         Self {
             common,
             shape,
@@ -67,15 +67,15 @@ impl Memory {
         }
     }
 
-    /// Lays a netfront out for a driver domain that offers `back`, and grants its pages; the body
-    /// of its record. The driver domain says which mechanism it uses.
+    /// Lays out a netfront for a driver domain with record `back`, and grants its pages with the
+    /// mechanism that the driver domain requests; returns the record's body.
     pub(super) fn lay_out(
         &mut self,
         conn: ConnId,
         backend: DomId,
         back: &BackRecord,
     ) -> Result<(Netfront, Record), String> {
-        // A guest's memory is new when it starts.
+        // A guest's memory is unused when the guest starts.
         let fresh = std::mem::take(&mut self.fresh);
         let mut setup = Setup {
             fresh,
@@ -85,7 +85,7 @@ impl Memory {
         self.counted_table = if back.features.has(Features::COUNTED_GRANTS) {
             let (entries, first) = (self.common.grant_entries, self.shape.first_frame);
             let table = CountedTable::create(calls, conn, entries, first)
-                .map_err(|why| format!("no grant table: {}", why.name()))?;
+                .map_err(|why| format!("cannot create a grant table: {}", why.name()))?;
             Some(table)
         } else {
             None
@@ -93,10 +93,10 @@ impl Memory {
         if back.features.has(Features::RX_FLIP) {
             let pages = self.shape.layout.sizes().rx_pages;
             let place = (self.common.platform.window(), self.shape.flip_slot, pages);
-            // What a connection that came to nothing has left lies in the same place.
+            // A failed connection may have left its exchange at the same slots.
             self.flips = None;
             let flips = FlipPages::create(calls, conn, place)
-                .map_err(|why| format!("no pages that change hands: {}", why.name()))?;
+                .map_err(|why| format!("cannot create a page exchange: {}", why.name()))?;
             setup.exchange = Some(flips.exchange(self.common.table.borrow().span()));
             self.flips = Some(flips);
         }
@@ -106,8 +106,8 @@ impl Memory {
         Ok((netfront, record.encode()))
     }
 
-    /// The same with a granter whose pages cannot be taken back.
-    pub(super) fn lay_out_for_good(
+    /// Like [`Memory::lay_out`], with a granter that cannot revoke pages.
+    pub(super) fn lay_out_fixed(
         &self,
         back: &BackRecord,
         granter: &mut dyn Granter,
@@ -123,7 +123,7 @@ impl Memory {
     }
 
     fn setup(&self, backend: DomId) -> Setup {
-        let Shape {
+        let InterfaceSpec {
             first_frame,
             flip_slot: _,
             layout,
@@ -144,16 +144,16 @@ impl Memory {
             prefetch,
             release_threshold,
             exchange: None,
-            outside: file.map(|(memory, first_frame)| Outside {
+            outside: file.map(|(memory, first_frame)| ExternalPages {
                 memory,
                 first_frame,
                 first_entry: layout.frames(),
-                entries: Outside::entries(FILE_GRANTS),
+                entries: ExternalPages::entries(FILE_GRANTS),
             }),
         }
     }
 
-    /// Does something with what grants this interface's pages.
+    /// Runs `act` with the granter of this interface's pages.
     pub(super) fn granted<T>(&mut self, act: impl FnOnce(&mut dyn Granter) -> T) -> T {
         match &mut self.counted_table {
             Some(table) => act(table),
@@ -161,7 +161,7 @@ impl Memory {
         }
     }
 
-    /// Whether frames may lie in a file.
+    /// Returns whether frames may lie in the pages of a file.
     pub(super) fn has_file(&self) -> bool {
         self.shape.file.is_some()
     }
@@ -183,8 +183,8 @@ impl Memory {
         sent.map(drop)
     }
 
-    /// Lets pages enter or leave the pool of receive buffers, if they can.
-    pub(super) fn turn_over(
+    /// Adds pages to the receive pool or removes them, if it is elastic.
+    pub(super) fn recycle_pages(
         &mut self,
         netfront: &mut Netfront,
         ledger: &Ledger,
@@ -197,14 +197,14 @@ impl Memory {
         }
     }
 
-    /// Ends what was made for a connection that is over.
+    /// Ends the state of a closed connection.
     pub(super) fn end(&mut self) {
         self.counted_table = None;
         self.flips = None;
     }
 }
 
-/// What grants pages, and is charged to that hop.
+/// A granter that charges its cycles to the grant hop.
 struct Charged<'a> {
     granter: &'a mut dyn Granter,
     ledger: &'a Ledger,

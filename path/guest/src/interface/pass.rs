@@ -1,29 +1,29 @@
-//! One pass over an interface in one direction: what it gets, and what came of it.
+//! One pass over an interface in one direction: its input and its result.
 
 use runtime::ledger::Ledger;
 use runtime::trace::Trace;
 use vif::Fatal;
 
-/// What a pass gets from the main loop.
+/// Input of a pass, from the main loop.
 #[derive(Debug)]
-pub struct Pass<'a> {
+pub struct PassInput<'a> {
     /// The monotonic clock.
     pub now_ns: u64,
-    /// Frames that it may move at the most.
+    /// Maximum number of frames to move.
     pub budget: usize,
-    /// Where its cycles are charged.
+    /// Ledger to charge.
     pub ledger: &'a Ledger,
-    /// Where a frame is followed.
+    /// Trace to record.
     pub trace: &'a mut Trace,
 }
 
-/// What came of a pass.
+/// Result of a pass.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct PassOutcome {
     /// Whether any frame moved.
     pub moved: bool,
-    /// Whether there is anything in the rings to publish.
+    /// Whether the rings need publishing.
     pub touched: bool,
-    /// What has ended the connection.
+    /// Why the connection must end, if it must.
     pub fatal: Option<Fatal>,
 }

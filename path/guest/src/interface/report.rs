@@ -1,49 +1,62 @@
-//! What an interface counts.
+//! Counters of an interface.
 
 use super::Interface;
 use runtime::lro::Sums;
 use runtime::report::{self, Given};
 use serde_json::{Value, json};
-use vif::Counters;
-use vif::netfront::{Tracking, Turnover};
+use vif::InterfaceCounters;
+use vif::netfront::{PageRecycling, Tracking};
 
 impl Interface {
-    /// Its number; with several queues, those of interface and queue with a dot between.
+    /// Returns the interface's number; with several queues, the numbers of interface and queue,
+    /// separated by a dot.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What became of the frames given to the endpoint.
+    /// Returns the results of the frames sent to the endpoint.
     #[must_use]
     pub fn given(&self) -> Given {
         self.device.given
     }
 
-    /// What was counted on all its connections.
+    /// Returns the number of frames dropped because they exceed the endpoint's MTU.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn too_long(&self) -> u64 {
+        self.device.too_long
+    }
+
+    /// Returns the numbers of ICMP errors to their senders: generated, and suppressed by the limit.
+    #[must_use]
+    pub fn too_big(&self) -> (u64, u64) {
+        (self.device.too_big.sent, self.device.too_big.limited)
+    }
+
+    /// Returns the counters of all its connections.
+    #[must_use]
+    pub fn counters(&self) -> InterfaceCounters {
         self.link.counters()
     }
 
-    /// What came into the pool of receive buffers and left it, on all connections.
+    /// Returns the page recycling counters of all its connections.
     #[must_use]
-    pub fn turnover(&self) -> Turnover {
-        self.link.turnover()
+    pub fn recycling(&self) -> PageRecycling {
+        self.link.recycling()
     }
 
-    /// What was granted of pages outside the pool, on all connections.
+    /// Returns the counters of grants of pages outside the pool, of all its connections.
     #[must_use]
     pub fn tracking(&self) -> Tracking {
         self.link.tracking()
     }
 
-    /// Adds what large receive offload has counted.
+    /// Adds the counters of large receive offload to `sums`.
     pub fn add_lro(&self, sums: &mut Sums) {
         self.to_guest.lro.add_to(sums);
     }
 
-    /// Counters as JSON.
+    /// Returns the counters as JSON.
     #[must_use]
     pub fn stat(&self) -> Value {
         json!({
@@ -57,7 +70,7 @@ impl Interface {
         })
     }
 
-    /// The pages of a file that frames lie in; null: there is none.
+    /// Returns the state of a file's pages; null if there is no file.
     fn file_stat(&self) -> Value {
         if !self.memory.has_file() {
             return Value::Null;
@@ -76,19 +89,19 @@ impl Interface {
         })
     }
 
-    /// The pages of receive buffers: how many are granted now, and what came and went on all
-    /// connections.
+    /// Returns the number of granted pages of receive buffers, and the page recycling counters of
+    /// all connections.
     fn pool_stat(&self) -> Value {
         let (granted, pages) = self.link.rx_pages();
-        let turnover = self.turnover();
+        let recycling = self.recycling();
         json!({
             "pages": pages,
             "granted": granted,
-            "granted_anew": turnover.entered,
-            "revoked": turnover.left,
-            "held_back": turnover.held_back,
-            "refused": turnover.refused,
-            "buffers_posted": turnover.posted,
+            "granted_anew": recycling.entered,
+            "revoked": recycling.left,
+            "held_back": recycling.held_back,
+            "refused": recycling.refused,
+            "buffers_posted": recycling.posted,
         })
     }
 }

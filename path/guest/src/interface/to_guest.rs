@@ -1,39 +1,43 @@
 //! Frames from the ring to the endpoint.
 
-use super::device::Device;
+use super::device::EndpointDevice;
 use super::fast_path;
 use super::memory::Memory;
-use super::pass::{Outcome, Pass};
+use super::pass::{PassInput, PassOutcome};
 use config::domain::Lro;
 use config::lro::At;
 use nic::{Caps, Frame, Piece};
 use runtime::ledger::Hop;
-use runtime::lro::{Merger, Side};
-use runtime::trace::Fate;
+use runtime::lro::{LroStage, Side};
 use vif::netfront::Netfront;
 
-/// Large receive offload before the endpoint, and room for what a pass finds; empty between two.
-pub(super) struct ToGuest {
-    pub lro: Merger,
-    /// Frames from the ring that have not been through large receive offload.
+/// State of the direction to the endpoint: large receive offload, and scratch lists.
+pub(super) struct RxPath {
+    pub lro: LroStage,
+    /// Frames from the ring that have not passed large receive offload.
     arrived: Vec<Frame>,
+    /// Frames for the endpoint. Those that wait for room in it stay here between two passes.
     received: Vec<Frame>,
-    /// The same for small frames on the fast path.
+    /// Frames that the endpoint has processed, while others wait.
+    given: Vec<Frame>,
+    /// Small frames on the fast path.
     small: Vec<Piece>,
 }
 
-impl ToGuest {
-    /// For an endpoint with `caps`; large receive offload holds `held_max` buffers at the most.
+impl RxPath {
+    /// Creates the state for an endpoint with `caps`. Large receive offload holds at most
+    /// `held_max` buffers.
     pub(super) fn new(caps: Caps, lro: &Lro, held_max: usize) -> Self {
         Self {
-            lro: Merger::new(Side::Virtual, &for_endpoint(caps, lro), held_max),
+            lro: LroStage::new(Side::Virtual, &for_endpoint(caps, lro), held_max),
             arrived: Vec::new(),
             received: Vec::new(),
+            given: Vec::new(),
             small: Vec::new(),
         }
     }
 
-    /// Changes large receive offload.
+    /// Changes the settings of large receive offload.
     pub(super) fn set_lro(&mut self, caps: Caps, lro: &Lro) {
         self.lro.set(&for_endpoint(caps, lro));
     }
@@ -42,12 +46,18 @@ impl ToGuest {
     pub(super) fn run(
         &mut self,
         netfront: &mut Netfront,
-        device: &mut Device,
+        device: &mut EndpointDevice,
         memory: &mut Memory,
-        pass: &mut Pass<'_>,
-    ) -> Outcome {
-        let mut outcome = Outcome::default();
-        // Frames that are followed, or merged first, have a record of their own.
+        pass: &mut PassInput<'_>,
+    ) -> PassOutcome {
+        let mut outcome = PassOutcome::default();
+        if self.is_waiting() {
+            self.hand_over(netfront, device, memory, pass, &mut outcome);
+            if self.is_waiting() {
+                return outcome;
+            }
+        }
+        // Traced or merged frames need full frame records.
         let fast = match pass.trace.is_wanted() || self.lro.is_active() {
             true => 0,
             false => fast_path::to_guest(netfront, device, &mut self.small, pass, &mut outcome),
@@ -57,29 +67,50 @@ impl ToGuest {
         }
         let taken = self.receive(netfront, pass, pass.budget - fast, &mut outcome);
         if taken > 0 {
-            // The driver domain goes on while the endpoint has these.
-            memory.turn_over(netfront, pass.ledger, |netfront, granter| {
+            // Post further buffers, so that the driver domain can continue while the endpoint has
+            // these frames.
+            memory.recycle_pages(netfront, pass.ledger, |netfront, granter| {
                 netfront.refill(granter);
                 netfront.publish();
             });
         }
         if !self.received.is_empty() {
-            outcome.moved = true;
-            outcome.touched = true;
-            self.deliver(netfront, device, pass);
-            memory.turn_over(netfront, pass.ledger, Netfront::release);
+            self.hand_over(netfront, device, memory, pass, &mut outcome);
         }
         outcome
     }
 
-    /// Takes up to `budget` frames out of the ring, through large receive offload if there is any;
-    /// how many.
+    /// Returns whether frames wait for room in the endpoint.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.received.is_empty()
+    }
+
+    /// Delivers frames, and removes surplus pages from the pool.
+    fn hand_over(
+        &mut self,
+        netfront: &mut Netfront,
+        device: &mut EndpointDevice,
+        memory: &mut Memory,
+        pass: &mut PassInput<'_>,
+        outcome: &mut PassOutcome,
+    ) {
+        let before = self.received.len();
+        self.deliver(netfront, device, pass);
+        if self.received.len() < before {
+            outcome.moved = true;
+            outcome.touched = true;
+            memory.recycle_pages(netfront, pass.ledger, Netfront::release);
+        }
+    }
+
+    /// Removes up to `budget` frames from the ring, through large receive offload if it is active;
+    /// returns their number.
     fn receive(
         &mut self,
         netfront: &mut Netfront,
-        pass: &Pass<'_>,
+        pass: &PassInput<'_>,
         budget: usize,
-        outcome: &mut Outcome,
+        outcome: &mut PassOutcome,
     ) -> usize {
         let Self {
             lro,
@@ -91,7 +122,7 @@ impl ToGuest {
         let taken = if lro.is_active() {
             let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, arrived));
             outcome.moved |= !arrived.is_empty();
-            // A look that finds nothing is no poll: turns of this domain have many reasons.
+            // This check does not count as a poll, because turns of this domain have many causes.
             ledger.at(Hop::Lro, || {
                 lro.pass(pass.now_ns, false, arrived, received);
             });
@@ -105,9 +136,15 @@ impl ToGuest {
         })
     }
 
-    /// Gives what was received to the endpoint, and its buffers back.
-    fn deliver(&mut self, netfront: &mut Netfront, device: &mut Device, pass: &mut Pass<'_>) {
-        let Pass {
+    /// Sends received frames to the endpoint, and returns the buffers of those that it has
+    /// processed.
+    fn deliver(
+        &mut self,
+        netfront: &mut Netfront,
+        device: &mut EndpointDevice,
+        pass: &mut PassInput<'_>,
+    ) {
+        let PassInput {
             now_ns,
             ledger,
             ref mut trace,
@@ -116,34 +153,46 @@ impl ToGuest {
         trace.begin(Hop::Netfront, "the ring", &self.received);
         let before = ledger.enter(Hop::Endpoint);
         let mut rest = self.received.as_slice();
-        // A frame that is followed goes by itself, so that what is counted is what became of it.
+        let mut waiting = 0;
+        // A traced frame is sent alone, so that the counters show its result.
         if trace.is_running()
             && let Some((first, others)) = rest.split_at_checked(1)
         {
             rest = others;
-            let before = Fate::of_device(&device.given);
-            device.give(now_ns, first);
+            let before = device.drop_snapshot();
+            waiting += device.give(now_ns, first);
             trace.step(Hop::Endpoint, || {
-                Fate::of_device(&device.given).since(&before, "the endpoint")
+                device.drop_snapshot().since(&before, "the endpoint")
             });
             trace.end();
         }
-        device.give(now_ns, rest);
+        // No frame may overtake one that waits.
+        waiting += match waiting {
+            0 => device.give(now_ns, rest),
+            _ => rest.len(),
+        };
         ledger.enter(Hop::Netfront);
-        netfront.receive_done(&mut self.received);
+        if waiting == 0 {
+            netfront.receive_done(&mut self.received);
+        } else {
+            let given = self.received.len().saturating_sub(waiting);
+            self.given.extend(self.received.drain(..given));
+            netfront.receive_done(&mut self.given);
+        }
         ledger.enter(before);
     }
 
-    /// Gives the endpoint what large receive offload holds: it was received, even if nobody can
-    /// be told so any more.
-    pub(super) fn drain(&mut self, now_ns: u64, device: &mut Device) {
-        let mut held = Vec::new();
+    /// Sends the waiting frames, and those that large receive offload holds, to the endpoint. They
+    /// count as received even if the connection has ended.
+    pub(super) fn drain(&mut self, now_ns: u64, device: &mut EndpointDevice) {
+        let mut held = std::mem::take(&mut self.received);
         self.lro.drain(now_ns, &mut held);
-        device.give(now_ns, &held);
+        device.give_up(now_ns, &held);
     }
 }
 
-/// Large receive offload before an endpoint: none if it takes packets only.
+/// Returns the settings of large receive offload before an endpoint: disabled if the endpoint does
+/// not accept aggregates.
 fn for_endpoint(endpoint: Caps, config: &Lro) -> Lro {
     let takes = endpoint.tso && endpoint.checksum;
     Lro {
