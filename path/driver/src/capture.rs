@@ -1,9 +1,9 @@
-//! What ports see, for `grantway capture`: the first bytes of each frame that comes in by a port or
-//! goes out by it, and why it was dropped.
+//! Packet captures for `grantway capture`: the first bytes of each frame that enters or leaves the
+//! bridge by a port, and why it was dropped.
 //!
-//! Nothing is kept before somebody asks, and what is kept is bounded. Frames wait for nobody: where
-//! there is no room for one it is counted, not held. Who asks does so again and again; a capture
-//! that nobody has asked for in two seconds is over.
+//! The driver records only while a client requests it, and the records are bounded. Forwarding
+//! never waits for a capture: a frame without room is counted and not recorded. The client repeats
+//! its request; a capture ends two seconds after the last request.
 
 use config::domain::VifConfig;
 use net::bridge::Verdict;
@@ -13,36 +13,37 @@ use runtime::report::hex;
 use runtime::trace::dropped_by_bridge;
 use serde_json::{Value, json};
 
-/// How long a capture waits for who asked for it.
+/// Time after the last request at which a capture ends.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// Bytes of frames that are kept. As text they are twice as many, and must fit into an answer.
+/// Maximum bytes of recorded frames. Their text form has twice as many bytes, and must fit into an
+/// answer.
 const BYTES_MAX: usize = 128 * 1024;
-/// Frames that are kept.
+/// Maximum number of recorded frames.
 const FRAMES_MAX: usize = 512;
-/// Bytes of one frame: 64 KB of IP and its Ethernet header.
+/// Maximum bytes of one frame: 64 KB of IP and its Ethernet header.
 const FRAME_MAX: usize = 65_535 + 18;
 
-/// What somebody asked to see.
+/// A capture request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    /// Who asks: nobody else gets frames meanwhile.
+pub struct CaptureRequest<'a> {
+    /// The client's id. Other clients cannot capture meanwhile.
     pub id: u64,
-    /// A NIC, a guest, or one interface of a guest (`GUEST-N`).
+    /// The captured device or domain: a NIC, a guest, or one interface of a guest (`GUEST-N`).
     pub of: &'a str,
-    /// Bytes of each frame; 0: no more frames.
+    /// Bytes of each frame; 0: end the capture.
     pub snaplen: u32,
 }
 
-/// Which way a frame went.
+/// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It came into the bridge.
+    /// Into the bridge.
     In,
-    /// It was to leave the bridge.
+    /// Out of the bridge.
     Out,
 }
 
-/// The capture, if there is one.
+/// The active capture, if any.
 #[derive(Debug, Default)]
 pub struct Capture(Option<Box<Running>>);
 
@@ -57,29 +58,29 @@ struct Running {
     lost: u64,
 }
 
-/// A frame that was seen.
+/// A recorded frame.
 #[derive(Debug)]
 struct CapturedFrame {
     at_ns: u64,
     port: String,
     direction: Direction,
-    /// Bytes that it has.
+    /// Length of the frame.
     len: usize,
-    /// Its first ones.
+    /// Its first bytes.
     data: Vec<u8>,
-    /// Why it was dropped.
+    /// Why it was dropped, if it was.
     dropped: Option<String>,
 }
 
 impl Capture {
-    /// What was seen since the last request; goes on until the next.
+    /// Returns the frames recorded since the last request, and records on until the next one.
     ///
     /// # Errors
-    /// Somebody else captures.
-    pub fn request(&mut self, asked: Asked<'_>, now_ns: u64) -> Result<Value, String> {
+    /// Another client is capturing.
+    pub fn request(&mut self, asked: CaptureRequest<'_>, now_ns: u64) -> Result<Value, String> {
         self.end_if_forgotten(now_ns);
         if let Some(running) = self.0.as_ref().filter(|running| running.id != asked.id) {
-            return Err(format!("somebody else captures {} now", running.of));
+            return Err(format!("another client is capturing {}", running.of));
         }
         let (frames, lost) = match &mut self.0 {
             Some(running) => running.take(),
@@ -105,22 +106,22 @@ impl Capture {
         Ok(json!({ "frames": frames, "lost": lost }))
     }
 
-    /// Whether frames have to come by where they are seen.
+    /// Returns whether a capture is active, so that frames must be recorded.
     #[inline]
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether what comes and goes by a port is to be seen.
+    /// Returns whether frames of a port are recorded.
     #[inline]
     #[must_use]
     pub fn sees(&self, port: &str) -> bool {
         self.0.as_ref().is_some_and(|running| running.sees(port))
     }
 
-    /// A batch came in by a port, and the bridge has decided on each frame.
-    pub fn came_in(&mut self, port: &str, frames: &[Frame], verdicts: &[Verdict], now_ns: u64) {
+    /// Records a batch that entered the bridge by a port, with its verdicts.
+    pub fn received_at(&mut self, port: &str, frames: &[Frame], verdicts: &[Verdict], now_ns: u64) {
         self.end_if_forgotten(now_ns);
         for (frame, verdict) in frames.iter().zip(verdicts) {
             let dropped = match verdict {
@@ -131,8 +132,8 @@ impl Capture {
         }
     }
 
-    /// A frame was to go out by a port.
-    pub fn went_out(&mut self, port: &str, frame: &Frame, dropped: Option<String>, now_ns: u64) {
+    /// Records a frame that left by a port or was dropped there.
+    pub fn sent_by(&mut self, port: &str, frame: &Frame, dropped: Option<String>, now_ns: u64) {
         self.see(port, Direction::Out, frame, dropped, now_ns);
     }
 
@@ -155,7 +156,7 @@ impl Capture {
             return;
         }
         let mut data = vec![0; most];
-        // Memory that is not there any more: the snapshot is.
+        // If the memory is no longer accessible, record the snapshot alone.
         let known = frame.prefix(&mut data).unwrap_or(frame.header().len());
         data.truncate(known);
         running.bytes += data.len();
@@ -177,8 +178,8 @@ impl Capture {
     }
 }
 
-/// Returns a copy of a frame whose checksum is blank, with the checksum filled in: what its last
-/// hop would have sent. One that is still to be cut gets that of the whole.
+/// Returns a copy of a frame with its blank checksum computed, as its last hop would send it. A
+/// frame with pending segmentation gets the checksum of the whole.
 fn with_checksum(frame: &Frame) -> Option<Frame> {
     if !matches!(frame.offload.checksum, Checksum::Blank { .. }) {
         return None;

@@ -1,8 +1,8 @@
-//! From a configuration to NICs.
+//! Creates NICs from a configuration.
 
 use crate::egress_queue::bytes_per_s;
 use crate::sim::Wire;
-use crate::steering::AskMonitor;
+use crate::steering::MonitorSteering;
 use crate::xdp;
 use config::domain::{BUFFER_BYTES, NicConfig, NicKind};
 use nic::limited::Limited;
@@ -19,18 +19,18 @@ use std::rc::Rc;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// The NIC that `config` describes, and the pool that it receives into. All of its memory lies in
-/// `area`: three quarters are the pool; a quarter is for what waits behind a rate limit, for a
-/// simulated station, and for what an AF_XDP socket sends.
+/// Creates the NIC that `config` describes, and its receive pool. All of its memory lies in `area`:
+/// three quarters are the pool; one quarter is for frames queued by a rate limit, for a simulated
+/// station, and for sending by an AF_XDP socket.
 ///
 /// # Errors
-/// Its device was refused, or is not what it should be.
+/// Its device was rejected or is invalid.
 pub fn nic(
     config: &NicConfig,
     area: Area,
     platform: &Rc<dyn Platform>,
 ) -> Result<(Box<dyn Nic>, Pool), StartError> {
-    // Half a page at the end is no buffer: pages are what a socket's memory is made of.
+    // A half page at the end cannot be a buffer, because a socket's memory consists of pages.
     let whole = area.part(0, area.len() / abi::PAGE * abi::PAGE);
     let area = whole.unwrap_or(area);
     let eighth = (area.len() / 8).next_multiple_of(abi::PAGE);
@@ -109,7 +109,7 @@ pub fn nic(
     Ok((nic, pool(2 * eighth, rest)?))
 }
 
-/// What a wire does by itself whose packets have at most `mtu` bytes: nothing.
+/// Returns the capabilities of a wire with packets of at most `mtu` bytes: no offloads.
 fn wire_caps(mtu: usize) -> Caps {
     Caps {
         checksum: false,
@@ -118,8 +118,8 @@ fn wire_caps(mtu: usize) -> Caps {
     }
 }
 
-/// The AF_XDP socket of a device, whose rings have so many entries and lie from this slot of the
-/// window on; or a NIC without an interface, if that was removed.
+/// Opens the AF_XDP socket of a device, whose rings have `entries` entries and start at slot
+/// `first` of the window. If the interface has been removed, returns a NIC without one.
 fn socket(
     platform: &Rc<dyn Platform>,
     (device, (rings_slot, entries)): (u32, (u32, u32)),
@@ -140,9 +140,8 @@ fn socket(
     Ok(Box::new(nic))
 }
 
-/// A TAP, which gives its devices up when its interface is removed: its own and those of `queues`.
-/// `offloads`: whether frames have a virtio-net header, and may have checksums and segmentation
-/// undone.
+/// Opens a TAP, which returns its devices and those of `queues` when its interface is removed. With
+/// `offloads`, frames have a virtio-net header and may have pending checksums and segmentation.
 fn tap(
     platform: &Rc<dyn Platform>,
     (device, queues): (u32, &[u32]),
@@ -155,7 +154,7 @@ fn tap(
     Ok(nic.on_removed(give_up(platform, devices)))
 }
 
-/// A TAP with its queues for single guests; without, if the monitor cannot steer this TAP.
+/// Opens a TAP with its dedicated queues, or without them if the monitor cannot steer this TAP.
 fn with_queues(
     nic: TapNic,
     config: &NicConfig,
@@ -163,10 +162,10 @@ fn with_queues(
     queues: &[u32],
     platform: &Rc<dyn Platform>,
 ) -> Result<TapNic, StartError> {
-    let steering = AskMonitor::new(Rc::clone(platform), device);
+    let steering = MonitorSteering::new(Rc::clone(platform), device);
     if !steering.is_possible() {
         runtime::start::print_line(format_args!(
-            "nic.{}: the monitor may not steer its frames, so all guests use the shared queue",
+            "nic.{}: the monitor cannot steer its frames; all guests use the shared queue",
             config.name
         ));
         return Ok(nic);

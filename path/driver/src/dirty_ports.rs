@@ -1,7 +1,6 @@
-//! Ports whose guests have not yet been shown what was done for them. No other guest's ring is
-//! published or notified.
+//! Guest ports whose rings need publishing. The driver does not touch the rings of other guests.
 
-/// Ports of guests, each once.
+/// Guest ports whose rings need publishing, without duplicates.
 #[derive(Debug, Default)]
 pub struct DirtyPorts {
     ports: Vec<usize>,
@@ -10,7 +9,7 @@ pub struct DirtyPorts {
 }
 
 impl DirtyPorts {
-    /// Something was done for the guest at `port`.
+    /// Marks the guest at `port`.
     #[inline]
     pub fn mark(&mut self, port: usize) {
         if self.marked.len() <= port {
@@ -23,13 +22,13 @@ impl DirtyPorts {
         }
     }
 
-    /// The ports, in the order in which they were marked.
+    /// Returns the ports in marking order.
     #[must_use]
     pub fn ports(&self) -> &[usize] {
         &self.ports
     }
 
-    /// All of them were shown everything, and notified.
+    /// Clears the list, after all rings have been published and their guests notified.
     pub fn clear(&mut self) {
         for port in self.ports.drain(..) {
             if let Some(marked) = self.marked.get_mut(port) {

@@ -1,24 +1,24 @@
-//! Which frames of a batch go out by which port. Most ports get none of a batch; they are not
-//! touched.
+//! Assignment of the frames of a batch to egress ports. Most ports get no frame of a batch, and
+//! cost nothing.
 
-/// For one batch; its room is used again.
+/// One batch. Its memory is reused.
 #[derive(Debug, Default)]
 pub struct EgressBatch {
     /// By port, indices into the batch.
     frames: Vec<Vec<u32>>,
-    /// Ports that get any, each once.
+    /// Ports with frames, without duplicates.
     ports: Vec<usize>,
 }
 
 impl EgressBatch {
-    /// Room for frames that go out by `port`. To a port without room nothing goes.
+    /// Adds `port`. Frames for a port that was not added are dropped.
     pub fn make_room(&mut self, port: usize) {
         if self.frames.len() <= port {
             self.frames.resize(port + 1, Vec::new());
         }
     }
 
-    /// These frames of the batch go out by `port` as well.
+    /// Adds frames of the batch that leave by `port`.
     #[inline]
     pub fn add(&mut self, port: usize, frames: impl IntoIterator<Item = u32>) {
         if let Some(pick) = self.frames.get_mut(port) {
@@ -30,14 +30,14 @@ impl EgressBatch {
         }
     }
 
-    /// Every port that gets frames, and which.
+    /// Iterates over the ports with frames, and the frames of each.
     pub fn all(&self) -> impl Iterator<Item = (usize, &[u32])> {
         self.ports
             .iter()
             .map(|port| (*port, self.frames.get(*port).map_or(&[][..], Vec::as_slice)))
     }
 
-    /// The batch is over.
+    /// Ends the batch.
     pub fn clear(&mut self) {
         for port in self.ports.drain(..) {
             if let Some(pick) = self.frames.get_mut(port) {
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(
             all,
             [(0, &[0, 1, 2][..])],
-            "nothing is left of the batch before"
+            "nothing remains of the previous batch"
         );
     }
 }

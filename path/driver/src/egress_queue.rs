@@ -1,11 +1,11 @@
-//! The queue towards one guest: frames that wait for receive buffers, or for tokens of
+//! The egress queue of one guest: frames that wait for receive buffers, or for tokens of
 //! `rate_to_guest_mbps`.
 //!
-//! It is a [`FairQueue`] (FQ-CoDel) with a token bucket, in bytes of frames, in front of it. An
-//! aggregate counts as one frame. One that is longer than the burst is cut to the burst. A frame
-//! that cannot be cut passes a full bucket and leaves a debt.
+//! It is a [`FairQueue`] (FQ-CoDel) with a token bucket that counts bytes of frames. An aggregate
+//! counts as one frame. An aggregate longer than the burst is split at the burst. A frame that
+//! cannot be split passes when the bucket is full, and leaves a debt.
 //!
-//! A queued frame stays in the buffers that it came in; [`crate::queueing`] knows whose these are.
+//! A queued frame stays in its receive buffers; [`crate::queueing`] tracks their owners.
 
 use config::domain::Limit;
 use net::packet::ecn::mark_ce;
@@ -16,50 +16,50 @@ use nic::Frame;
 use nic::rate::TokenBucket;
 use serde_json::{Value, json};
 
-/// Bytes a second of a megabit a second.
+/// Bytes per second of one megabit per second.
 const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
-/// The longest time that a frame waits: what its sender has sent again long ago is not sent.
+/// Longest wait of a frame. By then its sender has retransmitted it.
 const LONGEST_NS: u64 = 500_000_000;
-/// A guest that has posted some buffers, but too few for an aggregate, gets it whole if it posts
-/// the rest within this time. Otherwise the aggregate is cut to what is posted.
+/// Time for a guest with too few posted buffers for an aggregate to post the rest. After it, the
+/// aggregate is split to fit.
 const WHOLE_NS: u64 = 500_000;
-/// Time between two early signals while a queue begins to fill up: some round trips through it.
+/// Interval of early signals while a queue begins to fill: several round trips.
 const EARLY_NS: u64 = 10_000_000;
-/// While frames wait for tokens, the driver sleeps until there are tokens for this time.
+/// Sleep time of the driver while frames wait for tokens.
 const PACE_NS: u64 = 250_000;
 
-/// Converts megabits a second to bytes a second; at least one, because a rate of zero would block
-/// for ever.
+/// Converts megabits per second to bytes per second. Returns at least 1, because a rate of zero
+/// would block for ever.
 #[must_use]
 pub fn bytes_per_s(mbps: f64) -> u64 {
     // The cast saturates.
     ((mbps * BYTES_PER_S_PER_MBPS).round() as u64).max(1)
 }
 
-/// A frame that waits.
+/// A queued frame.
 #[derive(Debug)]
 pub struct Queued {
-    /// What is still to be sent.
+    /// The part that is still to be sent.
     pub frame: Frame,
-    /// The frame before its first parts were cut off. It has all the buffers.
+    /// The original frame with all buffers, if parts were split off.
     pub whole: Option<Frame>,
-    /// The port whose buffers it lies in; [`Queued::COPIED`]: the switch's own.
+    /// The port that owns the buffers; [`Queued::COPIED`]: the switch.
     pub owner: usize,
-    /// Buffers that it holds.
+    /// Number of buffers that it holds.
     pub units: usize,
 }
 
 impl Queued {
-    /// The owner of frames that lie in buffers of the switch's own.
+    /// The owner of frames in the switch's buffers.
     pub const COPIED: usize = usize::MAX;
 
-    /// Cuts off a part of at most `bytes` bytes. `None`: the frame cannot be cut.
+    /// Splits off a part of at most `bytes` bytes. Returns `None` if the frame cannot be split.
     fn cut(&mut self, bytes: usize) -> Option<Box<Self>> {
         self.frame.offload.gso?;
         let (first, rest) = cut(&self.frame, bytes).ok()?;
         let before = std::mem::replace(&mut self.frame, rest);
         self.whole.get_or_insert(before);
-        // Pieces of parts are in no pool.
+        // The pieces of parts belong to no pool.
         Some(Box::new(Self {
             frame: first,
             whole: None,
@@ -87,7 +87,7 @@ impl QueuedPacket for Box<Queued> {
     }
 }
 
-/// Packets that were dropped, by cause. An aggregate counts as its packets.
+/// Dropped packets by cause. Each packet of an aggregate counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueDrops {
     /// [`Cause::Full`].
@@ -109,7 +109,7 @@ impl QueueDrops {
         *count += packets(frame) as u64;
     }
 
-    /// Name, meaning and count of each cause.
+    /// Returns name, meaning and count of each cause.
     #[must_use]
     pub fn reasons(&self) -> [(&'static str, &'static str, u64); 3] {
         [
@@ -134,47 +134,47 @@ impl QueueDrops {
 
 /// The receive buffers that a guest has posted.
 pub trait PostedBuffers {
-    /// How many are left.
+    /// Returns the number of free buffers.
     fn left(&self) -> u32;
-    /// How many a frame takes.
+    /// Returns the number of buffers that a frame needs.
     fn slots(&self, frame: &Frame) -> u32;
-    /// Bytes that an aggregate like this one may have to fit those that are left; 0: not one of its
-    /// packets does.
+    /// Returns the length in bytes of the longest aggregate like `frame` that fits into the free
+    /// buffers; 0 if not even one packet fits.
     fn bytes(&self, frame: &Frame) -> usize;
 }
 
-/// What the first frame of a queue waits for.
+/// Reason why the first frame of a queue waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blocked {
-    /// Nothing: the queue is empty, or is served on.
+    /// It does not wait: the queue is empty or may send.
     #[default]
     Nothing,
-    /// Tokens, until this moment.
+    /// For tokens, until this time.
     Tokens(u64),
-    /// This many receive buffers, since this moment.
+    /// For this many receive buffers, since this time.
     Buffers(u32, u64),
 }
 
-/// Frames on their way to one guest that wait, and its limit.
+/// Queued frames for one guest, and its rate limit.
 #[derive(Debug, Default)]
 pub struct EgressQueue {
-    /// None: no limit.
+    /// The rate limit; `None`: unlimited.
     bucket: Option<TokenBucket>,
     burst_bytes: usize,
     bytes_per_s: u64,
     params: Params,
     queue: FairQueue<Box<Queued>>,
     blocked: Blocked,
-    /// No frame is late before this moment.
+    /// Earliest time at which a frame may be late.
     late_ns: u64,
-    /// There is no early signal before this moment.
+    /// Earliest time of the next early signal.
     early_ns: u64,
-    /// What was dropped.
+    /// Packets dropped by the queue.
     pub drops: QueueDrops,
 }
 
 impl EgressQueue {
-    /// Replaces the limit. Nothing has passed the new one.
+    /// Replaces the limit, and starts with a full bucket.
     pub fn set(&mut self, limit: Option<&Limit>) {
         self.bucket = None;
         self.params = Params::default();
@@ -187,27 +187,27 @@ impl EgressQueue {
         self.blocked = Blocked::Nothing;
     }
 
-    /// Whether frames pass without a look at the queue: nothing waits, and there is no limit.
+    /// Returns whether frames may bypass the queue: it is empty, and there is no limit.
     #[inline]
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.bucket.is_none() && self.queue.is_empty()
     }
 
-    /// Whether no frame waits.
+    /// Returns whether the queue is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Buffers that waiting frames hold.
+    /// Returns the number of buffers that queued frames hold.
     #[must_use]
     pub fn units(&self) -> usize {
         self.queue.units()
     }
 
-    /// Whether frames of `bytes` bytes may pass at once, before nothing that waits.
+    /// Returns whether frames of `bytes` bytes may pass at once: the queue is empty and has tokens.
     #[inline]
     #[must_use]
     pub fn affords(&self, now_ns: u64, bytes: impl FnOnce() -> usize) -> bool {
@@ -218,15 +218,15 @@ impl EgressQueue {
             return false;
         }
         let bytes = bytes();
-        // One frame may pass above the burst, not several together.
+        // A single frame may exceed the burst; several frames together may not.
         bytes <= self.burst_bytes && has_tokens(bucket, now_ns, bytes)
     }
 
-    /// Takes the tokens of frames that pass.
+    /// Takes the tokens of passing frames.
     #[inline]
     pub fn charge(&mut self, now_ns: u64, bytes: impl FnOnce() -> usize) {
         if let Some(bucket) = &mut self.bucket {
-            // Tokens accrue from the first use on.
+            // Tokens accrue from the first use.
             bucket.available(now_ns);
             bucket.charge(u32::try_from(bytes()).unwrap_or(u32::MAX));
         }
@@ -240,14 +240,15 @@ impl EgressQueue {
         self.queue.push(queued, hash, now_ns);
     }
 
-    /// Drops the oldest frame of the longest flow; false: none waits.
+    /// Drops the oldest frame of the longest flow; returns false if the queue is empty.
     pub fn drop_from_longest(&mut self, lost: &mut Vec<(Cause, Box<Queued>)>) -> bool {
         let drop = |cause, queued| lost.push((cause, queued));
         self.queue.drop_from_longest(drop)
     }
 
-    /// Signals congestion to the longest flow: the queue has filled `quarters` of four, and senders
-    /// must slow down before packets are lost in masses. Signals come the faster the fuller it is.
+    /// Signals congestion to the longest flow, because `quarters` quarters of the queue are full
+    /// and senders must slow down before it drops in bulk. The fuller the queue, the more frequent
+    /// the signals.
     pub fn signal_early(
         &mut self,
         now_ns: u64,
@@ -262,7 +263,7 @@ impl EgressQueue {
         }
     }
 
-    /// Drops what has waited for too long.
+    /// Drops frames that have waited too long.
     pub fn expire(&mut self, now_ns: u64, lost: &mut Vec<(Cause, Box<Queued>)>) {
         if now_ns < self.late_ns {
             return;
@@ -274,7 +275,7 @@ impl EgressQueue {
         self.late_ns = oldest_ns.saturating_add(LONGEST_NS);
     }
 
-    /// Takes the next frame, or a part of it, if there are tokens for it and it fits `room`.
+    /// Takes the next frame, or a part of it, if it has tokens and fits `room`.
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -323,26 +324,27 @@ impl EgressQueue {
         Some(taken)
     }
 
-    /// When there are tokens for `bytes` bytes, and for what passes meanwhile.
+    /// Returns the time at which there are tokens for `bytes` bytes and for those that pass
+    /// meanwhile.
     fn tokens_ns(&self, bucket: &TokenBucket, now_ns: u64, bytes: usize) -> u64 {
         let paced = self.bytes_per_s / (1_000_000_000 / PACE_NS);
         let wanted = u32::try_from(paced.max(bytes as u64)).unwrap_or(u32::MAX);
         bucket.ready_at(now_ns, wanted).unwrap_or(u64::MAX)
     }
 
-    /// Takes out all that waits.
+    /// Removes all queued frames.
     pub fn drain(&mut self) -> impl Iterator<Item = Box<Queued>> {
         self.blocked = Blocked::Nothing;
         self.queue.drain()
     }
 
-    /// What the first frame waits for.
+    /// Returns what the first frame waits for.
     #[must_use]
     pub fn blocked(&self) -> Blocked {
         self.blocked
     }
 
-    /// When the queue is to be served although nothing happens; `None`: nothing waits.
+    /// Returns the time at which the queue is due even without an event; `None` if it is empty.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         if self.queue.is_empty() {
@@ -359,12 +361,14 @@ impl EgressQueue {
         Some(due_ns.min(self.late_ns))
     }
 
-    /// What waits and was dropped, as JSON.
+    /// Returns the queue's state at `now_ns` and its drops, as JSON.
     #[must_use]
-    pub fn stat(&self) -> Value {
+    pub fn stat(&self, now_ns: u64) -> Value {
+        let age_ns = |since_ns| now_ns.saturating_sub(since_ns);
         json!({
             "frames": self.queue.packets(),
             "bytes": self.queue.bytes(),
+            "oldest_ns": self.queue.oldest_ns().map_or(0, age_ns),
             "marked": self.queue.marked(),
             "full": self.drops.full,
             "codel": self.drops.codel,

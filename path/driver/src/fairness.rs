@@ -1,26 +1,27 @@
-//! Whose turn it is among the guests: deficit round robin in bytes, rate limits as back-pressure.
+//! Scheduling of guests: deficit round robin in bytes, rate limits as backpressure.
 
 use crate::egress_queue::bytes_per_s;
 use config::domain::VifConfig;
 use net::fair::{Fair, QUANTUM_MIN, Turn};
 use nic::rate::TokenBucket;
 
-/// A usual packet of more bytes than this is a segment still to be cut: no MTU is larger.
+/// If the average packet is longer than this, a guest sends GSO packets: no MTU is larger.
 const LARGE: u32 = 9_018;
 
-/// The line of guests with work. Guests are named by the numbers of their ports.
+/// The queue of guests with work, by port.
 #[derive(Debug)]
 pub struct Fairness {
     fair: Fair,
-    /// Full frames that a guest of weight 1 may send in its turn.
+    /// Full frames per turn of a guest of weight 1.
     budget: u32,
-    /// Per port, bytes of its usual packet of late: a ring does not say how large the next is.
+    /// Recent average packet length by port, in bytes. It predicts the next packet's length, which
+    /// a ring does not announce.
     usual: Vec<u32>,
-    /// Per port, whether it stands in the line.
+    /// By port, whether it is queued.
     standing: Vec<bool>,
-    /// All that stand in the line wait for their rate limits.
+    /// Whether all queued guests wait for their rate limits.
     limited: bool,
-    /// When the first of them may go on.
+    /// Time at which the first of them may continue.
     due_ns: Option<u64>,
 }
 
@@ -31,12 +32,12 @@ pub struct Share {
     pub port: usize,
     /// Packets that it may send now.
     pub packets: usize,
-    /// Whether its packets of late were segments that are still to be cut.
+    /// Whether its recent packets were GSO packets.
     pub large: bool,
 }
 
 impl Fairness {
-    /// A line without guests. A guest of weight 1 may send `budget` full frames in its turn.
+    /// Creates an empty queue. A guest of weight 1 may send `budget` full frames per turn.
     #[must_use]
     pub fn new(budget: u32) -> Self {
         Self {
@@ -73,20 +74,21 @@ impl Fairness {
         }
     }
 
-    /// A round begins: a guest that waited for its rate limit in the last one may have given up
-    /// since.
+    /// Begins a round. A guest that waited for its rate limit in the last round may have no work
+    /// any more.
     pub fn begin(&mut self) {
         self.limited = false;
         self.due_ns = None;
     }
 
-    /// The guest at `port` has work.
+    /// Queues the guest at `port`, which has work.
     pub fn activate(&mut self, port: usize) {
         self.stand(port, true);
         self.fair.activate(port);
     }
 
-    /// Whose turn it is, with at most `budget` packets; none: no guest's now.
+    /// Returns the next turn, with at most `budget` packets. Returns `None` if no guest may send
+    /// now.
     pub fn next(&mut self, now_ns: u64, budget: usize) -> Option<Share> {
         self.begin();
         match self.fair.next(now_ns) {
@@ -108,7 +110,8 @@ impl Fairness {
         }
     }
 
-    /// The guest at `port` has sent `packets` of `bytes` together; `more`: it has more.
+    /// Ends the turn of the guest at `port`, which sent `packets` packets of `bytes` bytes in
+    /// total. `more` states whether it has more to send.
     pub fn served(&mut self, port: usize, packets: usize, bytes: u64, more: bool) {
         if let Some(usual) = self.usual.get_mut(port)
             && packets > 0
@@ -120,13 +123,14 @@ impl Fairness {
             .served(port, u32::try_from(bytes).unwrap_or(u32::MAX), more);
     }
 
-    /// When the first of the guests that wait for their rate limits may go on, if any waits.
+    /// Returns the time at which the first guest that waits for its rate limit may continue, if any
+    /// waits.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         self.due_ns
     }
 
-    /// Whether the guest at `port` has work that has to wait for its rate limit.
+    /// Returns whether the guest at `port` has work that waits for its rate limit.
     #[must_use]
     pub fn waits(&self, port: usize) -> bool {
         self.limited && self.standing.get(port).copied().unwrap_or(false)
@@ -152,7 +156,7 @@ mod tests {
         }
     }
 
-    /// The guests of `vifs`, the first of which has port `first`.
+    /// Returns a queue with the guests of `vifs` at the ports from `first` on.
     fn line(vifs: &[VifConfig], first: usize) -> Fairness {
         let mut line = Fairness::new(64);
         for (port, vif) in (first..).zip(vifs) {
@@ -161,7 +165,7 @@ mod tests {
         line
     }
 
-    /// Packets of `bytes` that each of two always busy guests gets to send.
+    /// Returns the number of packets of `bytes` that each of two always busy guests may send.
     fn compete(vifs: &[VifConfig], sizes: [u64; 2]) -> [u64; 2] {
         let mut line = line(vifs, 1);
         let mut bytes = [0; 2];
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_gets_no_turn_and_leaves_no_debt() {
+    fn removed_guest_gets_no_turn_and_leaves_no_debt() {
         let mut line = line(&[vif(1, Some(8.0)), vif(1, None)], 0);
         line.activate(0);
         line.served(0, 4, 1 << 20, true);
@@ -204,7 +208,7 @@ mod tests {
         assert!(heavy.abs_diff(light) < heavy / 10, "{heavy} {light}");
     }
 
-    /// Bytes that the first guest may send before it has to wait.
+    /// Returns the bytes that the first guest may send before it has to wait.
     fn sent_at_once(line: &mut Fairness) -> u64 {
         line.activate(0);
         let mut sent = 0;
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_limit_makes_the_guest_wait_and_says_until_when() {
+    fn rate_limited_guest_waits_until_due() {
         let mut line = line(&[vif(1, Some(8.0))], 0);
         let sent = sent_at_once(&mut line);
         assert!(
@@ -244,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_its_rate_limit_keeps_nobody_else_waiting() {
+    fn rate_limited_guest_delays_no_other() {
         let mut line = line(&[vif(1, Some(8.0)), vif(1, None)], 0);
         line.activate(0);
         line.served(0, 4, 1 << 20, true);
         assert_eq!(line.next(0, 64), None);
         assert!(line.waits(0), "it is in debt");
-        assert!(!line.waits(1), "it may come while the other waits");
+        assert!(!line.waits(1), "it may send while the other waits");
         line.activate(1);
         assert_eq!(line.next(0, 64).map(|share| share.port), Some(1));
         assert!(!line.waits(1));

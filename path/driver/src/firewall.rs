@@ -1,9 +1,10 @@
-//! Firewall rules between configuration and bridge: what they are called, and which of them the
-//! kernel asks before anything of a frame is here.
+//! Firewall rules between configuration and bridge: their names, and which of them the kernel
+//! enforces before a frame reaches the driver.
 
-use crate::numbered::Numbered;
+use config::domain::{NicConfig, VifConfig};
 use config::rule;
 use net::bridge::{Bridge, Count, Prefix, Rule, Way};
+use net::flows::State;
 use serde_json::{Map, Value, json};
 
 /// The names of all ports' rules.
@@ -11,40 +12,25 @@ use serde_json::{Map, Value, json};
 pub struct Firewall {
     /// By port.
     names: Vec<Vec<String>>,
-    /// Rules that deny what comes by a dedicated queue.
+    /// Rules that deny frames of a dedicated queue.
     denying: Vec<Denying>,
 }
 
-/// A rule that the kernel asks about what comes by a guest's dedicated queue, and that denies.
+/// A deny rule that the kernel enforces for a guest's dedicated queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Denying {
     /// The guest's port.
     pub queue: usize,
-    /// The rule's number there ([`abi::firewall::Rules`]).
+    /// The rule's number in the queue's [`abi::firewall::Rules`].
     pub number: u32,
-    /// The port whose rule it is.
+    /// The port with the rule.
     port: usize,
-    /// Its place among that port's.
+    /// The rule's index at that port.
     place: usize,
 }
 
 impl Firewall {
-    /// The rules of a configuration.
-    #[must_use]
-    pub fn of(numbered: &Numbered<'_>) -> Self {
-        let nics = numbered.nics().map(|(port, nic)| (port, &nic.rules));
-        let vifs = numbered.vifs().map(|(port, vif)| (port, &vif.rules));
-        let mut firewall = Self {
-            names: Vec::new(),
-            denying: denying(numbered),
-        };
-        for (port, rules) in nics.chain(vifs) {
-            firewall.set(port, rules);
-        }
-        firewall
-    }
-
-    /// A port has these rules from now on, none of which the kernel asks.
+    /// Replaces a port's rules. The kernel enforces none of the new ones.
     pub fn set(&mut self, port: usize, rules: &[rule::Rule]) {
         if self.names.len() <= port {
             self.names.resize(port + 1, Vec::new());
@@ -54,7 +40,18 @@ impl Firewall {
         }
     }
 
-    /// The rules that the kernel asks, and that deny.
+    /// Adds rules that the kernel also enforces, for a dedicated queue.
+    pub fn add_denying(&mut self, rules: &[Denying]) {
+        self.denying.extend(rules);
+    }
+
+    /// Removes all rules of a port, and those that the kernel enforces for its dedicated queue.
+    pub fn remove(&mut self, port: usize) {
+        self.set(port, &[]);
+        self.denying.retain(|rule| rule.queue != port);
+    }
+
+    /// Returns the deny rules that the kernel enforces.
     #[must_use]
     pub fn denying(&self) -> &[Denying] {
         &self.denying
@@ -64,8 +61,8 @@ impl Firewall {
         self.names.get(port).map_or(&[], Vec::as_slice)
     }
 
-    /// What the rules of a port have decided about, as JSON; none: it has no rules. `kernel`: what
-    /// each of [`Self::denying`] has denied.
+    /// Returns the counts of a port's rules as JSON, or `None` if it has no rules. `kernel` has the
+    /// counts of [`Self::denying`].
     #[must_use]
     pub fn stat(&self, port: usize, bridge: &Bridge, kernel: &[Count]) -> Option<Value> {
         let names = self.names(port);
@@ -85,8 +82,8 @@ impl Firewall {
         (!names.is_empty()).then_some(Value::Object(all))
     }
 
-    /// The port and name of the rule that denies a frame with this header that came in by
-    /// `in_port`, if one does.
+    /// Returns the port and name of the rule that denies a frame with this header and ingress port,
+    /// if any.
     #[must_use]
     pub fn denied_by(
         &self,
@@ -101,30 +98,25 @@ impl Firewall {
     }
 }
 
-/// The rules that the kernel asks about what comes by dedicated queues, and that deny, numbered as
-/// the configuration has told them to the monitor.
+/// Returns the deny rules that the kernel enforces for a guest's dedicated queue, with the numbers
+/// that the configuration assigns for the monitor. `wire` and `guest` are their ports.
 #[must_use]
-pub fn denying(numbered: &Numbered<'_>) -> Vec<Denying> {
-    let mut all = Vec::new();
-    for (vif, config) in numbered.vifs() {
-        let Some((nic, wire)) = config.queue.and_then(|queue| numbered.nic(queue.nic)) else {
-            continue;
-        };
-        let from_wire = rule::for_way(&wire.rules, rule::Way::In).map(|found| (nic, found));
-        let to_guest = rule::for_way(&config.rules, rule::Way::Out).map(|found| (vif, found));
-        let numbered = (0..).zip(from_wire.chain(to_guest));
-        let denying = numbered.filter(|(_, (_, (_, rule)))| !rule.allow);
-        all.extend(denying.map(|(number, (port, (place, _)))| Denying {
-            queue: vif,
-            number,
-            port,
-            place,
-        }));
-    }
-    all
+pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<Denying> {
+    let ((nic, wire), (vif, config)) = (wire, guest);
+    let from_wire = rule::for_way(&wire.rules, rule::Way::In).map(|found| (nic, found));
+    let to_guest = rule::for_way(&config.rules, rule::Way::Out).map(|found| (vif, found));
+    let numbered = (0..).zip(from_wire.chain(to_guest));
+    let denying = numbered.filter(|(_, (_, (_, rule)))| !rule.allow);
+    let denying = denying.map(|(number, (port, (place, _)))| Denying {
+        queue: vif,
+        number,
+        port,
+        place,
+    });
+    denying.collect()
 }
 
-/// The rules of one port, as the bridge takes them.
+/// Converts the rules of one port for the bridge.
 #[must_use]
 pub fn rules(rules: &[rule::Rule]) -> Vec<Rule> {
     let prefix = |cidr: config::Cidr| Prefix::new(cidr.address, cidr.prefix);
@@ -132,9 +124,15 @@ pub fn rules(rules: &[rule::Rule]) -> Vec<Rule> {
         rule::Way::In => Way::In,
         rule::Way::Out => Way::Out,
     };
+    let state = |state: rule::State| match state {
+        rule::State::New => State::New,
+        rule::State::Established => State::Established,
+        rule::State::Related => State::Related,
+    };
     let rules = rules.iter().map(|rule| Rule {
         allow: rule.allow,
         way: rule.way.map(way),
+        state: rule.state.map(state),
         ethertype: rule.ethertype.map(|ethertype| ethertype.0),
         protocol: rule.protocol.map(|protocol| protocol.0),
         source: rule.source.map(prefix),
@@ -151,9 +149,9 @@ mod tests {
     use abi::machine::Device;
     use config::domain::DriverConfig;
 
-    /// XDP-20: a number says the same to the monitor and here.
+    /// XDP-20: the monitor and the driver use the same numbers for the rules.
     #[test]
-    fn numbers_are_those_that_the_monitor_was_told() {
+    fn rule_numbers_match_the_monitor() {
         let rule = |of: &str, action: &str, way: &str| {
             format!(
                 "[[{of}.rule]]\nname = \"{action}-{way}\"\naction = \"{action}\"\n\
@@ -185,17 +183,34 @@ mod tests {
         let told: Vec<_> = rules.from_wire.iter().chain(&rules.to_guest).collect();
         let allow: Vec<_> = told.iter().map(|rule| rule.allow).collect();
         assert_eq!(allow, [true, false, true, false]);
-        // The wire is port 0, the guests are 1 and 2.
-        let found: Vec<_> = denying(&Numbered::new(&config, &[0], &[1, 2]))
-            .iter()
-            .map(|rule| (rule.queue, rule.number, rule.port, rule.place))
-            .collect();
-        assert_eq!(found, [(2, 1, 0, 2), (2, 3, 2, 2)]);
-        // Which numbers ports have does not matter.
-        let found: Vec<_> = denying(&Numbered::new(&config, &[7], &[4, 0]))
-            .iter()
-            .map(|rule| (rule.queue, rule.number, rule.port, rule.place))
-            .collect();
-        assert_eq!(found, [(0, 1, 7, 2), (0, 3, 0, 2)]);
+        let [_, guest] = &config.vifs[..] else {
+            panic!("two guests");
+        };
+        let found = |wire: usize, port: usize| {
+            let all = denying((wire, &config.nics[0]), (port, guest)).into_iter();
+            let all = all.map(|rule| (rule.queue, rule.number, rule.port, rule.place));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(found(0, 2), [(2, 1, 0, 2), (2, 3, 2, 2)]);
+        // Port numbers do not matter.
+        assert_eq!(found(7, 0), [(0, 1, 7, 2), (0, 3, 0, 2)]);
+    }
+
+    #[test]
+    fn the_rules_of_a_removed_port_are_removed() {
+        let mut firewall = Firewall::default();
+        for port in [0, 1] {
+            firewall.set(port, &[rule::Rule::any("no mail", false)]);
+            firewall.add_denying(&[Denying {
+                queue: port,
+                number: 0,
+                port,
+                place: 0,
+            }]);
+        }
+        firewall.remove(0);
+        let left: Vec<_> = firewall.denying().iter().map(|rule| rule.queue).collect();
+        assert_eq!(left, [1]);
+        assert!(firewall.names(0).is_empty() && firewall.names(1).len() == 1);
     }
 }

@@ -1,7 +1,7 @@
-//! Guests that come and go while the driver runs.
+//! Guests that are added and removed while the driver runs.
 
 use crate::firewall;
-use crate::vifs::memory::{GuestMemory, Reach, Shared};
+use crate::vifs::memory::{GuestAccess, GuestMemory, Shared};
 use abi::ConnId;
 use config::domain::{Cidr, VifConfig};
 use net::bridge;
@@ -9,68 +9,68 @@ use net::packet::Mac;
 use shmem::Span;
 use std::fmt::Debug;
 
-/// Tells which guests there are now. Where none comes by itself, that is as it is here.
+/// Source of changes to the set of guests. By default there are no changes.
 pub trait Guests: Debug {
-    /// What has changed since the last call, in order.
+    /// Returns the changes since the last call, in order.
     fn changes(&mut self) -> Vec<Change> {
         Vec::new()
     }
 
-    /// A guest that came cannot be served; why, for people. It is not spoken of any more.
+    /// Reports why an added guest was rejected. No further change concerns it.
     fn refused(&mut self, _conn: ConnId, _why: &str) {}
 
-    /// How the memory of a guest is reached that the monitor has told this domain of.
+    /// Returns access to the memory of a guest that the monitor has attached.
     ///
     /// # Errors
-    /// It is not the monitor that guests come by, or this one cannot be served; why, for people.
-    fn reach(&self, vif: &VifConfig) -> Result<Box<dyn Reach>, String>;
+    /// The monitor attaches no guests here, or this guest is unsupported; the reason as text.
+    fn access(&self, vif: &VifConfig) -> Result<Box<dyn GuestAccess>, String>;
 }
 
-/// What has changed.
+/// A change to the set of guests.
 #[derive(Debug)]
 pub enum Change {
-    /// A guest has come.
-    Came {
-        /// Its interface; of its memory nothing lies in this domain's window.
+    /// A guest was added.
+    Added {
+        /// Its interface. None of its memory is in this domain's window yet.
         vif: Box<VifConfig>,
-        /// How its memory is reached.
-        reach: Box<dyn Reach>,
+        /// Access to its memory.
+        access: Box<dyn GuestAccess>,
     },
-    /// The guest of a connection is no more.
-    Gone(ConnId),
+    /// The guest of a connection was removed.
+    Removed(ConnId),
 }
 
-/// A driver domain whose guests are all known at its start.
+/// The guests of a driver domain that are all known at its start.
 #[derive(Debug)]
-pub struct Fixed;
+pub struct FixedGuests;
 
-impl Guests for Fixed {
-    fn reach(&self, _: &VifConfig) -> Result<Box<dyn Reach>, String> {
-        Err("this driver domain has all of its guests from its start on".into())
+impl Guests for FixedGuests {
+    fn access(&self, _: &VifConfig) -> Result<Box<dyn GuestAccess>, String> {
+        Err("this driver domain does not accept guests after its start".into())
     }
 }
 
-/// A driver domain to which the monitor attaches guests.
+/// The guests that the monitor attaches to a driver domain.
 #[derive(Debug)]
-pub(crate) struct Attached {
+pub(crate) struct MonitorGuests {
     pub(crate) shared: Shared,
 }
 
-impl Guests for Attached {
-    fn reach(&self, vif: &VifConfig) -> Result<Box<dyn Reach>, String> {
+impl Guests for MonitorGuests {
+    fn access(&self, vif: &VifConfig) -> Result<Box<dyn GuestAccess>, String> {
         if vif.staging_pages > 0 {
-            return Err("the pages that copies are staged in are given out at the start".into());
+            return Err("with grants = \"copy\", staging pages are assigned at the start".into());
         }
         if vif.queue.is_some() {
-            return Err("queues of a wire are given out at the start".into());
+            return Err("dedicated queues of a NIC are assigned at the start".into());
         }
         Ok(Box::new(GuestMemory::new(vif, &self.shared, Span::EMPTY)))
     }
 }
 
-/// A guest's port of the bridge: all that the bridge guards for a guest and against it, whether the
-/// guest is in the driver's configuration or was attached later. Rate limits are kept where they
-/// are back-pressure, not drops: see `fairness`.
+/// Returns the bridge's port for a guest with all its guards, whether the guest is in the driver's
+/// configuration or attached later. Rate limits that cause backpressure instead of drops are in
+/// `fairness`.
 pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {
     let macs = [&[vif.mac], &vif.extra_macs[..]].concat();
     let prefix = |cidr: &Cidr| bridge::Prefix::new(cidr.address, cidr.prefix);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::build::build;
     use crate::testing::System;
-    use crate::vifs::memory::Opened;
+    use crate::vifs::memory::OpenedMemory;
     use abi::mailbox::Request;
     use abi::{DomId, PAGE, XenbusState};
     use config::rule::Rule;
@@ -108,21 +108,21 @@ mod tests {
     use runtime::start::Started;
     use serde_json::json;
     use shmem::Area;
-    use shmem::home::Home;
+    use shmem::domain_memory::DomainMemory;
     use std::cell::RefCell;
     use std::io;
     use std::rc::Rc;
     use vif::netif::{BackRecord, Features, FrontRecord};
 
-    /// Reaches no guest: none gets beyond its first state.
+    /// Access to no guest, so that none passes its first state.
     #[derive(Debug)]
-    struct Nothing;
+    struct NoAccess;
 
-    /// Waits for nothing. These connections have changed.
+    /// A system that never waits and reports these connections as changed.
     #[derive(Debug, Default)]
-    struct Changed(Rc<RefCell<Vec<ConnId>>>);
+    struct FixedChanges(Rc<RefCell<Vec<ConnId>>>);
 
-    impl Waiting for Changed {
+    impl Waiting for FixedChanges {
         fn has_changed(&self, conn: ConnId) -> bool {
             self.0.borrow().contains(&conn)
         }
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    impl Reach for Nothing {
+    impl GuestAccess for NoAccess {
         fn record(&self, _: bool) -> BackRecord {
             BackRecord {
                 features: Features::ALL,
@@ -155,20 +155,25 @@ mod tests {
             }
         }
 
-        fn open(&mut self, _: &Peer, _: &FrontRecord, _: &Rc<Ledger>) -> Result<Opened, String> {
+        fn open(
+            &mut self,
+            _: &Peer,
+            _: &FrontRecord,
+            _: &Rc<Ledger>,
+        ) -> Result<OpenedMemory, String> {
             Err("never asked".into())
         }
     }
 
-    /// Changes, as they are to be told one call at a time; and what was refused.
+    /// Changes to return, call by call, and the guests that the driver has rejected.
     #[derive(Debug, Default)]
-    struct Told {
+    struct ScriptedChanges {
         changes: RefCell<Vec<Vec<Change>>>,
         refused: RefCell<Vec<ConnId>>,
     }
 
     #[derive(Debug)]
-    struct Script(Rc<Told>);
+    struct Script(Rc<ScriptedChanges>);
 
     impl Guests for Script {
         fn changes(&mut self) -> Vec<Change> {
@@ -179,9 +184,9 @@ mod tests {
             self.0.refused.borrow_mut().push(conn);
         }
 
-        fn reach(&self, vif: &VifConfig) -> Result<Box<dyn Reach>, String> {
+        fn access(&self, vif: &VifConfig) -> Result<Box<dyn GuestAccess>, String> {
             match vif.staging_pages {
-                0 => Ok(Box::new(Nothing)),
+                0 => Ok(Box::new(NoAccess)),
                 _ => Err("no room".into()),
             }
         }
@@ -192,25 +197,26 @@ mod tests {
     }
 
     fn came(conn: u32, mac: u8) -> Change {
-        Change::Came {
+        Change::Added {
             vif: Box::new(vif(conn, mac)),
-            reach: Box::new(Nothing),
+            access: Box::new(NoAccess),
         }
     }
 
-    fn started() -> Started<config::domain::DriverConfig, Changed> {
+    fn started() -> Started<config::domain::DriverConfig, FixedChanges> {
         let text = "[[nic]]\nname = \"wire\"\nkind = \"local\"\n";
         let machine = config::parse("", text).unwrap().machine().unwrap();
         let mut config: config::domain::DriverConfig =
             serde_json::from_str(&machine.domains[0].config).unwrap();
-        // Nobody here opens devices.
+        // This test opens no devices.
         config.nics.clear();
         let area = |pages: usize| Area::anonymous(pages * PAGE).unwrap();
         Started {
-            home: Home {
+            domain_memory: DomainMemory {
                 info: area(256),
                 frames: area(machine.domains[0].frames as usize),
                 window: area(1),
+                foreign: area(0),
                 mailbox: Area::anonymous(abi::layout::mailbox::BYTES).unwrap(),
                 domain: DomId(0),
                 grant_entries: 0,
@@ -220,14 +226,14 @@ mod tests {
             },
             platform: System::new(),
             calls: Rc::new(RefCell::new(Calls::refused())),
-            waiter: Changed::default(),
+            waiter: FixedChanges::default(),
             config,
         }
     }
 
-    /// What guards a guest follows from its description alone, however it comes.
+    /// A guest's guards depend only on its description, not on how the guest is added.
     #[test]
-    fn a_description_becomes_what_the_bridge_guards() {
+    fn description_sets_the_bridge_guards() {
         let address = |text: &str| text.parse().unwrap();
         let described = VifConfig {
             extra_macs: vec![[2, 0, 0, 0, 0, 9]],
@@ -256,31 +262,31 @@ mod tests {
             ..bridge::Port::nic()
         };
         assert_eq!(guest_port(&described), guarded);
-        // One that is attached, and one that is there from the start on.
+        // One guest is attached, the other is known from the start.
         let described = serde_json::to_string(&described).unwrap();
-        let told = Rc::new(Told::default());
-        let reach = |_| Box::new(Script(Rc::clone(&told))) as Box<dyn Guests>;
-        let (mut late, _) = build(started(), reach).unwrap();
+        let told = Rc::new(ScriptedChanges::default());
+        let access = |_| Box::new(Script(Rc::clone(&told))) as Box<dyn Guests>;
+        let (mut late, _) = build(started(), access).unwrap();
         let attach = Request::Attach {
             vif: described.clone(),
         };
         late.answer(&attach).unwrap();
         let mut first = started();
         first.config.vifs = vec![serde_json::from_str(&described).unwrap()];
-        let (mut early, _) = build(first, reach).unwrap();
-        // Its gateway's address, which another guest cannot have from then on as its own MAC.
+        let (mut early, _) = build(first, access).unwrap();
+        // Another guest cannot claim the address of its gateway.
         let mut other = vif(2, 2);
         other.extra_macs = vec![[2, 0, 0, 0, 0, 9]];
         let other = serde_json::to_string(&other).unwrap();
         for driver in [&mut late, &mut early] {
             let refused = driver.answer(&Request::Attach { vif: other.clone() });
-            assert!(refused.unwrap_err().contains("bound to a port already"));
+            assert!(refused.unwrap_err().contains("already bound to a port"));
         }
     }
 
     #[test]
-    fn guests_come_and_go_and_leave_room_for_others() {
-        let told = Rc::new(Told::default());
+    fn removed_guests_free_their_ports() {
+        let told = Rc::new(ScriptedChanges::default());
         let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&told)))).unwrap();
         let mut step = |changes: Vec<Change>| {
             told.changes.borrow_mut().push(changes);
@@ -289,23 +295,23 @@ mod tests {
             (conns.collect::<Vec<_>>(), told.refused.take())
         };
         assert_eq!(step(vec![came(7, 1), came(3, 2)]), (vec![7, 3], vec![]));
-        // A MAC that another guest has.
+        // Another guest has this MAC.
         assert_eq!(step(vec![came(4, 2)]), (vec![7, 3], vec![ConnId(4)]));
-        assert_eq!(step(vec![Change::Gone(ConnId(7))]), (vec![3], vec![]));
-        // A guest that has gone leaves its port and its MAC; one that never came leaves nothing.
-        let next = vec![Change::Gone(ConnId(9)), came(8, 1)];
+        assert_eq!(step(vec![Change::Removed(ConnId(7))]), (vec![3], vec![]));
+        // A removed guest frees its port and its MAC; a rejected one occupied neither.
+        let next = vec![Change::Removed(ConnId(9)), came(8, 1)];
         assert_eq!(step(next), (vec![8, 3], vec![]));
     }
 
     #[test]
-    fn only_guests_whose_connection_has_changed_are_asked_after() {
+    fn only_changed_connections_are_polled() {
         let (system, changed) = (System::new(), Rc::default());
         let started = Started {
             platform: Rc::clone(&system) as Rc<dyn Platform>,
-            waiter: Changed(Rc::clone(&changed)),
+            waiter: FixedChanges(Rc::clone(&changed)),
             ..started()
         };
-        let told = Rc::new(Told::default());
+        let told = Rc::new(ScriptedChanges::default());
         let (mut driver, _) = build(started, |_| Box::new(Script(Rc::clone(&told)))).unwrap();
         let all = (1..=200).map(|n| came(n, n as u8)).collect();
         told.changes.borrow_mut().push(all);
@@ -318,7 +324,7 @@ mod tests {
         asked.sort_unstable();
         asked.dedup();
         assert_eq!(asked, [ConnId(7), ConnId(150)]);
-        // One that could not go on is not forgotten.
+        // A guest that could not advance is retried.
         changed.borrow_mut().clear();
         let vif = driver.vifs_mut().find(|vif| vif.conn() == ConnId(9));
         vif.unwrap().trouble = "refused".to_owned();
@@ -326,9 +332,19 @@ mod tests {
         assert_eq!(system.asked.take(), [ConnId(9), ConnId(9)]);
     }
 
+    /// Returns the same request from a newer manager, with a key that the driver does not know.
+    fn newer(request: &Request) -> Request {
+        let with_key = |vif: &str| vif.replacen('{', r#"{"quarantine":true,"#, 1);
+        match request {
+            Request::Attach { vif } => Request::Attach { vif: with_key(vif) },
+            Request::Change { vif } => Request::Change { vif: with_key(vif) },
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
-    fn the_monitor_attaches_and_detaches_guests_as_often_as_it_likes() {
-        let told = Rc::new(Told::default());
+    fn guests_can_be_attached_and_detached_repeatedly() {
+        let told = Rc::new(ScriptedChanges::default());
         let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&told)))).unwrap();
         let attach = |conn, mac, staging_pages| {
             let vif = VifConfig {
@@ -343,10 +359,14 @@ mod tests {
         let done = |what: &str, conn: u32| Ok(json!({ what: conn }));
         assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
         let state = driver.vifs_mut().next().unwrap().state();
-        assert_eq!(state, XenbusState::InitWait, "the guest can go on at once");
-        // Again: a manager that is started anew does not know of the answer.
+        assert_eq!(
+            state,
+            XenbusState::InitWait,
+            "the guest can continue at once"
+        );
+        // Repeated, as by a restarted manager that does not know the answer.
         assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
-        // Other rules while it is served, and none again.
+        // The rules change while the guest is connected, and are removed again.
         let change = |conn, rules: Vec<Rule>| {
             let vif = VifConfig {
                 rules,
@@ -363,13 +383,23 @@ mod tests {
             assert_eq!(stat.matches("no mail").count(), count, "{stat}");
         }
         for (wrong, why) in [
-            (change(6, vec![]), "connection 6 is of no guest"),
-            (attach(6, 1, 0), "bound to a port already"),
+            (change(6, vec![]), "connection 6 belongs to no guest"),
+            (attach(6, 1, 0), "already bound to a port"),
             (attach(6, 2, 1), "no room"),
-            (Request::Attach { vif: "{}".into() }, "no interface"),
+            (
+                Request::Attach { vif: "{}".into() },
+                "not a valid interface",
+            ),
+            // A newer manager's key may restrict the guest.
+            (
+                newer(&attach(6, 2, 0)),
+                "older than the manager (unknown field `quarantine`)",
+            ),
+            (newer(&change(5, vec![])), "`grantway upgrade`"),
         ] {
             let refused = driver.answer(&wrong).unwrap_err();
             assert!(refused.contains(why), "{refused}");
+            assert_eq!(driver.vifs_mut().count(), 1, "{refused}");
         }
         for turn in 0..100 {
             let conn = 7 + turn % 3;
@@ -383,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_copies_are_staged_in_is_given_out_at_the_start() {
+    fn staging_pages_are_allocated_at_the_start() {
         let shared = Shared {
             platform: System::new(),
             calls: Rc::new(RefCell::new(Calls::refused())),
@@ -394,13 +424,13 @@ mod tests {
             ring_format: config::domain::RingFormat::Native,
             meta: config::lro::Meta::Request,
         };
-        let guests = Attached { shared };
-        guests.reach(&vif(1, 1)).unwrap();
+        let guests = MonitorGuests { shared };
+        guests.access(&vif(1, 1)).unwrap();
         let staged = VifConfig {
             staging_pages: 1,
             ..vif(1, 1)
         };
-        let refused = guests.reach(&staged).unwrap_err();
-        assert!(refused.contains("given out at the start"), "{refused}");
+        let refused = guests.access(&staged).unwrap_err();
+        assert!(refused.contains("assigned at the start"), "{refused}");
     }
 }

@@ -1,9 +1,9 @@
-//! Frames that a device has received straight into a guest's pages: they are merged where they lie,
-//! decided on by the bridge, and those that are for this very guest are answered with. It is the
-//! same for both kinds of queues, [`crate::vmq`] and [`crate::dedicated`], but for whom the buffers
-//! are lent to.
+//! Delivery of frames that a device has received directly into a guest's pages: merges them in
+//! place, gets the bridge's verdicts, and delivers the frames that are for this guest. Common to
+//! both kinds of dedicated queues, [`crate::vmq`] and [`crate::dedicated`], which differ in how
+//! buffers are lent.
 
-use crate::merge::QueueMerger;
+use crate::merge::QueueLro;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
 use config::domain::Lro;
@@ -14,106 +14,106 @@ use runtime::ledger::Hop;
 use runtime::lro::Sums;
 use serde_json::{Map, Value};
 use vif::grants::Grants;
-use vif::netback::{Netback, Returned, ToGuest};
+use vif::netback::{DeliveryReport, Netback, Returned};
 use vif::netif::{MAX_SLOTS, transport};
 
-/// Whose the buffers are that frames lie in.
+/// How the buffers of the frames are lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
-    /// They are of the netback's batch, which is answered in order.
+    /// In the netback's batch, and answered in order.
     Posted {
-        /// Headers are put into the guest's pages only when they have been decided on.
+        /// Whether headers are written into the guest's pages only after the verdict.
         header_last: bool,
     },
-    /// They are lent to the device from batch to batch, and answered in any order.
+    /// Lent to the device across batches, and answered in any order.
     Lent,
 }
 
-/// Which way frames come: the port of the NIC, and of the guest in whose pages they lie.
+/// Ports of the NIC and of the guest whose pages hold the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Direct {
+pub struct InPlacePorts {
     /// The NIC.
     pub nic: usize,
     /// The guest.
     pub guest: usize,
 }
 
-/// What a queue needs to deliver frames in place.
+/// State for delivering frames in place.
 #[derive(Debug)]
 pub struct InPlace {
     /// The batch; empty between batches.
     pub frames: Vec<Frame>,
     verdicts: Vec<Verdict>,
-    merger: QueueMerger,
-    /// Frames that came into a guest's pages.
+    lro_stage: QueueLro,
+    /// Number of frames received into a guest's pages.
     direct: u64,
-    /// Those of them that the bridge sent elsewhere.
+    /// Number of these that the bridge forwarded elsewhere.
     misdirected: u64,
 }
 
 impl InPlace {
-    /// Nothing has come yet.
+    /// Creates the state without frames.
     #[must_use]
     pub fn new(lro: &Lro) -> Self {
         Self {
             frames: Vec::new(),
             verdicts: Vec::new(),
-            merger: QueueMerger::new(lro),
+            lro_stage: QueueLro::new(lro),
             direct: 0,
             misdirected: 0,
         }
     }
 
-    /// Changes large receive offload.
+    /// Changes the settings of large receive offload.
     pub fn set_lro(&mut self, lro: &Lro) {
-        self.merger.set(lro);
+        self.lro_stage.set(lro);
     }
 
-    /// Adds what large receive offload has counted.
+    /// Adds the counters of large receive offload to `sums`.
     pub fn add_lro(&self, sums: &mut Sums) {
-        self.merger.add_to(sums);
+        self.lro_stage.add_to(sums);
     }
 
-    /// Whether frames for this guest are merged.
+    /// Returns whether frames for this guest are merged.
     #[must_use]
     pub fn merges_for(&self, vif: &VifPort) -> bool {
-        self.merger.is_active() && vif.takes_merged()
+        self.lro_stage.is_active() && vif.takes_merged()
     }
 
-    /// Frames that the bridge sent elsewhere.
+    /// Returns the number of frames that the bridge forwarded elsewhere.
     #[must_use]
     pub fn misdirected(&self) -> u64 {
         self.misdirected
     }
 
-    /// What it does and has done, as JSON.
+    /// Returns state and counters as JSON.
     #[must_use]
     pub fn stat(&self) -> Map<String, Value> {
         [
             ("direct_packets", self.direct.into()),
             ("misdirected", self.misdirected.into()),
-            ("lro", self.merger.stat()),
+            ("lro", self.lro_stage.stat()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into_iter()
         .collect()
     }
 
-    /// Delivers the batch. [`VifPort::delivered`] takes what comes of it.
+    /// Delivers the batch. [`VifPort::delivered`] counts the result.
     pub fn deliver(
         &mut self,
         switch: &mut Switch,
-        way: Direct,
+        way: InPlacePorts,
         buffers: Buffers,
         merging: bool,
         now_ns: u64,
-    ) -> ToGuest {
+    ) -> DeliveryReport {
         self.direct += self.frames.len() as u64;
         self.frames
             .iter_mut()
             .for_each(|frame| fill_in_checksum(frame, buffers));
-        // A header that comes last is there for the merger only when the bridge has decided on its
-        // frame. Otherwise merging comes first: a merged frame is decided on once.
+        // If headers are written late, merging needs the verdicts first. Otherwise frames are
+        // merged first, so that a merged frame needs only one verdict.
         let header_last = buffers == Buffers::Posted { header_last: true };
         if header_last {
             self.decide(switch, way, buffers, now_ns);
@@ -130,23 +130,25 @@ impl InPlace {
     }
 
     fn merge(&mut self, switch: &mut Switch, guest: usize, buffers: Buffers, now_ns: u64) {
-        let Self { merger, frames, .. } = self;
+        let Self {
+            lro_stage, frames, ..
+        } = self;
         let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) else {
             return;
         };
         switch.ledger.at(Hop::Lro, || match buffers {
-            Buffers::Posted { .. } => merger.merge(netback, now_ns, frames),
-            // A packet has at most as many slots as the merger puts frames into one.
-            Buffers::Lent if netback.terms().to_guest.max_slots >= MAX_SLOTS => {
-                merger.merge_any(now_ns, frames);
+            Buffers::Posted { .. } => lro_stage.merge(netback, now_ns, frames),
+            // The guest must accept packets of as many slots as merging may produce.
+            Buffers::Lent if netback.negotiated().to_guest.max_slots >= MAX_SLOTS => {
+                lro_stage.merge_any(now_ns, frames);
             }
             Buffers::Lent => {}
         });
     }
 
-    /// Decides on each frame: those stay that are for the guest, with their headers where they
-    /// belong. The buffers of the others are refused.
-    fn decide(&mut self, switch: &mut Switch, way: Direct, buffers: Buffers, now_ns: u64) {
+    /// Gets the verdict on each frame. Keeps the frames for the guest and writes their headers.
+    /// Rejects the buffers of the others.
+    fn decide(&mut self, switch: &mut Switch, way: InPlacePorts, buffers: Buffers, now_ns: u64) {
         if self.frames.is_empty() {
             return;
         }
@@ -165,7 +167,7 @@ impl InPlace {
         {
             let all = self.frames.iter().zip(&self.verdicts);
             for (frame, _) in all.filter(|(_, verdict)| is_for_it(verdict)) {
-                switch.capture.went_out(port.name(), frame, None, now_ns);
+                switch.capture.sent_by(port.name(), frame, None, now_ns);
             }
         }
         if let Some(netback) = switch.ports.vif_mut(way.guest).and_then(VifPort::netback) {
@@ -187,9 +189,9 @@ impl InPlace {
         switch.trace.end();
     }
 
-    /// Answers the guest's requests with the frames that stayed.
-    fn respond(&self, switch: &mut Switch, guest: usize, buffers: Buffers) -> ToGuest {
-        let mut report = ToGuest::default();
+    /// Answers the guest's requests with the frames that were kept.
+    fn respond(&self, switch: &mut Switch, guest: usize, buffers: Buffers) -> DeliveryReport {
+        let mut report = DeliveryReport::default();
         let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) else {
             return report;
         };
@@ -210,27 +212,26 @@ impl InPlace {
     }
 }
 
-/// Fills in a checksum that the guest would not find. A frame that cannot be mended is refused
-/// later, for that reason.
+/// Computes a checksum that the guest would not find. Delivery of the frame reports a failure.
 fn fill_in_checksum(frame: &mut Frame, buffers: Buffers) {
     if transport::is_placed(frame) || finish_in_place(frame).is_err() {
         return;
     }
-    // A header that comes last is written when the bridge has decided.
+    // Late headers are written after the verdict.
     if buffers != (Buffers::Posted { header_last: true })
         && let Some(first) = frame.pieces.first()
     {
-        // A page that was revoked is found by the next one that uses it.
+        // The next use of a revoked page detects it.
         let _ = first.span.write(frame.header());
     }
 }
 
-/// The guest does not get a frame; its buffers are the guest's again.
+/// Drops a frame and returns its buffers to the guest.
 fn refuse<G: Grants>(netback: &mut Netback<G>, frame: &Frame, buffers: Buffers) {
     for piece in &frame.pieces {
         match buffers {
             Buffers::Posted { .. } => netback.refuse(piece.buffer),
-            Buffers::Lent => netback.give_back(piece.buffer, Returned::Failed),
+            Buffers::Lent => netback.return_buffer(piece.buffer, Returned::Failed),
         }
     }
 }

@@ -1,48 +1,51 @@
-//! The driver domain: NICs, bridge, netbacks, and the loop that has frames carried between them.
+//! The driver domain: NICs, bridge, netbacks, and the main loop.
 //!
 //! In the order of a received frame:
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`turn`] | the main loop: waiting, fairness, mailbox |
-//! | [`poll_set`] | which ports are polled in a round |
-//! | [`fairness`] | which guest's turn it is |
-//! | [`holds`] | whose segments wait because there is no room for them |
+//! | [`poll_set`] | ports to poll in a round |
+//! | [`fairness`] | scheduling of guests |
+//! | [`backpressure`] | backpressure on senders of GSO packets |
 //! | [`ports`] | the bridge's ports, by their numbers |
 //! | [`nics`] | ports that are devices |
-//! | [`linear`] | aggregates copied to one buffer |
-//! | [`switch`] | a batch of frames from a port over the bridge to the ports |
-//! | [`egress`] | which frames of a batch go out by which port |
-//! | [`queueing`], [`egress_queue`] | frames that wait for a guest's buffers or for its limit |
-//! | [`share`] | what part of the buffers these may hold |
-//! | [`outbox`] | segmentation and checksums for a port that lacks them |
+//! | [`linearizer`] | copies of aggregates in one buffer |
+//! | [`switch`] | forwards a batch of frames from a port over the bridge |
+//! | [`egress`] | assigns the frames of a batch to egress ports |
+//! | [`queueing`], [`egress_queue`] | frames that wait for a guest's buffers or rate limit |
+//! | [`share`] | limits on the buffers of queues |
+//! | [`software_offload`] | segmentation and checksums for a port that lacks them |
+//! | [`path_mtu`] | errors to senders of packets that exceed a NIC's MTU |
 //! | [`fast_path`] | small frames from guest to guest |
-//! | [`vmq`] | queues of a NIC for single guests: which guest has one, frames straight into its pages |
+//! | [`vmq`] | dedicated queues of a NIC: assignment, frames straight into guest pages |
 //! | [`dedicated`] | dedicated queues of AF_XDP wires: the kernel writes into a guest's pages |
-//! | [`in_place`] | frames that lie in a guest's pages: merged, decided on, answered with |
-//! | [`merge`] | large receive offload where frames lie in guest pages |
-//! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
-//! | [`guests`] | guests that come and go while it runs |
-//! | [`room`] | aggregates cut to what a guest has room for |
+//! | [`in_place`] | frames in a guest's pages: merging, verdicts, delivery |
+//! | [`merge`] | large receive offload of frames in guests' pages |
+//! | [`vifs`] | ports that are guests: handshake, netback, doorbell |
+//! | [`guests`] | guests that are added and removed |
+//! | [`resegment`] | aggregates split to a guest's receive credit |
 //! | [`grants`] | a netback's access to guest pages |
-//! | [`dirty_ports`] | which guests something was done for |
-//! | [`notify`] | guests are shown what was done, and notified |
+//! | [`dirty_ports`] | guest ports whose rings need publishing |
+//! | [`notify`] | publishes rings and notifies guests |
 //!
 //! Around them:
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `build` | from a configuration to ports |
-//! | [`numbered`] | which port each NIC and each interface of the configuration is |
-//! | [`devices`] | from a configuration to NICs |
+//! | `build` | creates ports from a configuration and adds them to an empty driver |
+//! | [`devices`] | creates NICs from a configuration |
 //! | [`sim`] | the wire of a `sim` NIC |
-//! | [`xdp`] | AF_XDP sockets that the monitor has made |
-//! | [`steering`] | which queue of a NIC a frame goes to: asked of the monitor |
+//! | [`xdp`] | AF_XDP sockets that the monitor has created |
+//! | [`steering`] | steers frames to a NIC's queues, through the monitor |
 //! | [`firewall`] | rules between configuration and bridge |
-//! | [`traffic`] | what a port has done |
-//! | [`capture`] | what a port sees, for who asks |
+//! | [`flow_report`] | answers to queries for the flows of ports |
+//! | [`flow_memory`] | flow tables, in memory that outlives the process |
+//! | [`traffic`] | traffic counters of a port |
+//! | [`capture`] | active packet captures |
 //! | [`report`] | counters as JSON |
 
+pub mod backpressure;
 mod build;
 pub mod capture;
 pub mod dedicated;
@@ -53,24 +56,25 @@ pub mod egress_queue;
 pub mod fairness;
 pub mod fast_path;
 pub mod firewall;
+pub mod flow_memory;
+pub mod flow_report;
 pub mod grants;
 pub mod guests;
-pub mod holds;
 pub mod in_place;
-pub mod linear;
+pub mod linearizer;
 pub mod merge;
 pub mod nics;
 pub mod notify;
-pub mod numbered;
 mod offences;
-pub mod outbox;
+pub mod path_mtu;
 pub mod poll_set;
 pub mod ports;
 pub mod queueing;
 pub mod report;
-pub mod room;
+pub mod resegment;
 pub mod share;
 pub mod sim;
+pub mod software_offload;
 pub mod steering;
 pub mod switch;
 #[cfg(test)]

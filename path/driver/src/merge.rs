@@ -1,35 +1,35 @@
-//! Large receive offload of queues for single guests: frames are merged where they lie, in the
-//! pages that their guest has posted (Ram's thesis, 5.1, "LRO DD").
+//! Large receive offload of dedicated queues: merges frames in place, in the guest's posted pages
+//! (Ram's thesis, 5.1, "LRO DD").
 //!
-//! Responses keep the order of the requests (but for `specs/netif.md`, NETIF-26: see
-//! [`QueueMerger::merge_any`]), so only frames in consecutive buffers can become one:
-//! a run of one stream. Streams whose packets alternate are left to the guest. Nothing is held from
-//! one batch to the next, because nothing of the guest's stays out that long.
+//! Responses keep the order of the requests (except with `specs/netif.md`, NETIF-27: see
+//! [`QueueLro::merge_any`]), so only frames in consecutive buffers can merge: a run of one stream.
+//! Interleaved streams are left to the guest. Nothing is held across batches, because the guest's
+//! buffers return at the end of each batch.
 
 use config::domain::Lro;
 use config::lro::{Flush, Form};
 use net::packet::flow::TcpFlow;
 use nic::{BufferId, Frame};
-use runtime::lro::{Merger, Side, Sums};
+use runtime::lro::{LroStage, Side, Sums};
 use serde_json::Value;
 use vif::grants::Grants;
 use vif::netback::Netback;
 
-/// As long as anything may be held at all: holding is ended by hand.
+/// Longest wait: longer than any batch, because the end of a batch flushes the engine.
 const HOLD_US: u32 = 10_000;
 
-/// The engine for all queues of one NIC; empty between batches.
+/// The LRO engine for all queues of one NIC. Empty between batches.
 #[derive(Debug)]
-pub struct QueueMerger {
-    merger: Merger,
-    /// Room for a run, for a frame of it, and for what becomes of them.
+pub struct QueueLro {
+    merger: LroStage,
+    /// Scratch lists for a run, its current frame, and the output.
     run: Vec<Frame>,
     one: Vec<Frame>,
     merged: Vec<Frame>,
 }
 
-/// What the engine is told: the form in which every packet keeps its buffer, and to hold until it
-/// is asked.
+/// Returns the engine's settings: every packet keeps its buffer, and the engine holds aggregates
+/// until it is flushed.
 fn settings(lro: &Lro) -> Lro {
     Lro {
         buffers: Form::Skb,
@@ -38,50 +38,50 @@ fn settings(lro: &Lro) -> Lro {
     }
 }
 
-impl QueueMerger {
-    /// An engine that merges if `lro` says that the driver domain does.
+impl QueueLro {
+    /// Creates an engine that merges if `lro` enables it in the driver domain.
     #[must_use]
     pub fn new(lro: &Lro) -> Self {
         Self {
-            merger: Merger::new(Side::Physical, &settings(lro), usize::MAX),
+            merger: LroStage::new(Side::Physical, &settings(lro), usize::MAX),
             run: Vec::new(),
             one: Vec::new(),
             merged: Vec::new(),
         }
     }
 
-    /// Changes what can be changed.
+    /// Changes the settings.
     pub fn set(&mut self, lro: &Lro) {
         self.merger.set(&settings(lro));
     }
 
-    /// Whether it merges at all.
+    /// Returns whether merging is enabled.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.merger.is_active()
     }
 
-    /// Settings and counters, as JSON.
+    /// Returns settings and counters as JSON.
     #[must_use]
     pub fn stat(&self) -> Value {
         self.merger.stat()
     }
 
-    /// Adds what it has counted to a domain's sums.
+    /// Adds its counters to a domain's sums.
     pub fn add_to(&self, sums: &mut Sums) {
         self.merger.add_to(sums);
     }
 
-    /// Merges the frames of a batch that lie in buffers which are answered in any order.
+    /// Merges the frames of a batch in buffers that are answered in any order.
     pub fn merge_any(&mut self, now_ns: u64, frames: &mut Vec<Frame>) {
         self.merger.pass(now_ns, false, frames, &mut self.merged);
         self.merger.drain(now_ns, &mut self.merged);
         frames.append(&mut self.merged);
     }
 
-    /// Merges the frames of a batch, which lie in buffers of `netback`'s batch, in their order.
+    /// Merges the frames of a batch, in the order of their buffers in `netback`'s batch.
     pub fn merge<G: Grants>(&mut self, netback: &Netback<G>, now_ns: u64, frames: &mut Vec<Frame>) {
-        let slots = usize::from(netback.terms().to_guest.max_slots);
+        let slots = usize::from(netback.negotiated().to_guest.max_slots);
         let mut rest = frames.drain(..).peekable();
         while let Some(first) = rest.next() {
             let (flow, mut last) = (TcpFlow::of(&first), last_buffer(&first));
@@ -104,8 +104,8 @@ impl QueueMerger {
         frames.append(&mut self.merged);
     }
 
-    /// Merges a run of one stream. With `once` only what its first frame begins: nothing else has a
-    /// place for its segment size.
+    /// Merges a run of one stream. With `once`, merges only into the first frame, because no other
+    /// frame has a slot for its segment size.
     fn merge_run(&mut self, once: bool, now_ns: u64) {
         let Self {
             merger,
@@ -132,13 +132,13 @@ impl QueueMerger {
     }
 }
 
-/// The buffer that a frame begins in.
+/// Returns the buffer at the start of a frame.
 fn buffer(frame: &Frame) -> BufferId {
     let first = frame.pieces.first();
     first.map_or(BufferId::NONE, |piece| piece.buffer)
 }
 
-/// The buffer that a frame ends in.
+/// Returns the buffer at the end of a frame.
 fn last_buffer(frame: &Frame) -> BufferId {
     let last = frame.pieces.last();
     last.map_or(BufferId::NONE, |piece| piece.buffer)

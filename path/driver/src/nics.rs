@@ -1,6 +1,6 @@
-//! Ports that are devices of the driver domain's own.
+//! Ports that are devices of the driver domain.
 
-use crate::linear::Linear;
+use crate::linearizer::Linearizer;
 use crate::share::QueueShare;
 use crate::traffic::Traffic;
 use config::domain::Lro;
@@ -10,54 +10,54 @@ use nic::moderation::{Moderator, Policy, Wake};
 use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool};
 use runtime::ledger::{Hop, Ledger};
-use runtime::lro::Merger;
+use runtime::lro::LroStage;
 use runtime::report::Given;
 use serde_json::Value;
 
-/// Pure acknowledgements that were sent.
+/// Counters of pure acknowledgements sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Acks {
+pub struct PureAcks {
     /// All.
     pub all: u64,
-    /// Those that report what arrived out of order.
+    /// Those with selective acknowledgements.
     pub selective: u64,
 }
 
-/// A NIC, its pool, and when it is looked at.
+/// A NIC, its pool, and its moderation.
 pub struct NicPort {
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
-    /// What it has done.
+    /// Traffic counters.
     pub traffic: Traffic,
-    /// What became of what was sent by it.
+    /// Results of sent frames.
     pub sent: Given,
-    /// Acknowledgements that were sent by it.
-    pub acks: Acks,
-    /// Large receive offload of what it yields.
-    pub lro: Merger,
-    /// Whether it is not looked at before every guest has been connected once: what it yields at
-    /// the start does not come again.
+    /// Acknowledgements sent.
+    pub acks: PureAcks,
+    /// Large receive offload of received frames.
+    pub lro: LroStage,
+    /// Whether the driver polls the NIC only after every guest has connected once, because a
+    /// capture file does not repeat its first frames.
     pub waits_for_guests: bool,
     nic: Box<dyn Nic>,
     pool: Pool,
-    linear: Linear,
-    /// Buffers that frames in queues of guests hold.
+    linearizer: Linearizer,
+    /// Buffers of frames in guests' queues.
     queued: QueueShare,
     moderator: Moderator,
-    /// Room for what a look finds; empty between two.
+    /// Scratch list of a poll; empty between polls.
     arrived: Vec<Frame>,
-    /// What the last [`NicPort::take`] has seen of the shared queue.
-    seen: Seen,
+    /// State of the shared queue after the last [`NicPort::take`].
+    seen: PollResult,
 }
 
-/// What a look into the shared queue has shown.
+/// Result of polling the shared queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// It was not looked into: moderation.
+pub enum PollResult {
+    /// Not polled, because of moderation.
     Nothing,
-    /// There may be more in it.
+    /// It may hold more frames.
     Some,
-    /// Everything that was in it has gone on.
+    /// It is empty, and no frame is held.
     All,
 }
 
@@ -70,89 +70,89 @@ impl std::fmt::Debug for NicPort {
 }
 
 impl NicPort {
-    /// A port.
+    /// Creates a port.
     #[must_use]
     pub fn new(
         name: String,
         nic: Box<dyn Nic>,
         pool: Pool,
         policy: Policy,
-        lro: Merger,
-        linear: Linear,
+        lro: LroStage,
+        linearizer: Linearizer,
     ) -> Self {
         Self {
             name,
             traffic: Traffic::default(),
             sent: Given::default(),
-            acks: Acks::default(),
+            acks: PureAcks::default(),
             lro,
             waits_for_guests: false,
             nic,
             pool,
-            linear,
+            linearizer,
             queued: QueueShare::default(),
             moderator: Moderator::new(policy),
             arrived: Vec::new(),
-            seen: Seen::Nothing,
+            seen: PollResult::Nothing,
         }
     }
 
-    /// The NIC's queues for single guests, if it has any, and the pool.
+    /// Returns the NIC's dedicated queues, if it has any, and the pool.
     pub fn vmq(&mut self) -> Option<(&mut dyn Vmq, &mut Pool)> {
         Some((self.nic.vmq()?, &mut self.pool))
     }
 
-    /// What the last [`NicPort::take`] has seen of the shared queue.
+    /// Returns the state of the shared queue after the last [`NicPort::take`].
     #[must_use]
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> PollResult {
         match self.seen {
-            // What is held by large receive offload has not gone on.
-            Seen::All if self.lro.next_due().is_some() => Seen::Some,
+            // Large receive offload still holds frames.
+            PollResult::All if self.lro.next_due().is_some() => PollResult::Some,
             seen => seen,
         }
     }
 
-    /// A queue for a single guest has more: the next look is due at once.
+    /// Makes the next poll due at once, because a dedicated queue holds more frames.
     pub fn has_more(&mut self) {
         self.moderator.has_more();
     }
 
-    /// What the NIC can do by itself.
+    /// Returns the NIC's capabilities.
     #[must_use]
     pub fn caps(&self) -> Caps {
         self.nic.caps()
     }
 
-    /// Counters of the NIC's own.
+    /// Returns the NIC's own counters.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.nic.counters()
     }
 
-    /// Buffers of the pool that are free.
+    /// Returns the number of free buffers of the pool.
     #[must_use]
     pub fn buffers_free(&self) -> usize {
         self.pool.available()
     }
 
-    /// What large receive offload does and has done, as JSON.
+    /// Returns state and counters of large receive offload as JSON.
     #[must_use]
     pub fn lro_stat(&self) -> Value {
         let mut stat = self.lro.stat();
         if let Some(all) = stat.as_object_mut() {
-            all.extend(self.linear.stat());
+            all.extend(self.linearizer.stat());
         }
         stat
     }
 
-    /// Changes large receive offload.
+    /// Changes the settings of large receive offload.
     pub fn set_lro(&mut self, config: &Lro) {
         self.lro.set(config);
-        self.linear.set(config.backend);
+        self.linearizer.set(config.backend);
     }
 
-    /// Looks for frames, if it is time to, and appends those that go on now; how many have
-    /// arrived or go on, whichever is more.
+    /// Polls for frames if a poll is due, and appends the flushed ones to `out`. Returns the number
+    /// that arrived or the number that were flushed, whichever is larger.
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -161,7 +161,7 @@ impl NicPort {
         ledger: &Ledger,
     ) -> usize {
         let look = self.moderator.due(now_ns);
-        self.seen = Seen::Nothing;
+        self.seen = PollResult::Nothing;
         if !self.lro.is_active() {
             return match look {
                 true => self.look(now_ns, budget, out, ledger),
@@ -173,15 +173,15 @@ impl NicPort {
             true => self.look(now_ns, budget, &mut arrived, ledger),
             false => 0,
         };
-        // A tick is a poll in any case; otherwise a look that finds nothing is none, because the
-        // driver looks whenever a guest has woken it.
+        // With ticks, every poll counts. Otherwise an empty poll does not count, because any
+        // guest's notification causes one.
         let polled = look && matches!(self.moderator.policy(), Policy::Tick { .. });
         ledger.at(Hop::Lro, || {
             self.lro.pass(now_ns, polled, &mut arrived, out);
         });
         self.arrived = arrived;
-        if self.linear.is_on() && !out.is_empty() {
-            ledger.at(Hop::Bridge, || self.linear.copy(out, &mut self.pool));
+        if self.linearizer.is_on() && !out.is_empty() {
+            ledger.at(Hop::Bridge, || self.linearizer.copy(out, &mut self.pool));
         }
         taken.max(out.len())
     }
@@ -195,42 +195,43 @@ impl NicPort {
         });
         self.moderator.looked(now_ns, taken, budget);
         self.seen = if taken < budget {
-            Seen::All
+            PollResult::All
         } else {
-            Seen::Some
+            PollResult::Some
         };
         self.traffic.in_packets += taken as u64;
         self.traffic.in_bytes += out.iter().map(|frame| frame.len() as u64).sum::<u64>();
         taken
     }
 
-    /// Gives the buffers of what was taken back.
+    /// Returns the buffers of taken frames.
     pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
         ledger.at(Hop::Nic, || {
             for frame in &mut *frames {
-                frame.recycle(&mut self.linear.with(&mut self.pool));
+                frame.recycle(&mut self.linearizer.with(&mut self.pool));
             }
             frames.clear();
         });
     }
 
-    /// Buffers that frames in queues hold, and how many there are in all.
+    /// Returns the buffers of queued frames, and the pool's capacity.
     #[must_use]
     pub fn queue_share(&self) -> (QueueShare, usize) {
         (self.queued, self.pool.capacity())
     }
 
-    /// Keeps a frame of the batch for a queue; false: its memory is not the NIC's.
+    /// Keeps a frame of the batch for a queue. Returns false if its memory does not belong to the
+    /// NIC.
     pub fn keep_queued(&mut self, frame: &Frame) -> bool {
-        let kept = frame.keep(&mut self.linear.with(&mut self.pool));
+        let kept = frame.keep(&mut self.linearizer.with(&mut self.pool));
         self.queued.add(if kept { frame.pieces.len() } else { 0 });
         kept
     }
 
-    /// Takes the buffers of a frame back that was kept.
+    /// Returns the buffers of a kept frame.
     pub fn release_queued(&mut self, frame: &mut Frame, units: usize) {
         self.queued.remove(units);
-        frame.recycle(&mut self.linear.with(&mut self.pool));
+        frame.recycle(&mut self.linearizer.with(&mut self.pool));
     }
 
     /// Sends frames.
@@ -247,13 +248,13 @@ impl NicPort {
         self.sent.add(&report);
     }
 
-    /// Why it is of no use any more, if it is not.
+    /// Returns why the NIC has failed, or `None` if it works.
     #[must_use]
     pub fn failure(&self) -> Option<&'static str> {
         self.nic.failure()
     }
 
-    /// What to wait for before the next look.
+    /// Returns the condition for the next poll.
     #[must_use]
     pub fn wake(&self, now_ns: u64) -> Wake {
         let held = self.lro.next_due();

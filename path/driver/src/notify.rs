@@ -1,4 +1,4 @@
-//! Guests are shown what was done for them, and those that sleep are notified.
+//! Publishes guests' rings, and notifies sleeping guests.
 
 use crate::nics::NicPort;
 use crate::switch::Switch;
@@ -7,16 +7,16 @@ use nic::moderation::Wake;
 use runtime::ledger::Hop;
 use std::sync::atomic::{Ordering, fence};
 
-/// When guests are notified: interrupt moderation towards them.
+/// Notification of guests, with interrupt moderation.
 #[derive(Debug)]
 pub struct Notifier {
-    /// While a NIC has more, guests are notified of what came at most this often.
+    /// Minimum interval between notifications while a NIC has more frames.
     period_ns: u64,
     last_notify_ns: u64,
 }
 
 impl Notifier {
-    /// While a NIC has more, guests are notified once in `period_ns` at most.
+    /// Creates a notifier that notifies at most once per `period_ns` while a NIC has more frames.
     #[must_use]
     pub fn new(period_ns: u64) -> Self {
         Self {
@@ -25,7 +25,7 @@ impl Notifier {
         }
     }
 
-    /// Publishes the rings of all dirty ports. Then notifies their guests, now or in a later turn.
+    /// Publishes the rings of all dirty ports. Notifies their guests, now or in a later turn.
     pub fn publish(&mut self, switch: &mut Switch, now_ns: u64) {
         let before = switch.ledger.enter(Hop::Ring);
         let mut published = false;
@@ -34,12 +34,13 @@ impl Notifier {
                 published |= vif.publish();
             }
         }
-        // A port that was published and is notified later stays dirty.
+        // A published port whose notification is postponed stays dirty.
         if !published {
             switch.dirty.clear();
         } else if !self.may_wait(switch, now_ns) {
             self.last_notify_ns = now_ns;
-            // One for all rings: between publishing the indices and reading who wants to know.
+            // One fence for all rings, between publishing the indices and reading the guests' event
+            // indices.
             fence(Ordering::SeqCst);
             for &port in switch.dirty.ports() {
                 if let Some(vif) = switch.ports.vif_mut(port) {
@@ -51,7 +52,7 @@ impl Notifier {
         switch.ledger.enter(before);
     }
 
-    /// Whether guests may be notified a little later, of what else a NIC has for them too.
+    /// Returns whether notifications may wait for further frames from a NIC.
     fn may_wait(&self, switch: &mut Switch, now_ns: u64) -> bool {
         let has_more = |(_, nic): (usize, &NicPort)| nic.wake(now_ns) == Wake::Now;
         now_ns.saturating_sub(self.last_notify_ns) < self.period_ns

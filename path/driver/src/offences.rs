@@ -1,11 +1,12 @@
-//! What guests forged, for people: the first frame of each kind, with the key that allows it.
+//! Reports of guests' forgeries: the first frame of each kind, with the configuration key that
+//! permits it.
 
 use crate::ports::Ports;
 use net::bridge::{Bridge, Claim, DropReason, Offence};
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// Prints what guests forged since the last call on the console, which is in the log.
+/// Prints new forgeries on the console, which is part of the log.
 pub(crate) fn report(bridge: &mut Bridge, ports: &Ports) {
     for (number, offence) in bridge.new_offences() {
         let name = ports.name(number).unwrap_or("?");
@@ -14,7 +15,7 @@ pub(crate) fn report(bridge: &mut Bridge, ports: &Ports) {
     }
 }
 
-/// What the guest of a port forged, by reason. `None`: nothing.
+/// Returns the forgeries of a port's guest by reason, or `None` if there are none.
 pub(crate) fn stat(number: usize, bridge: &Bridge, ports: &Ports) -> Option<Value> {
     let offences = bridge.offences(number).iter();
     let all: Map<String, Value> = offences
@@ -26,14 +27,14 @@ pub(crate) fn stat(number: usize, bridge: &Bridge, ports: &Ports) -> Option<Valu
     (!all.is_empty()).then_some(Value::Object(all))
 }
 
-/// What was dropped, why, and what allows it.
+/// Describes the drop, its reason, and the key that permits such frames.
 fn sentence(offence: &Offence, ports: &Ports) -> String {
     let owner = offence.owner.and_then(|port| ports.name(port));
     match (offence.reason, offence.claim) {
         (DropReason::ForgedSource, Claim::Mac(mac)) => match owner {
             Some(owner) => format!(
-                "dropped a frame from {mac}, a MAC of {owner}: two stations have one MAC, or the \
-                 guest lies"
+                "dropped a frame from {mac}, a MAC of {owner}: two stations have the same MAC, or \
+                 the guest forges it"
             ),
             None => format!(
                 "dropped a frame from {mac}, which is not the guest's MAC: a macvlan, a bridge or \
@@ -61,7 +62,7 @@ fn sentence(offence: &Offence, ports: &Ports) -> String {
     }
 }
 
-/// What is said of ARP or neighbour discovery that claims an address.
+/// Describes a claim of an address by ARP or neighbour discovery.
 fn claimed(address: IpAddr, owner: Option<&str>) -> String {
     let protocol = match address {
         IpAddr::V4(_) => "ARP",
@@ -70,12 +71,12 @@ fn claimed(address: IpAddr, owner: Option<&str>) -> String {
     match owner {
         Some(owner) => format!(
             "dropped {protocol} that claims {address}, the address of {owner}: two stations have \
-             one address, or the guest lies"
+             the same address, or the guest forges it"
         ),
         None => format!(
-            "dropped {protocol} that claims {address}: it is not among the guest's addresses, or \
-             a gateway, or the message has another MAC; the key `addresses` allows it, or \
-             confined = false where it is no gateway"
+            "dropped {protocol} that claims {address}, which is not among the guest's addresses or \
+             is a gateway's, or which has another MAC; the key `addresses` allows it, or \
+             confined = false unless it is a gateway's"
         ),
     }
 }
@@ -117,7 +118,12 @@ mod tests {
                 "allowed_sources = [\"fd00::7/128\"]",
             ),
             (DropReason::ForgedAddress, v4, Some(0), "the address of"),
-            (DropReason::ForgedArp, v4, None, "ARP that claims 10.0.0.7:"),
+            (
+                DropReason::ForgedArp,
+                v4,
+                None,
+                "ARP that claims 10.0.0.7, which is not",
+            ),
             (DropReason::ForgedNd, v6, Some(0), &is_another_s),
             (
                 DropReason::ForgedRouter,

@@ -1,31 +1,31 @@
-//! Which ports are polled in a round.
+//! Selection of the ports to poll in a round.
 //!
-//! While there is work, guests that have been quiet for long are polled every 20 µs and not more
-//! often. A poll reads a cache line in a page of the guest's own. With 63 idle guests beside a busy
-//! one, the busy one's small frames would wait for 63 such reads.
+//! While there is work, the driver polls quiet guests only every 20 µs. A poll reads a cache line
+//! in a page of the guest: with 63 idle guests, a busy guest's small frames would otherwise wait
+//! for 63 of these reads.
 
-/// Polls in a row that found nothing, after which a guest is a quiet one: enough that a guest which
-/// answers what it gets is never taken for quiet between two of its frames.
+/// Number of consecutive vain polls after which a guest is quiet. High enough that a guest that
+/// answers its frames never becomes quiet between two of them.
 const QUIET: u8 = 64;
-/// How long a quiet guest may wait for a poll.
+/// Maximum time between polls of a quiet guest.
 const PATIENCE_NS: u64 = 20_000;
 
-/// How quiet each port is, and which are polled next.
+/// Activity of each port, and the ports to poll next.
 #[derive(Debug, Default)]
 pub struct PollSet {
-    /// All ports that are polled at all.
+    /// All ports in the set.
     all: Vec<usize>,
-    /// By port, polls in a row that found nothing.
+    /// By port: the number of consecutive vain polls.
     empty: Vec<u8>,
     /// Ports that are not quiet.
     lively: Vec<usize>,
-    /// When all were last to be polled.
+    /// Time of the last round that polled all ports.
     all_ns: u64,
     next: Vec<usize>,
 }
 
 impl PollSet {
-    /// Polls `port` from the next round on. It is not quiet yet.
+    /// Adds `port`, which starts as not quiet, from the next round on.
     pub fn insert(&mut self, port: usize) {
         if self.empty.len() <= port {
             self.empty.resize(port + 1, 0);
@@ -35,7 +35,7 @@ impl PollSet {
         }
     }
 
-    /// Polls `port` no more.
+    /// Removes `port`.
     pub fn remove(&mut self, port: usize) {
         for ports in [&mut self.all, &mut self.lively, &mut self.next] {
             ports.retain(|other| *other != port);
@@ -45,14 +45,14 @@ impl PollSet {
         }
     }
 
-    /// A round begins: the ports to poll. [`PollSet::end`] takes them back.
+    /// Begins a round; returns the ports to poll. [`PollSet::end`] takes them back.
     #[must_use]
     pub fn begin(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.next)
     }
 
-    /// Whether a poll of the guest at `port` found work. A port of which this is never said is
-    /// never quiet.
+    /// Records whether polling the guest at `port` found work. Ports never recorded never become
+    /// quiet.
     #[inline]
     pub fn found(&mut self, port: usize, work: bool) {
         let Some(empty) = self.empty.get_mut(port) else {
@@ -72,8 +72,8 @@ impl PollSet {
         }
     }
 
-    /// The round is over that [began](PollSet::begin) with `polled` at `now_ns`; `work`: it found
-    /// some. After a round that found none all ports are polled.
+    /// Ends the round that [began](PollSet::begin) with `polled` at `now_ns`. `work` states whether
+    /// it found work; if it did not, the next round polls all ports.
     pub fn end(&mut self, mut polled: Vec<usize>, work: bool, now_ns: u64) {
         polled.clear();
         if work && now_ns.saturating_sub(self.all_ns) < PATIENCE_NS {
@@ -93,7 +93,8 @@ mod tests {
     const PORTS: usize = 65;
     const BUSY: [usize; 2] = [0, 9];
 
-    /// A round at `now_ns` in which only the ports of `busy` have work; who was polled.
+    /// Runs a round at `now_ns` in which only the ports of `busy` have work; returns the polled
+    /// ports.
     fn round(set: &mut PollSet, busy: &[usize], now_ns: u64) -> Vec<usize> {
         let polled = set.begin();
         for &port in polled.iter().filter(|port| **port != 0) {
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quiet_are_polled_now_and_then_while_others_have_work() {
+    fn quiet_ports_are_polled_rarely_under_load() {
         let mut set = PollSet::default();
         let all: Vec<usize> = (0..PORTS).collect();
         all.iter().for_each(|port| set.insert(*port));
@@ -121,16 +122,16 @@ mod tests {
         assert_eq!(round(&mut set, &BUSY, PATIENCE_NS), BUSY);
         assert_eq!(round(&mut set, &BUSY, PATIENCE_NS), all, "it is time");
         assert_eq!(round(&mut set, &BUSY, 2 * PATIENCE_NS), BUSY);
-        // A guest that is found at work then is polled every time again, at once.
+        // A guest in which a poll found work is polled in every round again.
         assert_eq!(round(&mut set, &[0, 9, 33], 2 * PATIENCE_NS), all);
         assert_eq!(round(&mut set, &BUSY, 2 * PATIENCE_NS), [0, 9, 33]);
-        // Without any work there is time for all.
+        // A round without work makes the next one poll all.
         round(&mut set, &[], 2 * PATIENCE_NS);
         assert_eq!(round(&mut set, &[], 2 * PATIENCE_NS), all);
     }
 
     #[test]
-    fn a_port_that_has_gone_is_polled_no_more_and_its_number_is_as_new() {
+    fn removed_port_is_not_polled_and_its_number_resets() {
         let mut set = PollSet::default();
         (0..3).for_each(|port| set.insert(port));
         for _ in 0..QUIET {

@@ -1,23 +1,23 @@
-//! The bridge's ports: a slab that hands out their numbers, and knows which are NICs and which are
-//! guests. A port keeps its number as long as it is here. Nothing else follows from a number.
+//! The bridge's ports: a slab that holds NICs and guests and allocates their numbers. A port keeps
+//! its number until it is removed. Numbers have no other meaning.
 
 use crate::nics::NicPort;
 use crate::vifs::VifPort;
 use nic::{Caps, Frame};
 use runtime::ledger::{Hop, Ledger};
-use runtime::trace::Fate;
+use runtime::trace::DropSnapshot;
 
 /// A port of the bridge.
 #[derive(Debug)]
 pub enum Port {
-    /// A device of the driver domain's own.
+    /// One of the driver domain's devices.
     Nic(Box<NicPort>),
     /// A guest.
     Vif(Box<VifPort>),
 }
 
 impl Port {
-    /// Its name, for people.
+    /// Returns the port's name, for display.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -26,7 +26,7 @@ impl Port {
         }
     }
 
-    /// What it can do by itself; none: frames cannot go out by it now.
+    /// Returns the port's capabilities, or `None` if it cannot send now.
     #[must_use]
     pub fn caps(&self) -> Option<Caps> {
         match self {
@@ -35,7 +35,7 @@ impl Port {
         }
     }
 
-    /// Where the driver's time goes that is spent on it.
+    /// Returns the hop to which the port's work is charged.
     #[must_use]
     pub fn hop(&self) -> Hop {
         match self {
@@ -44,19 +44,19 @@ impl Port {
         }
     }
 
-    /// What became of the frames sent by it so far.
+    /// Takes a snapshot of the drops of its frames.
     #[must_use]
-    pub fn fate(&self) -> Fate {
+    pub fn drop_snapshot(&self) -> DropSnapshot {
         match self {
-            Self::Nic(nic) => Fate::of_device(&nic.sent),
+            Self::Nic(nic) => DropSnapshot::of_device(&nic.sent),
             Self::Vif(vif) => {
-                let fate = Fate::of_guest(&vif.counters(), vif.not_connected);
-                fate.with(vif.egress.drops.reasons())
+                let drop_snapshot = DropSnapshot::of_guest(&vif.counters(), vif.not_connected);
+                drop_snapshot.with(vif.egress.drops.reasons())
             }
         }
     }
 
-    /// Frames for it that were made of larger ones because a guest had too little room.
+    /// Returns the number of frames made by splitting larger ones for lack of room.
     #[must_use]
     pub fn split(&self) -> u64 {
         match self {
@@ -65,8 +65,8 @@ impl Port {
         }
     }
 
-    /// Takes up to `budget` frames that came in, and appends those that go on now; how many it
-    /// had to do with. They belong to the port until [`Port::done`].
+    /// Passes on up to `budget` frames and appends the flushed ones to `out`. Returns the number of
+    /// frames handled. The port owns the frames until [`Port::done`].
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -80,7 +80,7 @@ impl Port {
         }
     }
 
-    /// The frames of the last [`Port::take`] are finished with.
+    /// Ends the use of the frames of the last [`Port::take`].
     pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
         match self {
             Self::Nic(nic) => nic.done(frames, ledger),
@@ -107,7 +107,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Adds a port; its number is the lowest that is free.
+    /// Adds a port with the lowest free number.
     pub fn insert(&mut self, port: Port) -> usize {
         let free = self.slots.iter().position(Option::is_none);
         let number = free.unwrap_or(self.slots.len());
@@ -118,32 +118,32 @@ impl Ports {
         number
     }
 
-    /// Takes a port out. Its number is free, all others are what they were.
+    /// Removes a port and frees its number; other numbers are unchanged.
     pub fn remove(&mut self, number: usize) -> Option<Port> {
         self.slots.get_mut(number)?.take()
     }
 
-    /// A port.
+    /// Returns a port.
     #[inline]
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&Port> {
         self.slots.get(number)?.as_ref()
     }
 
-    /// A port.
+    /// Returns a port.
     #[inline]
     #[must_use]
     pub fn get_mut(&mut self, number: usize) -> Option<&mut Port> {
         self.slots.get_mut(number)?.as_mut()
     }
 
-    /// The name of a port, if there is one.
+    /// Returns the name of a port, if it exists.
     #[must_use]
     pub fn name(&self, number: usize) -> Option<&str> {
         self.get(number).map(Port::name)
     }
 
-    /// A port that is a NIC.
+    /// Returns a port that is a NIC.
     #[inline]
     #[must_use]
     pub fn nic(&self, number: usize) -> Option<&NicPort> {
@@ -153,7 +153,7 @@ impl Ports {
         }
     }
 
-    /// A port that is a NIC.
+    /// Returns a port that is a NIC.
     #[inline]
     #[must_use]
     pub fn nic_mut(&mut self, number: usize) -> Option<&mut NicPort> {
@@ -163,7 +163,7 @@ impl Ports {
         }
     }
 
-    /// A port that is a guest.
+    /// Returns a port that is a guest.
     #[inline]
     #[must_use]
     pub fn vif(&self, number: usize) -> Option<&VifPort> {
@@ -173,7 +173,7 @@ impl Ports {
         }
     }
 
-    /// A port that is a guest.
+    /// Returns a port that is a guest.
     #[inline]
     #[must_use]
     pub fn vif_mut(&mut self, number: usize) -> Option<&mut VifPort> {
@@ -183,7 +183,7 @@ impl Ports {
         }
     }
 
-    /// A NIC and a guest.
+    /// Returns a NIC and a guest.
     #[must_use]
     pub fn nic_and_vif(&mut self, nic: usize, vif: usize) -> Option<(&mut NicPort, &mut VifPort)> {
         match self.slots.get_disjoint_mut([nic, vif]) {
@@ -192,7 +192,7 @@ impl Ports {
         }
     }
 
-    /// A NIC, and a guest's interface if one is asked for.
+    /// Returns a NIC, and optionally a guest's interface.
     pub fn nic_and_maybe_vif(
         &mut self,
         nic: usize,
@@ -207,13 +207,13 @@ impl Ports {
         }
     }
 
-    /// All ports, with their numbers.
+    /// Iterates over all ports, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Port)> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(number, slot)| Some((number, slot.as_ref()?)))
     }
 
-    /// All NICs, with their numbers.
+    /// Iterates over all NICs, with their numbers.
     pub fn nics(&self) -> impl Iterator<Item = (usize, &NicPort)> {
         self.iter().filter_map(|(number, port)| match port {
             Port::Nic(nic) => Some((number, &**nic)),
@@ -221,7 +221,7 @@ impl Ports {
         })
     }
 
-    /// All NICs.
+    /// Iterates over all NICs.
     pub fn nics_mut(&mut self) -> impl Iterator<Item = &mut NicPort> {
         self.slots.iter_mut().filter_map(|slot| match slot {
             Some(Port::Nic(nic)) => Some(&mut **nic),
@@ -229,7 +229,7 @@ impl Ports {
         })
     }
 
-    /// All guests, with their numbers.
+    /// Iterates over all guests, with their numbers.
     pub fn vifs(&self) -> impl Iterator<Item = (usize, &VifPort)> {
         self.iter().filter_map(|(number, port)| match port {
             Port::Vif(vif) => Some((number, &**vif)),
@@ -237,7 +237,7 @@ impl Ports {
         })
     }
 
-    /// All guests.
+    /// Iterates over all guests.
     pub fn vifs_mut(&mut self) -> impl Iterator<Item = &mut VifPort> {
         self.slots.iter_mut().filter_map(|slot| match slot {
             Some(Port::Vif(vif)) => Some(&mut **vif),
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(names(&ports), [(0, "a"), (2, "c")]);
         assert_eq!((ports.name(1), ports.name(2)), (None, Some("c")));
         let nic = Port::Nic(Box::new(nic_port("d")));
-        assert_eq!(ports.insert(nic), 1, "the number that was free");
+        assert_eq!(ports.insert(nic), 1, "the freed number is reused");
         assert_eq!(names(&ports), [(0, "a"), (1, "d"), (2, "c")]);
     }
 

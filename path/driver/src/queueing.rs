@@ -1,22 +1,24 @@
-//! Frames that wait for a guest: which frames wait, in whose buffers, and how they go on.
+//! Egress queues of all guests, and ownership of the queued buffers.
 //!
-//! A frame goes straight to its guest while the guest has receive buffers and tokens for it and no
-//! frame waits. Otherwise it joins the guest's [`EgressQueue`]. A frame of a NIC stays in the NIC's
-//! buffers. A frame of a guest is copied, so that its sender has its pages back and is not held up.
+//! A frame is sent directly to its guest if the guest's queue is empty and the guest has receive
+//! buffers and tokens for it. Otherwise it joins the guest's [`EgressQueue`]. A frame from a NIC
+//! stays in the NIC's buffers. A frame from a guest is copied, so that its sender gets its pages
+//! back at once.
 //!
-//! Buffers are shared by dynamic thresholds (Choudhury and Hahne 1998): a queue may hold twice what
-//! all queues leave free of the part of a supply that queues may use. A full queue drops from its
-//! longest flow; before it is full it signals congestion early. A quarter of each NIC's buffers is
-//! never queued: the NIC goes on receiving.
+//! Dynamic thresholds divide the buffers (Choudhury and Hahne 1998): a queue may hold twice the
+//! number of free buffers in the part of a supply that queues may use. A full queue drops from its
+//! longest flow; before it is full, it signals congestion early. Queues never hold the last quarter
+//! of a NIC's buffers, so that the NIC can receive.
 //!
 //! [`EgressQueue`]: crate::egress_queue::EgressQueue
 
 use crate::capture::Capture;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress_queue::{Blocked, Queued};
-use crate::outbox::{Outbox, Takes};
+use crate::path_mtu::{PathMtu, gateways};
 use crate::ports::{Port, Ports};
 use crate::share::QueueShare;
+use crate::software_offload::{PortOffloads, SoftwareOffloads};
 use crate::vifs::VifPort;
 use config::domain::BUFFER_BYTES;
 use net::packet::flow::flow_hash;
@@ -25,20 +27,22 @@ use nic::{Frame, Pool};
 use runtime::ledger::Ledger;
 use shmem::Area;
 
-/// Frames that go to a guest at once.
+/// Maximum number of frames sent to a guest at once.
 const BATCH: usize = 64;
 
-/// What sending needs beside the queues.
-pub struct Way<'a> {
+/// Context of sending.
+pub struct SendContext<'a> {
     /// All ports.
     pub ports: &'a mut Ports,
-    /// What ports cannot do by themselves.
-    pub outbox: &'a mut Outbox,
-    /// What ports see, if it is captured.
+    /// Software offloads.
+    pub software_offload: &'a mut SoftwareOffloads,
+    /// Active packet captures.
     pub capture: &'a mut Capture,
     /// Ports whose rings need publishing.
     pub dirty: &'a mut DirtyPorts,
-    /// Where time goes.
+    /// Errors to senders of frames that are too long.
+    pub errors: &'a mut PathMtu,
+    /// Ledger to charge.
     pub ledger: &'a Ledger,
     /// The time.
     pub now_ns: u64,
@@ -50,7 +54,7 @@ pub struct Queueing {
     /// Buffers for frames of guests.
     pool: Pool,
     share: QueueShare,
-    /// Ports with frames that wait.
+    /// Ports with queued frames.
     waiting: Vec<usize>,
     // Scratch, empty between calls.
     lost: Vec<(Cause, Box<Queued>)>,
@@ -62,7 +66,7 @@ pub struct Queueing {
 }
 
 impl Queueing {
-    /// Empty queues. Frames of guests that wait lie in `area`.
+    /// Creates empty queues. Queued frames of guests lie in `area`.
     #[must_use]
     pub fn new(area: Area) -> Self {
         Self {
@@ -77,19 +81,31 @@ impl Queueing {
         }
     }
 
-    /// Whether no frame waits.
+    /// Returns a frame of these bytes in one of the queues' buffers, or `None` if no buffer is
+    /// free.
+    #[must_use]
+    pub fn frame(&mut self, bytes: &[u8]) -> Option<Frame> {
+        Frame::from_bytes(bytes, &mut self.pool).ok()
+    }
+
+    /// Returns the buffer of a frame from [`Queueing::frame`].
+    pub fn recycle(&mut self, frame: &mut Frame) {
+        frame.recycle(&mut self.pool);
+    }
+
+    /// Returns whether all queues are empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Sends those of `frames` that are in `pick` by port `number`, now or when it has room; they
-    /// came in by `in_port`. Returns whether some of them wait or waited.
+    /// Sends or queues those of `frames` whose indices are in `pick`, from `in_port` to port
+    /// `number`. Returns whether some of them are or were queued.
     #[inline]
     pub fn send(
         &mut self,
-        way: &mut Way<'_>,
+        way: &mut SendContext<'_>,
         (in_port, number): (usize, usize),
         frames: &[Frame],
         pick: &[u32],
@@ -102,8 +118,8 @@ impl Queueing {
         let mut rest = std::mem::take(&mut self.rest);
         match (port, pick) {
             (_, []) => {}
-            (Port::Vif(vif), _) => match vif.caps().map(Takes::of_guest) {
-                // Counted there.
+            (Port::Vif(vif), _) => match vif.caps().map(PortOffloads::of_guest) {
+                // The port counts them.
                 None => vif.send(frames, pick, ledger),
                 Some(takes) if vif.egress.is_open() && chosen().all(|frame| takes.takes(frame)) => {
                     vif.send_while_posted(frames, pick, ledger, &mut rest);
@@ -112,15 +128,25 @@ impl Queueing {
                     let bytes = || chosen().map(Frame::len).sum();
                     if vif.egress.affords(now_ns, bytes) && vif.has_room(chosen()) {
                         vif.egress.charge(now_ns, bytes);
-                        way.outbox.deliver(frames, pick, takes, |frames, pick| {
-                            vif.send(frames, pick, ledger);
-                        });
+                        way.software_offload
+                            .deliver(frames, pick, takes, |frames, pick| {
+                                vif.send(frames, pick, ledger);
+                            });
                     } else {
                         rest.extend(pick);
                     }
                 }
             },
-            (nic, _) => send_by(nic, way.outbox, now_ns, frames, pick, ledger),
+            (nic, _) => {
+                let before = way.software_offload.tx_errors.too_long;
+                send_by(nic, way.software_offload, now_ns, frames, pick, ledger);
+                if way.software_offload.tx_errors.too_long != before
+                    && let Some(caps) = nic.caps()
+                {
+                    let sender = (in_port, gateways(way.ports.get(in_port)));
+                    way.errors.report(sender, chosen(), caps, now_ns);
+                }
+            }
         }
         let waits = !rest.is_empty();
         if waits {
@@ -135,20 +161,20 @@ impl Queueing {
         waits
     }
 
-    /// Sends what can go on now; whether anything did.
-    pub fn drain_all(&mut self, way: &mut Way<'_>) -> bool {
+    /// Sends as many queued frames as possible. Returns whether there were any.
+    pub fn drain_all(&mut self, way: &mut SendContext<'_>) -> bool {
         let mut moved = false;
         let mut at = 0;
         while let Some(&number) = self.waiting.get(at) {
             moved |= self.drain(way, number);
-            // A port that waits no more has left the list.
+            // A port whose queue is empty has left the list.
             at += usize::from(self.waiting.get(at) == Some(&number));
         }
         moved
     }
 
-    /// Drops what waits for the guest at `number`, which is not connected any more.
-    pub fn forget(&mut self, way: &mut Way<'_>, number: usize) {
+    /// Drops the queued frames of the guest at `number`, which has disconnected.
+    pub fn forget(&mut self, way: &mut SendContext<'_>, number: usize) {
         if let Some(vif) = way.ports.vif_mut(number) {
             let all: Vec<_> = vif.egress.drain().collect();
             vif.not_connected += all.len() as u64;
@@ -159,15 +185,15 @@ impl Queueing {
         self.waiting.retain(|waiting| *waiting != number);
     }
 
-    /// When the first queue is to be served although nothing happens.
+    /// Returns the time at which the first queue is due even without an event.
     #[must_use]
     pub fn due_ns(&self, ports: &Ports, now_ns: u64) -> Option<u64> {
         let waiting = self.waiting.iter().filter_map(|port| ports.vif(*port));
         waiting.filter_map(|vif| vif.egress.due_ns(now_ns)).min()
     }
 
-    /// The driver is about to sleep: guests whose frames wait for buffers are to notify it of
-    /// these.
+    /// Requests notifications of new receive buffers from guests whose frames wait for them, before
+    /// the driver sleeps.
     pub fn arm(&self, ports: &mut Ports) {
         for number in &self.waiting {
             if let Some(vif) = ports.vif_mut(*number)
@@ -178,7 +204,7 @@ impl Queueing {
         }
     }
 
-    /// Whether a frame that waits for buffers has them.
+    /// Returns whether the guest has posted the buffers that a queued frame waits for.
     pub fn has_work(&self, ports: &mut Ports) -> bool {
         self.waiting.iter().any(|number| {
             let vif = ports.vif_mut(*number);
@@ -190,8 +216,13 @@ impl Queueing {
         })
     }
 
-    /// Puts a frame into the queue of the guest at `number`, or drops it.
-    fn enqueue(&mut self, way: &mut Way<'_>, (in_port, number): (usize, usize), frame: &Frame) {
+    /// Queues a frame for the guest at `number`, or drops it.
+    fn enqueue(
+        &mut self,
+        way: &mut SendContext<'_>,
+        (in_port, number): (usize, usize),
+        frame: &Frame,
+    ) {
         let kept = self.keep(way, (in_port, number), frame);
         let Some(vif) = way.ports.vif_mut(number) else {
             return;
@@ -207,11 +238,11 @@ impl Queueing {
         vif.egress.push(queued, hash, way.now_ns);
     }
 
-    /// A frame for the queue of the guest at `number`, in memory that stays. `None`: there is no
-    /// room.
+    /// Returns a frame for the queue of the guest at `number` in memory that stays valid, or `None`
+    /// if there is no room.
     fn keep(
         &mut self,
-        way: &mut Way<'_>,
+        way: &mut SendContext<'_>,
         (in_port, number): (usize, usize),
         frame: &Frame,
     ) -> Option<Box<Queued>> {
@@ -244,11 +275,11 @@ impl Queueing {
         }))
     }
 
-    /// Makes room for `units` buffers of a NIC, or of this one's, in the queue of the guest at
-    /// `number`, by drops from that queue. `None`: that is not enough.
+    /// Frees `units` buffers of a NIC, or of these queues, by dropping from the queue of the guest
+    /// at `number`. Returns `None` if that is not enough.
     fn make_room(
         &mut self,
-        way: &mut Way<'_>,
+        way: &mut SendContext<'_>,
         nic: Option<usize>,
         number: usize,
         units: usize,
@@ -274,8 +305,9 @@ impl Queueing {
         }
     }
 
-    /// Sends what waits for the guest at `number` and can go on; whether anything did.
-    fn drain(&mut self, way: &mut Way<'_>, number: usize) -> bool {
+    /// Sends as many queued frames of the guest at `number` as possible. Returns whether there were
+    /// any.
+    fn drain(&mut self, way: &mut SendContext<'_>, number: usize) -> bool {
         let mut moved = false;
         loop {
             let Some(vif) = way.ports.vif_mut(number).filter(|vif| vif.caps().is_some()) else {
@@ -285,7 +317,7 @@ impl Queueing {
             vif.egress.expire(way.now_ns, &mut self.lost);
             vif.take_queued(way.now_ns, BATCH, &mut self.batch, &mut self.lost);
             self.drop_lost(way, number);
-            // A link that has ended meanwhile is seen above.
+            // The check above handles a link that has ended meanwhile.
             let is_up = |vif: &VifPort| vif.caps().is_some();
             if self.batch.is_empty() && way.ports.vif(number).is_none_or(is_up) {
                 break;
@@ -304,24 +336,30 @@ impl Queueing {
     }
 
     /// Sends the batch.
-    fn deliver(&mut self, way: &mut Way<'_>, number: usize) {
+    fn deliver(&mut self, way: &mut SendContext<'_>, number: usize) {
         let batch = self.batch.iter_mut();
         self.frames.extend(batch.map(|queued| queued.frame.take()));
         self.pick.extend(0..self.frames.len() as u32);
         if let Some(port) = way.ports.get_mut(number) {
             way.dirty.mark(number);
-            // Frames that are captured go one by one: the counters tell what became of each.
+            // Captured frames are sent one by one, so that the counters show the result of each.
             let captured = way.capture.sees(port.name());
             let at_once = if captured { 1 } else { BATCH };
             for pick in self.pick.chunks(at_once) {
-                let before = captured.then(|| port.fate());
-                send_by(port, way.outbox, way.now_ns, &self.frames, pick, way.ledger);
+                let before = captured.then(|| port.drop_snapshot());
+                send_by(
+                    port,
+                    way.software_offload,
+                    way.now_ns,
+                    &self.frames,
+                    pick,
+                    way.ledger,
+                );
                 if let (Some(before), [pick]) = (before, pick)
                     && let Some(frame) = self.frames.get(*pick as usize)
                 {
-                    let dropped = port.fate().dropped_since(&before);
-                    way.capture
-                        .went_out(port.name(), frame, dropped, way.now_ns);
+                    let dropped = port.drop_snapshot().dropped_since(&before);
+                    way.capture.sent_by(port.name(), frame, dropped, way.now_ns);
                 }
             }
         }
@@ -333,8 +371,8 @@ impl Queueing {
         }
     }
 
-    /// Counts and releases what the queue of the guest at `number` has dropped.
-    fn drop_lost(&mut self, way: &mut Way<'_>, number: usize) {
+    /// Counts and releases the drops of the queue of the guest at `number`.
+    fn drop_lost(&mut self, way: &mut SendContext<'_>, number: usize) {
         while let Some((cause, queued)) = self.lost.pop() {
             if let Some(vif) = way.ports.vif_mut(number) {
                 vif.egress.drops.count(cause, &queued.frame);
@@ -347,7 +385,7 @@ impl Queueing {
                     };
                     let why = runtime::trace::dropped(why.0, why.1);
                     way.capture
-                        .went_out(&vif.name, &queued.frame, Some(why), way.now_ns);
+                        .sent_by(&vif.name, &queued.frame, Some(why), way.now_ns);
                 }
             }
             self.release(way.ports, queued);
@@ -359,7 +397,7 @@ impl Queueing {
     }
 }
 
-/// Gives the buffers of a frame that waits no more back to their owner.
+/// Returns the buffers of a frame that has left the queue to their owner.
 fn release(ports: &mut Ports, (pool, share): (&mut Pool, &mut QueueShare), queued: Box<Queued>) {
     let Queued {
         frame,
@@ -376,10 +414,10 @@ fn release(ports: &mut Ports, (pool, share): (&mut Pool, &mut QueueShare), queue
     }
 }
 
-/// Sends those of `frames` that are in `pick` by a port, which gets them as it can take them.
+/// Sends those of `frames` whose indices are in `pick` by a port, with software offloads.
 fn send_by(
     port: &mut Port,
-    outbox: &mut Outbox,
+    software_offload: &mut SoftwareOffloads,
     now_ns: u64,
     frames: &[Frame],
     pick: &[u32],
@@ -387,15 +425,15 @@ fn send_by(
 ) {
     match port.caps() {
         Some(caps) => {
-            let takes = Takes {
+            let takes = PortOffloads {
                 caps,
                 finds_checksum: matches!(port, Port::Vif(_)),
             };
-            outbox.deliver(frames, pick, takes, |frames, pick| {
+            software_offload.deliver(frames, pick, takes, |frames, pick| {
                 port.send(now_ns, frames, pick, ledger);
             });
         }
-        // A port that cannot send now counts them.
+        // A port that cannot send now counts the frames.
         None => port.send(now_ns, frames, pick, ledger),
     }
 }

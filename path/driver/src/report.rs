@@ -1,8 +1,9 @@
-//! The driver's counters.
+//! Report of the driver's counters.
 
 use crate::dedicated::DedicatedReceiver;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::firewall::Denying;
+use crate::flow_report;
 use crate::nics::NicPort;
 use crate::offences;
 use crate::ports::Port;
@@ -17,22 +18,22 @@ use runtime::report::{self, DropTable};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What counts.
+/// Sources of the counters.
 #[derive(Debug)]
-pub struct Sources<'a> {
-    /// Ports, bridge and what lies between them.
+pub struct ReportSources<'a> {
+    /// Ports, bridge and queues.
     pub switch: &'a Switch,
-    /// Queues of NICs for single guests.
+    /// Dedicated queues of NICs.
     pub queues: &'a [Queues],
-    /// Dedicated queues.
+    /// Dedicated queues of AF_XDP wires.
     pub dedicated: &'a [DedicatedReceiver],
-    /// Hypercalls, where this domain counts them.
+    /// Hypercalls, if this domain counts them.
     pub asked: &'a [Asked],
 }
 
-/// Everything that the driver counts.
+/// Returns all counters of the driver.
 #[must_use]
-pub fn stat(sources: &Sources<'_>) -> Value {
+pub fn stat(sources: &ReportSources<'_>) -> Value {
     let switch = sources.switch;
     let mut drops = DropTable::default();
     let mut lro = Sums::default();
@@ -73,6 +74,9 @@ pub fn stat(sources: &Sources<'_>) -> Value {
         if let Some(rules) = switch.firewall.stat(number, &switch.bridge, &denied) {
             value["rules"] = rules;
         }
+        if let Some(flows) = switch.bridge.flows(number) {
+            value["flows"] = flow_report::stat(flows, shmem::time::monotonic_ns());
+        }
         ports.insert(port.name().to_owned(), value);
     }
     for (reason, count) in switch.bridge.drops_total().iter() {
@@ -80,19 +84,19 @@ pub fn stat(sources: &Sources<'_>) -> Value {
     }
     let in_kernel = denied.iter().map(|count| count.frames).sum();
     drops.add(DropReason::Firewall.name(), in_kernel);
-    let unfit = switch.outbox.unfit;
-    drops.add("too_long", unfit.too_long);
-    drops.add("bad_offload", unfit.bad_offload);
-    drops.add("fault", unfit.fault);
+    for (reason, _, count) in switch.software_offload.tx_errors.reasons() {
+        drops.add(reason, count);
+    }
     let split: u64 = switch.ports.iter().map(|(_, port)| port.split()).sum();
     let mut stat = json!({
         "ledger": switch.ledger.report(),
         "ports": ports,
         "software": {
-            "segments": switch.outbox.segmented,
-            "checksums": switch.outbox.checksummed,
+            "segments": switch.software_offload.segmented,
+            "checksums": switch.software_offload.checksummed,
             "split": split,
         },
+        "too_big": switch.errors.stat(),
         "stations": switch.bridge.stations(shmem::time::monotonic_ns()).count(),
         "drops": Value::from(drops),
         "lro": Value::from(lro),
@@ -103,7 +107,7 @@ pub fn stat(sources: &Sources<'_>) -> Value {
     stat
 }
 
-/// Hypercalls by kind.
+/// Returns hypercalls by kind.
 fn hypercalls(asked: &[Asked]) -> Value {
     let count = |of: &Asked| {
         let counts = json!({ "calls": of.calls, "operations": of.operations });
@@ -112,7 +116,7 @@ fn hypercalls(asked: &[Asked]) -> Value {
     Value::Object(asked.iter().map(count).collect())
 }
 
-/// What the kernel has denied by each of the rules that it asks.
+/// Returns the kernel's denials by rule.
 fn denied(switch: &Switch) -> Vec<Count> {
     let mut all = BTreeMap::new();
     for (number, vif) in switch.ports.vifs() {
@@ -125,7 +129,7 @@ fn denied(switch: &Switch) -> Vec<Count> {
     rules.map(|rule| count(rule).unwrap_or_default()).collect()
 }
 
-/// Frames that the kernel has denied before the queue of a port.
+/// Returns the number of frames for a port's dedicated queue that the kernel has denied.
 fn denied_before(switch: &Switch, denied: &[Count], port: usize) -> u64 {
     let counts = switch.firewall.denying().iter().zip(denied);
     let of_port = counts.filter(|(rule, _)| rule.queue == port);
@@ -155,7 +159,7 @@ fn nic_stat(nic: &NicPort, drops: &mut DropTable) -> Value {
 
 fn vif_stat(vif: &VifPort, drops: &mut DropTable) -> Value {
     let counters = vif.counters();
-    drops.add_vif(&counters);
+    drops.add_vif("netback", &counters);
     drops.add("not_connected", vif.not_connected);
     for (reason, _, dropped) in vif.egress.drops.reasons() {
         drops.add(reason, dropped);
@@ -166,6 +170,30 @@ fn vif_stat(vif: &VifPort, drops: &mut DropTable) -> Value {
         "traffic": traffic(&vif.traffic),
         "counters": report::counters(&counters),
         "not_connected": vif.not_connected,
-        "egress_queue": vif.egress.stat(),
+        "egress_queue": vif.egress.stat(shmem::time::monotonic_ns()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::software_offload::TxErrors;
+    use std::collections::BTreeSet;
+    use vif::InterfaceCounters;
+
+    #[test]
+    fn no_two_layers_share_the_name_of_a_reason() {
+        let mut netback = DropTable::default();
+        netback.add_vif("netback", &InterfaceCounters::default());
+        let netback = Value::from(netback);
+        let netback = netback.as_object().unwrap().keys().cloned();
+        let bridge = DropReason::NAMES.map(str::to_owned);
+        let software_offload = TxErrors::default().reasons().map(|it| it.0.to_owned());
+        let all: Vec<String> = netback.chain(bridge).chain(software_offload).collect();
+        let names: BTreeSet<_> = all.iter().collect();
+        assert_eq!(names.len(), all.len(), "{all:?}");
+        for layer in ["netback", "bridge", "outbox"] {
+            assert!(names.contains(&format!("{layer}.fault")), "{names:?}");
+        }
+    }
 }

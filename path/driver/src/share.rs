@@ -1,35 +1,36 @@
-//! What part of a supply of buffers frames in queues may hold: dynamic thresholds.
+//! Limits on the buffers that queues hold, by dynamic thresholds.
 
-/// Buffers of a supply that frames in queues hold.
+/// Count of a supply's buffers that queued frames hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueShare {
     used: usize,
 }
 
 impl QueueShare {
-    /// Whether a queue that holds `has` buffers may hold `more` of a supply of `capacity`.
+    /// Returns whether a queue that holds `has` buffers of a supply of `capacity` may hold `more`
+    /// in addition.
     #[must_use]
     pub fn allows(self, capacity: usize, has: usize, more: usize) -> bool {
         let free = (capacity - capacity / 4).saturating_sub(self.used);
         more <= free && has.saturating_add(more) <= free.saturating_mul(2)
     }
 
-    /// How many quarters a queue that holds `has` buffers has used of what it may hold.
+    /// Returns the number of quarters of its limit that a queue with `has` buffers uses.
     #[must_use]
     pub fn quarters(self, capacity: usize, has: usize) -> usize {
         let free = (capacity - capacity / 4).saturating_sub(self.used);
-        // Alone it may come to hold two thirds of what is free and its own.
+        // A single queue may hold up to two thirds of the sum of the free buffers and its own.
         let most = free.saturating_add(has).saturating_mul(2) / 3;
         let quarters = has.saturating_mul(4).checked_div(most);
         quarters.unwrap_or(4).min(4)
     }
 
-    /// A frame with this many buffers was queued.
+    /// Adds a queued frame's buffers.
     pub fn add(&mut self, units: usize) {
         self.used += units;
     }
 
-    /// It waits no more.
+    /// Removes a queued frame's buffers.
     pub fn remove(&mut self, units: usize) {
         self.used = self.used.saturating_sub(units);
     }

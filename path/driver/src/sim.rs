@@ -1,19 +1,19 @@
 //! The wire of a `sim` NIC: a cable in memory, with a TCP/IP station at its far end.
 //!
-//! Both ends live in the driver domain. There is no thread behind the station: it works whenever
-//! the driver looks at the NIC.
+//! Both ends are in the driver domain. The station has no thread: it works whenever the driver
+//! polls the NIC.
 
 use nic::sim::{Cable, SimNic};
 use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool, TxReport};
 use stack::StackEndpoint;
 
-/// Frames that a queue of the near end holds.
+/// Capacity of a queue of the near end, in frames.
 const QUEUE_FRAMES: usize = 1000;
-/// Frames that the station sends and receives before the driver goes on.
+/// Maximum number of frames per turn of the station.
 const BATCH: usize = 64;
 
-/// The near end of the cable, and all that lies behind it.
+/// The near end of the cable, and the station behind it.
 #[derive(Debug)]
 pub struct Wire {
     near: SimNic,
@@ -25,8 +25,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// A cable with `station` at its far end, which works in buffers of `pool`; the near end has
-    /// `queues` queues for single guests.
+    /// Creates a cable with `station` at its far end. The far end uses buffers of `pool`; the near
+    /// end has `queues` dedicated queues.
     #[must_use]
     pub fn new(cable: Cable, station: StackEndpoint, pool: Pool, queues: usize) -> Self {
         let (near, far) = cable.ends();
@@ -59,7 +59,7 @@ impl Wire {
     }
 }
 
-/// Carries a batch from one device to another.
+/// Forwards a batch from one device to another.
 fn carry(
     from: &mut impl Nic,
     to: &mut impl Nic,

@@ -1,5 +1,4 @@
-//! Steering a NIC's frames to queues, as a driver domain does it: it asks the monitor, which alone
-//! holds the NIC's table of MACs.
+//! Steering of a NIC's frames to queues through the monitor, which alone holds the NIC's MAC table.
 
 use abi::hypercall::TapControl;
 use nic::vmq::{QueueId, Steering, VmqError};
@@ -7,21 +6,21 @@ use runtime::platform::Platform;
 use std::io;
 use std::rc::Rc;
 
-/// The steering of one device.
+/// Steering of one device.
 #[derive(Debug)]
-pub struct AskMonitor {
+pub struct MonitorSteering {
     platform: Rc<dyn Platform>,
     device: u32,
 }
 
-impl AskMonitor {
-    /// The steering of device number `device`.
+impl MonitorSteering {
+    /// Creates the steering of device number `device`.
     #[must_use]
     pub fn new(platform: Rc<dyn Platform>, device: u32) -> Self {
         Self { platform, device }
     }
 
-    /// Whether the device can be steered at all on this system.
+    /// Returns whether the device supports steering on this system.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         !matches!(self.tell(TapControl::Settled), Err(VmqError::Refused(_)))
@@ -30,14 +29,14 @@ impl AskMonitor {
     fn tell(&self, what: TapControl) -> Result<u64, VmqError> {
         let told = self.platform.tell(self.device, what.encode());
         told.map_err(|why| match why.kind() {
-            // By the monitor, for it has asked and knows no more; or this domain asks too often.
+            // The monitor has no answer from netd, or this domain asks too often.
             io::ErrorKind::WouldBlock => VmqError::Unanswered,
             _ => VmqError::Refused(why.raw_os_error().unwrap_or(0)),
         })
     }
 }
 
-impl Steering for AskMonitor {
+impl Steering for MonitorSteering {
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
         let queue = queue.map(|queue| queue.0);
         self.tell(TapControl::Steer { mac, queue })

@@ -1,17 +1,17 @@
-//! The switch: it carries a batch of frames from a port over the bridge to the ports that get them.
+//! The switch: forwards a batch of frames from a port over the bridge to the egress ports.
 //!
-//! A batch is taken, decided on, sorted by the ports it goes out by, made fit for each, sent, and
-//! given back, all here and in one go. A frame stays for later only where large receive offload
-//! holds it, or in the queue of the guest that it is for.
+//! One pass takes a batch, decides about it, sorts it by egress port, adapts it to each port, sends
+//! it and returns it. A frame stays longer only in large receive offload or in its guest's queue.
 
 use crate::capture::Capture;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress::EgressBatch;
 use crate::firewall::Firewall;
-use crate::outbox::Outbox;
+use crate::path_mtu::PathMtu;
 use crate::ports::{Port, Ports};
-use crate::queueing::{Queueing, Way};
-use net::bridge::{Bridge, DropReason, Verdict};
+use crate::queueing::{Queueing, SendContext};
+use crate::software_offload::SoftwareOffloads;
+use net::bridge::{self, Bridge, DropReason, Verdict};
 use net::fair::QUANTUM_MIN;
 use nic::Frame;
 use runtime::ledger::{Hop, Ledger};
@@ -19,92 +19,112 @@ use runtime::trace::{Trace, dropped_by_bridge};
 use std::rc::Rc;
 use std::slice;
 
-/// Ports, the bridge between them, and what a batch needs on its way.
+/// Ingress port of the driver's own frames.
+const NO_PORT: usize = usize::MAX;
+
+/// Ports, the bridge between them, and the state of a batch.
 #[derive(Debug)]
 pub struct Switch {
-    /// All ports, numbered as the bridge numbers them.
+    /// All ports, with the bridge's numbers.
     pub ports: Ports,
-    /// Who gets a frame.
+    /// Forwarding table, guards and rules.
     pub bridge: Bridge,
-    /// The names of the bridge's rules.
+    /// Names of the bridge's rules.
     pub firewall: Firewall,
-    /// What ports cannot do by themselves.
-    pub outbox: Outbox,
-    /// Which frames of the batch under way go out by which port; empty between batches.
+    /// Software offloads.
+    pub software_offload: SoftwareOffloads,
+    /// Egress ports of the current batch's frames; empty between batches.
     pub egress: EgressBatch,
-    /// The frame that is followed, if there is one.
+    /// The trace of a frame, if active.
     pub trace: Trace,
-    /// What ports see, if somebody asks.
+    /// Active packet captures.
     pub capture: Capture,
-    /// Guests that are to be shown what was done.
+    /// Ports whose rings need publishing.
     pub dirty: DirtyPorts,
-    /// Frames that wait for guests.
+    /// Egress queues of guests.
     pub queueing: Queueing,
-    /// Where time goes.
+    /// Errors to senders of frames that exceed a NIC's MTU.
+    pub errors: PathMtu,
+    /// Ledger to charge.
     pub ledger: Rc<Ledger>,
-    /// Room for a batch; empty between batches.
+    /// Scratch buffer for a batch, empty between batches.
     frames: Vec<Frame>,
-    /// One for each frame of the batch carried last.
+    /// One verdict for each frame of the last batch.
     verdicts: Vec<Verdict>,
 }
 
-/// What a port's batch was.
+/// Size of a port's batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
-    /// Frames that the port had to do with.
+pub struct BatchStats {
+    /// Frames that the port handled.
     pub packets: usize,
-    /// Bytes that they count for.
+    /// Bytes for which these frames count.
     pub bytes: u64,
 }
 
 impl Switch {
-    /// A switch that has carried nothing yet.
+    /// Creates a switch without ports.
     #[must_use]
-    pub fn new(
-        ports: Ports,
-        bridge: Bridge,
-        firewall: Firewall,
-        queueing: Queueing,
-        ledger: Rc<Ledger>,
-    ) -> Self {
-        let mut egress = EgressBatch::default();
-        for (number, _) in ports.iter() {
-            egress.make_room(number);
-        }
+    pub fn new(bridge: Bridge, queueing: Queueing, ledger: Rc<Ledger>) -> Self {
         Self {
-            ports,
+            ports: Ports::default(),
             bridge,
-            firewall,
-            outbox: Outbox::default(),
-            egress,
+            firewall: Firewall::default(),
+            software_offload: SoftwareOffloads::default(),
+            egress: EgressBatch::default(),
             trace: Trace::default(),
             capture: Capture::default(),
             dirty: DirtyPorts::default(),
             queueing,
+            errors: PathMtu::default(),
             ledger,
             frames: Vec::new(),
             verdicts: Vec::new(),
         }
     }
 
-    /// Carries a batch of up to `budget` frames that came in by a port.
+    /// Adds a port to the bridge with the guards in `guarded`; returns its number.
     ///
-    /// A frame that is cut in software counts for at least as many full frames as it becomes. The
-    /// work is per frame, and a guest that asks for tiny segments is to gain nothing by it.
-    pub fn carry(&mut self, in_port: usize, now_ns: u64, budget: usize) -> Carried {
+    /// # Errors
+    /// The bridge rejects it; nothing has changed.
+    pub fn add(&mut self, port: Port, guarded: &bridge::Port) -> Result<usize, String> {
+        let number = self.ports.insert(port);
+        if let Err(error) = self.bridge.add(number, guarded) {
+            self.ports.remove(number);
+            return Err(error.to_string());
+        }
+        self.egress.make_room(number);
+        Ok(number)
+    }
+
+    /// Removes a port with its state, and drops its queued frames.
+    pub fn remove(&mut self, number: usize, now_ns: u64) {
+        self.forget_queue(number, now_ns);
+        self.bridge.remove(number);
+        self.firewall.remove(number);
+        self.errors.remove(number);
+        self.ports.remove(number);
+    }
+
+    /// Forwards a batch of up to `budget` frames from a port.
+    ///
+    /// A frame to be segmented counts as its segments; one that software segments counts as at
+    /// least that many full frames. The work is per packet, so a guest that requests tiny segments
+    /// gains nothing.
+    pub fn carry(&mut self, in_port: usize, now_ns: u64, budget: usize) -> BatchStats {
         self.verdicts.clear();
         let Some(port) = self.ports.get_mut(in_port) else {
-            return Carried::default();
+            return BatchStats::default();
         };
         let mut frames = std::mem::take(&mut self.frames);
         let packets = port.take(now_ns, budget, &mut frames, &self.ledger);
         let mut bytes = 0;
-        // What large receive offload held may go on without anything new, and the other way round.
+        // Held frames may be flushed although none arrived, and arrived frames may be held.
         if !frames.is_empty() {
-            let segmented = self.outbox.segmented;
-            bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+            let segmented = self.software_offload.segmented;
+            bytes = frames.iter().map(|frame| frame.wire_bytes() as u64).sum();
             self.forward(in_port, now_ns, &mut frames);
-            let cut = self.outbox.segmented.saturating_sub(segmented);
+            let cut = self.software_offload.segmented.saturating_sub(segmented);
             bytes = bytes.max(cut.saturating_mul(QUANTUM_MIN.into()));
         }
         if let Some(port) = self.ports.get_mut(in_port) {
@@ -112,17 +132,16 @@ impl Switch {
             self.dirty.mark(in_port);
         }
         self.frames = frames;
-        Carried { packets, bytes }
+        BatchStats { packets, bytes }
     }
 
-    /// What the bridge has decided on each frame of the batch carried last; empty if there was
-    /// none.
+    /// Returns the bridge's verdicts on the last batch; empty if there was none.
     #[must_use]
     pub fn verdicts(&self) -> &[Verdict] {
         &self.verdicts
     }
 
-    /// Decides where each frame of a batch goes, and sends it there.
+    /// Gets the verdict on each frame of a batch, and sends the frames.
     pub fn forward(&mut self, in_port: usize, now_ns: u64, frames: &mut [Frame]) {
         let before = self.ledger.enter(Hop::Bridge);
         let mut verdicts = std::mem::take(&mut self.verdicts);
@@ -140,7 +159,7 @@ impl Switch {
         self.ledger.enter(before);
     }
 
-    /// Decides where each frame of a batch goes, one verdict for each. [`Trace::end`] follows.
+    /// Gets the verdict on each frame of a batch. [`Trace::end`] must follow.
     pub fn decide(
         &mut self,
         in_port: usize,
@@ -153,7 +172,7 @@ impl Switch {
             self.trace.begin(hop, port.name(), frames);
             if let (Hop::Nic, Some(gso)) = (hop, frames.first().and_then(|f| f.offload.gso)) {
                 self.trace.step(Hop::Lro, || {
-                    format!("merged of packets with {} bytes each", gso.size)
+                    format!("merged from packets with {} bytes each", gso.size)
                 });
             }
         }
@@ -168,9 +187,9 @@ impl Switch {
                 ..
             } = self;
             trace.step(Hop::Bridge, || match verdict {
-                Verdict::Drop(DropReason::Firewall) => {
+                Verdict::Drop(reason @ (DropReason::Firewall | DropReason::FirewallState)) => {
                     let denied = firewall.denied_by(bridge, frame.header(), in_port, now_ns);
-                    denial(denied, ports)
+                    denial(*reason, denied, ports)
                 }
                 _ => decision(verdict, ports),
             });
@@ -178,28 +197,31 @@ impl Switch {
         if self.capture.is_on()
             && let Some(port) = self.ports.get(in_port)
         {
-            self.capture.came_in(port.name(), frames, verdicts, now_ns);
+            self.capture
+                .received_at(port.name(), frames, verdicts, now_ns);
         }
     }
 
-    /// Sends each frame of a batch by the ports that it goes out by.
+    /// Sends each frame of a batch to its egress ports.
     fn send(&mut self, in_port: usize, now_ns: u64, frames: &[Frame]) {
         let Self {
             ports,
             egress,
-            outbox,
+            software_offload,
             ledger,
             trace,
             capture,
             dirty,
             queueing,
+            errors,
             ..
         } = self;
-        let mut way = Way {
+        let mut way = SendContext {
             ports,
-            outbox,
+            software_offload,
             capture,
             dirty,
+            errors,
             ledger,
             now_ns,
         };
@@ -208,8 +230,8 @@ impl Switch {
                 continue;
             };
             way.dirty.mark(number);
-            // The frame that is followed and those that are captured go by themselves, so that what
-            // is counted is what became of each.
+            // Traced and captured frames are sent alone, so that the counters show the result of
+            // each.
             let captured = way.capture.sees(port.name());
             let alone = match all {
                 all if captured => all.len(),
@@ -218,14 +240,18 @@ impl Switch {
             };
             let (alone, rest) = all.split_at_checked(alone).unwrap_or((&[], all));
             for pick in alone {
-                let fate = |way: &Way<'_>| {
-                    let fate = way.ports.get(number).map(Port::fate).unwrap_or_default();
-                    fate.with(way.outbox.unfit.reasons())
+                let drop_snapshot = |way: &SendContext<'_>| {
+                    let drop_snapshot = way
+                        .ports
+                        .get(number)
+                        .map(Port::drop_snapshot)
+                        .unwrap_or_default();
+                    drop_snapshot.with(way.software_offload.tx_errors.reasons())
                 };
-                let before = fate(&way);
+                let before = drop_snapshot(&way);
                 let one = slice::from_ref(pick);
                 let queued = queueing.send(&mut way, (in_port, number), frames, one);
-                let after = fate(&way);
+                let after = drop_snapshot(&way);
                 let Some(port) = way.ports.get(number) else {
                     continue;
                 };
@@ -235,14 +261,14 @@ impl Switch {
                         false => after.since(&before, port.name()),
                     });
                 }
-                // A frame that was queued is captured when it leaves the queue.
+                // A queued frame is captured when it leaves the queue.
                 if captured
                     && !queued
                     && let Some(frame) = frames.get(*pick as usize)
                 {
                     let dropped = after.dropped_since(&before);
                     let name = port.name();
-                    way.capture.went_out(name, frame, dropped, now_ns);
+                    way.capture.sent_by(name, frame, dropped, now_ns);
                 }
             }
             queueing.send(&mut way, (in_port, number), frames, rest);
@@ -250,7 +276,22 @@ impl Switch {
         egress.clear();
     }
 
-    /// Sends frames that have waited for guests and can go on; whether there were any.
+    /// Sends the errors caused by this round's frames; returns whether there were any.
+    pub fn send_errors(&mut self, now_ns: u64) -> bool {
+        let before = self.ledger.enter(Hop::Netback);
+        let errors = self.errors.take();
+        for (port, bytes) in &errors {
+            if let Some(mut frame) = self.queueing.frame(bytes) {
+                self.egress.add(*port, [0]);
+                self.send(NO_PORT, now_ns, slice::from_ref(&frame));
+                self.queueing.recycle(&mut frame);
+            }
+        }
+        self.ledger.enter(before);
+        !errors.is_empty()
+    }
+
+    /// Sends queued frames as far as possible; returns whether there were any.
     pub fn drain_queues(&mut self, now_ns: u64) -> bool {
         let before = self.ledger.enter(Hop::Netback);
         let (queueing, mut way) = self.queues(now_ns);
@@ -259,18 +300,19 @@ impl Switch {
         moved
     }
 
-    /// Drops what waits for the guest at `port`.
+    /// Drops the queue of the guest at `port`.
     pub fn forget_queue(&mut self, port: usize, now_ns: u64) {
         let (queueing, mut way) = self.queues(now_ns);
         queueing.forget(&mut way, port);
     }
 
-    fn queues(&mut self, now_ns: u64) -> (&mut Queueing, Way<'_>) {
-        let way = Way {
+    fn queues(&mut self, now_ns: u64) -> (&mut Queueing, SendContext<'_>) {
+        let way = SendContext {
             ports: &mut self.ports,
-            outbox: &mut self.outbox,
+            software_offload: &mut self.software_offload,
             capture: &mut self.capture,
             dirty: &mut self.dirty,
+            errors: &mut self.errors,
             ledger: &self.ledger,
             now_ns,
         };
@@ -278,22 +320,22 @@ impl Switch {
     }
 }
 
-/// What the bridge decided, in words.
+/// Describes the bridge's verdict in words.
 fn decision(verdict: &Verdict, ports: &Ports) -> String {
     let name = |port: usize| ports.name(port).unwrap_or("?");
     match verdict {
-        Verdict::Unicast(port) => format!("goes to {}", name(*port)),
+        Verdict::Unicast(port) => format!("forwarded to {}", name(*port)),
         Verdict::Many(set) => {
             let names: Vec<_> = set.iter().map(name).collect();
-            format!("goes to {}", names.join(", "))
+            format!("forwarded to {}", names.join(", "))
         }
         Verdict::Drop(reason) => dropped_by_bridge(*reason),
     }
 }
 
-/// In words, that a rule, if it is known which, denies a frame.
-fn denial(rule: Option<(usize, &str)>, ports: &Ports) -> String {
-    let why = dropped_by_bridge(DropReason::Firewall);
+/// Describes the denial of a frame in words, with the rule if known.
+fn denial(reason: DropReason, rule: Option<(usize, &str)>, ports: &Ports) -> String {
+    let why = dropped_by_bridge(reason);
     match rule {
         Some((port, rule)) => {
             let port = ports.name(port).unwrap_or("");

@@ -1,13 +1,12 @@
-//! Ports that are connected to nothing, and a switch between guests that are joined to it by their
-//! rings alone.
+//! Test fixtures: unconnected ports, and a switch between guests that are connected only by their
+//! rings.
 
-use crate::firewall::Firewall;
-use crate::linear::Linear;
+use crate::linearizer::Linearizer;
 use crate::nics::NicPort;
 use crate::notify::Notifier;
-use crate::ports::{Port, Ports};
+use crate::ports::Port;
 use crate::queueing::Queueing;
-use crate::switch::{Carried, Switch};
+use crate::switch::{BatchStats, Switch};
 use crate::vifs::VifPort;
 use crate::vifs::memory::{GuestMemory, Shared};
 use abi::classic::GrantEntry;
@@ -21,7 +20,7 @@ use nic::sim::Cable;
 use nic::{Nic, Pool};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
-use runtime::lro::{Merger, Side};
+use runtime::lro::{LroStage, Side};
 use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform, Record};
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
@@ -30,17 +29,17 @@ use std::rc::Rc;
 use vif::netif::{Features, FrontRecord};
 use vif::testing::{BACKEND, FakeGrants, Rig, sizes};
 
-/// A system with one other domain, which is whatever the test says.
+/// A system with one other domain, which the test controls.
 #[derive(Debug)]
 pub(crate) struct System {
     peer: RefCell<Peer>,
-    /// The states that this end has had.
+    /// States that this end has set.
     pub(crate) states: RefCell<Vec<XenbusState>>,
-    /// Connections whose other end was asked for.
+    /// Connections whose other end this end has read.
     pub(crate) asked: RefCell<Vec<ConnId>>,
-    /// Doorbells that were attached.
+    /// Number of doorbells created.
     pub(crate) doorbells: Cell<u32>,
-    /// How often one of them was rung.
+    /// Number of times that any of them was rung.
     pub(crate) rings: Rc<Cell<u32>>,
     window: Area,
 }
@@ -64,7 +63,7 @@ impl System {
         })
     }
 
-    /// The other end has this state and record from now on.
+    /// Sets the other end's state and record.
     pub(crate) fn peer_is(&self, state: XenbusState, record: &Record) {
         let mut peer = self.peer.borrow_mut();
         (peer.state, peer.record) = (state, *record);
@@ -101,13 +100,13 @@ impl Platform for System {
     }
 }
 
-/// A guest that has not come.
+/// Returns the port of a guest that has not connected.
 pub(crate) fn vif_port(name: &str) -> VifPort {
     let page = Area::anonymous(PAGE).unwrap().span();
     vif_port_on(System::new(), page, name, [2; 6])
 }
 
-/// The same on a system of the test's, with its call page and the guest's station address.
+/// Like [`vif_port`], on a system of the test, with its call page and the guest's MAC.
 pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 6]) -> VifPort {
     let shared = Shared {
         platform: system,
@@ -130,18 +129,18 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
     port
 }
 
-/// The near end of a cable.
+/// Returns the near end of a cable.
 pub(crate) fn nic_port(name: &str) -> NicPort {
     let (near, _) = Cable::default().ends();
     nic_port_of(name, Box::new(near))
 }
 
-/// The port of a NIC of the test's.
+/// Returns the port of the test's NIC.
 pub(crate) fn nic_port_of(name: &str, nic: Box<dyn Nic>) -> NicPort {
     nic_port_with(name, nic, 2)
 }
 
-/// The same with this many buffers.
+/// Like [`nic_port_of`], with this many buffers.
 pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> NicPort {
     let area = Area::anonymous(buffers * 2048).unwrap();
     NicPort::new(
@@ -149,17 +148,17 @@ pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> Ni
         nic,
         Pool::new(area, 2048),
         Policy::Spin,
-        Merger::new(Side::Physical, &Lro::default(), 1),
-        Linear::new(Area::anonymous(PAGE).unwrap(), PAGE, Backend::Scatter),
+        LroStage::new(Side::Physical, &Lro::default(), 1),
+        Linearizer::new(Area::anonymous(PAGE).unwrap(), PAGE, Backend::Scatter),
     )
 }
 
-/// The station address of guest `n`.
+/// Returns the MAC of guest `n`.
 pub(crate) fn mac(n: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, n as u8 + 1]
 }
 
-/// A frame of `len` bytes that no two numbers have in common.
+/// Returns a frame of `len` bytes, unique by number.
 pub(crate) fn frame(to: [u8; 6], from: [u8; 6], len: usize, number: u64) -> Vec<u8> {
     let mut bytes = vif::testing::packet(len, number);
     bytes[..6].copy_from_slice(&to);
@@ -167,10 +166,10 @@ pub(crate) fn frame(to: [u8; 6], from: [u8; 6], len: usize, number: u64) -> Vec<
     bytes
 }
 
-/// A switch whose first ports are guests, and behind them a wire that leads nowhere.
+/// A switch whose first ports are guests, followed by an unconnected wire.
 pub(crate) struct Machine {
     pub(crate) switch: Switch,
-    /// What is behind each guest's port; the driver's end of the interface is the port's.
+    /// The guest's end of each guest port.
     pub(crate) guests: Vec<Rig>,
     pub(crate) systems: Vec<Rc<System>>,
     /// The wire's port.
@@ -180,8 +179,9 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(count: usize) -> Self {
-        let mut ports = Ports::default();
-        let mut bridge = Bridge::new(BridgeSettings::default());
+        let queueing = Queueing::new(Area::anonymous(128 * PAGE).unwrap());
+        let bridge = Bridge::new(BridgeSettings::default());
+        let mut switch = Switch::new(bridge, queueing, Rc::new(Ledger::new(false)));
         let (mut guests, mut systems) = (Vec::new(), Vec::new());
         for n in 0..count {
             let system = System::new();
@@ -189,17 +189,13 @@ impl Machine {
             let mut port = vif_port_on(Rc::clone(&system), call, &format!("g{n}"), mac(n));
             guests.push(join(&mut port, n));
             systems.push(system);
-            let number = ports.insert(Port::Vif(Box::new(port)));
-            bridge
-                .add(number, &bridge::Port::guest(Mac(mac(n))))
-                .unwrap();
+            let guarded = bridge::Port::guest(Mac(mac(n)));
+            switch.add(Port::Vif(Box::new(port)), &guarded).unwrap();
         }
-        let wire = ports.insert(Port::Nic(Box::new(nic_port("wire"))));
-        bridge.add(wire, &bridge::Port::nic()).unwrap();
-        let ledger = Rc::new(Ledger::new(false));
-        let queueing = Queueing::new(Area::anonymous(128 * PAGE).unwrap());
+        let wire = Port::Nic(Box::new(nic_port("wire")));
+        let wire = switch.add(wire, &bridge::Port::nic()).unwrap();
         Self {
-            switch: Switch::new(ports, bridge, Firewall::default(), queueing, ledger),
+            switch,
             guests,
             systems,
             wire,
@@ -207,35 +203,35 @@ impl Machine {
         }
     }
 
-    /// Guest `n` sends these bytes.
+    /// Sends these bytes from guest `n`.
     pub(crate) fn send(&mut self, n: usize, bytes: &[u8]) {
         assert!(self.guests[n].send(bytes, nic::Offload::default()));
     }
 
-    /// What a turn does for a guest, by the slow path.
-    pub(crate) fn carry(&mut self, n: usize) -> Carried {
+    /// Runs a turn for a guest, on the slow path.
+    pub(crate) fn carry(&mut self, n: usize) -> BatchStats {
         self.carry_at(n, 0)
     }
 
-    /// [`Machine::carry`] at this moment.
-    pub(crate) fn carry_at(&mut self, n: usize, now_ns: u64) -> Carried {
-        let carried = self.switch.carry(n, now_ns, 64);
+    /// Like [`Machine::carry`], at this time.
+    pub(crate) fn carry_at(&mut self, n: usize, now_ns: u64) -> BatchStats {
+        let stats = self.switch.carry(n, now_ns, 64);
         self.publish();
-        carried
+        stats
     }
 
-    /// What a turn does for frames that wait.
+    /// Drains the egress queues, as a turn does.
     pub(crate) fn drain(&mut self, now_ns: u64) {
         self.switch.drain_queues(now_ns);
         self.publish();
     }
 
-    /// The end of a turn.
+    /// Ends a turn.
     pub(crate) fn publish(&mut self) {
         self.notifier.publish(&mut self.switch, 0);
     }
 
-    /// What guest `n` has got.
+    /// Returns the frames that guest `n` has received.
     pub(crate) fn received(&mut self, n: usize) -> Vec<Vec<u8>> {
         self.guests[n].receive(64)
     }
@@ -245,7 +241,7 @@ impl Machine {
     }
 }
 
-/// Connects a guest that has everything a port offers.
+/// Connects a guest that uses all of a port's features.
 pub(crate) fn join(port: &mut VifPort, n: usize) -> Rig {
     let rig = Rig::with_record(sizes(), Features::ALL, port.record());
     let record = FrontRecord {

@@ -1,16 +1,16 @@
-//! What a port has done.
+//! Traffic counters of a port.
 
 use serde::Serialize;
 
-/// What a port has done, from the driver's point of view.
+/// Traffic of a port, from the driver's point of view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Frames that came in by it.
+    /// Frames that arrived by the port.
     pub in_packets: u64,
-    /// Their bytes.
+    /// Bytes in these frames.
     pub in_bytes: u64,
-    /// Frames that went out by it.
+    /// Frames that left by the port.
     pub out_packets: u64,
-    /// Their bytes.
+    /// Bytes in these frames.
     pub out_bytes: u64,
 }

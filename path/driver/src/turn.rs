@@ -1,25 +1,27 @@
 //! The driver's main loop.
 //!
-//! A turn takes a batch from every port in its place in the round, has the switch carry it to where
-//! it goes, publishes all rings, passes one full fence, and rings the doorbells that need it. Only
-//! a turn that found nothing goes to sleep. Between taking a batch and giving it back the loop has
-//! no part in it.
+//! A turn takes a batch from every port of the poll set, lets the switch forward it, publishes all
+//! rings, executes one full fence, and rings the doorbells of the guests that need it. The driver
+//! sleeps only after a turn without work. Between taking and returning a batch, only the switch
+//! handles it.
 
-mod come_and_go;
+mod attach;
+mod members;
 
-use crate::capture::Asked;
+use crate::backpressure::Backpressure;
+use crate::capture::CaptureRequest;
 use crate::dedicated::DedicatedReceiver;
 use crate::fairness::{Fairness, Share};
 use crate::fast_path::FastPath;
+use crate::flow_memory::FlowMemory;
+use crate::flow_report;
 use crate::guests::Guests;
-use crate::holds::Holds;
 use crate::notify::Notifier;
-use crate::numbered::Numbered;
 use crate::offences;
 use crate::poll_set::PollSet;
 use crate::ports::Port;
 use crate::report;
-use crate::switch::{Carried, Switch};
+use crate::switch::{BatchStats, Switch};
 use crate::vifs::VifPort;
 use crate::vmq::Queues;
 use abi::ConnId;
@@ -36,10 +38,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::rc::Rc;
-use vif::ring::Watch;
+use vif::ring::RingWatch;
 
-/// So long after its start a driver domain leaves NICs alone, unless all guests are there before.
-/// Most take a few milliseconds.
+/// Time after its start during which a driver domain does not poll NICs, unless all guests connect
+/// earlier. Most guests need a few milliseconds.
 const GUESTS_COME_NS: u64 = 10_000_000;
 
 /// The driver domain.
@@ -48,27 +50,28 @@ pub struct Driver<W> {
     switch: Switch,
     platform: Rc<dyn Platform>,
     guests: Box<dyn Guests>,
+    pub(crate) flow_memory: FlowMemory,
     fast_path: FastPath,
-    /// Of each NIC that has queues for single guests.
+    /// Dedicated queues of each NIC that has them.
     queues: Vec<Queues>,
-    /// Of each guest that has a dedicated queue.
+    /// Each guest's dedicated queue of an AF_XDP wire.
     dedicated: Vec<DedicatedReceiver>,
     notifier: Notifier,
     fairness: Fairness,
-    holds: Holds,
+    backpressure: Backpressure,
     poll_set: PollSet,
-    /// By port, a look at whether its guest has sent something.
-    watches: Vec<Watch>,
-    /// Whether every guest has been connected, at one moment since the start.
+    /// By port: a check whether its guest has sent something.
+    watches: Vec<RingWatch>,
+    /// Whether all guests have been connected at some time since the start.
     all_came: bool,
-    /// Until then NICs wait for that: set by the first turn.
+    /// Time at which the NICs stop waiting for the guests; the first turn sets it.
     nics_wait_ns: Option<u64>,
-    /// Whether somebody may be there to be announced who was not looked at yet.
+    /// Whether a guest may need announcing.
     may_announce: bool,
-    /// Why a NIC is of no use any more: the next driver domain gets another device.
+    /// Why a NIC has failed, if one has. The next driver domain gets another device.
     failure: Option<&'static str>,
     switches: Switches,
-    /// Interfaces behind which packets are forwarded, by port.
+    /// By port: the interfaces behind which packets are forwarded.
     forwarding: BTreeMap<usize, String>,
     waiter: W,
     mailbox: Mailbox,
@@ -76,53 +79,34 @@ pub struct Driver<W> {
 }
 
 impl<W: Waiting> Driver<W> {
-    /// A driver with this switch, whose ports are those of `numbered`, on `platform`.
-    pub(crate) fn new(
-        mut switch: Switch,
+    /// Creates a driver on `platform` whose `switch` has no ports yet.
+    pub(crate) fn empty(
+        switch: Switch,
         waiter: W,
         mailbox: Mailbox,
         platform: Rc<dyn Platform>,
         guests: Box<dyn Guests>,
         config: &DriverConfig,
-        numbered: &Numbered<'_>,
     ) -> Self {
-        let mut queues = Queues::of(numbered, &config.lro);
-        for queues in &mut queues {
-            queues.recover(&mut switch.ports);
-        }
-        let forwarding = numbered.vifs().filter(|(_, vif)| vif.forwards);
-        let forwarding = forwarding.map(|(port, vif)| (port, vif.name.clone()));
-        let forwarding = forwarding.collect();
-        let mut fairness = Fairness::new(POLL_BUDGET as u32);
-        let mut holds = Holds::default();
-        for (port, vif) in numbered.vifs() {
-            fairness.insert(port, vif);
-            holds.insert(port);
-        }
-        let mut poll_set = PollSet::default();
-        let mut watches = Vec::new();
-        for (port, _) in switch.ports.iter() {
-            poll_set.insert(port);
-            watches.resize(port + 1, Watch::NONE);
-        }
         Self {
+            flow_memory: FlowMemory::default(),
             fast_path: FastPath::default(),
-            queues,
-            dedicated: DedicatedReceiver::of(&switch.ports, numbered, &config.lro),
+            queues: Vec::new(),
+            dedicated: Vec::new(),
             switch,
             platform,
             guests,
             notifier: Notifier::new(u64::from(config.notify_us) * 1000),
-            fairness,
-            holds,
-            poll_set,
-            watches,
+            fairness: Fairness::new(POLL_BUDGET as u32),
+            backpressure: Backpressure::default(),
+            poll_set: PollSet::default(),
+            watches: Vec::new(),
             all_came: false,
             nics_wait_ns: None,
             may_announce: false,
             failure: None,
             switches: Switches { lro: config.lro },
-            forwarding,
+            forwarding: BTreeMap::new(),
             waiter,
             mailbox,
             idle: Idle::new(config.spin_us)
@@ -131,12 +115,12 @@ impl<W: Waiting> Driver<W> {
         }
     }
 
-    /// All guests.
+    /// Iterates over all guests.
     pub(crate) fn vifs_mut(&mut self) -> impl Iterator<Item = &mut VifPort> {
         self.switch.ports.vifs_mut()
     }
 
-    /// Turns until it cannot go on.
+    /// Runs turns until the driver cannot continue.
     pub(crate) fn go_on(mut self) -> Result<Infallible, StartError> {
         self.watch_all();
         loop {
@@ -172,12 +156,13 @@ impl<W: Waiting> Driver<W> {
         slept
     }
 
-    /// One batch from every NIC, and a turn for every guest that has work; whether there was any.
+    /// Takes one batch from every NIC, and gives every guest with work a turn. Returns whether
+    /// there was any work.
     fn round(&mut self, now_ns: u64) -> bool {
         let mut moved = false;
         let mut guests = 0;
         self.fairness.begin();
-        self.holds.begin();
+        self.backpressure.begin();
         if !self.all_came {
             let mut vifs = self.switch.ports.vifs();
             self.all_came = vifs.all(|(_, vif)| !vif.is_awaited());
@@ -192,8 +177,8 @@ impl<W: Waiting> Driver<W> {
         let nics_wait = self.nics_wait(now_ns).is_some();
         let polled = self.poll_set.begin();
         for &number in &polled {
-            // Of a guest that has sent nothing this is all that is touched.
-            if self.watches.get(number).is_some_and(Watch::is_idle) {
+            // The only access to an idle guest's memory.
+            if self.watches.get(number).is_some_and(RingWatch::is_idle) {
                 self.poll_set.found(number, false);
                 continue;
             }
@@ -220,7 +205,7 @@ impl<W: Waiting> Driver<W> {
                 self.fairness.served(share.port, 0, 0, true);
                 continue;
             }
-            let Carried { packets, bytes } = self.serve_guest(share.port, now_ns, most);
+            let BatchStats { packets, bytes } = self.serve_guest(share.port, now_ns, most);
             let more = match self.switch.ports.vif(share.port) {
                 Some(vif) => {
                     if let Some(watch) = self.watches.get_mut(share.port) {
@@ -233,38 +218,41 @@ impl<W: Waiting> Driver<W> {
             self.fairness.served(share.port, packets, bytes, more);
             moved |= packets > 0;
         }
+        if !self.switch.errors.is_empty() {
+            moved |= self.switch.send_errors(now_ns);
+        }
         self.poll_set.end(polled, moved, now_ns);
         moved
     }
 
-    /// Until when NICs are not looked at, if they are not now: what has come for guests while there
-    /// was no driver domain stays where it is, instead of finding them not connected.
+    /// Returns the time until which the driver does not poll NICs, if it does not now. Frames that
+    /// arrived without a driver domain stay in the NIC until their guests have connected.
     fn nics_wait(&self, now_ns: u64) -> Option<u64> {
         let until_ns = self.nics_wait_ns.filter(|_| !self.all_came);
         until_ns.filter(|&until_ns| now_ns < until_ns)
     }
 
-    /// How many packets of a guest may be taken in its turn: as many as there is room for where
-    /// they go, if they are segments. 0: it waits.
+    /// Returns the number of packets that a guest may send in its turn: of GSO packets, only as
+    /// many as their destination has room for. 0: the guest waits.
     #[inline]
     fn packets_with_room(&mut self, share: &Share, now_ns: u64) -> usize {
         if !share.large {
             return share.packets;
         }
-        let to = self.holds.destination(share.port);
+        let to = self.backpressure.destination(share.port);
         let to = to.and_then(|to| self.switch.ports.vif_mut(to));
         let room = to.map_or(share.packets, |to| to.room_for_segments(share.packets));
-        match self.holds.waits(share.port, room > 0, now_ns) {
+        match self.backpressure.waits(share.port, room > 0, now_ns) {
             true => 0,
-            // It shall not wait, so its batch goes on although there is no room.
+            // The guest must not wait, so its batch is sent although there is no room.
             false if room == 0 => share.packets,
             false => room,
         }
     }
 
-    /// One batch from a NIC, and from each of its queues for single guests; whether anything came.
-    /// What queues have left that lost their guests is older than what the shared queue has, and
-    /// what queues have that guests hold is newer.
+    /// Takes one batch from a NIC and from each of its dedicated queues; returns whether any frames
+    /// arrived. Revoked queues are read before the shared queue because they hold older frames;
+    /// assigned queues after it.
     fn serve_nic(&mut self, number: usize, now_ns: u64) -> bool {
         let Self {
             switch,
@@ -293,35 +281,34 @@ impl<W: Waiting> Driver<W> {
         moved
     }
 
-    /// One batch from a guest: what of it can go by the fast path, and, if that is not all of it,
-    /// the rest.
-    fn serve_guest(&mut self, number: usize, now_ns: u64, budget: usize) -> Carried {
+    /// Takes one batch from a guest: as much as possible on the fast path, then the rest.
+    fn serve_guest(&mut self, number: usize, now_ns: u64, budget: usize) -> BatchStats {
         let Self {
             switch,
             fast_path,
-            holds,
+            backpressure,
             ..
         } = self;
         match fast_path.carry(switch, number, now_ns, budget) {
-            Some(small) if small.more && small.carried.packets < budget => {
-                let left = budget - small.carried.packets;
+            Some(small) if small.more && small.stats.packets < budget => {
+                let left = budget - small.stats.packets;
                 let rest = switch.carry(number, now_ns, left);
-                holds.sent(number, switch.verdicts());
-                Carried {
-                    packets: small.carried.packets + rest.packets,
-                    bytes: small.carried.bytes + rest.bytes,
+                backpressure.sent(number, switch.verdicts());
+                BatchStats {
+                    packets: small.stats.packets + rest.packets,
+                    bytes: small.stats.bytes + rest.bytes,
                 }
             }
-            Some(small) => small.carried,
+            Some(small) => small.stats,
             None => {
-                let carried = switch.carry(number, now_ns, budget);
-                holds.sent(number, switch.verdicts());
-                carried
+                let stats = switch.carry(number, now_ns, budget);
+                backpressure.sent(number, switch.verdicts());
+                stats
             }
         }
     }
 
-    /// Watches all guests anew: their connections may be others.
+    /// Renews the watches of all guests, because their connections may have changed.
     fn watch_all(&mut self) {
         for (number, vif) in self.switch.ports.vifs() {
             if let Some(watch) = self.watches.get_mut(number) {
@@ -336,28 +323,32 @@ impl<W: Waiting> Driver<W> {
         };
         self.waiter.arm();
         self.vifs_mut().for_each(VifPort::arm);
-        let Self { switch, holds, .. } = self;
-        for number in holds.awaited() {
+        let Self {
+            switch,
+            backpressure,
+            ..
+        } = self;
+        for number in backpressure.awaited() {
             if let Some(vif) = switch.ports.vif_mut(number) {
                 vif.arm_for_buffers();
             }
         }
         switch.queueing.arm(&mut switch.ports);
         self.waiter.fence();
-        // Guests that wait for their rate limits, or for others, have work all the time; the others
-        // may have got some since they were polled.
+        // Guests that wait for their rate limits or for other guests are known to have work. The
+        // others may have sent something since they were polled.
         let Self {
             switch,
-            holds,
+            backpressure,
             fairness,
             ..
         } = self;
-        let waits = |number| fairness.waits(number) || holds.is_waiting(number);
+        let waits = |number| fairness.waits(number) || backpressure.is_waiting(number);
         let mut vifs = switch.ports.vifs();
         let work = vifs.any(|(number, vif)| vif.has_work() && !waits(number));
         drop(vifs);
         let work = work
-            || holds.awaited().any(|number| {
+            || backpressure.awaited().any(|number| {
                 let vif = switch.ports.vif_mut(number);
                 vif.is_none_or(|vif| vif.room_for_segments(1) > 0)
             });
@@ -366,7 +357,7 @@ impl<W: Waiting> Driver<W> {
             self.wake();
             return Ok(());
         }
-        // The turn itself has taken time.
+        // The turn itself took time.
         let now_ns = rest.until_ns.map_or(0, |_| shmem::time::monotonic_ns());
         let timeout = rest.until_ns.map(|until| until.saturating_sub(now_ns));
         let Self {
@@ -381,14 +372,16 @@ impl<W: Waiting> Driver<W> {
         slept
     }
 
-    /// How the driver may rest, if it may.
+    /// Returns the conditions under which the driver may rest, or `None` if it must not.
     fn rest(&self, now_ns: u64) -> Option<Rest> {
         let ports = &self.switch.ports;
         let queues = self.queues.iter().filter_map(|of| of.due_ns(now_ns));
         let dedicated = ports.vifs().filter_map(|(_, vif)| vif.queue.as_ref());
         let dedicated = dedicated.filter_map(|queue| queue.due_ns(now_ns));
         let due = queues.chain(dedicated).chain(self.fairness.due_ns());
-        let due = due.chain(self.holds.due_ns()).chain(self.nics_wait(now_ns));
+        let due = due
+            .chain(self.backpressure.due_ns())
+            .chain(self.nics_wait(now_ns));
         let due = due.chain(self.switch.queueing.due_ns(ports, now_ns));
         let mut rest = Rest {
             bell: Bell::All,
@@ -399,7 +392,7 @@ impl<W: Waiting> Driver<W> {
             let until = match wait.unwrap_or_else(|| nic.wake(now_ns)) {
                 Wake::Now => return None,
                 Wake::At(at) => {
-                    // Its descriptor may be ready already, and is to be ignored until then.
+                    // The NIC's descriptor may be ready, but is ignored until that time.
                     rest.bell = Bell::Doorbell;
                     Some(at)
                 }
@@ -415,7 +408,7 @@ impl<W: Waiting> Driver<W> {
         self.vifs_mut().for_each(VifPort::disarm);
     }
 
-    /// Connections that moved on, and requests from the mailbox.
+    /// Handles changed connections, and requests from the mailbox.
     fn serve_monitor(&mut self) {
         let pending = self.waiter.pending();
         if pending == Pending::NONE {
@@ -435,18 +428,25 @@ impl<W: Waiting> Driver<W> {
 
     pub(crate) fn answer(&mut self, request: &Request) -> Result<Value, String> {
         match request {
-            Request::Stat => Ok(report::stat(&report::Sources {
+            Request::Stat => Ok(report::stat(&report::ReportSources {
                 switch: &self.switch,
                 queues: &self.queues,
                 dedicated: &self.dedicated,
                 asked: &self.platform.asked(),
             })),
             Request::Trace => Ok(self.switch.trace.request()),
+            Request::Flows { of, first } => flow_report::flows(
+                &self.switch.ports,
+                &self.switch.bridge,
+                of,
+                *first,
+                shmem::time::monotonic_ns(),
+            ),
             Request::Attach { vif } => self.attach(vif),
             Request::Detach { conn } => self.detach(ConnId(*conn)),
             Request::Change { vif } => self.change(vif),
             Request::Capture { id, of, snaplen } => {
-                let asked = Asked {
+                let asked = CaptureRequest {
                     id: *id,
                     of,
                     snaplen: *snaplen,
@@ -475,7 +475,7 @@ impl<W: Waiting> Driver<W> {
     }
 }
 
-/// What a driver that has nothing to do waits for.
+/// Conditions that end an idle driver's rest.
 struct Rest {
     bell: Bell,
     until_ns: Option<u64>,

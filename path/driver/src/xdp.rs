@@ -1,5 +1,5 @@
-//! AF_XDP sockets, as a driver domain uses them: the monitor has made socket and rings, and says
-//! where they lie and what the kernel counts.
+//! AF_XDP sockets of a driver domain. The monitor has created socket and rings, and provides their
+//! layout and the kernel's counters.
 
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, RingLayout, XdpControl};
@@ -16,27 +16,27 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// So long a socket's beginning waits for a netd that is silent: less than a start may take.
+/// Timeout for an answer from netd when a socket starts. Shorter than the start-up timeout.
 const PATIENCE_NS: u64 = 3_000_000_000;
-/// While there is no netd the answer comes at once: it is asked again after this.
+/// Retry interval while netd is not running and the answer is immediate.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// A socket, and where its parts lie.
+/// A socket and its layout.
 pub struct Socket {
-    /// Number of the device.
+    /// Device number.
     pub device: u32,
     /// The device.
     pub fd: OwnedFd,
-    /// First slot of the window that is kept for its rings.
+    /// First slot of the window for its rings.
     pub rings_slot: u32,
-    /// Entries of each.
+    /// Entries of each ring.
     pub entries: u32,
 }
 
-/// The NIC over `umem`, of which the first `send_bytes` are frames that leave.
+/// Returns the NIC over `umem`, whose first `send_bytes` bytes are for sending.
 ///
 /// # Errors
-/// The monitor has mapped no rings, or other ones.
+/// The monitor has mapped no rings, or rings of another layout.
 pub fn nic(
     socket: Socket,
     umem: Span,
@@ -71,7 +71,7 @@ pub fn nic(
     let counters = kernel_counters(device, platform, &Counter::ALL);
     let own = Rc::clone(platform);
     let is_sound = Box::new(move || {
-        // Refused: the next domain begins with a new socket.
+        // If rejected, the next domain starts with a new socket.
         let _ = own.tell(device, XdpControl::Sound.encode());
     });
     XdpNic::new(parts, counters, is_sound).ok_or(StartError::Damaged(
@@ -79,11 +79,10 @@ pub fn nic(
     ))
 }
 
-/// Where the parts of a device's rings lie. The first answer also says that the rings are there:
-/// they are mapped before.
+/// Returns the layouts of a device's rings. An answer also means that the rings are mapped.
 ///
 /// # Errors
-/// The monitor refuses: `what` names it.
+/// The monitor rejects the request; `what` names it.
 pub(crate) fn layouts<const N: usize>(
     what: &str,
     device: u32,
@@ -96,12 +95,12 @@ pub(crate) fn layouts<const N: usize>(
         let asked = XdpControl::Layout(ring).encode();
         let word = loop {
             let told = platform.tell(device, asked);
-            // The core does not wait for a netd that has no CPU, or is being started again.
+            // The core does not wait for a netd that has no CPU or is being restarted.
             let is_silent = matches!(&told, Err(why) if why.kind() == ErrorKind::WouldBlock);
             if !is_silent || monotonic_ns() >= end_ns {
                 break told.map_err(|why| refused(what, why))?;
             }
-            // The only sleep that a domain may have.
+            // The only sleep that a domain may use.
             futex::wait(&AtomicU32::new(0), 0, Some(AGAIN));
         };
         *layout = RingLayout::decode(word);
@@ -109,13 +108,13 @@ pub(crate) fn layouts<const N: usize>(
     Ok(layouts)
 }
 
-/// The place of so many rings of `entries` entries, from slot `first` of the window on.
+/// Returns the area of `count` rings of `entries` entries, from slot `first` of the window on.
 pub(crate) fn rings(count: usize, first: u32, entries: u32, window: Area) -> Option<Span> {
     let bytes = count * Ring::slots(entries) as usize * PAGE;
     window.at(first as usize * PAGE, bytes)
 }
 
-/// Some of what the kernel counts of a device.
+/// Returns some of the kernel's counters of a device.
 pub(crate) fn kernel_counters(
     device: u32,
     platform: &Rc<dyn Platform>,
@@ -132,7 +131,7 @@ pub(crate) fn kernel_counters(
     })
 }
 
-/// What a counter of the kernel's is called.
+/// Returns the name of a kernel counter.
 fn name(counter: Counter) -> &'static str {
     match counter {
         Counter::Dropped => "rx_dropped",
@@ -150,7 +149,7 @@ mod tests {
     use std::cell::Cell;
     use std::io;
 
-    /// A monitor that does not hear of netd for so many questions.
+    /// A monitor that cannot reach netd for this many requests.
     #[derive(Debug)]
     struct Silent(Cell<u32>);
 

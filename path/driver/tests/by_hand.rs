@@ -1,6 +1,6 @@
-//! The program `driver`, started by a person instead of the monitor.
+//! The program `driver`, started manually instead of by the monitor.
 
 #[test]
 fn says_who_must_start_it() {
-    testing::refuses_a_person(env!("CARGO_BIN_EXE_driver"));
+    testing::rejects_a_start_by_hand(env!("CARGO_BIN_EXE_driver"));
 }

@@ -8,7 +8,7 @@ use shmem::Area;
 const ME: u64 = 7;
 
 fn ask(machine: &mut Machine, of: &str, snaplen: u32, now_ns: u64) -> Result<Value, String> {
-    let asked = Asked {
+    let asked = CaptureRequest {
         id: ME,
         of,
         snaplen,
@@ -20,7 +20,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What was seen: port, whether it came in, bytes, the first of them, why it was dropped.
+/// Returns the recorded frames: port, whether inbound, length, first bytes, drop reason.
 fn seen(answer: &Value) -> Vec<(String, bool, u64, String, Option<String>)> {
     let frames = answer["frames"].as_array().unwrap();
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -36,14 +36,14 @@ fn seen(answer: &Value) -> Vec<(String, bool, u64, String, Option<String>)> {
     frames.iter().map(one).collect()
 }
 
-/// The name of guest `n`'s port.
+/// Returns the name of guest `n`'s port.
 fn name(machine: &Machine, n: usize) -> String {
     let port = machine.switch.ports.name(n).unwrap();
     port.to_owned()
 }
 
 #[test]
-fn both_directions_of_a_guest_are_seen_and_nobody_elses() {
+fn only_the_guests_frames_are_captured() {
     let mut machine = Machine::new(3);
     let (of, port) = (
         name(&machine, 1),
@@ -65,7 +65,7 @@ fn both_directions_of_a_guest_are_seen_and_nobody_elses() {
             (port, true, 60, hex(&from[..40]), None),
         ]
     );
-    // Everything has arrived all the same.
+    // All frames have arrived nevertheless.
     assert_eq!(machine.received(1), [to]);
     assert_eq!(machine.received(2).len(), 2);
     assert!(seen(&ask(&mut machine, &of, 0, 2).unwrap()).is_empty());
@@ -86,7 +86,7 @@ fn a_frame_that_is_dropped_says_why() {
     };
     assert_eq!(*data, hex(&forged));
     assert!(why.contains(DropReason::ForgedSource.name()), "{why}");
-    // On the way out: the guest has no buffers left, and its queue is full.
+    // Outbound frames, for a guest that has no buffers left and a full queue.
     let of = name(&machine, 1);
     ask(&mut machine, &of, 60, 0).unwrap();
     for number in 0..2000 {
@@ -104,13 +104,13 @@ fn a_frame_that_is_dropped_says_why() {
             }
         }
     }
-    panic!("it took everything");
+    panic!("the queue accepted every frame");
 }
 
 #[test]
-fn a_checksum_that_is_left_to_the_next_hop_is_filled_in() {
+fn blank_checksum_is_computed_in_the_capture() {
     let mut capture = Capture::default();
-    let asked = |snaplen| Asked {
+    let asked = |snaplen| CaptureRequest {
         id: ME,
         of: "wire",
         snaplen,
@@ -124,11 +124,11 @@ fn a_checksum_that_is_left_to_the_next_hop_is_filled_in() {
     let buffer = BufferId::NONE;
     let mut blank = Frame::new(Piece { span, buffer }, bytes.len()).unwrap();
     blank.offload.checksum = Checksum::Blank { start, offset };
-    // Also one that is still to be cut.
+    // The same for a frame with pending segmentation.
     for gso in [None, Some(1448)] {
         let kind = GsoKind::Tcp4;
         blank.offload.gso = gso.map(|size| Gso { kind, size });
-        capture.went_out("nic.wire", &blank, None, 0);
+        capture.sent_by("nic.wire", &blank, None, 0);
     }
     let mut sum = Sum::default();
     sum.add_bytes(&bytes[34..]);
@@ -141,7 +141,7 @@ fn a_checksum_that_is_left_to_the_next_hop_is_filled_in() {
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_the_rest_is_counted() {
+fn records_are_bounded_and_the_rest_is_counted() {
     let mut machine = Machine::new(2);
     let of = name(&machine, 0);
     ask(&mut machine, &of, u32::MAX, 0).unwrap();
@@ -156,7 +156,7 @@ fn what_is_kept_is_bounded_and_the_rest_is_counted() {
     assert!(kept <= BYTES_MAX / 1500 && kept > 50, "{kept}");
     assert_eq!(got["lost"], 1000 - kept);
     assert!(got.to_string().len() < abi::layout::mailbox::OUT_MAX);
-    // Small ones are bounded by their number.
+    // Small frames are bounded by their number.
     for number in 0..1000 {
         machine.send(0, &frame(mac(1), mac(0), 60, number));
         machine.carry(0);
@@ -172,11 +172,11 @@ fn what_is_kept_is_bounded_and_the_rest_is_counted() {
 }
 
 #[test]
-fn a_capture_is_one_persons_and_ends_when_that_one_is_gone() {
+fn capture_has_one_client_and_times_out() {
     let mut machine = Machine::new(2);
     let of = name(&machine, 0);
     ask(&mut machine, &of, 60, 0).unwrap();
-    let other = Asked {
+    let other = CaptureRequest {
         id: ME + 1,
         of: &of,
         snaplen: 60,
@@ -186,25 +186,25 @@ fn a_capture_is_one_persons_and_ends_when_that_one_is_gone() {
         .capture
         .request(other, PATIENCE_NS)
         .unwrap_err();
-    assert_eq!(why, format!("somebody else captures {of} now"));
+    assert_eq!(why, format!("another client is capturing {of}"));
     machine
         .switch
         .capture
         .request(other, PATIENCE_NS + 1)
         .unwrap();
     assert!(ask(&mut machine, &of, 60, PATIENCE_NS + 1).is_err());
-    // Without a word from anybody the next frame ends it.
+    // Without further requests, the next frame ends the capture.
     let mut capture = Capture::default();
     capture.request(other, 0).unwrap();
-    capture.came_in("nic.wire", &[], &[], PATIENCE_NS + 1);
+    capture.received_at("nic.wire", &[], &[], PATIENCE_NS + 1);
     assert!(!capture.is_on());
 }
 
 #[test]
-fn a_name_is_that_of_a_nic_a_guest_or_one_of_its_interfaces() {
+fn capture_names_a_nic_guest_or_interface() {
     let sees = |of: &str, port| {
         let mut capture = Capture::default();
-        let asked = Asked {
+        let asked = CaptureRequest {
             id: ME,
             of,
             snaplen: 1,

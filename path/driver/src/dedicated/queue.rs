@@ -1,17 +1,18 @@
-//! A guest's dedicated queue of an AF_XDP wire: the kernel writes what comes by it into pages that
-//! the guest has posted (`specs/xdp.md`).
+//! A guest's dedicated queue of an AF_XDP wire: the kernel writes received frames into the guest's
+//! posted pages (`specs/xdp.md`).
 //!
-//! Which guest has which is fixed. A queue lives as long as the guest's first connection:
+//! The assignment of queues to guests is fixed. A queue exists as long as the guest's first
+//! connection:
 //!
-//! | state | frames to the guest's MAC come by | the guest's requests |
+//! | state | frames for the guest's MAC use | the guest's requests |
 //! |---|---|---|
-//! | waiting | the shared queue | are the netback's |
-//! | open | the queue | most are with the kernel; some stay for frames that are copied |
-//! | over | the shared queue | are the netback's again, until the driver domain is a new one |
+//! | waiting | the shared queue | belong to the netback |
+//! | open | the queue | most are with the kernel; some stay for copied frames |
+//! | over | the shared queue | belong to the netback again, until the driver domain restarts |
 //!
-//! Posted chunks cannot be taken back from a fill ring. So a queue ends with its socket: the
-//! descriptor is closed here, and the monitor leads frames elsewhere, waits until none is on its
-//! way, and takes the rings away. Only then the guest has its buffers back.
+//! Posted chunks cannot be taken back from a fill ring. So a queue ends with its socket: the driver
+//! closes the descriptor; the monitor steers frames elsewhere, waits until none is in transit, and
+//! unmaps the rings. Only then does the guest get its buffers back.
 
 use crate::xdp;
 use abi::PAGE;
@@ -27,17 +28,17 @@ use shmem::Span;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use vif::grants::Grants;
-use vif::netback::{Loan, Netback, Returned};
+use vif::netback::{DeviceBuffer, Netback, Returned};
 
 #[cfg(test)]
 mod tests;
 
-/// Requests that stay in the guest's ring for frames that are copied, of a pool that is large
-/// enough.
+/// Requests that stay in the guest's ring for copied frames, if its pool is large enough.
 const LEFT: usize = 64;
-/// The kernel is lent so many at a time at least, but when it has none.
+/// Minimum number of chunks posted at a time, unless the kernel has none.
 const BATCH: usize = 16;
-/// While the kernel has none, new ones are looked for this often: the guest notifies of none.
+/// Polling interval for new buffers while the kernel has none, because the guest does not notify of
+/// them.
 const RETRY_NS: u64 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,34 +48,34 @@ enum QueueState {
     Over,
 }
 
-/// The queue of one guest.
+/// One guest's queue.
 #[derive(Debug)]
 pub struct DedicatedQueue {
     config: Config,
     platform: Rc<dyn Platform>,
-    /// None: over.
+    /// The data path; `None` in state over.
     queue: Option<XdpQueue>,
     state: QueueState,
-    /// Room that a frame needs in one piece.
+    /// Contiguous bytes that a frame needs.
     frame_bytes: usize,
-    /// Chunks that the kernel has at the most.
+    /// Maximum number of chunks with the kernel.
     most: usize,
     /// Requests that stay in the guest's ring.
     left: usize,
-    /// Rules by which the kernel denies frames, and what it has denied in the end.
+    /// Rules by which the kernel denies frames, by number, with their final counts.
     denied: Vec<(u32, Count)>,
-    /// Why the guest has it not, for people.
+    /// Why the guest cannot use the queue, as text.
     trouble: String,
-    // Room for the work of a turn; empty in between.
-    loans: Vec<Loan>,
+    // Scratch lists of a turn; empty between turns.
+    device_buffers: Vec<DeviceBuffer>,
     failed: Vec<BufferId>,
 }
 
 impl DedicatedQueue {
-    /// The queue of a device whose descriptor is `fd`.
+    /// Opens the queue of a device whose descriptor is `fd`.
     ///
     /// # Errors
-    /// The monitor has mapped no rings, or other ones.
+    /// The monitor has mapped no rings, or rings of another layout.
     pub fn new(
         config: Config,
         fd: OwnedFd,
@@ -82,7 +83,7 @@ impl DedicatedQueue {
         platform: &Rc<dyn Platform>,
     ) -> Result<Self, StartError> {
         const RINGS: [Ring; 2] = [Ring::Receive, Ring::Fill];
-        let what = "the rings of a guest's own queue";
+        let what = "the rings of a guest's dedicated queue";
         let layouts = xdp::layouts(what, config.device, RINGS, &**platform)?;
         let window = platform.window();
         let rings = xdp::rings(RINGS.len(), config.rings_slot, config.entries, window);
@@ -101,7 +102,7 @@ impl DedicatedQueue {
             &[Counter::Dropped, Counter::RingFull, Counter::FillEmpty],
         );
         let queue = XdpQueue::new(parts, kernel).ok_or(StartError::Damaged(
-            "the rings of a guest's own queue do not fit their place",
+            "the rings of a guest's dedicated queue do not fit their place",
         ))?;
         Ok(Self {
             config,
@@ -113,17 +114,17 @@ impl DedicatedQueue {
             left: LEFT.min(chunks / 4),
             denied: Vec::new(),
             trouble: String::new(),
-            loans: Vec::new(),
+            device_buffers: Vec::new(),
             failed: Vec::new(),
         })
     }
 
-    /// The rule of this number may deny frames in the kernel.
+    /// Records that the rule of this number may deny frames in the kernel.
     pub fn count_denied(&mut self, rule: u32) {
         self.denied.push((rule, Count::default()));
     }
 
-    /// What each of these rules has denied in the kernel, by its number.
+    /// Returns the kernel's denials by rule number.
     #[must_use]
     pub fn denied(&self) -> Vec<(u32, Count)> {
         match self.queue {
@@ -152,27 +153,31 @@ impl DedicatedQueue {
         rules().map(count).collect()
     }
 
-    /// What each rule has denied in the end. Later there is no program left to ask.
+    /// Reads the final denials of each rule, before the kernel's program is removed.
     fn count_last(&mut self) {
         if self.denied.is_empty() {
             return;
         }
-        // When this is answered nothing is counted any more: from now on the bridge denies.
+        // After the answer the kernel counts no further denials, and the bridge denies frames
+        // instead.
         let (device, asked) = (self.config.device, XdpControl::Stop.encode());
         if let Err(why) = self.platform.tell(device, asked) {
-            self.trouble = format!("what rules deny to the end is not all counted: {why}");
+            self.trouble = format!("the last denials of the rules are not counted: {why}");
         }
         self.denied = self.ask_denied();
     }
 
-    /// When it wants to be polled at although no frame may come.
+    /// Returns the time at which the next poll is due even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
-        let starved = self.queue.as_ref().is_some_and(|queue| queue.lent() == 0);
+        let starved = self
+            .queue
+            .as_ref()
+            .is_some_and(|queue| queue.outstanding() == 0);
         (self.state == QueueState::Open && starved).then(|| now_ns.saturating_add(RETRY_NS))
     }
 
-    /// What it does and has done, as JSON.
+    /// Returns state and counters as JSON.
     #[must_use]
     pub fn stat(&self) -> Value {
         let state = match self.state {
@@ -188,38 +193,41 @@ impl DedicatedQueue {
             .collect();
         json!({
             "state": state,
-            "lent": self.queue.as_ref().map_or(0, XdpQueue::lent),
+            "lent": self.queue.as_ref().map_or(0, XdpQueue::outstanding),
             "trouble": self.trouble,
             "device": counters,
         })
     }
 
-    /// Lends the kernel what the guest has posted, and has frames come once it has some.
-    pub fn lend<G: Grants>(&mut self, netback: &mut Netback<G>) {
+    /// Lends the kernel the guest's posted buffers, and starts the queue once the kernel has some.
+    pub fn post_to_device<G: Grants>(&mut self, netback: &mut Netback<G>) {
         if self.state == QueueState::Over
             || self.state == QueueState::Waiting && !self.may_open(netback)
         {
             return;
         }
         let Some(queue) = &mut self.queue else { return };
-        let room = self.most.saturating_sub(queue.lent()).min(queue.room());
-        if room < BATCH && queue.lent() > 0 {
+        let room = self
+            .most
+            .saturating_sub(queue.outstanding())
+            .min(queue.room());
+        if room < BATCH && queue.outstanding() > 0 {
             return;
         }
-        netback.lend(room, self.left, &mut self.loans);
-        if self.loans.is_empty() {
+        netback.post_to_device(room, self.left, &mut self.device_buffers);
+        if self.device_buffers.is_empty() {
             return;
         }
-        for loan in self.loans.drain(..) {
-            let Loan {
+        for buffer in self.device_buffers.drain(..) {
+            let DeviceBuffer {
                 id,
                 frame,
                 offset,
                 span,
-            } = loan;
+            } = buffer;
             let offset = chunk(&self.config, frame, offset);
-            if !offset.is_some_and(|offset| queue.lend(offset, Buffer { id, span })) {
-                netback.give_back(id, Returned::Failed);
+            if !offset.is_some_and(|offset| queue.post(offset, Buffer { id, span })) {
+                netback.return_buffer(id, Returned::Failed);
             }
         }
         queue.show();
@@ -229,13 +237,13 @@ impl DedicatedQueue {
     }
 
     fn may_open<G: Grants>(&mut self, netback: &Netback<G>) -> bool {
-        let may = netback.can_lend(self.frame_bytes);
+        let may = netback.can_post_to_device(self.frame_bytes);
         if !may && self.trouble.is_empty() {
-            self.trouble = "its frontend wants its buffers back in the order in which it posted \
-                            them, or no offsets: it uses the shared queue"
+            self.trouble = "the frontend requires its buffers back in posting order, or supports \
+                            no offsets; the guest uses the shared queue"
                 .into();
             runtime::start::print_line(format_args!(
-                "queue of guest's own, device {}: {}",
+                "dedicated queue, device {}: {}",
                 self.config.device, self.trouble
             ));
         }
@@ -246,12 +254,12 @@ impl DedicatedQueue {
         let asked = XdpControl::Enable.encode();
         match self.platform.tell(self.config.device, asked) {
             Ok(_) => self.state = QueueState::Open,
-            Err(why) => self.trouble = format!("the monitor leads nothing to it: {why}"),
+            Err(why) => self.trouble = format!("the monitor does not steer frames to it: {why}"),
         }
     }
 
-    /// Takes up to `budget` frames that have come into the guest's pages, and appends them to
-    /// `out`; how many entries there were.
+    /// Appends up to `budget` frames that were received into the guest's pages to `out`; returns
+    /// the number of ring entries taken.
     pub fn receive<G: Grants>(
         &mut self,
         budget: usize,
@@ -263,29 +271,30 @@ impl DedicatedQueue {
         };
         let taken = queue.receive(budget, out, &mut self.failed);
         for id in self.failed.drain(..) {
-            netback.give_back(id, Returned::Failed);
+            netback.return_buffer(id, Returned::Failed);
         }
         taken
     }
 
-    /// The end of it. When this returns the kernel writes nothing into the guest's pages any more.
+    /// Ends the queue. After that the kernel no longer writes to the guest's pages.
     pub fn end(&mut self) {
         if self.queue.is_none() {
             return;
         }
         self.count_last();
-        // The monitor looks whether the descriptor is gone.
+        // The monitor checks that the descriptor is closed.
         self.queue = None;
         self.state = QueueState::Over;
         let ended = self.platform.end(self.config.device);
         if let Err(why) = ended {
-            // Then the monitor takes the pages away from the kernel one by one.
-            self.trouble = format!("it did not end: {why}");
+            // The monitor then takes the pages away from the kernel one by one.
+            self.trouble = format!("the queue did not end: {why}");
         }
     }
 }
 
-/// Where the buffer at `offset` of a guest's frame begins in the memory of the queue, if it does.
+/// Returns the position within the queue's memory of the buffer at `offset` of a guest's frame, if
+/// it lies there.
 fn chunk(config: &Config, frame: u32, offset: u16) -> Option<usize> {
     let page = frame.checked_sub(config.first_frame);
     let page = page.filter(|&page| page < config.frames)?;

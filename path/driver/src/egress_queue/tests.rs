@@ -21,7 +21,7 @@ fn limit(bytes_per_s: u64, burst_bytes: u32) -> EgressQueue {
     queue
 }
 
-/// A guest with receive buffers for everything.
+/// A guest with unlimited receive buffers.
 struct Plenty;
 
 impl PostedBuffers for Plenty {
@@ -38,7 +38,7 @@ impl PostedBuffers for Plenty {
     }
 }
 
-/// A frame of this length that waits.
+/// Returns a queued frame of this length.
 fn queued(bytes: u32) -> Box<Queued> {
     static MEMORY: OnceLock<Area> = OnceLock::new();
     let area = MEMORY.get_or_init(|| Area::anonymous(32 * PAGE).unwrap());
@@ -55,7 +55,7 @@ fn queued(bytes: u32) -> Box<Queued> {
     })
 }
 
-/// Bytes of what goes on at this moment, behind frames that come now.
+/// Pushes frames at `now_ns`, and returns the number of bytes that pass.
 fn offer(queue: &mut EgressQueue, now_ns: u64, frames: &[u32]) -> u64 {
     for bytes in frames {
         queue.push(queued(*bytes), 0, now_ns);
@@ -72,19 +72,19 @@ fn offer(queue: &mut EgressQueue, now_ns: u64, frames: &[u32]) -> u64 {
     bytes
 }
 
-/// Packets that were dropped.
+/// Returns the number of dropped packets.
 fn dropped(queue: &EgressQueue) -> u64 {
     queue.drops.reasons().iter().map(|(.., count)| count).sum()
 }
 
-/// What may pass within `ns` at the most.
+/// Returns the maximum number of bytes that may pass within `ns`.
 fn most(bytes_per_s: u64, burst: u32, ns: u64) -> u128 {
     let accrued = u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND_NS);
-    // A part of a byte may have been in the bucket at the beginning.
+    // The bucket may have started with a fraction of a byte.
     accrued + u128::from(burst) + 1
 }
 
-/// A batch at a time, and how long after the one before it.
+/// Batches, each with the time since the previous one.
 fn batches() -> impl Strategy<Value = Vec<(u64, Vec<u32>)>> {
     let waits = prop_oneof![0u64..1000, 0u64..20_000_000, 0u64..3 * SECOND_NS];
     let frames = prop::collection::vec(14..LONGEST, 0..20);
@@ -116,7 +116,7 @@ proptest! {
         prop_assert!(dropped(&limit) <= offered);
     }
 
-    /// Of frames that come faster than the rate as many pass as it has room for.
+    /// If frames arrive faster than the rate, they leave at the rate.
     #[test]
     fn the_rate_is_reached(
         bytes_per_s in 10_000u64..1_000_000_000,
@@ -134,8 +134,7 @@ proptest! {
         prop_assert!(passed + 2 >= accrued, "{passed} of {accrued}");
     }
 
-    /// However long nothing came, a burst may pass, and no more than that; whatever came before
-    /// is forgotten.
+    /// After a pause of any length, one burst may pass and no more, whatever the earlier traffic.
     #[test]
     fn a_pause_leaves_neither_debt_nor_more_than_a_burst(
         bytes_per_s in 1_000u64..1_000_000_000,
@@ -163,7 +162,7 @@ proptest! {
         prop_assert_eq!(passed, u64::from(burst));
     }
 
-    /// A clock that jumps, forward or back, lets no more than a burst pass at once.
+    /// If the clock jumps forward or back, no more than a burst passes at once.
     #[test]
     fn times_may_jump(
         bytes_per_s in 1_000u64..1_000_000_000,
@@ -179,7 +178,7 @@ proptest! {
 }
 
 #[test]
-fn what_waits_goes_on_when_the_limit_ends() {
+fn queued_frames_pass_when_the_limit_ends() {
     let mut limit = limit(1, 100);
     assert_eq!(offer(&mut limit, 0, &[60, 60, 40]), 60, "in order");
     limit.set(None);
@@ -191,7 +190,7 @@ fn what_waits_goes_on_when_the_limit_ends() {
 }
 
 #[test]
-fn eq_5_what_waited_for_half_a_second_is_dropped() {
+fn eq_5_frames_are_dropped_after_half_a_second() {
     let mut limit = limit(1, 100);
     assert_eq!(offer(&mut limit, 0, &[100, 60]), 100);
     let due_ns = limit.due_ns(0).unwrap();
@@ -223,7 +222,7 @@ fn a_rate_is_never_nothing() {
     assert_eq!(offer(&mut limit, 60 * SECOND_NS, &[60]), 60);
 }
 
-/// A machine of three guests, the second of which has a limit: 10 000 bytes a second, 3000 at once.
+/// Returns a machine of three guests. The second has a limit: 10 000 bytes per second, burst 3000.
 fn machine() -> Machine {
     let mut machine = Machine::new(3);
     let limit = Limit {
@@ -238,7 +237,7 @@ fn machine() -> Machine {
 const MS: u64 = 1_000_000;
 
 #[test]
-fn what_is_above_the_rate_waits_and_delays_no_other() {
+fn limited_frames_wait_and_delay_no_other() {
     let mut machine = machine();
     let free = machine.guests[0].front.buffers().available();
     let to = |n: usize| -> Vec<_> {
@@ -252,12 +251,12 @@ fn what_is_above_the_rate_waits_and_delays_no_other() {
     assert_eq!(machine.carry(0).packets, 10);
     assert_eq!(machine.received(1), to(1)[..3]);
     assert_eq!(machine.received(2), to(2));
-    // The sender has its pages back.
+    // The sender gets its pages back.
     machine.guests[0].front.reap().unwrap();
     assert_eq!(machine.guests[0].front.buffers().available(), free);
     let queue = &machine.port(1).egress;
     assert_eq!(
-        (queue.units(), queue.stat()["bytes"].as_u64()),
+        (queue.units(), queue.stat(0)["bytes"].as_u64()),
         (2, Some(2000))
     );
     assert_eq!(queue.due_ns(0), Some(100 * MS), "a thousand bytes");
@@ -269,14 +268,14 @@ fn what_is_above_the_rate_waits_and_delays_no_other() {
     assert_eq!(machine.received(1), to(1)[4..]);
     assert!(machine.switch.queueing.is_empty());
     assert_eq!(machine.port(1).traffic.out_packets, 5);
-    // What it sends itself is not limited.
+    // Frames from the limited guest are not limited.
     let sent: Vec<_> = (0..9).map(|n| frame(mac(2), mac(1), 1400, n)).collect();
     sent.iter().for_each(|bytes| machine.send(1, bytes));
     assert_eq!(machine.carry(1).packets, 9);
     assert_eq!(machine.received(2), sent);
 }
 
-/// Both paths take from the same bucket, and frames of both keep their order.
+/// Both paths take tokens from the same bucket, and frames of both keep their order.
 #[test]
 fn small_frames_wait_for_the_rate_behind_each_other() {
     let (mut machine, mut fast) = (machine(), FastPath::default());
@@ -304,7 +303,7 @@ fn small_frames_wait_for_the_rate_behind_each_other() {
     assert_eq!(dropped(&machine.port(1).egress), 0);
 }
 
-/// A TCP aggregate with `payload` bytes in packets of 1000 each, for the limited guest.
+/// Returns a TCP aggregate with `payload` bytes in packets of 1000 each, for the limited guest.
 fn aggregate(payload: usize) -> (Vec<u8>, nic::Offload) {
     let mut tcp = vif::testing::ipv4_tcp(payload, 1);
     tcp[..6].copy_from_slice(&mac(1));
@@ -323,7 +322,7 @@ fn aggregate(payload: usize) -> (Vec<u8>, nic::Offload) {
     (tcp, offload)
 }
 
-/// An aggregate is one frame with one header, however many packets it is worth.
+/// An aggregate counts as one frame with one header, whatever its number of packets.
 #[test]
 fn an_aggregate_counts_once() {
     let mut machine = machine();
@@ -332,10 +331,11 @@ fn an_aggregate_counts_once() {
     assert!(machine.guests[0].send(&tcp, offload));
     machine.carry(0);
     assert_eq!(machine.port(1).traffic.out_bytes, tcp.len() as u64);
-    assert_eq!(machine.port(1).egress.stat()["bytes"], tcp.len() as u64);
+    assert_eq!(machine.port(1).egress.stat(0)["bytes"], tcp.len() as u64);
 }
 
-/// One above the burst is cut: it must not empty the bucket for long.
+/// An aggregate longer than the burst is split, so that it does not leave the bucket empty for
+/// long.
 #[test]
 fn an_aggregate_is_cut_to_the_burst() {
     let mut machine = machine();
@@ -352,14 +352,14 @@ fn an_aggregate_is_cut_to_the_burst() {
     assert_eq!(dropped(&machine.port(1).egress), 0);
 }
 
-/// What is followed or captured is told of its wait and of its end.
+/// Traces and captures show that a frame waits, and its final result.
 #[test]
 fn a_frame_that_waits_has_a_fate() {
     let mut machine = machine();
     let bytes = frame(mac(1), mac(0), 2900, 1);
     machine.send(0, &bytes);
     machine.carry(0);
-    let asked = crate::capture::Asked {
+    let asked = crate::capture::CaptureRequest {
         id: 1,
         of: "g1",
         snaplen: 100,

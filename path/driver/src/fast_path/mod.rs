@@ -1,63 +1,62 @@
 //! The fast path through the driver domain ([`nic::small_frame`]): small frames from guest to
-//! guest. Most frames that come in great numbers are such frames.
+//! guest, the most frequent kind at high packet rates.
 //!
-//! A [`Frame`] can be many pieces, half private, still to be merged, cut or summed up. A small
-//! frame is 80 bytes, a copy of its head and where it lies, and asks for nothing. So the two are
-//! different types all the way, from the ring that a frame comes from to the ring that it goes to.
+//! A [`Frame`] may have many pieces, a bare header, and pending merging, segmentation or checksums.
+//! A small frame is a struct of 80 bytes: a copy of its head and an address, without pending work.
+//! So the two are different types all the way from the source ring to the destination ring.
 //!
-//! Which path a batch takes is decided once for the whole batch. The decision needs three answers:
-//! of the netback (the frames at the head of the ring are small), of the bridge (each goes out by
-//! one port, with nothing to learn, count or look into: BR-21), and of the ports that they go to
-//! (each is a connected guest with room for the longest). If an answer is no, the whole batch takes
-//! the slow path, [`Switch::forward`], which decides and counts. The fast path has no verdict but
-//! *goes*. It is not a variant of [`Switch::carry`]'s batch: that would be made of frames already,
-//! and making frames is most of the cost that this path saves.
+//! The path is selected for a whole batch. The fast path requires: from the netback, that the
+//! frames at the head of the ring are small; from the bridge, that each leaves by one port, with
+//! nothing to learn, count or inspect (BR-21); from the egress ports, that each is a connected
+//! guest with room for the longest frame. Otherwise the whole batch takes the slow path,
+//! [`Switch::forward`], which decides and counts. The fast path only forwards. It is separate from
+//! [`Switch::carry`], whose batches consist of [`Frame`]s: building those is most of the cost that
+//! this path saves.
 
-use crate::switch::{Carried, Switch};
+use crate::switch::{BatchStats, Switch};
 use nic::{Frame, SmallBatch, SmallFrame};
 use runtime::ledger::Hop;
 
-/// Batches of a guest that are not tried after one that had to take the slow path. A guest that
-/// talks to a wire goes on doing so, and a try that fails costs a copy of each frame's head. With
-/// 31 that is paid for one batch in 32, and a guest that turns to another guest is on the fast path
-/// again within 32 batches.
+/// Number of a guest's batches that skip the fast path after a batch that needed the slow path. A
+/// guest that sends to a wire usually continues to do so, and a failed attempt costs a copy of each
+/// frame's head. With 31, one batch in 32 pays for an attempt, and a guest that starts to send to
+/// another guest uses the fast path within 32 batches.
 const UNTRIED: u8 = 31;
 
-/// Which guests' batches are tried, and room for the work.
+/// Guests' eligibility for the fast path, and scratch lists.
 #[derive(Debug, Default)]
 pub struct FastPath {
-    /// By port, batches that are not to be tried.
+    /// By port: the number of batches that still skip the fast path.
     untried: Vec<u8>,
-    /// The batch; empty between two, because its buffers are in use no longer.
+    /// The batch; empty between batches, so that it references no buffers.
     small: SmallBatch,
-    /// Where each of them goes.
+    /// Destination port of each frame.
     routes: Vec<u16>,
-    /// Room for a batch that takes the slow path; empty between two.
+    /// Scratch list for a batch on the slow path; empty between batches.
     frames: Vec<Frame>,
 }
 
-/// A batch of small frames that was carried.
+/// A forwarded batch of small frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Small {
-    /// What it was.
-    pub carried: Carried,
-    /// Whether the guest had more requests behind it.
+pub struct SmallFrameBatch {
+    /// Size of the batch.
+    pub stats: BatchStats,
+    /// Whether the guest had more requests.
     pub more: bool,
 }
 
 impl FastPath {
-    /// Carries a batch of up to `budget` small frames from the guest at `in_port`. None: nothing
-    /// was taken, and the slow path gets what there is.
+    /// Forwards a batch of up to `budget` small frames from the guest at `in_port`. Returns `None`
+    /// if none was taken and the slow path must handle the ring.
     pub fn carry(
         &mut self,
         switch: &mut Switch,
         in_port: usize,
         now_ns: u64,
         budget: usize,
-    ) -> Option<Small> {
+    ) -> Option<SmallFrameBatch> {
         let vif = switch.ports.vif_mut(in_port)?;
-        // A frame that is followed or captured has a record of what happens to it, which takes a
-        // verdict.
+        // Traced and captured frames need a verdict, which only the slow path produces.
         if switch.trace.is_wanted()
             || switch.capture.is_on()
             || !switch.bridge.has_routes(in_port)
@@ -68,7 +67,7 @@ impl FastPath {
         let before = switch.ledger.enter(Hop::Netback);
         let taken = vif.take_small_frames(budget, &mut self.small);
         if !self.small.is_empty() && !self.send(switch, in_port, now_ns) {
-            self.put_off(in_port);
+            self.defer(in_port);
             self.take_slow_path(switch, in_port, now_ns);
         }
         if taken.requests > 0 {
@@ -79,8 +78,8 @@ impl FastPath {
         }
         switch.ledger.enter(before);
         self.small.clear();
-        (taken.requests > 0).then_some(Small {
-            carried: Carried {
+        (taken.requests > 0).then_some(SmallFrameBatch {
+            stats: BatchStats {
                 packets: taken.requests,
                 bytes: taken.bytes,
             },
@@ -88,7 +87,7 @@ impl FastPath {
         })
     }
 
-    /// Whether the batch that comes now is not to be tried.
+    /// Returns whether the next batch skips the fast path, and counts it if so.
     #[inline]
     fn is_untried(&mut self, port: usize) -> bool {
         match self.untried.get_mut(port) {
@@ -100,8 +99,8 @@ impl FastPath {
         }
     }
 
-    /// A batch had to take the slow path: the next ones are not tried.
-    fn put_off(&mut self, port: usize) {
+    /// Makes the next batches skip the fast path, after a batch that needed the slow path.
+    fn defer(&mut self, port: usize) {
         if self.untried.len() <= port {
             self.untried.resize(port + 1, 0);
         }
@@ -110,8 +109,8 @@ impl FastPath {
         }
     }
 
-    /// Sends each frame to the guest that it is for, if all of them can take this path; whether
-    /// they can. If not, none was sent.
+    /// Sends each frame to its guest if all of them qualify for the fast path. Otherwise returns
+    /// false and sends nothing.
     fn send(&mut self, switch: &mut Switch, in_port: usize, now_ns: u64) -> bool {
         let Self { small, routes, .. } = self;
         switch.ledger.enter(Hop::Bridge);
@@ -122,12 +121,13 @@ impl FastPath {
         }
         let Switch {
             ports,
+            bridge,
             egress,
             dirty,
             ..
         } = switch;
         match routes.first() {
-            // As in most batches, all go to one port.
+            // In most batches all frames have the same egress port.
             Some(first) if routes.iter().all(|route| route == first) => {
                 egress.add((*first).into(), 0..small.len() as u32);
             }
@@ -149,6 +149,7 @@ impl FastPath {
             })
         });
         if fits {
+            bridge.sent(now_ns);
             for (number, pick) in egress.all() {
                 if let Some(vif) = ports.vif_mut(number) {
                     vif.egress.charge(now_ns, || bytes(pick));
@@ -161,12 +162,12 @@ impl FastPath {
         fits
     }
 
-    /// Forwards the batch as frames that can be anything.
+    /// Forwards the batch as full frames.
     fn take_slow_path(&mut self, switch: &mut Switch, in_port: usize, now_ns: u64) {
         for small in self.small.iter() {
             match small.to_frame() {
                 Ok(frame) => self.frames.push(frame),
-                Err(_) => switch.outbox.unfit.fault += 1,
+                Err(_) => switch.software_offload.tx_errors.fault += 1,
             }
         }
         switch.forward(in_port, now_ns, &mut self.frames);

@@ -3,8 +3,8 @@ use crate::testing::{Machine, frame, mac};
 
 const SMALL: usize = 100;
 
-/// A turn for guest 0: what the fast path has carried.
-fn turn(fast: &mut FastPath, machine: &mut Machine) -> Option<Small> {
+/// Runs a turn for guest 0; returns the batch of the fast path.
+fn turn(fast: &mut FastPath, machine: &mut Machine) -> Option<SmallFrameBatch> {
     let small = fast.carry(&mut machine.switch, 0, 0, 64);
     machine.publish();
     small
@@ -13,17 +13,20 @@ fn turn(fast: &mut FastPath, machine: &mut Machine) -> Option<Small> {
 #[test]
 fn small_frames_between_guests_take_it() {
     let (mut machine, mut fast) = (Machine::new(3), FastPath::default());
-    assert_eq!(turn(&mut fast, &mut machine), None, "there is nothing");
+    assert_eq!(turn(&mut fast, &mut machine), None, "no frame is waiting");
     for number in 0..6 {
         let to = mac(1 + number as usize % 2);
         machine.send(0, &frame(to, mac(0), SMALL, number));
     }
-    let carried = Carried {
+    let stats = BatchStats {
         packets: 6,
         bytes: 6 * SMALL as u64,
     };
     let more = false;
-    assert_eq!(turn(&mut fast, &mut machine), Some(Small { carried, more }));
+    assert_eq!(
+        turn(&mut fast, &mut machine),
+        Some(SmallFrameBatch { stats, more })
+    );
     for n in [1, 2] {
         let numbers = (0..6).filter(|number| 1 + number % 2 == n as u64);
         let sent = numbers.map(|number| frame(mac(n), mac(0), SMALL, number));
@@ -44,14 +47,14 @@ fn a_batch_takes_one_path_as_a_whole() {
     let to_all = frame([0xff; 6], mac(0), SMALL, 2);
     machine.send(0, &to_one);
     machine.send(0, &to_all);
-    // Carried all the same, in order; by the slow path, which alone sends to several.
+    // Forwarded in order, but by the slow path, which alone supports several destinations.
     assert_eq!(
-        turn(&mut fast, &mut machine).map(|small| small.carried.packets),
+        turn(&mut fast, &mut machine).map(|small| small.stats.packets),
         Some(2)
     );
     assert_eq!(machine.received(1), [to_one.clone(), to_all.clone()]);
     assert_eq!(machine.received(2), [to_all]);
-    // Batches after it are not tried, then one is.
+    // The next batches skip the fast path, then one tries again.
     for untried in 0..UNTRIED {
         machine.send(0, &to_one);
         assert_eq!(turn(&mut fast, &mut machine), None, "{untried}");
@@ -68,7 +71,7 @@ fn a_large_frame_ends_it() {
     let sent = [SMALL, 5000, SMALL].map(|len| frame(mac(1), mac(0), len, len as u64));
     sent.iter().for_each(|bytes| machine.send(0, bytes));
     let small = turn(&mut fast, &mut machine).unwrap();
-    assert!(small.more && small.carried.packets == 1, "{small:?}");
+    assert!(small.more && small.stats.packets == 1, "{small:?}");
     assert_eq!(turn(&mut fast, &mut machine), None);
     assert_eq!(machine.carry(0).packets, 2);
     assert_eq!(machine.received(1), sent);

@@ -1,5 +1,4 @@
-//! How a mechanism gets at a guest's pages, and copies to where they appear: what all of them
-//! share.
+//! Common parts of all mechanisms: ranges in a guest's pages, and copies to mapped pages.
 
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
 use nic::frame::HOT;
@@ -9,27 +8,27 @@ use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
-use vif::grants::{Access, CopyOut, Source};
+use vif::grants::{CopyOut, CopySource, GrantAccess};
 
-/// What every mechanism needs: whose grants, and where they may appear.
+/// Common parameters of every mechanism: the granter, and its part of the window.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// The hypercalls of this domain.
+    /// Hypercalls of this domain.
     pub calls: Rc<RefCell<Calls>>,
     /// The guest.
     pub domain: DomId,
-    /// The grant window of this domain.
+    /// Grant window of this domain.
     pub window: Area,
-    /// The first slot for this guest's grants.
+    /// First slot of this guest's grants.
     pub first: Slot,
-    /// Slots for this guest's grants: higher indices cannot be used.
+    /// Number of slots for this guest's grants. Higher indices are unusable.
     pub slots: u32,
-    /// The ledger of this domain.
+    /// Ledger of this domain.
     pub ledger: Rc<Ledger>,
 }
 
 impl Guest {
-    /// The slot of a reference, if it has one.
+    /// Returns the slot of a reference, if it has one.
     pub(super) fn slot(&self, gref: GrantRef) -> Option<Slot> {
         let index = gref.index();
         (index < self.slots && gref.generation() == 0)
@@ -37,22 +36,22 @@ impl Guest {
             .flatten()
     }
 
-    /// Makes hypercalls: what the monitor needs for them is not this domain's time.
+    /// Makes hypercalls. The monitor's time is not charged to this domain.
     pub(super) fn call<T>(&self, call: impl FnOnce(&mut Calls) -> T) -> T {
         self.ledger.call(|| call(&mut self.calls.borrow_mut()))
     }
 
-    /// Where an access goes whose page is mapped at `slot`, or why it has none.
+    /// Returns the range of an access to the page mapped at `slot`, or an error.
     pub(super) fn place(
         &self,
-        access: &Access,
+        access: &GrantAccess,
         slot: Result<Slot, GrantStatus>,
     ) -> Result<Span, GrantStatus> {
         self.span(slot?, access.offset, access.len)
             .ok_or(GrantStatus::BadCopyArg)
     }
 
-    /// The bytes of a slot.
+    /// Returns a range within a slot.
     pub(super) fn span(&self, slot: Slot, offset: u16, len: u16) -> Option<Span> {
         let at = (slot.0 as usize)
             .checked_mul(PAGE)?
@@ -61,7 +60,7 @@ impl Guest {
     }
 }
 
-/// The bytes of an access, in the page that its reference shows, if it does.
+/// Returns a range within `page`, or an error if the page is inaccessible or too short.
 #[inline]
 pub fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStatus> {
     let page = page.ok_or(GrantStatus::BadRef)?;
@@ -69,8 +68,7 @@ pub fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStat
         .ok_or(GrantStatus::BadCopyArg)
 }
 
-/// Asks the processor for where a copy starts: by the time of the copy it is there. What is behind
-/// it the processor sees coming by itself.
+/// Prefetches the start of a copy's destination. The processor predicts the rest.
 #[inline]
 pub fn fetch_start(dst: Span) {
     dst.take(HOT).prefetch_write();
@@ -78,10 +76,10 @@ pub fn fetch_start(dst: Span) {
 
 /// Copies one piece to a page that is mapped at `dst`.
 #[inline]
-pub fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
+pub fn copy_to(dst: Span, source: CopySource, frames: &[Frame]) -> GrantStatus {
     let copied = match source {
-        Source::Span(span) if span.len() == dst.len() => shmem::copy(dst, span),
-        Source::Header { frame, from } => {
+        CopySource::Span(span) if span.len() == dst.len() => shmem::copy(dst, span),
+        CopySource::Header { frame, from } => {
             let from = usize::from(from);
             let bytes = frames
                 .get(frame as usize)
@@ -91,7 +89,7 @@ pub fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
                 None => return GrantStatus::BadCopyArg,
             }
         }
-        Source::Span(_) => return GrantStatus::BadCopyArg,
+        CopySource::Span(_) => return GrantStatus::BadCopyArg,
     };
     if copied.is_ok() {
         GrantStatus::Okay
@@ -100,11 +98,11 @@ pub fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
     }
 }
 
-/// Copies each small frame to where its access is, if it is; none of these places was asked for
-/// before.
+/// Copies each small frame to the range of its access, if usable. Prefetches the ranges, because
+/// none was prefetched before.
 pub fn fetch_and_copy_small_frames(
     ledger: &Ledger,
-    accesses: &mut [Access],
+    accesses: &mut [GrantAccess],
     small: &[SmallFrame],
     pick: &[u32],
 ) {
@@ -115,9 +113,9 @@ pub fn fetch_and_copy_small_frames(
     });
 }
 
-/// Copies each small frame to where its access is, if it is.
+/// Copies each small frame to the range of its access, if usable.
 #[inline]
-pub(super) fn copy_small_frames(accesses: &mut [Access], small: &[SmallFrame], pick: &[u32]) {
+pub(super) fn copy_small_frames(accesses: &mut [GrantAccess], small: &[SmallFrame], pick: &[u32]) {
     for (access, index) in accesses.iter_mut().zip(pick) {
         let Ok(to) = access.result else {
             continue;
@@ -129,7 +127,7 @@ pub(super) fn copy_small_frames(accesses: &mut [Access], small: &[SmallFrame], p
     }
 }
 
-/// Copies a batch whose pages are mapped; `slot` says where, or why not.
+/// Executes a batch of copies to mapped pages. `slot` returns the slot of each page, or an error.
 pub(super) fn copy_mapped(
     guest: &Guest,
     copies: &mut [CopyOut],

@@ -1,4 +1,4 @@
-//! The monitor copies: one hypercall a batch, nothing is ever mapped.
+//! Grant mechanism `copy`: the monitor copies, with one hypercall per batch and without mappings.
 
 use super::access::Guest;
 use abi::classic::{Copy as CopyOp, Place};
@@ -7,30 +7,31 @@ use nic::Frame;
 use nic::frame::SNAPSHOT;
 use runtime::ledger::Hop;
 use shmem::{Area, Span};
-use vif::grants::{Access, CopyOut, Grants, Source};
+use vif::grants::{CopyOut, CopySource, GrantAccess, Grants};
 
-/// Snapshots that fit into a page.
+/// Snapshots per page.
 const HEADERS: usize = PAGE / SNAPSHOT;
 
 /// The mechanism, for one guest.
 #[derive(Debug)]
 pub struct Copy {
     guest: Guest,
-    /// All frames of this domain: what the monitor can copy from and to.
+    /// All frames of this domain: the local sources and destinations of the monitor's copies.
     frames: Area,
-    /// Pages that what is read is copied into, one an access.
+    /// Destination pages of reads, one per access.
     reads: Span,
-    /// Pages that headers are put into before they are copied out.
+    /// Source pages of headers.
     headers: Span,
     ops: Vec<CopyOp>,
-    /// Which operation of the caller's each of `ops` belongs to.
+    /// For each of `ops`, the index of the caller's operation.
     of: Vec<u32>,
     status: Vec<GrantStatus>,
 }
 
 impl Copy {
-    /// `frames` are all frames of this domain, `staging` a part of them that nobody else uses,
-    /// from a page boundary on: one eighth holds headers, the rest what is read.
+    /// Creates the mechanism. `frames` are all frames of this domain; `staging` is a page-aligned
+    /// part of them without other users: one eighth holds headers, the rest the bytes that are
+    /// read.
     #[must_use]
     pub fn new(guest: Guest, frames: Area, staging: Span) -> Self {
         let headers = (staging.len() / 8).next_multiple_of(PAGE);
@@ -45,7 +46,7 @@ impl Copy {
         }
     }
 
-    /// Where a byte of ours is, as the monitor sees it, and how many bytes its page still has.
+    /// Returns the monitor's name for a local byte, and the number of bytes left in its page.
     fn own(&self, span: Span) -> Option<(Place, u16, usize)> {
         let offset = span.addr().checked_sub(self.frames.span().addr())?;
         if offset.checked_add(span.len())? > self.frames.len() {
@@ -61,7 +62,8 @@ impl Copy {
         ))
     }
 
-    /// Queues the copy of `source` (ours) to a granted page, cut where our pages end.
+    /// Queues the copy of `source`, which is local memory, to a granted page. Splits it at local
+    /// page boundaries.
     fn queue(&mut self, n: usize, op: &CopyOut, source: Span) -> Option<()> {
         let dst = Place::Granted {
             domain: self.guest.domain,
@@ -85,7 +87,7 @@ impl Copy {
         Some(())
     }
 
-    /// Puts the header bytes of an operation where the monitor can copy them from.
+    /// Copies the header bytes of an operation to memory from which the monitor can copy them.
     fn header(&self, n: usize, frames: &[Frame], frame: u32, from: u16, len: u16) -> Option<Span> {
         let (from, len) = (usize::from(from), usize::from(len));
         let bytes = frames
@@ -107,7 +109,7 @@ impl Copy {
 }
 
 impl Grants for Copy {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let before = self.guest.ledger.enter(Hop::Copy);
         self.ops.clear();
         self.of.clear();
@@ -150,7 +152,7 @@ impl Grants for Copy {
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.guest.ledger.enter(Hop::Copy);
-        // As many headers at a time as have a place to lie in.
+        // The space for headers limits the number of copies per hypercall.
         let at_once = (self.headers.len() / PAGE * HEADERS).max(1);
         for batch in copies.chunks_mut(at_once) {
             self.ops.clear();
@@ -158,12 +160,14 @@ impl Grants for Copy {
             for (n, op) in batch.iter_mut().enumerate() {
                 op.status = GrantStatus::BadCopyArg;
                 let source = match op.source {
-                    Source::Span(span) if span.len() == usize::from(op.len) => Some(span),
-                    Source::Span(_) => None,
-                    Source::Header { frame, from } => self.header(n, frames, frame, from, op.len),
+                    CopySource::Span(span) if span.len() == usize::from(op.len) => Some(span),
+                    CopySource::Span(_) => None,
+                    CopySource::Header { frame, from } => {
+                        self.header(n, frames, frame, from, op.len)
+                    }
                 };
                 if let Some(source) = source {
-                    // A piece that lies outside our frames leaves the status as it is.
+                    // A piece outside this domain's frames leaves the status unchanged.
                     if self.queue(n, op, source).is_some() {
                         op.status = GrantStatus::Okay;
                     }

@@ -1,6 +1,6 @@
-//! Counted grants: the guest has its pages mapped, this domain counts its uses of them, and no
-//! hypercall is made (`shmem::uses` has the protocol). Without `COUNTED` they are unchecked grants:
-//! no use is counted or checked, which shows what counting costs.
+//! Counted grants: the monitor maps the guest's pages once, and this domain counts its uses of
+//! them, without a hypercall (`shmem::uses` has the protocol). Without `COUNTED` these are
+//! unchecked grants, which neither count nor check uses, and so show the cost of counting.
 
 use super::access::{Guest, copy_small_frames, copy_to, fetch_start};
 use abi::counted::{Translation, status_bytes, translation_bytes};
@@ -12,9 +12,10 @@ use runtime::ledger::Hop;
 use shmem::Span;
 use shmem::uses::{self, Entries, Words};
 use std::sync::atomic::{AtomicU32, Ordering};
-use vif::grants::{Access, CopyOut, Grants};
+use vif::grants::{CopyOut, GrantAccess, Grants};
 
-/// What one guest grants, by both sub-tables. Without `COUNTED` batches do not look at them.
+/// The grants of one guest, with both sub-tables. Without `COUNTED`, batches do not read the
+/// sub-tables.
 #[derive(Debug)]
 struct GrantTable<const COUNTED: bool> {
     guest: Guest,
@@ -24,27 +25,27 @@ struct GrantTable<const COUNTED: bool> {
 }
 
 impl<const COUNTED: bool> GrantTable<COUNTED> {
-    /// The words of an entry.
+    /// Returns the words of an entry.
     #[inline]
     fn words(&self, gref: GrantRef) -> Option<Words> {
         self.entries.words(gref.index())
     }
 
-    /// Counts a use, if the entry permits it. [`GrantTable::undisturbed`] follows.
+    /// Counts a use if the entry permits it. A call of [`GrantTable::undisturbed`] must follow.
     #[inline]
     fn claim(&self, gref: GrantRef, write: bool) -> Option<Use> {
         let words = self.words(gref)?;
         uses::claim(words.translation, words.status, gref, write).then_some(words.status)
     }
 
-    /// Whether a use that was claimed may go on.
+    /// Returns whether a claimed use is still permitted.
     #[inline]
     fn holds(&self, gref: GrantRef, write: bool) -> bool {
         self.words(gref)
             .is_some_and(|words| uses::holds(words.translation, gref, write))
     }
 
-    /// A batch begins: [`GrantTable::undisturbed`] takes this.
+    /// Begins a batch. Returns the argument for [`GrantTable::undisturbed`].
     #[inline]
     fn announced(&self) -> u64 {
         match COUNTED {
@@ -53,7 +54,8 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         }
     }
 
-    /// Whether every use may go on that was claimed since [`GrantTable::announced`] said `before`.
+    /// Returns whether no revocation has been announced since [`GrantTable::announced`] returned
+    /// `before`.
     #[inline]
     fn undisturbed(&self, before: u64) -> bool {
         if !COUNTED {
@@ -63,13 +65,13 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         uses::undisturbed(self.entries.announcements, before)
     }
 
-    /// The bytes of an access, where its entry shows its page.
+    /// Returns the range of an access, in the page of its entry.
     #[inline]
-    fn place(&self, access: &Access) -> Result<Span, GrantStatus> {
+    fn place(&self, access: &GrantAccess) -> Result<Span, GrantStatus> {
         self.part(access.gref, access.offset, access.len)
     }
 
-    /// `len` bytes from `offset` on of the page that entry `gref` shows.
+    /// Returns the `len` bytes from `offset` on of the page of entry `gref`.
     #[inline]
     fn part(&self, gref: GrantRef, offset: u16, len: u16) -> Result<Span, GrantStatus> {
         if usize::from(offset) + usize::from(len) > PAGE {
@@ -80,24 +82,30 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
             .ok_or(GrantStatus::BadRef)
     }
 
-    /// Makes every access of a batch usable or says why not, and notes in `uses` what was counted
-    /// for it. `fetch` asks for the memory of each. Neighbours in one page, as both halves of it
-    /// are, count once.
+    /// Makes every access of a batch usable or records an error in it, and records its counted use
+    /// in `uses`. `fetch` prefetches each range. Neighbouring accesses to one page, such as its two
+    /// halves, count once.
     #[inline(always)]
-    fn begin(&self, accesses: &mut [Access], write: bool, uses: &mut Uses, fetch: impl Fn(Span)) {
+    fn begin(
+        &self,
+        accesses: &mut [GrantAccess],
+        write: bool,
+        uses: &mut Uses,
+        fetch: impl Fn(Span),
+    ) {
         let before = self.announced();
         let places = uses.places(if COUNTED { accesses.len() } else { 0 });
         let mut places = places.iter_mut();
         let mut counted = None;
         for access in &mut *accesses {
             access.result = self.place(access);
-            // A page that is taken away in this moment is asked for in vain.
+            // Prefetching a page that is being revoked is harmless.
             if let Ok(span) = access.result {
                 fetch(span);
             }
             if COUNTED {
-                // A use that was not counted does not happen, even if the page is granted by the
-                // time of the re-check.
+                // An uncounted use stays rejected, even if the page is granted by the time of the
+                // re-check.
                 let Some(place) = places.next() else {
                     access.result = Err(GrantStatus::BadRef);
                     continue;
@@ -116,9 +124,9 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         }
     }
 
-    /// Takes away from accesses what they have by uses that do not hold.
+    /// Invalidates accesses whose uses are no longer permitted.
     #[cold]
-    fn recheck(&self, accesses: &mut [Access], write: bool) {
+    fn recheck(&self, accesses: &mut [GrantAccess], write: bool) {
         for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
             if !self.holds(access.gref, write) {
                 access.result = Err(GrantStatus::BadRef);
@@ -126,14 +134,14 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         }
     }
 
-    /// Makes the page of every copy of a batch usable, or its status `BadRef`, and notes in `uses`
-    /// what was counted for it. `fetch` asks for the memory of each.
+    /// Makes the page of every copy of a batch usable, or its status `BadRef`, and records its
+    /// counted use in `uses`. `fetch` prefetches each range.
     #[inline(always)]
     fn begin_copies(&self, copies: &mut [CopyOut], uses: &mut Uses, fetch: impl Fn(Span)) {
         let before = self.announced();
         let mut last = None;
         for op in &mut *copies {
-            // Header and payload of a frame go to one page: one use.
+            // The header and the payload of a frame in the same page count as one use.
             if last != Some(op.gref) {
                 if COUNTED {
                     let Some(claimed) = self.claim(op.gref, true) else {
@@ -153,7 +161,7 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         }
     }
 
-    /// The same for copies.
+    /// Invalidates copies whose uses are no longer permitted.
     #[cold]
     fn recheck_copies(&self, copies: &mut [CopyOut]) {
         for op in copies.iter_mut().filter(|op| !self.holds(op.gref, true)) {
@@ -166,30 +174,30 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
     }
 }
 
-/// The mechanism, for one guest. Every use that it holds ends with the value.
+/// The mechanism, for one guest. Dropping it ends all its uses.
 ///
-/// Without `COUNTED` nothing is checked, and nothing is counted but the pages that are kept. A page
-/// that is not granted faults then, and one that is granted can only be taken back by force.
+/// Without `COUNTED` nothing is checked, and only uses of kept pages are counted. Access to an
+/// ungranted page then faults, and a granted page can be revoked only by force.
 #[derive(Debug)]
 pub struct Counted<const COUNTED: bool> {
     handle: Handle,
     table: GrantTable<COUNTED>,
-    /// Uses that last as long as the connection: the rings'.
+    /// Uses that last as long as the connection, by the rings.
     kept: Uses,
-    /// Uses of the batch that is being read.
+    /// Uses of the batch being read.
     reading: Uses,
-    /// Uses of the batch that is being written; empty in between.
+    /// Uses of the batch being written; empty between batches.
     writing: Uses,
     /// Uses of pages that a device may write now.
     posted: Uses,
 }
 
 impl<const COUNTED: bool> Counted<COUNTED> {
-    /// Binds the guest's table `handle`: its pages to the guest's slots, its sub-tables from
-    /// slot `tables` on.
+    /// Binds the guest's table `handle`: maps its pages at the guest's slots, and its sub-tables
+    /// from slot `tables` on.
     ///
     /// # Errors
-    /// What the monitor says.
+    /// The monitor's status.
     pub fn bind(guest: Guest, handle: Handle, tables: Slot) -> Result<Self, GrantStatus> {
         let entries = guest.slots;
         let (translation, status) = (translation_bytes(entries), status_bytes(entries));
@@ -225,15 +233,15 @@ impl<const COUNTED: bool> Counted<COUNTED> {
         })
     }
 
-    /// A page that is in use as long as this exists.
+    /// Returns a page that stays in use while the mechanism exists.
     ///
     /// # Errors
-    /// `BadRef`: it is not granted, or not for writing.
+    /// `BadRef`: the page is not granted, or not for writing.
     pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
         self.keep_page(gref, |_| ())
     }
 
-    /// [`Counted::keep`]; `claimed` learns of the page when its use is counted.
+    /// Like [`Counted::keep`], but calls `claimed` once the use is counted.
     fn keep_page(
         &mut self,
         gref: GrantRef,
@@ -243,7 +251,7 @@ impl<const COUNTED: bool> Counted<COUNTED> {
         let status = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
         self.kept.0.push(Some(status));
         claimed(page);
-        // Unchecked grants pass this fence too: these are a dozen pages of a connection.
+        // Unchecked grants also execute this fence: a connection has only a dozen of these pages.
         uses::full_fence();
         match self.table.holds(gref, true) {
             true => Ok(page),
@@ -251,8 +259,8 @@ impl<const COUNTED: bool> Counted<COUNTED> {
         }
     }
 
-    /// The first half of [`Grants::hold`]: counts a use for each access that is permitted.
-    fn claim_each(&self, accesses: &mut [Access]) {
+    /// First half of [`Grants::hold`]: counts a use for each permitted access.
+    fn claim_each(&self, accesses: &mut [GrantAccess]) {
         for access in accesses {
             access.result = self.table.place(access);
             if COUNTED && access.result.is_ok() && self.table.claim(access.gref, true).is_none() {
@@ -261,8 +269,8 @@ impl<const COUNTED: bool> Counted<COUNTED> {
         }
     }
 
-    /// The second half: what was claimed and does not hold is given up at once.
-    fn hold_claimed(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+    /// Second half of [`Grants::hold`]: releases claimed uses that are no longer permitted.
+    fn hold_claimed(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
         if COUNTED {
             uses::full_fence();
         }
@@ -278,7 +286,7 @@ impl<const COUNTED: bool> Counted<COUNTED> {
         }
     }
 
-    /// [`Grants::write`]; `fetch` asks for the memory of each page.
+    /// Like [`Grants::write`]; `fetch` prefetches each page.
     #[inline]
     fn copy_out(&mut self, copies: &mut [CopyOut], frames: &[Frame], fetch: impl Fn(Span)) {
         let Self { table, writing, .. } = self;
@@ -298,15 +306,15 @@ impl<const COUNTED: bool> Counted<COUNTED> {
     }
 }
 
-/// A use that is counted.
+/// A counted use.
 type Use = &'static AtomicU32;
 
-/// Uses that end together; some places are of accesses that have none of their own.
+/// Uses that end together. An access that shares its use with a neighbour has an empty entry.
 #[derive(Debug, Default)]
 struct Uses(Vec<Option<Use>>);
 
 impl Uses {
-    /// Places for so many more.
+    /// Adds `count` entries.
     #[inline]
     fn places(&mut self, count: usize) -> &mut [Option<Use>] {
         let first = self.0.len();
@@ -314,7 +322,7 @@ impl Uses {
         self.0.get_mut(first..).unwrap_or_default()
     }
 
-    /// Ends them, and forgets them.
+    /// Ends all uses and clears the list.
     #[inline]
     fn release(&mut self) {
         for status in self.0.drain(..).flatten() {
@@ -328,13 +336,13 @@ impl<const COUNTED: bool> Drop for Counted<COUNTED> {
         for uses in [&mut self.kept, &mut self.reading, &mut self.posted] {
             uses.release();
         }
-        // A guest that is gone has ended the table already.
+        // Fails if the guest has exited, because its table has then already ended.
         let _ = self.table.guest.calls.borrow_mut().end_table(self.handle);
     }
 }
 
 impl<const COUNTED: bool> Grants for Counted<COUNTED> {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let Self { table, reading, .. } = self;
         let fetch = |span: Span| span.take(HOT).prefetch();
         table.at_grant(|| table.begin(accesses, false, reading, fetch));
@@ -345,7 +353,7 @@ impl<const COUNTED: bool> Grants for Counted<COUNTED> {
         table.at_grant(|| reading.release());
     }
 
-    fn post_begin(&mut self, accesses: &mut [Access]) {
+    fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         let Self { table, posted, .. } = self;
         table.at_grant(|| table.begin(accesses, true, posted, |_| ()));
     }
@@ -359,7 +367,12 @@ impl<const COUNTED: bool> Grants for Counted<COUNTED> {
         true
     }
 
-    fn write_small_frames(&mut self, accesses: &mut [Access], small: &[SmallFrame], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [GrantAccess],
+        small: &[SmallFrame],
+        pick: &[u32],
+    ) {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);
@@ -371,7 +384,7 @@ impl<const COUNTED: bool> Grants for Counted<COUNTED> {
         ledger.enter(before);
     }
 
-    fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+    fn hold(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
         self.claim_each(accesses);
         self.hold_claimed(accesses, frames);
     }

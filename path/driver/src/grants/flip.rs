@@ -1,10 +1,10 @@
-//! Pages change hands: what a guest gets comes with the page that holds it. The page that was in
-//! its place, zeroed, becomes this domain's, for a frame to come. Xen 2 did so. It mapped what
-//! guests sent, and so does this ([`Map`]).
+//! Grant mechanism `flip`, page exchange as in Xen 2: a frame is delivered together with its page.
+//! In return this domain gets the guest's old page, zeroed, for a later frame. Frames from guests
+//! are mapped, as in Xen 2 ([`Map`]).
 //!
-//! A frame is first copied into a page of the exchange. Its NIC's buffer belongs to the NIC, holds
-//! other frames too, and may be for several guests. Beside two page tables that change, the copy
-//! costs little.
+//! A frame is first copied into a page of the exchange, because its buffer belongs to the NIC,
+//! holds other frames as well, and may be for several guests. The copy costs little compared with
+//! the change of two page tables.
 
 use super::access::{Guest, copy_to, part};
 use super::map::Map;
@@ -14,30 +14,30 @@ use abi::{GrantStatus, Handle, Slot};
 use nic::Frame;
 use runtime::ledger::Hop;
 use shmem::Span;
-use vif::grants::{Access, CopyOut, Grants};
+use vif::grants::{CopyOut, GrantAccess, Grants};
 
-/// The mechanism, for one guest. Its part in the exchange ends with the value.
+/// The mechanism, for one guest. Dropping it ends its part in the exchange.
 #[derive(Debug)]
-pub struct Flip {
+pub struct FlipGrants {
     guest: Guest,
     map: Map,
     exchange: Handle,
-    /// The exchange's slots: the first, and how many.
+    /// First slot of the exchange, and its number of pages.
     first: Slot,
     pages: u32,
-    /// The slot whose page is given next, counted from the first.
+    /// Slot of the next page to transfer, relative to the first.
     next: u32,
-    /// The batch under way: which copies are in a page, and its transfer.
+    /// The current batch: the copies in each filled page, and the transfers.
     filled: Vec<(usize, usize)>,
     ops: Vec<Transfer>,
     status: Vec<GrantStatus>,
 }
 
-impl Flip {
+impl FlipGrants {
     /// Binds the guest's exchange of `pages` pages, from slot `first` on.
     ///
     /// # Errors
-    /// What the monitor says.
+    /// The monitor's status.
     pub fn bind(
         guest: Guest,
         exchange: Handle,
@@ -48,8 +48,8 @@ impl Flip {
             granter: guest.domain,
             table: exchange,
             first,
-            // An exchange has no sub-tables. If the guest names a table instead, the monitor
-            // finds no room for it here.
+            // An exchange has no sub-tables. If the guest names a table instead, the monitor finds
+            // no room for its sub-tables here.
             tables: first,
             entries: pages,
         })?;
@@ -66,12 +66,12 @@ impl Flip {
         })
     }
 
-    /// A page of the exchange's: all zero but for what is in it now.
+    /// Returns a page of the exchange: zero except for its current contents.
     fn page(&self, slot: Slot) -> Span {
         self.guest.window.page(slot.0).unwrap_or(Span::EMPTY)
     }
 
-    /// Fills a page for the copies `from .. to`, all to one page of the guest's.
+    /// Fills a page with the copies `from .. to`, which are all for one page of the guest.
     fn fill(&mut self, copies: &mut [CopyOut], frames: &[Frame], (from, to): (usize, usize)) {
         let slot = Slot(self.first.0 + self.next);
         self.next = (self.next + 1) % self.pages;
@@ -90,12 +90,12 @@ impl Flip {
                     gref: op.gref,
                 });
             }
-            // Half a frame stays in no page.
+            // No page may keep an incomplete frame.
             _ => clear(page),
         }
     }
 
-    /// Transfers the pages that are filled.
+    /// Transfers the filled pages.
     fn transfer(&mut self, copies: &mut [CopyOut]) {
         self.status.clear();
         if !self.ops.is_empty() {
@@ -115,21 +115,21 @@ impl Flip {
     }
 }
 
-/// Makes a page as it was when it came.
+/// Zeroes a page again.
 fn clear(page: Span) {
-    // A page that is not there cannot be seen either.
+    // Clearing fails only if the page is inaccessible, and then it cannot leak.
     let _ = page.fill(0);
 }
 
-impl Drop for Flip {
+impl Drop for FlipGrants {
     fn drop(&mut self) {
-        // A guest that is gone has left this domain its part all the same.
+        // Fails if the guest has exited, because the exchange has then already ended.
         let _ = self.guest.calls.borrow_mut().end_table(self.exchange);
     }
 }
 
-impl Grants for Flip {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
+impl Grants for FlipGrants {
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.map.read_begin(accesses);
     }
 
@@ -141,7 +141,7 @@ impl Grants for Flip {
         let before = self.guest.ledger.enter(Hop::Copy);
         let mut from = 0;
         while let Some(gref) = copies.get(from).map(|op| op.gref) {
-            // As many pages at a time as there are to give.
+            // The number of pages limits the transfers per hypercall.
             if self.ops.len() == self.pages as usize {
                 self.guest.ledger.enter(Hop::Grant);
                 self.transfer(copies);

@@ -1,28 +1,28 @@
-//! Pages are mapped for the time of one batch: map, use, unmap.
+//! Grant mechanism `map`: pages are mapped for one batch, used, and unmapped.
 
 use super::access::{Guest, copy_mapped};
 use abi::classic::{Map as MapOp, Unmap};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::Frame;
 use runtime::ledger::Hop;
-use vif::grants::{Access, CopyOut, Grants};
+use vif::grants::{CopyOut, GrantAccess, Grants};
 
 /// The mechanism, for one guest.
 #[derive(Debug)]
 pub struct Map {
     guest: Guest,
-    /// Whether an entry is in this batch.
+    /// By entry: whether it is in this batch.
     mapped: Vec<bool>,
     batch: Vec<MapOp>,
     unmaps: Vec<Unmap>,
-    /// Pages that a device writes, kept apart from the batch: frames may be written to the same
-    /// guest meanwhile.
+    /// Pages to which a device writes. Separate from the batch, because frames may be written to
+    /// the same guest meanwhile.
     posted: Vec<Unmap>,
     status: Vec<GrantStatus>,
 }
 
 impl Map {
-    /// Nothing is mapped.
+    /// Creates the mechanism without mappings.
     #[must_use]
     pub fn new(guest: Guest) -> Self {
         let mapped = vec![false; guest.slots as usize];
@@ -82,7 +82,7 @@ impl Map {
         self.unmaps.clear();
     }
 
-    fn begin(&mut self, accesses: &mut [Access], readonly: bool) {
+    fn begin(&mut self, accesses: &mut [GrantAccess], readonly: bool) {
         let before = self.guest.ledger.enter(Hop::Grant);
         self.map(accesses.iter().map(|access| access.gref), readonly);
         for access in accesses {
@@ -108,9 +108,9 @@ impl Drop for Map {
 }
 
 impl Grants for Map {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.begin(accesses, true);
-        accesses.iter().for_each(Access::prefetch);
+        accesses.iter().for_each(GrantAccess::prefetch);
     }
 
     fn read_end(&mut self) {
@@ -119,7 +119,7 @@ impl Grants for Map {
         self.guest.ledger.enter(before);
     }
 
-    fn post_begin(&mut self, accesses: &mut [Access]) {
+    fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.begin(accesses, false);
         self.batch.clear();
         self.posted.append(&mut self.unmaps);
@@ -143,8 +143,8 @@ impl Grants for Map {
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.guest.ledger.enter(Hop::Grant);
-        // A netback may write to one guest while it still reads from another, never from the
-        // same: a frame does not go back to where it came from.
+        // The driver never writes to a guest while it reads from the same one, because the bridge
+        // sends no frame back to its ingress port.
         self.map(copies.iter().map(|op| op.gref), false);
         self.guest.ledger.enter(Hop::Copy);
         copy_mapped(&self.guest, copies, frames, |gref| self.usable(gref));

@@ -2,14 +2,14 @@
 //!
 //! | mechanism | reading (from the guest) | writing (to the guest) |
 //! |---|---|---|
-//! | [`copy`] | one hypercall copies the batch into pages of the driver's own | one hypercall copies the batch into the guest's pages |
-//! | [`map`] | one hypercall maps the batch's pages, one unmaps them | the same, and copies by hand between |
+//! | [`copy`] | one hypercall copies the batch into the driver's pages | one hypercall copies the batch into the guest's pages |
+//! | [`map`] | one hypercall maps the batch's pages, one unmaps them | the same, with copies in between |
 //! | [`persistent`] | pages are mapped at first use and stay mapped for the connection | the same |
-//! | [`flip`] | as `map` | one hypercall exchanges pages of the driver's own that hold the batch for the guest's |
-//! | [`counted`] | the guest has its pages mapped; each use is counted, without a hypercall | the same |
+//! | [`flip`] | as `map` | one hypercall exchanges the driver's pages that hold the batch for the guest's |
+//! | [`counted`] | the monitor maps the guest's pages once; each use is counted, without a hypercall | the same |
 //!
-//! Every mechanism shows page `index` of a guest's grant table at slot `first + index` of the
-//! window, so that what is adjacent in the guest's pool is adjacent in the window and becomes one
+//! Every mechanism maps page `index` of a guest's grant table at slot `first + index` of the
+//! window, so that adjacent pages of the guest's pool are adjacent in the window and share one
 //! mapping.
 
 mod access;

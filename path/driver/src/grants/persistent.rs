@@ -1,13 +1,14 @@
-//! Persistent grants: pages are mapped at first use and stay mapped until the connection ends.
+//! Persistent grants: pages are mapped at their first use and stay mapped until the connection
+//! ends.
 
 use super::access::{Guest, copy_mapped, fetch_and_copy_small_frames};
 use abi::classic::{Map, Unmap};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::{Frame, SmallFrame};
 use runtime::ledger::Hop;
-use vif::grants::{Access, CopyOut, Grants};
+use vif::grants::{CopyOut, GrantAccess, Grants};
 
-/// What is mapped of one entry of the guest's table.
+/// State of one entry of the guest's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PageState {
     Unmapped,
@@ -17,19 +18,18 @@ enum PageState {
 
 /// The mechanism, for one guest.
 #[derive(Debug)]
-pub struct Persistent {
+pub struct PersistentGrants {
     guest: Guest,
     state: Vec<PageState>,
-    /// Which entries do not permit writing: asking again and again would have a page mapped and
-    /// unmapped for every packet.
+    /// By entry: whether writing was denied. A retry would map and unmap the page for every packet.
     denied: Vec<bool>,
     wanted: Vec<Map>,
     unwanted: Vec<Unmap>,
     status: Vec<GrantStatus>,
 }
 
-impl Persistent {
-    /// Nothing is mapped yet.
+impl PersistentGrants {
+    /// Creates the mechanism without mappings.
     #[must_use]
     pub fn new(guest: Guest) -> Self {
         let state = vec![PageState::Unmapped; guest.slots as usize];
@@ -60,7 +60,7 @@ impl Persistent {
         self.unwanted.clear();
     }
 
-    /// Notes that `gref` has to be mapped, unless it is already.
+    /// Queues `gref` for mapping, unless it is mapped.
     fn want(&mut self, gref: GrantRef, readonly: bool) {
         let Some(slot) = self.guest.slot(gref) else {
             return;
@@ -89,7 +89,7 @@ impl Persistent {
         });
     }
 
-    /// Maps what was noted. What cannot be mapped is unmapped afterwards, and says so.
+    /// Maps the queued entries. Marks entries that cannot be mapped.
     fn map_wanted(&mut self) {
         if self.wanted.is_empty() {
             return;
@@ -127,7 +127,7 @@ impl Persistent {
         }
     }
 
-    fn begin(&mut self, accesses: &mut [Access], readonly: bool) {
+    fn begin(&mut self, accesses: &mut [GrantAccess], readonly: bool) {
         let before = self.guest.ledger.enter(Hop::Grant);
         for access in &*accesses {
             self.want(access.gref, readonly);
@@ -141,21 +141,21 @@ impl Persistent {
     }
 }
 
-impl Drop for Persistent {
+impl Drop for PersistentGrants {
     fn drop(&mut self) {
         self.release();
     }
 }
 
-impl Grants for Persistent {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
+impl Grants for PersistentGrants {
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.begin(accesses, true);
-        accesses.iter().for_each(Access::prefetch);
+        accesses.iter().for_each(GrantAccess::prefetch);
     }
 
     fn read_end(&mut self) {}
 
-    fn post_begin(&mut self, accesses: &mut [Access]) {
+    fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.begin(accesses, false);
     }
 
@@ -163,7 +163,12 @@ impl Grants for Persistent {
         true
     }
 
-    fn write_small_frames(&mut self, accesses: &mut [Access], small: &[SmallFrame], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [GrantAccess],
+        small: &[SmallFrame],
+        pick: &[u32],
+    ) {
         self.begin(accesses, false);
         fetch_and_copy_small_frames(&self.guest.ledger, accesses, small, pick);
     }

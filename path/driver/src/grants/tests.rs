@@ -1,11 +1,11 @@
-//! The mechanisms against a monitor of the test's own: a thread that answers the call page.
+//! The mechanisms with a mock monitor: a thread that answers the call page.
 
 use super::access::Guest;
 use super::copy::Copy;
 use super::counted::Counted;
-use super::flip::Flip;
+use super::flip::FlipGrants;
 use super::map::Map;
-use super::persistent::Persistent;
+use super::persistent::PersistentGrants;
 use abi::classic::{Copy as CopyOp, Map as MapOp, Place, Transfer};
 use abi::counted::{Translation, translation_bytes};
 use abi::hypercall::Kind;
@@ -19,31 +19,31 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use vif::grants::{Access, CopyOut, Grants, Source};
+use vif::grants::{CopyOut, CopySource, GrantAccess, Grants};
 
 const DOMAIN: DomId = DomId(5);
 const FIRST: u32 = 2;
 const SLOTS: u32 = 16;
-/// Grants from here on are read-only.
+/// Grants from this one on are read-only.
 const READ_ONLY: u32 = 8;
-/// Grants from here on do not exist.
+/// Grants from this one on do not exist.
 const NONE: u32 = 12;
-/// Pages that change hands, behind the slots for grants.
+/// Number of exchanged pages, behind the slots for grants.
 const FLIPS: u32 = 3;
 const EXCHANGE: Handle = Handle(4);
 
-/// What the monitor knows, and what it was asked: one line a call.
+/// State of the mock monitor, and its log of received calls, one line each.
 #[derive(Debug, Default)]
-struct World {
+struct TestWorld {
     mapped: BTreeMap<u32, bool>,
     calls: Vec<String>,
     copied: Vec<CopyOp>,
     window: Option<Area>,
-    /// Pages that were given away, for which grant, as they were then.
+    /// Transferred pages with their grants, and their contents at that time.
     given: Vec<(u32, Vec<u8>)>,
 }
 
-impl World {
+impl TestWorld {
     fn serve(&mut self, kind: Kind, words: [u64; 3]) -> GrantStatus {
         let allowed = |gref: GrantRef, write| match gref.index() {
             NONE.. => GrantStatus::BadRef,
@@ -99,9 +99,9 @@ impl World {
     }
 }
 
-/// The monitor's thread; ends with the value.
+/// The monitor's thread; dropping it ends the thread.
 struct Monitor {
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<TestWorld>>,
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
     guest: Guest,
@@ -111,9 +111,9 @@ impl Monitor {
     fn new() -> Self {
         let page = Area::anonymous(2 * PAGE).unwrap().span();
         let window = Area::anonymous((FIRST + SLOTS + FLIPS) as usize * PAGE).unwrap();
-        let world = Arc::new(Mutex::new(World {
+        let world = Arc::new(Mutex::new(TestWorld {
             window: Some(window),
-            ..World::default()
+            ..TestWorld::default()
         }));
         let stop = Arc::new(AtomicBool::new(false));
         let (shared, stopped) = (Arc::clone(&world), Arc::clone(&stop));
@@ -159,20 +159,20 @@ impl Drop for Monitor {
 }
 
 fn read(grants: &mut impl Grants, grefs: &[u32]) -> Vec<Result<Span, GrantStatus>> {
-    let access = |&gref| Access {
+    let access = |&gref| GrantAccess {
         gref: GrantRef(gref),
         offset: 8,
         len: 100,
         result: Err(GrantStatus::GeneralError),
     };
-    let mut accesses: Vec<Access> = grefs.iter().map(access).collect();
+    let mut accesses: Vec<GrantAccess> = grefs.iter().map(access).collect();
     grants.read_begin(&mut accesses);
     accesses.iter().map(|access| access.result).collect()
 }
 
 fn write(grants: &mut impl Grants, grefs: &[u32], source: Span) -> Vec<GrantStatus> {
     let copy = |&gref| CopyOut {
-        source: Source::Span(source),
+        source: CopySource::Span(source),
         gref: GrantRef(gref),
         offset: 16,
         len: source.len() as u16,
@@ -190,7 +190,7 @@ fn source() -> Span {
 }
 
 #[test]
-fn map_maps_a_page_once_a_batch_and_leaves_nothing_behind() {
+fn map_maps_each_page_once_per_batch() {
     let monitor = Monitor::new();
     let mut map = Map::new(monitor.guest.clone());
     let read = read(&mut map, &[3, 4, 3, NONE, SLOTS, u32::MAX]);
@@ -218,17 +218,17 @@ fn map_writes_where_it_may() {
 }
 
 #[test]
-fn map_keeps_what_a_device_writes_while_frames_are_written_beside_it() {
+fn map_keeps_device_pages_during_other_writes() {
     let monitor = Monitor::new();
     let mut map = Map::new(monitor.guest.clone());
-    let access = |&gref| Access {
+    let access = |&gref| GrantAccess {
         gref: GrantRef(gref),
         offset: 8,
         len: 100,
         result: Err(GrantStatus::GeneralError),
     };
     for grefs in [&[1, READ_ONLY, 2], &[2, 3, NONE]] {
-        let mut posted: Vec<Access> = grefs.iter().map(access).collect();
+        let mut posted: Vec<GrantAccess> = grefs.iter().map(access).collect();
         map.post_begin(&mut posted);
         let okay: Vec<bool> = posted.iter().map(|access| access.result.is_ok()).collect();
         let may: Vec<bool> = grefs.iter().map(|&gref| gref < READ_ONLY).collect();
@@ -259,7 +259,7 @@ fn map_dropped_in_the_middle_of_a_batch_unmaps() {
 #[test]
 fn persistent_grants_ask_once_and_unmap_at_the_end() {
     let monitor = Monitor::new();
-    let mut persistent = Persistent::new(monitor.guest.clone());
+    let mut persistent = PersistentGrants::new(monitor.guest.clone());
     assert!(read(&mut persistent, &[3, 4, 3]).iter().all(Result::is_ok));
     assert!(read(&mut persistent, &[4, 3]).iter().all(Result::is_ok));
     assert_eq!(monitor.take_calls(), ["GrantMap 2"]);
@@ -268,9 +268,9 @@ fn persistent_grants_ask_once_and_unmap_at_the_end() {
 }
 
 #[test]
-fn persistent_grants_make_a_page_writable_that_they_had_read() {
+fn persistent_page_is_remapped_writable() {
     let monitor = Monitor::new();
-    let mut persistent = Persistent::new(monitor.guest.clone());
+    let mut persistent = PersistentGrants::new(monitor.guest.clone());
     read(&mut persistent, &[3]);
     assert_eq!(
         write(&mut persistent, &[3, 3], source()),
@@ -285,9 +285,9 @@ fn persistent_grants_make_a_page_writable_that_they_had_read() {
 }
 
 #[test]
-fn a_page_that_may_only_be_read_costs_a_bounded_number_of_calls() {
+fn read_only_page_costs_bounded_calls() {
     let monitor = Monitor::new();
-    let mut persistent = Persistent::new(monitor.guest.clone());
+    let mut persistent = PersistentGrants::new(monitor.guest.clone());
     for _ in 0..20 {
         assert!(read(&mut persistent, &[READ_ONLY])[0].is_ok());
         assert_ne!(
@@ -300,12 +300,12 @@ fn a_page_that_may_only_be_read_costs_a_bounded_number_of_calls() {
 }
 
 #[test]
-fn a_slot_that_somebody_else_holds_is_refused_and_stays_his() {
+fn occupied_slot_is_rejected_and_unchanged() {
     let monitor = Monitor::new();
-    // As the ring pages do.
+    // Like the ring pages.
     let ring = (FIRST + 1, true);
     monitor.world.lock().unwrap().mapped.extend([ring]);
-    let mut persistent = Persistent::new(monitor.guest.clone());
+    let mut persistent = PersistentGrants::new(monitor.guest.clone());
     let mut map = Map::new(monitor.guest.clone());
     assert!(read(&mut persistent, &[1])[0].is_err());
     assert!(read(&mut map, &[1])[0].is_err());
@@ -317,7 +317,7 @@ fn a_slot_that_somebody_else_holds_is_refused_and_stays_his() {
 }
 
 #[test]
-fn copy_cuts_where_its_own_pages_end_and_refuses_foreign_memory() {
+fn copy_splits_at_pages_and_rejects_foreign_memory() {
     let monitor = Monitor::new();
     let frames = Area::anonymous(32 * PAGE).unwrap();
     let staging = frames.at(0, 16 * PAGE).unwrap();
@@ -350,13 +350,13 @@ fn copy_reads_every_access_into_a_page_of_its_own() {
     let got = read(&mut copy, &[1, 1, NONE]);
     let at = |n: usize| staging.sub((2 + n) * PAGE, 100).unwrap();
     assert_eq!(got, [Ok(at(0)), Ok(at(1)), Err(GrantStatus::BadRef)]);
-    // More than there are pages for.
+    // More than the staging pages can hold.
     let got = read(&mut copy, &[1; 20]);
     assert!(got[13].is_ok() && got[14..].iter().all(Result::is_err));
 }
 
-fn flip(monitor: &Monitor) -> Flip {
-    let flip = Flip::bind(monitor.guest.clone(), EXCHANGE, Slot(FIRST + SLOTS), FLIPS);
+fn flip(monitor: &Monitor) -> FlipGrants {
+    let flip = FlipGrants::bind(monitor.guest.clone(), EXCHANGE, Slot(FIRST + SLOTS), FLIPS);
     assert_eq!(monitor.take_calls(), ["TableBind 1"]);
     flip.unwrap()
 }
@@ -365,7 +365,7 @@ fn given(monitor: &Monitor) -> Vec<(u32, Vec<u8>)> {
     std::mem::take(&mut monitor.world.lock().unwrap().given)
 }
 
-/// A page that holds so many bytes from offset 16 on, and nothing else.
+/// Returns a page that holds `parts` from offset 16 on, and is otherwise zero.
 fn page_of(parts: &[&[u8]]) -> Vec<u8> {
     let mut page = vec![0; 16];
     page.extend(parts.concat());
@@ -374,10 +374,10 @@ fn page_of(parts: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn flip_gives_a_page_for_each_buffer_that_holds_its_bytes_alone() {
+fn flip_transfers_one_clean_page_per_buffer() {
     let monitor = Monitor::new();
     let mut flip = flip(&monitor);
-    // As many pages at a time as there are.
+    // The number of pages limits the transfers per hypercall.
     let status = write(&mut flip, &[1, 2, 3, 4, 5, 6, 7], source());
     assert_eq!(status, [GrantStatus::Okay; 7]);
     assert_eq!(
@@ -386,9 +386,9 @@ fn flip_gives_a_page_for_each_buffer_that_holds_its_bytes_alone() {
     );
     let expected: Vec<_> = (1..8).map(|gref| (gref, page_of(&[b"abcd"]))).collect();
     assert_eq!(given(&monitor), expected);
-    // What lies in one buffer is one page.
+    // One buffer is one page.
     let copy = |gref, offset| CopyOut {
-        source: Source::Span(source()),
+        source: CopySource::Span(source()),
         gref: GrantRef(gref),
         offset,
         len: 4,
@@ -403,14 +403,14 @@ fn flip_gives_a_page_for_each_buffer_that_holds_its_bytes_alone() {
     assert_eq!(monitor.take_calls(), ["TableEnd 1"]);
 }
 
-/// What was meant for one buffer is not in the page that another gets.
+/// Bytes for one buffer do not appear in another buffer's page.
 #[test]
-fn flip_leaves_nothing_in_a_page_that_was_not_given() {
+fn flip_clears_pages_that_stay() {
     let monitor = Monitor::new();
     let mut flip = flip(&monitor);
     let status = write(&mut flip, &[READ_ONLY, 1], source());
     assert_eq!(status, [GrantStatus::PermissionDenied, GrantStatus::Okay]);
-    // Bytes that are not there: half a frame.
+    // Inaccessible bytes make the frame incomplete.
     let copy = |source, offset, len| CopyOut {
         source,
         gref: GrantRef(1),
@@ -418,9 +418,12 @@ fn flip_leaves_nothing_in_a_page_that_was_not_given() {
         len,
         status: GrantStatus::GeneralError,
     };
-    let nothing = Source::Header { frame: 9, from: 0 };
-    for bad in [copy(nothing, 100, 4), copy(Source::Span(source()), 4094, 4)] {
-        let mut copies = [copy(Source::Span(source()), 16, 4), bad];
+    let nothing = CopySource::Header { frame: 9, from: 0 };
+    for bad in [
+        copy(nothing, 100, 4),
+        copy(CopySource::Span(source()), 4094, 4),
+    ] {
+        let mut copies = [copy(CopySource::Span(source()), 16, 4), bad];
         flip.write(&mut copies, &[]);
         assert_eq!(copies[1].status, GrantStatus::BadCopyArg);
     }
@@ -443,7 +446,7 @@ fn flip_reads_as_map_does_and_lets_no_device_write() {
     assert_eq!(monitor.mapped(), [(FIRST + 3, false)].into());
     flip.read_end();
     assert_eq!(monitor.take_calls(), ["GrantMap 2", "GrantUnmap 1"]);
-    let mut posted = [Access {
+    let mut posted = [GrantAccess {
         gref: GrantRef(1),
         offset: 0,
         len: 100,
@@ -453,7 +456,7 @@ fn flip_reads_as_map_does_and_lets_no_device_write() {
     assert_eq!(posted[0].result, Err(GrantStatus::GeneralError));
 }
 
-/// Both sub-tables, where a guest's table was bound to.
+/// The two sub-tables of a guest's bound table.
 struct Tables(Span);
 
 impl Tables {
@@ -490,21 +493,21 @@ fn neighbours_in_one_page_count_once() {
     for n in [4, 6, 7] {
         assert_eq!(found[n], Err(GrantStatus::BadRef), "{n}");
     }
-    // What is not granted does not part neighbours.
+    // An ungranted entry does not separate neighbours.
     assert_eq!([1, 2, 3].map(|gref| tables.uses(gref)), [2, 2, 0]);
     new.read_end();
     assert_eq!([1, 2, 3].map(|gref| tables.uses(gref)), [0, 0, 0]);
 }
 
 #[test]
-fn small_frames_are_written_where_that_is_granted_and_nowhere_else() {
+fn small_frames_are_written_only_where_granted() {
     let monitor = Monitor::new();
     let source = Area::anonymous(PAGE).unwrap().at(0, 90).unwrap();
     source.fill(7).unwrap();
     let mut small = nic::SmallBatch::default();
     small.push(source).unwrap();
     small.push(source.take(14)).unwrap();
-    let access = |(gref, len)| Access {
+    let access = |(gref, len)| GrantAccess {
         gref: GrantRef(gref),
         offset: 100,
         len,
@@ -513,7 +516,7 @@ fn small_frames_are_written_where_that_is_granted_and_nowhere_else() {
     let (mut new, tables) = Tables::bind(&monitor);
     tables.grant(1, false);
     tables.grant(READ_ONLY, true);
-    let mut persistent = Persistent::new(monitor.guest.clone());
+    let mut persistent = PersistentGrants::new(monitor.guest.clone());
     let both: [&mut dyn Grants; 2] = [&mut new, &mut persistent];
     for grants in both {
         assert!(grants.in_reach());
@@ -528,7 +531,7 @@ fn small_frames_are_written_where_that_is_granted_and_nowhere_else() {
         let mut expected = [7; 16];
         (expected[0], expected[15]) = (0, 0);
         assert_eq!(bytes, expected);
-        // More than there is room for is not written at all.
+        // A frame that does not fit is not written at all.
         let mut short = [access((1, 89))];
         grants.write_small_frames(&mut short, &small, &[0]);
         assert_eq!(short[0].result, Err(GrantStatus::BadPage));

@@ -6,14 +6,14 @@ use std::slice;
 
 const STATION: [u8; 6] = [2, 0, 0, 0, 9, 9];
 const FRAME: usize = 1519;
-/// The guest in whose pages frames lie.
+/// The guest whose pages hold the frames.
 const GUEST: usize = 1;
 
 fn in_place() -> InPlace {
     InPlace::new(&Lro::default())
 }
 
-/// What a device does: these frames lie in buffers that the guest has posted.
+/// Acts as the device: receives these frames into the guest's posted buffers.
 fn received(in_place: &mut InPlace, machine: &mut Machine, frames: &[Vec<u8>]) -> Vec<BufferId> {
     let vif = machine.switch.ports.vif_mut(GUEST).unwrap();
     let netback = vif.netback().unwrap();
@@ -32,8 +32,8 @@ fn received(in_place: &mut InPlace, machine: &mut Machine, frames: &[Vec<u8>]) -
     frames.iter().map(put).collect()
 }
 
-fn deliver(in_place: &mut InPlace, machine: &mut Machine) -> ToGuest {
-    let way = Direct {
+fn deliver(in_place: &mut InPlace, machine: &mut Machine) -> DeliveryReport {
+    let way = InPlacePorts {
         nic: machine.wire,
         guest: GUEST,
     };
@@ -69,7 +69,7 @@ fn a_blank_checksum_inside_a_tunnel_is_filled_in() {
         frame(mac(GUEST), STATION, 61, 2),
     ];
     received(&mut in_place, &mut machine, &sent);
-    // The second one's field lies apart from the first byte that it covers.
+    // The checksum field of the second frame does not adjoin the first byte that it covers.
     for (frame, bytes, (start, offset)) in [(0, 600, (84, 16)), (1, 61, (50, 6))] {
         in_place.frames[frame].offload.checksum = Checksum::Blank { start, offset };
         let (start, offset) = (usize::from(start), usize::from(offset));
@@ -83,15 +83,15 @@ fn a_blank_checksum_inside_a_tunnel_is_filled_in() {
     assert_eq!(machine.received(GUEST), sent);
 }
 
-/// After a queue has changed hands: frames of the guest before lie in this one's pages.
+/// A queue was reassigned, and frames for the previous guest lie in this guest's pages.
 #[test]
-fn attack_36_another_guest_s_frames_in_the_pages_of_a_queue_are_not_delivered() {
+fn attack_36_misdirected_frames_are_not_delivered() {
     let (mut machine, mut in_place) = (Machine::new(3), in_place());
     let own = frame(mac(GUEST), STATION, 700, 1);
     let others = [
         frame(mac(0), STATION, 500, 2),
         frame(mac(2), STATION, 1400, 3),
-        // Of no port, and for all ports: the shared queue's business.
+        // The frames for no port and for all ports use the shared queue.
         frame([2, 0, 0, 0, 7, 7], STATION, 500, 4),
         frame([0xff; 6], STATION, 500, 5),
     ];
@@ -105,19 +105,22 @@ fn attack_36_another_guest_s_frames_in_the_pages_of_a_queue_are_not_delivered() 
         assert!(machine.received(n).is_empty(), "{n}");
     }
     assert!(in_place.misdirected() >= 6, "{}", in_place.misdirected());
-    // Their buffers came back with an error, and serve again.
+    // Their buffers returned with an error, and are reused.
     received(&mut in_place, &mut machine, slice::from_ref(&own));
     assert_eq!(deliver(&mut in_place, &mut machine).delivered, 1);
     assert_eq!(machine.received(GUEST), [own]);
 }
 
 #[test]
-fn a_guest_that_has_gone_gets_nothing() {
+fn removed_guest_receives_nothing() {
     let (mut machine, mut in_place) = (Machine::new(2), in_place());
     let sent = frame(mac(GUEST), STATION, 100, 1);
     received(&mut in_place, &mut machine, &[sent]);
     machine.guests[GUEST].raw_tx().set_req_prod(u32::MAX);
     machine.carry(GUEST);
-    assert_eq!(deliver(&mut in_place, &mut machine), ToGuest::default());
+    assert_eq!(
+        deliver(&mut in_place, &mut machine),
+        DeliveryReport::default()
+    );
     assert!(in_place.frames.is_empty());
 }

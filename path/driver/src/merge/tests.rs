@@ -1,5 +1,5 @@
-//! Packets of streams that lie in a guest's posted buffers: what the guest gets is what they were,
-//! in order, merged where they follow each other.
+//! Merging in a guest's posted buffers: the guest receives the same packets, in order, merged where
+//! they are consecutive.
 
 use super::*;
 use net::packet::segment::segment;
@@ -10,7 +10,7 @@ use vif::netif::Features;
 use vif::testing::{FakeGrants, Rig, back_record, sizes};
 
 const FRAME: usize = 1519;
-/// A port that takes nothing undone.
+/// A port without offloads.
 const WIRE: Caps = Caps {
     checksum: false,
     tso: false,
@@ -31,7 +31,7 @@ fn rig(meta: bool) -> Rig {
     rig
 }
 
-/// The device reads these packets into what the guest has posted.
+/// Acts as the device: receives these packets into the guest's posted buffers.
 fn arrive(netback: &mut Netback<FakeGrants>, packets: &[Vec<u8>]) -> Vec<Frame> {
     let receive = |bytes: &Vec<u8>| {
         let buffer = netback.post(FRAME).unwrap();
@@ -45,8 +45,8 @@ fn arrive(netback: &mut Netback<FakeGrants>, packets: &[Vec<u8>]) -> Vec<Frame> 
     packets.iter().map(receive).collect()
 }
 
-/// Merges a batch and hands it over: the packets of each frame that the guest gets.
-fn delivered(rig: &mut Rig, merger: &mut QueueMerger, packets: &[Vec<u8>]) -> Vec<usize> {
+/// Merges and delivers a batch; returns the packets of each frame that the guest receives.
+fn delivered(rig: &mut Rig, merger: &mut QueueLro, packets: &[Vec<u8>]) -> Vec<usize> {
     let mut frames = arrive(&mut rig.back, packets);
     merger.merge(&rig.back, 1, &mut frames);
     for frame in &frames {
@@ -84,8 +84,8 @@ fn delivered(rig: &mut Rig, merger: &mut QueueMerger, packets: &[Vec<u8>]) -> Ve
     lengths
 }
 
-fn merger() -> QueueMerger {
-    QueueMerger::new(&config(Flush::Poll))
+fn merger() -> QueueLro {
+    QueueLro::new(&config(Flush::Poll))
 }
 
 fn stream(flow: u8, from: u32, count: u32) -> Vec<Vec<u8>> {
@@ -93,11 +93,11 @@ fn stream(flow: u8, from: u32, count: u32) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_run_becomes_one_frame_of_as_many_slots_as_the_guest_takes() {
+fn run_merges_up_to_the_guests_slot_limit() {
     for meta in [true, false] {
         let (mut rig, mut merger) = (rig(meta), merger());
         assert_eq!(delivered(&mut rig, &mut merger, &stream(1, 0, 10)), [10]);
-        // 40 slots at the most; then the next begins.
+        // The next frame begins after 40 slots.
         let two = delivered(&mut rig, &mut merger, &stream(1, 10, 60));
         assert_eq!(two, [40, 20], "meta {meta}");
         let requests = rig.back.counters().meta_requests;
@@ -107,7 +107,7 @@ fn a_run_becomes_one_frame_of_as_many_slots_as_the_guest_takes() {
 }
 
 #[test]
-fn streams_that_alternate_are_not_merged_and_keep_their_order() {
+fn interleaved_streams_are_not_merged() {
     for meta in [true, false] {
         let (mut rig, mut merger) = (rig(meta), merger());
         let mixed: Vec<_> = (0..12).map(|n| packet(1 + (n % 2) as u8, n / 2)).collect();
@@ -115,7 +115,7 @@ fn streams_that_alternate_are_not_merged_and_keep_their_order() {
         let blocks = [stream(1, 100, 5), stream(2, 100, 4), stream(3, 7, 1)].concat();
         let expected: &[usize] = match meta {
             true => &[5, 4, 1],
-            // Only the first packet of the batch has a place left out behind it.
+            // Only the first packet of the batch has a left-out request behind it.
             false => &[5, 1, 1, 1, 1, 1],
         };
         assert_eq!(delivered(&mut rig, &mut merger, &blocks), expected);
@@ -134,7 +134,7 @@ fn a_gap_in_a_stream_ends_a_frame() {
 }
 
 #[test]
-fn what_is_no_tcp_or_not_plain_is_no_run() {
+fn only_plain_tcp_forms_runs() {
     let plain = packet(1, 0);
     let changed = |at: usize, byte: u8| {
         let mut bytes = plain.clone();
@@ -160,7 +160,7 @@ fn what_is_no_tcp_or_not_plain_is_no_run() {
         let other = flow_of(&changed(at, plain[at] ^ 1));
         assert!(other.is_some() && other != flow_of(&plain), "byte {at}");
     }
-    // One byte short of the ports.
+    // One byte too short for the ports.
     assert_eq!(flow_of(&plain[..37]), None);
 }
 

@@ -50,9 +50,9 @@ impl Rig {
         let wire = Rc::new(RefCell::default());
         let nic = Box::new(Wire(Rc::clone(&wire)));
         let pool = Pool::new(Area::anonymous(BUFFERS * 2048).unwrap(), 2048);
-        let merger = Merger::new(Side::Physical, lro, BUFFERS / 2);
+        let merger = LroStage::new(Side::Physical, lro, BUFFERS / 2);
         let area = Area::anonymous(4 << 16).unwrap();
-        let linear = Linear::new(area, 1 << 16, lro.backend);
+        let linear = Linearizer::new(area, 1 << 16, lro.backend);
         Self {
             wire,
             port: NicPort::new("nic.wire".into(), nic, pool, policy, merger, linear),
@@ -68,7 +68,8 @@ impl Rig {
         self.next += packets;
     }
 
-    /// One turn: how many packets went on, in how many frames.
+    /// Runs one turn; returns the number of packets that passed, and the number of frames that held
+    /// them.
     fn turn(&mut self, now_ns: u64) -> (usize, usize) {
         self.port.take(now_ns, 64, &mut self.frames, &self.ledger);
         let bytes = payloads(&self.frames).len();
@@ -79,7 +80,7 @@ impl Rig {
 }
 
 #[test]
-fn packets_are_counted_as_they_arrive_and_handed_over_merged() {
+fn packets_are_counted_before_merging() {
     for backend in [Backend::Scatter, Backend::Linearize] {
         let lro = Lro {
             backend,
@@ -117,7 +118,7 @@ fn the_driver_sleeps_no_longer_than_packets_may_wait() {
 }
 
 #[test]
-fn between_ticks_only_what_is_due_goes_on() {
+fn only_due_frames_are_flushed_between_ticks() {
     let mut rig = Rig::new(Policy::Tick { us: 100 }, &config(Flush::After(30)));
     rig.arrive(2);
     assert_eq!(rig.turn(0), (0, 0));
@@ -126,7 +127,11 @@ fn between_ticks_only_what_is_due_goes_on() {
         panic!("{:?}", rig.port.wake(0));
     };
     assert!((29_000..=30_000).contains(&due), "{due}");
-    assert_eq!(rig.turn(due), (2, 1), "what arrived since is for the tick");
+    assert_eq!(
+        rig.turn(due),
+        (2, 1),
+        "frames that arrived since wait for the tick"
+    );
     assert_eq!(rig.port.wake(due), Wake::At(100_000));
     assert_eq!(rig.turn(100_000), (0, 0));
     assert_eq!(rig.turn(130_000), (2, 1));

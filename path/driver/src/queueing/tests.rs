@@ -52,7 +52,7 @@ fn number_of(bytes: &[u8]) -> usize {
     usize::from_be_bytes(bytes[14..22].try_into().unwrap())
 }
 
-/// Frames come by the wire.
+/// Delivers frames by the wire.
 fn come(machine: &mut Machine, far: &mut SimNic, frames: &[Vec<u8>], now_ns: u64) {
     let mut pool = Pool::new(Area::anonymous(64 << 11).unwrap(), 2048);
     for bytes in frames {
@@ -68,7 +68,7 @@ fn burst(guest: usize, numbers: std::ops::Range<usize>) -> Vec<Vec<u8>> {
     numbers.map(|number| bytes_of(guest, number)).collect()
 }
 
-/// What the guest gets until nothing more comes.
+/// Returns the frames that a guest receives until no more arrive.
 fn all_received(machine: &mut Machine, guest: usize, now_ns: u64) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     loop {
@@ -92,6 +92,11 @@ fn eq_7_frames_wait_for_buffers_and_keep_their_order() {
         (POSTED as u64, 30)
     );
     assert_eq!(free(&machine), BUFFERS - 30, "nothing was copied");
+    let stat = port.egress.stat(3 * MS);
+    assert_eq!(
+        (&stat["frames"], &stat["oldest_ns"]),
+        (&30.into(), &(3 * MS).into())
+    );
     assert_eq!(all_received(&mut machine, 1, 0), sent);
     assert_eq!(free(&machine), BUFFERS);
     assert_eq!(machine.port(1).counters().to_guest_drops.total(), 0);
@@ -117,14 +122,18 @@ fn eq_8_a_full_queue_leaves_the_wire_its_buffers() {
     assert_eq!(
         egress.units(),
         BUFFERS * 3 / 4 * 2 / 3,
-        "twice what it leaves"
+        "twice the buffers that remain free"
     );
     let dropped = (egress.drops.full + egress.drops.codel) as usize;
     assert_eq!(dropped, 1000 - POSTED - egress.units());
     // A second queue gets room, too.
     come(&mut machine, &mut far, &burst(0, 0..POSTED + 80), 20 * MS);
-    assert_eq!(machine.port(0).egress.units(), 43, "two thirds of the rest");
-    // What is not taken goes.
+    assert_eq!(
+        machine.port(0).egress.units(),
+        43,
+        "two thirds of the remaining buffers"
+    );
+    // The rest is dropped.
     machine.drain(21 * MS + 500 * MS);
     assert_eq!(free(&machine), BUFFERS);
     assert!(machine.switch.queueing.is_empty());
@@ -134,7 +143,7 @@ fn eq_8_a_full_queue_leaves_the_wire_its_buffers() {
 #[test]
 fn eq_8_a_queue_that_fills_up_signals_early() {
     let (mut machine, mut far) = machine();
-    // At most 128 wait: a quarter of them are 32.
+    // At most 128 frames wait; a quarter of that is 32.
     come(&mut machine, &mut far, &burst(1, 0..POSTED + 32), 0);
     assert_eq!(machine.port(1).egress.drops, QueueDrops::default());
     for ms in 1..40 {
@@ -146,7 +155,7 @@ fn eq_8_a_queue_that_fills_up_signals_early() {
 }
 
 #[test]
-fn eq_9_a_guest_that_goes_leaves_no_buffer_behind() {
+fn eq_9_removed_guest_frees_its_buffers() {
     let (mut machine, mut far) = machine();
     come(&mut machine, &mut far, &burst(1, 0..POSTED + 20), 0);
     for number in 0..10 {
@@ -163,7 +172,7 @@ fn eq_9_a_guest_that_goes_leaves_no_buffer_behind() {
     assert_eq!(machine.switch.queueing.pool.available(), 256);
 }
 
-/// Its interface ends by itself while frames wait.
+/// The guest's link ends while frames wait for it.
 #[test]
 fn eq_9_a_link_that_ends_drops_its_queue() {
     let (mut machine, mut far) = machine();
@@ -181,7 +190,7 @@ fn eq_7_a_broadcast_waits_in_shared_buffers() {
     come(&mut machine, &mut far, &burst(0, 0..POSTED), 0);
     come(&mut machine, &mut far, &burst(1, 0..POSTED), 0);
     come(&mut machine, &mut far, std::slice::from_ref(&all), 0);
-    assert_eq!(free(&machine), BUFFERS - 1, "one buffer for both");
+    assert_eq!(free(&machine), BUFFERS - 1, "both frames share one buffer");
     for guest in [0, 1] {
         assert_eq!(machine.received(guest).len(), 64);
     }
@@ -193,7 +202,7 @@ fn eq_7_a_broadcast_waits_in_shared_buffers() {
     }
 }
 
-/// An aggregate of this many packets of 1000 bytes.
+/// Returns an aggregate of this many packets of 1000 bytes.
 fn aggregate(packets: usize, pool: &mut Pool) -> Frame {
     let mut bytes = vif::testing::ipv4_tcp(packets * 1000, 1);
     bytes[..6].copy_from_slice(&mac(1));
@@ -212,7 +221,7 @@ fn aggregate(packets: usize, pool: &mut Pool) -> Frame {
 }
 
 #[test]
-fn eq_7_an_aggregate_is_cut_for_a_guest_short_of_buffers() {
+fn eq_7_aggregate_is_split_to_posted_buffers() {
     let (mut machine, mut far) = machine();
     come(&mut machine, &mut far, &burst(1, 0..POSTED - 10), 0);
     let mut pool = Pool::new(Area::anonymous(64 << 11).unwrap(), 2048);
@@ -223,14 +232,14 @@ fn eq_7_an_aggregate_is_cut_for_a_guest_short_of_buffers() {
     assert_eq!(machine.port(1).egress.units(), 20, "it is not cut at once");
     let due_ns = machine.port(1).egress.due_ns(0).unwrap();
     machine.drain(due_ns - 1);
-    assert_eq!(machine.port(1).egress.stat()["bytes"], 40_054);
+    assert_eq!(machine.port(1).egress.stat(0)["bytes"], 40_054);
     machine.drain(due_ns);
-    let left = machine.port(1).egress.stat()["bytes"].as_u64().unwrap();
+    let left = machine.port(1).egress.stat(0)["bytes"].as_u64().unwrap();
     assert!((20_000..30_000).contains(&left), "{left}");
     assert_eq!(
         free(&machine),
         BUFFERS - 20,
-        "its buffers are needed until the end"
+        "its buffers are held until the last part is sent"
     );
     let got = all_received(&mut machine, 1, due_ns + 1);
     let payload: usize = got.iter().skip(POSTED - 10).map(|got| got.len() - 54).sum();
@@ -239,8 +248,8 @@ fn eq_7_an_aggregate_is_cut_for_a_guest_short_of_buffers() {
 }
 
 proptest! {
-    /// However frames come and are taken, each is received once and in order, waits, or is counted,
-    /// and every buffer comes back.
+    /// For any sequence of arrivals and departures, each frame is received once and in order,
+    /// waits, or is counted as dropped, and every buffer returns.
     #[test]
     fn eq_1_every_frame_is_received_waits_or_is_counted(
         steps in prop::collection::vec((0usize..60, 0usize..3, 0u64..40), 1..40),

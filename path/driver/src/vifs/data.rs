@@ -1,23 +1,23 @@
-//! Frames from and to a guest, while it is connected.
+//! Frames from and to a connected guest.
 
 use super::queues::GuestNetback;
 use super::{Link, VifPort};
 use crate::dedicated::queue::DedicatedQueue;
 use crate::egress_queue::{PostedBuffers, Queued};
-use crate::room::slots_for;
+use crate::resegment::slots_for;
 use net::packet::segment::packets;
 use net::queue::Cause;
 use nic::frame::SNAPSHOT;
 use nic::{Caps, Frame, SmallBatch, SmallFrame};
 use runtime::ledger::{Hop, Ledger};
-use vif::netback::{Netback, Taken, ToGuest};
-use vif::ring::Watch;
+use vif::netback::{DeliveryReport, Netback, SmallFramesTaken};
+use vif::ring::RingWatch;
 
 /// Bytes of Ethernet, IPv4 and TCP headers without options.
 const HEADERS_MIN: usize = 54;
 
 impl VifPort {
-    /// Frames that the guest sent. They belong to the port until [`VifPort::done`].
+    /// Takes frames that the guest has sent. The port owns them until [`VifPort::done`].
     pub fn take(&mut self, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
         let Some(link) = &mut self.link else { return 0 };
         let taken = ledger.at(Hop::Netback, || {
@@ -36,11 +36,11 @@ impl VifPort {
         }
     }
 
-    /// The small frames at the head of the guest's ring, as [`VifPort::take`] takes others.
-    pub fn take_small_frames(&mut self, budget: usize, out: &mut SmallBatch) -> Taken {
+    /// Takes the small frames at the head of the guest's ring, like [`VifPort::take`].
+    pub fn take_small_frames(&mut self, budget: usize, out: &mut SmallBatch) -> SmallFramesTaken {
         out.clear();
         let Some(netback) = self.netback() else {
-            return Taken::default();
+            return SmallFramesTaken::default();
         };
         match netback.small_frames_from_guest(budget, out) {
             Ok(taken) => {
@@ -50,19 +50,19 @@ impl VifPort {
             }
             Err(fatal) => {
                 self.close(&fatal.to_string());
-                Taken::default()
+                SmallFramesTaken::default()
             }
         }
     }
 
-    /// Bytes of the longest small frame that can be sent to the guest; 0: none can.
+    /// Returns the length of the longest small frame that the guest accepts; 0 if it accepts none.
     #[must_use]
     pub fn longest_small_frame(&self) -> usize {
         let netback = self.link.as_ref().and_then(|link| link.queues.only());
         netback.map_or(0, Netback::longest_small_frame)
     }
 
-    /// [`VifPort::send`] for small frames none of which is longer than that.
+    /// Like [`VifPort::send`], for small frames up to that length.
     pub fn send_small_frames(&mut self, small: &[SmallFrame], pick: &[u32]) {
         let Some(netback) = self.netback() else {
             return;
@@ -71,7 +71,7 @@ impl VifPort {
         self.delivered(&report);
     }
 
-    /// Answers what was taken.
+    /// Answers the taken requests.
     pub fn done(&mut self, ledger: &Ledger) {
         if let Some(link) = &mut self.link {
             ledger.at(Hop::Netback, || link.queues.last_sender().from_guest_done());
@@ -79,19 +79,19 @@ impl VifPort {
         }
     }
 
-    /// Sends frames to the guest. While it is not connected they are counted.
+    /// Sends frames to the guest. While the guest is not connected, only counts them.
     pub fn send(&mut self, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
         let Some(link) = &mut self.link else {
             self.not_connected += pick.len() as u64;
             return;
         };
-        let heard = link.queues.first_mut().heard(frames, pick);
-        let pick = heard.as_deref().unwrap_or(pick);
+        let matching = link.queues.first_mut().match_multicast(frames, pick);
+        let pick = matching.as_deref().unwrap_or(pick);
         let room = &mut self.room;
         let report = ledger.at(Hop::Netback, || match link.queues.only_mut() {
             Some(netback) => room.to_guest(netback, frames, pick),
             None => {
-                let mut all = ToGuest::default();
+                let mut all = DeliveryReport::default();
                 link.queues.divide(frames, pick, |queue, own| {
                     let report = room.to_guest(queue, frames, own);
                     all.delivered += report.delivered;
@@ -103,8 +103,8 @@ impl VifPort {
         self.delivered(&report);
     }
 
-    /// Sends frames to the guest, which is connected and takes them as they are, until one finds
-    /// too few posted buffers. Appends that one and those behind it to `rest`.
+    /// Sends frames until one lacks posted buffers; appends the indices of that frame and the
+    /// following ones to `rest`. The guest must be connected and accept the frames unchanged.
     #[inline]
     pub fn send_while_posted(
         &mut self,
@@ -114,8 +114,8 @@ impl VifPort {
         rest: &mut Vec<u32>,
     ) {
         let Some(link) = &mut self.link else { return };
-        let heard = link.queues.first_mut().heard(frames, pick);
-        let pick = heard.as_deref().unwrap_or(pick);
+        let matching = link.queues.first_mut().match_multicast(frames, pick);
+        let pick = matching.as_deref().unwrap_or(pick);
         let room = &mut self.room;
         let report = ledger.at(Hop::Netback, || match link.queues.only_mut() {
             Some(netback) => {
@@ -124,7 +124,7 @@ impl VifPort {
                 report
             }
             None => {
-                let mut all = ToGuest::default();
+                let mut all = DeliveryReport::default();
                 link.queues.divide(frames, pick, |queue, own| {
                     let (report, handled) = room.to_guest_while_posted(queue, frames, own);
                     rest.extend(own.iter().skip(handled));
@@ -137,7 +137,7 @@ impl VifPort {
         self.delivered(&report);
     }
 
-    /// Whether the guest has posted buffers for all of these frames.
+    /// Returns whether the guest has posted buffers for all of these frames.
     pub fn has_room<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>) -> bool {
         let Some(posted) = self.posted_room() else {
             return false;
@@ -150,7 +150,7 @@ impl VifPort {
         })
     }
 
-    /// Takes up to `most` frames that waited and can go to the guest now, as they are or in parts.
+    /// Removes up to `most` queued frames that can be sent now, whole or in parts.
     pub fn take_queued(
         &mut self,
         now_ns: u64,
@@ -170,7 +170,7 @@ impl VifPort {
         self.egress = egress;
     }
 
-    /// Buffers that the guest has posted; at most `want` are looked for.
+    /// Returns the number of posted buffers, up to `want`.
     pub fn posted(&mut self, want: u32) -> u32 {
         let Some(link) = &mut self.link else { return 0 };
         let posted = link.queues.iter_mut().map(|netback| netback.posted(want));
@@ -192,20 +192,20 @@ impl VifPort {
         })
     }
 
-    /// The netback, for a NIC that writes to the guest's pages itself, while the guest is connected
-    /// and has one queue. [`VifPort::delivered`] takes what comes of it.
+    /// Returns the netback, for a NIC that writes to the guest's pages. Returns `None` unless the
+    /// guest is connected and has one queue. [`VifPort::delivered`] counts the results.
     #[inline]
     pub fn netback(&mut self) -> Option<&mut GuestNetback> {
         self.link.as_mut()?.queues.only_mut()
     }
 
-    /// Its dedicated queue and the netback, while it is connected.
+    /// Returns the dedicated queue and the netback, if the guest is connected.
     pub fn dedicated(&mut self) -> Option<(&mut DedicatedQueue, &mut GuestNetback)> {
         Some((self.queue.as_mut()?, self.link.as_mut()?.queues.only_mut()?))
     }
 
-    /// Counts what was given to the guest.
-    pub fn delivered(&mut self, report: &ToGuest) {
+    /// Counts delivered frames.
+    pub fn delivered(&mut self, report: &DeliveryReport) {
         let Some(link) = &self.link else { return };
         let fatal = link.queues.iter().find_map(Netback::fatal);
         self.traffic.out_packets += u64::from(report.delivered);
@@ -216,8 +216,8 @@ impl VifPort {
         }
     }
 
-    /// Whether a device can write frames of `bytes` bytes, with what `caps` leave undone, to the
-    /// guest's pages.
+    /// Returns whether a device can write frames of `bytes` bytes, with the pending offloads of
+    /// `caps`, to the guest's pages.
     #[must_use]
     pub fn can_post(&self, bytes: usize, caps: Caps) -> bool {
         let fits = |link: &Link| {
@@ -228,13 +228,13 @@ impl VifPort {
         self.link.as_ref().is_some_and(fits) && self.caps().is_some_and(takes)
     }
 
-    /// Whether the guest takes packets of several buffers that are to be segmented.
+    /// Returns whether the guest accepts GSO packets of several buffers.
     #[must_use]
     pub fn takes_merged(&self) -> bool {
         self.caps().is_some_and(|caps| caps.tso && caps.checksum)
     }
 
-    /// Shows the guest what was done; whether there was anything.
+    /// Publishes the rings; returns whether there was anything to publish.
     pub fn publish(&mut self) -> bool {
         let Some(link) = &mut self.link else {
             return false;
@@ -246,7 +246,7 @@ impl VifPort {
         true
     }
 
-    /// Whether the guest has to be told before it is out of receive buffers.
+    /// Returns whether the guest must be notified before it runs out of receive buffers.
     pub fn is_short(&mut self) -> bool {
         self.link
             .as_mut()
@@ -265,13 +265,14 @@ impl VifPort {
         }
     }
 
-    /// How many of `packets` segments of 64 KB the guest has posted buffers for; all, while it is
-    /// not connected: they do not wait for it.
+    /// Returns the number of GSO packets of 64 KB, up to `packets`, for which the guest has
+    /// buffers. Returns `packets` while the guest is not connected, so that senders do not wait for
+    /// it.
     pub fn room_for_segments(&mut self, packets: usize) -> usize {
         let Some(link) = &mut self.link else {
             return packets;
         };
-        // Of several queues the one with most: which of them a flow goes to shows later.
+        // The queue of the packets is not known yet, so the queue with the most buffers counts.
         let room = link.queues.iter_mut().map(|netback| {
             let slots = netback.slots_of_longest();
             let wanted = slots.saturating_mul(packets as u32);
@@ -280,14 +281,14 @@ impl VifPort {
         room.max().unwrap_or(0)
     }
 
-    /// The driver is about to sleep, and somebody waits for the guest to post buffers.
+    /// Requests notifications, including those of new receive buffers, before the driver sleeps.
     pub fn arm_for_buffers(&mut self) {
         if let Some(link) = &mut self.link {
             link.queues.iter_mut().for_each(|netback| netback.arm(true));
         }
     }
 
-    /// The driver is about to sleep.
+    /// Requests notifications before the driver sleeps.
     pub fn arm(&mut self) {
         if let Some(link) = &mut self.link {
             link.queues
@@ -296,22 +297,22 @@ impl VifPort {
         }
     }
 
-    /// The driver is awake.
+    /// Disables notifications: the driver is awake.
     pub fn disarm(&mut self) {
         if let Some(link) = &mut self.link {
             link.queues.iter_mut().for_each(Netback::disarm);
         }
     }
 
-    /// A look at whether the guest may have sent something since it had nothing; good until
-    /// [`VifPort::take`] or [`VifPort::advance`].
+    /// Returns a check whether the guest may have sent something since its rings were empty. Valid
+    /// until [`VifPort::take`] or [`VifPort::advance`].
     #[must_use]
-    pub fn watch(&self) -> Watch {
+    pub fn watch(&self) -> RingWatch {
         let link = self.link.as_ref();
-        link.map_or(Watch::NONE, |link| link.queues.watch())
+        link.map_or(RingWatch::NONE, |link| link.queues.watch())
     }
 
-    /// Whether the guest has sent something.
+    /// Returns whether the guest has sent something.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.link
@@ -320,8 +321,8 @@ impl VifPort {
     }
 }
 
-/// What a guest has posted, of several queues the one with least: which of them a flow goes to
-/// shows later.
+/// The posted buffers of a guest. Of several queues the one with the fewest counts, because a
+/// packet's queue is not known yet.
 struct PostedRoom<'a> {
     netback: &'a GuestNetback,
     caps: Caps,
@@ -329,8 +330,8 @@ struct PostedRoom<'a> {
 }
 
 impl PostedRoom<'_> {
-    /// Buffers that each packet of an aggregate takes which software cuts for the guest; `None`: it
-    /// stays whole.
+    /// Returns the number of buffers that each packet of an aggregate needs if software segments it
+    /// for the guest, or `None` if it stays whole.
     fn slots_of_packet(&self, frame: &Frame) -> Option<u32> {
         let gso = frame.offload.gso.filter(|_| !self.caps.takes(frame))?;
         let bytes = usize::from(gso.size) + SNAPSHOT;
@@ -373,12 +374,15 @@ mod tests {
     use shmem::Area;
 
     #[test]
-    fn who_has_gone_sends_nothing_of_anybody_s() {
+    fn removed_guest_sends_no_foreign_frames() {
         let of_another = Area::anonymous(PAGE).unwrap().at(0, 60).unwrap();
         let mut batch = SmallBatch::default();
         batch.push(of_another).unwrap();
         let mut port = vif_port("");
-        assert_eq!(port.take_small_frames(64, &mut batch), Taken::default());
+        assert_eq!(
+            port.take_small_frames(64, &mut batch),
+            SmallFramesTaken::default()
+        );
         assert!(batch.is_empty());
         assert_eq!(
             (port.longest_small_frame(), port.traffic.in_packets),

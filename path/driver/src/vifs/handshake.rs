@@ -1,13 +1,13 @@
-//! The hand-shake of a guest's port, and the end of its link.
+//! The handshake of a guest's port, and the end of its link.
 //!
-//! | own state | the frontend is | what happens |
+//! | own state | the frontend is | action |
 //! |---|---|---|
-//! | Initialising | anything | the backend's record is written: InitWait |
-//! | InitWait | Initialised | the rings are mapped: Connected |
-//! | Connected | Closing, Closed, Initialising, Unknown | everything is unmapped: Closed |
-//! | Closed | Initialising | the backend's record is written again: InitWait |
+//! | Initialising | any state | writes the backend's record: InitWait |
+//! | InitWait | Initialised | maps the rings: Connected |
+//! | Connected | Closing, Closed, Initialising, Unknown | unmaps everything: Closed |
+//! | Closed | Initialising | writes the backend's record again: InitWait |
 
-use super::memory::{Opened, OpenedQueue};
+use super::memory::{OpenedMemory, OpenedQueue};
 use super::queues::{GuestNetback, GuestQueues};
 use super::{Link, VifPort};
 use abi::{GrantRef, XenbusState};
@@ -15,18 +15,18 @@ use runtime::platform::{Doorbell, NO_RECORD, Peer, Record};
 use shmem::Span;
 use vif::grants::Grants;
 use vif::netback::Netback;
-use vif::netif::{BackRecord, FrontRecord, Terms};
+use vif::netif::{BackRecord, FrontRecord, Negotiated};
 
 impl VifPort {
-    /// Goes as far through the hand-shake as the other end allows.
+    /// Advances the handshake as far as the other end allows.
     pub fn advance(&mut self) {
-        // Each pass makes one step; there are fewer steps than this.
+        // Each pass makes one step, and there are fewer steps than passes.
         for _ in 0..8 {
             let before = self.state;
             let peer = self.platform.peer(self.conn);
             let Ok(Some(peer)) = peer else { return };
             self.is_abandoned = peer.state == XenbusState::Unknown;
-            // A dead guest does not come back: a queue over its memory ends, used or not.
+            // A dead guest does not return, so a queue over its memory ends, whether in use or not.
             if self.is_abandoned
                 && let Some(queue) = &mut self.queue
             {
@@ -45,7 +45,7 @@ impl VifPort {
                     }
                     Err(trouble) => self.close(&trouble),
                 },
-                // Initialising: it has closed and come back before we looked.
+                // Initialising: the guest has closed and reconnected unnoticed.
                 (S::Connected, S::Closing | S::Closed | S::Initialising)
                 | (S::InitWait, S::Closing | S::Closed) => self.close(""),
                 (S::Connected, S::Unknown) => self.close("the guest has died"),
@@ -57,10 +57,10 @@ impl VifPort {
         }
     }
 
-    /// What it offers the guest.
+    /// Returns the record for the guest.
     #[must_use]
     pub fn record(&self) -> BackRecord {
-        self.reach.record(self.queue.is_some())
+        self.access.record(self.queue.is_some())
     }
 
     fn set(&mut self, state: XenbusState, record: &Record) {
@@ -70,22 +70,22 @@ impl VifPort {
         }
     }
 
-    /// Connects it to a guest without a hand-shake: the guest has `record`, `mechanism` gets
-    /// at its pages, `page` finds those of the rings.
+    /// Connects to a guest without a handshake. `record` is the guest's record, `mechanism`
+    /// accesses its pages, and `page` locates the pages of the rings.
     ///
     /// # Errors
-    /// What is wrong with the record.
+    /// The reason why the record is invalid.
     pub fn join(
         &mut self,
         record: &Record,
         mechanism: Box<dyn Grants>,
         page: impl FnMut(GrantRef) -> Option<Span>,
     ) -> Result<(), String> {
-        let (front, terms) = self.agree(record)?;
+        let (front, negotiated) = self.agree(record)?;
         let pages: Option<Vec<_>> = front.references().map(page).collect();
-        let pages = pages.ok_or("a ring's page is not there")?;
-        let opened = Opened::new(mechanism, pages, Box::new(()));
-        self.link(terms, &front, opened)?;
+        let pages = pages.ok_or("a page of a ring is inaccessible")?;
+        let opened = OpenedMemory::new(mechanism, pages, Box::new(()));
+        self.link(negotiated, &front, opened)?;
         self.doorbell = Some(self.attach_doorbell()?);
         self.state = XenbusState::Connected;
         Ok(())
@@ -96,39 +96,47 @@ impl VifPort {
         doorbell.map_err(|error| error.to_string())
     }
 
-    /// The guest's record, and what it comes to with this end's.
-    fn agree(&self, record: &Record) -> Result<(FrontRecord, Terms), String> {
+    /// Returns the guest's record, and the features negotiated with it.
+    fn agree(&self, record: &Record) -> Result<(FrontRecord, Negotiated), String> {
         let front = FrontRecord::decode(record).map_err(|error| error.to_string())?;
         if front.mac != self.mac {
-            return Err("the guest claims another MAC address than it was given".into());
+            return Err("the guest claims another MAC address than the one assigned to it".into());
         }
-        let terms = Terms::of(&self.record(), &front).map_err(|error| error.to_string())?;
-        Ok((front, terms))
+        let negotiated =
+            Negotiated::of(&self.record(), &front).map_err(|error| error.to_string())?;
+        Ok((front, negotiated))
     }
 
     fn connect(&mut self, peer: &Peer) -> Result<(), String> {
-        let (front, terms) = self.agree(&peer.record)?;
+        let (front, negotiated) = self.agree(&peer.record)?;
         if self.frontend.replace(peer.domain) != Some(peer.domain) {
-            // Another guest under the same number: the old doorbell was its predecessor's.
+            // Another guest has the same connection now; the old doorbell was its predecessor's.
             self.doorbell = None;
         }
         if self.doorbell.is_none() {
             self.doorbell = Some(self.attach_doorbell()?);
         }
-        let opened = self.reach.open(peer, &front, &self.ledger)?;
-        self.link(terms, &front, opened)
+        let opened = self.access.open(peer, &front, &self.ledger)?;
+        self.link(negotiated, &front, opened)
     }
 
-    fn link(&mut self, terms: Terms, front: &FrontRecord, opened: Opened) -> Result<(), String> {
-        let Opened {
+    fn link(
+        &mut self,
+        negotiated: Negotiated,
+        front: &FrontRecord,
+        opened: OpenedMemory,
+    ) -> Result<(), String> {
+        let OpenedMemory {
             first,
             others,
             groups,
             hashing,
             held,
         } = opened;
-        let first = netback(terms, front, first)?;
-        let others = others.into_iter().map(|queue| netback(terms, front, queue));
+        let first = netback(negotiated, front, first)?;
+        let others = others
+            .into_iter()
+            .map(|queue| netback(negotiated, front, queue));
         let others = others.collect::<Result<_, _>>()?;
         let mut queues = GuestQueues::new(first, others, hashing);
         if let Some(groups) = groups {
@@ -141,10 +149,10 @@ impl VifPort {
         Ok(())
     }
 
-    /// The guest is taken away: the link is ended, and what the guest has granted is let go of.
+    /// Disconnects the guest permanently: ends the link and releases all of the guest's grants.
     ///
     /// # Errors
-    /// The other end could not be told; nothing of the guest is in use all the same.
+    /// The other end could not be notified; the guest's memory is released nevertheless.
     pub fn leave(&mut self) -> Result<(), String> {
         if self.state != XenbusState::Closed {
             self.close("");
@@ -155,10 +163,10 @@ impl VifPort {
         }
     }
 
-    /// Takes the link down, whatever state it is in.
+    /// Closes the link in any state.
     pub(super) fn close(&mut self, trouble: &str) {
         if let Some(link) = self.link.take() {
-            // First of all: its pages are to be the guest's.
+            // The queue ends first, because its pages must return to the guest.
             if let Some(queue) = &mut self.queue {
                 queue.end();
             }
@@ -174,15 +182,19 @@ impl VifPort {
     }
 }
 
-/// The netback of one queue, over rings that are as the guest's record says of the first one.
-fn netback(terms: Terms, front: &FrontRecord, queue: OpenedQueue) -> Result<GuestNetback, String> {
+/// Creates the netback of one queue. All rings have the parameters of the record's first queue.
+fn netback(
+    negotiated: Negotiated,
+    front: &FrontRecord,
+    queue: OpenedQueue,
+) -> Result<GuestNetback, String> {
     if queue.pages.len() != front.references().count() {
-        return Err("not every page of the rings is there".into());
+        return Err("a page of the rings is missing".into());
     }
     let (tx, rest) = queue.pages.split_at(front.tx_ring.len());
     let (rx, event) = rest.split_at(front.rx_ring.len());
     let event = event.first().copied().unwrap_or(Span::EMPTY);
-    let netback = Netback::new(terms, tx, rx, event, queue.mechanism.0);
+    let netback = Netback::new(negotiated, tx, rx, event, queue.mechanism.0);
     let mut netback = netback.map_err(|error| error.to_string())?;
     if let Some(journals) = queue.journals {
         netback.resume(journals);

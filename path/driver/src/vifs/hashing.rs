@@ -1,16 +1,17 @@
-//! Which queue a frame for a guest goes to, as the guest has chosen it (NETIF-29): by the Toeplitz
-//! hash of its addresses and ports and a table, in memory that may outlive the process.
+//! Flow steering (NETIF-29): selects the queue of a frame for a guest as the guest has configured
+//! it, by the Toeplitz hash of addresses and ports and a table. The configuration lies in memory
+//! that may outlive the process.
 //!
 //! ```text
 //!    0  u32 algorithm    0: this domain chooses; 1: Toeplitz
-//!    4  u32 types        which packets have a hash
+//!    4  u32 types        kinds of hashed packets
 //!    8  u32 entries      of the table; 0: the hash modulo the number of queues
 //!   16  40 bytes         key, zeros behind its end
 //!   64  u32[128]         table
 //! ```
 //!
-//! OWNERSHIP. The memory is this domain's own; no peer can touch it. The process that has the back
-//! end of the rings writes it, one process after the other.
+//! OWNERSHIP. The memory belongs to this domain; no peer can access it. The process with the back
+//! end of the rings writes it; after a restart, its successor does.
 
 use net::packet::toeplitz::{HashTypes, hash};
 use shmem::Span;
@@ -28,42 +29,43 @@ const ENTRIES: usize = 8;
 const KEY: usize = 16;
 const TABLE: usize = 64;
 
-/// One guest's choice.
+/// The flow steering of one guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Hashing(Span);
 
 impl Hashing {
-    /// Bytes that it takes.
+    /// Size in bytes.
     pub const BYTES: usize = TABLE + TABLE_MAX * 4;
 
-    /// The choice in `memory`, which was made full of zeros: this domain chooses.
+    /// Opens the configuration in `memory`, which must start zeroed. With a zeroed one this domain
+    /// chooses the queue.
     #[must_use]
     pub const fn over(memory: Span) -> Self {
         Self(memory)
     }
 
-    /// A connection begins: the guest has chosen nothing.
+    /// Starts a connection without a configuration.
     pub fn begin(self) {
         let _ = self.0.fill(0);
     }
 
-    /// Whether it has chosen the algorithm.
+    /// Returns whether the guest has selected the algorithm.
     #[must_use]
     pub fn is_on(self) -> bool {
         self.word(ALGORITHM) == TOEPLITZ
     }
 
-    /// Whether it hashes at all.
+    /// Enables or disables hashing.
     pub fn set_on(self, is_on: bool) {
         let _ = self.0.store_u32(ALGORITHM, u32::from(is_on) * TOEPLITZ);
     }
 
-    /// Which packets have a hash.
+    /// Sets the kinds of hashed packets.
     pub fn set_types(self, types: HashTypes) {
         let _ = self.0.store_u32(TYPES, types.0);
     }
 
-    /// The key; what is longer than [`KEY_MAX`] is cut.
+    /// Sets the key, truncated to [`KEY_MAX`] bytes.
     pub fn set_key(self, key: &[u8]) {
         let mut whole = [0; KEY_MAX];
         for (to, from) in whole.iter_mut().zip(key) {
@@ -73,28 +75,28 @@ impl Hashing {
         let _ = place.write(&whole);
     }
 
-    /// Entries of the table.
+    /// Returns the number of table entries.
     #[must_use]
     pub fn entries(self) -> usize {
         (self.word(ENTRIES) as usize).min(TABLE_MAX)
     }
 
-    /// A new table, of this many entries, at most [`TABLE_MAX`]; all of them name queue 0.
+    /// Creates a table of this many entries, at most [`TABLE_MAX`]; all of them name queue 0.
     pub fn set_entries(self, entries: usize) {
         let table = self.0.sub(TABLE, TABLE_MAX * 4).unwrap_or(Span::EMPTY);
         let _ = table.fill(0);
         let _ = self.0.store_u32(ENTRIES, entries.min(TABLE_MAX) as u32);
     }
 
-    /// A part of the table, from entry `first` on; the rest stays.
+    /// Sets a part of the table, from entry `first` on.
     pub fn set_table(self, first: usize, queues: &[u32]) {
         for (at, queue) in (first..TABLE_MAX).zip(queues) {
             let _ = self.0.store_u32(TABLE + at * 4, *queue);
         }
     }
 
-    /// The queue, of `count`, of a frame that begins with `header`. None: the guest leaves it to
-    /// this domain.
+    /// Returns the queue, below `count`, of a frame that begins with `header`, or `None` if the
+    /// guest leaves it to this domain.
     #[must_use]
     pub fn queue(self, header: &[u8], count: usize) -> Option<usize> {
         let types = HashTypes(self.word(TYPES));
@@ -103,7 +105,7 @@ impl Hashing {
         }
         let mut key = [0; KEY_MAX];
         self.0.sub(KEY, KEY_MAX)?.read(&mut key).ok()?;
-        // As xen-netback: a packet that has no hash has the hash 0.
+        // As in xen-netback, an unhashed packet has the hash 0.
         let hash = hash(header, types, &key).unwrap_or(0) as usize;
         let queue = match self.entries() {
             0 => hash,
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn netif_29_who_chooses_nothing_leaves_it_to_the_driver() {
+    fn netif_29_driver_chooses_by_default() {
         let hashing = hashing();
         let header = ipv4_tcp(100, 1);
         assert_eq!(hashing.queue(&header, 4), None);
@@ -158,9 +160,9 @@ mod tests {
         }
         assert_eq!((seen[0], seen[2]), (0, 0), "no entry names them");
         assert_eq!(seen[1] + seen[3], 256);
-        // What has no hash is at the first entry.
+        // An unhashed packet uses the first entry.
         assert_eq!(hashing.queue(&[0xff; 60], 4), Some(3));
-        // A queue that there is not.
+        // The table names a queue that does not exist.
         hashing.set_table(0, &[7]);
         assert_eq!(hashing.queue(&[0xff; 60], 4), Some(3));
         hashing.set_entries(2);

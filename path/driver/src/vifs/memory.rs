@@ -1,11 +1,11 @@
-//! How a driver domain gets at a guest's memory: the grant mechanism, and the pages of the rings.
+//! Access to a guest's memory: the grant mechanism, and the pages of the rings.
 
 use crate::grants::Guest;
 use crate::grants::copy::Copy;
 use crate::grants::counted::Counted;
-use crate::grants::flip::Flip;
+use crate::grants::flip::FlipGrants;
 use crate::grants::map::Map;
-use crate::grants::persistent::Persistent;
+use crate::grants::persistent::PersistentGrants;
 use crate::vifs::hashing::Hashing;
 use abi::classic::{Map as MapOp, Unmap};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
@@ -19,56 +19,56 @@ use std::cell::RefCell;
 use std::fmt::{self, Debug};
 use std::rc::Rc;
 use vif::grants::Grants;
-use vif::netback::Groups;
+use vif::netback::MulticastFilter;
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS};
 use vif::ring::Journal;
 
-/// What every guest's port has in common.
+/// Common parameters of all guest ports.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// The system that this domain runs on.
+    /// The system of this domain.
     pub platform: Rc<dyn Platform>,
-    /// Its hypercalls, for grants.
+    /// The hypercalls of this domain, for grants.
     pub calls: Rc<RefCell<Calls>>,
     /// This domain's own frames.
     pub frames: Area,
-    /// The grant mechanism.
+    /// Grant mechanism.
     pub grants: GrantMode,
-    /// The most that guests are offered.
+    /// Maximum features offered to guests.
     pub offloads: Offloads,
-    /// log2 of the largest ring that guests are offered, in pages.
+    /// log2 of the largest ring offered to guests, in pages.
     pub ring_order: u8,
-    /// How rings lie in their pages, if guests want them so.
+    /// Ring format, if guests accept it.
     pub ring_format: RingFormat,
-    /// Where the segment size of a packet to a guest travels.
+    /// Place of the segment size of a packet to a guest.
     pub meta: Meta,
 }
 
-/// The part of the grant window that one guest's grants appear in.
+/// The part of the grant window for one guest's grants.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// Where entry 0 of its table appears.
+    /// Slot of entry 0 of its table.
     first: Slot,
-    /// Entries that appear.
+    /// Number of entries.
     slots: u32,
-    /// Where the sub-tables of the new mechanism appear, or pages that change hands.
+    /// First slot of the sub-tables of counted grants, or of exchanged pages.
     tables: Slot,
-    /// Pages that change hands.
+    /// Number of exchanged pages.
     flips: u32,
 }
 
-/// A guest's memory that is within reach now.
+/// Accessible memory of a guest.
 #[derive(Debug)]
-pub struct Opened {
-    /// Its first queue, or its only one.
+pub struct OpenedMemory {
+    /// Its first or only queue.
     pub first: OpenedQueue,
     /// Further ones, of two ring pages each.
     pub others: Vec<OpenedQueue>,
-    /// What it hears, where it may choose that.
-    pub groups: Option<Groups>,
-    /// Which of its queues frames go to, where it may choose that.
+    /// Its multicast filter, if offered.
+    pub groups: Option<MulticastFilter>,
+    /// Its flow steering, if offered.
     pub hashing: Option<Hashing>,
-    /// Dropping it ends what the pages are mapped by. The mechanisms go first.
+    /// Unmaps the pages when it is dropped. The mechanisms must be dropped first.
     pub held: Box<dyn Debug>,
 }
 
@@ -77,15 +77,15 @@ pub struct Opened {
 pub struct OpenedQueue {
     /// The grant mechanism.
     pub mechanism: Mechanism,
-    /// The pages of both rings and of the event channel, as the guest's record lists them.
+    /// Pages of both rings and of the event channel, as the guest's record lists them.
     pub pages: Vec<Span>,
-    /// The journals of the ring from the guest and of the one to it, where a backend takes over
-    /// from one that is no more.
+    /// Journals of the ring from the guest and of the ring to it, if a backend takes over from a
+    /// dead one.
     pub journals: Option<[Journal; 2]>,
 }
 
-impl Opened {
-    /// A guest with one queue, whose rings no other backend has served.
+impl OpenedMemory {
+    /// Returns a guest with one queue, whose rings no other backend has served.
     #[must_use]
     pub fn new(mechanism: Box<dyn Grants>, pages: Vec<Span>, held: Box<dyn Debug>) -> Self {
         let first = OpenedQueue {
@@ -112,23 +112,23 @@ impl Debug for Mechanism {
     }
 }
 
-/// How this domain gets at one guest's memory. Nothing of it happens once a packet: that is
-/// [`Grants`].
-pub trait Reach: Debug {
-    /// What the guest is offered; `has_queue`: whether it has a dedicated queue.
+/// Access to one guest's memory. No method is called per packet; [`Grants`] has the methods for
+/// that.
+pub trait GuestAccess: Debug {
+    /// Returns the record for the guest. `has_queue` states whether it has a dedicated queue.
     fn record(&self, has_queue: bool) -> BackRecord;
 
-    /// Sets the grant mechanism up, whose time `ledger` counts, and gets at the pages of both rings
-    /// and of the event channel.
+    /// Sets up the grant mechanism, charged to `ledger`, and maps the pages of both rings and of
+    /// the event channel.
     ///
     /// # Errors
-    /// What the guest or the system does not have, for people.
+    /// The missing feature of the guest or the system, as text.
     fn open(
         &mut self,
         peer: &Peer,
         front: &FrontRecord,
         ledger: &Rc<Ledger>,
-    ) -> Result<Opened, String>;
+    ) -> Result<OpenedMemory, String>;
 }
 
 /// One guest's part of this domain's memory.
@@ -136,12 +136,12 @@ pub trait Reach: Debug {
 pub struct GuestMemory {
     shared: Shared,
     window: Window,
-    /// Pages for the copying mechanism.
+    /// Pages of the copying mechanism.
     staging: Span,
 }
 
 impl Shared {
-    /// As the configuration has it: `frames` are all of this domain's own.
+    /// Creates the parameters from the configuration. `frames` are all of this domain's own frames.
     #[must_use]
     pub fn new(
         platform: Rc<dyn Platform>,
@@ -161,7 +161,7 @@ impl Shared {
         }
     }
 
-    /// What a guest is offered, which has a dedicated queue or none.
+    /// Returns the record for a guest, with or without a dedicated queue.
     #[must_use]
     pub fn record(&self, has_queue: bool) -> BackRecord {
         let base = match self.offloads {
@@ -177,7 +177,7 @@ impl Shared {
                 self.ring_format == RingFormat::Native,
                 Features::NATIVE_RINGS,
             ),
-            // A device gives buffers back as frames come into them.
+            // A device returns buffers in the order in which it receives frames.
             (has_queue, Features::RX_ANY_ORDER),
         ];
         let offered = offers.into_iter().filter(|(is_offered, _)| *is_offered);
@@ -207,7 +207,7 @@ impl Drop for MappedPages {
     }
 }
 
-impl Reach for GuestMemory {
+impl GuestAccess for GuestMemory {
     fn record(&self, has_queue: bool) -> BackRecord {
         self.shared.record(has_queue)
     }
@@ -217,7 +217,7 @@ impl Reach for GuestMemory {
         peer: &Peer,
         front: &FrontRecord,
         ledger: &Rc<Ledger>,
-    ) -> Result<Opened, String> {
+    ) -> Result<OpenedMemory, String> {
         let guest = self.guest(peer, ledger);
         let mechanism: Box<dyn Grants> = match self.shared.grants {
             GrantMode::Counted => return self.open_counted::<true>(guest, front),
@@ -225,17 +225,17 @@ impl Reach for GuestMemory {
             GrantMode::Flip => return self.open_flip(guest, peer, front),
             GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
             GrantMode::Map => Box::new(Map::new(guest)),
-            GrantMode::Persistent => Box::new(Persistent::new(guest)),
+            GrantMode::Persistent => Box::new(PersistentGrants::new(guest)),
         };
         if front.table != Handle(0) {
-            return Err("the guest grants by a mechanism that was not offered".into());
+            return Err("the guest uses a grant mechanism that was not offered".into());
         }
         self.with_rings(peer, front, mechanism)
     }
 }
 
 impl GuestMemory {
-    /// The part of the guest behind `vif`; `staging` is for the copying mechanism.
+    /// Returns the part for the guest behind `vif`. `staging` is for the copying mechanism.
     #[must_use]
     pub fn new(vif: &VifConfig, shared: &Shared, staging: Span) -> Self {
         let window = Window {
@@ -251,34 +251,39 @@ impl GuestMemory {
         }
     }
 
-    /// A mechanism, and the pages that the guest's record names, mapped.
+    /// Returns a mechanism, and the mapped pages of the guest's record.
     fn with_rings(
         &self,
         peer: &Peer,
         front: &FrontRecord,
         mechanism: Box<dyn Grants>,
-    ) -> Result<Opened, String> {
+    ) -> Result<OpenedMemory, String> {
         let (held, pages) = self.map_rings(peer, front)?;
-        Ok(Opened::new(mechanism, pages, Box::new(held)))
+        Ok(OpenedMemory::new(mechanism, pages, Box::new(held)))
     }
 
     fn open_counted<const COUNTED: bool>(
         &self,
         guest: Guest,
         front: &FrontRecord,
-    ) -> Result<Opened, String> {
+    ) -> Result<OpenedMemory, String> {
         let mut grants = Counted::<COUNTED>::bind(guest, front.table, self.window.tables)
             .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
         let pages: Result<Vec<_>, _> = front.references().map(|gref| grants.keep(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
-        Ok(Opened::new(Box::new(grants), pages, Box::new(())))
+        Ok(OpenedMemory::new(Box::new(grants), pages, Box::new(())))
     }
 
-    fn open_flip(&self, guest: Guest, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
+    fn open_flip(
+        &self,
+        guest: Guest,
+        peer: &Peer,
+        front: &FrontRecord,
+    ) -> Result<OpenedMemory, String> {
         if !front.features.has(Features::RX_FLIP) {
             return Err("the guest does not exchange pages".into());
         }
-        let flip = Flip::bind(guest, front.table, self.window.tables, self.window.flips);
+        let flip = FlipGrants::bind(guest, front.table, self.window.tables, self.window.flips);
         let flip =
             flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.name()))?;
         self.with_rings(peer, front, Box::new(flip))

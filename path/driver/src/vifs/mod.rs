@@ -1,6 +1,6 @@
-//! Ports that are guests: what one is. Its hand-shake (`handshake`) makes and ends the link, over
-//! which its frames (`data`) go, by one queue or by several (`queues`); which of them, the guest
-//! may choose ([`hashing`]).
+//! Ports that are guests. The handshake (`handshake`) creates and ends the link, which transfers
+//! frames (`data`) by one queue or by several (`queues`), optionally with the guest's flow steering
+//! ([`hashing`]).
 
 mod data;
 mod handshake;
@@ -10,59 +10,61 @@ mod queues;
 
 use crate::dedicated::queue::DedicatedQueue;
 use crate::egress_queue::EgressQueue;
-use crate::room::Room;
+use crate::resegment::Resegmenter;
 use crate::traffic::Traffic;
 use abi::{ConnId, DomId, XenbusState};
 use config::domain::VifConfig;
-use memory::Reach;
+use memory::GuestAccess;
 use nic::Caps;
 use queues::GuestQueues;
 use runtime::ledger::Ledger;
 use runtime::platform::{Doorbell, Platform};
 use std::net::IpAddr;
 use std::rc::Rc;
-use vif::Counters;
+use vif::InterfaceCounters;
 
 /// One guest's port.
 #[derive(Debug)]
 pub struct VifPort {
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
-    /// What it has done.
+    /// Traffic counters.
     pub traffic: Traffic,
-    /// Frames for it that came while it was not connected.
+    /// Frames for the guest that arrived while it was not connected.
     pub not_connected: u64,
-    /// Frames for it that wait, and its limit.
+    /// Its egress queue and rate limit.
     pub egress: EgressQueue,
-    /// What ended the connection before, for people; empty: nothing did.
+    /// Why the last connection ended, as text; empty if none did.
     pub trouble: String,
     conn: ConnId,
     mac: [u8; 6],
     platform: Rc<dyn Platform>,
     ledger: Rc<Ledger>,
-    reach: Box<dyn Reach>,
+    access: Box<dyn GuestAccess>,
     state: XenbusState,
-    /// Whether its guest was dead at the last look.
+    /// Whether the guest was dead at the last check.
     is_abandoned: bool,
     doorbell: Option<Box<dyn Doorbell>>,
-    /// Whose doorbell that is.
+    /// Owner of that doorbell.
     frontend: Option<DomId>,
     link: Option<Link>,
-    /// What links before this one have counted.
-    past: Counters,
-    room: Room,
-    /// Its dedicated queue of a wire, if it has one.
+    /// Counters of earlier links.
+    past: InterfaceCounters,
+    room: Resegmenter,
+    /// Its dedicated queue of a wire, if any.
     pub queue: Option<DedicatedQueue>,
-    /// Addresses that others are told of when it is connected.
+    /// Routers of its guest.
+    pub gateways: Vec<IpAddr>,
+    /// Addresses to announce when it connects.
     pub announced: Vec<IpAddr>,
-    /// Whether anything was done since the rings were last published.
+    /// Whether the rings have changed since they were last published.
     touched: bool,
 }
 
-/// What exists while the guest is connected.
+/// State that exists while the guest is connected.
 struct Link {
     queues: GuestQueues,
-    /// Dropped after the netbacks: fields go in this order.
+    /// Dropped after the netbacks: fields are dropped in this order.
     held: Box<dyn std::fmt::Debug>,
 }
 
@@ -74,19 +76,19 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// What the port of an interface is called.
+/// Returns the port name of an interface.
 pub(crate) fn port_name(vif: &VifConfig) -> String {
     format!("vif.{}", vif.name)
 }
 
 impl VifPort {
-    /// A port for a guest's interface, whose memory is within `reach`.
+    /// Creates a port for a guest's interface, whose memory `access` accesses.
     #[must_use]
     pub fn new(
         vif: &VifConfig,
         platform: Rc<dyn Platform>,
         ledger: Rc<Ledger>,
-        reach: Box<dyn Reach>,
+        access: Box<dyn GuestAccess>,
     ) -> Self {
         let mut egress = EgressQueue::default();
         egress.set(vif.to_guest.as_ref());
@@ -100,15 +102,16 @@ impl VifPort {
             mac: vif.mac,
             platform,
             ledger,
-            reach,
+            access,
             state: XenbusState::Initialising,
             is_abandoned: false,
             doorbell: None,
             frontend: None,
             link: None,
-            past: Counters::default(),
-            room: Room::default(),
+            past: InterfaceCounters::default(),
+            room: Resegmenter::default(),
             queue: None,
+            gateways: vif.gateways.clone(),
             announced: match vif.announces {
                 true => vif.addresses.clone(),
                 false => Vec::new(),
@@ -117,33 +120,33 @@ impl VifPort {
         }
     }
 
-    /// Its connection.
+    /// Returns its connection.
     #[must_use]
     pub fn conn(&self) -> ConnId {
         self.conn
     }
 
-    /// The guest's station address.
+    /// Returns the guest's MAC.
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
 
-    /// Its state.
+    /// Returns its state.
     #[must_use]
     pub fn state(&self) -> XenbusState {
         self.state
     }
 
-    /// Whether its guest is not connected, and may come.
+    /// Returns whether the guest is not connected but may connect.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.state != XenbusState::Connected && !self.is_abandoned
     }
 
-    /// What was counted on all its links.
+    /// Returns the counters of all links.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> InterfaceCounters {
         let mut all = self.past;
         if let Some(link) = &self.link {
             all += link.queues.counters();
@@ -151,13 +154,13 @@ impl VifPort {
         all
     }
 
-    /// Frames that were made of larger ones because the guest had too little room for these.
+    /// Returns the number of frames made by splitting larger ones for lack of room.
     #[must_use]
     pub fn split(&self) -> u64 {
         self.room.split
     }
 
-    /// What the guest takes; none while it is not connected.
+    /// Returns the guest's capabilities, or `None` while it is not connected.
     #[must_use]
     pub fn caps(&self) -> Option<Caps> {
         let peer = self.link.as_ref()?.queues.first().peer();
@@ -168,7 +171,7 @@ impl VifPort {
         })
     }
 
-    /// The ledger of this port's domain.
+    /// Returns the ledger of this port's domain.
     #[must_use]
     pub fn ledger(&self) -> Rc<Ledger> {
         Rc::clone(&self.ledger)

@@ -1,32 +1,31 @@
-//! The queues of a connected guest. There is one, but where a frontend has several rings each way
-//! (`multi-queue-num-queues`, Xen): then each has a netback of its own.
+//! The queues of a connected guest. A guest has one, unless its frontend has several rings in each
+//! direction (`multi-queue-num-queues`, Xen); each queue then has a separate netback.
 //!
-//! Frames from the guest are taken from one queue after the other. Frames to it go to the queue
-//! that their flow's hash says, or the guest's own choice, so that no flow is reordered. The fast
-//! path, devices that write to the guest's pages and dedicated queues are for guests with one
-//! queue.
+//! The driver takes frames from one queue after the other. Frames to the guest use the queue that
+//! their flow's hash or the guest's flow steering selects, so that no flow is reordered. The fast
+//! path, devices that write to the guest's pages and dedicated queues require a single queue.
 
 use super::hashing::Hashing;
 use net::packet::flow::flow_hash;
 use nic::Frame;
-use vif::Counters;
-use vif::events::Rings;
+use vif::InterfaceCounters;
+use vif::events::NotifiedRings;
 use vif::grants::Grants;
 use vif::netback::Netback;
-use vif::ring::Watch;
+use vif::ring::RingWatch;
 
-/// A netback of this domain's.
+/// A netback of this domain.
 pub(crate) type GuestNetback = Netback<Box<dyn Grants>>;
 
 /// One netback for each queue.
 pub(super) struct GuestQueues {
     first: GuestNetback,
     others: Vec<GuestNetback>,
-    /// Number of the queue that frames were taken from last.
+    /// The queue from which frames were last taken.
     taken: usize,
-    /// Frames for each queue, while a batch is divided.
+    /// Frames for each queue while a batch is divided.
     shares: Vec<Vec<u32>>,
-    /// What the guest may choose.
+    /// The guest's flow steering, if offered.
     hashing: Option<Hashing>,
 }
 
@@ -49,24 +48,24 @@ impl GuestQueues {
         }
     }
 
-    /// The netback of a guest that has one.
+    /// Returns the netback of a guest with a single queue.
     #[inline]
     pub(super) fn only(&self) -> Option<&GuestNetback> {
         self.others.is_empty().then_some(&self.first)
     }
 
-    /// [`GuestQueues::only`], to be used.
+    /// Like [`GuestQueues::only`], mutable.
     #[inline]
     pub(super) fn only_mut(&mut self) -> Option<&mut GuestNetback> {
         self.others.is_empty().then_some(&mut self.first)
     }
 
-    /// The first one; the ends of all have agreed on the same terms.
+    /// Returns the first netback. All have negotiated the same features.
     pub(super) fn first(&self) -> &GuestNetback {
         &self.first
     }
 
-    /// [`GuestQueues::first`], to be used.
+    /// Like [`GuestQueues::first`], mutable.
     #[inline]
     pub(super) fn first_mut(&mut self) -> &mut GuestNetback {
         &mut self.first
@@ -81,7 +80,7 @@ impl GuestQueues {
         std::iter::once(&mut self.first).chain(&mut self.others)
     }
 
-    /// The queue whose turn it is to be taken from: the next one that has sent something.
+    /// Returns the next queue in turn that has sent something.
     #[inline]
     pub(super) fn next_sender(&mut self) -> &mut GuestNetback {
         if !self.others.is_empty() {
@@ -94,7 +93,7 @@ impl GuestQueues {
         self.last_sender()
     }
 
-    /// The queue that was taken from last.
+    /// Returns the queue from which frames were last taken.
     #[inline]
     pub(super) fn last_sender(&mut self) -> &mut GuestNetback {
         match self.taken.checked_sub(1) {
@@ -103,8 +102,8 @@ impl GuestQueues {
         }
     }
 
-    /// Hands each queue the frames that are its own: `give` gets those of `pick` that go there.
-    /// For a guest with several queues.
+    /// Divides the frames of `pick` among several queues: calls `give` for each queue with its
+    /// frames.
     pub(super) fn divide(
         &mut self,
         frames: &[Frame],
@@ -129,9 +128,9 @@ impl GuestQueues {
         }
     }
 
-    /// Tells the guest what was published, by `ring`, with the queue's number.
+    /// Notifies the guest of published rings, by `ring` with each queue's number.
     #[inline]
-    pub(super) fn notify(&mut self, mut ring: impl FnMut(usize, Rings)) {
+    pub(super) fn notify(&mut self, mut ring: impl FnMut(usize, NotifiedRings)) {
         for (number, queue) in self.iter_mut().enumerate() {
             if let Some(rings) = queue.notify() {
                 ring(number, rings);
@@ -139,22 +138,23 @@ impl GuestQueues {
         }
     }
 
-    /// What shows whether the guest has sent something; of several queues no single word does.
+    /// Returns a check whether the guest has sent something. Several queues have no common word to
+    /// check.
     #[inline]
-    pub(super) fn watch(&self) -> Watch {
-        self.only().map_or(Watch::NONE, Netback::watch)
+    pub(super) fn watch(&self) -> RingWatch {
+        self.only().map_or(RingWatch::NONE, Netback::watch)
     }
 
-    /// What was counted on all of them.
-    pub(super) fn counters(&self) -> Counters {
-        let mut all = Counters::default();
+    /// Returns the counters of all queues.
+    pub(super) fn counters(&self) -> InterfaceCounters {
+        let mut all = InterfaceCounters::default();
         for queue in self.iter() {
             all += *queue.counters();
         }
         all
     }
 
-    /// Ends all of them.
+    /// Ends all queues.
     pub(super) fn end(self) {
         for queue in std::iter::once(self.first).chain(self.others) {
             drop(queue.into_grants());
@@ -170,11 +170,11 @@ mod tests {
     use shmem::sync::fence;
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::atomic::Ordering;
-    use vif::testing::{BACKEND, FakeGrants, Memory, Rig, frame_at, packet, sizes};
+    use vif::testing::{BACKEND, FakeGrants, Rig, TestMemory, frame_at, packet, sizes};
 
     const COUNT: usize = 3;
 
-    /// A guest's ends of its queues, and the driver's.
+    /// Returns the guest's ends and the driver's ends of several queues.
     fn guest() -> (Vec<Rig>, GuestQueues) {
         let rigs: Vec<Rig> = (0..COUNT).map(|_| Rig::new(sizes())).collect();
         let mut ends = rigs.iter().map(end);
@@ -192,10 +192,10 @@ mod tests {
         let (tx, rx) = (ring(&rig.record.tx_ring), ring(&rig.record.rx_ring));
         let grants: Box<dyn Grants> = Box::new(FakeGrants::new(table, frames, BACKEND));
         let event = page(&rig.record.event);
-        Netback::new(*rig.front.terms(), &tx, &rx, event, grants).unwrap()
+        Netback::new(*rig.front.negotiated(), &tx, &rx, event, grants).unwrap()
     }
 
-    /// What one turn takes.
+    /// Takes one turn's frames.
     fn take(queues: &mut GuestQueues) -> usize {
         let mut frames = Vec::new();
         let taken = queues.next_sender().from_guest(4, &mut frames).unwrap();
@@ -220,11 +220,11 @@ mod tests {
     #[test]
     fn a_flow_stays_in_its_queue() {
         let (mut rigs, mut queues) = guest();
-        let source = Memory::new(8);
+        let source = TestMemory::new(8);
         let bytes: Vec<_> = (0..32).map(|n| packet(60, n / 2)).collect();
         let at = |(n, bytes): (usize, &Vec<u8>)| frame_at(&source, n * 64, bytes, 60);
         let frames: Vec<_> = bytes.iter().enumerate().map(at).collect();
-        // Those with odd numbers are somebody else's.
+        // Odd frames belong to another port.
         let pick: Vec<u32> = (0..32).filter(|n| n % 2 == 0).collect();
         for _ in 0..2 {
             let mut given = BTreeSet::new();
@@ -252,7 +252,7 @@ mod tests {
         let memory = shmem::Area::anonymous(abi::PAGE).unwrap().span();
         let choice = Hashing::over(memory);
         queues.hashing = Some(choice);
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let frames = [frame_at(&source, 0, &vif::testing::ipv4_tcp(100, 1), 154)];
         let mut goes_to = |wanted: u32| {
             choice.set_on(true);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_something_is_told() {
+    fn only_dirty_guests_are_notified() {
         let (rigs, mut queues) = guest();
         for rig in &rigs {
             rig.raw_rx().set_rsp_event(1);
@@ -279,7 +279,7 @@ mod tests {
             // The guest sleeps.
             rig.event_page().store_u32(192, 1).unwrap();
         }
-        let source = Memory::new(1);
+        let source = TestMemory::new(1);
         let frames = [frame_at(&source, 0, &packet(60, 1), 60)];
         let own = queues.iter_mut().nth(1).unwrap();
         assert_eq!(own.to_guest(&frames, &[0]).delivered, 1);
@@ -287,7 +287,7 @@ mod tests {
         fence(Ordering::SeqCst);
         let mut told = Vec::new();
         queues.notify(|queue, rings| told.push((queue, rings)));
-        let rings = Rings {
+        let rings = NotifiedRings {
             tx: false,
             rx: true,
         };

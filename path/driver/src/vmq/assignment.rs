@@ -1,7 +1,7 @@
-//! Which guest has which queue of a NIC. Guests that get the most frames by the shared queue get
-//! the queues; a guest loses its queue to another one that needs it much more.
+//! Assigns a NIC's dedicated queues to the guests with the most frames in the shared queue. A guest
+//! loses its queue to another guest that needs it much more.
 
-use crate::nics::{NicPort, Seen};
+use crate::nics::{NicPort, PollResult};
 use crate::ports::Ports;
 use config::domain::{FRAME_EXTRA_BYTES, GSO_BYTES, NicConfig, NicKind, VifConfig};
 use config::rule::{self, Firewall, Rule};
@@ -9,28 +9,30 @@ use nic::Caps;
 use nic::vmq::{QueueId, VmqError};
 use serde_json::{Value, json};
 
-/// How often a queue that drains is polled when there is nothing else to do.
+/// Polling interval of a draining queue without other work.
 const DRAIN_NS: u64 = 1_000_000;
-/// How often free queues are given out if no guest loses one to another.
+/// Interval of assigning free queues if queues are never taken back for other guests.
 const ALLOC_NS: u64 = 100_000_000;
-/// A guest gets another's queue if it has more than twice as many frames, and these more.
+/// A guest gets another's queue if it has more than twice as many frames as the other, plus this
+/// number.
 const SWAP_FRAMES: u64 = 32;
-/// How long a new queue waits at the most for older frames of the shared one: it would overflow.
+/// Longest wait of a new queue for older frames in the shared queue, before the new queue would
+/// overflow.
 const JOIN_NS: u64 = 5_000_000;
 
-/// The queues of one NIC, and the guests that have them.
+/// The queues of one NIC, and their guests.
 #[derive(Debug)]
 pub struct Assignment {
     /// The port of the NIC.
     nic: usize,
-    held: Vec<Held>,
+    held: Vec<AssignedQueue>,
     /// By port.
     guests: Vec<Demand>,
-    /// Whether the NIC has rules for what comes by it.
+    /// Whether the NIC has rules for arriving frames.
     has_rules: bool,
-    /// Room that a frame needs.
+    /// Bytes of buffers that a frame needs.
     frame_bytes: usize,
-    /// How often guests may lose queues to others; 0: never.
+    /// Interval of reassigning queues; 0: never.
     rebalance_ns: u64,
     next_ns: u64,
     given: u64,
@@ -38,21 +40,21 @@ pub struct Assignment {
     trouble: String,
 }
 
-/// How frames of a NIC get into the pages of a guest.
+/// How frames from a NIC reach the pages of a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Arrival {
-    /// Whole: there are no rules.
+    /// Directly and whole, because no rules apply.
     Whole,
-    /// Their headers last, when the rules have been asked.
+    /// Directly, but their headers last, after the rules are evaluated.
     HeaderLast,
-    /// Not at all: by the shared queue, copied when the rules have been asked.
+    /// By the shared queue and a copy, after the rules are evaluated.
     #[default]
     Copied,
 }
 
 impl Arrival {
-    /// How frames get to a guest from a NIC that has rules for them, or none. To one that has a
-    /// limit they are copied: only what is not in its pages yet can be dropped.
+    /// Returns how frames reach a guest from a NIC with or without rules. Frames for a guest with a
+    /// rate limit are copied, because only frames outside its pages can be dropped.
     fn of(has_rules: bool, vif: &VifConfig) -> Self {
         match vif.firewall {
             _ if vif.to_guest.is_some() => Self::Copied,
@@ -63,43 +65,44 @@ impl Arrival {
     }
 }
 
-/// Whether any rule is for what passes a port this way.
+/// Returns whether any rule applies to frames that pass a port this way.
 fn asks(rules: &[Rule], way: rule::Way) -> bool {
     rules.iter().any(|rule| rule.is_for(way))
 }
 
-/// What is known of a port that may want a queue.
+/// The demand of a port that may get a queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
     arrival: Arrival,
-    /// Frames since queues were given out last.
+    /// Frames since the last assignment.
     now: u64,
-    /// Frames of late.
+    /// Smoothed number of frames.
     usual: u64,
 }
 
-/// A queue that a guest has.
+/// An assigned queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct AssignedQueue {
     /// The queue.
     pub queue: QueueId,
-    /// The port of the guest; none: it has gone or lost the queue, or was another driver domain's.
+    /// Port of the guest; `None`: it was removed or lost the queue, or belonged to another driver
+    /// domain.
     pub port: Option<usize>,
-    /// How far its way from guest to guest it is.
+    /// Phase of the queue's reassignment.
     pub phase: Phase,
-    /// Whether headers come last.
+    /// Whether headers are written last.
     pub split: bool,
     given_ns: u64,
 }
 
-/// How far its way from guest to guest a queue is.
+/// Phase of a queue's reassignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Older frames of its guest may be in the shared queue.
+    /// Older frames for its guest may be in the shared queue.
     Joining,
-    /// It is its guest's.
+    /// In use by its guest.
     Active,
-    /// It drains.
+    /// Draining.
     Leaving,
 }
 
@@ -114,7 +117,8 @@ impl Phase {
 }
 
 impl Assignment {
-    /// The queues of the NIC at port `nic`, of which no guest is known; none: it has no queues.
+    /// Creates the assignment for the NIC at port `nic`, without guests; `None` if it has no
+    /// queues.
     #[must_use]
     pub fn new(nic: usize, config: &NicConfig) -> Option<Self> {
         let vmq = config.vmq?;
@@ -132,8 +136,8 @@ impl Assignment {
         })
     }
 
-    /// A guest has come to `port`: it may get a queue.
-    pub fn welcome(&mut self, port: usize, vif: &VifConfig) {
+    /// Adds the guest at `port`, which may get a queue.
+    pub fn add_guest(&mut self, port: usize, vif: &VifConfig) {
         if self.guests.len() <= port {
             self.guests.resize(port + 1, Demand::default());
         }
@@ -145,8 +149,8 @@ impl Assignment {
         }
     }
 
-    /// The guest at `port` has other rules or limits. It gets another queue if its frames have to
-    /// come otherwise.
+    /// Updates the rules or limits of the guest at `port`. If its frames must now arrive
+    /// differently, takes its queue back, so that it gets a new one.
     pub fn change(&mut self, ports: &mut Ports, port: usize, vif: &VifConfig) {
         let arrival = Arrival::of(self.has_rules, vif);
         match self.guests.get_mut(port) {
@@ -156,42 +160,42 @@ impl Assignment {
         self.take_back_from(ports, port);
     }
 
-    /// The guest at `port` goes: what is left in its queue goes on as if it had come by the shared
-    /// one.
-    pub fn part_with(&mut self, ports: &mut Ports, port: usize) {
+    /// Removes the guest at `port`. The frames that remain in its queue are forwarded like frames
+    /// of the shared queue.
+    pub fn remove_guest(&mut self, ports: &mut Ports, port: usize) {
         if let Some(guest) = self.guests.get_mut(port) {
             *guest = Demand::default();
         }
         self.take_back_from(ports, port);
     }
 
-    /// Room that a frame needs.
+    /// Returns the bytes of buffers that a frame needs.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
         self.frame_bytes
     }
 
-    /// How many queues guests have.
+    /// Returns the number of assigned queues.
     #[must_use]
     pub fn held_queues(&self) -> usize {
         self.held.len()
     }
 
-    /// One of the queues that guests have.
+    /// Returns one of the assigned queues.
     #[must_use]
-    pub fn held(&self, at: usize) -> Option<Held> {
+    pub fn held(&self, at: usize) -> Option<AssignedQueue> {
         self.held.get(at).copied()
     }
 
-    /// Begins with no frame in any queue: what a driver domain before this one has left there goes
-    /// on as if it had come by the shared queue.
+    /// Takes over the queues of an earlier driver domain. Their frames are forwarded like frames of
+    /// the shared queue.
     pub fn recover(&mut self, ports: &mut Ports) {
         let nic = ports.nic_mut(self.nic);
         let Some((vmq, _)) = nic.and_then(NicPort::vmq) else {
             return;
         };
         let queues = vmq.avail_queues() as u32;
-        self.held.extend((0..queues).map(|queue| Held {
+        self.held.extend((0..queues).map(|queue| AssignedQueue {
             queue: QueueId(queue),
             port: None,
             phase: Phase::Leaving,
@@ -211,14 +215,14 @@ impl Assignment {
         }
     }
 
-    /// When a queue wants to be polled although no frame may come.
+    /// Returns the time at which a queue is due for a poll even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let leaving = self.held.iter().any(|held| held.phase == Phase::Leaving);
         leaving.then(|| now_ns.saturating_add(DRAIN_NS))
     }
 
-    /// Which guest has which queue, as JSON.
+    /// Returns the queues of the guests as JSON.
     #[must_use]
     pub fn stat(&self, ports: &Ports) -> Value {
         let held = self.held.iter().map(|held| {
@@ -237,19 +241,19 @@ impl Assignment {
         })
     }
 
-    /// A queue that joins is active when the shared queue has no older frames for its guest: `seen`
-    /// is what was seen of that one. It does not wait for ever.
-    pub fn activate(&mut self, at: usize, seen: Seen, now_ns: u64) {
+    /// Activates a joining queue once the shared queue has no older frames for its guest, according
+    /// to `seen`, or after a timeout.
+    pub fn activate(&mut self, at: usize, seen: PollResult, now_ns: u64) {
         if let Some(held) = self.held.get_mut(at) {
             let late = now_ns.saturating_sub(held.given_ns) > JOIN_NS;
-            if held.phase == Phase::Joining && (seen == Seen::All || late) {
+            if held.phase == Phase::Joining && (seen == PollResult::All || late) {
                 held.phase = Phase::Active;
             }
         }
     }
 
-    /// Gives free queues out, and takes those back that others need more or that their guests
-    /// cannot use any more, if it is time to.
+    /// If due, assigns free queues, and takes back queues that other guests need more or that their
+    /// guests can no longer use.
     pub fn rebalance(&mut self, ports: &mut Ports, now_ns: u64, budget: usize) {
         let period_ns = match self.rebalance_ns {
             0 => ALLOC_NS,
@@ -262,7 +266,7 @@ impl Assignment {
         let Some(caps) = ports.nic(self.nic).map(NicPort::caps) else {
             return;
         };
-        // Who cannot use theirs go first: MACs may be others' by now.
+        // Unusable queues first, because their MACs may belong to other guests by now.
         for held in self.holders() {
             let able = held
                 .port
@@ -279,12 +283,12 @@ impl Assignment {
         {
             match self.assign(ports, port, now_ns, budget) {
                 Ok(()) => free -= 1,
-                // A queue that is to be taken back may have frames to it.
+                // A queue that is being taken back may still receive frames for the MAC.
                 Err(VmqError::MacTaken) => {}
                 Err(error) => return self.report_trouble(ports, error),
             }
         }
-        // The least busy first.
+        // The least busy holders first.
         let mut holders = self.holders();
         holders.retain(|held| held.port.is_some());
         holders.sort_by_key(|held| self.usual(held.port));
@@ -300,23 +304,23 @@ impl Assignment {
         }
     }
 
-    /// The queues that are not given back yet.
-    fn holders(&self) -> Vec<Held> {
+    /// Returns the queues that are not being taken back.
+    fn holders(&self) -> Vec<AssignedQueue> {
         let held = self.held.iter();
         held.filter(|held| held.phase != Phase::Leaving)
             .copied()
             .collect()
     }
 
-    /// Whether [`Assignment::rebalance`] is due.
+    /// Returns whether [`Assignment::rebalance`] is due.
     #[must_use]
     pub fn is_due(&self, now_ns: u64) -> bool {
         now_ns >= self.next_ns
     }
 
-    /// A queue that has drained is free, and can be another guest's.
+    /// Frees a drained queue, which another guest can then get.
     pub fn free_if_drained(&mut self, ports: &mut Ports, at: usize) {
-        if let Some(&Held { queue, .. }) = self.held.get(at)
+        if let Some(&AssignedQueue { queue, .. }) = self.held.get(at)
             && let Some(nic) = ports.nic_mut(self.nic)
             && let Some((vmq, _)) = nic.vmq()
             && vmq.free_queue(queue).is_ok()
@@ -337,7 +341,7 @@ impl Assignment {
         guest.map_or(0, |guest| guest.usual)
     }
 
-    /// Whether frames can be written straight to the pages of the guest at `port`.
+    /// Returns whether frames can be written directly into the pages of the guest at `port`.
     fn is_able(&self, ports: &Ports, port: usize, caps: Caps) -> bool {
         let can_post = || {
             let vif = ports.vif(port);
@@ -346,7 +350,7 @@ impl Assignment {
         self.arrival(port) != Arrival::Copied && can_post()
     }
 
-    /// Ports of guests that have no queue and could have one, the busiest first.
+    /// Returns the ports of eligible guests without a queue, the busiest first.
     fn candidates(&self, ports: &Ports, caps: Caps) -> Vec<usize> {
         let without = |port: usize| self.held.iter().all(|held| held.port != Some(port));
         let guests = ports.vifs().map(|(port, _)| port);
@@ -377,7 +381,7 @@ impl Assignment {
             .and_then(|()| vmq.enable_queue(queue));
         let phase = match given {
             Ok(()) => Phase::Joining,
-            // Whether the guest's frames come by it is not known.
+            // It is unknown whether the guest's frames use the queue.
             Err(_) if vmq.is_draining(queue) => Phase::Leaving,
             Err(_) => {
                 vmq.free_queue(queue)?;
@@ -385,7 +389,7 @@ impl Assignment {
             }
         };
         self.given += u64::from(given.is_ok());
-        self.held.push(Held {
+        self.held.push(AssignedQueue {
             queue,
             port: Some(port),
             phase,
@@ -395,8 +399,8 @@ impl Assignment {
         given
     }
 
-    /// The guest at `port` has no queue from now on: what comes by that is read into buffers of
-    /// ours. Where it cannot be taken back now, it is when the next queues are given out.
+    /// Takes the queue from the guest at `port`. Its frames are then read into the driver's
+    /// buffers. A failure is retried at the next assignment.
     fn take_back_from(&mut self, ports: &mut Ports, port: usize) {
         let mut queue = None;
         for held in self.held.iter_mut().filter(|held| held.port == Some(port)) {
@@ -423,20 +427,20 @@ impl Assignment {
         Ok(())
     }
 
-    /// Reports once what is wrong; it is tried again at the next time.
+    /// Reports an error once. The operation is retried at the next assignment.
     fn report_trouble(&mut self, ports: &Ports, error: VmqError) {
         let trouble = error.to_string();
         if trouble != self.trouble {
             let nic = ports.name(self.nic).unwrap_or("");
             runtime::start::print_line(format_args!(
-                "{nic}: a queue for a single guest: {trouble}"
+                "{nic}: dedicated queue of a guest: {trouble}"
             ));
             self.trouble = trouble;
         }
     }
 }
 
-/// Room that a frame of a NIC needs.
+/// Returns the bytes of buffers that a frame of a NIC needs.
 fn frame_bytes(config: &NicConfig) -> usize {
     let ip = match config.kind {
         NicKind::Tap { tso: true, .. } => config.mtu.max(GSO_BYTES),

@@ -1,32 +1,31 @@
-//! Queues of a NIC for single guests: what such a queue receives is read straight into pages that
-//! its guest has posted (Ram's thesis, chapter 3).
+//! Dedicated queues of a NIC, whose frames are read directly into pages that the guest has posted
+//! (Ram's thesis, chapter 3).
 //!
-//! A queue passes from guest to guest in four steps, none of which the guests notice:
+//! A queue passes from guest to guest in four phases, which the guests do not notice:
 //!
-//! | phase | frames to the guest's MAC go to | the queue is read into |
+//! | phase | frames for the guest's MAC use | the queue is read into |
 //! |---|---|---|
-//! | joining | the queue; older ones are in the shared queue | nothing: the older ones go first |
-//! | active | the queue | the guest's posted pages; into buffers of ours when it has posted none |
-//! | leaving | the shared queue; older ones are in the queue | buffers of ours: they go on as if they had come by the shared queue |
+//! | joining | the queue; older frames are in the shared queue | nothing: the older frames are read first |
+//! | active | the queue | the guest's posted pages; the driver's buffers if it has posted none |
+//! | leaving | the shared queue; older frames are in the queue | the driver's buffers: the frames are forwarded like frames of the shared queue |
 //! | free | | |
 //!
-//! A queue is free, and can be another guest's, when the NIC says that no frame can be left in it.
-//! Every frame in a guest's page is decided on like any other frame, by the bridge and on its
-//! snapshot; a frame that the bridge does not send to this very guest is not delivered. Where
-//! firewall rules stand between the NIC and the guest, a frame's header is put into the guest's
-//! page only when it has been decided on, or the guest gets no queue.
+//! A queue is free, and can be assigned to another guest, once the NIC reports that no stale frame
+//! can remain in it. The bridge decides about every frame in a guest's page by its snapshot; a
+//! frame for another destination is not delivered to this guest. With firewall rules between the
+//! NIC and the guest, a frame's header is written into the guest's page only after the verdict, or
+//! the guest gets no queue.
 
 pub mod assignment;
 pub mod posting;
 
-use crate::in_place::{Buffers, Direct, InPlace};
-use crate::nics::Seen;
-use crate::numbered::Numbered;
+use crate::in_place::{Buffers, InPlace, InPlacePorts};
+use crate::nics::PollResult;
 use crate::ports::Ports;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
-use assignment::{Assignment, Held, Phase};
-use config::domain::{Lro, VifConfig};
+use assignment::{AssignedQueue, Assignment, Phase};
+use config::domain::{Lro, NicConfig, VifConfig};
 use net::bridge::Verdict;
 use nic::Frame;
 use posting::Posting;
@@ -42,69 +41,62 @@ pub struct Queues {
     assignment: Assignment,
     /// Frames in the guest's pages.
     in_place: InPlace,
-    /// Frames of a batch that lie in buffers of ours; empty between batches.
+    /// Frames of a batch in the driver's buffers; empty between batches.
     bounced: Vec<Frame>,
     bounced_packets: u64,
 }
 
 impl Queues {
-    /// The queues of all NICs that have some.
+    /// Creates the queues of the NIC at port `nic`, without guests; `None` if it has none.
     #[must_use]
-    pub fn of(numbered: &Numbered<'_>, lro: &Lro) -> Vec<Self> {
-        let with_queues = numbered.nics().filter_map(|(nic, config)| {
-            let mut assignment = Assignment::new(nic, config)?;
-            for (port, vif) in numbered.vifs() {
-                assignment.welcome(port, vif);
-            }
-            Some(Self {
-                nic,
-                assignment,
-                in_place: InPlace::new(lro),
-                bounced: Vec::new(),
-                bounced_packets: 0,
-            })
-        });
-        with_queues.collect()
+    pub fn new(nic: usize, config: &NicConfig, lro: &Lro) -> Option<Self> {
+        Some(Self {
+            nic,
+            assignment: Assignment::new(nic, config)?,
+            in_place: InPlace::new(lro),
+            bounced: Vec::new(),
+            bounced_packets: 0,
+        })
     }
 
-    /// Begins with no frame in any queue: what a driver domain before this one has left there goes
-    /// on as if it had come by the shared queue.
+    /// Takes over the queues of an earlier driver domain. Their frames are forwarded like frames of
+    /// the shared queue.
     pub fn recover(&mut self, ports: &mut Ports) {
         self.assignment.recover(ports);
     }
 
-    /// A guest has come to `port`.
-    pub fn welcome(&mut self, port: usize, vif: &VifConfig) {
-        self.assignment.welcome(port, vif);
+    /// Adds the guest at `port`.
+    pub fn add_guest(&mut self, port: usize, vif: &VifConfig) {
+        self.assignment.add_guest(port, vif);
     }
 
-    /// The guest at `port` has other rules or limits.
+    /// Updates the rules or limits of the guest at `port`.
     pub fn change(&mut self, ports: &mut Ports, port: usize, vif: &VifConfig) {
         self.assignment.change(ports, port, vif);
     }
 
-    /// The guest at `port` goes.
-    pub fn part_with(&mut self, ports: &mut Ports, port: usize) {
-        self.assignment.part_with(ports, port);
+    /// Removes the guest at `port`.
+    pub fn remove_guest(&mut self, ports: &mut Ports, port: usize) {
+        self.assignment.remove_guest(ports, port);
     }
 
-    /// Changes large receive offload.
+    /// Changes the settings of large receive offload.
     pub fn set_lro(&mut self, lro: &Lro) {
         self.in_place.set_lro(lro);
     }
 
-    /// Adds what large receive offload has counted.
+    /// Adds the counters of large receive offload to `sums`.
     pub fn add_lro(&self, sums: &mut Sums) {
         self.in_place.add_lro(sums);
     }
 
-    /// Frames that lay in a guest's page and that the bridge sent elsewhere.
+    /// Returns the number of frames in guests' pages that the bridge forwarded elsewhere.
     #[must_use]
     pub fn misdirected(&self) -> u64 {
         self.in_place.misdirected()
     }
 
-    /// Counts frames that the shared queue has brought.
+    /// Counts frames of the shared queue.
     pub fn count(&mut self, verdicts: &[Verdict]) {
         for verdict in verdicts {
             if let Verdict::Unicast(port) = verdict {
@@ -113,13 +105,13 @@ impl Queues {
         }
     }
 
-    /// When they want to be polled although no frame may come.
+    /// Returns the time at which the queues are due for a poll even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         self.assignment.due_ns(now_ns)
     }
 
-    /// What they do and have done, as JSON.
+    /// Returns state and counters as JSON.
     #[must_use]
     pub fn stat(&self, ports: &Ports) -> Value {
         let mut stat = self.assignment.stat(ports);
@@ -130,8 +122,8 @@ impl Queues {
         stat
     }
 
-    /// Reads what is left in queues that were taken back: it is older than what the shared queue
-    /// has for the same guests. How many frames there were.
+    /// Reads the remaining frames of revoked queues, which are older than the shared queue's frames
+    /// for the same guests. Returns their number.
     pub fn drain(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let mut frames = 0;
         for at in (0..self.assignment.held_queues()).rev() {
@@ -145,8 +137,8 @@ impl Queues {
         frames
     }
 
-    /// Reads the queues of guests, and sees to it that the right ones have them; after the shared
-    /// queue. How many frames there were.
+    /// Reads the guests' queues and reassigns them, after the shared queue has been read. Returns
+    /// the number of frames.
     pub fn serve(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let Self { assignment, .. } = self;
         if assignment.is_due(now_ns) {
@@ -155,7 +147,7 @@ impl Queues {
             });
         }
         let seen = match switch.ports.nic(self.nic) {
-            Some(nic) if nic.seen() != Seen::Nothing => nic.seen(),
+            Some(nic) if nic.seen() != PollResult::Nothing => nic.seen(),
             _ => return 0,
         };
         let mut frames = 0;
@@ -170,16 +162,22 @@ impl Queues {
         frames
     }
 
-    /// One batch from one queue.
-    fn poll(&mut self, switch: &mut Switch, held: Held, now_ns: u64, budget: usize) -> usize {
-        let Held {
+    /// Reads one batch from one queue.
+    fn poll(
+        &mut self,
+        switch: &mut Switch,
+        held: AssignedQueue,
+        now_ns: u64,
+        budget: usize,
+    ) -> usize {
+        let AssignedQueue {
             queue,
             port,
             phase,
             split,
             ..
         } = held;
-        // Frames must not pass older ones that wait: they join them.
+        // Frames must not overtake older queued ones, so they join the egress queue.
         let waits = |port: &usize| {
             switch
                 .ports
@@ -218,7 +216,7 @@ impl Queues {
         }
         self.bounced_packets += self.bounced.len() as u64;
         if let Some(guest) = active {
-            let way = Direct {
+            let way = InPlacePorts {
                 nic: self.nic,
                 guest,
             };

@@ -1,33 +1,33 @@
-//! Where a queue's frames go.
+//! Receive buffers for the frames of a queue.
 
 use nic::vmq::{Backend, Freed};
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
 use vif::grants::Grants;
 use vif::netback::Netback;
 
-/// Numbers of buffers that a guest has posted have this bit.
+/// Ids of a guest's posted buffers have this bit.
 const POSTED: u32 = 1 << 31;
 
-/// Where a queue's frames go: into what the guest has posted, or into buffers of this domain's if
-/// the guest has posted nothing (more) or must not be written to. Once a batch has used one of this
-/// domain's it uses no more of the guest's: frames keep their order. Where a frame may need several
-/// buffers, the whole batch goes to one of the two: a frame never lies in both.
+/// Buffers for a queue's frames: those that the guest has posted, or this domain's if the guest has
+/// posted no (more) buffers or must not be written to. Once a batch has used a buffer of this
+/// domain, it uses no more of the guest's, which keeps frames in order. If a frame may need several
+/// buffers, the whole batch uses only one of the two kinds, so that a frame never lies in both.
 pub struct Posting<'a, G> {
     netback: Option<&'a mut Netback<G>>,
     pool: &'a mut Pool,
-    /// Room that a frame needs.
+    /// Bytes that a frame needs.
     bytes: usize,
     /// Whether a frame may need several buffers.
     chains: bool,
-    /// Whether buffers are this domain's from now on.
+    /// Whether the batch uses this domain's buffers from now on.
     bounced: bool,
     to_guest: &'a mut Vec<Frame>,
     to_pool: &'a mut Vec<Frame>,
 }
 
 impl<'a, G: Grants> Posting<'a, G> {
-    /// Frames of at most `bytes` bytes go to what `netback` has, and are appended to `to_guest`;
-    /// the others go to `pool`, and are appended to `to_pool`.
+    /// Creates buffers for frames of at most `bytes` bytes: frames in `netback`'s buffers are
+    /// appended to `to_guest`, frames in `pool` to `to_pool`.
     pub fn new(
         mut netback: Option<&'a mut Netback<G>>,
         pool: &'a mut Pool,
@@ -62,7 +62,8 @@ impl<G: Grants> Backend for Posting<'_, G> {
                 id: BufferId(id.0 | POSTED),
                 span,
             }),
-            // The next batch has enough of the guest's for a whole frame, or has none.
+            // The batch ends here. The next one has enough of the guest's buffers for a whole
+            // frame, or uses none.
             None if self.chains && !self.bounced => None,
             None => {
                 self.bounced = true;
@@ -103,10 +104,10 @@ mod tests {
     use vif::netif::Features;
     use vif::testing::{FakeGrants, Rig, back_record, sizes};
 
-    /// Room for the longest frame that is still to be cut, which needs 33 buffers.
+    /// Length of the longest frame with pending segmentation, which needs 33 buffers.
     const LONGEST: usize = 65_554;
 
-    /// A guest that has posted so many buffers.
+    /// A guest that has posted `posted` buffers.
     fn rig(posted: u32) -> Rig {
         let sizes = Sizes {
             rx_pages: posted / 2,
@@ -116,7 +117,7 @@ mod tests {
         Rig::with_record(sizes, Features::ALL, back_record(features))
     }
 
-    /// Buffers that a device gets until there is none, as (the guest's, ours).
+    /// Takes buffers until none are left; returns the number of the guest's and of the driver's.
     fn given(rig: &mut Rig, bytes: usize) -> (usize, usize) {
         let mut pool = Pool::new(Area::anonymous(64 * 2048).unwrap(), 2048);
         let (mut to_guest, mut to_pool) = (Vec::new(), Vec::new());
@@ -130,22 +131,26 @@ mod tests {
         for buffer in &all {
             posting.free(buffer.id, Freed::Unused);
         }
-        assert_eq!(pool.available(), 64, "each came back to whom it is from");
+        assert_eq!(pool.available(), 64, "each buffer returned to its owner");
         rig.back.post_end();
         given
     }
 
     #[test]
-    fn a_frame_of_several_buffers_lies_in_the_guest_s_or_in_ours() {
+    fn multi_buffer_frame_never_spans_both_pools() {
         assert_eq!(given(&mut rig(34), LONGEST), (34, 0));
         assert_eq!(given(&mut rig(32), LONGEST), (0, 64), "no whole frame fits");
-        assert_eq!(given(&mut rig(34), 1519), (34, 64), "each lies in one");
+        assert_eq!(
+            given(&mut rig(34), 1519),
+            (34, 64),
+            "each frame fits one buffer"
+        );
     }
 
-    /// Whatever a guest has posted, its frames come: a request that is no buffer is used up, and
-    /// buffers that are too few for a frame are not waited for.
+    /// A guest's frames arrive whatever the guest has posted: an invalid request is consumed, and
+    /// the driver does not wait for missing buffers.
     #[test]
-    fn buffers_that_are_none_are_not_waited_for() {
+    fn invalid_buffers_are_not_waited_for() {
         use vif::netif::RxRequest;
         let mut rig = rig(40);
         let raw = rig.raw_rx();

@@ -1,4 +1,4 @@
-//! A queue against a monitor of the test's own, under which frames are denied all the time.
+//! A queue with a mock monitor. The mock kernel denies frames continuously.
 
 use super::*;
 use abi::hypercall::Kind;
@@ -16,16 +16,16 @@ const ENTRIES: u32 = 32;
 const RULES: [u32; 3] = [0, 3, 700];
 const BYTES: u64 = 60;
 
-/// A guest's queue as the kernel and the monitor have it.
-struct World {
+/// A guest's queue as seen by kernel and monitor.
+struct TestWorld {
     descriptor: i32,
-    /// Frames that each rule has denied.
+    /// Frames denied by each rule.
     denied: u64,
     stopped: bool,
     ended: bool,
 }
 
-impl World {
+impl TestWorld {
     fn serve(&mut self, kind: Kind, words: [u64; 3]) -> Result<u64, Errno> {
         if !self.stopped {
             self.denied += 1;
@@ -50,7 +50,7 @@ impl World {
             }
             .encode()),
             XdpControl::Stop => {
-                // Those that were on their way.
+                // Frames in transit.
                 self.denied += 5;
                 self.stopped = true;
                 Ok(0)
@@ -77,15 +77,15 @@ impl World {
     }
 }
 
-/// XDP-20: also in a queue's last moment, what rules have denied is counted to the last frame.
+/// XDP-20: the counts of rules include the last denied frame before a queue ends.
 #[test]
-fn what_is_denied_to_the_end_is_counted() {
+fn denials_are_counted_to_the_end() {
     let page = Area::anonymous(2 * PAGE).unwrap().span();
     let window = Area::anonymous(2 * Ring::slots(ENTRIES) as usize * PAGE).unwrap();
     let fd: OwnedFd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    // A number that no other descriptor gets when it is free.
+    // A number that no other descriptor gets after this one is closed.
     let fd = rustix::io::fcntl_dupfd_cloexec(fd, 800).unwrap();
-    let world = World {
+    let world = TestWorld {
         descriptor: fd.as_raw_fd(),
         denied: 0,
         stopped: false,

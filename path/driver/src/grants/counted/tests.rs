@@ -1,5 +1,4 @@
-//! A revocation that is announced in the middle of a batch, and how often what is in use is
-//! counted.
+//! Revocations that are announced in the middle of a batch, and counting of uses.
 
 use super::*;
 use abi::DomId;
@@ -8,11 +7,11 @@ use runtime::ledger::Ledger;
 use shmem::Area;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use vif::grants::Source;
+use vif::grants::CopySource;
 
 const ENTRIES: u32 = 8;
 
-/// What the guest and the monitor have of a table whose entries 1, 2 and 3 are granted.
+/// A table as the guest and the monitor see it, with entries 1, 2 and 3 granted.
 #[derive(Clone, Copy)]
 struct Granter {
     area: Area,
@@ -20,7 +19,7 @@ struct Granter {
 }
 
 impl Granter {
-    /// The monitor announces a revocation.
+    /// Announces a revocation, as the monitor does.
     fn announce(self, gref: u32) {
         let words = self.entries.words(gref).unwrap();
         let entry = Translation(words.translation.load(Ordering::Relaxed));
@@ -38,7 +37,7 @@ impl Granter {
     }
 }
 
-/// The mechanism over such a table.
+/// Returns the mechanism over such a table.
 fn bound<const COUNTED: bool>() -> (Counted<COUNTED>, Granter) {
     let area = Area::anonymous((ENTRIES as usize + 2) * PAGE).unwrap();
     let (translation, status) = (area.page(ENTRIES).unwrap(), area.page(ENTRIES + 1).unwrap());
@@ -71,8 +70,8 @@ fn bound<const COUNTED: bool>() -> (Counted<COUNTED>, Granter) {
     (new, Granter { area, entries })
 }
 
-fn access(gref: u32) -> Access {
-    Access {
+fn access(gref: u32) -> GrantAccess {
+    GrantAccess {
         gref: GrantRef(gref),
         offset: 0,
         len: 60,
@@ -80,12 +79,12 @@ fn access(gref: u32) -> Access {
     }
 }
 
-fn usable<const N: usize>(accesses: [Access; N]) -> [bool; N] {
+fn usable<const N: usize>(accesses: [GrantAccess; N]) -> [bool; N] {
     accesses.map(|access| access.result.is_ok())
 }
 
 #[test]
-fn who_lost_its_use_loses_its_accesses_and_nobody_else_does() {
+fn revoked_use_invalidates_only_its_accesses() {
     let (new, granter) = bound::<true>();
     let table = &new.table;
     let grefs = [1, 1, 7, 2, 2, 1, 7, 1, 3];
@@ -93,7 +92,7 @@ fn who_lost_its_use_loses_its_accesses_and_nobody_else_does() {
     let mut accesses = grefs.map(access);
     let mut uses = Uses::default();
     let looked = Cell::new(0);
-    // Before the last claim.
+    // The revocation is announced before the last claim.
     let fetch = |_| {
         looked.set(looked.get() + 1);
         if looked.get() == grefs.len() {
@@ -105,12 +104,12 @@ fn who_lost_its_use_loses_its_accesses_and_nobody_else_does() {
     assert_eq!(granter.uses([1, 2, 3, 7]), [2, 1, 1, 0]);
     uses.release();
     assert_eq!(granter.uses([1, 2, 3, 7]), [0; 4]);
-    // What was announced before a batch is not claimed by it.
+    // An entry whose revocation was announced before a batch is not claimed.
     table.begin(&mut accesses, false, &mut uses, |_| ());
     assert_eq!(usable(accesses), left);
     assert_eq!(granter.uses([1, 2, 3, 7]), [1, 0, 1, 0]);
     uses.release();
-    // Another's revocation disturbs nobody.
+    // The revocation of another entry disturbs no batch.
     let mut others = [1, 1].map(access);
     table.begin(&mut others, true, &mut uses, |_| granter.announce(3));
     assert_eq!(usable(others), [true; 2]);
@@ -122,12 +121,12 @@ fn who_lost_its_use_loses_its_accesses_and_nobody_else_does() {
 }
 
 #[test]
-fn a_copy_that_lost_its_use_is_not_made_and_the_others_are() {
+fn revoked_copy_is_skipped_and_others_are_made() {
     let (mut new, granter) = bound::<true>();
     let source = Area::anonymous(PAGE).unwrap().span().take(4);
     source.write(b"abcd").unwrap();
     let copy = |(gref, offset)| CopyOut {
-        source: Source::Span(source),
+        source: CopySource::Span(source),
         gref: GrantRef(gref),
         offset,
         len: 4,
@@ -136,7 +135,7 @@ fn a_copy_that_lost_its_use_is_not_made_and_the_others_are() {
     let places = [(1, 0), (2, 0), (2, 4), (7, 0), (3, 0), (3, 4), (1, 8)];
     let mut copies = places.map(copy);
     let last = granter.page(1).sub(8, 4).unwrap();
-    // Behind the last claim.
+    // The revocation is announced after the last claim.
     let fetch = |span| {
         if span == last {
             assert_eq!(granter.uses([1, 2, 3, 7]), [2, 1, 1, 0]);
@@ -178,7 +177,7 @@ fn keeps<const COUNTED: bool>() {
 }
 
 #[test]
-fn a_page_is_kept_if_its_use_holds_whatever_is_counted_otherwise() {
+fn page_is_kept_if_its_use_is_permitted() {
     keeps::<true>();
     keeps::<false>();
 }
@@ -206,7 +205,7 @@ fn a_page_that_lost_its_use_is_not_held_for_a_device() {
 }
 
 #[test]
-fn uses_end_with_what_they_are_for() {
+fn uses_end_with_their_batch() {
     let (mut new, granter) = bound::<true>();
     let mut accesses = [1, 2].map(access);
     new.post_begin(&mut accesses);
@@ -217,7 +216,7 @@ fn uses_end_with_what_they_are_for() {
     assert_eq!(granter.uses([1, 2]), [2; 2]);
     new.post_end();
     assert_eq!(granter.uses([1, 2]), [0; 2]);
-    // Or with the connection.
+    // The end of the connection also ends the use.
     new.post_begin(&mut accesses);
     new.read_begin(&mut accesses);
     new.keep(GrantRef(3)).unwrap();

@@ -1,4 +1,4 @@
-//! A guest's port against a guest and a monitor of the test's own, which count what is mapped.
+//! A guest's port with a mock guest, and with a mock monitor that counts mappings.
 
 use super::*;
 use crate::testing::{System, frame, join, mac, vif_port_on};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use vif::netif::Features;
 
-/// What the monitor's thread knows.
+/// State of the monitor's thread.
 #[derive(Default)]
 struct Monitor {
     mapped: Mutex<BTreeSet<u32>>,
@@ -23,7 +23,7 @@ struct Monitor {
     stop: AtomicBool,
 }
 
-/// References from here on cannot be mapped.
+/// References from this one on cannot be mapped.
 const NONE: u32 = 40;
 
 impl Monitor {
@@ -47,8 +47,8 @@ impl Monitor {
     }
 }
 
-struct World {
-    /// Goes first: what its link has mapped is unmapped by a call, which wants an answer.
+struct TestWorld {
+    /// Dropped first, because its link unmaps pages by a call that needs an answer.
     port: VifPort,
     system: Rc<System>,
     monitor: Arc<Monitor>,
@@ -58,7 +58,7 @@ struct World {
 /// The thread that answers calls.
 struct Answering(Arc<Monitor>, Option<JoinHandle<()>>);
 
-impl World {
+impl TestWorld {
     fn new() -> Self {
         let call = Area::anonymous(2 * PAGE).unwrap().span();
         let system = System::new();
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// The guest is in this state and has this record.
+    /// Sets the guest's state and record.
     fn guest_is(&mut self, state: XenbusState, record: &Record) -> XenbusState {
         self.system.peer_is(state, record);
         self.port.advance();
@@ -108,7 +108,7 @@ impl Drop for Answering {
     }
 }
 
-/// A record with rings of so many pages, each with a reference of its own from `first` on.
+/// Returns a record with rings of these sizes, each page with a separate reference from `first` on.
 fn front(tx_pages: u32, rx_pages: u32, first: u32) -> FrontRecord {
     let grefs = |from: u32, count| (from..from + count).map(GrantRef).collect();
     FrontRecord {
@@ -124,9 +124,9 @@ fn front(tx_pages: u32, rx_pages: u32, first: u32) -> FrontRecord {
 }
 
 #[test]
-fn the_hand_shake_goes_both_ways_and_begins_anew() {
+fn handshake_connects_closes_and_restarts() {
     use XenbusState as S;
-    let mut world = World::new();
+    let mut world = TestWorld::new();
     let record = front(1, 1, 1).encode();
     for _ in 0..3 {
         assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
@@ -144,13 +144,13 @@ fn the_hand_shake_goes_both_ways_and_begins_anew() {
     );
 }
 
-/// CVE-2022-50257: of rings that cannot be mapped whole nothing stays mapped.
+/// CVE-2022-50257: if one ring page cannot be mapped, none stays mapped.
 #[test]
-fn attack_14_rings_that_cannot_be_mapped_whole_leave_nothing_mapped() {
+fn attack_14_partly_mappable_rings_stay_unmapped() {
     use XenbusState as S;
     for bad in [NONE, u32::MAX] {
         for place in 0..4 {
-            let mut world = World::new();
+            let mut world = TestWorld::new();
             let mut record = front(2, 1, 1);
             match place {
                 0 | 1 => record.tx_ring[place] = GrantRef(bad),
@@ -164,7 +164,7 @@ fn attack_14_rings_that_cannot_be_mapped_whole_leave_nothing_mapped() {
                 "{}",
                 world.port.trouble
             );
-            // It may try again.
+            // The guest may try again.
             assert_eq!(world.guest_is(S::Initialising, &NO_RECORD), S::InitWait);
             let record = front(2, 1, 1).encode();
             assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
@@ -172,19 +172,19 @@ fn attack_14_rings_that_cannot_be_mapped_whole_leave_nothing_mapped() {
     }
 }
 
-/// XSA-379, XSA-486, XSA-501; CVE-2026-86565: what was agreed on at the hand-shake holds until the
-/// link ends, whatever the record says meanwhile. Another size, another mechanism, another station
-/// address, nonsense: nothing is mapped, nothing is unmapped, no table changes its size.
+/// XSA-379, XSA-486, XSA-501; CVE-2026-86565: the negotiated parameters hold until the link ends,
+/// however the record changes. A different size, mechanism or MAC, or an invalid record, causes no
+/// mapping or unmapping, and resizes no table.
 #[test]
-fn attack_19_27_a_record_that_is_rewritten_while_connected_changes_nothing() {
+fn attack_19_27_rewritten_record_changes_nothing() {
     use XenbusState as S;
-    let mut world = World::new();
+    let mut world = TestWorld::new();
     let record = front(1, 2, 1);
     assert_eq!(
         world.guest_is(S::Initialised, &record.encode()),
         S::Connected
     );
-    let terms = format!("{:?}", world.port.netback().unwrap().terms());
+    let negotiated = format!("{:?}", world.port.netback().unwrap().negotiated());
     let calls = world.calls();
     for other in [
         front(2, 1, 1).encode(),
@@ -218,16 +218,16 @@ fn attack_19_27_a_record_that_is_rewritten_while_connected_changes_nothing() {
         }
     }
     assert_eq!(
-        format!("{:?}", world.port.netback().unwrap().terms()),
-        terms
+        format!("{:?}", world.port.netback().unwrap().negotiated()),
+        negotiated
     );
     assert_eq!((world.calls(), world.mapped()), (calls, 4));
 }
 
-/// CVE-2026-86565: rings of another size after a reconnection, while a device still writes into
-/// buffers of the rings before.
+/// CVE-2026-86565: the guest reconnects with rings of another size while a device still writes into
+/// buffers of the previous rings.
 #[test]
-fn attack_27_a_queue_of_another_size_knows_no_buffer_of_the_one_before() {
+fn attack_27_resized_queue_has_no_old_buffers() {
     let mut port = vif_port_on(
         System::new(),
         Area::anonymous(PAGE).unwrap().span(),
@@ -245,7 +245,8 @@ fn attack_27_a_queue_of_another_size_knows_no_buffer_of_the_one_before() {
     let netback = port.netback().unwrap();
     let own = [netback.post(1519).unwrap(), netback.post(1519).unwrap()];
     assert_eq!(own.map(|buffer| buffer.id), [late[0].id, late[1].id]);
-    // Buffers of the link before come back. This one's table is another, though names are alike.
+    // Buffers of the previous link return. The new link has a separate table, although ids are
+    // equal.
     let bytes = frame(mac(0), mac(1), 200, 1);
     for buffer in &late {
         buffer.span.take(bytes.len()).write(&bytes).unwrap();
@@ -258,14 +259,17 @@ fn attack_27_a_queue_of_another_size_knows_no_buffer_of_the_one_before() {
     let report = netback.post_end();
     assert_eq!(report.delivered, 0);
     netback.publish();
-    assert!(second.receive(64).is_empty(), "nothing of the link before");
+    assert!(
+        second.receive(64).is_empty(),
+        "nothing of the previous link"
+    );
 }
 
-/// CVE-2019-14818: a guest that comes and goes for ever.
+/// CVE-2019-14818: a guest that connects and disconnects endlessly leaks nothing.
 #[test]
-fn attack_26_a_guest_that_comes_and_goes_leaves_nothing() {
+fn attack_26_reconnecting_guest_leaks_nothing() {
     use XenbusState as S;
-    let mut world = World::new();
+    let mut world = TestWorld::new();
     let records = [
         front(1, 1, 1).encode(),
         front(2, 2, 1).encode(),
@@ -288,15 +292,15 @@ fn attack_26_a_guest_that_comes_and_goes_leaves_nothing() {
     assert_eq!(
         world.system.doorbells.get(),
         1,
-        "one descriptor for all of it"
+        "one doorbell for all connections"
     );
-    // A step of the hand-shake is a call; it does not loop.
+    // Each step of the handshake is one call, without a loop.
     assert!(world.system.states.borrow().len() <= 1 + 600 * 3);
 }
 
-/// CVE-2026-45890: nonsense in the store.
+/// CVE-2026-45890: an invalid record is rejected before anything is mapped.
 #[test]
-fn attack_24_a_record_that_makes_no_sense_is_refused_before_anything_is_mapped() {
+fn attack_24_invalid_record_is_rejected_unmapped() {
     use XenbusState as S;
     let good = front(1, 1, 1);
     for (record, why) in [
@@ -336,7 +340,7 @@ fn attack_24_a_record_that_makes_no_sense_is_refused_before_anything_is_mapped()
             "",
         ),
     ] {
-        let mut world = World::new();
+        let mut world = TestWorld::new();
         assert_eq!(world.guest_is(S::Initialised, &record), S::Closed);
         let trouble = &world.port.trouble;
         assert!(

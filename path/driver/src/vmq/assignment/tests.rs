@@ -8,15 +8,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What the driver of such a machine is told.
+/// Returns the driver's configuration in the machine that `text` describes.
 fn told(text: &str) -> DriverConfig {
     let machine = config::parse("f", text).unwrap().machine().unwrap();
     serde_json::from_str(&machine.domains[0].config).unwrap()
 }
 
-/// What lies in a guest's pages cannot be dropped: a guest with a limit gets no queue.
+/// A guest with a limit gets no queue, because frames in its pages cannot be dropped.
 #[test]
-fn who_is_limited_gets_its_frames_copied() {
+fn rate_limited_guest_gets_no_queue() {
     let guest = |name: &str, more: &str| {
         format!("[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"sink\"\n{more}")
     };
@@ -34,21 +34,21 @@ fn who_is_limited_gets_its_frames_copied() {
     let config = told(&text);
     let mut queues = Assignment::new(0, &config.nics[0]).unwrap();
     for (port, vif) in (1..).zip(&config.vifs) {
-        queues.welcome(port, vif);
+        queues.add_guest(port, vif);
     }
     let arrivals = [1, 2, 3, 4].map(|port| queues.arrival(port));
     let [whole, header, copied] = [Arrival::Whole, Arrival::HeaderLast, Arrival::Copied];
     assert_eq!(arrivals, [whole, copied, header, copied]);
 }
 
-/// Which MAC is led where, and whether every change is refused.
+/// Steering of MACs, and whether every change is rejected.
 #[derive(Debug, Default)]
 struct Table {
     led: BTreeMap<[u8; 6], QueueId>,
     is_closed: bool,
 }
 
-/// A NIC by which nothing comes, with three queues.
+/// A NIC without traffic, with three queues.
 #[derive(Clone, Debug, Default)]
 struct Silent(Rc<RefCell<Table>>);
 
@@ -116,9 +116,9 @@ impl Nic for SilentNic {
     }
 }
 
-/// VMQ-5, VMQ-14: also where the NIC does not do what it is asked for.
+/// VMQ-5, VMQ-14: this holds even if the NIC rejects the changes.
 #[test]
-fn who_loses_a_queue_has_nothing_more_in_its_pages_by_it() {
+fn revoked_queue_writes_no_more_guest_pages() {
     let text = "[[nic]]\nname = \"wire\"\nkind = \"sim\"\nqueues = \"vmq\"\n\
                 addresses = [\"10.0.0.1/24\"]\n[[guest]]\nname = \"a\"\n[[guest.vif]]\n\
                 endpoint = \"sink\"\n";
@@ -132,21 +132,25 @@ fn who_loses_a_queue_has_nothing_more_in_its_pages_by_it() {
         ports.insert(Port::Nic(Box::new(port)));
         ports.insert(Port::Vif(Box::new(vif_port("a"))));
         let mut queues = Assignment::new(0, &plain.nics[0]).unwrap();
-        queues.welcome(1, &plain.vifs[0]);
+        queues.add_guest(1, &plain.vifs[0]);
         queues.assign(&mut ports, 1, 0, 64).unwrap();
         let held = queues.held(0).unwrap();
         assert_eq!((held.port, held.split), (Some(1), false));
 
         nic.0.borrow_mut().is_closed = true;
         if goes {
-            queues.part_with(&mut ports, 1);
-            queues.welcome(1, &ruled.vifs[0]);
+            queues.remove_guest(&mut ports, 1);
+            queues.add_guest(1, &ruled.vifs[0]);
         } else {
             queues.change(&mut ports, 1, &ruled.vifs[0]);
         }
         let held = queues.held(0).unwrap();
         assert_eq!((held.port, held.phase), (None, Phase::Joining));
-        assert_eq!(nic.0.borrow().led.len(), 1, "it is led there still");
+        assert_eq!(
+            nic.0.borrow().led.len(),
+            1,
+            "the MAC is still steered to the queue"
+        );
         let taken = queues.assign(&mut ports, 1, 0, 64);
         assert_eq!((taken, queues.held_queues()), (Err(VmqError::MacTaken), 1));
         queues.rebalance(&mut ports, 0, 64);

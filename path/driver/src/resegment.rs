@@ -1,29 +1,30 @@
-//! Aggregates cut to what a guest has room for: to the slots that it takes at once, and to the
-//! buffers that it has posted. Half of an aggregate lost is half of its packets to send again.
+//! Resegmenting to RX credit: splits aggregates to the slots that a guest accepts per packet, and
+//! to its posted buffers. If one part of an aggregate is lost, only the packets of that part must
+//! be retransmitted.
 
 use net::packet::segment::split;
 use nic::Frame;
 use vif::grants::Grants;
-use vif::netback::{Netback, ToGuest};
+use vif::netback::{DeliveryReport, Netback};
 
-/// Frames on their way to one guest.
+/// Splits frames for one guest.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct Resegmenter {
     fit: Vec<Frame>,
     pick: Vec<u32>,
-    /// Frames that were made of larger ones.
+    /// Frames made by splitting larger ones.
     pub split: u64,
 }
 
-impl Room {
-    /// [`Netback::to_guest_while_posted`], with aggregates of more slots than the guest takes at
-    /// once in parts.
+impl Resegmenter {
+    /// Like [`Netback::to_guest_while_posted`], but delivers aggregates above the guest's slot
+    /// limit in parts.
     pub fn to_guest_while_posted<G: Grants>(
         &mut self,
         netback: &mut Netback<G>,
         frames: &[Frame],
         pick: &[u32],
-    ) -> (ToGuest, usize) {
+    ) -> (DeliveryReport, usize) {
         let most = netback.bytes_for(u32::MAX);
         let is_long = |frame: &Frame| frame.offload.gso.is_some() && frame.len() > most;
         let chosen = |index: &u32| frames.get(*index as usize);
@@ -42,15 +43,15 @@ impl Room {
         (self.to_guest(netback, frames, pick), handled)
     }
 
-    /// [`Netback::to_guest`], with what is too large for the guest in parts that are not.
+    /// Like [`Netback::to_guest`], but delivers frames that are too large for the guest in parts.
     pub fn to_guest<G: Grants>(
         &mut self,
         netback: &mut Netback<G>,
         frames: &[Frame],
         pick: &[u32],
-    ) -> ToGuest {
+    ) -> DeliveryReport {
         let chosen = || pick.iter().filter_map(|&index| frames.get(index as usize));
-        // Only aggregates can be cut.
+        // Only aggregates can be split.
         if !chosen().any(|frame| frame.offload.gso.is_some()) {
             return netback.to_guest(frames, pick);
         }
@@ -66,7 +67,7 @@ impl Room {
             let first = self.fit.len();
             let slots = netback.slots_for(frame);
             let fits = frame.offload.gso.is_none() || slots <= left && !is_long(frame);
-            // What cannot be cut the netback counts with what has no room.
+            // The netback counts a frame that cannot be split as one without buffers.
             if fits || split(frame, netback.bytes_for(left), &mut self.fit).is_err() {
                 self.fit.push(frame.clone());
             } else {
@@ -79,19 +80,19 @@ impl Room {
         self.pick.clear();
         self.pick.extend(0..self.fit.len() as u32);
         let report = netback.to_guest(&self.fit, &self.pick);
-        // Parts of frames whose memory is not ours must not stay.
+        // Parts must not outlive the frames whose memory they reference.
         self.fit.clear();
         report
     }
 }
 
-/// Receive buffers that a frame takes, with those that its parts take besides if it is cut to what
-/// the guest takes at once.
+/// Returns the number of receive buffers that a frame needs; if it is split at the guest's slot
+/// limit, those of all its parts.
 pub fn slots_for<G: Grants>(netback: &Netback<G>, frame: &Frame) -> u32 {
     let slots = netback.slots_for(frame);
     let at_once = u32::from(netback.peer().max_slots).max(1);
     match frame.offload.gso {
-        // Each part is a little shorter than it might be, and may have an extra info.
+        // Each part is slightly shorter than the maximum, and may have an extra info.
         Some(_) if slots > at_once => slots + 2 * slots.div_ceil(at_once),
         _ => slots,
     }

@@ -1,57 +1,61 @@
-//! Frames on their way to one port: what the port cannot do by itself is done here.
+//! Software offloads for one egress port: segmentation and checksums that the port lacks.
 
 use net::packet::checksum::{FinishError, finish};
 use net::packet::segment::{SegmentError, segment};
 use nic::{Caps, Frame};
 use vif::netif::transport;
 
-/// Frames made by software that are handed over at once: what one packet of a guest may become is
-/// bounded, what a whole batch may is not to be kept.
+/// Maximum number of segments held at a time. The segments of one packet are bounded; those of a
+/// whole batch would be too many.
 const AT_ONCE: usize = 512;
 
-/// Why a frame could not be made fit for its port.
+/// Counters of frames that could not be adapted to their port, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Unfit {
-    /// It is longer than the port takes and says nothing about how to cut it.
+pub struct TxErrors {
+    /// The frame, or a segment of it, exceeds the port's maximum length.
     pub too_long: u64,
-    /// It asks for a segmentation or checksum that its own header contradicts.
+    /// The requested segmentation or checksum contradicts the headers.
     pub bad_offload: u64,
-    /// Its memory is gone.
+    /// Its memory is inaccessible.
     pub fault: u64,
 }
 
-impl Unfit {
-    /// Name, meaning and count of each reason, for a frame's trace.
+impl TxErrors {
+    /// Returns name, meaning and count of each reason.
     #[must_use]
     pub fn reasons(&self) -> [(&'static str, &'static str, u64); 3] {
         [
             (
-                "too_long",
-                "Longer than the port takes, and nothing says how to cut it.",
+                "outbox.too_long",
+                "The frame, or a segment of it, is longer than the port accepts.",
                 self.too_long,
             ),
             (
-                "bad_offload",
-                "Its header contradicts the offload that it asks for.",
+                "outbox.bad_offload",
+                "The header contradicts the requested offload.",
                 self.bad_offload,
             ),
-            ("fault", "Its memory is not there any more.", self.fault),
+            (
+                "outbox.fault",
+                "Its memory is no longer accessible.",
+                self.fault,
+            ),
         ]
     }
 }
 
-/// What a port takes as it is.
+/// Description of the frames that a port accepts unchanged.
 #[derive(Clone, Copy, Debug)]
-pub struct Takes {
-    /// What it does by itself.
+pub struct PortOffloads {
+    /// Capabilities of the port.
     pub caps: Caps,
-    /// Whether its other end looks for a blank checksum behind the outer IP header, as a netfront
-    /// does, instead of where the frame says that it is.
+    /// Whether the port's other end expects a blank checksum behind the outer IP header, as a
+    /// netfront does, and not at the offset in the metadata.
     pub finds_checksum: bool,
 }
 
-impl Takes {
-    /// What the netfront of a guest takes whose netback has these capabilities.
+impl PortOffloads {
+    /// Returns what a guest's netfront accepts, given its netback's capabilities.
     #[must_use]
     pub const fn of_guest(caps: Caps) -> Self {
         Self {
@@ -60,36 +64,36 @@ impl Takes {
         }
     }
 
-    /// Whether the port takes the frame unchanged.
+    /// Returns whether the port accepts the frame unchanged.
     #[must_use]
     pub fn takes(&self, frame: &Frame) -> bool {
         self.caps.takes(frame) && (!self.finds_checksum || transport::is_placed(frame))
     }
 }
 
-/// Makes frames fit for ports.
+/// Adapts frames to ports.
 #[derive(Debug, Default)]
-pub struct Outbox {
-    /// Frames made by software, in order, with everything that goes to the same port.
+pub struct SoftwareOffloads {
+    /// Frames for the current port in order, including segments made by software.
     fit: Vec<Frame>,
     pick: Vec<u32>,
     segments: Vec<Frame>,
-    /// Frames that were dropped.
-    pub unfit: Unfit,
-    /// Segments that software cut.
+    /// Dropped frames.
+    pub tx_errors: TxErrors,
+    /// Segments made by software.
     pub segmented: u64,
-    /// Checksums that software filled in.
+    /// Checksums computed by software.
     pub checksummed: u64,
 }
 
-impl Outbox {
-    /// Hands those of `frames` that are in `pick` to `send`, in order: in one call, unless
-    /// software cuts them into very many.
+impl SoftwareOffloads {
+    /// Passes those of `frames` whose indices are in `pick` to `send`, in order and adapted to the
+    /// port: in one call, unless segmentation makes too many.
     pub fn deliver(
         &mut self,
         frames: &[Frame],
         pick: &[u32],
-        takes: Takes,
+        takes: PortOffloads,
         mut send: impl FnMut(&[Frame], &[u32]),
     ) {
         let chosen = || pick.iter().filter_map(|&index| frames.get(index as usize));
@@ -99,7 +103,7 @@ impl Outbox {
         }
         self.fit.clear();
         for frame in chosen() {
-            self.make_fit(frame, takes);
+            self.adapt(frame, takes);
             if self.fit.len() >= AT_ONCE {
                 self.flush(&mut send);
             }
@@ -117,15 +121,16 @@ impl Outbox {
         self.fit.clear();
     }
 
-    fn make_fit(&mut self, frame: &Frame, takes: Takes) {
+    fn adapt(&mut self, frame: &Frame, takes: PortOffloads) {
         let caps = takes.caps;
         if takes.takes(frame) {
             self.fit.push(frame.clone());
         } else if frame.offload.gso.is_some() {
-            // Also where only the checksum is the port's trouble: each segment has its own.
+            // Segments even if the port only lacks checksums, because each segment has a separate
+            // checksum.
             self.segment(frame, caps);
-        } else if frame.len() > caps.max_frame.saturating_add(frame.tag_bytes()) {
-            self.unfit.too_long += 1;
+        } else if caps.is_too_long(frame) {
+            self.tx_errors.too_long += 1;
         } else {
             self.fill_in(frame.clone());
         }
@@ -138,8 +143,9 @@ impl Outbox {
                 self.segmented += self.segments.len() as u64;
                 self.fit.append(&mut self.segments);
             }
-            Err(SegmentError::Fault) => self.unfit.fault += 1,
-            Err(_) => self.unfit.bad_offload += 1,
+            Err(SegmentError::Fault) => self.tx_errors.fault += 1,
+            Err(SegmentError::TooLong) => self.tx_errors.too_long += 1,
+            Err(_) => self.tx_errors.bad_offload += 1,
         }
     }
 
@@ -149,8 +155,8 @@ impl Outbox {
                 self.checksummed += 1;
                 self.fit.push(frame);
             }
-            Err(FinishError::Fault(_)) => self.unfit.fault += 1,
-            Err(_) => self.unfit.bad_offload += 1,
+            Err(FinishError::Fault(_)) => self.tx_errors.fault += 1,
+            Err(_) => self.tx_errors.bad_offload += 1,
         }
     }
 }

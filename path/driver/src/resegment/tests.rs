@@ -2,13 +2,13 @@ use super::*;
 use nic::{Checksum, Gso, GsoKind};
 use vif::netfront::Sizes;
 use vif::netif::{BackRecord, Features, MAX_SLOTS_STOCK};
-use vif::testing::{Memory, Rig, back_record, frame_at, ipv4_tcp, sizes};
+use vif::testing::{Rig, TestMemory, back_record, frame_at, ipv4_tcp, sizes};
 
 const SIZE: usize = 1460;
 const ACK: u8 = 0x10;
 
-/// An aggregate of `segments` packets.
-fn aggregate(memory: &Memory, segments: usize) -> Frame {
+/// Returns an aggregate of `segments` packets.
+fn aggregate(memory: &TestMemory, segments: usize) -> Frame {
     let mut bytes = ipv4_tcp(segments * SIZE, segments as u64);
     bytes[47] = ACK;
     let mut frame = frame_at(memory, 0, &bytes, usize::MAX);
@@ -30,12 +30,12 @@ fn sizes_with(rx_pages: u32) -> Sizes {
     }
 }
 
-/// What a guest with `pages` pages of buffers gets of an aggregate: lengths of frames, packets
-/// lost.
-fn given(room: &mut Room, rig: &mut Rig, frames: &[Frame]) -> (Vec<usize>, u64) {
+/// Delivers frames to a guest with posted buffers; returns the lengths of received frames and the
+/// number of lost packets.
+fn given(resegmenter: &mut Resegmenter, rig: &mut Rig, frames: &[Frame]) -> (Vec<usize>, u64) {
     let before = rig.back.counters().to_guest_drops.total();
     let pick: Vec<u32> = (0..frames.len() as u32).collect();
-    room.to_guest(&mut rig.back, frames, &pick);
+    resegmenter.to_guest(&mut rig.back, frames, &pick);
     rig.back.publish();
     let lengths = rig.receive(64).iter().map(Vec::len).collect();
     (lengths, rig.back.counters().to_guest_drops.total() - before)
@@ -43,61 +43,65 @@ fn given(room: &mut Room, rig: &mut Rig, frames: &[Frame]) -> (Vec<usize>, u64) 
 
 #[test]
 fn what_there_is_room_for_goes_whole() {
-    let memory = Memory::new(32);
+    let memory = TestMemory::new(32);
     let mut rig = Rig::new(sizes());
-    let mut room = Room::default();
+    let mut resegmenter = Resegmenter::default();
     let frames = [aggregate(&memory, 40), aggregate(&memory, 2)];
     let lengths = vec![54 + 40 * SIZE, 54 + 2 * SIZE];
-    assert_eq!(given(&mut room, &mut rig, &frames), (lengths, 0));
-    assert_eq!(room.split, 0);
+    assert_eq!(given(&mut resegmenter, &mut rig, &frames), (lengths, 0));
+    assert_eq!(resegmenter.split, 0);
 }
 
 #[test]
-fn of_an_aggregate_too_long_for_the_posted_buffers_as_much_goes_as_fits() {
-    let memory = Memory::new(32);
-    // 16 buffers of 2048 bytes, one of them for the extra info: 30 720 bytes.
+fn aggregate_is_split_to_the_posted_buffers() {
+    let memory = TestMemory::new(32);
+    // 16 buffers of 2048 bytes, one of which is for the extra info: 30 720 bytes.
     let mut rig = Rig::new(sizes_with(8));
-    let mut room = Room::default();
-    let (lengths, lost) = given(&mut room, &mut rig, &[aggregate(&memory, 40)]);
+    let mut resegmenter = Resegmenter::default();
+    let (lengths, lost) = given(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
     assert_eq!(lengths, [54 + 21 * SIZE]);
-    assert_eq!((lost, room.split), (19, 2), "packets, not aggregates");
+    assert_eq!(
+        (lost, resegmenter.split),
+        (19, 2),
+        "packets, not aggregates"
+    );
     // The buffers are posted again.
-    let (lengths, lost) = given(&mut room, &mut rig, &[aggregate(&memory, 20)]);
+    let (lengths, lost) = given(&mut resegmenter, &mut rig, &[aggregate(&memory, 20)]);
     assert_eq!((lengths, lost), (vec![54 + 20 * SIZE], 0));
 }
 
 #[test]
 fn a_guest_that_takes_short_chains_gets_more_of_them() {
-    let memory = Memory::new(32);
+    let memory = TestMemory::new(32);
     let stock = BackRecord {
         max_slots: MAX_SLOTS_STOCK,
         ..back_record(Features::ALL)
     };
     let mut rig = Rig::with_record(sizes(), Features::ALL, stock);
-    let mut room = Room::default();
-    let (lengths, lost) = given(&mut room, &mut rig, &[aggregate(&memory, 40)]);
+    let mut resegmenter = Resegmenter::default();
+    let (lengths, lost) = given(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
     assert_eq!(lengths, [54 + 25 * SIZE, 54 + 15 * SIZE]);
-    assert_eq!((lost, room.split), (0, 2));
+    assert_eq!((lost, resegmenter.split), (0, 2));
 }
 
 #[test]
 fn order_is_kept_and_the_last_part_is_what_it_is() {
-    let memory = Memory::new(64);
+    let memory = TestMemory::new(64);
     let mut rig = Rig::new(sizes_with(8));
-    let mut room = Room::default();
+    let mut resegmenter = Resegmenter::default();
     let small = frame_at(&memory, 40 * 4096, &ipv4_tcp(100, 7), usize::MAX);
     let frames = [small.clone(), aggregate(&memory, 21), small];
-    let (lengths, lost) = given(&mut room, &mut rig, &frames);
-    // 1, then 14 slots for data and one for the extra info, and none is left.
+    let (lengths, lost) = given(&mut resegmenter, &mut rig, &frames);
+    // One slot, then 14 for data and one for the extra info; none is left.
     assert_eq!(lengths, [154, 54 + 19 * SIZE]);
     assert_eq!(lost, 2 + 1);
 }
 
 #[test]
 fn two_buffers_are_two_packets() {
-    let memory = Memory::new(32);
+    let memory = TestMemory::new(32);
     let mut rig = Rig::new(sizes_with(1));
-    let mut room = Room::default();
-    let (lengths, lost) = given(&mut room, &mut rig, &[aggregate(&memory, 40)]);
+    let mut resegmenter = Resegmenter::default();
+    let (lengths, lost) = given(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
     assert_eq!((lengths, lost), (vec![54 + SIZE; 2], 38));
 }

@@ -1,27 +1,27 @@
-//! Aggregates copied to one buffer before they go over the bridge, as the papers' Xen must; and
-//! the buffers for it. While none is free a chain goes on as it is.
+//! Linearizer: copies each aggregate into one buffer before the bridge, as the papers' Xen must. If
+//! no buffer is free, the chain continues unchanged.
 
 use config::lro::Backend;
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
 use serde_json::{Map, Value};
 use shmem::Area;
 
-/// Numbers of these buffers start here, so that they are told from the NIC's own.
+/// First id of these buffers. It keeps them distinct from the NIC's.
 const FIRST: u32 = 1 << 30;
 
 /// One NIC's large buffers.
 #[derive(Debug)]
-pub struct Linear {
+pub struct Linearizer {
     pool: Pool,
     backend: Backend,
-    /// Aggregates that were copied.
+    /// Aggregates copied.
     copied: u64,
-    /// Aggregates that were not: no buffer was free.
+    /// Aggregates not copied for lack of a buffer.
     exhausted: u64,
 }
 
-impl Linear {
-    /// Buffers of `bytes` bytes in `area`.
+impl Linearizer {
+    /// Creates buffers of `bytes` bytes in `area`.
     #[must_use]
     pub fn new(area: Area, bytes: usize, backend: Backend) -> Self {
         Self {
@@ -32,18 +32,18 @@ impl Linear {
         }
     }
 
-    /// Changes whether anything is copied.
+    /// Enables or disables copying.
     pub fn set(&mut self, backend: Backend) {
         self.backend = backend;
     }
 
-    /// Whether anything is copied.
+    /// Returns whether copying is enabled.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.backend == Backend::Linearize
     }
 
-    /// Puts every chain among `frames` into one buffer; the buffers of the chain go back to `small`
+    /// Copies every chain in `frames` into one buffer, and returns the chain's buffers to `small`
     /// at once.
     pub fn copy(&mut self, frames: &mut [Frame], small: &mut Pool) {
         if !self.is_on() {
@@ -60,7 +60,7 @@ impl Linear {
         }
     }
 
-    /// Both kinds of buffers, to give them back.
+    /// Returns both pools combined, for returning buffers.
     pub fn with<'a>(&'a mut self, small: &'a mut Pool) -> impl Buffers + 'a {
         Both {
             small,
@@ -68,7 +68,7 @@ impl Linear {
         }
     }
 
-    /// What it does and has done.
+    /// Returns state and counters.
     #[must_use]
     pub fn stat(&self) -> Map<String, Value> {
         let backend = serde_json::to_value(self.backend).unwrap_or_default();
@@ -131,10 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_becomes_one_buffer_and_every_buffer_comes_back() {
+    fn chain_is_linearized_and_buffers_return() {
         let mut small = Pool::new(Area::anonymous(64 * 2048).unwrap(), 2048);
         let area = Area::anonymous(2 * BYTES).unwrap();
-        let mut linear = Linear::new(area, BYTES, Backend::Linearize);
+        let mut linear = Linearizer::new(area, BYTES, Backend::Linearize);
         let bytes: Vec<u8> = (0..30_000u32).map(|n| (n * 7) as u8).collect();
         let mut frames = vec![
             chain(&mut small, &bytes),
@@ -144,7 +144,7 @@ mod tests {
         ];
         linear.copy(&mut frames, &mut small);
         let lengths: Vec<_> = frames.iter().map(|f| f.pieces.len()).collect();
-        assert_eq!(lengths, [1, 1, 1, 5], "two large buffers, and no third");
+        assert_eq!(lengths, [1, 1, 1, 5], "only two large buffers");
         assert_eq!(small.available(), 64 - 1 - 5);
         assert_eq!((linear.copied, linear.exhausted), (2, 1));
         for (frame, length) in frames.iter().zip([30_000, 1500, 5000, 9000]) {
@@ -161,7 +161,7 @@ mod tests {
     fn scatter_leaves_chains_alone() {
         let mut small = Pool::new(Area::anonymous(8 * 2048).unwrap(), 2048);
         let area = Area::anonymous(BYTES).unwrap();
-        let mut linear = Linear::new(area, BYTES, Backend::Scatter);
+        let mut linear = Linearizer::new(area, BYTES, Backend::Scatter);
         let mut frames = vec![chain(&mut small, &[7; 6000])];
         linear.copy(&mut frames, &mut small);
         assert_eq!((frames[0].pieces.len(), linear.copied), (3, 0));

@@ -15,7 +15,7 @@ const EVERYTHING: Caps = Caps {
     max_frame: 1514,
 };
 
-/// TCP over IPv4 with `payload` bytes, its checksum blank.
+/// Returns TCP over IPv4 with `payload` bytes and a blank checksum.
 fn tcp(area: Area, payload: usize, sequence: u32) -> Frame {
     let len = HEADERS + payload;
     let mut bytes = vec![0; len];
@@ -60,7 +60,8 @@ fn area() -> Area {
     Area::anonymous(64 << 10).unwrap()
 }
 
-/// What the port is given: sequence number, length, offloads left, whether the checksum is right.
+/// A frame that was passed to the port: sequence number, length, pending offloads, and whether the
+/// checksum is valid.
 #[derive(Debug, PartialEq)]
 struct Given {
     sequence: u32,
@@ -89,14 +90,19 @@ fn given(frame: &Frame) -> Given {
     }
 }
 
-/// Delivers all of `frames` to a NIC; what the port was given, call by call.
-fn deliver(outbox: &mut Outbox, frames: &[Frame], pick: &[u32], caps: Caps) -> Vec<Vec<Given>> {
+/// Delivers all of `frames` to a NIC; returns the port's frames, call by call.
+fn deliver(
+    software_offload: &mut SoftwareOffloads,
+    frames: &[Frame],
+    pick: &[u32],
+    caps: Caps,
+) -> Vec<Vec<Given>> {
     let mut calls = Vec::new();
-    let takes = Takes {
+    let takes = PortOffloads {
         caps,
         finds_checksum: false,
     };
-    outbox.deliver(frames, pick, takes, |frames, pick| {
+    software_offload.deliver(frames, pick, takes, |frames, pick| {
         let chosen = pick.iter().map(|&n| given(&frames[n as usize]));
         calls.push(chosen.collect());
     });
@@ -104,26 +110,45 @@ fn deliver(outbox: &mut Outbox, frames: &[Frame], pick: &[u32], caps: Caps) -> V
 }
 
 #[test]
-fn what_the_port_takes_is_handed_over_as_it_is() {
+fn supported_frames_pass_unchanged() {
     let frames = [tcp(area(), 100, 1), aggregate(area(), 4000, 1000)];
-    let mut outbox = Outbox::default();
-    let calls = deliver(&mut outbox, &frames, &[1, 0], EVERYTHING);
+    let mut software_offload = SoftwareOffloads::default();
+    let calls = deliver(&mut software_offload, &frames, &[1, 0], EVERYTHING);
     assert_eq!(calls, [[given(&frames[1]), given(&frames[0])]]);
-    assert_eq!((outbox.segmented, outbox.checksummed), (0, 0));
+    assert_eq!(
+        (software_offload.segmented, software_offload.checksummed),
+        (0, 0)
+    );
+}
+
+/// Otherwise the port would send packets that exceed its network's MTU, and a NIC may stall on
+/// them.
+#[test]
+fn oversized_segments_are_dropped_for_tso_ports() {
+    let mut software_offload = SoftwareOffloads::default();
+    let frames = [
+        aggregate(area(), 20_000, 1461),
+        aggregate(area(), 20_000, 65_535),
+        aggregate(area(), 20_000, 1460),
+        aggregate(area(), 1000, 65_535),
+    ];
+    let calls = deliver(&mut software_offload, &frames, &[0, 1, 2, 3], EVERYTHING);
+    assert_eq!(calls, [[given(&frames[2]), given(&frames[3])]]);
+    assert_eq!(software_offload.tx_errors.too_long, 2);
 }
 
 #[test]
-fn a_checksum_that_the_port_cannot_fill_in_is_filled_in() {
-    let mut outbox = Outbox::default();
-    let calls = deliver(&mut outbox, &[tcp(area(), 101, 1)], &[0], NOTHING);
+fn unsupported_checksum_is_computed() {
+    let mut software_offload = SoftwareOffloads::default();
+    let calls = deliver(&mut software_offload, &[tcp(area(), 101, 1)], &[0], NOTHING);
     let [call] = &calls[..] else {
         panic!("{calls:?}")
     };
     assert!(call[0].right && !call[0].blank, "{call:?}");
-    assert_eq!(outbox.checksummed, 1);
+    assert_eq!(software_offload.checksummed, 1);
 }
 
-/// A frame in a tunnel: 50 bytes of outer headers before that of `tcp`.
+/// Returns a tunnelled frame: 50 bytes of outer headers before the frame of [`tcp`].
 fn tunnelled(area: Area, payload: usize) -> Frame {
     let inner = tcp(area, payload, 1).to_vec().unwrap();
     let mut bytes = vec![0; 50];
@@ -145,14 +170,14 @@ fn tunnelled(area: Area, payload: usize) -> Frame {
 #[test]
 fn guests_get_no_blank_checksum_inside_a_tunnel() {
     for (finds_checksum, filled_in) in [(false, 0), (true, 1)] {
-        let mut outbox = Outbox::default();
-        let takes = Takes {
+        let mut software_offload = SoftwareOffloads::default();
+        let takes = PortOffloads {
             caps: EVERYTHING,
             finds_checksum,
         };
         let mut right = Vec::new();
         let frames = [tunnelled(area(), 301), tcp(area(), 10, 1)];
-        outbox.deliver(&frames, &[0, 1], takes, |frames, pick| {
+        software_offload.deliver(&frames, &[0, 1], takes, |frames, pick| {
             for frame in pick.iter().map(|&n| &frames[n as usize]) {
                 let bytes = frame.to_vec().unwrap();
                 let inner = &bytes[bytes.len().saturating_sub(HEADERS + 301)..];
@@ -168,8 +193,8 @@ fn guests_get_no_blank_checksum_inside_a_tunnel() {
             false => (frames[0].offload.checksum, false),
         };
         assert_eq!(right, [inside, (frames[1].offload.checksum, false)]);
-        assert_eq!(outbox.checksummed, filled_in);
-        assert_eq!(outbox.unfit, Unfit::default());
+        assert_eq!(software_offload.checksummed, filled_in);
+        assert_eq!(software_offload.tx_errors, TxErrors::default());
     }
 }
 
@@ -180,8 +205,8 @@ fn an_aggregate_is_cut_and_everything_stays_in_order() {
         aggregate(area(), 2500, 1000),
         tcp(area(), 10, 9000),
     ];
-    let mut outbox = Outbox::default();
-    let calls = deliver(&mut outbox, &frames, &[0, 1, 2], NOTHING);
+    let mut software_offload = SoftwareOffloads::default();
+    let calls = deliver(&mut software_offload, &frames, &[0, 1, 2], NOTHING);
     let [call] = &calls[..] else {
         panic!("{calls:?}")
     };
@@ -193,24 +218,32 @@ fn an_aggregate_is_cut_and_everything_stays_in_order() {
         call.iter().all(|g| g.right && !g.blank && !g.gso),
         "{call:?}"
     );
-    assert_eq!((outbox.segmented, outbox.checksummed), (3, 2));
+    assert_eq!(
+        (software_offload.segmented, software_offload.checksummed),
+        (3, 2)
+    );
 }
 
 #[test]
-fn an_aggregate_for_a_port_without_checksums_alone_is_cut_too() {
+fn aggregate_is_segmented_without_checksum_offload() {
     let caps = Caps {
         checksum: false,
         ..EVERYTHING
     };
-    let mut outbox = Outbox::default();
-    let calls = deliver(&mut outbox, &[aggregate(area(), 2000, 1000)], &[0], caps);
+    let mut software_offload = SoftwareOffloads::default();
+    let calls = deliver(
+        &mut software_offload,
+        &[aggregate(area(), 2000, 1000)],
+        &[0],
+        caps,
+    );
     assert_eq!(calls.iter().map(Vec::len).sum::<usize>(), 2);
     assert!(calls[0].iter().all(|given| given.right), "{calls:?}");
-    assert_eq!(outbox.unfit, Unfit::default());
+    assert_eq!(software_offload.tx_errors, TxErrors::default());
 }
 
 #[test]
-fn what_fits_no_port_is_counted_by_reason() {
+fn unsendable_frames_are_counted_by_reason() {
     let long = tcp(area(), 3000, 1);
     let wrong = aggregate(area(), 2000, 0);
     let mut field = tcp(area(), 10, 1);
@@ -218,12 +251,17 @@ fn what_fits_no_port_is_counted_by_reason() {
         start: 60_000,
         offset: 60_000,
     };
-    let mut outbox = Outbox::default();
-    let calls = deliver(&mut outbox, &[long, wrong, field], &[0, 1, 2], NOTHING);
+    let mut software_offload = SoftwareOffloads::default();
+    let calls = deliver(
+        &mut software_offload,
+        &[long, wrong, field],
+        &[0, 1, 2],
+        NOTHING,
+    );
     assert!(calls.is_empty(), "{calls:?}");
     assert_eq!(
-        outbox.unfit,
-        Unfit {
+        software_offload.tx_errors,
+        TxErrors {
             too_long: 1,
             bad_offload: 2,
             fault: 0
@@ -235,9 +273,14 @@ fn what_fits_no_port_is_counted_by_reason() {
 fn very_many_segments_do_not_pile_up() {
     let area = area();
     let frames: Vec<Frame> = (0..8).map(|_| aggregate(area, 512, 1)).collect();
-    let mut outbox = Outbox::default();
-    let calls = deliver(&mut outbox, &frames, &[0, 1, 2, 3, 4, 5, 6, 7], NOTHING);
-    assert_eq!(outbox.segmented, 8 * 512);
+    let mut software_offload = SoftwareOffloads::default();
+    let calls = deliver(
+        &mut software_offload,
+        &frames,
+        &[0, 1, 2, 3, 4, 5, 6, 7],
+        NOTHING,
+    );
+    assert_eq!(software_offload.segmented, 8 * 512);
     assert_eq!(calls.iter().map(Vec::len).sum::<usize>(), 8 * 512);
     assert!(calls.iter().all(|call| call.len() < 2 * AT_ONCE));
 }

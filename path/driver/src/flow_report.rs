@@ -1,0 +1,100 @@
+//! Answers to queries for the flows of ports.
+
+use crate::ports::Ports;
+use config::domain::VifConfig;
+use config::rule::Protocol;
+use net::bridge::{Bridge, Way};
+use net::flows::{FlowStatus, Flows};
+use serde_json::{Value, json};
+use std::net::{IpAddr, SocketAddr};
+
+/// Maximum number of flows in one answer, which must fit into the mailbox.
+const FLOWS_MAX: usize = 1000;
+
+/// Returns the flows of a NIC, of a guest or of one interface of a guest, from number `first` on.
+///
+/// # Errors
+/// No port of `of` has a flow table.
+pub fn flows(
+    ports: &Ports,
+    bridge: &Bridge,
+    of: &str,
+    first: u32,
+    now_ns: u64,
+) -> Result<Value, String> {
+    let asked = ports.iter().filter(|(_, port)| is_of(port.name(), of));
+    let mut tables = asked.filter_map(|(number, port)| {
+        let flows = bridge.flows(number)?;
+        Some((port.name(), flows))
+    });
+    let mut tables = tables.by_ref().peekable();
+    if tables.peek().is_none() {
+        return Err(format!(
+            "{of} has no stateful rules; set firewall = \"stateful\" or add a rule with `state`"
+        ));
+    }
+    let all = tables.flat_map(|(name, flows)| flows.flows(now_ns).map(move |flow| (name, flow)));
+    let rest = all.skip(first as usize);
+    let mut some: Vec<Value> = rest
+        .take(FLOWS_MAX + 1)
+        .map(|(name, flow)| line(name, &flow))
+        .collect();
+    let next = (some.len() > FLOWS_MAX).then_some(first.saturating_add(FLOWS_MAX as u32));
+    some.truncate(FLOWS_MAX);
+    Ok(json!({ "flows": some, "next": next }))
+}
+
+/// Returns whether a port is `of`, or an interface of guest `of`.
+fn is_of(port: &str, of: &str) -> bool {
+    let Some((kind, name)) = port.split_once('.') else {
+        return false;
+    };
+    name == of || kind == "vif" && VifConfig::guest_of(name) == Some(of)
+}
+
+fn line(port: &str, flow: &FlowStatus) -> Value {
+    let (inside, outside) = match flow.ports {
+        Some((own, other)) => (end(flow.inside, own), end(flow.outside, other)),
+        None => (flow.inside.to_string(), flow.outside.to_string()),
+    };
+    let (from, to) = match flow.initiator {
+        Way::In => (inside, outside),
+        Way::Out => (outside, inside),
+    };
+    let direction = match (port.starts_with("vif."), flow.initiator) {
+        (true, Way::In) => "from-guest",
+        (true, Way::Out) => "to-guest",
+        (false, Way::In) => "from-wire",
+        (false, Way::Out) => "to-wire",
+    };
+    json!({
+        "port": port,
+        "protocol": Protocol(flow.protocol).to_string(),
+        "direction": direction,
+        "from": from,
+        "to": to,
+        "echo": flow.echo,
+        "state": flow.phase.name(),
+        "age_s": flow.age_s,
+        "idle_s": flow.idle_s,
+        "expires_s": flow.expires_s,
+        "packets": flow.packets,
+        "bytes": flow.bytes,
+    })
+}
+
+fn end(address: IpAddr, port: u16) -> String {
+    SocketAddr::new(address, port).to_string()
+}
+
+/// Returns the counters of a port's flows.
+#[must_use]
+pub fn stat(flows: &Flows, now_ns: u64) -> Value {
+    let totals = flows.totals();
+    json!({
+        "flows": flows.flows(now_ns).count(),
+        "admitted": totals.admitted,
+        "displaced": totals.displaced,
+        "refused": totals.refused,
+    })
+}

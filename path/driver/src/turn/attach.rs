@@ -1,0 +1,159 @@
+//! Guests that are added and removed while the driver runs, by the platform's events or by requests
+//! of the manager.
+
+use super::Driver;
+use crate::firewall;
+use crate::flow_memory::of_vif;
+use crate::guests::Change;
+use crate::vifs::{VifPort, port_name};
+use abi::{ConnId, XenbusState};
+use config::domain::VifConfig;
+use net::packet::Mac;
+use net::packet::announce::announcement;
+use nic::Frame;
+use runtime::platform::Waiting;
+use serde_json::{Value, json};
+
+impl<W: Waiting> Driver<W> {
+    /// Handles added and removed guests.
+    pub(crate) fn serve_changes(&mut self) {
+        for change in self.guests.changes() {
+            match change {
+                Change::Added { vif, access } => {
+                    let conn = ConnId(vif.conn);
+                    if let Err(why) = self.add_guest(&vif, access) {
+                        runtime::start::print_line(format_args!("vif.{}: {why}", vif.name));
+                        self.guests.refused(conn, &why);
+                    }
+                }
+                Change::Removed(conn) => {
+                    if let Some((number, _)) = self.vif_of(conn) {
+                        self.remove_port(number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Advances only guests whose connection has changed and guests that could not advance before,
+    /// because each check is a call and there may be hundreds of guests.
+    pub(crate) fn advance(&mut self) {
+        let Self { waiter, switch, .. } = self;
+        for vif in switch.ports.vifs_mut() {
+            if waiter.has_changed(vif.conn()) || !vif.trouble.is_empty() {
+                vif.advance();
+            }
+        }
+        self.may_announce = true;
+        self.announce(shmem::time::monotonic_ns());
+        self.watch_all();
+    }
+
+    /// Announces newly connected guests to all stations that may need it. Without the announcement,
+    /// a domain that has resolved the address in vain retries only after a second, and one that has
+    /// cached another MAC for it uses that MAC for half a minute.
+    pub(super) fn announce(&mut self, now_ns: u64) {
+        // After a start, guests connect one by one, and later ones would miss the announcement.
+        let too_early = self.nics_wait_ns.is_none() || self.nics_wait(now_ns).is_some();
+        if too_early || !std::mem::take(&mut self.may_announce) {
+            return;
+        }
+        let connected = |vif: &VifPort| vif.state() == XenbusState::Connected;
+        let vifs = self.switch.ports.vifs();
+        let waiting = vifs.filter(|(_, vif)| !vif.announced.is_empty() && connected(vif));
+        for number in waiting.map(|(number, _)| number).collect::<Vec<_>>() {
+            let Some(vif) = self.switch.ports.vif_mut(number) else {
+                continue;
+            };
+            let (mac, addresses) = (Mac(vif.mac()), std::mem::take(&mut vif.announced));
+            let frames = addresses.into_iter().map(|ip| announcement(mac, ip));
+            let mut frames: Vec<_> = frames.filter_map(|it| Frame::with_header(&it)).collect();
+            self.switch.forward(number, now_ns, &mut frames);
+        }
+    }
+
+    /// Adds an interface, which `vif` describes as in a configuration. Idempotent: for an existing
+    /// interface it repeats the answer, which the requester may have missed.
+    pub(super) fn attach(&mut self, vif: &str) -> Result<Value, String> {
+        let vif = described(vif)?;
+        let conn = ConnId(vif.conn);
+        match self.vif_of(conn) {
+            Some((_, port)) if port.name == port_name(&vif) => {}
+            Some((_, port)) => {
+                return Err(format!("connection {} belongs to {}", conn.0, port.name));
+            }
+            None => {
+                let access = self.guests.access(&vif)?;
+                let number = self.add_guest(&vif, access)?;
+                if let Some(port) = self.switch.ports.vif_mut(number) {
+                    // The other end's state may have changed before the port existed.
+                    port.advance();
+                }
+                self.may_announce = true;
+                self.announce(shmem::time::monotonic_ns());
+                self.watch_all();
+            }
+        }
+        Ok(json!({ "attached": conn.0 }))
+    }
+
+    /// Removes an interface. Afterwards no page that the guest has granted is in use or mapped
+    /// here.
+    pub(super) fn detach(&mut self, conn: ConnId) -> Result<Value, String> {
+        let number = self.vif_of(conn).map(|(number, _)| number);
+        if let Some(number) = number
+            && let Some(vif) = self.switch.ports.vif_mut(number)
+        {
+            if vif.queue.is_some() {
+                return Err(format!("{} has a dedicated queue of a NIC", vif.name));
+            }
+            vif.leave()?;
+            self.remove_port(number);
+        }
+        Ok(json!({ "detached": conn.0 }))
+    }
+
+    /// Changes the rules and limits of an interface, and discards the counts of its previous rules.
+    pub(super) fn change(&mut self, vif: &str) -> Result<Value, String> {
+        let vif = described(vif)?;
+        let Some((number, port)) = self.vif_of(ConnId(vif.conn)) else {
+            return Err(format!("connection {} belongs to no guest", vif.conn));
+        };
+        if port.queue.is_some() {
+            return Err(format!("{} has a dedicated queue of a NIC", vif.name));
+        }
+        self.keep_flows(number, &vif.rules, of_vif(&vif))?;
+        let rules = firewall::rules(&vif.rules);
+        self.switch.bridge.set_rules(number, &rules);
+        self.switch.firewall.set(number, &vif.rules);
+        self.fairness.insert(number, &vif);
+        for queues in &mut self.queues {
+            queues.change(&mut self.switch.ports, number, &vif);
+        }
+        if let Some(port) = self.switch.ports.vif_mut(number) {
+            port.egress.set(vif.to_guest.as_ref());
+        }
+        Ok(json!({ "changed": vif.conn }))
+    }
+
+    /// Returns the port of a connection, and its number.
+    fn vif_of(&self, conn: ConnId) -> Option<(usize, &VifPort)> {
+        let mut vifs = self.switch.ports.vifs();
+        vifs.find(|(_, vif)| vif.conn() == conn)
+    }
+}
+
+/// Parses an interface's description. Rejects unknown keys, because they may restrict the guest.
+fn described(vif: &str) -> Result<VifConfig, String> {
+    serde_json::from_str(vif).map_err(|error| {
+        let error = error.to_string();
+        match error.split_once(", expected") {
+            Some((unknown, _)) if unknown.starts_with("unknown ") => format!(
+                "the driver domain is older than the manager ({unknown}): restart it with the \
+                 installed program (`grantway upgrade`, or `grantway restart` with its \
+                 name)"
+            ),
+            _ => format!("not a valid interface: {error}"),
+        }
+    })
+}

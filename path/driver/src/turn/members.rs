@@ -1,0 +1,155 @@
+//! Adding and removing of a driver's ports. Start-up adds the ports of the configuration in the
+//! same way.
+
+use super::Driver;
+use crate::dedicated::DedicatedReceiver;
+use crate::dedicated::queue::DedicatedQueue;
+use crate::firewall;
+use crate::flow_memory;
+use crate::guests::guest_port;
+use crate::in_place::InPlacePorts;
+use crate::nics::NicPort;
+use crate::ports::Port;
+use crate::vifs::VifPort;
+use crate::vifs::memory::GuestAccess;
+use crate::vmq::Queues;
+use config::domain::{NicConfig, VifConfig};
+use config::rule::{Rule, keep_state};
+use net::bridge;
+use runtime::platform::Waiting;
+use std::rc::Rc;
+use vif::ring::RingWatch;
+
+impl<W: Waiting> Driver<W> {
+    /// Adds a NIC and returns the number of its port. NICs are added before guests, so that guests
+    /// can get their queues.
+    pub(crate) fn add_nic(&mut self, nic: &NicConfig, port: NicPort) -> Result<usize, String> {
+        let guarded = bridge::Port {
+            addresses: nic.addresses.clone(),
+            gateways: nic.gateways.clone(),
+            rules: firewall::rules(&nic.rules),
+            ..bridge::Port::nic()
+        };
+        let rules = (&nic.rules[..], flow_memory::of_nic(nic));
+        let number = self.add_port(Port::Nic(Box::new(port)), &guarded, rules)?;
+        if let Some(mut queues) = Queues::new(number, nic, &self.switches.lro) {
+            queues.recover(&mut self.switch.ports);
+            self.queues.push(queues);
+        }
+        Ok(number)
+    }
+
+    /// Adds a guest, whose memory is accessed through `access`; returns the number of its port.
+    pub(crate) fn add_guest(
+        &mut self,
+        vif: &VifConfig,
+        access: Box<dyn GuestAccess>,
+    ) -> Result<usize, String> {
+        let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(&self.switch.ledger));
+        let port = VifPort::new(vif, platform, ledger, access);
+        let rules = (&vif.rules[..], flow_memory::of_vif(vif));
+        let number = self.add_port(Port::Vif(Box::new(port)), &guest_port(vif), rules)?;
+        self.fairness.insert(number, vif);
+        self.backpressure.insert(number);
+        for queues in &mut self.queues {
+            queues.add_guest(number, vif);
+        }
+        if vif.forwards {
+            self.forwarding.insert(number, vif.name.clone());
+        }
+        Ok(number)
+    }
+
+    /// Assigns a dedicated queue of the wire at one port to the guest at another.
+    pub(crate) fn add_dedicated(
+        &mut self,
+        wire: (usize, &NicConfig),
+        guest: (usize, &VifConfig),
+        mut queue: DedicatedQueue,
+    ) {
+        let way = InPlacePorts {
+            nic: wire.0,
+            guest: guest.0,
+        };
+        let Some(vif) = self.switch.ports.vif_mut(way.guest) else {
+            return;
+        };
+        let denying = firewall::denying(wire, guest);
+        for rule in &denying {
+            queue.count_denied(rule.number);
+        }
+        vif.queue = Some(queue);
+        self.switch.firewall.add_denying(&denying);
+        let receiver = DedicatedReceiver::new(way, &self.switches.lro);
+        self.dedicated.push(receiver);
+    }
+
+    /// Removes a port and its state in the driver's tables, and drops the frames held for it.
+    pub(super) fn remove_port(&mut self, number: usize) {
+        for queues in &mut self.queues {
+            queues.remove_guest(&mut self.switch.ports, number);
+        }
+        self.dedicated
+            .retain(|receiver| receiver.way.guest != number);
+        self.fairness.remove(number);
+        self.backpressure.remove(number);
+        self.poll_set.remove(number);
+        if let Some(watch) = self.watches.get_mut(number) {
+            *watch = RingWatch::NONE;
+        }
+        self.forwarding.remove(&number);
+        self.drop_flows(number);
+        self.switch.remove(number, shmem::time::monotonic_ns());
+    }
+
+    /// Gives a port a flow table if its rules are stateful, and frees its table if they are not.
+    ///
+    /// # Errors
+    /// No table is left; nothing has changed.
+    pub(super) fn keep_flows(
+        &mut self,
+        number: usize,
+        rules: &[Rule],
+        identity: u64,
+    ) -> Result<(), String> {
+        match (
+            self.switch.bridge.flows(number).is_some(),
+            keep_state(rules),
+        ) {
+            (false, true) => {
+                let now_ns = shmem::time::monotonic_ns();
+                let flows = self.flow_memory.table(number, identity, now_ns)?;
+                self.switch.bridge.set_flows(number, Some(flows));
+            }
+            (true, false) => self.drop_flows(number),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn drop_flows(&mut self, number: usize) {
+        if let Some(flows) = self.switch.bridge.set_flows(number, None) {
+            self.flow_memory.give_up(number, flows);
+        }
+    }
+
+    /// Adds a port to the tables common to both kinds; returns its number.
+    fn add_port(
+        &mut self,
+        port: Port,
+        guarded: &bridge::Port,
+        (rules, identity): (&[Rule], u64),
+    ) -> Result<usize, String> {
+        let number = self.switch.add(port, guarded)?;
+        if let Err(why) = self.keep_flows(number, rules, identity) {
+            self.switch.remove(number, shmem::time::monotonic_ns());
+            return Err(why);
+        }
+        self.switch.firewall.set(number, rules);
+        self.poll_set.insert(number);
+        if self.watches.len() <= number {
+            self.watches.resize(number + 1, RingWatch::NONE);
+        }
+        Ok(number)
+    }
+}
