@@ -1,4 +1,4 @@
-//! Addresses as people write them: MACs, and IP addresses with a prefix length.
+//! Addresses in text form: MACs, and IP addresses with a prefix length.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,14 +9,14 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Cidr {
-    /// The address.
+    /// The IP address.
     pub address: IpAddr,
     /// Bits of the prefix: at most 32 for IPv4, 128 for IPv6.
     pub prefix: u8,
 }
 
 impl Cidr {
-    /// Whether `other` is in the same network.
+    /// Returns whether `other` is in the same network.
     #[must_use]
     pub fn contains(self, other: IpAddr) -> bool {
         let (own, other, bits) = match (self.address, other) {
@@ -30,7 +30,7 @@ impl Cidr {
         (own ^ other).checked_shr(host_bits).unwrap_or(0) == 0
     }
 
-    /// The address with all bits behind the prefix 0.
+    /// Returns the address with all bits after the prefix set to 0.
     #[must_use]
     pub fn network(self) -> IpAddr {
         let mask = |bits: u8| {
@@ -43,13 +43,14 @@ impl Cidr {
         }
     }
 
-    /// The address that means all stations of the IPv4 network of `own`.
+    /// Returns the broadcast address of the IPv4 network of `own`.
     fn broadcast(self, own: Ipv4Addr) -> Ipv4Addr {
         let hosts = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
         Ipv4Addr::from_bits(own.to_bits() | hosts)
     }
 
-    /// Why no station can have the address, if none can: the end of a sentence that begins with it.
+    /// Returns why no station can have the address, or `None` if a station can. The text continues
+    /// a sentence that begins with the address.
     #[must_use]
     pub fn no_station(self) -> Option<&'static str> {
         let is_network = self.network() == self.address;
@@ -75,7 +76,7 @@ impl Cidr {
         }
     }
 
-    /// What to write instead of `text`, which is no address with a prefix length.
+    /// Returns what to write instead of `text`, which is not an address with a prefix length.
     pub(crate) fn remedy(text: &str) -> String {
         let like = match text.contains(':') {
             true => "fd00::2/64",
@@ -93,8 +94,8 @@ impl Cidr {
         }
     }
 
-    /// The first address of the network that is not taken, but for the network's own and the one
-    /// that means everybody in it. It is looked for among the first 65 536.
+    /// Returns the first free address of the network, except the network's own and its broadcast
+    /// address. Searches the first 65 536.
     #[must_use]
     pub fn free(self, is_taken: impl Fn(IpAddr) -> bool) -> Option<Self> {
         const LOOKED_AT: u128 = 1 << 16;
@@ -126,7 +127,7 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// A text that is not an address; says what it should look like.
+/// An invalid address; its text describes the expected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} `{text}`: {remedy}")]
 pub struct NotAnAddress {
@@ -174,20 +175,20 @@ impl TryFrom<String> for Cidr {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Whether it names a group of stations (so never a single one).
+    /// Returns whether it is a group address.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether it is 00:00:00:00:00:00.
+    /// Returns whether it is 00:00:00:00:00:00.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         matches!(self.0, [0, 0, 0, 0, 0, 0])
     }
 
-    /// A locally administered address for interface `interface` of station `station` of kind
-    /// `kind`: what is taken when a file gives none.
+    /// Returns a locally administered address for interface `interface` of station `station` of
+    /// kind `kind`: the default of a file.
     #[must_use]
     pub const fn derived(kind: u8, station: u16, interface: u8) -> Self {
         let [high, low] = station.to_be_bytes();
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_an_example() {
+    fn invalid_texts_are_rejected_with_an_example() {
         for text in [
             "",
             "10.0.0.2",
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_prefix_is_said() {
+    fn errors_of_a_prefix_are_explained() {
         for (text, remedy) in [
             ("fd00::1", "prefix length missing: write it like fd00::1/64"),
             (
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn some_addresses_are_no_station_s() {
+    fn special_addresses_belong_to_no_station() {
         for (text, why) in [
             ("0.0.0.0/0", "unspecified"),
             ("::/0", "unspecified"),
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_has_no_bits_behind_its_prefix() {
+    fn a_network_has_no_bits_after_its_prefix() {
         for (text, network) in [
             ("10.1.2.3/16", "10.1.0.0"),
             ("10.1.2.3/32", "10.1.2.3"),

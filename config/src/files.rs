@@ -1,4 +1,4 @@
-//! A configuration in several files: the first one, and fragments that add to it.
+//! A configuration in several files: the main file, and fragments that add to it.
 
 use abi::machine::Setting;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-/// A file, as it is named in messages, and its text.
+/// A file: the name for messages, and the text.
 #[derive(Clone, Debug)]
 pub struct File {
     /// Its name.
@@ -15,10 +15,11 @@ pub struct File {
     pub text: String,
 }
 
-/// What files say together, key by key, as it is written.
+/// Returns the merged settings of files, key by key, as written.
 ///
 /// # Errors
-/// They are no TOML, or have a number that is too large.
+///
+/// A file is not TOML, or has a number that is too large.
 pub(crate) fn settings(files: &[File]) -> Result<BTreeMap<String, Setting>, String> {
     let mut root = DeTable::new();
     for file in files {
@@ -30,8 +31,8 @@ pub(crate) fn settings(files: &[File]) -> Result<BTreeMap<String, Setting>, Stri
     read.map_err(|error| error.to_string())
 }
 
-/// Adds a later file's table to what stands already: sections (`[driver]`) key by key, the later
-/// value instead of the earlier; lists of sections (`[[guest]]`) one behind the other.
+/// Merges a later file's table into an earlier one: sections (`[driver]`) key by key, where the
+/// later value replaces the earlier; lists of sections (`[[guest]]`) by appending.
 pub(crate) fn merge<'t>(into: &mut DeTable<'t>, later: DeTable<'t>) {
     for (key, value) in later {
         let name: &str = key.get_ref();
@@ -40,14 +41,14 @@ pub(crate) fn merge<'t>(into: &mut DeTable<'t>, later: DeTable<'t>) {
             None => Some(value),
         };
         if let Some(value) = rest {
-            // The key has a place, too: that of its value.
+            // The key gets the span of its value.
             into.remove(name);
             into.insert(key, value);
         }
     }
 }
 
-/// Adds a value to an earlier one; what cannot be added, but stands in its place, is returned.
+/// Appends a value to an earlier one; returns it if it replaces the earlier one instead.
 fn join<'t>(
     before: &mut Spanned<DeValue<'t>>,
     later: Spanned<DeValue<'t>>,

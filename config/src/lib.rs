@@ -1,20 +1,20 @@
-//! Configuration: what people write (TOML), what the monitor builds ([`abi::machine::Machine`]),
-//! and what the domains' programs are told ([`domain`]). Pure: no file is read, nothing is asked
-//! of the system.
+//! Configuration: the file format (TOML), the machine that the monitor builds
+//! ([`abi::machine::Machine`]), and the configuration of the domains' programs ([`domain`]). Pure:
+//! it reads no file and makes no system call.
 //!
-//! [`parse`] makes a [`Config`] of a file's text or says everything that is wrong with it, each
-//! with its line and what would be right. [`Config::machine`] computes the sizes. Every key is
-//! described in `docs/config.md` and used in `examples/every-key.toml`.
+//! [`parse`] returns a [`Config`], or all mistakes in the text, each with its line and a remedy.
+//! [`Config::machine`] computes the sizes. `docs/config.md` describes every key, and
+//! `examples/every-key.toml` uses it.
 
 mod address;
 mod check;
+mod deprecated;
 pub mod domain;
 mod files;
 pub mod live;
 pub mod lro;
 mod machine;
 mod model;
-mod old;
 mod parse;
 mod pdev;
 mod problem;
@@ -31,11 +31,11 @@ mod words;
 pub use address::{Cidr, Mac, NotAnAddress};
 pub use files::File;
 pub use model::{
-    Buffers, CaptureFiles, Claims, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind,
-    Nic, Queues, Ring, SourceGuard, Station, Vif, XdpWire,
+    Buffers, CaptureFiles, Claims, Config, DEFAULT_NAME, Driver, Endpoint, FileMode, Guest,
+    KernelPort, Kind, Nic, Queues, Ring, SourceGuard, Station, Vif, VirtualMachine, XdpWire,
 };
 pub use parse::{parse, parse_located};
 pub use pdev::Pdev;
 pub use problem::{Finding, Located, Place, Problem, Problems};
 pub use route::Route;
-pub use uplink::{Forwarded, NoForward};
+pub use uplink::{CONNECTIONS, Forwarded, NoForward};

@@ -1,16 +1,16 @@
-//! Guests that come and go while a machine runs: what the manager needs of a configuration.
+//! Adds guests to a running machine and removes them, for the manager.
 //!
-//! A file says what a machine begins with; [`machine`] adds what it takes to go on from there.
-//! [`LiveConfig`] is the file again, as the machine has become: a guest that comes is checked
-//! against all that are there by the same rules as the file was.
+//! A file describes a machine at its start; [`machine`] reserves resources for later changes.
+//! [`LiveConfig`] is the present configuration of the machine: a new guest is checked against all
+//! existing ones by the rules of a file.
 
+mod format;
 mod network;
 mod nics;
 mod refit;
 pub mod reload;
 mod sections;
 pub mod state;
-mod written;
 
 pub use nics::{NicsStep, Refitted};
 
@@ -23,29 +23,31 @@ use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, tab
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
 use abi::machine::{Domain, Live, Machine, Program, Setting};
+use format::written;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
-use written::written;
 
-/// Guests of one interface each that there is room for in the driver domain's window, beside those
-/// of the file. The mappings that a process may have are shared by slots of the window.
+/// The number of guests, with one interface each, that fit the driver domain's window in addition
+/// to those of the file. The slots of the window share the mappings that a process may have.
 const ROOM: u32 = 256;
-/// The same where guests give pages back one by one, so that what they grant lies scattered: each
-/// has mappings for a pool of the usual size, every page of which stands alone.
+/// The same number if guests revoke pages individually, so that their granted pages are scattered:
+/// each has mappings for a pool of the default size in which every page is separate.
 const ROOM_SCATTERED: u32 = 64;
 
-/// Addresses of guests who have left that are known.
+/// The maximum number of remembered addresses of removed guests.
 const LEFT_MAX: usize = 4096;
 
-/// Slots at the end of a window that are kept for the rings of AF_XDP NICs that come: of eight with
-/// 4096 buffers each.
+/// The slots at the end of a window that are reserved for the rings of AF_XDP NICs that are added
+/// later: enough for eight NICs with 4096 buffers each.
 pub const RINGS_SLOTS: u32 = 8 * rings_slots(4096);
 
-/// The machine of a configuration that was read from `files`, to which guests can be attached.
+/// Returns the machine of a configuration that was read from `files`, to which guests can be
+/// attached.
 ///
 /// # Errors
-/// What is wrong with the configuration, without lines: see [`Config::check`].
+///
+/// All mistakes of the configuration, without lines: see [`Config::check`].
 pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
     let mut machine = config.machine()?;
     let guest = Guest {
@@ -80,36 +82,38 @@ pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
     Ok(machine)
 }
 
-/// A guest that is to come, or to change.
+/// A guest to be added or changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Newcomer {
     /// Its domain.
     pub domain: Domain,
-    /// What a worker of the driver domain is told of its interfaces, but for connections and slots.
+    /// The configuration of its interfaces for a worker of the driver domain, without connections
+    /// and slots.
     pub vifs: Vec<VifConfig>,
-    /// Its description, with the MACs that it has been given.
+    /// Its description, with the MACs that it was given.
     pub guest: Setting,
     /// These MACs.
     pub macs: Vec<Mac>,
-    /// What is allowed and may not be meant, a sentence each.
+    /// Warnings about valid settings that may be unintended, a sentence each.
     pub warnings: Vec<String>,
 }
 
-/// The configuration of a machine that runs.
+/// The configuration of a running machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveConfig {
     config: Config,
     /// Guests that were attached.
     attached: BTreeSet<String>,
-    /// Addresses that guests had who have left, with the MACs under which others may know them.
+    /// Addresses of removed guests, with the MACs under which others may know them.
     left: BTreeMap<IpAddr, Mac>,
 }
 
 impl LiveConfig {
-    /// As a machine has become.
+    /// Returns the present configuration of a machine.
     ///
     /// # Errors
-    /// What is wrong with it: nothing, if it was ever right.
+    ///
+    /// All mistakes in it; there are none if it was valid before.
     pub fn of(live: &Live) -> Result<Self, Problems> {
         let (mut config, _) = parse_located(&files_of(live))?;
         name_macs(&mut config);
@@ -140,11 +144,12 @@ impl LiveConfig {
         })
     }
 
-    /// Adds a guest, described as by a section `[[guest]]`. An interface may have a key `network`
-    /// instead of its addresses: it gets one that nobody has.
+    /// Adds a guest, described as in a section `[[guest]]`. An interface may have a key `network`
+    /// instead of its addresses: it gets an unused one.
     ///
     /// # Errors
-    /// Everything that is wrong with it, a line for each thing; nothing has changed then.
+    ///
+    /// All mistakes, a line each; in this case nothing has changed.
     pub fn add(&mut self, described: &Setting) -> Result<Newcomer, String> {
         let g = self.config.guests.len();
         let named = |wrong: Problems| self.by_name(described, &wrong.to_string());
@@ -166,8 +171,8 @@ impl LiveConfig {
         }
     }
 
-    /// Returns what is wrong with a guest that comes, with guests by their names: they are sections
-    /// of no file that the reader could look at.
+    /// Replaces sections in the mistakes of a new guest by guests' names, because there is no file
+    /// with these sections.
     fn by_name(&self, described: &Setting, wrong: &str) -> String {
         let is_good = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         let own = state::name_of(described);
@@ -176,22 +181,23 @@ impl LiveConfig {
         let others = self.config.guests.iter();
         let names = others.map(|guest| format!("guest {}", guest.name));
         let names: Vec<String> = names.chain([own]).collect();
-        // From the last one on: "[[guest]] 1" is the beginning of "[[guest]] 10".
+        // From the last one on: "[[guest]] 1" is a prefix of "[[guest]] 10".
         let numbered = (1..).zip(&names).collect::<Vec<_>>().into_iter().rev();
         numbered.fold(wrong.to_owned(), |text, (number, name)| {
             text.replace(&format!("[[guest]] {number}"), name)
         })
     }
 
-    /// Describes a guest that is there otherwise.
+    /// Changes the description of an existing guest.
     ///
     /// # Errors
-    /// There is none of this name, or something is wrong with it; nothing has changed then.
+    ///
+    /// No guest has this name, or the description has mistakes; in both cases nothing has changed.
     pub fn change(&mut self, described: &Setting) -> Result<Newcomer, String> {
         let guest = read_guest(0, &written(described)).map_err(|wrong| wrong.to_string())?;
         let mut there = self.config.guests.iter_mut().enumerate();
         let there = there.find(|(_, there)| there.name == guest.name);
-        let (g, there) = there.ok_or_else(|| format!("there is no guest {}", guest.name))?;
+        let (g, there) = there.ok_or_else(|| format!("no guest is named {}", guest.name))?;
         let macs = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
         let before = std::mem::replace(there, guest);
         self.newcomer(g, described, macs).map_err(|wrong| {
@@ -202,7 +208,7 @@ impl LiveConfig {
         })
     }
 
-    /// Guest number `g`, if nothing is wrong with it.
+    /// Returns guest number `g`, if it has no mistakes.
     fn newcomer(&self, g: usize, guest: &Setting, macs: Vec<Mac>) -> Result<Newcomer, Problems> {
         let (domain, mut vifs) = machine::guest_of(&self.config, g);
         for vif in &mut vifs {
@@ -223,25 +229,26 @@ impl LiveConfig {
         Problems::found(found, newcomer)
     }
 
-    /// What a file may say, and a guest that is attached may not have.
+    /// Rejects settings that are valid in a file, but not for an attached guest.
     fn refuse(&self, guest: &Guest) -> Result<(), String> {
         if self.config.driver.grants == GrantMode::Copy {
             return Err(
-                "the driver's `grants` is \"copy\": the pages that it copies to are given out at \
+                "the driver's `grants` is \"copy\": the pages that it copies to are assigned at \
                  the start; write another one in [driver]"
                     .into(),
             );
         }
         if guest.vifs.iter().any(|vif| vif.pdev.is_some()) {
             return Err(
-                "`pdev`: queues of a wire are given out at the start; write the guest into the file"
+                "`pdev`: the queues of an AF_XDP NIC are assigned at the start; add the guest to \
+                 the file"
                     .into(),
             );
         }
         Ok(())
     }
 
-    /// Gives each interface without a MAC one that nobody has.
+    /// Gives each interface without a MAC an unused one.
     fn give_macs(&self, guest: &mut Guest) -> Vec<Mac> {
         let extra = |guest: &Guest| -> Vec<Mac> {
             let vifs = guest.vifs.iter();
@@ -257,7 +264,7 @@ impl LiveConfig {
         let taken: BTreeSet<Mac> = vifs.chain(nics).chain(own).collect();
         let vifs = guest.vifs.len();
         let is_free = |station: &u16| (0..vifs).all(|v| !taken.contains(&derived(*station, v)));
-        // There are more numbers of stations than guests: the last one is never come to.
+        // There are more station numbers than guests, so the last one is never reached.
         let station = (0..u16::MAX).find(is_free).unwrap_or(u16::MAX);
         for (v, vif) in guest.vifs.iter_mut().enumerate() {
             vif.mac.get_or_insert(derived(station, v));
@@ -265,16 +272,17 @@ impl LiveConfig {
         guest.vifs.iter().filter_map(|vif| vif.mac).collect()
     }
 
-    /// Whether a guest can be taken away.
+    /// Checks whether a guest can be removed.
     ///
     /// # Errors
-    /// There is none of this name, or why not.
+    ///
+    /// No guest has this name, or the reason why it cannot be removed.
     pub fn may_leave(&self, name: &str) -> Result<(), String> {
         let guest = self.config.guests.iter().find(|guest| guest.name == name);
-        let guest = guest.ok_or_else(|| format!("there is no guest {name}"))?;
+        let guest = guest.ok_or_else(|| format!("no guest is named {name}"))?;
         match guest.vifs.iter().find_map(|vif| vif.pdev.as_ref()) {
             Some(pdev) => Err(format!(
-                "guest {name} has queue {} of NIC {} for its own: such guests stay as long as the \
+                "guest {name} owns queue {} of NIC {}: such a guest cannot be removed from the \
                  machine",
                 pdev.queue, pdev.nic
             )),
@@ -282,13 +290,13 @@ impl LiveConfig {
         }
     }
 
-    /// Whether a guest was attached while the machine ran.
+    /// Returns whether a guest was attached while the machine ran.
     #[must_use]
     pub fn is_attached(&self, name: &str) -> bool {
         self.attached.contains(name)
     }
 
-    /// A guest is no more.
+    /// Removes a guest.
     pub fn remove(&mut self, name: &str) {
         let guests = self.config.guests.iter().enumerate();
         for (g, guest) in guests.filter(|(_, guest)| guest.name == name) {
@@ -306,14 +314,14 @@ impl LiveConfig {
     }
 }
 
-/// Where the guests' part of a worker's window ends.
+/// Returns the end of the guests' part of a worker's window.
 #[must_use]
 pub const fn guests_end(window_slots: u32) -> u32 {
     window_slots.saturating_sub(RINGS_SLOTS)
 }
 
-/// Finds room in a worker's window of so many slots, from slot `first` on, for all that it maps of
-/// the interfaces `vifs`, and notes in each where that lies. Whether there is room for all.
+/// Allocates slots in a worker's window of `slots` slots, from slot `first` on, for everything that
+/// it maps of the interfaces `vifs`, and records them in each. Returns whether all fit.
 #[must_use]
 pub fn place(driver: &DriverConfig, first: u32, slots: u32, vifs: &mut [VifConfig]) -> bool {
     let (mut taken, end) = (taken_by_guests(driver), guests_end(slots));
@@ -327,7 +335,7 @@ pub fn place(driver: &DriverConfig, first: u32, slots: u32, vifs: &mut [VifConfi
     true
 }
 
-/// The slots that a worker's guests have.
+/// Returns the slots of a worker's guests.
 fn taken_by_guests(driver: &DriverConfig) -> Vec<Range<u32>> {
     let range = |vif: &VifConfig| {
         let behind = behind(driver.grants, vif);
@@ -336,7 +344,7 @@ fn taken_by_guests(driver: &DriverConfig) -> Vec<Range<u32>> {
     driver.vifs.iter().map(range).collect()
 }
 
-/// Takes so many slots in a row that nobody has.
+/// Allocates `wanted` consecutive free slots.
 fn free(taken: &mut Vec<Range<u32>>, within: Range<u32>, wanted: u32) -> Option<u32> {
     taken.sort_unstable_by_key(|range| range.start);
     let mut at = within.start;
@@ -351,7 +359,8 @@ fn free(taken: &mut Vec<Range<u32>>, within: Range<u32>, wanted: u32) -> Option<
     Some(found)
 }
 
-/// Slots behind those of an interface's grants: for sub-tables, or pages that are exchanged.
+/// Returns the number of slots after those of an interface's grants: for sub-tables, or for pages
+/// to be exchanged.
 fn behind(grants: GrantMode, vif: &VifConfig) -> u32 {
     match grants.has_tables() {
         true => abi::counted::table_slots(vif.slots),
@@ -359,7 +368,7 @@ fn behind(grants: GrantMode, vif: &VifConfig) -> u32 {
     }
 }
 
-/// The files that a machine was built from.
+/// Returns the files from which a machine was built.
 fn files_of(live: &Live) -> Vec<File> {
     let file = |text: &String| File {
         name: String::new(),
@@ -368,7 +377,8 @@ fn files_of(live: &Live) -> Vec<File> {
     live.files.iter().map(file).collect()
 }
 
-/// Every guest keeps the MACs that it has when guests before it in the file come or go.
+/// Writes out every guest's MACs, so that they stay the same when guests before it in the file are
+/// added or removed.
 fn name_macs(config: &mut Config) {
     for g in 0..config.guests.len() {
         let vifs = config.guests.get(g).map_or(0, |guest| guest.vifs.len());
@@ -389,7 +399,7 @@ fn derived(station: u16, vif: usize) -> Mac {
     Mac::derived(1, station, vif as u8)
 }
 
-/// The same description with these MACs for its interfaces.
+/// Returns the description with these MACs for its interfaces.
 fn with_macs(guest: &Setting, macs: &[Mac]) -> Setting {
     let mut guest = guest.clone();
     if let Setting::Section(keys) = &mut guest
@@ -404,10 +414,11 @@ fn with_macs(guest: &Setting, macs: &[Mac]) -> Setting {
     guest
 }
 
-/// What a text in TOML says.
+/// Parses a text in TOML.
 ///
 /// # Errors
-/// It is no TOML, or has a date.
+///
+/// It is not TOML, or has a date.
 pub fn setting(text: &str) -> Result<Setting, String> {
     toml::from_str(text).map_err(|error| error.to_string())
 }

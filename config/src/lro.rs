@@ -1,5 +1,5 @@
-//! Large receive offload: what can be chosen about it. The same words in the file (`[lro]`), in
-//! what domains are told, and in `grantway set DOMAIN lro.KEY VALUE`.
+//! Settings of large receive offload. The file (`[lro]`), the domains' configurations, and
+//! `grantway set DOMAIN lro.KEY VALUE` use the same words.
 
 use crate::words;
 use serde::de::DeserializeOwned;
@@ -7,41 +7,42 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Large receive offload, of the whole machine in a file, of one domain in what it is told.
+/// Settings of large receive offload: of the whole machine in a file, of one domain in its
+/// configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lro {
     /// Where packets are merged.
     pub at: At,
-    /// Which packets may be merged.
+    /// The packets that may be merged.
     pub rules: Rules,
     /// Whether PSH ends an aggregate.
     pub psh: Psh,
-    /// What an aggregate is made of.
+    /// The structure of an aggregate.
     pub buffers: Form,
-    /// How it goes over the bridge.
+    /// How it passes the bridge.
     pub backend: Backend,
-    /// Where its segment size travels on a ring.
+    /// Where its segment size is stored on a ring.
     pub meta: Meta,
-    /// How long it waits for more.
+    /// How long it waits for more packets.
     pub flush: Flush,
-    /// Flows that are followed at once, for each NIC and vif.
+    /// Flows tracked at once, for each NIC and vif.
     pub flows: u32,
-    /// Packets of an aggregate.
+    /// Limit of packets in an aggregate.
     pub segments: u32,
 }
 
 impl Default for Lro {
     fn default() -> Self {
         Self {
-            // What these rules merge can be cut again, so it may go to anybody.
+            // These rules merge reversibly, so any port may receive the result.
             at: At::Physical,
             rules: Rules::Gro,
             psh: Psh::Flush,
             buffers: Form::Skb,
             backend: Backend::Scatter,
             meta: Meta::Response,
-            // What is sparse goes on at once, what is dense waits for more.
+            // Adaptive: sparse packets pass at once, and dense ones wait for more.
             flush: Flush::Adaptive,
             flows: 1024,
             segments: 64,
@@ -55,35 +56,35 @@ impl Default for Lro {
 pub enum At {
     /// Nowhere.
     None,
-    /// In the driver domain, as NICs yield them.
+    /// In the driver domain, as packets arrive from NICs.
     Physical,
-    /// In guests, as netfronts yield them.
+    /// In guests, as packets arrive from netfronts.
     Virtual,
     /// In both.
     Both,
 }
 
 impl At {
-    /// Whether the driver domain merges.
+    /// Returns whether the driver domain merges.
     #[must_use]
     pub const fn physical(self) -> bool {
         matches!(self, Self::Physical | Self::Both)
     }
 
-    /// Whether guests merge.
+    /// Returns whether guests merge.
     #[must_use]
     pub const fn is_virtual(self) -> bool {
         matches!(self, Self::Virtual | Self::Both)
     }
 }
 
-/// Which packets may be merged.
+/// The packets that may be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rules {
-    /// Only those that segmentation gives back byte for byte, so aggregates may be forwarded.
+    /// Only packets that segmentation restores byte for byte, so aggregates may be forwarded.
     Gro,
-    /// As Linux' `inet_lro` did (the papers): only where the guest is the packets' last receiver.
+    /// Like Linux' `inet_lro` (the papers): only if the guest is the packets' final receiver.
     Lro,
 }
 
@@ -91,71 +92,71 @@ pub enum Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Psh {
-    /// Such a packet takes the aggregate with it at once.
+    /// The packet and its aggregate are sent on at once.
     Flush,
-    /// It is merged like any other.
+    /// The packet is merged like any other.
     Merge,
 }
 
-/// What an aggregate is made of.
+/// Structure of an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// Every packet's buffer, one behind the other.
+    /// Every packet's buffer, chained.
     Skb,
     /// The first packet's header, and payload fragments.
     Page,
 }
 
-/// How an aggregate goes over the bridge.
+/// How an aggregate passes the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// Copied into one buffer before.
+    /// Copied into one buffer first.
     Linearize,
-    /// As the chain of buffers that it is.
+    /// As a chain of buffers.
     Scatter,
 }
 
-/// Where the segment size of a packet to a guest travels. Agreed on at the start of a connection.
+/// Where the segment size of a packet to a guest is stored. Negotiated when a connection starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Meta {
-    /// In the place of a response, so that a request is consumed whose buffer is not used (netif;
-    /// Ram's thesis, 5.1).
+    /// In place of a response, which consumes a request whose buffer stays unused (netif; Ram's
+    /// thesis, 5.1).
     Request,
-    /// In the packet's first response, if the guest can read it there.
+    /// In the packet's first response, if the guest supports it.
     Response,
 }
 
-/// How long an aggregate waits for more.
+/// How long an aggregate waits for more packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Flush {
-    /// To the end of the poll: `poll`.
+    /// Until the end of the poll: `poll`.
     Poll,
-    /// To the end of every n-th poll (delayed aggregation): `da2`.
+    /// Until the end of every n-th poll (delayed aggregation): `da2`.
     Polls(u32),
     /// For this many microseconds: `t50`.
     After(u32),
-    /// As long as it pays at the load that there is: `adaptive`.
+    /// Depending on the load: `adaptive`.
     Adaptive,
 }
 
-/// Polls that [`Flush::Polls`] may wait for.
+/// Range of the polls of [`Flush::Polls`].
 const POLLS: std::ops::RangeInclusive<u32> = 2..=1000;
-/// Microseconds that [`Flush::After`] may wait for.
+/// Range of the microseconds of [`Flush::After`].
 const HOLD_US: std::ops::RangeInclusive<u32> = 1..=10_000;
-/// Flows that may be followed.
+/// Range of the tracked flows.
 pub(crate) const FLOWS: std::ops::RangeInclusive<u32> = 8..=65_536;
-/// Packets that an aggregate may have: as many as segmentation makes of one.
+/// Range of the packets of an aggregate, up to the maximum that segmentation creates.
 pub(crate) const SEGMENTS: std::ops::RangeInclusive<u32> = 2..=512;
 
-/// What [`Flush`] is written like.
+/// The syntax of [`Flush`].
 pub(crate) const FLUSH_REMEDY: &str =
     "write \"poll\", \"da2\" (every second poll), \"t50\" (after 50 µs) or \"adaptive\"";
 
-/// A word that [`Flush`] does not know.
+/// An unknown word for [`Flush`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{FLUSH_REMEDY}")]
 pub struct NotAFlush;
@@ -166,7 +167,7 @@ impl FromStr for Flush {
     fn from_str(text: &str) -> Result<Self, NotAFlush> {
         let number = |digits: &str, good: &std::ops::RangeInclusive<u32>| {
             let number = digits.parse().ok().filter(|n| good.contains(n));
-            // No sign, no leading zeros: one way to write each.
+            // A sign and leading zeros are rejected, so that each value has one form.
             number.filter(|n: &u32| n.to_string() == digits)
         };
         match text {
@@ -209,20 +210,21 @@ impl From<Flush> for String {
     }
 }
 
-/// What can be changed while traffic runs: keys of [`Lro::set`].
+/// Keys of [`Lro::set`], which can change while traffic runs.
 pub const SWITCHES: [&str; 7] = [
     "at", "rules", "psh", "buffers", "backend", "flush", "segments",
 ];
 
 impl Lro {
-    /// Microseconds that packets wait at the most where `flush` goes by polls or by load: as long
-    /// as 64 KB take at 2.6 Gb/s.
+    /// Longest time that packets wait if `flush` depends on polls or load, microseconds: the
+    /// duration of 64 KB at 2.6 Gb/s.
     pub const HOLD_MAX_US: u32 = 200;
 
-    /// Changes one value by the key that it has in a file; nothing is changed if it is wrong.
+    /// Changes the value of a key, named as in a file. On an error, changes nothing.
     ///
     /// # Errors
-    /// What is wrong with key or value, and what would be right.
+    ///
+    /// A mistake in key or value, and the remedy.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let mut new = *self;
         match key {
@@ -243,8 +245,8 @@ impl Lro {
         Ok(())
     }
 
-    /// Microseconds that no packet waits longer for more of its stream: as long as `flush` says, or
-    /// [`Lro::HOLD_MAX_US`] where it goes by polls or by load.
+    /// Returns the longest time that a packet waits for more of its stream, microseconds: that of
+    /// `flush`, or [`Lro::HOLD_MAX_US`] if it depends on polls or load.
     #[must_use]
     pub fn hold_max_us(&self) -> u32 {
         match self.flush {
@@ -253,8 +255,8 @@ impl Lro {
         }
     }
 
-    /// Whether what it merges must not be forwarded: what [`Rules::Lro`] merges cannot be cut into
-    /// what it was.
+    /// Returns whether its aggregates must not be forwarded: those of [`Rules::Lro`] cannot be
+    /// segmented into the original packets.
     #[must_use]
     pub fn spoils_forwarding(&self) -> bool {
         self.rules == Rules::Lro && self.at != At::None
@@ -275,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_flush_is_read_as_it_is_written() {
+    fn every_flush_round_trips() {
         for (text, flush) in [
             ("poll", Flush::Poll),
             ("da2", Flush::Polls(2)),
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_change_one_thing_and_say_what_is_right() {
+    fn set_changes_one_value_and_explains_errors() {
         let mut lro = Lro::default();
         for (key, value) in [
             ("at", "both"),
@@ -346,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_merges_irreversibly_spoils_forwarding() {
+    fn only_irreversible_merging_prevents_forwarding() {
         let mut lro = Lro {
             at: At::Physical,
             ..Lro::default()
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_the_driver_s_the_guests_or_both() {
+    fn merging_is_in_the_driver_the_guests_or_both() {
         let places = [At::None, At::Physical, At::Virtual, At::Both];
         let at = places.map(|at| (at.physical(), at.is_virtual()));
         assert_eq!(

@@ -1,5 +1,4 @@
-//! The name of a dedicated queue, one of an AF_XDP wire that is one guest's alone:
-//! `pdev = "NIC:QUEUE"`, as Ram's thesis has it.
+//! The name of a dedicated queue of an AF_XDP NIC: `pdev = "NIC:QUEUE"`, as in Ram's thesis.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +8,7 @@ use std::str::FromStr;
 pub struct Pdev {
     /// The NIC's name.
     pub nic: String,
-    /// The queue's number, from 1 on.
+    /// The queue's number, from 1.
     pub queue: u32,
 }
 

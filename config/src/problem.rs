@@ -1,9 +1,9 @@
-//! What is wrong with a configuration: where, what, and what would be right.
+//! Mistakes in a configuration: place, description, remedy.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A part of a configuration; lists are counted from 0 on.
+/// A part of a configuration; lists are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// The machine as a whole.
@@ -33,7 +33,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Whether it is a part of `other`.
+    /// Returns whether it is a part of `other`.
     pub(crate) fn is_in(self, other: Self) -> bool {
         match (self, other) {
             (Self::NicApp(n, _) | Self::NicRule(n, _), Self::Nic(nic)) => n == nic,
@@ -47,7 +47,7 @@ impl Place {
 }
 
 impl fmt::Display for Place {
-    /// As people count: from 1 on.
+    /// Counts from 1.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Machine => f.write_str("[machine]"),
@@ -70,18 +70,18 @@ impl fmt::Display for Place {
     }
 }
 
-/// A place in one of the files of a configuration.
+/// A position in one of the files of a configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
-    /// Which file, from 0 on.
+    /// The file, from 0.
     pub(crate) file: usize,
-    /// The line, from 1 on.
+    /// The line, from 1.
     pub(crate) line: usize,
-    /// The column, in bytes from 1 on.
+    /// The column, in bytes from 1.
     pub(crate) column: usize,
 }
 
-/// Where the parts of a configuration and their keys stand. The key `""` is the part itself.
+/// Positions of the parts of a configuration and of their keys. The key `""` is the part itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines {
     files: Vec<String>,
@@ -100,7 +100,7 @@ impl Lines {
         self.spots.entry((place, key)).or_insert(spot);
     }
 
-    /// Whether a key is written in a part.
+    /// Returns whether a key is written in a part.
     pub(crate) fn has(&self, place: Place, key: &'static str) -> bool {
         self.spots.contains_key(&(place, key))
     }
@@ -110,28 +110,28 @@ impl Lines {
         key.or_else(|| self.spots.get(&(place, ""))).copied()
     }
 
-    /// The file of a place; what has no place is said of the first one.
+    /// Returns the file of a position; findings without a position belong to the first one.
     pub(crate) fn file(&self, spot: Option<Spot>) -> Option<String> {
         let file = spot.map_or(0, |spot| spot.file);
         self.files.get(file).cloned()
     }
 }
 
-/// Something wrong with a configuration's meaning, before it has a line.
+/// A mistake in the meaning of a configuration, without its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// In which part.
+    /// The part.
     pub place: Place,
-    /// Which key; empty: the part as a whole.
+    /// The key; empty: the part as a whole.
     pub key: &'static str,
-    /// What is wrong.
+    /// Description.
     pub what: String,
-    /// What would be right.
+    /// Remedy.
     pub remedy: String,
 }
 
-/// What is known of a file beside its meaning: where its parts are, for what is found wrong with
-/// it after it was read, and what its writer is to be warned of.
+/// Facts about a file in addition to its meaning: the positions of its parts, for mistakes that are
+/// found later, and warnings for its author.
 #[derive(Clone, Debug)]
 pub struct Located {
     pub(crate) lines: Lines,
@@ -139,41 +139,42 @@ pub struct Located {
 }
 
 impl Located {
-    /// A key of a part as it is looked for; empty: it is not written there.
+    /// Returns a key of a part as it is looked up; empty: it is not written there.
     pub(crate) fn key(&self, place: Place, key: &str) -> &'static str {
         let mut known = self.lines.spots.keys();
         let found = known.find(|(at, known)| (*at, *known) == (place, key));
         found.map_or("", |(_, known)| known)
     }
 
-    /// What is right still, and should be written otherwise, each with its line.
+    /// Returns the warnings, each with its line.
     #[must_use]
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
     }
 
-    /// Give what was found its lines.
+    /// Adds lines to findings.
     ///
     /// # Errors
-    /// All of it, if there is anything.
+    ///
+    /// All of them, if there are any.
     pub fn check(&self, found: Vec<Finding>) -> Result<(), Problems> {
         let problem = |finding| Problem::new(finding, &self.lines);
         Problems::or(found.into_iter().map(problem).collect(), ())
     }
 }
 
-/// One thing that is wrong with a configuration.
+/// A mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, as it was named; none: the configuration was not read from one.
+    /// The file, as it was named; `None`: the configuration is not from a file.
     pub file: Option<String>,
-    /// The line, from 1 on, if it has one.
+    /// The line, from 1, if known.
     pub line: Option<usize>,
-    /// The column, in bytes from 1 on, if that is what says where to look.
+    /// The column, in bytes from 1, if no key marks the position.
     pub column: Option<usize>,
-    /// What is wrong.
+    /// Description.
     pub what: String,
-    /// What would be right.
+    /// Remedy.
     pub remedy: String,
 }
 
@@ -208,13 +209,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration, in the order of files' names and of lines; at
-/// least one thing.
+/// All mistakes in a configuration, at least one, in the order of file names and lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// `value`, unless something is wrong.
+    /// Returns `value`, or the mistakes if there are any.
     pub(crate) fn or<T>(mut list: Vec<Problem>, value: T) -> Result<T, Self> {
         if list.is_empty() {
             return Ok(value);
@@ -224,14 +224,14 @@ impl Problems {
         Err(Self(list))
     }
 
-    /// `value`, unless something was found that is wrong; where it stands is not known.
+    /// Returns `value`, or the findings as mistakes without positions.
     pub(crate) fn found<T>(all: Vec<Finding>, value: T) -> Result<T, Self> {
         let lines = Lines::default();
         let all = all.into_iter().map(|one| Problem::new(one, &lines));
         Self::or(all.collect(), value)
     }
 
-    /// Each of them.
+    /// Returns each mistake.
     #[must_use]
     pub fn list(&self) -> &[Problem] {
         &self.0

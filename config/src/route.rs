@@ -1,17 +1,17 @@
-//! Routes as people write them.
+//! Routes in text form.
 
 use crate::address::{Cidr, NotAnAddress};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A network that an interface leads to, written `10.1.0.0/16 via 10.0.0.1`; without `via` who is
-/// there is a neighbour.
+/// A network that an interface leads to, written `10.1.0.0/16 via 10.0.0.1`; without `via` its
+/// stations are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The network.
     pub to: Cidr,
-    /// The neighbour that leads there.
+    /// The neighbour that forwards to it.
     pub via: Option<IpAddr>,
 }
 

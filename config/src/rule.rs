@@ -1,5 +1,4 @@
-//! Firewall rules of a NIC or of a guest's interface: as they are written, and as the driver domain
-//! is told.
+//! Firewall rules of a NIC or of a guest's interface, in the file's and the driver domain's form.
 
 use crate::address::Cidr;
 use abi::firewall;
@@ -8,67 +7,115 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Rules that a NIC or an interface may have.
+/// Limit of rules of a NIC or an interface.
 pub const RULES_MAX: usize = 256;
 
-/// IP protocols by name. Numbers do for the others.
+/// IP protocols by name. Others are written as numbers.
 pub(crate) const PROTOCOLS: [(&str, u8); 4] =
     [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
-/// Protocols whose header begins with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
+/// Protocols whose header starts with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 /// EtherTypes by name.
 pub(crate) const ETHERTYPES: [(&str, u16); 3] =
     [("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd)];
 
-/// Which frames that pass a port of the bridge a rule is for, as the bridge sees it.
+/// Direction of the frames that a rule applies to, as the bridge sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// Those that come in by the port: from the wire, from the guest.
+    /// Frames that enter by the port: from the wire, from the guest.
     In,
-    /// Those that go out by the port: to the wire, to the guest.
+    /// Frames that leave by the port: to the wire, to the guest.
     Out,
 }
 
-/// A rule: what fits everything that it says is decided by it, unless a rule before it has decided.
+/// The relation of a frame to the flows of the port, for the condition `state` of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It may begin a flow.
+    New,
+    /// It belongs to a flow that was admitted.
+    Established,
+    /// It concerns such a flow, like an ICMP error.
+    Related,
+}
+
+/// Verdict of a stateful firewall on flows that others begin with the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inbound {
+    /// Denies them, unless a rule allows them.
+    #[default]
+    Deny,
+    /// Allows them, unless a rule denies them.
+    Allow,
+}
+
+/// Name of the rule that a stateful firewall adds after all others.
+pub const INBOUND: &str = "inbound";
+
+impl Inbound {
+    /// Returns the rule behind all others.
+    #[must_use]
+    pub fn rule(self) -> Rule {
+        Rule {
+            way: Some(Way::Out),
+            state: Some(State::New),
+            ..Rule::any(INBOUND, self == Self::Allow)
+        }
+    }
+}
+
+/// Returns whether rules ask for a state, so that their port needs a table of flows.
+#[must_use]
+pub fn keep_state(rules: &[Rule]) -> bool {
+    rules.iter().any(|rule| rule.state.is_some())
+}
+
+/// A rule: decides about frames that match all of its conditions, unless an earlier rule has
+/// decided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Its name in counters, unique among the rules of its port.
     pub name: String,
-    /// Whether what fits may pass; otherwise it is dropped.
+    /// Whether matching frames pass; otherwise they are dropped.
     pub allow: bool,
-    /// Frames that pass this way; none: both ways.
+    /// The direction; `None`: both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way: Option<Way>,
-    /// The EtherType behind VLAN tags; none: any.
+    /// The relation to the port's flows; `None`: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
+    /// The EtherType after VLAN tags; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ethertype: Option<EtherType>,
-    /// The IP protocol; none: any, and what is not IP.
+    /// The IP protocol; `None`: any, and frames that are not IP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Where packets come from; none: anywhere.
+    /// The source; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Cidr>,
-    /// Where packets go; none: anywhere.
+    /// The destination; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<Cidr>,
-    /// The ports that they come from; none: any.
+    /// The source ports; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ports: Option<Ports>,
-    /// The ports that they go to; none: any.
+    /// The destination ports; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination_ports: Option<Ports>,
 }
 
 impl Rule {
-    /// The rule that decides about everything.
+    /// Returns a rule that matches every frame.
     #[must_use]
     pub fn any(name: impl Into<String>, allow: bool) -> Self {
         Self {
             name: name.into(),
             allow,
             way: None,
+            state: None,
             ethertype: None,
             protocol: None,
             source: None,
@@ -78,13 +125,13 @@ impl Rule {
         }
     }
 
-    /// Whether it is for frames that pass this way.
+    /// Returns whether it applies to frames in this direction.
     #[must_use]
     pub fn is_for(&self, way: Way) -> bool {
         self.way.is_none_or(|only| only == way)
     }
 
-    /// As the monitor is told it, which compiles it: without its name and its direction.
+    /// Returns the rule in the form that the monitor compiles: without name and direction.
     pub(crate) fn compiled(&self) -> firewall::Rule {
         let prefix = |cidr: Cidr| firewall::Prefix {
             address: cidr.address,
@@ -102,7 +149,8 @@ impl Rule {
         }
     }
 
-    /// What in it contradicts the rest, so that it would never fit: the key, what, remedy.
+    /// Returns a contradiction in the rule, which would make it never match: the key, description,
+    /// remedy.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String, &'static str)> {
         let versions = [("source", self.source), ("destination", self.destination)];
         let is_v4 = |prefix: Cidr| prefix.address.is_ipv4();
@@ -127,6 +175,10 @@ impl Rule {
             let what = "it asks for a protocol or ports, which no frame of this `ethertype` has";
             return Some(("ethertype", what.to_owned(), "leave one of them out"));
         }
+        if !is_ip && self.state.is_some() {
+            let what = "it asks for a state, which no frame of this `ethertype` has";
+            return Some(("ethertype", what.to_owned(), "leave one of them out"));
+        }
         match self.protocol {
             Some(protocol) if has_ports && !WITH_PORTS.contains(&protocol.0) => {
                 let what = format!("it asks for ports, which protocol {protocol} does not have");
@@ -141,32 +193,33 @@ impl Rule {
     }
 }
 
-/// Those of a port's rules that are for frames that pass it this way, with their places.
+/// Returns a port's rules for this direction, with their indices.
 pub fn for_way(rules: &[Rule], way: Way) -> impl Iterator<Item = (usize, &Rule)> {
     let all = rules.iter().enumerate();
     all.filter(move |(_, rule)| rule.is_for(way))
 }
 
-/// What rules mean for a guest that could have a queue of a NIC's.
+/// Effect of rules on a guest that could have a dedicated queue of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Firewall {
-    /// It may have one: the header of a frame is put into its page when the rules have allowed it.
+    /// It may have one: the driver writes a frame's header into the guest's page only after the
+    /// rules have allowed the frame.
     #[default]
     Split,
-    /// It has none: nothing of a frame is put into its page before.
+    /// It has none, so no byte of a frame is in its pages before the rules have allowed the frame.
     Shared,
 }
 
 impl Firewall {
-    /// Whether it is the default.
+    /// Returns whether it is the default.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Something that has names, or is a number.
+/// Parses a name or a number.
 fn named<T: Copy + FromStr>(names: &[(&str, T)], text: &str) -> Option<T> {
     let known = names.iter().find(|(name, _)| *name == text);
     known.map(|(_, value)| *value).or_else(|| text.parse().ok())
@@ -177,12 +230,12 @@ fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], value: T) -> Option
     known.map(|(name, _)| *name)
 }
 
-/// A text that is not what it should be.
+/// An invalid text; the expected form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not {0}")]
 pub struct NotThat(&'static str);
 
-/// An EtherType, at least 1536 (below are lengths); written by name or number.
+/// An EtherType, at least 1536 (smaller values are lengths); written as a name or number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct EtherType(pub u16);
@@ -205,7 +258,7 @@ impl fmt::Display for EtherType {
     }
 }
 
-/// An IP protocol, written by name or number.
+/// An IP protocol, written as a name or number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Protocol(pub u8);

@@ -1,40 +1,46 @@
-//! How large the parts of a machine are, in pages, slots and table entries: what is built has
-//! these sizes, and what is checked is checked against them.
+//! Sizes of the parts of a machine, in pages, slots and table entries. Both building and checking
+//! use them.
 
 use crate::domain::StackApp;
 use crate::domain::{self, GrantMode, Offloads};
 use crate::model::{Config, Endpoint, Guest, Vif};
 use abi::xdp::Ring;
 
-/// Grant references below this are never given out, as in Xen.
+/// Grant references below this are never assigned, as in Xen.
 pub(crate) const RESERVED_GRANTS: u32 = 8;
-/// Frames beyond what is counted, for what a program keeps beside its pools.
+/// Frames in addition to the counted ones, for a program's other data.
 pub(crate) const SPARE_FRAMES: u32 = 64;
-/// Pages of buffers that one guest may take back by force while the driver uses them, before that
-/// costs the driver its life (it gets time to free some first).
+/// Pages of buffers that one guest may revoke by force while the driver uses them, before the
+/// driver, which gets time to release some, is killed.
 pub(crate) const COLLATERAL_PAGES: u32 = 64;
-/// Pages that copies of one vif are staged in: a batch of 64 packets of up to 4 pages, in both
-/// directions, and their headers.
+/// Staging pages for copies of one vif: a batch of 64 packets of up to 4 pages, in both directions,
+/// and their headers.
 pub(crate) const STAGING_PAGES: u32 = 576;
 /// Buffers of a NIC that lie in one page.
 pub(crate) const BUFFERS_PER_PAGE: u32 = abi::PAGE as u32 / domain::BUFFER_BYTES;
-/// Grant references that a guest may have: the index bits of one.
+/// Limit of a guest's grant references: the index bits of one.
 pub(crate) const GRANTS_MAX: u32 = 1 << abi::GrantRef::INDEX_BITS;
-/// Pages that [`GrantMode::Flip`] may exchange in all, of each end.
+/// Limit of the pages that [`GrantMode::Flip`] exchanges, at each end.
 pub(crate) const FLIP_PAGES_MAX: usize = 16_384;
-/// Interfaces of a guest: as many as derived MACs can tell apart.
+/// The maximum number of a guest's interfaces that derived MACs can distinguish.
 pub(crate) const VIFS_PER_GUEST: usize = 16;
 
-/// Pages of a NIC's buffers that whole aggregates are copied into: they are there also while
-/// nobody asks for that, because somebody may while traffic runs.
+/// Pages of a NIC's buffers for linearized aggregates. They are always reserved: linearizing can be
+/// switched on while traffic runs.
 const LINEAR_PAGES: u32 = domain::LINEAR_BUFFERS * (domain::LINEAR_BYTES / abi::PAGE as u32);
-/// Pages in which a worker keeps frames of guests that wait for other guests.
+/// Pages in which a worker queues guests' frames to other guests.
 pub(crate) const QUEUE_PAGES: u32 = domain::QUEUE_BYTES / abi::PAGE as u32;
-/// Pages for frames from the guest where packets of 64 KB may come: half of them hold such
-/// packets, two at once.
+/// Pages of the tables of flows of a worker.
+pub(crate) fn flow_pages(config: &Config) -> u32 {
+    let driver = &config.driver;
+    domain::flow_table_pages(driver.flows).saturating_mul(driver.flow_tables)
+}
+
+/// Pages for frames from the guest if packets of 64 KB are possible: half of them hold two of these
+/// at once.
 const FROM_GUEST_PAGES_TSO: u32 = 64;
 
-/// The name of a worker of the driver domain.
+/// Returns the name of a worker of the driver domain.
 pub(crate) fn worker_name(worker: u32) -> String {
     match worker {
         0 => "driver".to_owned(),
@@ -42,22 +48,22 @@ pub(crate) fn worker_name(worker: u32) -> String {
     }
 }
 
-/// Slots of a window that the rings of an AF_XDP socket take.
+/// Returns the slots of a window that the rings of an AF_XDP socket take.
 pub(crate) const fn rings_slots(entries: u32) -> u32 {
     Ring::ALL.len() as u32 * Ring::slots(entries)
 }
 
-/// Pages of a NIC's own buffers.
+/// Returns the pages of a NIC's buffers.
 pub(crate) fn nic_pages(buffers: u32) -> u32 {
     buffers.div_ceil(BUFFERS_PER_PAGE) + LINEAR_PAGES
 }
 
-/// Pages of one vif's two rings.
+/// Returns the pages of one vif's two rings.
 pub(crate) fn ring_pages(config: &Config) -> u32 {
     2 << config.ring_order()
 }
 
-/// Pages of one vif's pool.
+/// Returns the pages of one vif's pool.
 pub(crate) fn pool_pages(config: &Config) -> u32 {
     let buffers = config.buffers;
     let pages = buffers
@@ -70,19 +76,19 @@ pub(crate) fn pool_pages(config: &Config) -> u32 {
     pages.max(rx_pages(config).saturating_add(FROM_GUEST_PAGES_TSO))
 }
 
-/// Pages of one vif's buffers that are granted when they are needed.
+/// Returns the pages of one vif's buffers that are granted on demand.
 pub(crate) fn spare_pages(config: &Config) -> u32 {
     let buffers = config.buffers;
     buffers.spare.div_ceil(buffers.size.per_page())
 }
 
-/// Pages of one vif's buffers to receive into.
+/// Returns the pages of one vif's receive buffers.
 pub(crate) fn rx_pages(config: &Config) -> u32 {
     let buffers = config.buffers;
     buffers.to_guest.div_ceil(buffers.size.per_page())
 }
 
-/// Pages of each end of one queue of a vif that change hands.
+/// Returns the pages at each end of one queue of a vif that are exchanged.
 pub(crate) fn flip_pages(config: &Config) -> u32 {
     match config.driver.grants {
         GrantMode::Flip => config.buffers.to_guest,
@@ -90,7 +96,7 @@ pub(crate) fn flip_pages(config: &Config) -> u32 {
     }
 }
 
-/// Pages of the driver domain's own that copies of one vif are staged in.
+/// Returns the driver domain's staging pages for copies of one vif.
 pub(crate) fn staging_pages(config: &Config) -> u32 {
     match config.driver.grants {
         GrantMode::Copy => STAGING_PAGES,
@@ -98,13 +104,13 @@ pub(crate) fn staging_pages(config: &Config) -> u32 {
     }
 }
 
-/// Queues of a guest, over all of its interfaces.
+/// Returns the queues of a guest, over all of its interfaces.
 pub(crate) fn queues(config: &Config, guest: &Guest) -> u32 {
     (guest.vifs.len() as u32).saturating_mul(config.driver.workers.max(1))
 }
 
-/// The frame of a guest at which the receive pool of its vif number `vif` begins: behind the pages
-/// of those before it, its rings and its event page. The guest's program checks that it lies there.
+/// Returns the frame of a guest at which the receive pool of its vif number `vif` begins: after the
+/// pages of the vifs before it, its rings and its event page. The guest's program verifies it.
 pub(crate) fn rx_pool(config: &Config, vif: usize) -> u32 {
     let rx = rx_pages(config);
     let tx = pool_pages(config).saturating_sub(rx).max(2);
@@ -116,7 +122,7 @@ pub(crate) fn rx_pool(config: &Config, vif: usize) -> u32 {
     pages.saturating_mul(vif as u32).saturating_add(before)
 }
 
-/// Pages of a file that the programs behind a vif send from where it lies; 0: none do.
+/// Returns the pages of a file that the programs behind a vif send in place; 0: none.
 pub(crate) fn file_pages(vif: &Vif) -> u32 {
     let Endpoint::Stack { station } = &vif.endpoint else {
         return 0;
@@ -129,7 +135,7 @@ pub(crate) fn file_pages(vif: &Vif) -> u32 {
     most.div_ceil(abi::PAGE as u32 / 1024)
 }
 
-/// Page frames of a guest.
+/// Returns the page frames of a guest.
 pub(crate) fn guest_frames(config: &Config, guest: &Guest) -> u32 {
     let pages = pool_pages(config)
         .saturating_add(spare_pages(config))
@@ -146,8 +152,8 @@ pub(crate) fn guest_frames(config: &Config, guest: &Guest) -> u32 {
         .saturating_add(SPARE_FRAMES)
 }
 
-/// Entries of a guest's grant table: one for each page that it may grant, and as many again, so
-/// that a reference need not be used anew at once.
+/// Returns the entries of a guest's grant table: two for each page that it may grant, so that no
+/// reference has to be reused at once.
 pub(crate) fn grant_entries(config: &Config, guest: &Guest) -> u32 {
     let pages = pool_pages(config)
         .saturating_add(spare_pages(config))
@@ -161,8 +167,8 @@ pub(crate) fn grant_entries(config: &Config, guest: &Guest) -> u32 {
     wanted.checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
-/// Slots of the driver domain's grant window behind those of a guest's `entries`: for the
-/// sub-tables of its grants, or for the pages that are exchanged.
+/// Returns the slots of the driver domain's grant window after a guest's `entries`: for the
+/// sub-tables of its grants, or for the exchanged pages.
 pub(crate) fn table_slots(config: &Config, entries: u32) -> u32 {
     match config.driver.grants.has_tables() {
         true => abi::counted::table_slots(entries),

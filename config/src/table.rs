@@ -1,9 +1,9 @@
-//! Reading TOML tables key by key: every key that is not asked for is an error, every value that
-//! is not what was asked for is one, and reading goes on after it.
+//! Reads TOML tables key by key. Unknown keys and invalid values are errors; reading continues
+//! after each.
 
 use crate::address::Cidr;
+use crate::deprecated;
 use crate::files::File;
-use crate::old;
 use crate::problem::{Lines, Place, Problem, Spot};
 use crate::unread::Unread;
 use crate::words::{self, choose, instead, nearest};
@@ -16,11 +16,11 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Where a file's lines are, among the bytes of all files.
+/// Line starts of a file, among the bytes of all files.
 struct LineStarts {
     /// Offset of the first byte.
     begin: usize,
-    /// Offsets at which lines begin.
+    /// Offsets of the line starts.
     lines: Vec<usize>,
 }
 
@@ -28,7 +28,7 @@ impl LineStarts {
     fn new(begin: usize, text: &str) -> Self {
         let newlines = text.bytes().enumerate().filter(|&(_, c)| c == b'\n');
         let behind = newlines.map(|(at, _)| begin + at + 1);
-        // What is behind the last line's end is told of that line.
+        // A position after the end of the last line belongs to that line.
         let behind = behind.filter(|&start| start < begin + text.len());
         Self {
             begin,
@@ -37,22 +37,22 @@ impl LineStarts {
     }
 }
 
-/// The files of a configuration. The bytes of each are counted from where those of the one before
-/// have ended: a span says which file it is in.
+/// The files of a configuration. Their bytes are counted consecutively, so that a span identifies
+/// its file.
 pub(crate) struct Reader {
     starts: Vec<LineStarts>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     lines: RefCell<Lines>,
     unread: RefCell<Unread>,
-    /// Every section and key that was asked for.
+    /// Every section and key that was read.
     known: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
 
-/// What is left when a file has been read.
+/// The result of reading.
 pub(crate) struct Reading {
     pub(crate) problems: Vec<Problem>,
-    /// What is right still, and should be written otherwise.
+    /// Valid settings that should be written differently.
     pub(crate) warnings: Vec<Problem>,
     pub(crate) lines: Lines,
     /// Keys that could not be read.
@@ -69,7 +69,7 @@ impl Reader {
         let mut begin = 0;
         let starts = files.iter().map(|file| {
             let starts = LineStarts::new(begin, &file.text);
-            // The end of a text is a place in it, too.
+            // The end of a text is a position in it, too.
             begin += file.text.len() + 1;
             starts
         });
@@ -83,8 +83,8 @@ impl Reader {
         }
     }
 
-    /// The texts as they are parsed: each behind as many empty lines as those before have bytes,
-    /// which shifts its spans.
+    /// Returns the texts to parse. Each is preceded by one empty line per byte of the earlier
+    /// texts, which shifts its spans.
     pub(crate) fn shifted(&self, files: &[File]) -> Vec<String> {
         let pairs = self.starts.iter().zip(files);
         let shift = |(starts, file): (&LineStarts, &File)| {
@@ -109,7 +109,7 @@ impl Reader {
         }
     }
 
-    /// What is no TOML: only its column says where to look, for no key is named.
+    /// Reports a syntax error with its column, because no key shows the position.
     pub(crate) fn syntax(&self, span: Option<Range<usize>>, what: &str) {
         let spot = span.clone().map(|span| self.spot(span));
         self.unread.borrow_mut().is_broken = true;
@@ -166,7 +166,7 @@ impl Reader {
     }
 }
 
-/// The value of a key that can be short or long.
+/// The value of a key with a short and a long form.
 pub(crate) enum TextOrTable<'r, 't> {
     Text(String),
     Table(Table<'r, 't>),
@@ -176,17 +176,17 @@ pub(crate) enum TextOrTable<'r, 't> {
 pub(crate) struct Table<'r, 't> {
     reader: &'r Reader,
     table: &'t DeTable<'t>,
-    /// How the section is written in documentation: `guest.vif`.
+    /// The section's name in the documentation: `guest.vif`.
     section: &'static str,
     place: Place,
     span: Range<usize>,
     asked: RefCell<Vec<&'static str>>,
-    /// Keys, each with one that it depends on.
+    /// Keys, each with the key on which it depends.
     dependent: RefCell<Vec<(&'static str, &'static str)>>,
 }
 
 impl<'r, 't> Table<'r, 't> {
-    /// `place` is what findings about it are named after.
+    /// Starts reading; findings are reported at `place`.
     pub(crate) fn new(
         reader: &'r Reader,
         table: &'t DeTable<'t>,
@@ -230,22 +230,22 @@ impl<'r, 't> Table<'r, 't> {
         self.unread(key);
     }
 
-    /// What is said of a key that must be there and is not.
+    /// Returns the message for a missing required key.
     fn missing(&self, key: &str) -> String {
         format!("{}: `{key}` is missing", self.place)
     }
 
-    /// Whether a key could not be read.
+    /// Returns whether a key could not be read.
     fn is_unread(&self, key: &str) -> bool {
         self.reader.unread.borrow().has(self.place, key)
     }
 
-    /// A key has its default because what is written could not be read.
+    /// Records that a key has its default because its value could not be read.
     fn unread(&self, key: &str) {
         self.reader.unread.borrow_mut().add(self.place, key);
     }
 
-    /// A key that must be there; the problem is noted if it is not.
+    /// Reads a required key; reports it if it is missing.
     pub(crate) fn required<T>(
         &self,
         key: &'static str,
@@ -254,7 +254,7 @@ impl<'r, 't> Table<'r, 't> {
     ) -> Option<T> {
         let there = self.table.iter().any(|(name, _)| name.get_ref() == key);
         if value.is_none() && !there {
-            // In a file that is no TOML it may be what could not be read.
+            // In a file with syntax errors, the missing key may be in the unreadable part.
             if !self.reader.unread.borrow().is_broken {
                 let span = Some(self.span.clone());
                 self.reader.problem(span, self.missing(key), remedy);
@@ -264,7 +264,7 @@ impl<'r, 't> Table<'r, 't> {
         value
     }
 
-    /// A text.
+    /// Reads a text.
     pub(crate) fn text(&self, key: &'static str) -> Option<String> {
         let value = self.get(key)?;
         let text = value.get_ref().as_str();
@@ -274,7 +274,7 @@ impl<'r, 't> Table<'r, 't> {
         text.map(str::to_owned)
     }
 
-    /// A text that means something: an address, say.
+    /// Reads a text that parses to a value, such as an address.
     pub(crate) fn parsed<T: FromStr<Err: Display>>(
         &self,
         key: &'static str,
@@ -283,7 +283,7 @@ impl<'r, 't> Table<'r, 't> {
         self.parsed_or(key, &format!("write it like \"{like}\""))
     }
 
-    /// A text that means something, with what to do if it does not.
+    /// Reads a text that parses to a value, with a remedy.
     pub(crate) fn parsed_or<T: FromStr<Err: Display>>(
         &self,
         key: &'static str,
@@ -297,7 +297,7 @@ impl<'r, 't> Table<'r, 't> {
         parsed
     }
 
-    /// A number, or a text that means something, with what to do if it does not.
+    /// Reads a number, or a text that parses to a value, with a remedy.
     pub(crate) fn parsed_any<T: FromStr<Err: Display>>(
         &self,
         key: &'static str,
@@ -314,7 +314,7 @@ impl<'r, 't> Table<'r, 't> {
         parsed
     }
 
-    /// A list of texts that mean something.
+    /// Reads a list of texts that parse to values.
     pub(crate) fn parsed_list<T: FromStr<Err: Display>>(
         &self,
         key: &'static str,
@@ -325,7 +325,7 @@ impl<'r, 't> Table<'r, 't> {
         self.list(key, &remedy, |value| item(value).ok_or(remedy.clone()))
     }
 
-    /// A list of addresses with prefix lengths.
+    /// Reads a list of addresses with prefix lengths.
     pub(crate) fn cidrs(&self, key: &'static str) -> Vec<Cidr> {
         const LIKE: &str = "write it like [\"10.0.0.2/24\"]";
         self.list(key, LIKE, |value| {
@@ -334,14 +334,14 @@ impl<'r, 't> Table<'r, 't> {
         })
     }
 
-    /// A list of CPU numbers and the like.
+    /// Reads a list of numbers, such as CPUs.
     pub(crate) fn numbers(&self, key: &'static str) -> Vec<usize> {
         const LIKE: &str = "write a list of numbers, like [0, 1]";
         self.list(key, LIKE, |value| integer(value).ok_or(LIKE.to_owned()))
     }
 
-    /// A list. `remedy` is for a value that is none; `item` reads a value in it, or returns its
-    /// remedy.
+    /// Reads a list. `remedy` is for a value that is not a list; `item` reads an item, or returns
+    /// its remedy.
     fn list<T>(
         &self,
         key: &'static str,
@@ -362,7 +362,7 @@ impl<'r, 't> Table<'r, 't> {
         array.iter().filter_map(read).collect()
     }
 
-    /// A whole number that fits its type; finer limits are checked with the meaning.
+    /// Reads an integer that fits its type; narrower limits are checked later.
     pub(crate) fn number<T: TryFrom<i128>>(&self, key: &'static str) -> Option<T> {
         let value = self.get(key)?;
         let number = integer(value.get_ref());
@@ -376,7 +376,7 @@ impl<'r, 't> Table<'r, 't> {
         number
     }
 
-    /// A number with or without a fraction.
+    /// Reads a number with or without a fraction.
     pub(crate) fn real(&self, key: &'static str) -> Option<f64> {
         let value = self.get(key)?;
         let number = match value.get_ref() {
@@ -389,7 +389,7 @@ impl<'r, 't> Table<'r, 't> {
         number
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(crate) fn flag(&self, key: &'static str) -> Option<bool> {
         let value = self.get(key)?;
         let flag = value.get_ref().as_bool();
@@ -399,7 +399,7 @@ impl<'r, 't> Table<'r, 't> {
         flag
     }
 
-    /// An address with a prefix length.
+    /// Reads an address with a prefix length.
     pub(crate) fn cidr(&self, key: &'static str) -> Option<Cidr> {
         let value = self.get(key)?;
         let text = value.get_ref().as_str().unwrap_or_default();
@@ -408,12 +408,12 @@ impl<'r, 't> Table<'r, 't> {
             .ok()
     }
 
-    /// One of several words: the names of a type's variants.
+    /// Reads one of several words: the names of a type's variants.
     pub(crate) fn word<T: DeserializeOwned>(&self, key: &'static str) -> Option<T> {
         self.renamed_word(key, &[])
     }
 
-    /// One of several words, some of which had other names before: `old`, with the new ones.
+    /// Reads one of several words, some of which were renamed: `old`, with the new ones.
     pub(crate) fn renamed_word<T: DeserializeOwned>(
         &self,
         key: &'static str,
@@ -439,7 +439,7 @@ impl<'r, 't> Table<'r, 't> {
         }
     }
 
-    /// One of several words, where they mean something else than a type's variants.
+    /// Reads one of several words that are not a type's variants.
     pub(crate) fn choice<T: Copy>(&self, key: &'static str, of: &[(&str, T)]) -> Option<T> {
         let value = self.get(key)?;
         let word = value.get_ref().as_str().unwrap_or_default();
@@ -450,7 +450,7 @@ impl<'r, 't> Table<'r, 't> {
         found.map(|(_, value)| *value)
     }
 
-    /// A table in it.
+    /// Reads a nested table.
     pub(crate) fn table(
         &self,
         key: &'static str,
@@ -465,7 +465,7 @@ impl<'r, 't> Table<'r, 't> {
         table.map(|table| Table::new(self.reader, table, value.span(), section, place))
     }
 
-    /// A text, or a table in it.
+    /// Reads a text or a nested table.
     pub(crate) fn text_or_table(
         &self,
         key: &'static str,
@@ -493,7 +493,7 @@ impl<'r, 't> Table<'r, 't> {
         }
     }
 
-    /// A list of tables in it.
+    /// Reads a list of nested tables.
     pub(crate) fn tables(
         &self,
         key: &'static str,
@@ -521,25 +521,25 @@ impl<'r, 't> Table<'r, 't> {
         tables
     }
 
-    /// Notes that `keys` have a meaning only with some values of `on`. Where that could not be read
-    /// they may be right.
+    /// Records that `keys` are valid only with some values of `on`. If `on` could not be read, they
+    /// may be valid.
     pub(crate) fn depend(&self, keys: &[&'static str], on: &'static str) {
         let pairs = keys.iter().map(|key| (*key, on));
         self.dependent.borrow_mut().extend(pairs);
     }
 
-    /// The end of the table: keys that were not asked for are problems.
+    /// Ends the table: keys that were not read are mistakes.
     pub(crate) fn finish(self) {
         self.close(|_| true);
     }
 
-    /// The end of a table whose other keys follow from `kind`, which was not read: only a misspelt
-    /// `kind` is a problem.
+    /// Ends a table whose other keys depend on `kind`, which was not read: only a misspelt `kind`
+    /// is a mistake.
     pub(crate) fn finish_unknown(self, kind: &'static str) {
         self.close(|meant| meant == Some(kind));
     }
 
-    /// Reports the unknown keys that `is_wrong` picks by the key that was meant.
+    /// Reports the unknown keys that `is_wrong` selects by the key that the user probably meant.
     fn close(self, is_wrong: impl Fn(Option<&'static str>) -> bool) {
         let asked = self.asked.borrow();
         let unknown = self.table.iter().map(|(name, _)| name);
@@ -550,7 +550,7 @@ impl<'r, 't> Table<'r, 't> {
             self.unread(name.get_ref());
         }
         for meant in unknown.iter().filter_map(|(_, meant)| *meant) {
-            // Its real name is missing, then, for no other reason.
+            // The required key is then missing only because of the misspelling.
             let missing = self.missing(meant);
             let mut problems = self.reader.problems.borrow_mut();
             problems.retain(|problem| problem.what != missing);
@@ -567,8 +567,8 @@ impl<'r, 't> Table<'r, 't> {
             if dependent.iter().any(may_be_right) {
                 continue;
             }
-            let (what, remedy) = match old::gone(self.section, key) {
-                Some(became) => (format!("there is no key `{key}` any more"), became.into()),
+            let (what, remedy) = match deprecated::gone(self.section, key) {
+                Some(became) => (format!("the key `{key}` was removed"), became.into()),
                 None => {
                     let what = format!("unknown key `{}`", key.escape_debug());
                     (what, instead(&asked, meant))
@@ -581,7 +581,7 @@ impl<'r, 't> Table<'r, 't> {
     }
 }
 
-/// A whole number of any notation, if it fits.
+/// Returns an integer of any notation, if it fits.
 fn integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
     let number = value.as_integer()?;
     let number = i128::from_str_radix(number.as_str(), number.radix()).ok()?;

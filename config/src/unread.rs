@@ -1,8 +1,8 @@
-//! Keys of a file that could not be read, and which findings only follow from that.
+//! Keys of a file that could not be read, and the findings that only follow from them.
 //!
-//! A key that could not be read has its default in the configuration. What is found wrong with that
-//! default would name keys that nobody wrote. A finding names every key that it depends on, as
-//! `` `key` `` or `key = `, so its text tells whether it is such a follow-up.
+//! A key that could not be read has its default in the configuration. Mistakes found with that
+//! default would name keys that are not in the file. The text of a finding names every key on which
+//! it depends, as `` `key` `` or `key = `, so the text shows whether the finding is a consequence.
 
 use crate::problem::{Finding, Lines, Place};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::mem::discriminant;
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
     keys: BTreeSet<(Place, String)>,
-    /// Whether a file is no TOML somewhere: any key may be one of these.
+    /// Whether the file has a syntax error, so that any key may be unread.
     pub(crate) is_broken: bool,
 }
 
@@ -21,17 +21,17 @@ impl Unread {
         self.keys.insert((place, key.to_owned()));
     }
 
-    /// Whether a key could not be read.
+    /// Returns whether a key could not be read.
     pub(crate) fn has(&self, place: Place, key: &str) -> bool {
         self.keys.contains(&(place, key.to_owned()))
     }
 
-    /// Whether a finding may only follow from a key that could not be read.
+    /// Returns whether a finding may only follow from a key that could not be read.
     pub(crate) fn explains(&self, finding: &Finding, lines: &Lines) -> bool {
         let Finding { place, key, .. } = finding;
         let is_near = |other: &Place| other == place || other.is_in(*place) || place.is_in(*other);
         let is_doubtful = self.is_broken || self.keys.iter().any(|(at, _)| is_near(at));
-        // In a section that is not read as a whole, only what is written there is wrong by itself.
+        // In a section that was not read completely, only findings about written keys count.
         if is_doubtful && (key.is_empty() || !lines.has(*place, key)) {
             return true;
         }
@@ -47,7 +47,7 @@ impl Unread {
     }
 }
 
-/// Whether a finding names a key.
+/// Returns whether a finding names a key.
 fn mentions(finding: &Finding, key: &str) -> bool {
     let forms = [format!("`{key}`"), format!("{key} = ")];
     let texts = [&finding.what, &finding.remedy];
@@ -56,7 +56,7 @@ fn mentions(finding: &Finding, key: &str) -> bool {
         .any(|text| forms.iter().any(|form| text.contains(form)))
 }
 
-/// Whether a finding names any key but the one that it is about.
+/// Returns whether a finding names any key other than its own.
 fn mentions_others(finding: &Finding) -> bool {
     let quoted = finding.what.split('`').skip(1).step_by(2);
     let mut keys = quoted.filter(|word| word.bytes().all(|c| c.is_ascii_lowercase() || c == b'_'));

@@ -1,14 +1,18 @@
-//! Ports of a system that are forwarded to guests, as they are written.
+//! Forwarded ports in text form.
 
 use abi::machine::{Forward, Transport};
 use std::fmt;
 use std::str::FromStr;
 
+/// Default limit of the open connections of each guest through address translation: three percent
+/// of the connections that the kernel tracks by default, and more than a busy server needs.
+pub const CONNECTIONS: u32 = 8192;
+
 /// A forwarded port: `tcp:8080=10.0.0.2:80`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded(pub Forward);
 
-/// A text that is none.
+/// An invalid text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoForward;
 
@@ -37,7 +41,7 @@ impl FromStr for Forwarded {
     }
 }
 
-/// As it is written.
+/// Returns its text form.
 pub(crate) fn text(forward: &Forward) -> String {
     let transport = match forward.transport {
         Transport::Tcp => "tcp",
@@ -51,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn forwarded_ports_round_trip() {
         for good in ["tcp:8080=10.0.0.2:80", "udp:53=[fd00::2]:53"] {
             let Forwarded(forward) = good.parse().unwrap();
             assert_eq!(text(&forward), good);

@@ -1,37 +1,37 @@
-//! Words: one of several that a key can have, and what is said of those that it cannot. Their
-//! names are those that serde gives the variants, so that a file, what domains are told and what
-//! `grantway stat` prints agree.
+//! Keys with one of several words as their value. The words are serde's names of the variants, so
+//! that files, the domains' configurations and `grantway stat` agree.
 
 use serde::Serialize;
 use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeOwned};
 use std::fmt;
 
-/// The variant of this name.
+/// Returns the variant of this name.
 ///
 /// # Errors
-/// There is none: those that there are.
+///
+/// No variant has this name; the error lists the names.
 pub(crate) fn read<T: DeserializeOwned>(word: &str) -> Result<T, UnknownWord> {
     T::deserialize(StrDeserializer::new(word))
 }
 
-/// The name of a variant.
+/// Returns the name of a variant.
 pub(crate) fn name(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
-        // Only variants without content are asked for.
+        // Callers pass only variants without fields.
         _ => String::new(),
     }
 }
 
-/// A word that is no variant's name.
+/// A word that is not the name of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownWord {
     known: &'static [&'static str],
 }
 
 impl fmt::Display for UnknownWord {
-    /// What would be right.
+    /// Writes the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&choose(self.known.iter().copied()))
     }
@@ -49,13 +49,13 @@ impl de::Error for UnknownWord {
     }
 }
 
-/// `write "a", "b" or "c"`.
+/// Returns `write "a", "b" or "c"`.
 pub(crate) fn choose<'w>(words: impl Iterator<Item = &'w str>) -> String {
     let words: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
     format!("write {}", alternatives(&words))
 }
 
-/// `a, b or c`.
+/// Returns `a, b or c`.
 pub(crate) fn alternatives(words: &[String]) -> String {
     match words {
         [] => String::new(),
@@ -64,7 +64,7 @@ pub(crate) fn alternatives(words: &[String]) -> String {
     }
 }
 
-/// Edits between two words (Levenshtein).
+/// Returns the number of edits between two words (Levenshtein).
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(64).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -84,13 +84,13 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
-/// The known key that is most similar to an unknown one, if one is similar.
+/// Returns the known key that is most similar to an unknown one, if one is similar enough.
 pub(crate) fn nearest(asked: &[&'static str], key: &str) -> Option<&'static str> {
     let nearest = asked.iter().min_by_key(|known| distance(known, key));
     nearest.copied().filter(|known| distance(known, key) <= 2)
 }
 
-/// What to write instead of an unknown key.
+/// Returns what to write instead of an unknown key.
 pub(crate) fn instead(asked: &[&'static str], meant: Option<&'static str>) -> String {
     match meant {
         Some(known) => format!("did you mean `{known}`?"),

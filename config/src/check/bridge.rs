@@ -1,4 +1,4 @@
-//! What must be different all over the bridge: MACs, addresses, interfaces of the kernel.
+//! Checks that MACs, addresses and kernel interfaces are unique on the bridge.
 
 use super::findings::Findings;
 use crate::address::{Cidr, Mac};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 
-/// What has been met so far, and where first.
+/// Identities found so far, each with its first owner.
 #[derive(Default)]
 struct Taken<'c> {
     macs: BTreeMap<Mac, Place>,
@@ -74,7 +74,7 @@ impl<'c> Taken<'c> {
         remedy: &str,
     ) {
         if let Some(first) = self.interfaces.insert((netns, ifname.to_owned()), place) {
-            let what = format!("the interface {ifname} is that of {first} too");
+            let what = format!("the interface {ifname} is also that of {first}");
             found.add(place, key, what, remedy);
         }
     }
@@ -96,8 +96,8 @@ impl<'c> Taken<'c> {
                 entry.insert(place);
             }
             Entry::Occupied(first) => {
-                let what = format!("the MAC {mac} is that of {} too", first.get());
-                let remedy = format!("give each its own, or leave `{key}` out");
+                let what = format!("the MAC {mac} is also that of {}", first.get());
+                let remedy = format!("choose another one, or remove `{key}`");
                 found.add(place, key, what, remedy);
             }
         }
@@ -122,8 +122,8 @@ impl<'c> Taken<'c> {
                 entry.insert(place);
             }
             Entry::Occupied(first) => {
-                let what = format!("the address {address} is that of {} too", first.get());
-                found.add(place, "addresses", what, "give each its own");
+                let what = format!("the address {address} is also that of {}", first.get());
+                found.add(place, "addresses", what, "choose another one");
             }
         }
     }

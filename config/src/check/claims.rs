@@ -4,9 +4,9 @@ use super::findings::Findings;
 use crate::model::{SourceGuard, Vif};
 use crate::problem::Place;
 
-/// MACs beside its own that an interface can have.
+/// MACs that an interface can have in addition to its own.
 const EXTRA_MACS_MAX: usize = 16;
-/// Prefixes of sources that an interface can be allowed.
+/// Source prefixes that an interface can be allowed.
 const ALLOWED_SOURCES_MAX: usize = 16;
 
 pub(super) fn claims(found: &mut Findings, place: Place, vif: &Vif) {
@@ -29,7 +29,7 @@ pub(super) fn claims(found: &mut Findings, place: Place, vif: &Vif) {
         if network != cidr.address {
             let what = format!("`allowed_sources` has {cidr}");
             let remedy = format!(
-                "write the network, {network}/{}, or one address with a whole prefix",
+                "write the network, {network}/{}, or one address with a full prefix",
                 cidr.prefix
             );
             found.add(place, "allowed_sources", what, remedy);
@@ -37,7 +37,7 @@ pub(super) fn claims(found: &mut Findings, place: Place, vif: &Vif) {
     }
     let has_addresses = !vif.addresses().0.is_empty();
     if claims.confined == Some(true) && !has_addresses {
-        let what = "`confined` is true, and there are no `addresses`";
+        let what = "`confined` is true, but there are no `addresses`";
         let remedy = "write the addresses that the guest may claim, or leave `confined` out";
         found.add(place, "confined", what, remedy);
     }
@@ -45,12 +45,12 @@ pub(super) fn claims(found: &mut Findings, place: Place, vif: &Vif) {
     match claims.source_guard {
         Some(SourceGuard::Strict) if !has_addresses && !has_allowed => {
             let what =
-                "`source_guard` is \"strict\", and there are no `addresses` or `allowed_sources`";
+                "`source_guard` is \"strict\", but there are no `addresses` or `allowed_sources`";
             let remedy = "write the sources that the guest may use, or leave `source_guard` out";
             found.add(place, "source_guard", what, remedy);
         }
         Some(SourceGuard::Off) if has_allowed => {
-            let what = "`source_guard` is \"off\", and there are `allowed_sources`";
+            let what = "`source_guard` is \"off\", but there are `allowed_sources`";
             let remedy = "leave one of them out";
             found.add(place, "source_guard", what, remedy);
         }

@@ -1,4 +1,4 @@
-//! Dedicated queues: what a guest's interface names as its `pdev`.
+//! Checks of dedicated queues: the `pdev` of guest interfaces.
 
 use super::findings::Findings;
 use crate::domain::{GrantMode, Vmq};
@@ -21,8 +21,8 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     }
 }
 
-/// What a queue of this name cannot be in this machine: what, remedy. `taken`:
-/// interfaces by their queues.
+/// Returns why a guest cannot have the queue of this name in this machine, and a remedy. `taken`
+/// are the interfaces that already have queues.
 fn contradiction(
     pdev: &Pdev,
     config: &Config,
@@ -30,13 +30,13 @@ fn contradiction(
 ) -> Option<(String, String)> {
     let nic = config.nics.iter().find(|nic| nic.name == pdev.nic);
     let Some(nic) = nic else {
-        let what = format!("`pdev` is \"{pdev}\", and there is no NIC {}", pdev.nic);
+        let what = format!("`pdev` is \"{pdev}\", but no NIC is named {}", pdev.nic);
         return Some((what, "write the `name` of a [[nic]]".into()));
     };
     let queues = match (&nic.kind, nic.queues) {
         (Kind::Xdp { .. }, Queues::Vmq(Vmq { queues, .. })) => queues,
         _ => {
-            let what = format!("`pdev` is \"{pdev}\", and this NIC has no queues to be given");
+            let what = format!("`pdev` is \"{pdev}\", but this NIC has no dedicated queues");
             let remedy = "leave it out, or use a NIC of kind = \"xdp\" with queues = \"vmq\" \
                           (those of a TAP go to the busiest guests by themselves)";
             return Some((what, remedy.into()));
@@ -51,21 +51,21 @@ fn contradiction(
         return Some((what, remedy));
     }
     if let Some(other) = taken.get(pdev) {
-        let what = format!("the queue \"{pdev}\" is that of {other} too");
-        return Some((what, "give each interface its own".into()));
+        let what = format!("the queue \"{pdev}\" is also that of {other}");
+        return Some((what, "give each interface another queue".into()));
     }
-    let with = |what: &str| format!("there is a `pdev`, and {what}");
+    let with = |what: &str| format!("`pdev` is set, but {what}");
     if config.driver.grants != GrantMode::Counted {
         let what = with("the driver's `grants` are not \"counted\"");
-        let remedy = "write grants = \"counted\" in [driver]: only so the driver domain is told \
-                      which frame of the guest's a posted page is, and counts what it has";
+        let remedy = "write grants = \"counted\" in [driver]: only then does the driver domain \
+                      know the guest's frame of a posted page, and count its uses";
         return Some((what, remedy.into()));
     }
     let buffers = config.buffers;
     if buffers.spare > 0 || buffers.release_threshold.is_some() {
         let what = with("[buffers] has `spare` or `release_threshold`");
-        let remedy = "leave one of them out: the kernel writes to one pool of buffers as long \
-                      as there is the queue";
+        let remedy = "leave one of them out: the kernel writes to a fixed pool of buffers as long \
+                      as the queue exists";
         return Some((what, remedy.into()));
     }
     None

@@ -1,4 +1,4 @@
-//! The driver domain, and what all guest interfaces have alike: buffers and rings.
+//! Checks of the driver domain, and of the buffers and rings that all guest interfaces share.
 
 use super::findings::Findings;
 use crate::domain::{BufferSize, GrantMode, RING_ORDER_MAX};
@@ -29,9 +29,20 @@ fn driver(driver: &Driver, found: &mut Findings) {
         ("workers", driver.workers, 1..=Driver::WORKERS_MAX),
         ("broadcast_pps", driver.broadcast_pps, 1..=10_000_000),
         ("mac_ageing_s", driver.mac_ageing_s, 1..=1_000_000),
+        ("flow_tables", driver.flow_tables, 0..=1024),
         ("restart_pause_ms", driver.restart_pause_ms, 0..=60_000),
     ] {
         found.range(Place::Driver, key, value, good);
+    }
+    let flows = driver.flows;
+    if !flows.is_power_of_two() || !(64..=65_536).contains(&flows) {
+        let what = format!("`flows` is {flows}");
+        found.add(
+            Place::Driver,
+            "flows",
+            what,
+            "write a power of two from 64 to 65536",
+        );
     }
 }
 
@@ -53,13 +64,14 @@ fn buffers(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Pages can be revoked only where the driver domain lets go of them between two frames.
+/// Checks that pages can be revoked: only with grants that the driver domain releases between two
+/// frames.
 fn release(config: &Config, found: &mut Findings, threshold: u32) {
     let (place, key) = (Place::Buffers, "release_threshold");
     found.range(place, key, threshold, 0..=4096);
     if config.buffers.spare == 0 {
-        let what = "there is a `release_threshold` and no `spare`";
-        let remedy = "leave it out, or write the `spare` buffers that may come and go";
+        let what = "`release_threshold` is set, but `spare` is not";
+        let remedy = "leave it out, or set `spare`, the number of buffers to grant and revoke";
         found.add(place, key, what, remedy);
     }
     let grants = config.driver.grants;
@@ -67,14 +79,14 @@ fn release(config: &Config, found: &mut Findings, threshold: u32) {
         return;
     }
     let grants = words::name(&grants);
-    let what = format!("there is a `release_threshold`, and the driver's `grants` is \"{grants}\"");
+    let what = format!("`release_threshold` is set, but the driver's `grants` is \"{grants}\"");
     let remedy = "leave it out, or write grants = \"counted\", \"map\" or \"copy\" in [driver]: \
                   otherwise a page stays with the driver domain as long as the connection lasts";
     found.add(place, key, what, remedy);
 }
 
-/// Pages change hands one by one: as a whole, for as many as were posted, and each is a mapping of
-/// its own in the domain that has it.
+/// Checks the requirements of flipping: whole pages are exchanged, one for each posted page, and
+/// each is a separate mapping of its domain.
 fn flip(config: &Config, found: &mut Findings) {
     let buffers = config.buffers;
     let wrong = "the driver's `grants` is \"flip\"";
@@ -85,7 +97,7 @@ fn flip(config: &Config, found: &mut Findings) {
     }
     if buffers.spare > 0 {
         let what = format!("{wrong} and there are `spare` buffers");
-        let remedy = "leave them out: pages are exchanged one for one, none comes or goes";
+        let remedy = "leave them out: pages are exchanged one for one";
         found.add(Place::Buffers, "spare", what, remedy);
     }
     let vifs: usize = config.guests.iter().map(|guest| guest.vifs.len()).sum();
@@ -93,7 +105,7 @@ fn flip(config: &Config, found: &mut Findings) {
     if pages > FLIP_PAGES_MAX {
         let what = format!("{wrong} and {vifs} interfaces have {pages} buffers `to_guest`");
         let remedy = format!(
-            "{FLIP_PAGES_MAX} is the most: each page is a mapping of its own in the driver domain, \
+            "the limit is {FLIP_PAGES_MAX}: each page is a separate mapping in the driver domain, \
              of which the kernel allows a process some 65 000"
         );
         found.add(Place::Buffers, "to_guest", what, remedy);

@@ -1,16 +1,16 @@
-//! What has been found wrong so far, and the checks that many keys share.
+//! Findings, and the checks that many keys share.
 
 use crate::model::CaptureFiles;
 use crate::problem::{Finding, Place};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// CPUs that a set can name: one bit each of a word of the start information.
+/// The number of CPUs in a set: the bits of a word of the start information.
 const CPUS: usize = 64;
-/// Bytes of a name in a file.
+/// The maximum length of a name in a file, bytes.
 const NAME_MAX: usize = 32;
 
-/// What has been found wrong so far.
+/// Findings so far.
 #[derive(Default)]
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
@@ -44,7 +44,8 @@ impl Findings {
     }
 
     pub(super) fn rate(&mut self, place: Place, key: &'static str, rate: Option<f64>) {
-        /// Above any link, in Mb/s and in frames a second: what a token bucket can count.
+        /// The maximum rate, in Mb/s and in frames a second: the range of a token bucket, above any
+        /// link.
         const RATE_MAX: f64 = 1e9;
         if let Some(rate) = rate
             && !(rate > 0.0 && rate <= RATE_MAX)
@@ -65,7 +66,7 @@ impl Findings {
         }
     }
 
-    /// A name that is to be unique among `names`, which are those of the sections `of`.
+    /// Checks a name that must be unique among `names`, which belong to the sections `of`.
     pub(super) fn unique<'n>(
         &mut self,
         place: Place,
@@ -75,8 +76,8 @@ impl Findings {
         of: &str,
     ) {
         if let Some(first) = names.insert(name, number) {
-            let what = format!("the name \"{name}\" is that of {of} {} too", first + 1);
-            self.add(place, "name", what, "give each its own");
+            let what = format!("the name \"{name}\" is also that of {of} {}", first + 1);
+            self.add(place, "name", what, "choose another one");
         }
     }
 
@@ -96,13 +97,18 @@ impl Findings {
         self.range(place, "write_mib", files.write_mib, 1..=1 << 20);
         if read.is_none() && write.is_none() {
             let remedy = "write read = \"in.pcap\", write = \"out.pcap\" or both";
-            self.add(place, "", "it has neither `read` nor `write`", remedy);
+            self.add(place, "", "neither `read` nor `write` is set", remedy);
         }
         for (key, file) in [("read", read), ("write", write)] {
             if let Some(file) = file
                 && (file.is_empty() || file.contains('\0'))
             {
-                self.add(place, key, format!("`{key}` is no file"), "write its path");
+                self.add(
+                    place,
+                    key,
+                    format!("`{key}` is not a file"),
+                    "write its path",
+                );
             }
         }
     }

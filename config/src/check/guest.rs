@@ -1,13 +1,17 @@
-//! Guests and their interfaces.
+//! Checks of guests and their interfaces.
 
 use super::claims::claims;
 use super::findings::Findings;
 use super::rule::rules;
 use super::station::{port, station};
-use crate::model::{Config, Endpoint, Vif};
+use crate::domain::GrantMode;
+use crate::model::{Config, Endpoint, Vif, VirtualMachine};
 use crate::problem::Place;
 use crate::sizes::{VIFS_PER_GUEST, worker_name};
 use std::collections::BTreeMap;
+
+/// Flows of a source: their ports begin at 10 000.
+const FLOWS_MAX: u32 = 50_000;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let mut names = BTreeMap::new();
@@ -18,7 +22,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
             Place::Guest(most),
             "",
             "too many guests",
-            format!("{most} is the most"),
+            format!("the limit is {most}"),
         );
         return;
     }
@@ -26,8 +30,11 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         let place = Place::Guest(g);
         found.name(place, &guest.name);
         if workers.contains(&guest.name) {
-            let what = format!("the name \"{}\" is that of the driver domain", guest.name);
-            found.add(place, "name", what, "choose another");
+            let what = format!(
+                "the name \"{}\" is reserved for the driver domain",
+                guest.name
+            );
+            found.add(place, "name", what, "choose another one");
         } else {
             found.unique(place, &mut names, &guest.name, g, "[[guest]]");
         }
@@ -44,7 +51,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     }
 }
 
-/// What goes to a guest can be limited where the driver domain gives it to the guest.
+/// Checks that the driver domain itself delivers the traffic to a guest, so that it can limit it.
 fn limit_to_guest(found: &mut Findings, place: Place, vif: &Vif) {
     const KEY: &str = "rate_to_guest_mbps";
     found.rate(place, KEY, vif.rate_to_guest_mbps);
@@ -56,17 +63,55 @@ fn limit_to_guest(found: &mut Findings, place: Place, vif: &Vif) {
         1..=u32::MAX,
     );
     if burst.is_some() && vif.rate_to_guest_mbps.is_none() {
-        let what = format!("there is a `burst_to_guest_bytes` without a `{KEY}`");
+        let what = format!("`burst_to_guest_bytes` is set without `{KEY}`");
         let remedy = "write both, or leave it out";
         found.add(place, "burst_to_guest_bytes", what, remedy);
     }
     if let (Some(rate), Some(pdev)) = (vif.rate_to_guest_mbps, &vif.pdev) {
         let what = format!("`pdev` is \"{pdev}\" and `{KEY}` is {rate}");
         for key in [KEY, "pdev"] {
-            let remedy = "leave one of them out: what comes by a queue of its own is in the \
-                          guest's pages before anybody could drop it";
+            let remedy = "leave one of them out: frames of a dedicated queue are in the \
+                          guest's pages before the driver domain could delay them";
             found.add(place, key, &*what, remedy);
         }
+    }
+}
+
+/// The maximum length of a Unix socket's path, bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
+fn virtual_machine(
+    found: &mut Findings,
+    place: Place,
+    machine: &VirtualMachine,
+    grants: GrantMode,
+) {
+    let path = &machine.socket;
+    if !path.starts_with('/') || path.len() > SOCKET_PATH_MAX {
+        let what = format!("`socket` is \"{path}\"");
+        let remedy = format!("write an absolute path of at most {SOCKET_PATH_MAX} bytes");
+        found.add(place, "socket", what, remedy);
+    }
+    let most = VirtualMachine::MEMORY_GIB_MAX;
+    found.range(place, "memory_gib", machine.memory_gib, 1..=most);
+    let pairs = machine.queue_pairs.unwrap_or(1);
+    found.range(
+        place,
+        "queue_pairs",
+        pairs,
+        1..=VirtualMachine::QUEUE_PAIRS_MAX,
+    );
+    let has_owner = machine.owner.is_some() || machine.group.is_some();
+    if machine.client && has_owner {
+        let what =
+            "the virtual machine's monitor creates the socket, but `owner` or `group` is set";
+        let remedy = "leave these out, or write socket_mode = \"server\"";
+        found.add(place, "socket_mode", what, remedy);
+    }
+    if grants == GrantMode::Flip {
+        let what = "the virtual machine's domain has no window for pages that change hands";
+        let remedy = "write another `grants` in [driver], or another `endpoint`";
+        found.add(place, "endpoint", what, remedy);
     }
 }
 
@@ -93,17 +138,22 @@ fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
             rate_pps,
             window,
             to,
+            flows,
             ..
         } => {
             found.range(place, "size", *size, 60..=vif.mtu.saturating_add(14));
             found.rate(place, "rate_pps", *rate_pps);
             found.range(place, "window", *window, 0..=4096);
+            found.range(place, "flows", (*flows).into(), 0..=FLOWS_MAX);
             if to.is_zero() {
                 let remedy = "write the MAC of a vif or station, like 02:00:00:00:00:01";
                 found.add(place, "to", format!("`to` is {to}"), remedy);
             }
         }
         Endpoint::Pcap(files) => found.files(place, files),
+        Endpoint::VhostUser(machine) => {
+            virtual_machine(found, place, machine, config.driver.grants);
+        }
         Endpoint::Sink { .. } | Endpoint::Echo => {}
     }
 }

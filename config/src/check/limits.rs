@@ -1,4 +1,4 @@
-//! What of a valid configuration exceeds the machine's limits.
+//! Checks that a valid configuration stays within the machine's limits.
 
 use super::findings::Findings;
 use crate::machine::build;
@@ -14,7 +14,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     if vifs > most {
         let last = config.guests.len().saturating_sub(1);
         let what = format!("too many guests: {vifs} interfaces in all");
-        found.add(Place::Guest(last), "", what, format!("{most} is the most"));
+        found.add(Place::Guest(last), "", what, format!("the limit is {most}"));
         return;
     }
     let machine = build(config);
@@ -25,19 +25,19 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     }
 }
 
-/// The same of one domain.
+/// Checks the limits of one domain.
 pub(super) fn domain(domain: &Domain, place: Place, found: &mut Findings) {
     for (what, has, most) in limits(domain) {
         if has > most {
             let what = format!("domain {} needs {has} {what}", domain.name);
             let remedy =
-                format!("{most} is the most: use fewer guests, interfaces, queues or buffers");
+                format!("the limit is {most}: use fewer guests, interfaces, queues or buffers");
             found.add(place, "", what, remedy);
         }
     }
 }
 
-/// What a domain has that is limited: what, how much, the most.
+/// Returns the limited quantities of a domain: name, value, limit.
 fn limits(domain: &Domain) -> [(&'static str, usize, usize); 5] {
     [
         ("page frames", domain.frames as usize, FRAMES_MAX as usize),

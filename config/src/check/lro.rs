@@ -1,4 +1,4 @@
-//! Large receive offload.
+//! Checks of large receive offload.
 
 use super::findings::Findings;
 use crate::lro;
@@ -16,8 +16,8 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         let forwarding = guest.vifs.iter().position(|vif| vif.forwards);
         if let Some(v) = forwarding {
             let what = format!(
-                "`rules` is \"lro\", but {}-{v} ({}) forwards packets, and what is merged so \
-                 cannot be cut into what it was",
+                "`rules` is \"lro\", but {}-{v} ({}) forwards, and its \
+                 aggregates cannot be segmented again",
                 guest.name,
                 Place::Vif(g, v),
             );

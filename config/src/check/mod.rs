@@ -1,5 +1,5 @@
-//! What a configuration means, checked: names, addresses, numbers, sizes. Only what is right
-//! becomes a machine.
+//! Checks the meaning of a configuration: names, addresses, numbers, sizes. Only a valid
+//! configuration is converted to a machine.
 
 mod bridge;
 mod claims;
@@ -13,6 +13,7 @@ mod neighbour;
 mod nic;
 mod route;
 mod rule;
+mod stateful;
 mod station;
 mod uplink;
 mod warnings;
@@ -23,7 +24,7 @@ use crate::problem::{Finding, Place, Problems};
 use abi::machine::{Domain, Machine};
 use findings::Findings;
 
-/// Looks at a worker of the driver domain for what it has more of than a domain may have.
+/// Checks a worker of the driver domain against the limits of a domain.
 pub(crate) fn size(worker: &Domain) -> Result<(), Problems> {
     let mut found = Findings::default();
     limits::domain(worker, Place::Driver, &mut found);
@@ -31,25 +32,27 @@ pub(crate) fn size(worker: &Domain) -> Result<(), Problems> {
 }
 
 impl Config {
-    /// Check it, as [`crate::parse`] does with what it has read.
+    /// Checks the configuration, as [`crate::parse`] does after it has read a file.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    ///
+    /// All mistakes of the configuration.
     pub fn check(&self) -> Result<(), Problems> {
         Problems::found(self.findings(), ())
     }
 
-    /// The machine to build.
+    /// Returns the machine to build.
     ///
     /// # Errors
-    /// What is wrong with the configuration, without lines: see [`Config::check`].
+    ///
+    /// All mistakes of the configuration, without lines: see [`Config::check`].
     pub fn machine(&self) -> Result<Machine, Problems> {
         self.check()?;
         Ok(machine::build(self))
     }
 
-    /// What is wrong with the configuration of a machine that runs, and has got guest number `g`,
-    /// which is `domain`.
+    /// Returns the mistakes in the configuration of a running machine after guest number `g`, with
+    /// the domain `domain`, was added.
     pub(crate) fn findings_with(&self, g: usize, domain: &Domain) -> Vec<Finding> {
         let mut found = self.parts();
         if found.0.is_empty() {
@@ -58,7 +61,7 @@ impl Config {
         found.0
     }
 
-    /// What is wrong with it, but for sizes.
+    /// Returns all mistakes except those of sizes.
     pub(crate) fn findings_of_parts(&self) -> Vec<Finding> {
         self.parts().0
     }
@@ -66,19 +69,20 @@ impl Config {
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut found = self.parts();
         if found.0.is_empty() {
-            // Sizes are worth a look only when their parts are sound.
+            // Sizes can be checked only if all parts are valid.
             limits::check(self, &mut found);
         }
         found.0
     }
 
-    /// What is wrong with its parts.
+    /// Returns the mistakes in its parts.
     fn parts(&self) -> Findings {
         let mut found = Findings::default();
         driver::check(self, &mut found);
         nic::check(self, &mut found);
         guest::check(self, &mut found);
         dedicated::check(self, &mut found);
+        stateful::check(self, &mut found);
         bridge::check(self, &mut found);
         lro::check(self, &mut found);
         found

@@ -1,4 +1,4 @@
-//! Routers that a station sends to: they must be its neighbours.
+//! Checks that the routers of a station are its neighbours.
 
 use super::findings::Findings;
 use crate::address::Cidr;
@@ -18,8 +18,9 @@ pub(super) fn gateway(
     }
 }
 
-/// Why a router with address `via` is not a neighbour of a station with these addresses, if it is
-/// not: the end of a sentence that begins with it, and a remedy.
+/// Returns why a router with address `via` is not a neighbour of a station with these addresses,
+/// and a remedy; `None` if it is a neighbour. The text continues a sentence that begins with the
+/// address.
 pub(super) fn no_neighbour(addresses: &[Cidr], via: IpAddr) -> Option<(String, &'static str)> {
     const REMEDY: &str = "choose one that is a neighbour";
     if addresses.iter().any(|own| own.address == via) {

@@ -1,4 +1,4 @@
-//! The driver domain's NICs.
+//! Checks of the driver domain's NICs.
 
 use super::findings::Findings;
 use super::rule::rules;
@@ -74,8 +74,8 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
     }
 }
 
-/// Dedicated queues need a NIC that has them, pages that stay mapped, and buffers that a frame
-/// fits: in one piece, or, where it may come unsegmented, in several.
+/// Checks the requirements of dedicated queues: a NIC that has them, pages that stay mapped, and
+/// buffers that fit a frame, in one piece or, if it may be unsegmented, in several.
 fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq) {
     found.range(place, "vmq_queues", vmq.queues, 1..=64);
     found.range(place, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
@@ -83,8 +83,8 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
     match nic.kind {
         Kind::Tap { .. } | Kind::Sim { .. } => {}
         Kind::Xdp { .. } if vmq.rebalance_ms > 0 => {
-            let what = "`kind` is \"xdp\" and there is a `vmq_rebalance_ms`";
-            let remedy = "leave it out: a guest has the queue that its `pdev` names, for good";
+            let what = "`kind` is \"xdp\" and `vmq_rebalance_ms` is set";
+            let remedy = "leave it out: a guest permanently has the queue that its `pdev` names";
             found.add(place, "vmq_rebalance_ms", what, remedy);
         }
         Kind::Xdp { .. } => {}
@@ -94,7 +94,7 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
         }
     }
     if nic.rate_mbps.is_some() {
-        let what = format!("{wrong} and there is a `rate_mbps`");
+        let what = format!("{wrong} and `rate_mbps` is set");
         let remedy = "leave one of them out: the token bucket is in front of the shared queue";
         found.add(place, "queues", what, remedy);
     }
@@ -103,7 +103,7 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
         let grants = words::name(&grants);
         let what = format!("{wrong} and the driver's `grants` is \"{grants}\"");
         let remedy = "write another `grants` in [driver], or queues = \"shared\" here: a NIC can \
-                      only write to pages that are within the driver domain's reach";
+                      only write to pages that the driver domain can access";
         found.add(place, "queues", what, remedy);
     }
     if let Kind::Tap { offloads, .. } = nic.kind
@@ -111,9 +111,9 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
     {
         if config.lro.meta == Meta::Request {
             let what = format!("{wrong}, `offloads` is \"tso\" and `meta` of [lro] is \"request\"");
-            let remedy = "write meta = \"response\" in [lro], or another of `offloads` here: a \
-                          segment lies in the guest's buffers before anybody can leave one out \
-                          for its size";
+            let remedy = "write meta = \"response\" in [lro], or another value of `offloads` here: \
+                          a segment is in the guest's buffers before one of them could be left \
+                          free for its size";
             found.add(place, "queues", what, remedy);
         }
         return;
@@ -130,21 +130,21 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
     }
 }
 
-/// Workers share a NIC whose packets the kernel spreads over queues.
+/// Checks the requirement of several workers: a NIC whose packets the kernel spreads over queues.
 fn shared_by_workers(config: &Config, found: &mut Findings, place: Place, nic: &Nic) {
     let workers = config.driver.workers;
     if workers < 2 {
         return;
     }
     if !matches!(nic.kind, Kind::Tap { .. } | Kind::Local { .. }) {
-        let what = format!("the driver has {workers} `workers`, and this NIC has one queue");
+        let what = format!("the driver has {workers} `workers`, but this NIC has one queue");
         let remedy = "write kind = \"tap\" or \"local\", or workers = 1 in [driver]";
         found.add(place, "kind", what, remedy);
     }
     if matches!(nic.queues, Queues::Vmq(_)) {
         let what = format!("`queues` is \"vmq\", and the driver has {workers} `workers`");
-        let remedy = "write queues = \"shared\", or workers = 1 in [driver]: a NIC either leads \
-                      frames to single guests or spreads flows over workers";
+        let remedy = "write queues = \"shared\", or workers = 1 in [driver]: a NIC either directs \
+                      frames to guests or spreads flows over workers";
         found.add(place, "queues", what, remedy);
     }
 }

@@ -1,4 +1,4 @@
-//! Routes of an interface of the kernel's.
+//! Checks of a kernel interface's routes.
 
 use super::findings::Findings;
 use super::neighbour::no_neighbour;
@@ -11,13 +11,13 @@ pub(super) fn routes(found: &mut Findings, place: Place, port: &KernelPort) {
     for (n, route) in port.routes.iter().enumerate() {
         let before = port.routes.get(..n).unwrap_or_default();
         if let Some((what, remedy)) = contradiction(port, before, route) {
-            let what = format!("`routes` has \"{route}\", and {what}");
+            let what = format!("`routes` has \"{route}\", but {what}");
             found.add(place, "routes", what, remedy);
         }
     }
 }
 
-/// What is wrong with a route, `before` which there are others: what, remedy.
+/// Returns the mistake of a route that follows the routes `before`, and a remedy.
 fn contradiction(
     port: &KernelPort,
     before: &[Route],
@@ -26,19 +26,19 @@ fn contradiction(
     let to = route.to;
     if to.network() != to.address {
         let what = format!("the network is {}/{}", to.network(), to.prefix);
-        return Some((what, "write the bits behind the prefix as 0"));
+        return Some((what, "write the bits after the prefix as 0"));
     }
     let is_default = |gateway: IpAddr| to.prefix == 0 && gateway.is_ipv4() == to.address.is_ipv4();
     if port.gateway.is_some_and(is_default) {
-        return Some(("there is a `gateway`".to_owned(), "leave one of them out"));
+        return Some(("`gateway` is set".to_owned(), "leave one of them out"));
     }
     if before.iter().any(|other| other.to == to) {
-        return Some((format!("{to} twice"), "leave one of them out"));
+        return Some(("it appears twice".to_owned(), "leave one of them out"));
     }
     let via = route.via?;
     if via.is_ipv4() != to.address.is_ipv4() {
-        let what = format!("{via} is of the other family");
-        return Some((what, "choose a neighbour of the network's family"));
+        let what = format!("{via} is of the other address family");
+        return Some((what, "choose a neighbour of the network's address family"));
     }
     let mut links = before.iter().filter(|other| other.via.is_none());
     if links.any(|link| link.to.contains(via)) {

@@ -1,4 +1,4 @@
-//! Firewall rules of a port.
+//! Checks of a port's firewall rules.
 
 use super::findings::Findings;
 use crate::problem::Place;
@@ -13,7 +13,7 @@ pub(super) fn rules(
 ) {
     if rules.len() > RULES_MAX {
         let what = format!("it has {} rules", rules.len());
-        found.add(place, "", what, format!("{RULES_MAX} is the most"));
+        found.add(place, "", what, format!("the limit is {RULES_MAX}"));
         return;
     }
     let mut names = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What is at the far end: interfaces of the kernel, and stations in user space.
+//! Checks of the far end: kernel interfaces, and stations in user space.
 
 use super::findings::Findings;
 use super::neighbour::gateway;
@@ -26,7 +26,7 @@ pub(super) fn port(found: &mut Findings, place: Place, port: &KernelPort, ifname
     netns(found, place, port.netns.as_deref());
     if port.netns.is_none() && port.ifname.is_none() && matches!(place, Place::Vif(..)) {
         let what = format!("`netns` is missing, so the interface would be this system's {ifname}");
-        let remedy = "write netns = \"…\" (make it with `ip netns add`), or choose an `ifname`";
+        let remedy = "write netns = \"…\" (create it with `ip netns add`), or choose an `ifname`";
         found.add(place, "", what, remedy);
     }
     found.range(place, "tx_queue", port.tx_queue, 0..=1_000_000);
@@ -65,7 +65,8 @@ pub(super) fn netns(found: &mut Findings, place: Place, netns: Option<&str>) {
     }
 }
 
-/// A station; of a guest, with the number of workers that its interface has queues to.
+/// Checks a station. For a guest's station, `workers` is the number of workers to which its
+/// interface has queues.
 pub(super) fn station(
     found: &mut Findings,
     place: Place,
@@ -90,7 +91,7 @@ pub(super) fn station(
                 found.range(place, "port", port.into(), 1..=65_535);
                 if ports.insert(port, a).is_some() {
                     let what = format!("port {port} is taken by another app");
-                    found.add(place, "port", what, "give each its own");
+                    found.add(place, "port", what, "choose another one");
                 }
             }
             StackApp::TcpSource {
@@ -120,16 +121,16 @@ pub(super) fn station(
     }
 }
 
-/// A file of so many KB that lies in a guest's frames.
+/// Checks a file of `kb` KB that lies in a guest's frames.
 fn file(found: &mut Findings, place: Place, kb: u32, workers: Option<u32>) {
     const KEY: &str = "file_kb";
     found.range(place, KEY, kb, PAGE_KB..=FILE_KB_MAX);
     if !kb.is_multiple_of(PAGE_KB) {
-        let remedy = format!("write a multiple of {PAGE_KB}: it is of whole pages");
+        let remedy = format!("write a multiple of {PAGE_KB}: a file consists of whole pages");
         found.add(place, KEY, format!("`{KEY}` is {kb}"), remedy);
     }
     let remedy = match workers {
-        None => "leave it out: such a file lies in a guest's frames, and this is none",
+        None => "leave it out: such a file needs a guest's frames",
         Some(0 | 1) => return,
         Some(_) => "leave it out, or `workers`: with several queues frames are copied",
     };

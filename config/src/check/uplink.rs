@@ -1,4 +1,4 @@
-//! What joins NICs to networks.
+//! Checks of uplinks, which join NICs to networks.
 
 use super::findings::Findings;
 use super::station::ifname;
@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 pub(super) fn check(found: &mut Findings, place: Place, nic: &Nic) {
     let Some(uplink) = &nic.uplink else { return };
     let Kind::Tap { port, .. } = &nic.kind else {
-        let what = "`kind` is \"xdp\" and there is an `uplink`";
-        let remedy = "write kind = \"tap\": what an AF_XDP socket takes never reaches the kernel, \
+        let what = "`kind` is \"xdp\" and `uplink` is set";
+        let remedy = "write kind = \"tap\": frames of an AF_XDP socket never reach the kernel, \
                       which forwards and translates addresses; or leave `uplink` out, and give the \
                       interface itself as `netdev`";
         found.add(place, "uplink", what, remedy);
@@ -27,34 +27,34 @@ pub(super) fn check(found: &mut Findings, place: Place, nic: &Nic) {
 fn a_bridge(found: &mut Findings, place: Place, port: &KernelPort, bridge: &str) {
     ifname(found, place, "uplink", bridge);
     if !port.addresses.is_empty() || port.gateway.is_some() || !port.routes.is_empty() {
-        let what = format!("`uplink` is the bridge {bridge}, and there are addresses or routes");
-        let remedy = "leave them out: a port of a bridge has none; the bridge has";
+        let what = format!("`uplink` is the bridge {bridge}, but the NIC has addresses or routes");
+        let remedy = "leave them out: configure them on the bridge itself";
         found.add(place, "uplink", what, remedy);
     }
 }
 
 fn translation(found: &mut Findings, place: Place, port: &KernelPort, nat: &Nat) {
     if port.addresses.is_empty() {
-        let what = "`uplink` has `nat`, and there are no `addresses`";
-        let remedy = "write those that guests have as their `gateway`, like [\"10.0.0.1/24\"]: \
-                      what comes from their networks is translated";
+        let what = "`uplink` has `nat`, but there are no `addresses`";
+        let remedy = "write the `gateway` of the guests, like [\"10.0.0.1/24\"]: \
+                      source addresses in its network are translated";
         found.add(place, "uplink", what, remedy);
     }
     if port.gateway.is_some() {
-        let what = "`uplink` has `nat`, and there is a `gateway`";
-        let remedy = "leave it out: the system's own routes lead on";
+        let what = "`uplink` has `nat`, and `gateway` is set";
+        let remedy = "leave it out: the system's own routes apply";
         found.add(place, "gateway", what, remedy);
     }
     let mut taken = BTreeSet::new();
     for forward in &nat.forward {
         if let Some((what, remedy)) = contradiction(port, forward, &mut taken) {
-            let what = format!("`forward` has \"{}\", and {what}", text(forward));
+            let what = format!("`forward` has \"{}\", but {what}", text(forward));
             found.add(place, "uplink", what, remedy);
         }
     }
 }
 
-/// What is wrong with a forwarded port: what, remedy. `taken`: the ports of those before.
+/// Returns the mistake of a forwarded port, and a remedy. `taken` are the ports of earlier entries.
 fn contradiction(
     port: &KernelPort,
     forward: &Forward,
@@ -62,14 +62,14 @@ fn contradiction(
 ) -> Option<(&'static str, &'static str)> {
     let to = forward.to.ip();
     if forward.port == 0 || forward.to.port() == 0 {
-        return Some(("0 is no port", "write ports from 1 to 65535"));
+        return Some(("0 is not a port", "write ports from 1 to 65535"));
     }
     if !port.addresses.iter().any(|cidr| cidr.contains(to)) {
         let what = "this address is in none of the networks of `addresses`";
         return Some((what, "write a guest's address"));
     }
     if !taken.insert((forward.transport, forward.port, to.is_ipv4())) {
-        return Some(("this port is forwarded already", "leave one of them out"));
+        return Some(("this port is already forwarded", "leave one of them out"));
     }
     None
 }

@@ -1,10 +1,10 @@
-//! What a configuration may say, and its writer may not mean.
+//! Warnings of a valid configuration.
 
 use crate::model::Config;
 use crate::problem::{Finding, Place};
 
 impl Config {
-    /// Interfaces whose packets another port of the bridge cannot take.
+    /// Warns of interfaces whose longest packets another port of the bridge cannot carry.
     pub(crate) fn warnings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         for (g, guest) in self.guests.iter().enumerate() {
@@ -15,10 +15,10 @@ impl Config {
                 found.push(Finding {
                     place: Place::Vif(g, v),
                     key: "mtu",
-                    what: format!("`mtu` is {}, and that of {whose} is {mtu}", vif.mtu),
+                    what: format!("`mtu` is {}, but that of {whose} is {mtu}", vif.mtu),
                     remedy: format!(
-                        "packets above {mtu} bytes are dropped there (`too_long`); write the same \
-                         `mtu` for both"
+                        "packets above {mtu} bytes are dropped there (`too_long`), and senders \
+                         have to learn that MTU; write the same `mtu` for both"
                     ),
                 });
             }
@@ -26,8 +26,8 @@ impl Config {
         found
     }
 
-    /// The smallest MTU below `mtu` of a NIC, else of another guest than number `g`, and whose it
-    /// is.
+    /// Returns the smallest MTU below `mtu`, and its owner: a NIC, or otherwise a guest other than
+    /// number `g`.
     fn smaller_mtu(&self, g: usize, mtu: u32) -> Option<(u32, String)> {
         let nics = self.nics.iter();
         let nics = nics.map(|nic| (nic.mtu, format!("NIC {}", nic.name)));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Frames from a capture file, frames to a capture file.
+/// Reads frames from a capture file, and writes frames to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {
@@ -10,6 +10,6 @@ pub struct Capture {
     pub read: Option<u32>,
     /// Number of the device to write, if any.
     pub write: Option<u32>,
-    /// The most that is written, MiB.
+    /// Size limit of the written file, MiB.
     pub write_mib: u32,
 }

@@ -1,4 +1,4 @@
-//! What the driver domain is told.
+//! Configuration that the driver domain receives.
 
 use super::capture::Capture;
 use super::link::{BUFFER_BYTES, GrantMode, Offloads, RingFormat};
@@ -9,7 +9,7 @@ use crate::rule::{Firewall, Rule};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// What the driver domain is told.
+/// Configuration of a worker of the driver domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverConfig {
@@ -17,113 +17,129 @@ pub struct DriverConfig {
     pub nics: Vec<NicConfig>,
     /// The virtual interfaces that it serves.
     pub vifs: Vec<VifConfig>,
-    /// How it gets at the pages that guests grant.
+    /// How it accesses the pages that guests grant.
     pub grants: GrantMode,
-    /// The most that it offers to guests; what a NIC cannot do is done in software.
+    /// The most offloads that it offers to guests. It performs in software those that a NIC lacks.
     pub offloads: Offloads,
-    /// log2 of the pages of a ring that it offers, 0 … `RING_ORDER_MAX`.
+    /// log2 of the maximum number of pages of a ring, 0 … `RING_ORDER_MAX`.
     pub ring_order: u8,
-    /// How rings lie in their pages, if the guest wants them so; else as Xen's.
+    /// The layout of rings, if the guest supports it; otherwise Xen's.
     pub ring_format: RingFormat,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,
-    /// Whether reports of members of multicast groups go to all guests: what a guest asks that
-    /// routes multicast comes to one worker of several.
+    /// Whether reports of multicast group members are sent to all guests, as several workers
+    /// require: only one of them gets the query of a guest that routes multicast.
     #[serde(default)]
     pub reports_to_all: bool,
-    /// Seconds after which a silent station behind a NIC is forgotten.
+    /// Seconds after which a silent station behind a NIC is removed from the forwarding table.
     pub mac_ageing_s: u32,
-    /// Microseconds that it looks for work before it sleeps; 0 when it shares a CPU with a peer.
+    /// The maximum number of flows of a port whose rules keep state: a power of two.
+    #[serde(default)]
+    pub flows: u32,
+    /// Ports that may have a table of flows at the same time.
+    #[serde(default)]
+    pub flow_tables: u32,
+    /// Microseconds that it polls before it sleeps; 0 if it shares a CPU with a peer.
     pub spin_us: u32,
-    /// Whether it offers the CPU to others after each look that found nothing.
+    /// Whether it yields the CPU after each empty poll.
     #[serde(default)]
     pub yields: bool,
-    /// Whether `spin_us` is the most, and how long it looks follows from how long its pauses are.
+    /// Whether `spin_us` is a limit, and the time of polling adapts to the lengths of its pauses.
     #[serde(default)]
     pub adapts: bool,
-    /// Microseconds between two wake-ups of sleeping guests while a NIC has more frames; 0: none
-    /// waits.
+    /// Microseconds between two wake-ups of sleeping guests while a NIC has more frames; 0: guests
+    /// are woken at once.
     pub notify_us: u32,
-    /// Whether the hop ledger keeps its stamps.
+    /// Whether the hop ledger is on.
     pub ledger: bool,
     /// Large receive offload of its NICs.
     pub lro: Lro,
 }
 
-/// Bytes of a buffer that a whole aggregate fits, and how many of them each NIC has.
+/// Size of a buffer for a linearized aggregate, bytes.
 pub const LINEAR_BYTES: u32 = 1 << 16;
-/// See [`LINEAR_BYTES`].
+/// Number of such buffers of each NIC; see [`LINEAR_BYTES`].
 pub const LINEAR_BUFFERS: u32 = 16;
-/// Bytes of the buffers in which a worker keeps frames of guests that wait for other guests.
+/// Bytes of the buffers in which a worker queues guests' frames to other guests.
 pub const QUEUE_BYTES: u32 = 4 << 20;
+
+/// Pages of a table of this many flows: 64 bytes each, and a header.
+#[must_use]
+pub const fn flow_table_pages(flows: u32) -> u32 {
+    match flows {
+        0 => 0,
+        _ => flows.saturating_add(1).div_ceil(abi::PAGE as u32 / 64),
+    }
+}
 
 /// One network interface of the driver domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicConfig {
-    /// Its name, for people: `nic.<name>` in the counters.
+    /// Its name: `nic.<name>` in the counters.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: NicKind,
-    /// Bytes of IP in the longest frame that may leave by it.
+    /// Bytes of IP in the longest frame that it may send.
     pub mtu: u32,
-    /// The NIC's own token bucket, megabits of frames a second, both directions alike; none: no
-    /// limit.
+    /// The NIC's token bucket, megabits of frames a second, both directions alike; `None`:
+    /// unlimited.
     pub rate_mbps: Option<f64>,
-    /// How far the bucket fills, bytes of frames.
+    /// Capacity of the bucket, bytes of frames.
     pub burst_bytes: u32,
-    /// When received frames are looked at.
+    /// When received frames are polled.
     pub moderation: Moderation,
     /// Buffers of its receive pool, [`BUFFER_BYTES`] each.
     pub buffers: u32,
     /// Addresses of the stations behind it, which no guest may claim.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// Routers that these stations send to.
+    /// Routers to which these stations send.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<IpAddr>,
     /// Its dedicated queues, if it has any.
     #[serde(default)]
     pub vmq: Option<Vmq>,
-    /// Which frames may pass it.
+    /// Firewall rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
 }
 
-/// Bytes beyond the MTU that a buffer has which a frame is received into in one piece: an Ethernet
-/// header, a VLAN tag, and one that shows that the frame was not cut.
+/// Bytes beyond the MTU in a buffer that receives a frame in one piece: an Ethernet header, a VLAN
+/// tag, and one byte that shows whether the frame was truncated.
 pub const FRAME_EXTRA_BYTES: u32 = 19;
 
-/// Bytes of IP in the longest frame that is still to be cut into segments.
+/// Bytes of IP in the longest frame before segmentation.
 pub const GSO_BYTES: u32 = u16::MAX as u32;
 
 /// Bytes of IP in the longest frame that an AF_XDP socket receives into a buffer of
-/// [`BUFFER_BYTES`]: the kernel keeps the first 256, a header and a VLAN tag take 18.
+/// [`BUFFER_BYTES`]: the kernel reserves the first 256, header and VLAN tag take 18.
 pub const XDP_MTU_MAX: u32 = BUFFER_BYTES - 256 - 18;
 
-/// Dedicated queues of a NIC, one for a guest interface, that are given by load.
+/// Dedicated queues of a NIC, assigned to guest interfaces by load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vmq {
-    /// How many.
+    /// Their number.
     pub queues: u32,
-    /// Milliseconds after which the busiest guests get them; 0: a guest that has one keeps it.
+    /// Milliseconds after which they are reassigned to the busiest guests; 0: a guest keeps its
+    /// queue.
     pub rebalance_ms: u32,
 }
 
-/// Kinds of network interface.
+/// Kinds of network interfaces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum NicKind {
-    /// A TAP: what stands behind it, in the kernel, is "the wire".
+    /// A TAP; "the wire" is behind it, in the kernel.
     Tap {
         /// Number of the device.
         device: u32,
         /// Whether frames carry a virtio-net header.
         vnet_header: bool,
-        /// Whether either side may leave checksums to fill in (needs `vnet_header`).
+        /// Whether either side may leave checksums blank (needs `vnet_header`).
         checksum: bool,
-        /// Whether either side may leave TCP data of up to 64 KB to cut (needs `checksum`).
+        /// Whether either side may leave up to 64 KB of TCP data unsegmented (needs `checksum`).
         #[serde(default)]
         tso: bool,
         /// Number of the device of each dedicated queue.
@@ -134,7 +150,7 @@ pub enum NicKind {
     Xdp {
         /// Number of the device.
         device: u32,
-        /// First slot of the grant window that is kept for its rings.
+        /// First slot of the grant window for its rings.
         rings_slot: u32,
         /// Entries of each ring, a power of two.
         entries: u32,
@@ -152,9 +168,9 @@ pub enum NicKind {
         /// The station.
         far: Stack,
     },
-    /// Frames from a capture file, frames to a capture file.
+    /// Reads frames from a capture file, and writes frames to one.
     Pcap(Capture),
-    /// The driver domain's own end of the bridge: a TAP with checksum and TSO, no ring, no grants.
+    /// The driver domain's port in the kernel: a TAP with checksum and TSO, no ring, no grants.
     Local {
         /// Number of the device.
         device: u32,
@@ -163,19 +179,19 @@ pub enum NicKind {
     },
 }
 
-/// When a NIC's received frames are looked at.
+/// When a NIC's received frames are polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Moderation {
-    /// All the time: the driver never sleeps.
+    /// Always: the driver never sleeps.
     Spin,
     /// Every n microseconds.
     Tick(u32),
-    /// When the NIC says that there are some.
+    /// When the NIC signals an event.
     Event,
 }
 
-/// Bytes that may pass a limit at once unless something else is written: two packets of 64 KB.
+/// Default of the bytes that may pass a limit at once: two packets of 64 KB.
 pub const BURST_BYTES: u32 = 128 << 10;
 
 fn burst_bytes() -> u32 {
@@ -186,7 +202,7 @@ fn is_usual_burst(bytes: &u32) -> bool {
     *bytes == BURST_BYTES
 }
 
-/// A limit on frames: a token bucket.
+/// A limit on frames, as a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
@@ -196,75 +212,80 @@ pub struct Limit {
     pub burst_bytes: u32,
 }
 
-/// One virtual interface, as its backend knows it.
+/// The backend's configuration of a virtual interface.
+///
+/// During an upgrade, a driver domain and a manager of different versions work together. A driver
+/// accepts the configuration of an older manager: every key that a version adds has a default with
+/// the old behaviour. It rejects unknown keys, because ignoring one could lift a restriction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VifConfig {
     /// Number of the driver's connection.
     pub conn: u32,
-    /// Its name, for people: `vif.<name>` in the counters.
+    /// Its name: `vif.<name>` in the counters.
     pub name: String,
     /// The guest's MAC.
     pub mac: [u8; 6],
-    /// Other MACs that the guest may use. Frames to them go to the guest, too.
+    /// Other MACs that the guest may use, and whose frames it receives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_macs: Vec<[u8; 6]>,
     /// Addresses of the guest that no other guest may claim.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// Routers that the guest sends to, which no guest may claim to be without their addresses.
+    /// The guest's routers: only a guest with a router's address may claim it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<IpAddr>,
     /// Whether ARP and neighbour discovery may claim `addresses` only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confined: bool,
-    /// Prefixes of the IP sources that the guest may use beside `addresses`. `None`: any source.
+    /// Prefixes of the IP sources that the guest may use in addition to `addresses`. `None`: any
+    /// source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<Vec<Cidr>>,
     /// Whether the guest may send to DHCP clients.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dhcp_server: bool,
-    /// Whether others are told where these are, once it is connected: it was away, and they may
-    /// have asked in vain, or they may know who has had them before.
+    /// Whether to announce the addresses once the interface is connected: queries may have failed
+    /// while it was disconnected, or others may know another guest's MAC for them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub announces: bool,
-    /// The most that the guest may send, megabits of frames a second; none: no limit.
+    /// Limit of the traffic that the guest sends, megabits of frames a second; `None`: unlimited.
     pub rate_mbps: Option<f64>,
     /// Bytes of frames that it may send at once after a pause.
     #[serde(default = "burst_bytes", skip_serializing_if = "is_usual_burst")]
     pub burst_bytes: u32,
-    /// The limit on what goes to it; none: there is none.
+    /// Limit of the traffic to the guest; `None`: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_guest: Option<Limit>,
-    /// Its share against the other vifs when the driver is busy, 1 … 1000.
+    /// Its share relative to other vifs when the driver is busy, 1 … 1000.
     pub weight: u32,
-    /// First slot of the grant window that is kept for this vif's grants.
+    /// First slot of the grant window for this vif's grants.
     pub first_slot: u32,
-    /// Slots kept: grant references from here on cannot be mapped.
+    /// Number of these slots: higher grant references cannot be mapped.
     pub slots: u32,
-    /// First slot of the grant window that is kept for the sub-tables of [`GrantMode::Counted`],
-    /// or for the pages of [`GrantMode::Flip`].
+    /// First slot of the grant window for the sub-tables of [`GrantMode::Counted`], or for the
+    /// pages of [`GrantMode::Flip`].
     pub tables_slot: u32,
     /// Pages that [`GrantMode::Flip`] exchanges, as many as the guest's; 0 with other modes.
     #[serde(default)]
     pub flip_pages: u32,
-    /// Pages of the driver's own that [`GrantMode::Copy`] copies to and from; 0 with other modes.
+    /// The driver's own pages that [`GrantMode::Copy`] copies to and from; 0 with other modes.
     pub staging_pages: u32,
-    /// Whether the guest forwards packets that come in by it.
+    /// Whether the guest forwards packets that arrive by this interface.
     pub forwards: bool,
-    /// Which frames may pass it.
+    /// Firewall rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// What rules mean for its queues of NICs.
+    /// Effect of the rules on its queues of NICs.
     #[serde(default, skip_serializing_if = "Firewall::is_default")]
     pub firewall: Firewall,
-    /// The queue of an AF_XDP wire that is its alone, if it has one.
+    /// Its dedicated queue of an AF_XDP NIC, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<DedicatedQueue>,
 }
 
 impl VifConfig {
-    /// Takes over what may change while it is served: its rules and its limits.
+    /// Adopts the parts that may change while the interface is served: rules and limits.
     pub fn change_to(&mut self, becomes: &Self) {
         self.rules.clone_from(&becomes.rules);
         self.rate_mbps = becomes.rate_mbps;
@@ -272,8 +293,8 @@ impl VifConfig {
         self.to_guest = becomes.to_guest;
     }
 
-    /// An interface without limit and rules, for which nothing of the grant window or of the
-    /// driver's own memory is kept.
+    /// Returns an interface without limit and rules, which uses neither the grant window nor the
+    /// driver's own memory.
     #[must_use]
     pub fn new(conn: u32, name: String, mac: [u8; 6]) -> Self {
         Self {
@@ -303,35 +324,36 @@ impl VifConfig {
         }
     }
 
-    /// The name of a guest's interface of this number; [`VifConfig::guest_of`] is the way back.
+    /// Returns the name of a guest's interface of this number; the inverse of
+    /// [`VifConfig::guest_of`].
     #[must_use]
     pub fn name_of(guest: &str, number: usize) -> String {
         format!("{guest}-{number}")
     }
 
-    /// The guest whose interface has this name; none: it is no name of an interface.
+    /// Returns the guest whose interface has this name, or `None` if it is not an interface's name.
     #[must_use]
     pub fn guest_of(name: &str) -> Option<&str> {
         name.rsplit_once('-').map(|(guest, _)| guest)
     }
 }
 
-/// A queue of an AF_XDP wire that receives into the pages of one guest.
+/// A queue of an AF_XDP NIC that receives into the pages of one guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DedicatedQueue {
-    /// Place of the wire among the NICs.
+    /// Index of the NIC.
     pub nic: u32,
     /// Number of the device.
     pub device: u32,
-    /// First slot of the grant window that is kept for its rings.
+    /// First slot of the grant window for its rings.
     pub rings_slot: u32,
     /// Entries of each ring, a power of two.
     pub entries: u32,
-    /// Bytes of a chunk, which is a buffer of the guest's.
+    /// Bytes of a chunk, which is one of the guest's buffers.
     pub chunk_bytes: u32,
-    /// The guest's frames that it receives into: the first one.
+    /// First of the guest's frames that it receives into.
     pub first_frame: u32,
-    /// How many frames there are.
+    /// Number of these frames.
     pub frames: u32,
 }

@@ -1,4 +1,4 @@
-//! What a guest domain is told.
+//! Configuration that a guest domain receives.
 
 use super::capture::Capture;
 use super::link::{BufferSize, Offloads, RingFormat};
@@ -6,82 +6,81 @@ use super::station::Stack;
 use crate::lro::Lro;
 use serde::{Deserialize, Serialize};
 
-/// What a guest domain is told.
+/// Configuration of a guest domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestConfig {
     /// Its interfaces.
     pub vifs: Vec<GuestVif>,
-    /// Microseconds that it looks for work before it sleeps; 0 when it shares a CPU with the
-    /// driver.
+    /// Microseconds that it polls before it sleeps; 0 if it shares a CPU with the driver.
     pub spin_us: u32,
-    /// Whether it offers the CPU to others after each look that found nothing.
+    /// Whether it yields the CPU after each poll that found nothing.
     pub yields: bool,
-    /// Whether `spin_us` is the most, and how long it looks follows from how long its pauses are.
+    /// Whether `spin_us` is a limit, and the time of polling adapts to the lengths of its pauses.
     #[serde(default)]
     pub adapts: bool,
-    /// Whether the hop ledger keeps its stamps.
+    /// Whether the hop ledger is on.
     pub ledger: bool,
     /// Large receive offload of its interfaces.
     pub lro: Lro,
 }
 
-/// One interface of a guest: a netfront for each queue, and what stands behind all of them.
+/// One interface of a guest: a netfront for each queue, and one endpoint behind them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestVif {
-    /// Number of the guest's connection of each queue: one to each worker of the driver domain.
+    /// The guest's connection of each queue: one to each worker of the driver domain.
     pub conns: Vec<u32>,
     /// Its MAC.
     pub mac: [u8; 6],
     /// Bytes of IP in its longest frame (a TSO packet may be larger).
     pub mtu: u32,
-    /// What stands behind the netfront.
+    /// The endpoint behind the netfront.
     pub endpoint: EndpointConfig,
-    /// log2 of the pages of a ring that it asks for, 0 … `RING_ORDER_MAX`.
+    /// log2 of the pages of a ring that it requests, 0 … `RING_ORDER_MAX`.
     pub ring_order: u8,
-    /// How its rings lie in their pages, if the driver domain offers that; else as Xen's.
+    /// The layout of its rings, if the driver domain offers it; otherwise Xen's.
     pub ring_format: RingFormat,
     /// Size of a buffer.
     pub buffers: BufferSize,
-    /// Pages of its pool of granted buffers, both directions together.
+    /// Pages of its pool of granted buffers, for both directions together.
     pub pool_pages: u32,
-    /// Buffers of the pool that may wait for frames to the guest; the rest is kept for frames
-    /// from it.
+    /// Buffers of the pool that may be posted for frames to the guest; the rest is reserved for
+    /// frames from it.
     pub to_guest_buffers: u32,
-    /// Buffers beside the pool whose pages are granted when there are to be more.
+    /// Buffers in addition to the pool whose pages are granted on demand.
     pub spare_buffers: u32,
-    /// Whole free pages of receive buffers that stay granted; none: all do.
+    /// Free whole pages of receive buffers that stay granted; `None`: all do.
     pub release_threshold: Option<u32>,
-    /// Received frames ahead of the one that is looked at whose headers are fetched into the cache.
+    /// Number of received frames ahead of the current one whose headers are prefetched.
     pub prefetch: u32,
-    /// The most that it asks for.
+    /// The offloads that it requests.
     pub offloads: Offloads,
     /// Whether the guest forwards packets that come in by it.
     pub forwards: bool,
-    /// The frame from which on a device receives into its pool, if one does.
+    /// The first frame of the pool into which a device receives, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_pool: Option<u32>,
-    /// Pages of a file that what stands behind it sends from where it lies; 0: there is none.
+    /// Pages of a file that the endpoint sends in place; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub file_pages: u32,
 }
 
-/// Pages of a file that an interface grants at once, at the most. Each may be a mapping of the
-/// driver domain's, of which a connection has so many even with hundreds of others.
+/// The maximum number of a file's pages that an interface grants at once. Each may be a separate
+/// mapping in the driver domain, and these fit even with hundreds of other connections.
 pub const FILE_GRANTS: u32 = 512;
 
 fn is_zero(pages: &u32) -> bool {
     *pages == 0
 }
 
-/// What stands behind a netfront.
+/// The endpoint behind a netfront.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum EndpointConfig {
-    /// A TAP with virtio-net headers in a network namespace: any unmodified program.
+    /// A TAP with virtio-net headers in a network namespace, for unmodified programs.
     Tap {
-        /// Number of the device of each queue.
+        /// Device number of each queue.
         devices: Vec<u32>,
     },
     /// A TCP/IP stack inside the guest domain.
@@ -89,28 +88,43 @@ pub enum EndpointConfig {
         /// Its addresses and programs.
         stack: Stack,
     },
-    /// Takes every frame and counts it.
+    /// Discards every frame and counts it.
     Sink {
-        /// Whether every byte is read.
+        /// Whether it reads every byte.
         touch: bool,
     },
     /// Sends frames of one size.
     Source {
-        /// Where to.
+        /// Destination.
         to: [u8; 6],
         /// Bytes of a frame, 60 … 1514 (a VLAN tag not counted).
         size: u32,
-        /// Frames a second; none: as fast as they are taken.
+        /// Frames a second; `None`: unlimited.
         rate_pps: Option<f64>,
-        /// Frames that may be under way at once; 0: as many as the ring and the pool allow.
+        /// Limit of frames in flight; 0: as many as the ring and the pool allow.
         window: u32,
-        /// Frames in all; none: without end.
+        /// Total frames; `None`: unlimited.
         count: Option<u64>,
-        /// Whether every byte is written for every frame.
+        /// Whether it writes every byte of every frame.
         touch: bool,
+        /// UDP flows of the frames, in turn; 0: the frames are not IP.
+        flows: u16,
     },
-    /// Sends every frame back to where it came from.
+    /// Returns every frame to its sender.
     Echo {},
-    /// Frames from a capture file, frames to a capture file.
+    /// Reads frames from a capture file, and writes frames to one.
     Pcap(Capture),
+    /// A virtual machine, by its monitor's vhost-user socket.
+    #[serde(rename = "vhost-user")]
+    VhostUser {
+        /// Number of the device: a socket.
+        device: u32,
+        /// Whether the manager connects to the virtual machine's monitor, and sends connections
+        /// over the device. Otherwise the device is a listening socket.
+        client: bool,
+        /// Queue pairs that the virtual machine may use, 1 … 8.
+        queue_pairs: u32,
+        /// The maximum size of the virtual machine's mapped memory, bytes.
+        memory_max: u64,
+    },
 }

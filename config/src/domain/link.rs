@@ -1,4 +1,4 @@
-//! What both ends of a connection have to know of each other's.
+//! Parameters that both ends of a connection share.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,44 +8,44 @@ pub const RING_ORDER_MAX: u8 = 4;
 /// Bytes of a buffer of the driver domain, and of a half-page buffer.
 pub const BUFFER_BYTES: u32 = 2048;
 
-/// How the driver domain gets at granted pages.
+/// How the driver domain accesses granted pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GrantMode {
-    /// A hypercall copies, many packets at once.
+    /// A hypercall copies, for many packets at once.
     Copy,
-    /// Every page is mapped for its packet and unmapped after it (`frames-map`).
+    /// Every page is mapped for one packet and unmapped after it (`frames-map`).
     Map,
-    /// Pages change hands: the one that holds a frame for the one that the guest has posted,
-    /// zeroed. What guests send is mapped as with [`GrantMode::Map`].
+    /// The page that holds a frame is exchanged for a zeroed page that the guest has posted. Frames
+    /// from guests are mapped as with [`GrantMode::Map`].
     Flip,
     /// A page is mapped at its first use and stays until the connection ends (`frames-mapped`).
     Persistent,
-    /// The new grant mechanism: the guest has its pages mapped and unmapped, and can take back any
-    /// of them at any moment; the driver makes no hypercall, and checks and counts its uses.
+    /// The new grant mechanism: the guest grants pages, which stay mapped, and can revoke any of
+    /// them at any moment; the driver checks and counts its uses without a hypercall.
     #[default]
     Counted,
-    /// As [`GrantMode::Counted`], but the driver neither checks nor counts: it can reach all of
-    /// the guest's buffers as long as the connection lasts, whatever the guest revokes. To measure
-    /// what checking and counting cost.
+    /// Like [`GrantMode::Counted`], but the driver neither checks nor counts: it can access all of
+    /// the guest's buffers as long as the connection lasts, whatever the guest revokes. Measures
+    /// the cost of checking and counting.
     Unchecked,
 }
 
 impl GrantMode {
-    /// Whether guests grant by tables that the driver domain reads without a hypercall.
+    /// Returns whether guests grant by tables that the driver domain reads without a hypercall.
     #[must_use]
     pub const fn has_tables(self) -> bool {
         matches!(self, Self::Counted | Self::Unchecked)
     }
 
-    /// Whether it is for comparisons alone: only the program `grantwayd-lab` serves its calls.
+    /// Returns whether only `grantwayd-lab` implements it, for comparisons.
     #[must_use]
     pub const fn needs_lab(self) -> bool {
         !self.has_tables()
     }
 }
 
-/// What a packet on a ring may leave undone.
+/// Work that the sender of a packet on a ring may leave to the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Offloads {
@@ -53,20 +53,19 @@ pub enum Offloads {
     None,
     /// The TCP or UDP checksum.
     Checksum,
-    /// That, and cutting TCP data of up to 64 KB into segments.
+    /// The checksum, and the segmentation of up to 64 KB of TCP data.
     #[default]
     Tso,
 }
 
-/// How rings lie in their pages.
+/// Layout of rings in their pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RingFormat {
-    /// Requests, responses and indices apart from each other: no line of the cache is written by
-    /// both ends.
+    /// Separate requests, responses and indices: no cache line is written by both ends.
     #[default]
     Native,
-    /// As Xen's `ring.h` has it.
+    /// The layout of Xen's `ring.h`.
     Xen,
 }
 
@@ -74,15 +73,15 @@ pub enum RingFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BufferSize {
-    /// Two to a page: a frame of 1514 bytes fits, and the pool is half as large.
+    /// Two per page: a frame of 1514 bytes fits, and the pool is half as large.
     #[default]
     Half,
-    /// One to a page, as stock netfronts have it.
+    /// One per page, as in stock netfronts.
     Full,
 }
 
 impl BufferSize {
-    /// Bytes of a buffer.
+    /// Returns the bytes of a buffer.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -91,7 +90,7 @@ impl BufferSize {
         }
     }
 
-    /// Buffers of a page.
+    /// Returns the number of buffers per page.
     #[must_use]
     pub const fn per_page(self) -> u32 {
         (abi::PAGE / self.bytes()) as u32

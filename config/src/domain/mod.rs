@@ -1,9 +1,10 @@
-//! What a domain's program is told: the opaque `config` text of [`abi::machine::Domain`], as JSON.
+//! Configuration of the domains' programs: the opaque `config` text of [`abi::machine::Domain`], as
+//! JSON.
 //!
-//! The command line writes these, the monitor relays them unread, the programs `driver` and
-//! `guest` read them at their start. Devices and connections are named by number: a device by its
-//! place in [`abi::machine::Domain::devices`], a connection by its place among the domain's own
-//! (in the order of [`abi::machine::Machine::connections`]).
+//! The command line writes these texts, the monitor passes them on without reading them, and the
+//! programs `driver` and `guest` read them at their start. A device's number is its index in
+//! [`abi::machine::Domain::devices`], and a connection's number its index among the domain's
+//! connections (in the order of [`abi::machine::Machine::connections`]).
 
 mod capture;
 mod driver;
@@ -17,6 +18,7 @@ pub use capture::Capture;
 pub use driver::{
     BURST_BYTES, DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES, LINEAR_BUFFERS,
     LINEAR_BYTES, Limit, Moderation, NicConfig, NicKind, QUEUE_BYTES, VifConfig, Vmq, XDP_MTU_MAX,
+    flow_table_pages,
 };
 pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif};
 pub use link::{BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};

@@ -19,54 +19,55 @@ pub struct Stack {
     pub apps: Vec<StackApp>,
 }
 
-/// A program of a TCP/IP station in user space. Each counts what it does: `app.<n>.…` in the
-/// domain's counters.
+/// A program of a TCP/IP station in user space. Its counters are `app.<n>.…` in the domain's
+/// counters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "app", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum StackApp {
-    /// Takes connections and throws away what comes.
+    /// Accepts connections and discards their data.
     TcpSink {
         /// The port.
         port: u16,
     },
-    /// Takes connections and sends back what comes.
+    /// Accepts connections and echoes their data.
     TcpEcho {
         /// The port.
         port: u16,
     },
     /// Sends a stream.
     TcpSource {
-        /// Where to.
+        /// Destination.
         to: SocketAddr,
-        /// For how long, seconds.
+        /// Duration, seconds.
         seconds: u32,
-        /// Seconds until it begins.
+        /// Seconds before it starts.
         #[serde(default)]
         after_s: u32,
-        /// KB of a file in the guest's frames that it sends over and over from where it lies; none:
-        /// what it sends is written for every frame.
+        /// KB of a file in the guest's frames that it sends repeatedly in place; `None`: it writes
+        /// the data of every frame.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file_kb: Option<u32>,
     },
-    /// Sends requests to an echo, the next when the last has come back whole, and keeps the times.
+    /// Sends requests to an echo server, each after the previous reply is complete, and records the
+    /// round-trip times.
     TcpClient {
-        /// Where to.
+        /// Destination.
         to: SocketAddr,
         /// Bytes of a request and of its reply.
         size: u32,
-        /// For how long, seconds.
+        /// Duration, seconds.
         seconds: u32,
-        /// Seconds until it begins.
+        /// Seconds before it starts.
         #[serde(default)]
         after_s: u32,
     },
     /// Sends echo requests, one every 100 ms.
     Ping {
-        /// Where to.
+        /// Destination.
         to: IpAddr,
-        /// How many.
+        /// Number of requests.
         count: u32,
-        /// Seconds until it begins.
+        /// Seconds before it starts.
         #[serde(default)]
         after_s: u32,
     },

@@ -1,8 +1,7 @@
-//! An address for a guest that comes with none: out of a network of the machine's, one that no
-//! interface has.
+//! Chooses an address for a guest without one: an unused one of a network of the machine.
 //!
-//! Only who attaches while the machine runs may leave the choice open. In a file it would change
-//! with the guests before it.
+//! Only a guest that is attached to a running machine may leave the choice open. In a file, the
+//! address would depend on the guests before it.
 
 use crate::address::Cidr;
 use crate::model::{Config, Endpoint, Kind};
@@ -10,21 +9,22 @@ use abi::machine::Setting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The key of an interface that leaves its address open: the name of a NIC in whose network it is
-/// to be, or `true`.
+/// The key of an interface without a fixed address: the name of a NIC in whose network the address
+/// is chosen, or `true`.
 const KEY: &str = "network";
 
-/// A network that somebody of the machine is in, and who leads out of it.
+/// A network of a NIC or guest, and the gateway out of it.
 #[derive(Clone, Copy)]
 struct Network {
     of: Cidr,
     gateway: Option<IpAddr>,
 }
 
-/// The same description with an address for each interface that leaves it open.
+/// Returns the description with an address for each interface that leaves it open.
 ///
 /// # Errors
-/// What cannot be had, by the interface's number.
+///
+/// Why an address is not available, by the interface's number.
 pub(super) fn resolve(config: &Config, guest: &Setting) -> Result<Setting, String> {
     let mut guest = guest.clone();
     if let Setting::Section(keys) = &mut guest
@@ -51,12 +51,12 @@ fn give(
     taken: &mut BTreeSet<IpAddr>,
 ) -> Result<(), String> {
     if vif.contains_key("addresses") {
-        return Err("it has `addresses`; write one of both".to_owned());
+        return Err("`addresses` is set, too; write only one of them".to_owned());
     }
     let network = match wanted {
-        Setting::Flag(true) => any(config).ok_or(
-            "nobody of the machine has an address in a network of its own; write `addresses`",
-        )?,
+        Setting::Flag(true) => {
+            any(config).ok_or("no NIC or guest has an address with a network; write `addresses`")?
+        }
         Setting::Text(nic) => of_nic(config, nic)?,
         _ => return Err("write the name of a NIC, or true".to_owned()),
     };
@@ -74,10 +74,10 @@ fn give(
     Ok(())
 }
 
-/// The network of a NIC: its end in the kernel leads out of it.
+/// Returns the network of a NIC; its kernel end is the gateway.
 fn of_nic(config: &Config, name: &str) -> Result<Network, String> {
     let nic = config.nics.iter().find(|nic| nic.name == name);
-    let nic = nic.ok_or_else(|| format!("there is no NIC {name}"))?;
+    let nic = nic.ok_or_else(|| format!("no NIC is named {name}"))?;
     let network = at_kernel(&nic.kind);
     network.ok_or_else(|| format!("NIC {name} has no address at its end in the kernel"))
 }
@@ -90,7 +90,7 @@ fn at_kernel(kind: &Kind) -> Option<Network> {
     })
 }
 
-/// That of the first NIC which leads somewhere, else that of the first guest with an address.
+/// Returns the network of the first NIC with a gateway, else of the first guest with an address.
 fn any(config: &Config) -> Option<Network> {
     let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
     let of_guests = vifs.filter_map(|vif| {
@@ -104,7 +104,7 @@ fn any(config: &Config) -> Option<Network> {
     of_nics.chain(of_guests).next()
 }
 
-/// Every address that somebody has or sends to.
+/// Returns every address that a NIC or guest has, or to which it sends.
 fn taken(config: &Config) -> BTreeSet<IpAddr> {
     let nics = config.nics.iter().map(|nic| {
         let routes = nic.kind.port().map(|port| &port.routes[..]);
@@ -139,7 +139,7 @@ mod tests {
         format!("[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"stack\"\n{more}\n")
     }
 
-    /// The address and the gateway that an interface gets which says this.
+    /// Returns the address and the gateway that an interface with these keys gets.
     fn given(file: &str, vif: &str) -> Result<[String; 2], String> {
         let guest = serde_json::from_str(&format!(r#"{{"name":"x","vif":[{{{vif}}}]}}"#));
         let resolved = resolve(&parse("f", file).unwrap(), &guest.unwrap())?;
@@ -151,13 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_nobody_has_comes_with_its_gateway() {
+    fn an_unused_address_is_chosen_with_its_gateway() {
         let any = r#""network":true"#;
         let right = |address: &str, gateway: &str| Ok([address, gateway].map(str::to_owned));
         assert_eq!(given(NICS, any), right("10.0.0.2/30", "10.0.0.1"));
         let named = r#""network":"lan","gateway":"10.0.0.2""#;
         assert_eq!(given(NICS, named), right("10.0.0.2/30", "10.0.0.2"));
-        // Where no NIC has one, it is the guests' network.
+        // Without a NIC that has an address, the guests' network is used.
         let guests = guest("a", "addresses = [\"10.1.0.1/24\"]\ngateway = \"10.1.0.2\"");
         assert_eq!(given(&guests, any), right("10.1.0.3/24", "10.1.0.2"));
         let pair = guest("a", "addresses = [\"10.1.0.1/31\"]");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_said() {
+    fn errors_say_why_no_address_is_available() {
         let full = format!("{NICS}{}", guest("a", "addresses = [\"10.0.0.2/30\"]"));
         for (file, vif, why) in [
             (
@@ -175,18 +175,14 @@ mod tests {
                 r#""network":true"#,
                 "10.0.0.1/30 has no address left",
             ),
-            (NICS, r#""network":"wan""#, "there is no NIC wan"),
+            (NICS, r#""network":"wan""#, "no NIC is named wan"),
             (NICS, r#""network":"far""#, "has no address at its end"),
             (NICS, r#""network":7"#, "the name of a NIC, or true"),
-            (
-                "",
-                r#""network":true"#,
-                "nobody of the machine has an address",
-            ),
+            ("", r#""network":true"#, "no NIC or guest has an address"),
             (
                 NICS,
                 r#""network":true,"addresses":["10.0.0.2/30"]"#,
-                "write one of both",
+                "write only one of them",
             ),
         ] {
             let said = given(file, vif).unwrap_err();

@@ -1,10 +1,10 @@
-//! NICs that come and go while a machine runs: ends of the driver domain's in the kernel, with an
-//! uplink or without, with queues for single guests or without, AF_XDP sockets, and cables in
-//! memory. Its workers are started again with them, as when one has died: frames and devices are
-//! given out at a start. All other devices keep their numbers.
+//! Adds NICs to a running machine and removes them: TAPs and local ports, with or without an uplink
+//! or dedicated queues, AF_XDP sockets, and in-memory cables. The workers of the driver domain are
+//! restarted for that, because frames and devices are assigned at a start. All other devices keep
+//! their numbers.
 
+use super::format::write;
 use super::sections::{Sections, differences, find, list};
-use super::written::write;
 use crate::Mac;
 use crate::domain::NicConfig;
 use crate::model::{Config, Kind, Nic, Queues, XdpWire};
@@ -14,28 +14,28 @@ use abi::machine::{Domain, Live, Setting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// All NICs of a machine, from a step of a reload on.
+/// All NICs of a machine after a step of a reload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NicsStep {
-    /// As sections `[[nic]]`, with the MACs that they have been given.
+    /// As sections `[[nic]]`, with the MACs that they were given.
     pub nics: Vec<Setting>,
-    /// The names of those that come.
+    /// The names of the added ones.
     pub come: BTreeSet<String>,
-    /// What is different, in words.
+    /// Descriptions of the changes.
     pub changes: Vec<String>,
 }
 
-/// A worker of the driver domain with other NICs.
+/// A worker of the driver domain with changed NICs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Refitted {
-    /// The domain; what it is told is not in it.
+    /// The domain, without its configuration text.
     pub domain: Domain,
-    /// What it is told of its NICs.
+    /// The configuration of its NICs.
     pub nics: Vec<NicConfig>,
 }
 
-/// What it takes until the NICs are those of files: first without those that go or are described
-/// otherwise, then with those that come. None: something cannot change while the machine runs.
+/// Returns the steps that change the NICs to those of the files: first to those without the removed
+/// and changed ones, then with the new ones. Returns `None` if a change needs a new machine.
 pub(super) fn steps(
     live: &Live,
     running: &Config,
@@ -56,14 +56,10 @@ pub(super) fn steps(
     if !may {
         return None;
     }
-    let written = |nic: &Nic| match &live.nics {
-        Some(nics) => named(nics, &nic.name),
-        None => find(before, "nic", &nic.name),
-    };
     let mut left: Vec<Setting> = Vec::new();
     let mut changes = Vec::new();
     for nic in &running.nics {
-        let setting = with_mac(&written(nic), mac_of(nic));
+        let setting = present(live, before, nic);
         if stays(nic) {
             left.push(setting);
         } else if let Some(becomes) = config.nics.iter().find(|now| now.name == nic.name) {
@@ -77,7 +73,7 @@ pub(super) fn steps(
             );
             changes.append(&mut words);
         } else {
-            changes.push(format!("NIC {} is not in the file any more", nic.name));
+            changes.push(format!("NIC {} is no longer in the file", nic.name));
         }
     }
     let mut steps = Vec::new();
@@ -93,7 +89,7 @@ pub(super) fn steps(
         for nic in coming() {
             nics.push(with_mac(&named(list(now, "nic"), &nic.name), mac_of(nic)));
             changes.push(match there(&nic.name) {
-                Some(_) => format!("NIC {} is there again", nic.name),
+                Some(_) => format!("NIC {} is added again", nic.name),
                 None => format!("NIC {} is new", nic.name),
             });
         }
@@ -106,18 +102,28 @@ pub(super) fn steps(
     Some(steps)
 }
 
-/// Whether it can come: files that the kernel opens are named at the start.
+/// Returns the present description of a NIC, with its MAC.
+pub(super) fn present(live: &Live, files: &Sections, nic: &Nic) -> Setting {
+    let written = match &live.nics {
+        Some(nics) => named(nics, &nic.name),
+        None => find(files, "nic", &nic.name),
+    };
+    with_mac(&written, mac_of(nic))
+}
+
+/// Returns whether a NIC can be added: a `pcap` NIC cannot, because its files must be named at the
+/// start.
 fn may_come(nic: &Nic) -> bool {
     may_go(nic) && !matches!(nic.kind, Kind::Pcap(_))
 }
 
-/// Whether it can go, and can stay when others come or go: no guest has a queue of it for good.
+/// Returns whether it can be removed, and can stay when others are added or removed: no guest owns
+/// a queue of it.
 fn may_go(nic: &Nic) -> bool {
     nic.queues == Queues::Shared || !matches!(nic.kind, Kind::Xdp { .. })
 }
 
-/// NICs whose MACs are not written keep those that they have, and new ones get some that no other
-/// has.
+/// Keeps the present MACs of NICs without written ones, and gives new NICs unused MACs.
 fn keep_macs(running: &Config, config: &mut Config) {
     let there = |name: &str| running.nics.iter().find(|nic| nic.name == name);
     let mut taken: BTreeSet<Mac> = running.nics.iter().filter_map(mac_of).collect();
@@ -136,7 +142,7 @@ fn keep_macs(running: &Config, config: &mut Config) {
     }
 }
 
-/// Every NIC keeps the MAC that it has when NICs before it come or go.
+/// Writes out every NIC's MAC, so that it stays the same when NICs before it are added or removed.
 pub(super) fn name_macs(config: &mut Config) {
     for n in 0..config.nics.len() {
         let given = config.nic_mac(n);
@@ -165,7 +171,7 @@ fn mac_of(nic: &Nic) -> Option<Mac> {
     }
 }
 
-/// The same description with this MAC.
+/// Returns the description with this MAC.
 fn with_mac(nic: &Setting, mac: Option<Mac>) -> Setting {
     let mut nic = nic.clone();
     if let (Setting::Section(keys), Some(mac)) = (&mut nic, mac) {
@@ -174,7 +180,7 @@ fn with_mac(nic: &Setting, mac: Option<Mac>) -> Setting {
     nic
 }
 
-/// The one of these sections that has this name.
+/// Returns the section with this name.
 fn named(nics: &[Setting], name: &str) -> Setting {
     let is_it = |section: &&Setting| match section {
         Setting::Section(keys) => keys.get("name") == Some(&Setting::Text(name.to_owned())),
@@ -184,7 +190,7 @@ fn named(nics: &[Setting], name: &str) -> Setting {
     nics.iter().find(is_it).cloned().unwrap_or_else(none)
 }
 
-/// NICs as they are described.
+/// Parses the descriptions of NICs.
 pub(super) fn read(nics: &[Setting]) -> Result<Vec<Nic>, Problems> {
     let mut text = "nic = ".to_owned();
     write(&Setting::List(nics.to_vec()), &mut text);

@@ -1,4 +1,4 @@
-//! Workers of the driver domain with other NICs: what each has of them.
+//! Computes the workers of the driver domain for changed NICs.
 
 use super::nics::{self, Refitted};
 use super::{LiveConfig, free, guests_end, taken_by_guests};
@@ -12,10 +12,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 impl LiveConfig {
-    /// The machine has these NICs from now on.
+    /// Sets the machine's NICs.
     ///
     /// # Errors
-    /// Everything that is wrong with that, a line for each thing; nothing has changed then.
+    ///
+    /// All mistakes, a line each; nothing has changed then.
     pub fn set_nics(&mut self, nics: &[Setting]) -> Result<(), String> {
         let nics = nics::read(nics).map_err(|wrong| wrong.to_string())?;
         let before = std::mem::replace(&mut self.config.nics, nics);
@@ -25,11 +26,12 @@ impl LiveConfig {
         })
     }
 
-    /// A worker with the NICs that the machine has now; before it was this domain, and was told
-    /// `driver`. Those of `come` have come since.
+    /// Returns a worker with the machine's present NICs. `domain` and its configuration `driver`
+    /// are the worker before the change; the NICs in `come` were added since.
     ///
     /// # Errors
-    /// The worker would be larger than a domain may be.
+    ///
+    /// The worker would exceed the limits of a domain.
     pub fn refit(
         &self,
         worker: u32,
@@ -63,7 +65,7 @@ impl LiveConfig {
                     nic.kind.clone_from(&before.kind);
                     let place = number(&mut nic.kind).map(|number| *number as usize);
                     let device = place.and_then(|place| domain.devices.get_mut(place));
-                    // Its buffers lie behind those of the NICs before it.
+                    // Its buffers follow those of the NICs before it.
                     if let (Some(Device::Xdp(now)), Some(Device::Xdp(own))) = (device, own) {
                         now.first_frame = own.first_frame;
                     }
@@ -106,12 +108,12 @@ impl LiveConfig {
 
 fn no_room(nic: &str, slots: u32) -> String {
     format!(
-        "NIC {nic}: its rings take {slots} slots of the driver domain's window, and so many are \
-         not left for NICs that come; write fewer `buffers`, or restart the machine"
+        "NIC {nic}: its rings need {slots} slots of the driver domain's window, which has \
+         too few left for added NICs; write fewer `buffers`, or restart the machine"
     )
 }
 
-/// Where a NIC's rings lie.
+/// Returns the slots of a NIC's rings.
 fn rings(kind: &NicKind) -> Option<Range<u32>> {
     match kind {
         NicKind::Xdp {
@@ -123,7 +125,7 @@ fn rings(kind: &NicKind) -> Option<Range<u32>> {
     }
 }
 
-/// The number of the device that a NIC is, if that outlives a domain.
+/// Returns the number of the NIC's device, if the device outlives a domain.
 fn number(kind: &mut NicKind) -> Option<&mut u32> {
     match kind {
         NicKind::Tap { device, .. }
@@ -133,7 +135,7 @@ fn number(kind: &mut NicKind) -> Option<&mut u32> {
     }
 }
 
-/// Numbers of all of a NIC's devices.
+/// Returns the numbers of all of a NIC's devices.
 fn numbers(kind: &NicKind) -> Vec<u32> {
     match kind {
         NicKind::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
@@ -143,8 +145,8 @@ fn numbers(kind: &NicKind) -> Vec<u32> {
     }
 }
 
-/// Puts a NIC's devices among a domain's, one behind the other: where some have gone, or behind
-/// all.
+/// Places a NIC's devices consecutively among a domain's: in a gap that removed ones have left, or
+/// at the end.
 fn take_over(nic: &mut NicKind, own: Vec<Device>, to: &mut Vec<Device>) {
     let Some(number) = number(nic).filter(|_| !own.is_empty()) else {
         return;

@@ -1,8 +1,8 @@
-//! What it takes to make a machine that runs what files say: which guests go, which come, and what
-//! cannot change while it runs.
+//! Compares a running machine with edited files: guests to remove and add, and changes that need a
+//! new machine.
 //!
-//! Meanings are compared, so that a default that is written out changes nothing. Words tell people
-//! of a difference: what was written, and what is written now.
+//! It compares meanings, so that writing out a default changes nothing. It describes differences by
+//! the old and the new text.
 
 use super::sections::{Sections, differences, empty, find, keys_of, list, value};
 use super::{LiveConfig, NicsStep, files_of, nics, with_macs};
@@ -14,39 +14,39 @@ use crate::{File, Mac};
 use abi::machine::{Live, Setting};
 use std::collections::BTreeSet;
 
-/// What it takes.
+/// The difference between a machine and files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Difference {
-    /// Guests of the files before that these do not name.
+    /// Guests of the previous files that these do not name.
     pub gone: Vec<String>,
-    /// Guests that come, in the order of the files.
+    /// Guests to add, in the order of the files.
     pub coming: Vec<Coming>,
-    /// Guests that were attached one by one and that the files do not name: they stay.
+    /// Attached guests that the files do not name: they stay.
     pub stays: Vec<String>,
-    /// What becomes of NICs, step by step.
+    /// The steps that change the NICs.
     pub nics: Vec<NicsStep>,
     /// All guests that the files name.
     pub named: BTreeSet<String>,
 }
 
-/// A guest that comes.
+/// A guest to add.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Coming {
     /// Its name.
     pub name: String,
     /// Its description, with the MACs that it has already.
     pub guest: Setting,
-    /// If it is there and is described otherwise: what of it, in words. It has to go before.
+    /// Descriptions of the differences, if it exists and has changed. It must be removed first.
     pub changes: Option<Vec<String>>,
-    /// Or it stays: only what the driver domain has of it is described otherwise, firewall rules
-    /// and limits.
+    /// Whether it stays: only its firewall rules and limits in the driver domain have changed.
     pub in_place: bool,
 }
 
-/// What is different in files from a machine as it has become.
+/// Returns the difference between files and a running machine.
 ///
 /// # Errors
-/// Everything that is wrong with the files, or cannot change while the machine runs, a line each.
+///
+/// All mistakes of the files, and all changes that need a new machine, a line each.
 pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<Difference, String> {
     let (mut config, located) = parse_located(files).map_err(|wrong| wrong.to_string())?;
     let (before, now) = (settings(&files_of(live))?, settings(files)?);
@@ -66,19 +66,13 @@ pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<D
     for (mut guest, described) in config.guests.into_iter().zip(list(&now, "guest")) {
         let mut there = running.config.guests.iter();
         let there = there.find(|there| there.name == guest.name);
-        let written = |name: &str| {
-            let since = live.attached.get(name).or(live.changed.get(name));
-            since
-                .cloned()
-                .unwrap_or_else(|| find(&before, "guest", name))
-        };
         let mut in_place = false;
         let changes = match there {
             None => None,
             Some(there) if is_same(&mut guest, there) => continue,
             Some(there) => {
                 in_place = is_in_place(&guest, there);
-                let before = with_macs(&written(&guest.name), &macs(there));
+                let before = with_macs(&written(live, &before, &guest.name), &macs(there));
                 let mut changes = Vec::new();
                 let now = with_macs(described, &macs(&guest));
                 differences("", &before, &now, &mut changes);
@@ -105,8 +99,32 @@ pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<D
     })
 }
 
-/// Whether a guest is described as one that is there. An interface whose MAC is not written keeps
-/// the one that it has.
+/// Returns the present description of a guest, with its MACs, by which it can be attached again;
+/// `None` if the machine has no such guest.
+#[must_use]
+pub fn present_guest(live: &Live, running: &LiveConfig, name: &str) -> Option<Setting> {
+    let mut there = running.config.guests.iter();
+    let there = there.find(|there| there.name == name)?;
+    let files = settings(&files_of(live)).ok()?;
+    Some(with_macs(&written(live, &files, name), &macs(there)))
+}
+
+/// Returns the present descriptions of all NICs, with their MACs.
+#[must_use]
+pub fn present_nics(live: &Live, running: &LiveConfig) -> Option<Vec<Setting>> {
+    let files = settings(&files_of(live)).ok()?;
+    let all = running.config.nics.iter();
+    Some(all.map(|nic| nics::present(live, &files, nic)).collect())
+}
+
+/// Returns a guest as it was written last.
+fn written(live: &Live, files: &Sections, name: &str) -> Setting {
+    let since = live.attached.get(name).or(live.changed.get(name));
+    since.cloned().unwrap_or_else(|| find(files, "guest", name))
+}
+
+/// Returns whether a guest equals an existing one. An interface without a written MAC keeps its
+/// present one.
 fn is_same(guest: &mut Guest, there: &Guest) -> bool {
     for (vif, there) in guest.vifs.iter_mut().zip(&there.vifs) {
         vif.mac = vif.mac.or(there.mac);
@@ -114,7 +132,7 @@ fn is_same(guest: &mut Guest, there: &Guest) -> bool {
     guest == there
 }
 
-/// Whether a guest need not go to become this one.
+/// Returns whether a guest can become this one without being removed.
 fn is_in_place(guest: &Guest, there: &Guest) -> bool {
     let mut like = there.clone();
     for (vif, becomes) in like.vifs.iter_mut().zip(&guest.vifs) {
@@ -123,12 +141,12 @@ fn is_in_place(guest: &Guest, there: &Guest) -> bool {
     like == *guest
 }
 
-/// The MACs of a guest's first interfaces, up to one that has none yet.
+/// Returns the MACs of a guest's first interfaces, up to one that has none yet.
 fn macs(guest: &Guest) -> Vec<Mac> {
     guest.vifs.iter().map_while(|vif| vif.mac).collect()
 }
 
-/// What of the files cannot change while the machine runs, and has.
+/// Returns the changes that need a new machine.
 fn fixed(
     running: &Config,
     before: &Sections,
@@ -137,7 +155,7 @@ fn fixed(
 ) -> Vec<Finding> {
     let mut buffers = config.buffers;
     if !matches!(now.get("buffers"), Some(Setting::Section(keys)) if keys.contains_key("size")) {
-        // It goes by all guests of a machine that is started.
+        // Computed from the guests at the machine's start.
         buffers.size = running.buffers.size;
     }
     let machine = |of: &Config| {
@@ -163,7 +181,7 @@ fn fixed(
     found
 }
 
-/// The same of NICs that cannot change while a machine runs.
+/// Returns the same for NICs.
 fn fixed_nics(
     running: &Config,
     before: &Sections,
@@ -187,14 +205,14 @@ fn fixed_nics(
     }
     for nic in &running.nics {
         if config.nics.iter().all(|of| of.name != nic.name) {
-            let what = format!("NIC {} is not there any more", nic.name);
+            let what = format!("NIC {} is removed", nic.name);
             found.push(finding(Place::Machine, "", what));
         }
     }
     found
 }
 
-/// Tells what is written otherwise in a section whose meaning has changed.
+/// Describes the differences in a section whose meaning has changed.
 fn compare(
     (place, located): (Place, &Located),
     before: &Setting,
@@ -213,7 +231,7 @@ fn compare(
         found.extend(changes.into_iter().map(|what| finding(place, key, what)));
     }
     if found.len() == told {
-        found.push(finding(place, "", "it is described otherwise".to_owned()));
+        found.push(finding(place, "", "its contents have changed".to_owned()));
     }
 }
 
@@ -222,17 +240,17 @@ fn finding(place: Place, key: &'static str, what: String) -> Finding {
         place,
         key,
         what,
-        remedy: "that cannot change while the machine runs: restart the machine, or write it as \
+        remedy: "this cannot change while the machine runs: restart the machine, or write it as \
                  it was"
             .to_owned(),
     }
 }
 
-/// A section, but for what is no part of the machine.
+/// Returns a section without the keys that are not part of the machine.
 fn section(all: &Sections, name: &str) -> Setting {
     let mut section = all.get(name).cloned().unwrap_or_else(empty);
     if let (Setting::Section(keys), "machine") = (&mut section, name) {
-        // Which machine it is about is said otherwise.
+        // The caller selects the machine.
         keys.remove("name");
     }
     section

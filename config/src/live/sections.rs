@@ -1,13 +1,13 @@
-//! Sections of files as they are written, and what is written otherwise in two of them.
+//! Sections of files as written, and the differences between two of them.
 
-use super::written::write;
+use super::format::write;
 use abi::machine::Setting;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sections by their names, as they are written.
+/// Sections by name, as written.
 pub(super) type Sections = BTreeMap<String, Setting>;
 
-/// The keys of two sections.
+/// Returns the keys of two sections.
 pub(super) fn keys_of<'a>(one: &'a Setting, other: &'a Setting) -> BTreeSet<&'a String> {
     let keys = |section: &'a Setting| match section {
         Setting::Section(keys) => Some(keys.keys()),
@@ -28,7 +28,7 @@ pub(super) fn empty() -> Setting {
     Setting::Section(BTreeMap::new())
 }
 
-/// A list of sections.
+/// Returns a list of sections.
 pub(super) fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
     match all.get(name) {
         Some(Setting::List(list)) => list,
@@ -36,7 +36,7 @@ pub(super) fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
     }
 }
 
-/// The one of them that has this name.
+/// Returns the section with this name.
 pub(super) fn find(all: &Sections, list_name: &str, name: &str) -> Setting {
     let is_it = |section: &&Setting| {
         let Setting::Section(keys) = section else {
@@ -48,7 +48,7 @@ pub(super) fn find(all: &Sections, list_name: &str, name: &str) -> Setting {
     found.cloned().unwrap_or_else(empty)
 }
 
-/// What is written otherwise in a section, key by key; `path` says in which.
+/// Describes the differences between two sections, key by key; `path` names the section.
 pub(super) fn differences(path: &str, before: &Setting, now: &Setting, found: &mut Vec<String>) {
     for key in keys_of(before, now) {
         match (value(before, key), value(now, key)) {
@@ -63,21 +63,21 @@ pub(super) fn differences(path: &str, before: &Setting, now: &Setting, found: &m
                             differences(&format!("{path}: "), before, now, found);
                         }
                         (None, _) => found.push(format!("{path} is new")),
-                        (_, None) => found.push(format!("{path} is not there any more")),
+                        (_, None) => found.push(format!("{path} is removed")),
                     }
                 }
             }
             (Some(before), Some(now)) => {
                 let (before, now) = (shown(before), shown(now));
-                found.push(format!("{path}`{key}` is {now} instead of {before}"));
+                found.push(format!("{path}`{key}`: {before} → {now}"));
             }
             (None, now) => {
                 let now = now.map(shown).unwrap_or_default();
-                found.push(format!("{path}`{key}` is {now} and was left out"));
+                found.push(format!("{path}`{key}`: unset → {now}"));
             }
             (Some(before), None) => {
                 let before = shown(before);
-                found.push(format!("{path}`{key}` is left out and was {before}"));
+                found.push(format!("{path}`{key}`: {before} → unset"));
             }
         }
     }
@@ -88,7 +88,7 @@ fn has_sections(list: &[Setting]) -> bool {
         .any(|value| matches!(value, Setting::Section(_)))
 }
 
-/// A value as a file has it.
+/// Formats a value as in a file.
 fn shown(value: &Setting) -> String {
     let mut text = String::new();
     write(value, &mut text);

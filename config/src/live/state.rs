@@ -1,49 +1,49 @@
-//! What a machine leaves for the one that takes its place: the guests that were attached to it. The
-//! core has it written; nobody who reads it relies on what it says.
+//! The state that a machine leaves to its successor: its attached guests. The core stores it;
+//! readers do not trust its contents.
 
 use abi::machine::{NetnsPlace, Setting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Of this form. Another one is not read.
+/// Version of the format. Others are not read.
 const FORM: u32 = 1;
-/// Guests that are taken up: more than there is room for.
+/// The maximum number of guests that are read, more than fit a machine.
 const GUESTS_MAX: usize = 1024;
 
-/// A guest that was attached, and is to be attached again.
+/// A guest that was attached and is to be attached again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Returning {
-    /// Its description, with the MACs and addresses that it has been given.
+    /// Its description, with the MACs and addresses that it was given.
     pub guest: Setting,
-    /// What is known of it beside that.
+    /// Other facts about it.
     pub origin: Origin,
 }
 
-/// Where a guest has come from.
+/// The origin of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
-    /// The user who has attached it; none: files that were read later than the machine's own.
+    /// The user who attached it; `None` if it is from files that were read after the machine's own.
     pub user: Option<u32>,
-    /// What the names of its network namespaces stood for.
+    /// The identities of its network namespaces, by name.
     pub places: BTreeMap<String, NetnsPlace>,
 }
 
 impl Origin {
-    /// Where nothing is known of it.
+    /// An unknown origin.
     pub const UNKNOWN: Self = Self {
         user: None,
         places: BTreeMap::new(),
     };
 }
 
-/// The same as [`Returning`], to be written.
+/// Like [`Returning`], to be written.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Left<'a> {
     /// Its description.
     pub guest: &'a Setting,
-    /// What is known of it beside that.
+    /// Other facts about it.
     pub origin: &'a Origin,
 }
 
@@ -54,7 +54,7 @@ impl<'a> From<&'a Returning> for Left<'a> {
 }
 
 impl Returning {
-    /// Its name, if it has one.
+    /// Returns its name, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         name_of(&self.guest)
@@ -73,7 +73,7 @@ pub fn name_of(guest: &Setting) -> Option<&str> {
     }
 }
 
-/// The form and the machine's name: what is looked at first.
+/// The format and the machine's name, which are checked first.
 #[derive(Deserialize)]
 struct Head {
     form: u32,
@@ -97,7 +97,7 @@ struct Written<'a> {
     guests: &'a [Left<'a>],
 }
 
-/// What the machine of this name leaves; empty: nothing.
+/// Returns the state of the machine of this name; empty if it leaves nothing.
 #[must_use]
 pub fn write(machine: &str, guests: &[Left<'_>]) -> Vec<u8> {
     if guests.is_empty() {
@@ -108,32 +108,31 @@ pub fn write(machine: &str, guests: &[Left<'_>]) -> Vec<u8> {
         machine,
         guests,
     };
-    // Text, numbers, and maps by text: nothing of it cannot be written.
+    // Text, numbers, and maps by text: serialization cannot fail.
     serde_json::to_vec(&whole).unwrap_or_default()
 }
 
-/// The guests that the machine of this name has left.
+/// Returns the guests that the machine of this name has left.
 ///
 /// # Errors
-/// The text, which may be anything, is none of this form, or another machine's.
+///
+/// The text, which may have any contents, has another format or belongs to another machine.
 pub fn read(machine: &str, text: &str) -> Result<Vec<Returning>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let wrong = |error: serde_json::Error| format!("it cannot be read: {error}");
+    let wrong = |error: serde_json::Error| format!("cannot read it: {error}");
     let head: Head = serde_json::from_str(text).map_err(wrong)?;
     if head.form != FORM {
-        return Err(format!("it has form {} instead of {FORM}", head.form));
+        return Err(format!("it has format {} instead of {FORM}", head.form));
     }
     if head.machine != machine {
-        return Err(format!("it is of a machine {:?}", head.machine));
+        return Err(format!("it belongs to a machine {:?}", head.machine));
     }
     let Whole { guests, .. } = serde_json::from_str::<Whole>(text).map_err(wrong)?;
     if guests.len() > GUESTS_MAX {
         let count = guests.len();
-        return Err(format!(
-            "it has {count} guests, and {GUESTS_MAX} is the most"
-        ));
+        return Err(format!("it has {count} guests; the limit is {GUESTS_MAX}"));
     }
     match guests.iter().position(|guest| guest.name().is_none()) {
         Some(at) => Err(format!("guest {} has no name", at + 1)),
@@ -157,45 +156,45 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_read_again() {
+    fn written_state_is_read_back() {
         let guests: Vec<_> = ["a", "b"].map(returning).into();
         let text = write("m", &guests.iter().map(Left::from).collect::<Vec<_>>());
         let text = String::from_utf8(text).unwrap();
         assert_eq!(read("m", &text).unwrap(), guests);
         assert!(write("m", &[]).is_empty());
         assert_eq!(read("m", ""), Ok(Vec::new()));
-        // It may have been cut anywhere.
+        // The text may have been truncated anywhere.
         for end in 1..text.len() {
             assert!(read("m", &text[..end]).is_err(), "{end}");
         }
     }
 
     #[test]
-    fn what_is_none_is_said() {
+    fn invalid_state_is_rejected_with_the_reason() {
         let one = returning("a");
         let many = vec![Left::from(&one); 10_000];
         let many = String::from_utf8(write("m", &many)).unwrap();
         for (text, why) in [
-            ("\0\u{1}nonsense", "cannot be read"),
-            ("[]", "cannot be read"),
+            ("\0\u{1}nonsense", "cannot read"),
+            ("[]", "cannot read"),
             (
                 r#"{"form":2,"machine":"m","more":[]}"#,
-                "form 2 instead of 1",
+                "format 2 instead of 1",
             ),
             (
                 r#"{"form":1,"machine":"x","guests":[]}"#,
-                "of a machine \"x\"",
+                "to a machine \"x\"",
             ),
             (
                 r#"{"form":1,"machine":"m","guests":[],"x":0}"#,
-                "cannot be read",
+                "cannot read",
             ),
             (
                 r#"{"form":1,"machine":"m","guests":[{"guest":{},"origin":{"user":0,
                     "places":{}}}]}"#,
                 "guest 1 has no name",
             ),
-            (&many, "10000 guests, and 1024 is the most"),
+            (&many, "10000 guests; the limit is 1024"),
         ] {
             let said = read("m", text).unwrap_err();
             assert!(said.contains(why), "{said}");

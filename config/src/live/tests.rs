@@ -40,7 +40,7 @@ fn guest(name: &str, more: &str) -> Setting {
 }
 
 #[test]
-fn a_guest_that_comes_is_what_the_file_would_have_made_of_it() {
+fn an_attached_guest_equals_one_of_the_file() {
     let (_, mut live) = live(FILE);
     let described = guest(
         "c",
@@ -67,7 +67,7 @@ fn a_guest_that_comes_is_what_the_file_would_have_made_of_it() {
 }
 
 #[test]
-fn macs_stay_whoever_comes_and_goes() {
+fn macs_stay_when_other_guests_change() {
     let (machine, mut config) = live(FILE);
     let mut live = machine.live.unwrap();
     let first = config.add(&guest("c", "")).unwrap();
@@ -75,11 +75,11 @@ fn macs_stay_whoever_comes_and_goes() {
     config.may_leave("a").unwrap();
     config.remove("a");
     live.detached.insert("a".into());
-    // The number of the guest that went is free again, and nobody else's MAC has changed.
+    // The number of the removed guest is free again, and no other MAC has changed.
     let next = config.add(&guest("d", "")).unwrap();
     assert_eq!(next.macs, [Mac::derived(1, 0, 0)]);
     live.attached.insert("d".into(), next.guest);
-    // What another manager reads is the same, but for who has left.
+    // Another manager reads the same configuration, except for removed guests.
     config.left.clear();
     let again = LiveConfig::of(&live).unwrap();
     assert_eq!(again, config);
@@ -92,23 +92,23 @@ fn macs_stay_whoever_comes_and_goes() {
 }
 
 #[test]
-fn what_cannot_come_is_told_and_leaves_nothing() {
+fn rejected_guests_change_nothing() {
     let (_, mut live) = live(FILE);
     let before = live.clone();
     let long = "x".repeat(300);
     for (guest, says) in [
-        (guest("a", ""), "the name \"a\" is that of guest a too"),
-        (guest("driver", ""), "that of the driver domain"),
+        (guest("a", ""), "the name \"a\" is also that of guest a"),
+        (guest("driver", ""), "reserved for the driver domain"),
         (guest("../c", ""), "use 1 to 32 letters"),
         (guest("c\\nd", ""), "use 1 to 32 letters"),
         (guest(&long, ""), "use 1 to 32 letters"),
         (
             guest("c", r#""addresses": ["10.0.0.1/24"],"#),
-            "that of [[nic]] 1 too",
+            "also that of [[nic]] 1",
         ),
         (
             guest("c", r#""addresses": ["10.0.0.3/24"],"#),
-            "that of guest b, vif 1 too",
+            "also that of guest b, vif 1",
         ),
         (guest("c", r#""mac": "02:67:01:00:01:00","#), "the MAC"),
         (guest("c", r#""mac": "01:00:00:00:00:00","#), "multicast"),
@@ -141,13 +141,13 @@ fn what_cannot_come_is_told_and_leaves_nothing() {
         assert!(why.contains(says), "{says}: {why}");
         assert_eq!(live, before, "{why}");
     }
-    let why = before.may_leave("nobody").unwrap_err();
-    assert_eq!(why, "there is no guest nobody");
+    let why = before.may_leave("absent").unwrap_err();
+    assert_eq!(why, "no guest is named absent");
 }
 
-/// Others may know the address under the MAC of who has had it before.
+/// Others may know the address under the MAC of its previous owner.
 #[test]
-fn an_address_that_another_has_had_is_announced() {
+fn an_inherited_address_is_announced() {
     let (_, mut live) = live(FILE);
     let with =
         |name: &str, address: &str| guest(name, &format!("\"addresses\": [\"{address}/24\"],"));
@@ -156,7 +156,7 @@ fn an_address_that_another_has_had_is_announced() {
     for name in ["a", "b"] {
         live.remove(name);
     }
-    // It has the MAC that `a` had.
+    // It inherits the address of `a`.
     let d = live.add(&with("d", "10.0.0.3")).unwrap();
     assert!(d.vifs[0].announces);
     live.remove("c");
@@ -165,9 +165,9 @@ fn an_address_that_another_has_had_is_announced() {
     assert_eq!((f.vifs[0].mac, f.vifs[0].announces), (c.vifs[0].mac, false));
 }
 
-/// Queues that are given by load are anybody's; one that is written is a guest's for good.
+/// Queues assigned by load may be lost; a written one belongs to its guest.
 #[test]
-fn who_has_a_queue_for_good_stays() {
+fn the_owner_of_a_queue_cannot_be_removed() {
     let given = FILE.replace(
         "kind = \"sim\"",
         "kind = \"sim\"\nqueues = \"vmq\"\nvmq_queues = 2",
@@ -183,18 +183,18 @@ fn who_has_a_queue_for_good_stays() {
     let (_, live) = self::live(&written);
     live.may_leave("b").unwrap();
     let why = live.may_leave("a").unwrap_err();
-    assert!(why.starts_with("guest a has queue 2 of NIC wire"), "{why}");
+    assert!(why.starts_with("guest a owns queue 2 of NIC wire"), "{why}");
 }
 
 #[test]
-fn where_copies_are_staged_nobody_comes() {
+fn no_guest_is_attached_with_staged_copies() {
     let (_, mut live) = live(&format!("[driver]\ngrants = \"copy\"\n{FILE}"));
     let why = live.add(&guest("c", "")).unwrap_err();
     assert!(why.contains("\"copy\""), "{why}");
 }
 
 #[test]
-fn slots_are_given_out_where_there_is_room_and_never_twice() {
+fn slots_are_assigned_once_wherever_they_fit() {
     let (machine, mut live) = live(FILE);
     let first = machine.live.as_ref().unwrap().first_slot;
     let domain = &machine.domains[0];
@@ -212,7 +212,7 @@ fn slots_are_given_out_where_there_is_room_and_never_twice() {
     }
     assert!(count >= ROOM, "{count}");
     apart(&driver, first, guests_end(domain.window_slots));
-    // Those that went leave room for as many.
+    // Removed guests leave room for the same number.
     for gone in ["g7-0", "g8-0", "a-0"] {
         driver.vifs.retain(|vif| vif.name != gone);
     }
@@ -242,7 +242,7 @@ fn apart(driver: &DriverConfig, first: u32, end: u32) {
 }
 
 #[test]
-fn a_machine_of_nothing_is_one_that_guests_can_come_to() {
+fn guests_can_be_attached_to_an_empty_machine() {
     let (machine, mut live) = live("");
     let came = live.add(&guest("first", "")).unwrap();
     let told: GuestConfig = serde_json::from_str(&came.domain.config).unwrap();

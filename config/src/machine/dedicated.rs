@@ -1,4 +1,4 @@
-//! Queues of an AF_XDP wire that receive into the pages of one guest each.
+//! Dedicated queues of AF_XDP NICs, each of which receives into the pages of one guest.
 
 use super::devices::Devices;
 use crate::domain::DedicatedQueue;
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 /// The dedicated queues of all guests, by guest and vif.
 pub(super) type DedicatedQueues = BTreeMap<(usize, usize), DedicatedQueue>;
 
-/// Adds the devices of NIC number `n`'s dedicated queues, and notes the queues in `queues`. Their
-/// rings lie in the grant window from `window_slots` on.
+/// Adds the devices of NIC number `n`'s dedicated queues, and records the queues in `queues`. Their
+/// rings start at slot `window_slots` of the grant window.
 pub(super) fn add(
     config: &Config,
     (n, nic): (usize, &Nic),
@@ -61,7 +61,7 @@ pub(super) fn add(
     }
 }
 
-/// Rules for frames that pass a port this way, as the monitor is told them.
+/// Returns the rules of a port for this direction, in the monitor's form.
 fn compiled(rules: &[Rule], way: Way) -> Vec<firewall::Rule> {
     let rules = rule::for_way(rules, way);
     rules.map(|(_, rule)| rule.compiled()).collect()

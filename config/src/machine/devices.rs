@@ -14,8 +14,8 @@ impl Devices {
         self.0.len() as u32 - 1
     }
 
-    /// A TAP with as many shared queues as there are workers: for this domain the one of `worker`,
-    /// of which the first makes the TAP.
+    /// Adds a TAP with one shared queue per worker. This domain gets the queue of `worker`; the
+    /// first worker's device creates the TAP.
     pub(super) fn share(&mut self, tap: Tap, worker: u32, workers: u32) -> u32 {
         self.add(match worker {
             0 => Device::Tap(Tap {
@@ -39,7 +39,7 @@ impl Devices {
     }
 }
 
-/// A TAP that carries what `offloads` says.
+/// Adds a TAP with the features of `offloads`.
 pub(super) fn tap(
     port: &KernelPort,
     ifname: Option<String>,

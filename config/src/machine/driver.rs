@@ -1,17 +1,17 @@
 //! A worker of the driver domain.
 
+use super::encode::json;
 use super::nic::{Nics, plain};
-use super::told::json;
-use super::waiting::{Spin, notify_us};
+use super::polling::{Spin, notify_us};
 use crate::domain::{DriverConfig, Limit, VifConfig};
 use crate::model::{Config, Vif};
 use crate::sizes::{
-    COLLATERAL_PAGES, QUEUE_PAGES, RESERVED_GRANTS, SPARE_FRAMES, flip_pages, grant_entries,
-    ring_pages, rx_pages, staging_pages, table_slots, worker_name,
+    COLLATERAL_PAGES, QUEUE_PAGES, RESERVED_GRANTS, SPARE_FRAMES, flip_pages, flow_pages,
+    grant_entries, ring_pages, rx_pages, staging_pages, table_slots, worker_name,
 };
 use abi::machine::{Domain, Program};
 
-/// The domain of worker number `worker`.
+/// Returns the domain of worker number `worker`.
 pub(super) fn domain(config: &Config, worker: u32) -> Domain {
     let driver = &config.driver;
     let mut nics = Nics::build(config, worker);
@@ -28,6 +28,8 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
         broadcast_pps: driver.broadcast_pps.div_ceil(driver.workers.max(1)),
         reports_to_all: driver.workers > 1,
         mac_ageing_s: driver.mac_ageing_s,
+        flows: driver.flows,
+        flow_tables: driver.flow_tables,
         spin_us: spin.us,
         yields: spin.yields,
         adapts: spin.adapts,
@@ -41,10 +43,12 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
         frames: SPARE_FRAMES
             .saturating_add(nics.frames)
             .saturating_add(staged)
-            .saturating_add(QUEUE_PAGES),
+            .saturating_add(QUEUE_PAGES)
+            .saturating_add(flow_pages(config)),
         grant_entries: RESERVED_GRANTS,
         window_slots: nics.window_slots,
         collateral: collateral(config),
+        foreign_pages: 0,
         weight: 1,
         restart_pause_ms: driver.restart.then_some(driver.restart_pause_ms),
         cpus: driver.worker_cpus(worker),
@@ -53,8 +57,8 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
     }
 }
 
-/// What the driver is told of all guests' interfaces. Their grants and tables lie in its window
-/// behind what the NICs take.
+/// Returns the driver's configuration of all guests' interfaces. Their grants and tables follow the
+/// slots of the NICs in its window.
 fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
     let mut vifs = Vec::new();
     for (g, guest) in config.guests.iter().enumerate() {
@@ -75,8 +79,8 @@ fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
     vifs
 }
 
-/// What the driver is told of a guest's interface wherever it lies in the window: connection, slots
-/// and queue are still to be given.
+/// Returns the driver's configuration of a guest's interface without its connection, slots and
+/// queue, which depend on its place in the window.
 pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> VifConfig {
     let guest = config.guests.get(g);
     let name = guest.map_or("", |guest| guest.name.as_str());
@@ -104,14 +108,14 @@ pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> Vif
         flip_pages: flip_pages(config),
         staging_pages: staging_pages(config),
         forwards: vif.forwards,
-        rules: vif.rules.clone(),
+        rules: vif.all_rules(),
         firewall: vif.firewall,
         queue: None,
     }
 }
 
-/// Pages that guests may take back by force: of each interface its rings, and what is in use in
-/// that moment. A device has most of its buffers all the time.
+/// Returns the number of pages that guests may revoke by force: the rings of each interface, and
+/// the pages in use at that moment. A device uses most of its buffers all the time.
 fn collateral(config: &Config) -> u32 {
     if !config.driver.grants.has_tables() {
         return 0;

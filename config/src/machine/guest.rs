@@ -1,16 +1,16 @@
 //! A guest domain.
 
 use super::devices::{Devices, tap};
-use super::told::{json, stack};
-use super::waiting::Spin;
+use super::encode::{json, stack};
+use super::polling::Spin;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
 use crate::model::{Config, Endpoint, Guest, KernelPort, Vif};
 use crate::sizes::{
     file_pages, flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool,
 };
-use abi::machine::{Domain, Ipv6, Program, Tap};
+use abi::machine::{Device, Domain, Ipv6, Program, Tap};
 
-/// The domain of guest number `g`.
+/// Returns the domain of guest number `g`.
 pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
     let mut devices = Devices::default();
     let vifs = guest.vifs.iter().enumerate();
@@ -32,9 +32,10 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
         program: Program::Guest,
         frames: guest_frames(config, guest),
         grant_entries: grant_entries(config, guest),
-        // Nobody grants a guest anything: what it maps are pages that change hands, at the most.
+        // No domain grants pages to a guest, which maps only exchanged pages, if any.
         window_slots: flip_pages(config).saturating_mul(queues(config, guest)),
         collateral: 0,
+        foreign_pages: foreign_pages(guest),
         weight: weights.fold(0, u32::saturating_add).max(1),
         restart_pause_ms: guest.restart.then_some(config.driver.restart_pause_ms),
         cpus: guest.cpus.clone(),
@@ -43,7 +44,16 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
     }
 }
 
-/// What the guest's program is told of an interface; adds its devices.
+/// Returns the pages of virtual machines' memory that the guest may have mapped.
+fn foreign_pages(guest: &Guest) -> u32 {
+    let pages = guest.vifs.iter().map(|vif| match &vif.endpoint {
+        Endpoint::VhostUser(machine) => machine.pages(),
+        _ => 0,
+    });
+    pages.fold(0, u32::saturating_add)
+}
+
+/// Returns the guest's configuration of an interface; adds its devices.
 fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif, devices: &mut Devices) -> GuestVif {
     let workers = config.driver.workers.max(1);
     GuestVif {
@@ -68,8 +78,8 @@ fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif, devices: &mut Dev
     }
 }
 
-/// The IPv6 settings of a guest's interface: the given ones; else 0 where it has addresses, and the
-/// kernel's defaults where it has to find them.
+/// Returns the IPv6 settings of a guest's interface: the written ones; otherwise 0 if it has
+/// addresses, or the kernel's defaults if it must configure itself.
 fn ipv6(port: &KernelPort) -> Ipv6 {
     let given = port.ipv6;
     let usual = match port.addresses.is_empty() {
@@ -93,8 +103,8 @@ fn endpoint(
         Endpoint::Tap { port } => {
             let workers = config.driver.workers.max(1);
             let mac = config.vif_mac(g, v).map_or([0; 6], |mac| mac.0);
-            // The kernel may leave undone what the vif can carry; what the driver does not take
-            // after all, the guest's netfront completes.
+            // The kernel may leave offloads undone that the vif can carry; the guest's netfront
+            // performs those that the driver does not accept.
             let offloads = vif.offloads.min(config.driver.offloads);
             let tap = tap(port, config.vif_ifname(g, v), mac, vif.mtu, offloads);
             let tap = Tap {
@@ -119,6 +129,7 @@ fn endpoint(
             window,
             count,
             touch,
+            flows,
         } => EndpointConfig::Source {
             to: to.0,
             size: *size,
@@ -126,8 +137,15 @@ fn endpoint(
             window: *window,
             count: *count,
             touch: *touch,
+            flows: *flows,
         },
         Endpoint::Echo => EndpointConfig::Echo {},
         Endpoint::Pcap(files) => EndpointConfig::Pcap(devices.files(files)),
+        Endpoint::VhostUser(machine) => EndpointConfig::VhostUser {
+            device: devices.add(Device::VhostUser(machine.device())),
+            client: machine.client,
+            queue_pairs: machine.queue_pairs(config.driver.workers),
+            memory_max: machine.memory_bytes(),
+        },
     }
 }

@@ -1,22 +1,21 @@
-//! From a [`Config`] to what the monitor builds: domains with their sizes, devices, connections,
-//! and the text for each domain's program.
+//! Converts a [`Config`] to the machine that the monitor builds: domains with their sizes, devices,
+//! connections, and each program's configuration text.
 
 mod dedicated;
 mod devices;
 mod driver;
+mod encode;
 mod guest;
 mod nic;
-mod told;
-mod waiting;
+mod polling;
 
 use crate::domain::{NicConfig, VifConfig};
 use crate::model::Config;
 use crate::sizes::worker_name;
 use abi::machine::{Access, Connection, Device, Domain, Machine};
-pub(crate) use told::json;
+pub(crate) use encode::json;
 
-/// The machine of a configuration, whether that is valid or not: no size overflows, too large ones
-/// are as large as their types.
+/// Returns the machine of a configuration, valid or not: sizes saturate instead of overflowing.
 pub(crate) fn build(config: &Config) -> Machine {
     let workers = 0..config.driver.workers.max(1);
     let mut domains: Vec<_> = workers
@@ -38,14 +37,14 @@ pub(crate) fn build(config: &Config) -> Machine {
         name: config.name.clone(),
         domains,
         connections,
-        // Who belongs to a group is known to the system alone.
+        // Only the system knows the members of groups.
         access: Access::default(),
         live: None,
     }
 }
 
-/// The domain of guest number `g`, and what a worker of the driver domain is told of its
-/// interfaces, but for connections and slots.
+/// Returns the domain of guest number `g`, and a worker's configuration of its interfaces, without
+/// connections and slots.
 pub(crate) fn guest_of(config: &Config, g: usize) -> (Domain, Vec<VifConfig>) {
     let guest = config.guests.get(g).cloned().unwrap_or_default();
     let vifs = guest.vifs.iter().enumerate();
@@ -54,13 +53,13 @@ pub(crate) fn guest_of(config: &Config, g: usize) -> (Domain, Vec<VifConfig>) {
     (guest::domain(config, g, &guest), vifs)
 }
 
-/// What a worker is told of its NICs, and their devices.
+/// Returns a worker's configuration of its NICs, and their devices.
 pub(crate) fn nics_of(config: &Config, worker: u32) -> (Vec<NicConfig>, Vec<Device>) {
     let nics = nic::Nics::build(config, worker);
     (nics.nics, nics.devices.0)
 }
 
-/// Slots of each worker's window that its NICs take, from the first one on.
+/// Returns the number of slots that the NICs take at the start of each worker's window.
 pub(crate) fn nic_slots(config: &Config) -> u32 {
     nic::Nics::build(config, 0).window_slots
 }

@@ -1,9 +1,9 @@
-//! The driver domain's NICs: what it is told of each, their devices, and the frames and slots of
+//! The driver domain's NICs: the configuration of each, their devices, and the frames and slots of
 //! the grant window that they take.
 
 use super::dedicated::{self, DedicatedQueues};
 use super::devices::{Devices, tap};
-use super::told::stack;
+use super::encode::stack;
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKind, Offloads, Vmq};
 use crate::model::{Config, KernelPort, Kind, Nic, Queues, XdpWire};
@@ -11,22 +11,22 @@ use crate::sizes::{BUFFERS_PER_PAGE, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Tap, Xdp};
 use std::net::IpAddr;
 
-/// The NICs of one worker that it starts with. The driver puts their buffers one NIC's behind the
-/// other's, from its first frame on; rings of AF_XDP sockets lie at the beginning of its grant
-/// window (those of NICs that come later: at its end).
+/// The NICs that one worker has at its start. The driver places their buffers one after another,
+/// from its first frame on. Rings of AF_XDP sockets are at the start of its grant window, or, for
+/// NICs that are added later, at its end.
 #[derive(Default)]
 pub(super) struct Nics {
     pub(super) nics: Vec<NicConfig>,
     pub(super) devices: Devices,
-    /// Frames that their buffers take.
+    /// Frames of their buffers.
     pub(super) frames: u32,
-    /// Slots of the grant window that their rings take.
+    /// Slots of the grant window for their rings.
     pub(super) window_slots: u32,
     pub(super) dedicated: DedicatedQueues,
 }
 
 impl Nics {
-    /// Those of `worker`.
+    /// Returns the NICs of `worker`.
     pub(super) fn build(config: &Config, worker: u32) -> Self {
         let mut all = Self::default();
         for (n, nic) in config.nics.iter().enumerate() {
@@ -49,7 +49,7 @@ impl Nics {
         all
     }
 
-    /// What the driver is told of a NIC's kind; adds its devices.
+    /// Returns the driver's configuration of a NIC's kind; adds its devices.
     fn kind(&mut self, config: &Config, n: usize, nic: &Nic, worker: u32) -> NicKind {
         let workers = config.driver.workers.max(1);
         let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
@@ -105,7 +105,7 @@ impl Nics {
         }
     }
 
-    /// An AF_XDP socket over the NIC's buffers, and the queues of it that guests have.
+    /// Returns an AF_XDP socket over the NIC's buffers; adds its dedicated queues.
     fn xdp(&mut self, config: &Config, (n, nic): (usize, &Nic), netdev: Netdev) -> NicKind {
         let entries = nic.buffers.next_power_of_two();
         let rings_slot = self.window_slots;
@@ -134,7 +134,7 @@ impl Nics {
     }
 }
 
-/// A NIC's dedicated queues that are given by load; those of an AF_XDP wire are not.
+/// Returns a NIC's dedicated queues that are assigned by load; an AF_XDP NIC has none of these.
 fn vmq(nic: &Nic) -> Option<Vmq> {
     match nic.queues {
         Queues::Vmq(vmq) if !matches!(nic.kind, Kind::Xdp { .. }) => Some(vmq),
@@ -142,7 +142,7 @@ fn vmq(nic: &Nic) -> Option<Vmq> {
     }
 }
 
-/// Addresses without their prefixes.
+/// Returns addresses without their prefixes.
 pub(super) fn plain(addresses: &[Cidr]) -> Vec<IpAddr> {
     addresses.iter().map(|cidr| cidr.address).collect()
 }

@@ -7,7 +7,7 @@ pub struct CaptureFiles {
     pub read: Option<String>,
     /// File to write; it must not exist.
     pub write: Option<String>,
-    /// The most that is written, MiB; then the recording ends, and the traffic goes on.
+    /// Size limit of the written file, MiB; recording ends there, and traffic continues.
     pub write_mib: u32,
 }
 

@@ -1,24 +1,24 @@
-//! What a guest's interface may claim to be, and what it may send from.
+//! The identities that a guest's interface may claim, and the sources that it may use.
 
 use crate::address::{Cidr, Mac};
 use serde::Deserialize;
 
-/// Keys of an interface that widen or narrow what the bridge accepts from it.
+/// Keys of an interface that extend or restrict what the bridge accepts from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// MACs beside the interface's own: of macvlans or a bridge inside the guest.
+    /// MACs in addition to the interface's own: of macvlans or a bridge inside the guest.
     pub extra_macs: Vec<Mac>,
-    /// Whether ARP and neighbour discovery may claim `addresses` only. `None`: where there are any.
+    /// Whether ARP and neighbour discovery may claim `addresses` only. `None`: if any are set.
     pub confined: Option<bool>,
-    /// Whether IP sources are checked. `None`: as [`Vif::sources`](super::Vif::sources) says.
+    /// Whether IP sources are checked. `None`: see [`Vif::sources`](super::Vif::sources).
     pub source_guard: Option<SourceGuard>,
-    /// Prefixes of IP sources that it may use beside `addresses`.
+    /// Prefixes of IP sources that it may use in addition to `addresses`.
     pub allowed_sources: Vec<Cidr>,
     /// Whether it may send to DHCP clients. `None`: if it forwards.
     pub dhcp_server: Option<bool>,
 }
 
-/// Which IP sources an interface may use.
+/// The IP sources that an interface may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceGuard {

@@ -12,17 +12,17 @@ use crate::lro::Lro;
 pub struct Config {
     /// The instance's name.
     pub name: String,
-    /// The group whose members may ask what there is, and change nothing.
+    /// The group whose members may query the machine, but not change it.
     pub look_group: Option<String>,
-    /// The group whose members may also change the machine, and end it.
+    /// The group whose members may also change and end the machine.
     pub change_group: Option<String>,
-    /// The port of the loopback address where metrics are read, if there is one.
+    /// The port of the loopback address that serves metrics, if any.
     pub metrics_port: Option<u16>,
     /// The driver domain.
     pub driver: Driver,
-    /// Every guest's buffers.
+    /// The buffers of every guest.
     pub buffers: Buffers,
-    /// Every vif's rings.
+    /// The rings of every vif.
     pub ring: Ring,
     /// Large receive offload, of NICs and vifs.
     pub lro: Lro,
@@ -32,7 +32,7 @@ pub struct Config {
     pub guests: Vec<Guest>,
 }
 
-/// Name of an instance that has none of its own.
+/// Default name of an instance.
 pub const DEFAULT_NAME: &str = "grantway";
 
 impl Default for Config {
@@ -53,7 +53,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The MAC of NIC number `nic`'s kernel end or station: as given, or derived.
+    /// Returns the MAC of NIC number `nic`'s kernel end or station: as written, or derived.
     #[must_use]
     pub fn nic_mac(&self, nic: usize) -> Option<Mac> {
         let given = match &self.nics.get(nic)?.kind {
@@ -63,14 +63,14 @@ impl Config {
         Some(given.unwrap_or(Mac::derived(0, nic as u16, 0)))
     }
 
-    /// The MAC of a guest's vif: as given, or derived.
+    /// Returns the MAC of a guest's vif: as written, or derived.
     #[must_use]
     pub fn vif_mac(&self, guest: usize, vif: usize) -> Option<Mac> {
         let given = self.vif(guest, vif)?.mac;
         Some(given.unwrap_or(Mac::derived(1, guest as u16, vif as u8)))
     }
 
-    /// Name of the kernel's interface of a NIC.
+    /// Returns the name of a NIC's kernel interface.
     #[must_use]
     pub fn nic_ifname(&self, nic: usize) -> Option<String> {
         let nic = self.nics.get(nic)?;
@@ -78,7 +78,7 @@ impl Config {
         Some(port.ifname.clone().unwrap_or_else(|| nic.name.clone()))
     }
 
-    /// Name of the kernel's interface behind a guest's vif, if it has one.
+    /// Returns the name of the kernel interface behind a guest's vif, if it has one.
     #[must_use]
     pub fn vif_ifname(&self, guest: usize, vif: usize) -> Option<String> {
         match &self.vif(guest, vif)?.endpoint {
@@ -93,7 +93,7 @@ impl Config {
         self.guests.get(guest)?.vifs.get(vif)
     }
 
-    /// Whether the driver domain has CPUs that no guest may use, one for each worker.
+    /// Returns whether the driver domain has CPUs that no guest may use, one for each worker.
     #[must_use]
     pub fn is_driver_apart(&self) -> bool {
         !self.driver.cpus.is_empty()
@@ -104,9 +104,9 @@ impl Config {
             })
     }
 
-    /// The size of buffers that suits this machine: whole pages where all traffic is between
-    /// kernels that leave segments of 64 KB to each other, guests' and this system's. A wire's
-    /// frames, also those that were merged, lie in half pages.
+    /// Returns the default buffer size for this machine: whole pages if all traffic is between
+    /// kernels, of guests and of this system, that exchange segments of 64 KB. Frames of a wire,
+    /// including merged ones, use half pages.
     pub(crate) fn usual_buffer_size(&self) -> BufferSize {
         let leaves_segments = |vif: &Vif| {
             vif.offloads == Offloads::Tso && matches!(vif.endpoint, Endpoint::Tap { .. })
@@ -123,7 +123,7 @@ impl Config {
         }
     }
 
-    /// log2 of the pages of a ring.
+    /// Returns log2 of the pages of a ring.
     #[must_use]
     pub fn ring_order(&self) -> u8 {
         (self.ring.slots / SLOTS_PER_PAGE)

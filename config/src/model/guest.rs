@@ -3,10 +3,11 @@
 use super::capture::CaptureFiles;
 use super::claims::{Claims, SourceGuard};
 use super::station::{KernelPort, Station};
+use super::vhost::VirtualMachine;
 use crate::address::{Cidr, Mac};
 use crate::domain::{BURST_BYTES, Limit, Offloads};
 use crate::pdev::Pdev;
-use crate::rule::{Firewall, Rule};
+use crate::rule::{Firewall, Inbound, Rule};
 use std::net::IpAddr;
 
 /// One guest domain.
@@ -16,10 +17,10 @@ pub struct Guest {
     pub name: String,
     /// CPUs that it may run on; empty: all.
     pub cpus: Vec<usize>,
-    /// Microseconds of looking for work before it sleeps; none: as for the driver domain, see
+    /// Microseconds of polling before it sleeps; `None`: as for the driver domain, see
     /// [`super::Driver::spin_us`].
     pub spin_us: Option<u32>,
-    /// Whether it is started again when it has ended, with the driver domain's pauses.
+    /// Whether it is restarted after it has ended, with the driver domain's pauses.
     pub restart: bool,
     /// Its interfaces.
     pub vifs: Vec<Vif>,
@@ -28,39 +29,43 @@ pub struct Guest {
 /// One interface of a guest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vif {
-    /// MAC; none: one is derived.
+    /// Its MAC; `None`: derived.
     pub mac: Option<Mac>,
-    /// What stands behind it.
+    /// The endpoint behind it.
     pub endpoint: Endpoint,
     /// Maximum transmission unit, bytes of IP.
     pub mtu: u32,
-    /// The most that it asks the driver for.
+    /// The offloads that it requests from the driver.
     pub offloads: Offloads,
-    /// The most that it may send, megabits of frames a second; none: no limit.
+    /// Limit of the traffic that it sends, megabits of frames a second; `None`: unlimited.
     pub rate_mbps: Option<f64>,
     /// Bytes of frames that it may send at once after a pause.
     pub burst_bytes: u32,
-    /// The most that goes to it, megabits of frames a second; none: no limit.
+    /// Limit of the traffic to it, megabits of frames a second; `None`: unlimited.
     pub rate_to_guest_mbps: Option<f64>,
-    /// Bytes of frames that may go to it at once after a pause; none: what
-    /// [`Vif::limit_to_guest`] says.
+    /// Bytes of frames that may be delivered at once after a pause; `None`: see
+    /// [`Vif::limit_to_guest`].
     pub burst_to_guest_bytes: Option<u32>,
-    /// Its share against other vifs, 1 … 1000.
+    /// Its share relative to other vifs, 1 … 1000.
     pub weight: u32,
     /// Whether the guest forwards packets that come in by it.
     pub forwards: bool,
-    /// What it may claim to be.
+    /// The identities that it may claim.
     pub claims: Claims,
-    /// The queue of an AF_XDP wire that is its alone.
+    /// Its dedicated queue of an AF_XDP NIC.
     pub pdev: Option<Pdev>,
-    /// Which frames may pass it: the first rule that fits decides, what none fits may.
+    /// Firewall rules: the first match decides; unmatched frames pass.
     pub rules: Vec<Rule>,
-    /// What rules mean for its queues of NICs.
+    /// Effect of the rules on its queues of NICs.
     pub firewall: Firewall,
+    /// Whether its firewall keeps state by default.
+    pub stateful: bool,
+    /// Verdict of a stateful firewall on flows that others begin; `None`: the default.
+    pub inbound: Option<Inbound>,
 }
 
 impl Vif {
-    /// A vif with the usual values.
+    /// Returns a vif with default values.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
@@ -78,28 +83,41 @@ impl Vif {
             pdev: None,
             rules: Vec::new(),
             firewall: Firewall::default(),
+            stateful: false,
+            inbound: None,
         }
     }
 
-    /// Takes over what may change while it is served, as
-    /// [`VifConfig::change_to`](crate::domain::VifConfig::change_to) does where it is.
+    /// Adopts the settings that may change while the interface is served, like
+    /// [`VifConfig::change_to`](crate::domain::VifConfig::change_to).
     pub(crate) fn change_to(&mut self, becomes: &Self) {
         self.rules.clone_from(&becomes.rules);
+        (self.stateful, self.inbound) = (becomes.stateful, becomes.inbound);
         self.rate_mbps = becomes.rate_mbps;
         self.burst_bytes = becomes.burst_bytes;
         self.rate_to_guest_mbps = becomes.rate_to_guest_mbps;
         self.burst_to_guest_bytes = becomes.burst_to_guest_bytes;
     }
 
-    /// The limit on what goes to it, if there is one.
+    /// Returns the rules that the driver domain applies: the configured ones, and after them the
+    /// rule that a stateful firewall adds.
+    #[must_use]
+    pub fn all_rules(&self) -> Vec<Rule> {
+        let last = self
+            .stateful
+            .then(|| self.inbound.unwrap_or_default().rule());
+        self.rules.iter().cloned().chain(last).collect()
+    }
+
+    /// Returns the limit of the traffic to it, if any.
     ///
-    /// Frames above it are dropped. A TCP that has lost many at once begins again after 200 ms or
-    /// more, so a bucket that holds little makes it much slower than the rate: a tenth of a second
-    /// is what it holds if nothing else is written.
+    /// Frames above it wait, and are dropped if they wait too long. A TCP that loses many packets
+    /// at once resumes after 200 ms or more, so a small bucket would make it much slower than the
+    /// rate: the default bucket holds a tenth of a second.
     #[must_use]
     pub fn limit_to_guest(&self) -> Option<Limit> {
         let rate_mbps = self.rate_to_guest_mbps?;
-        // Above what a word holds it is as much as a word holds.
+        // The product saturates at the maximum of a word.
         let tenth = (rate_mbps * 1e6 / 8.0 / 10.0) as u32;
         Some(Limit {
             rate_mbps,
@@ -107,16 +125,16 @@ impl Vif {
         })
     }
 
-    /// Whether ARP and neighbour discovery may claim the interface's addresses only.
+    /// Returns whether ARP and neighbour discovery may claim only the interface's addresses.
     #[must_use]
     pub fn is_confined(&self) -> bool {
         let has_addresses = !self.addresses().0.is_empty();
         self.claims.confined.unwrap_or(has_addresses)
     }
 
-    /// Prefixes of the IP sources that the interface may use beside its addresses. `None`: it may
-    /// use any. That is the default where there are neither addresses nor allowed sources, and for
-    /// a router without allowed sources.
+    /// Returns the prefixes of IP sources that the interface may use in addition to its addresses.
+    /// `None`: any source. That is the default without addresses and allowed sources, and for a
+    /// router without allowed sources.
     #[must_use]
     pub fn sources(&self) -> Option<&[Cidr]> {
         let allowed = &self.claims.allowed_sources[..];
@@ -128,13 +146,13 @@ impl Vif {
         is_strict.then_some(allowed)
     }
 
-    /// Whether the interface may send to DHCP clients.
+    /// Returns whether the interface may send to DHCP clients.
     #[must_use]
     pub fn serves_dhcp(&self) -> bool {
         self.claims.dhcp_server.unwrap_or(self.forwards)
     }
 
-    /// The routers that it sends to.
+    /// Returns the routers to which it sends.
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         match &self.endpoint {
@@ -144,7 +162,7 @@ impl Vif {
         }
     }
 
-    /// The addresses and the default route of what is behind it, as far as they are known.
+    /// Returns the addresses and the default route of its endpoint, as far as they are known.
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         match &self.endpoint {
@@ -155,12 +173,12 @@ impl Vif {
     }
 }
 
-/// What stands behind a guest's interface.
+/// The endpoint behind a guest's interface.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Endpoint {
     /// A TAP in a network namespace.
     Tap {
-        /// The kernel's end; its MAC must be none or the vif's.
+        /// The kernel's end. Its MAC must be unset or the vif's.
         port: KernelPort,
     },
     /// A TCP/IP stack inside the guest domain.
@@ -168,28 +186,32 @@ pub enum Endpoint {
         /// Its addresses and programs.
         station: Station,
     },
-    /// Takes every frame.
+    /// Discards every frame.
     Sink {
-        /// Whether every byte is read.
+        /// Whether it reads every byte.
         touch: bool,
     },
     /// Sends frames.
     Source {
-        /// Where to.
+        /// Destination.
         to: Mac,
         /// Bytes of a frame.
         size: u32,
-        /// Frames a second; none: as fast as they are taken.
+        /// Frames a second; `None`: unlimited.
         rate_pps: Option<f64>,
-        /// Frames under way at once; 0: as many as fit.
+        /// Frames in flight at once; 0: as many as fit.
         window: u32,
-        /// Frames in all; none: without end.
+        /// Total frames; `None`: unlimited.
         count: Option<u64>,
-        /// Whether every byte is written for every frame.
+        /// Whether it writes every byte of every frame.
         touch: bool,
+        /// UDP flows of the frames, in turn; 0: the frames are not IP.
+        flows: u16,
     },
-    /// Sends every frame back.
+    /// Returns every frame to its sender.
     Echo,
     /// Capture files.
     Pcap(CaptureFiles),
+    /// A virtual machine.
+    VhostUser(VirtualMachine),
 }

@@ -1,5 +1,5 @@
-//! A machine as people think of it. Every value has a default; [`crate::parse`] fills one in from
-//! a file, experiments and tests build theirs by hand.
+//! The user's model of a machine. Every value has a default; [`crate::parse`] fills a model from a
+//! file, experiments and tests build theirs directly.
 
 mod capture;
 mod claims;
@@ -8,6 +8,7 @@ mod driver;
 mod guest;
 mod nic;
 mod station;
+mod vhost;
 
 pub use capture::CaptureFiles;
 pub use claims::{Claims, SourceGuard};
@@ -17,3 +18,4 @@ pub use driver::{Buffers, Driver, Ring};
 pub use guest::{Endpoint, Guest, Vif};
 pub use nic::{Kind, Nic, Queues, XdpWire};
 pub use station::{KernelPort, Station};
+pub use vhost::{FileMode, VirtualMachine};

@@ -13,38 +13,38 @@ use std::net::IpAddr;
 pub struct Nic {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Maximum transmission unit, bytes of IP.
     pub mtu: u32,
-    /// Token bucket, megabits of frames a second; none: no limit.
+    /// Token bucket, megabits of frames a second; `None`: unlimited.
     pub rate_mbps: Option<f64>,
-    /// How far the bucket fills, bytes of frames.
+    /// Capacity of the bucket, bytes of frames.
     pub burst_bytes: u32,
-    /// When received frames are looked at.
+    /// When received frames are polled.
     pub moderation: Moderation,
     /// Buffers of its receive pool, of 2048 bytes.
     pub buffers: u32,
-    /// Where it puts what it receives.
+    /// Its queues.
     pub queues: Queues,
-    /// Which frames may pass it: the first rule that fits decides, what none fits may.
+    /// Firewall rules: the first match decides; unmatched frames pass.
     pub rules: Vec<Rule>,
-    /// What joins the kernel's end to the network of its namespace, if anything does.
+    /// The uplink that joins the kernel's end to the network of its namespace, if any.
     pub uplink: Option<Uplink>,
 }
 
-/// Where a NIC puts what it receives.
+/// Receive queues of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
-    /// Everything into one queue.
+    /// One queue for everything.
     #[default]
     Shared,
-    /// What is for a guest into that guest's queue, as far as there are queues.
+    /// Dedicated queues for as many guests as there are queues.
     Vmq(Vmq),
 }
 
 impl Nic {
-    /// A NIC with the usual values.
+    /// Returns a NIC with default values.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: Kind) -> Self {
         let buffers = kind.buffers();
@@ -62,7 +62,7 @@ impl Nic {
         }
     }
 
-    /// How many dedicated queues it has.
+    /// Returns the number of its dedicated queues.
     #[must_use]
     pub fn dedicated_queues(&self) -> u32 {
         match self.queues {
@@ -71,7 +71,7 @@ impl Nic {
         }
     }
 
-    /// The routers that the stations behind it send to, as far as they are known.
+    /// Returns the routers to which the stations behind it send, as far as they are known.
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         match &self.kind {
@@ -80,7 +80,8 @@ impl Nic {
         }
     }
 
-    /// The addresses and the default route of what is behind it, as far as they are known.
+    /// Returns the addresses and the default route of the stations behind it, as far as they are
+    /// known.
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         match &self.kind {
@@ -99,7 +100,7 @@ pub enum Kind {
     Tap {
         /// The kernel's end.
         port: KernelPort,
-        /// What either end may leave to the other.
+        /// The work that each end may leave to the other.
         offloads: Offloads,
     },
     /// A cable in memory with a station at its far end.
@@ -110,7 +111,7 @@ pub enum Kind {
         loss: f64,
         /// Seed of the losses.
         seed: u64,
-        /// The station's MAC; none: one is derived.
+        /// The station's MAC; `None`: derived.
         mac: Option<Mac>,
         /// The station.
         station: Station,
@@ -119,33 +120,33 @@ pub enum Kind {
     Pcap(CaptureFiles),
     /// An AF_XDP socket.
     Xdp {
-        /// What it is on.
+        /// The interface below it.
         wire: XdpWire,
     },
-    /// The driver domain's own end of the bridge, in the kernel.
+    /// The driver domain's port in the kernel.
     Local {
         /// The kernel's end.
         port: KernelPort,
     },
 }
 
-/// What an AF_XDP socket is on.
+/// The interface below an AF_XDP socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XdpWire {
-    /// A veth pair that is made: this is its other end.
+    /// A veth pair that is created: its other end.
     Veth(KernelPort),
-    /// An interface that is there already.
+    /// An existing interface.
     Netdev {
         /// Its name.
         name: String,
-        /// Network namespace, as [`KernelPort::netns`].
+        /// Network namespace, like [`KernelPort::netns`].
         netns: Option<String>,
     },
 }
 
 impl Kind {
-    /// The usual number of receive buffers. Where segments of 64 KB come, these take 33 buffers
-    /// each, and those that wait for guests must leave the NIC enough.
+    /// Returns the default number of receive buffers. A segment of 64 KB takes 33 buffers; segments
+    /// that wait for guests must leave enough buffers to the NIC.
     #[must_use]
     pub const fn buffers(&self) -> u32 {
         match self {
@@ -158,7 +159,7 @@ impl Kind {
         }
     }
 
-    /// The kernel's end that is made for it, if any.
+    /// Returns the kernel's end that is created for it, if any.
     #[must_use]
     pub fn port(&self) -> Option<&KernelPort> {
         match self {

@@ -1,4 +1,4 @@
-//! What is at the far end: an interface of the kernel's, or a station in user space.
+//! The far end: a kernel interface, or a station in user space.
 
 use crate::address::{Cidr, Mac};
 use crate::domain::StackApp;
@@ -9,30 +9,30 @@ use std::net::IpAddr;
 /// The kernel's end of a TAP, or of a veth pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelPort {
-    /// Name of the interface; none: that of the NIC, or `eth` and the vif's number.
+    /// Name of the interface; `None`: that of the NIC, or `eth` and the vif's number.
     pub ifname: Option<String>,
-    /// Network namespace: a name or an absolute path; none: the one `grantway` runs in.
+    /// Network namespace: a name or an absolute path; `None`: that of `grantway`.
     pub netns: Option<String>,
-    /// MAC; none: one is derived. Guests have the vif's.
+    /// MAC; `None`: derived. Guests use the vif's.
     pub mac: Option<Mac>,
     /// Addresses.
     pub addresses: Vec<Cidr>,
     /// Default route.
     pub gateway: Option<IpAddr>,
-    /// Routes beside that one, in this order.
+    /// Additional routes, in this order.
     pub routes: Vec<Route>,
     /// Transmit queue of the kernel's end, packets; 0: the kernel's default.
     pub tx_queue: u32,
     /// Whether the networks of `addresses` may overlap an address or route of the namespace.
     pub allow_overlap: bool,
-    /// IPv6 settings of the interface. Guests alone.
+    /// IPv6 settings of the interface. Only for guests.
     pub ipv6: Ipv6,
-    /// Whether the interface outlives the machine, unless that ends in order. Guests' alone.
+    /// Whether the interface outlives a machine that crashes. Only for guests.
     pub persistent: bool,
 }
 
 impl KernelPort {
-    /// The routers that it sends to: the default route's, and those of `routes`.
+    /// Returns the routers to which it sends: of the default route, and of `routes`.
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         let routes = self.routes.iter().filter_map(|route| route.via);

@@ -1,9 +1,9 @@
-//! The driver domain, and what all guest interfaces have alike.
+//! The driver domain, and the settings that all guest interfaces share.
 
+use crate::deprecated;
 use crate::domain::BufferSize;
 use crate::lro::{FLUSH_REMEDY, Lro};
 use crate::model::{Buffers, Driver, Ring};
-use crate::old;
 use crate::table::Table;
 
 pub(super) fn read(t: &Table<'_, '_>) -> Driver {
@@ -12,12 +12,14 @@ pub(super) fn read(t: &Table<'_, '_>) -> Driver {
         cpus: t.numbers("cpus"),
         workers: t.number("workers").unwrap_or(usual.workers),
         grants: t
-            .renamed_word("grants", &old::GRANTS)
+            .renamed_word("grants", &deprecated::GRANTS)
             .unwrap_or(usual.grants),
         offloads: t.word("offloads").unwrap_or(usual.offloads),
         spin_us: t.number("spin_us"),
         broadcast_pps: t.number("broadcast_pps").unwrap_or(usual.broadcast_pps),
         mac_ageing_s: t.number("mac_ageing_s").unwrap_or(usual.mac_ageing_s),
+        flows: t.number("flows").unwrap_or(usual.flows),
+        flow_tables: t.number("flow_tables").unwrap_or(usual.flow_tables),
         ledger: t.flag("ledger").unwrap_or(usual.ledger),
         restart: t.flag("restart").unwrap_or(usual.restart),
         restart_pause_ms: t
@@ -41,7 +43,7 @@ pub(super) fn lro(t: &Table<'_, '_>) -> Lro {
     }
 }
 
-/// Buffers, and their size if it is written.
+/// Reads buffers, and their size if it is written.
 pub(super) fn buffers(t: &Table<'_, '_>) -> (Buffers, Option<BufferSize>) {
     let usual = Buffers::default();
     let size = t.word("size");

@@ -4,12 +4,13 @@ use super::capture::files;
 use super::rule;
 use super::station::{MAC, ipv6, port, station};
 use crate::address::Mac;
-use crate::model::{Claims, Endpoint, Guest, KernelPort, Vif};
+use crate::model::{Claims, Endpoint, Guest, KernelPort, Vif, VirtualMachine};
 use crate::problem::Place;
+use crate::rule::{Firewall, Inbound};
 use crate::table::Table;
 use serde::Deserialize;
 
-/// A section `[[guest]]`.
+/// Reads a section `[[guest]]`.
 pub(super) fn read(g: usize, t: Table<'_, '_>) -> Guest {
     let name = t.required("name", t.text("name"), "give it a name, like \"web\"");
     let vifs = t.tables("vif", "guest.vif", |vif| Place::Vif(g, vif));
@@ -28,7 +29,17 @@ pub(super) fn read(g: usize, t: Table<'_, '_>) -> Guest {
     guest
 }
 
-/// What can be written for `endpoint`.
+/// Values of `firewall`: the effect on queues, and whether the firewall keeps state.
+const FIREWALLS: [(&str, (Firewall, bool)); 3] = [
+    ("split", (Firewall::Split, false)),
+    ("shared", (Firewall::Shared, false)),
+    ("stateful", (Firewall::Split, true)),
+];
+
+/// Values of `inbound`.
+const INBOUND: [(&str, Inbound); 2] = [("deny", Inbound::Deny), ("allow", Inbound::Allow)];
+
+/// Values of `endpoint`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum EndpointWord {
@@ -38,6 +49,8 @@ enum EndpointWord {
     Source,
     Echo,
     Pcap,
+    #[serde(rename = "vhost-user")]
+    VhostUser,
 }
 
 fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
@@ -45,10 +58,12 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
     let word = t.required(
         "endpoint",
         word,
-        "write what stands behind it: endpoint = \"tap\"",
+        "write its endpoint, like endpoint = \"tap\"",
     );
     let endpoint = word.map(|word| endpoint((g, v), &t, word));
     let usual = Vif::new(Endpoint::Echo);
+    let firewall = t.choice("firewall", &FIREWALLS);
+    let (firewall, stateful) = firewall.unwrap_or((usual.firewall, usual.stateful));
     let vif = Vif {
         mac: t.parsed("mac", MAC),
         endpoint: endpoint.clone().unwrap_or(usual.endpoint),
@@ -72,7 +87,9 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
             t.tables("rule", "guest.vif.rule", |r| Place::VifRule(g, v, r)),
             &rule::OF_VIF,
         ),
-        firewall: t.word("firewall").unwrap_or(usual.firewall),
+        firewall,
+        stateful,
+        inbound: t.choice("inbound", &INBOUND),
     };
     match endpoint {
         Some(_) => t.finish(),
@@ -81,7 +98,7 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
     vif
 }
 
-/// The keys of one endpoint.
+/// Reads the keys of one endpoint.
 fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> Endpoint {
     match word {
         EndpointWord::Tap => Endpoint::Tap {
@@ -111,9 +128,31 @@ fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> En
                 window: t.number("window").unwrap_or(0),
                 count: t.number("count"),
                 touch: t.flag("touch").unwrap_or(false),
+                flows: t.number("flows").unwrap_or(0),
             }
         }
         EndpointWord::Echo => Endpoint::Echo,
         EndpointWord::Pcap => Endpoint::Pcap(files(t)),
+        EndpointWord::VhostUser => Endpoint::VhostUser(virtual_machine(t)),
+    }
+}
+
+/// Returns the keys of a virtual machine.
+fn virtual_machine(t: &Table<'_, '_>) -> VirtualMachine {
+    let socket = t.required(
+        "socket",
+        t.text("socket"),
+        "write the path of its socket: socket = \"/run/grantway/vhost/web.sock\"",
+    );
+    let modes = [("server", false), ("client", true)];
+    let mode = t.parsed("mode", "0660");
+    VirtualMachine {
+        socket: socket.unwrap_or_default(),
+        client: t.choice("socket_mode", &modes).unwrap_or(false),
+        owner: t.text("owner"),
+        group: t.text("group"),
+        mode: mode.unwrap_or(VirtualMachine::MODE),
+        queue_pairs: t.number("queue_pairs"),
+        memory_gib: t.number("memory_gib").unwrap_or(VirtualMachine::MEMORY_GIB),
     }
 }

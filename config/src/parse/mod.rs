@@ -1,4 +1,4 @@
-//! From a file's text to a [`Config`].
+//! Parses a file's text to a [`Config`].
 
 mod capture;
 mod driver;
@@ -14,21 +14,23 @@ use crate::table::{Reader, Reading, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
 
-/// Read a configuration: `file` is its name for messages, `text` its content.
+/// Parses a configuration: `file` is its name for messages, `text` its content.
 ///
 /// # Errors
-/// Everything that is wrong with it, each with its line and what would be right.
+///
+/// All mistakes, each with its line and a remedy.
 pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
     read(&one(file, text)).0
 }
 
-/// The same of several files, of which later ones add to the first: sections key by key, the later
-/// value instead of the earlier; lists of sections (`[[guest]]`) one behind the other. And what
-/// else is known of them: where everything stands, for checks that need more than the text, such
-/// as whether a namespace exists, and what to warn of.
+/// Parses several files, of which later ones add to the first: sections key by key, where the later
+/// value replaces the earlier; lists of sections (`[[guest]]`) by appending. Returns also the
+/// positions of all keys, for checks that need more than the text, such as whether a namespace
+/// exists, and the warnings.
 ///
 /// # Errors
-/// As [`parse`].
+///
+/// Like [`parse`].
 pub fn parse_located(files: &[File]) -> Result<(Config, Located), Problems> {
     let (config, reading) = read(files);
     let config = config?;
@@ -38,13 +40,13 @@ pub fn parse_located(files: &[File]) -> Result<(Config, Located), Problems> {
     Ok((config, Located { lines, warnings }))
 }
 
-/// A configuration in one file.
+/// Returns a configuration in one file.
 pub(crate) fn one(name: &str, text: &str) -> [File; 1] {
     let (name, text) = (name.to_owned(), text.to_owned());
     [File { name, text }]
 }
 
-/// [`parse_located`], and what the reader learned on the way.
+/// Like [`parse_located`], and also returns the reader's results.
 pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
     let reader = Reader::new(files);
     let texts = reader.shifted(files);
@@ -74,8 +76,8 @@ pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
     (Problems::or(without_echoes(problems), config), reading)
 }
 
-/// Leaves out what is wrong with defaults in a section where a value that is written is wrong: the
-/// default fits once that is right.
+/// Omits mistakes of default values in a section with a mistake in a written value, because the
+/// default may fit once that is corrected.
 fn without_defaults(mut found: Vec<Finding>, lines: &Lines) -> Vec<Finding> {
     let is_written = |finding: &Finding| lines.has(finding.place, finding.key);
     let own = found
@@ -86,7 +88,7 @@ fn without_defaults(mut found: Vec<Finding>, lines: &Lines) -> Vec<Finding> {
     found
 }
 
-/// Of a line that is no TOML, keeps the first place where it is none.
+/// Keeps only the first syntax error of a line.
 fn without_echoes(mut problems: Vec<Problem>) -> Vec<Problem> {
     let mut broken = BTreeMap::new();
     for problem in &problems {
@@ -103,27 +105,27 @@ fn without_echoes(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems
 }
 
-/// The NICs of a text that has nothing else.
+/// Parses a text that consists of NICs.
 pub(crate) fn read_nics(text: &str) -> Result<Vec<Nic>, Problems> {
     let read = |root: &Table<'_, '_>| {
         let tables = root.tables("nic", "nic", Place::Nic).into_iter();
         let nics = tables.enumerate().map(|(n, table)| nic::read(n, table));
         nics.collect()
     };
-    read_alone(text, "write what a section [[nic]] would have", read)
+    read_alone(text, "write the keys of a section [[nic]]", read)
 }
 
-/// The one guest of a text that has nothing else; it is to be guest number `g`.
+/// Parses a text that consists of one guest, as guest number `g`.
 pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
     let read = |root: &Table<'_, '_>| {
         let tables = root.tables("guest", "guest", |_| Place::Guest(g));
         let guests = tables.into_iter().map(|table| guest::read(g, table));
         guests.last().unwrap_or_default()
     };
-    read_alone(text, "write what a section [[guest]] would have", read)
+    read_alone(text, "write the keys of a section [[guest]]", read)
 }
 
-/// What `read` makes of a text that nobody has written into a file.
+/// Returns the result of `read` for a text that is not from a file.
 fn read_alone<T: Default>(
     text: &str,
     remedy: &str,
@@ -143,7 +145,7 @@ fn read_alone<T: Default>(
     }
     let mut problems = reader.finish().problems;
     for problem in &mut problems {
-        // There is no file to look into.
+        // A position that no file has.
         (problem.file, problem.line) = (None, None);
     }
     Problems::or(problems, found)
@@ -191,7 +193,7 @@ fn machine(root: &Table<'_, '_>) -> Config {
     config
 }
 
-/// A section that may be left out.
+/// Reads an optional section.
 fn section<T: Default>(
     root: &Table<'_, '_>,
     name: &'static str,

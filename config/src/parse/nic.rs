@@ -7,11 +7,11 @@ use crate::domain::{Moderation, Offloads, Vmq};
 use crate::model::{CaptureFiles, Kind, Nic, Queues, XdpWire};
 use crate::problem::Place;
 use crate::table::{Table, TextOrTable};
-use crate::uplink::Forwarded;
+use crate::uplink::{CONNECTIONS, Forwarded};
 use abi::machine::{Nat, Uplink};
 use serde::Deserialize;
 
-/// What can be written for `kind`.
+/// Values of `kind`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum NicWord {
@@ -22,7 +22,7 @@ enum NicWord {
     Local,
 }
 
-/// A section `[[nic]]`.
+/// Reads a section `[[nic]]`.
 pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
     let name = t.required("name", t.text("name"), "give it a name, like \"wire\"");
     let word = t.word("kind");
@@ -60,13 +60,14 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
     nic
 }
 
-/// What joins a NIC to the network of its namespace: the name of a bridge, or a table.
+/// Reads an uplink: the name of a bridge, or a table.
 fn uplink(n: usize, t: &Table<'_, '_>) -> Option<Uplink> {
     let table = match t.text_or_table("uplink", "nic.uplink", Place::Nic(n))? {
         TextOrTable::Text(bridge) => return Some(Uplink::Bridge(bridge)),
         TextOrTable::Table(table) => table,
     };
     let forward = table.parsed_list("forward", "tcp:8080=10.0.0.2:80");
+    let connections = table.number("connections").unwrap_or(CONNECTIONS);
     let nat = table.flag("nat");
     let nat = table.required("nat", nat, "write nat = true, or uplink = \"br0\"");
     table.finish();
@@ -74,11 +75,12 @@ fn uplink(n: usize, t: &Table<'_, '_>) -> Option<Uplink> {
     nat?.then(|| {
         Uplink::Nat(Nat {
             forward: forward.collect(),
+            connections,
         })
     })
 }
 
-/// The keys of one kind; `joined`: of a NIC that has an `uplink`.
+/// Reads the keys of one kind. `joined`: whether the NIC has an `uplink`.
 fn kind(n: usize, t: &Table<'_, '_>, word: NicWord, joined: bool) -> Kind {
     match word {
         NicWord::Tap => Kind::Tap {
@@ -112,7 +114,7 @@ fn kind(n: usize, t: &Table<'_, '_>, word: NicWord, joined: bool) -> Kind {
 }
 
 fn moderation(t: &Table<'_, '_>) -> Moderation {
-    /// As often as an ordinary NIC interrupts.
+    /// The default interval, that of the interrupts of an ordinary NIC.
     const USUAL_TICK_US: u32 = 50;
     let words = [
         ("event", Moderation::Event),
@@ -126,7 +128,7 @@ fn moderation(t: &Table<'_, '_>) -> Moderation {
     }
 }
 
-/// `given`: the configuration says for good which guest has which queue.
+/// Reads queues. `given`: whether the configuration assigns them to guests.
 fn queues(t: &Table<'_, '_>, given: bool) -> Queues {
     let usual = Vmq {
         queues: 8,

@@ -1,6 +1,6 @@
 //! Firewall rules of a port.
 
-use crate::rule::{ETHERTYPES, PROTOCOLS, Rule, Way};
+use crate::rule::{ETHERTYPES, PROTOCOLS, Rule, State, Way};
 use crate::table::Table;
 use crate::words::alternatives;
 
@@ -8,6 +8,13 @@ use crate::words::alternatives;
 pub(crate) const OF_NIC: [(&str, Way); 2] = [("from-wire", Way::In), ("to-wire", Way::Out)];
 /// Directions of a guest interface's rules, by name.
 pub(crate) const OF_VIF: [(&str, Way); 2] = [("from-guest", Way::In), ("to-guest", Way::Out)];
+
+/// States, by name.
+const STATES: [(&str, State); 3] = [
+    ("new", State::New),
+    ("established", State::Established),
+    ("related", State::Related),
+];
 
 /// Reads the rules of a port whose directions have these names.
 pub(crate) fn read(tables: Vec<Table<'_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule> {
@@ -20,6 +27,7 @@ pub(crate) fn read(tables: Vec<Table<'_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule
             name: t.text("name").unwrap_or_else(|| (n + 1).to_string()),
             allow: t.required("action", action, remedy).unwrap_or(false),
             way: t.choice("direction", ways),
+            state: t.choice("state", &STATES),
             ethertype: t.parsed_any("ethertype", &by_name(&ETHERTYPES)),
             protocol: t.parsed_any("protocol", &by_name(&PROTOCOLS)),
             source: t.cidr("source"),

@@ -1,4 +1,4 @@
-//! What is at the far end: an interface of the kernel, or a station in user space.
+//! The far end: a kernel interface, or a station in user space.
 
 use crate::domain::StackApp;
 use crate::model::{KernelPort, Station};
@@ -8,7 +8,7 @@ use abi::machine::Ipv6;
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// A MAC as it is written.
+/// An example of a MAC.
 pub(super) const MAC: &str = "02:00:00:00:00:01";
 const PLAIN_ADDRESS: &str = "10.0.0.1";
 const ROUTE: &str = "10.1.0.0/16 via 10.0.0.1";
@@ -29,7 +29,7 @@ pub(super) fn port(t: &Table<'_, '_>, own_mac: bool) -> KernelPort {
     }
 }
 
-/// The IPv6 settings of a guest's interface.
+/// Reads the IPv6 settings of a guest's interface.
 pub(super) fn ipv6(t: &Table<'_, '_>) -> Ipv6 {
     Ipv6 {
         accept_ra: t.number("accept_ra"),
@@ -54,7 +54,7 @@ pub(super) fn station(
     }
 }
 
-/// What can be written for `kind`.
+/// Values of `kind`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum AppWord {
@@ -67,9 +67,9 @@ enum AppWord {
 
 fn app(t: Table<'_, '_>) -> Option<StackApp> {
     const PORT: &str = "write the port, like port = 5001";
-    const TO: &str = "write where to, like to = \"10.0.0.1:5001\"";
+    const TO: &str = "write the destination, like to = \"10.0.0.1:5001\"";
     let word = t.word("kind");
-    let word = t.required("kind", word, "write what runs, like kind = \"tcp-echo\"");
+    let word = t.required("kind", word, "write the program, like kind = \"tcp-echo\"");
     let Some(word) = word else {
         t.finish_unknown("kind");
         return None;
@@ -103,7 +103,7 @@ fn app(t: Table<'_, '_>) -> Option<StackApp> {
         }
         AppWord::Ping => {
             let to = t.parsed("to", PLAIN_ADDRESS);
-            let to = t.required("to", to, "write where to, like to = \"10.0.0.1\"");
+            let to = t.required("to", to, "write the destination, like to = \"10.0.0.1\"");
             let (count, after_s) = (t.number("count").unwrap_or(3), after_s());
             let to = to.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
             Some(StackApp::Ping { to, count, after_s })

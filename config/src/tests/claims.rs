@@ -1,9 +1,9 @@
-//! What guests may claim, and addresses that no station can have.
+//! Identities that guests may claim, and addresses that no station can have.
 
 use super::*;
 use crate::domain::{DriverConfig, VifConfig};
 
-/// What the driver is told of guest `a`'s interface when these keys are written there.
+/// Returns the driver's configuration of guest `a`'s interface with these keys.
 fn told(keys: &str) -> VifConfig {
     let text = SMALL.replacen("netns = \"a\"\n", &format!("netns = \"a\"\n{keys}\n"), 1);
     let machine = parse("f", &text).unwrap().machine().unwrap();
@@ -12,7 +12,7 @@ fn told(keys: &str) -> VifConfig {
 }
 
 #[test]
-fn a_guest_with_addresses_is_kept_to_them() {
+fn a_guest_with_addresses_is_confined_to_them() {
     let cidrs = |list: &[&str]| Some(list.iter().map(|text| text.parse().unwrap()).collect());
     let usual = told("");
     assert!(usual.confined && !usual.dhcp_server && usual.extra_macs.is_empty());
@@ -24,7 +24,7 @@ fn a_guest_with_addresses_is_kept_to_them() {
     assert_eq!(told(allowed).sources, both);
     assert!(!told("confined = false").confined);
     assert!(told("dhcp_server = true").dhcp_server);
-    // A router sends what others send, and may serve them.
+    // A router forwards packets of others, and may be a DHCP server.
     let router = "forwards = true\n";
     let forwards = told(router);
     assert!(forwards.sources.is_none() && forwards.confined && forwards.dhcp_server);
@@ -64,7 +64,7 @@ fn a_guest_without_addresses_may_use_any() {
 }
 
 #[test]
-fn routers_are_told_with_each_port_that_uses_them() {
+fn each_port_lists_the_routers_that_it_uses() {
     let text = SMALL
         .replacen(
             "netns = \"w\"",
@@ -91,7 +91,7 @@ fn routers_are_told_with_each_port_that_uses_them() {
 }
 
 #[test]
-fn claims_are_bounded_and_belong_to_one() {
+fn claims_are_limited_and_unique() {
     let at = "netns = \"a\"\n";
     let expect = |keys: &str, why: &str| {
         let text = mistake(at, &format!("{at}{keys}\n"));
@@ -114,7 +114,7 @@ fn claims_are_bounded_and_belong_to_one() {
         "is a multicast address",
     );
     let twice = "extra_macs = [\"02:00:00:00:08:01\", \"02:00:00:00:08:01\"]";
-    expect(twice, "is that of [[guest]] 1, vif 1 too");
+    expect(twice, "is also that of [[guest]] 1, vif 1");
     let sources: Vec<_> = (0..17).map(|n| format!("\"10.{n}.0.0/16\"")).collect();
     let sources = format!("allowed_sources = [{}]", sources.join(", "));
     expect(

@@ -25,7 +25,7 @@ endpoint = "echo"
 const GUEST: &str = "[[guest]]\nname = \"b\"\n[[guest.vif]]\nendpoint = \"sink\"\n";
 
 #[test]
-fn sections_are_merged_key_by_key_and_lists_are_appended() {
+fn sections_merge_by_key_and_lists_append() {
     let texts = [
         FIRST,
         "[driver]\ncpus = [2]\nworkers = 1\n",
@@ -40,18 +40,18 @@ fn sections_are_merged_key_by_key_and_lists_are_appended() {
 }
 
 #[test]
-fn mistakes_are_told_with_the_file_that_has_them() {
+fn mistakes_name_their_file() {
     let said = |texts: &[&str]| parse_located(&files(texts)).unwrap_err().to_string();
     let wrong = "# why\n\n[driver]\nspin_u = 3\n";
     assert_eq!(
         said(&[FIRST, GUEST, wrong]),
         "2.toml:4: [driver]: unknown key `spin_u`; did you mean `spin_us`?"
     );
-    // What each says for itself, and what they say together.
+    // Mistakes of each file, and of both together.
     assert_eq!(
         said(&[FIRST, GUEST, "\n[[guest]]\nname = \"a\"\n"]),
         "2.toml:2: [[guest]] 3: it has 0 interfaces; give it 1 to 16 sections [[guest.vif]]\n\
-         2.toml:3: [[guest]] 3: the name \"a\" is that of [[guest]] 1 too; give each its own"
+         2.toml:3: [[guest]] 3: the name \"a\" is also that of [[guest]] 1; choose another one"
     );
     let text = said(&[FIRST, "[ring\n", "[driver]\nspin_us = x\n"]);
     let lines: Vec<&str> = text.lines().collect();
@@ -59,9 +59,9 @@ fn mistakes_are_told_with_the_file_that_has_them() {
     assert!(lines[1].starts_with("2.toml:2:11: "), "{text}");
 }
 
-/// A value is where it was written last, and a file without an end of line ends all the same.
+/// A value belongs to the file that wrote it last; the end of a file ends its last line.
 #[test]
-fn what_replaces_a_value_is_where_a_mistake_is() {
+fn a_mistake_is_in_the_file_of_the_last_value() {
     let texts = [FIRST, "[driver]\ncpus = [99]", "[driver]\nspin_us = 1"];
     let problems = parse_located(&files(&texts)).unwrap_err().to_string();
     assert!(
@@ -81,7 +81,7 @@ fn what_replaces_a_value_is_where_a_mistake_is() {
 }
 
 #[test]
-fn a_value_of_another_kind_is_refused_where_it_stands() {
+fn a_value_of_another_type_is_rejected_in_place() {
     let texts = [FIRST, "guest = 1\n"];
     let problems = parse_located(&files(&texts)).unwrap_err().to_string();
     assert!(problems.starts_with("1.toml:1: "), "{problems}");

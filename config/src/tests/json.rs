@@ -1,4 +1,4 @@
-//! What domains are told survives the way through the monitor.
+//! The domains' configurations survive serialization.
 
 use crate::domain::*;
 use crate::lro::Flush;
@@ -49,8 +49,15 @@ fn every_kind_survives_json() {
             window: 32,
             count: None,
             touch: false,
+            flows: 0,
         },
         EndpointConfig::Echo {},
+        EndpointConfig::VhostUser {
+            device: 3,
+            client: true,
+            queue_pairs: 2,
+            memory_max: 1 << 40,
+        },
         EndpointConfig::Pcap(Capture {
             read: Some(1),
             write: None,
@@ -190,6 +197,8 @@ fn every_kind_survives_json() {
         broadcast_pps: 1000,
         reports_to_all: true,
         mac_ageing_s: 300,
+        flows: 4096,
+        flow_tables: 2,
         spin_us: 50,
         yields: true,
         adapts: false,
@@ -205,10 +214,27 @@ fn every_kind_survives_json() {
 }
 
 #[test]
-fn unknown_fields_are_refused() {
+fn unknown_fields_are_rejected() {
     assert!(
         serde_json::from_str::<EndpointConfig>(r#"{"kind":"sink","touch":true,"speed":1}"#)
             .is_err()
     );
     assert!(serde_json::from_str::<EndpointConfig>(r#"{"kind":"sink","touch":true}"#).is_ok());
+}
+
+/// A driver domain may be newer than the manager. This interface is in the form of the first
+/// version with this rule; later versions must read it with the same meaning.
+#[test]
+fn an_older_managers_interface_is_accepted() {
+    let text = r#"{"conn":3,"name":"g-0","mac":[2,0,0,0,0,1],"addresses":["10.0.0.2"],
+        "rate_mbps":null,"weight":1,"first_slot":0,"slots":1024,"tables_slot":1024,
+        "flip_pages":0,"staging_pages":0,"forwards":false}"#;
+    let vif: VifConfig = serde_json::from_str(text).unwrap();
+    let same = VifConfig {
+        addresses: vec!["10.0.0.2".parse().unwrap()],
+        slots: 1024,
+        tables_slot: 1024,
+        ..VifConfig::new(3, "g-0".into(), [2, 0, 0, 0, 0, 1])
+    };
+    assert_eq!(vif, same);
 }

@@ -1,11 +1,11 @@
-//! Limits of a guest's interface, each way.
+//! Limits of a guest's interface in each direction.
 
 use super::{errors, mistake};
 use crate::domain::{BURST_BYTES, DriverConfig, Limit, VifConfig};
 use crate::live::{self, reload};
 use crate::parse::{one, parse};
 
-/// A machine of one guest, with these keys of its interface, and `workers` workers.
+/// Returns a machine of one guest, with these keys of its interface, and `workers` workers.
 fn text(workers: u32, keys: &str) -> String {
     format!(
         "[driver]\nworkers = {workers}\n[[guest]]\nname = \"a\"\n[[guest.vif]]\n\
@@ -13,7 +13,7 @@ fn text(workers: u32, keys: &str) -> String {
     )
 }
 
-/// What the driver domain is told of that interface.
+/// Returns the driver domain's configuration of that interface.
 fn told(workers: u32, keys: &str) -> VifConfig {
     let config = parse("f", &text(workers, keys)).unwrap();
     let machine = config.machine().unwrap();
@@ -22,7 +22,7 @@ fn told(workers: u32, keys: &str) -> VifConfig {
 }
 
 #[test]
-fn each_way_has_its_rate_and_its_burst() {
+fn each_direction_has_a_rate_and_a_burst() {
     let none = told(1, "");
     assert_eq!((none.rate_mbps, none.to_guest), (None, None));
     assert_eq!(none.burst_bytes, 131_072);
@@ -37,11 +37,11 @@ fn each_way_has_its_rate_and_its_burst() {
     let both = told(1, all);
     assert_eq!((both.rate_mbps, both.burst_bytes), (Some(8.0), 1));
     assert_eq!(both.to_guest, limit(2.5, u32::MAX));
-    // Workers share the rate, and each has a burst.
+    // Workers share the rate; each has the whole burst.
     let shared = told(4, all);
     assert_eq!((shared.rate_mbps, shared.burst_bytes), (Some(2.0), 1));
     assert_eq!(shared.to_guest, limit(0.625, u32::MAX));
-    // A burst that is left out is a tenth of a second, within what there can be.
+    // The default burst is a tenth of a second, up to the largest value.
     for (mbps, burst) in [
         ("0.001", BURST_BYTES),
         ("100", 1_250_000),
@@ -52,9 +52,9 @@ fn each_way_has_its_rate_and_its_burst() {
     }
 }
 
-/// A driver domain of a version that knows no limit to guests is told of none.
+/// A driver domain of a version without limits to guests never receives one.
 #[test]
-fn what_is_as_usual_is_not_told() {
+fn default_limits_are_omitted() {
     let told = serde_json::to_value(told(1, "")).unwrap();
     assert_eq!(
         (told.get("burst_bytes"), told.get("to_guest")),
@@ -63,7 +63,7 @@ fn what_is_as_usual_is_not_told() {
 }
 
 #[test]
-fn what_no_limit_can_be_is_told_with_line_and_remedy() {
+fn invalid_limits_have_a_line_and_a_remedy() {
     let with = |keys: &str| mistake("netns = \"a\"\n", &format!("netns = \"a\"\n{keys}\n"));
     for (keys, says) in [
         (
@@ -93,7 +93,7 @@ fn what_no_limit_can_be_is_told_with_line_and_remedy() {
         ),
         (
             "burst_to_guest_bytes = 9",
-            "without a `rate_to_guest_mbps`; write both",
+            "without `rate_to_guest_mbps`; write both",
         ),
         (
             "rate_to_guest_mbps = 1\nburst_to_guest_bytes = 0",
@@ -106,7 +106,7 @@ fn what_no_limit_can_be_is_told_with_line_and_remedy() {
     }
 }
 
-/// A message about the first line behind the one that was replaced, or the second.
+/// Returns the message if its line is the first or second after the replaced one.
 #[track_caller]
 fn mistake_at(told: &str) -> &str {
     let place = ["f.toml:14: ", "f.toml:15: "];
@@ -114,9 +114,9 @@ fn mistake_at(told: &str) -> &str {
     what.unwrap_or_else(|| panic!("{told}"))
 }
 
-/// Both lines are named: either can be the wrong one.
+/// The message names both lines, since either can be the wrong one.
 #[test]
-fn what_comes_by_a_queue_of_its_own_cannot_be_limited() {
+fn a_dedicated_queue_cannot_be_limited() {
     let text = "[driver]\ngrants = \"counted\"\n[[nic]]\nname = \"wire\"\nkind = \"xdp\"\n\
                 netns = \"w\"\nqueues = \"vmq\"\nvmq_queues = 3\n[[guest]]\nname = \"a\"\n\
                 [[guest.vif]]\nendpoint = \"sink\"\nrate_to_guest_mbps = 5\nmtu = 1500\n\

@@ -1,11 +1,12 @@
-//! What a configuration makes of the machine.
+//! The machine of a configuration.
 
 use super::*;
+use crate::CONNECTIONS;
 use crate::domain::{BufferSize, DriverConfig, GuestConfig, NicKind};
 use abi::machine::{Device, Forward, Ipv6, Nat, Transport, Uplink};
 
 #[test]
-fn workers_share_taps_and_nothing_else() {
+fn workers_share_only_taps() {
     let text = format!(
         "[driver]\nworkers = 3\ncpus = [4, 5, 6, 7]\nbroadcast_pps = 100\n{}",
         SMALL
@@ -22,7 +23,7 @@ fn workers_share_taps_and_nothing_else() {
     let cpus: Vec<_> = machine.domains.iter().map(|d| d.cpus.clone()).collect();
     assert_eq!(cpus[..3], [vec![4, 7], vec![5], vec![6]]);
 
-    // The first worker makes the TAP, with a queue for each of the others.
+    // The first worker creates the TAP, with a queue for each of the others.
     let shares = |devices: &[Device]| match devices {
         [Device::Tap(tap), ..] => tap.shares,
         other => panic!("{other:?}"),
@@ -41,7 +42,8 @@ fn workers_share_taps_and_nothing_else() {
     let guest: GuestConfig = serde_json::from_str(&a.config).unwrap();
     assert_eq!(guest.vifs[0].conns, [0, 1, 2]);
 
-    // A guest's connections are in the order of its queues, a worker's in that of interfaces.
+    // A guest's connections are in the order of its queues, and a worker's in the order of
+    // interfaces.
     let ends: Vec<_> = machine
         .connections
         .iter()
@@ -62,7 +64,7 @@ fn workers_share_taps_and_nothing_else() {
     let pages = |machine: &abi::machine::Machine| machine.domains.last().unwrap().frames;
     assert_eq!(pages(&machine) - 64, 3 * (pages(&one) - 64));
 
-    // What is limited is limited for all of them together.
+    // A limit applies to all of them together.
     for worker in &machine.domains[..3] {
         let text: DriverConfig = serde_json::from_str(&worker.config).unwrap();
         assert_eq!((text.broadcast_pps, text.reports_to_all), (34, true));
@@ -82,7 +84,7 @@ fn sizes_follow_from_the_configuration() {
     };
     // 384 pages of buffers and two rings of four pages each, in one table.
     assert!(a.frames >= 384 + 8 && a.grant_entries == 1024 && a.window_slots == 0);
-    // Behind the slots of each guest's pages those of its table.
+    // The slots of each guest's pages are followed by those of its table.
     let tables = abi::counted::table_slots(1024);
     assert_eq!(driver.window_slots, 2 * (1024 + tables));
     let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
@@ -129,7 +131,7 @@ fn sizes_follow_from_the_configuration() {
 }
 
 #[test]
-fn the_driver_knows_whose_addresses_are_whose() {
+fn the_driver_knows_each_guests_addresses() {
     let text = SMALL.replace(
         "addresses = [\"10.0.0.2/24\"]",
         "addresses = [\"10.0.0.2/24\"]\ngateway = \"10.0.0.254\"",
@@ -145,7 +147,7 @@ fn the_driver_knows_whose_addresses_are_whose() {
 }
 
 #[test]
-fn how_domains_spin_and_wake_each_other_follows_from_their_cpus() {
+fn spinning_and_waking_follow_from_the_cpus() {
     let spin = |driver: &str, guest: &str| {
         let text = SMALL.replace("\n[[nic]]", &format!("{driver}\n[[nic]]"));
         let text = text.replace("name = \"a\"\n", &format!("name = \"a\"\n{guest}\n"));
@@ -158,16 +160,16 @@ fn how_domains_spin_and_wake_each_other_follows_from_their_cpus() {
         let adapts = adapts.map(|(adapts, _)| adapts);
         ([driver.spin_us, guest.spin_us], adapts, driver.notify_us)
     };
-    // Nobody is told where to run: each finds out.
+    // Without CPUs in the file, each domain adapts.
     assert_eq!(spin("", ""), ([50, 50], [true, true], 300));
-    // A guest may run where the driver domain does.
+    // A guest may run on the driver domain's CPU.
     let pinned = "[driver]\ncpus = [1]";
     assert_eq!(spin(pinned, ""), ([0, 50], [false, true], 300));
     assert_eq!(
         spin(pinned, "cpus = [0, 1, 2]"),
         ([0, 0], [false, false], 300)
     );
-    // The driver domain has a CPU of its own.
+    // The driver domain has a separate CPU.
     let apart = "cpus = [0, 2]";
     assert_eq!(spin(pinned, apart), ([50, 50], [false, false], 0));
     let given = "[driver]\ncpus = [1]\nspin_us = 5";
@@ -177,7 +179,7 @@ fn how_domains_spin_and_wake_each_other_follows_from_their_cpus() {
 }
 
 #[test]
-fn guests_offer_their_cpu_where_there_are_more_of_them_than_cpus() {
+fn guests_that_outnumber_cpus_yield() {
     let yields = |first: &str, second: &str| {
         let text = SMALL.replace("\n[[nic]]", "[driver]\ncpus = [9]\n[[nic]]");
         let text = text.replace("name = \"a\"\n", &format!("name = \"a\"\ncpus = {first}\n"));
@@ -197,10 +199,10 @@ fn guests_offer_their_cpu_where_there_are_more_of_them_than_cpus() {
     assert_eq!(yields("[0]", "[0, 1]"), [true, false]);
 }
 
-/// What the kernel's end is told is what the driver domain is told, and a segment has room in the
-/// guests' buffers also where they are halves of pages.
+/// The kernel's end and the driver domain have the same settings, and a segment fits the guests'
+/// buffers even if these are half pages.
 #[test]
-fn a_wire_may_leave_segments_to_cut() {
+fn a_wire_may_leave_segments_uncut() {
     for (word, [header, checksum, tso]) in [
         ("none", [false, false, false]),
         ("checksum", [true, true, false]),
@@ -231,7 +233,7 @@ fn a_wire_may_leave_segments_to_cut() {
 
 /// Whole pages for segments between kernels, half pages for frames of wires and of user space.
 #[test]
-fn the_size_of_buffers_follows_from_who_talks_to_whom() {
+fn buffer_size_follows_from_the_endpoints() {
     let guest = |name: &str, keys: &str| {
         format!("[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nnetns = \"{name}\"\n{keys}\n")
     };
@@ -264,9 +266,9 @@ fn the_size_of_buffers_follows_from_who_talks_to_whom() {
     }
 }
 
-/// An uplink carries segments unless it is told otherwise, and the TAP alone knows what it joins.
+/// An uplink passes segments by default; only the TAP knows its uplink.
 #[test]
-fn an_uplink_is_what_a_tap_joins() {
+fn an_uplink_belongs_to_its_tap() {
     let of = |keys: &str| {
         let text = format!("[[nic]]\nname = \"up\"\nkind = \"tap\"\n{keys}\n");
         let config = parse("f", &text).unwrap();
@@ -289,8 +291,14 @@ fn an_uplink_is_what_a_tap_joins() {
         to: "10.7.0.2:8080".parse().unwrap(),
     };
     let forward = vec![forward];
-    assert_eq!(tap.uplink, Some(Uplink::Nat(Nat { forward })));
+    let nat = Nat {
+        forward,
+        connections: CONNECTIONS,
+    };
+    assert_eq!(tap.uplink, Some(Uplink::Nat(nat)));
     assert!(tap.tso);
+    let tap = of("addresses = [\"10.7.0.1/24\"]\n[nic.uplink]\nnat = true\nconnections = 0");
+    assert_eq!(tap.uplink, Some(Uplink::Nat(Nat::default())));
     let written = serde_json::to_string(&tap).unwrap();
     assert_eq!(
         serde_json::from_str::<abi::machine::Tap>(&written).unwrap(),
@@ -299,7 +307,7 @@ fn an_uplink_is_what_a_tap_joins() {
 }
 
 #[test]
-fn ipv6_settings_follow_from_addresses_unless_given() {
+fn ipv6_settings_default_from_addresses() {
     let told = |keys: &str| {
         let text = format!(
             "[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"tap\"\nnetns = \"a\"\n{keys}"

@@ -1,4 +1,4 @@
-//! What is refused, and what is said then.
+//! Rejected configurations, and the messages.
 
 use super::*;
 use crate::domain::{DriverConfig, GuestConfig, NicKind};
@@ -21,13 +21,14 @@ fn mistakes_have_lines_and_remedies() {
         (
             "name = \"b\"",
             "name = \"a\"",
-            "f.toml:17: [[guest]] 2: the name \"a\" is that of [[guest]] 1 too; give each its own",
+            "f.toml:17: [[guest]] 2: the name \"a\" is also that of [[guest]] 1; choose \
+             another one",
         ),
         (
             "name = \"b\"",
             "name = \"driver\"",
-            "f.toml:17: [[guest]] 2: the name \"driver\" is that of the driver domain; choose \
-             another",
+            "f.toml:17: [[guest]] 2: the name \"driver\" is reserved for the driver domain; choose \
+             another one",
         ),
         (
             "name = \"b\"",
@@ -42,8 +43,8 @@ fn mistakes_have_lines_and_remedies() {
         (
             "10.0.0.3/24",
             "10.0.0.2/24",
-            "f.toml:21: [[guest]] 2, vif 1: the address 10.0.0.2 is that of [[guest]] 1, vif 1 \
-             too; give each its own",
+            "f.toml:21: [[guest]] 2, vif 1: the address 10.0.0.2 is also that of [[guest]] 1, \
+             vif 1; choose another one",
         ),
         (
             "10.0.0.3/24",
@@ -55,7 +56,7 @@ fn mistakes_have_lines_and_remedies() {
             "netns = \"a\"\n",
             "",
             "f.toml:11: [[guest]] 1, vif 1: `netns` is missing, so the interface would be this \
-             system's eth0; write netns = \"…\" (make it with `ip netns add`), or choose an \
+             system's eth0; write netns = \"…\" (create it with `ip netns add`), or choose an \
              `ifname`",
         ),
         (
@@ -86,8 +87,9 @@ fn mistakes_have_lines_and_remedies() {
             "addresses = [\"10.0.0.1/24\"]\n",
             "offloads = \"tso\"\nqueues = \"vmq\"\n[lro]\nmeta = \"request\"\n",
             "f.toml:7: [[nic]] 1: `queues` is \"vmq\", `offloads` is \"tso\" and `meta` of [lro] \
-             is \"request\"; write meta = \"response\" in [lro], or another of `offloads` here: a \
-             segment lies in the guest's buffers before anybody can leave one out for its size",
+             is \"request\"; write meta = \"response\" in [lro], or another value of `offloads` \
+             here: a segment is in the guest's buffers before one of them could be left free for \
+             its size",
         ),
         (
             "port = 7",
@@ -162,7 +164,7 @@ fn old_names_are_accepted_with_a_warning() {
 }
 
 #[test]
-fn keys_that_are_gone_are_refused_with_what_became_of_them() {
+fn removed_keys_are_rejected_with_an_explanation() {
     for (section, key, says) in [
         ("driver", "tick_us", "moderation = \"tick\""),
         ("driver", "empty_ticks", "spins for `spin_us`"),
@@ -171,19 +173,18 @@ fn keys_that_are_gone_are_refused_with_what_became_of_them() {
         ("lro", "hold_us", "flush = \"t500\""),
     ] {
         let text = errors(&format!("[{section}]\n{key} = 1\n{SMALL}"));
-        let begins =
-            format!("f.toml:2: [{section}]: there is no key `{key}` any more; leave it out: ");
+        let begins = format!("f.toml:2: [{section}]: the key `{key}` was removed; leave it out: ");
         assert!(text.starts_with(&begins) && text.contains(says), "{text}");
     }
     for key in ["tick_us", "empty_ticks"] {
         let text = mistake("name = \"a\"", &format!("name = \"a\"\n{key} = 1"));
-        let begins = format!("f.toml:10: [[guest]] 1: there is no key `{key}` any more; ");
+        let begins = format!("f.toml:10: [[guest]] 1: the key `{key}` was removed; ");
         assert!(text.starts_with(&begins), "{text}");
     }
 }
 
 #[test]
-fn queues_for_single_guests_need_what_they_need() {
+fn dedicated_queues_have_requirements() {
     let wire = "kind = \"tap\"\nnetns = \"w\"";
     let with = |more: &str| format!("kind = \"tap\"\nqueues = \"vmq\"{more}\nnetns = \"w\"");
     let expect = |to: &str, line: u32, what: &str, remedy: &str| {
@@ -226,7 +227,7 @@ fn queues_for_single_guests_need_what_they_need() {
 }
 
 #[test]
-fn pages_that_change_hands_are_whole_and_stay_as_many() {
+fn flipped_pages_are_whole_and_constant_in_number() {
     let with = |guests: &str, buffers: &str| {
         format!("[driver]\ngrants = \"flip\"\n{SMALL}{guests}\n[buffers]\n{buffers}\n")
     };
@@ -235,7 +236,7 @@ fn pages_that_change_hands_are_whole_and_stay_as_many() {
     let machine = config.machine().unwrap();
     let text: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
     assert_eq!(text.grants, GrantMode::Flip);
-    // As many of the driver's as of the guest's, behind the slots for its grants.
+    // The driver has as many pages as the guest, after the slots for the guest's grants.
     let mut next = 0;
     for (vif, guest) in text.vifs.iter().zip(&machine.domains[1..]) {
         assert_eq!((vif.first_slot, vif.flip_pages), (next, 100));
@@ -262,11 +263,11 @@ fn pages_that_change_hands_are_whole_and_stay_as_many() {
         .map(|n| format!("[[guest]]\nname = \"more{n}\"\n[[guest.vif]]\nendpoint = \"sink\"\n"))
         .collect();
     let text = errors(&with(&guests, "size = \"full\"\nto_guest = 4096"));
-    assert!(text.contains("16384 is the most"), "{text}");
+    assert!(text.contains("the limit is 16384"), "{text}");
 }
 
 #[test]
-fn an_af_xdp_wire_is_a_veth_pair_or_an_interface_that_is_there() {
+fn an_af_xdp_wire_is_a_veth_or_an_existing_interface() {
     let wire = "kind = \"tap\"\nnetns = \"w\"\naddresses = [\"10.0.0.1/24\"]";
     let machine = |to: &str| {
         let text = SMALL.replacen(wire, to, 1);
@@ -284,7 +285,7 @@ fn an_af_xdp_wire_is_a_veth_pair_or_an_interface_that_is_there() {
     assert!(tap.mac.is_some() && !tap.vnet_header);
     assert_eq!((xdp.first_frame, xdp.frames, xdp.entries), (0, 500, 1024));
     let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
-    // Its rings lie in front of the guests' grants.
+    // Its rings precede the guests' grants.
     let rings = 4 * abi::xdp::Ring::slots(1024);
     assert_eq!((xdp.rings_slot, text.vifs[0].first_slot), (0, rings));
     assert!(driver.window_slots >= rings + text.vifs[0].slots);
@@ -300,7 +301,7 @@ fn an_af_xdp_wire_is_a_veth_pair_or_an_interface_that_is_there() {
         netns: Some("v".into()),
     };
     assert_eq!(xdp.netdev, eth1);
-    // Behind the first NIC's buffers and its pages for whole aggregates.
+    // After the first NIC's buffers and its pages for linearized aggregates.
     assert_eq!(xdp.first_frame, 512 + 256);
 
     for (to, line, what) in [
@@ -314,7 +315,7 @@ fn an_af_xdp_wire_is_a_veth_pair_or_an_interface_that_is_there() {
         (
             "queues = \"vmq\"\nvmq_rebalance_ms = 1",
             6,
-            "that its `pdev` names, for good",
+            "a guest permanently has the queue",
         ),
     ] {
         let text = mistake(wire, &format!("kind = \"xdp\"\n{to}"));
@@ -323,11 +324,11 @@ fn an_af_xdp_wire_is_a_veth_pair_or_an_interface_that_is_there() {
     }
     let twice = "kind = \"xdp\"\nnetdev = \"e\"\n[[nic]]\nname = \"x\"\nkind = \"xdp\"\n\
                  netdev = \"e\"";
-    assert!(mistake(wire, twice).contains("the interface e is that of"));
+    assert!(mistake(wire, twice).contains("the interface e is also that of"));
 }
 
 #[test]
-fn a_nic_has_as_many_queues_as_are_written_for_guests_that_may_come() {
+fn a_nic_has_the_written_number_of_queues() {
     let text = SMALL.replacen(
         "kind = \"tap\"",
         "kind = \"tap\"\nqueues = \"vmq\"\nvmq_queues = 5",
@@ -359,7 +360,7 @@ fn mistakes_of_syntax_have_lines() {
 }
 
 #[test]
-fn what_is_missing_at_the_end_is_told_of_the_last_line() {
+fn a_missing_end_is_reported_at_the_last_line() {
     for open in ["x = [\n", "x = 1\ny = {\n", "x = \"\"\"\n\n"] {
         let text = errors(open);
         let lines = open.lines().count();
@@ -373,7 +374,7 @@ fn what_is_missing_at_the_end_is_told_of_the_last_line() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let text = SMALL
         .replace("10.0.0.2/24", "nowhere")
         .replace("\"stack\"", "\"heap\"")
@@ -391,7 +392,7 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
-fn what_is_found_later_has_lines_too() {
+fn later_findings_have_lines_too() {
     let (_, located) = parse_located(&one("f.toml", SMALL)).unwrap();
     assert!(located.check(Vec::new()).is_ok());
     let finding = |place, key| Finding {
@@ -412,15 +413,15 @@ fn what_is_found_later_has_lines_too() {
 }
 
 #[test]
-fn duplicate_macs_and_interfaces_are_refused() {
+fn duplicate_macs_and_interfaces_are_rejected() {
     let mac = |text: &str| text.replace("netns = ", "mac = \"02:00:00:00:00:01\"\nnetns = ");
-    assert!(errors(&mac(SMALL)).contains("the MAC 02:00:00:00:00:01 is that of [[nic]] 1 too"));
+    assert!(errors(&mac(SMALL)).contains("the MAC 02:00:00:00:00:01 is also that of [[nic]] 1"));
     let text = SMALL.replace("netns = \"a\"", "netns = \"w\"\nifname = \"wire\"");
-    assert!(errors(&text).contains("the interface wire is that of [[nic]] 1 too"));
+    assert!(errors(&text).contains("the interface wire is also that of [[nic]] 1"));
 }
 
 #[test]
-fn too_many_guests_are_refused_and_many_are_not() {
+fn only_too_many_guests_are_rejected() {
     let machine = |guests: usize| {
         let vif = || Vif::new(Endpoint::Sink { touch: false });
         let guest = |n| Guest {
@@ -441,13 +442,13 @@ fn too_many_guests_are_refused_and_many_are_not() {
     );
     let text = machine(1025).unwrap_err().to_string();
     assert!(
-        text.contains("too many guests: 1025 interfaces in all; 1024 is the most"),
+        text.contains("too many guests: 1025 interfaces in all; the limit is 1024"),
         "{text}"
     );
 }
 
 #[test]
-fn irreversible_merging_is_refused_before_a_router() {
+fn irreversible_merging_is_rejected_for_routers() {
     let text = |at: &str, rules: &str, forwards: bool| {
         SMALL
             .replace(
@@ -462,16 +463,15 @@ fn irreversible_merging_is_refused_before_a_router() {
     for at in ["physical", "virtual", "both"] {
         assert_eq!(
             errors(&text(at, "lro", true)),
-            "f.toml:3: [lro]: `rules` is \"lro\", but a-0 ([[guest]] 1, vif 1) forwards packets, \
-             and \
-             what is merged so cannot be cut into what it was; write rules = \"gro\", or at = \
+            "f.toml:3: [lro]: `rules` is \"lro\", but a-0 ([[guest]] 1, vif 1) forwards, \
+             and its aggregates cannot be segmented again; write rules = \"gro\", or at = \
              \"none\""
         );
         assert!(parse("f", &text(at, "gro", true)).is_ok());
         assert!(parse("f", &text(at, "lro", false)).is_ok());
     }
     let config = parse("f", &text("none", "lro", true)).unwrap();
-    // Both ends of the vif know it: it may be asked for while traffic runs.
+    // Both ends of the vif get it, because it may be switched on while traffic runs.
     let machine = config.machine().unwrap();
     let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
     let guest: GuestConfig = serde_json::from_str(&machine.domains[1].config).unwrap();
@@ -496,7 +496,7 @@ fn workers_need_nics_that_spread_flows() {
     for (to, what) in [
         (
             "kind = \"sim\"\naddresses = [\"10.0.0.1/24\"]",
-            "the driver has 2 `workers`, and this NIC has one queue",
+            "the driver has 2 `workers`, but this NIC has one queue",
         ),
         ("kind = \"pcap\"\nread = \"f\"", "has one queue"),
         ("kind = \"xdp\"\nnetns = \"w\"", "has one queue"),
@@ -516,7 +516,7 @@ fn workers_need_nics_that_spread_flows() {
     let guest = "name = \"b\"";
     let text = errors(&with("3", guest, "name = \"driver-2\""));
     assert!(
-        text.contains("\"driver-2\" is that of the driver domain"),
+        text.contains("\"driver-2\" is reserved for the driver domain"),
         "{text}"
     );
     assert!(parse("f", &with("2", guest, "name = \"driver-2\"")).is_ok());
@@ -526,28 +526,27 @@ fn workers_need_nics_that_spread_flows() {
     }
 }
 
-/// What joins a NIC to a network, and cannot.
 #[test]
-fn uplinks_have_what_they_need_and_no_more() {
+fn uplinks_require_and_exclude_keys() {
     let nic = |keys: &str| format!("[[nic]]\nname = \"up\"\n{keys}\n");
     let nat = "uplink = { nat = true }";
     let net = "addresses = [\"10.7.0.1/24\"]";
     for (keys, message) in [
         (
             format!("kind = \"xdp\"\n{net}\n{nat}"),
-            "5: [[nic]] 1: `kind` is \"xdp\" and there is an `uplink`; write kind = \"tap\"",
+            "5: [[nic]] 1: `kind` is \"xdp\" and `uplink` is set; write kind = \"tap\"",
         ),
         (
             format!("kind = \"tap\"\n{nat}"),
-            "4: [[nic]] 1: `uplink` has `nat`, and there are no `addresses`",
+            "4: [[nic]] 1: `uplink` has `nat`, but there are no `addresses`",
         ),
         (
             format!("kind = \"tap\"\n{net}\ngateway = \"10.7.0.9\"\n{nat}"),
-            "5: [[nic]] 1: `uplink` has `nat`, and there is a `gateway`",
+            "5: [[nic]] 1: `uplink` has `nat`, and `gateway` is set",
         ),
         (
             format!("kind = \"tap\"\n{net}\nuplink = \"br0\""),
-            "5: [[nic]] 1: `uplink` is the bridge br0, and there are addresses",
+            "5: [[nic]] 1: `uplink` is the bridge br0, but the NIC has addresses",
         ),
         (
             "kind = \"tap\"\nuplink = \"a bridge\"".into(),
@@ -575,14 +574,14 @@ fn uplinks_have_what_they_need_and_no_more() {
         assert_eq!(text.lines().count(), 1, "{text}");
     }
     for (forward, what) in [
-        ("\"tcp:0=10.7.0.2:80\"", "and 0 is no port"),
+        ("\"tcp:0=10.7.0.2:80\"", "but 0 is not a port"),
         (
             "\"tcp:80=10.8.0.2:80\"",
-            "and this address is in none of the networks",
+            "but this address is in none of the networks",
         ),
         (
             "\"tcp:80=10.7.0.2:80\", \"tcp:80=10.7.0.3:80\"",
-            "and this port is forwarded already",
+            "but this port is already forwarded",
         ),
     ] {
         let keys =

@@ -1,4 +1,4 @@
-//! Tests of the whole: examples, documentation, messages, properties.
+//! Tests of the whole crate: examples, documentation, messages, properties.
 
 mod claims;
 mod files;
@@ -11,6 +11,7 @@ mod properties;
 mod routes;
 mod sendfile;
 mod several;
+mod stateful;
 
 use crate::domain::GrantMode;
 use crate::parse::{one, read};
@@ -20,7 +21,7 @@ use std::fmt::Write as _;
 const EXAMPLE: &str = include_str!("../../../examples/every-key.toml");
 const DOCS: &str = include_str!("../../../docs/config.md");
 
-/// A small valid file that tests make mistakes in.
+/// A small valid file, in which tests introduce mistakes.
 const SMALL: &str = r#"
 [[nic]]
 name = "wire"
@@ -55,7 +56,7 @@ fn errors(text: &str) -> String {
     }
 }
 
-/// The one mistake that `SMALL` has when `from` is replaced with `to`.
+/// Returns the one mistake in `SMALL` with `from` replaced by `to`.
 #[track_caller]
 fn mistake(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "{from}");
@@ -80,7 +81,7 @@ fn examples_are_valid() {
     assert!(seen > 0);
 }
 
-/// The example as it is when every key that is commented out is a key.
+/// Returns the example with every commented-out key enabled.
 fn uncommented() -> String {
     let is_config = |rest: &str| {
         let word = rest.trim_start();
@@ -94,22 +95,22 @@ fn uncommented() -> String {
         let _ = writeln!(text, "{}", rest.unwrap_or(line));
         text
     });
-    // What a release threshold needs.
+    // A release threshold needs `spare`.
     text.replacen("spare = 0", "spare = 64", 1)
 }
 
 #[test]
-fn the_example_stays_valid_without_its_comment_marks() {
+fn the_example_is_valid_with_all_keys_enabled() {
     let text = uncommented().replacen("moderation = \"event\"", "moderation = \"tick\"", 1);
-    // A queue of an AF_XDP wire goes with neither rules nor a release threshold.
+    // A queue of an AF_XDP NIC excludes rules and a release threshold.
     let text = text.replacen("\npdev = \"uplink:1\"", "\n", 1);
-    // The wire's route is a neighbour, and files are only checked when they are opened.
+    // The wire's route is a neighbour, and files are checked only when they are opened.
     let config = parse("uncommented", &text).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!((config.nics.len(), config.guests.len()), (6, 4));
+    assert_eq!((config.nics.len(), config.guests.len()), (6, 5));
 }
 
 #[test]
-fn every_key_is_in_the_example_and_in_the_documentation() {
+fn every_key_is_in_the_example_and_the_docs() {
     let text = uncommented();
     let (_, reading) = read(&one("example", &text.replacen("\"event\"", "\"tick\"", 1)));
     assert!(reading.known.len() > 50, "{:?}", reading.known);

@@ -1,4 +1,4 @@
-//! Dedicated queues of AF_XDP wires.
+//! Dedicated queues of AF_XDP NICs.
 
 use crate::domain::{BufferSize, DriverConfig, GuestConfig};
 use crate::parse;
@@ -35,7 +35,7 @@ pdev = "wire:1"
 "#;
 
 #[test]
-fn a_guest_s_own_queue_is_over_its_receive_pool() {
+fn a_dedicated_queue_covers_the_receive_pool() {
     for (buffers, size, pages) in [
         ("to_guest = 300", BufferSize::Half, 150),
         ("size = \"full\"\nto_guest = 96", BufferSize::Full, 96),
@@ -71,11 +71,11 @@ fn a_guest_s_own_queue_is_over_its_receive_pool() {
             assert!(queue.entries.is_power_of_two() && queue.entries >= chunks);
         }
         assert_eq!(config.vifs[1].queue, None);
-        // Rings lie apart, before what guests grant.
+        // Rings are separate, before the guests' grants.
         let slots = 2 * abi::xdp::Ring::slots(of_a.entries);
         assert_eq!(of_b.rings_slot, of_a.rings_slot + slots);
         assert_eq!(config.vifs[0].first_slot, of_b.rings_slot + slots);
-        // The guest is told where its pool has to lie: behind its rings and its event page.
+        // The guest's pool is after its rings and its event page.
         let guests = [a, b].map(|domain| {
             let config: GuestConfig = serde_json::from_str(&domain.config).unwrap();
             config
@@ -92,10 +92,10 @@ fn a_guest_s_own_queue_is_over_its_receive_pool() {
     }
 }
 
-/// What stands between the wire and the guest is the monitor's to know, in the order in which it is
-/// asked, and nothing else.
+/// The monitor gets only the rules between the wire and the guest, in the order of their
+/// evaluation.
 #[test]
-fn rules_before_a_queue_are_told_to_who_compiles_them() {
+fn the_monitor_gets_the_rules_before_a_queue() {
     let rules = "[[nic.rule]]\naction = \"deny\"\ndirection = \"to-wire\"\n\
                  [[nic.rule]]\naction = \"allow\"\nprotocol = \"tcp\"\ndirection = \"from-wire\"\n";
     let text = MACHINE.replacen("[[guest]]", &format!("{rules}[[guest]]"), 1);
@@ -135,14 +135,14 @@ fn rules_before_a_queue_are_told_to_who_compiles_them() {
 }
 
 #[test]
-fn what_a_queue_cannot_be_is_told_with_line_and_remedy() {
+fn invalid_queues_have_a_line_and_a_remedy() {
     for (from, to, line, what, remedy) in [
         ("wire:2", "wire", 17, "\"wire\"", "write it like \"wire:1\""),
         ("wire:2", "wire:-1", 17, "\"wire:-1\"", "write it like"),
-        ("wire:2", "other:1", 17, "no NIC other", "[[nic]]"),
+        ("wire:2", "other:1", 17, "no NIC is named other", "[[nic]]"),
         ("wire:2", "wire:4", 17, "wire:4", "1 to 3"),
         ("wire:2", "wire:0", 17, "wire:0", "1 to 3"),
-        ("wire:2", "wire:1", 27, "is that of", "its own"),
+        ("wire:2", "wire:1", 27, "is also that of", "another queue"),
         (
             "\"counted\"",
             "\"persistent\"",
@@ -154,14 +154,14 @@ fn what_a_queue_cannot_be_is_told_with_line_and_remedy() {
             "kind = \"xdp\"",
             "kind = \"tap\"",
             17,
-            "has no queues",
+            "no dedicated queues",
             "leave it out",
         ),
         (
             "queues = \"vmq\"\nvmq_queues = 3",
             "",
             16,
-            "has no queues",
+            "no dedicated queues",
             "\"vmq\"",
         ),
         (

@@ -1,4 +1,4 @@
-//! Whatever a file holds: nothing panics, and what is written is what is read.
+//! No file causes a panic, and values survive a round trip.
 
 use super::*;
 use crate::domain::DriverConfig;
@@ -12,7 +12,7 @@ proptest! {
         let _ = parse("f", &text);
     }
 
-    /// Damage to a good file: still no panic, and every complaint has a place.
+    /// A damaged file causes no panic, and every mistake has a position.
     #[test]
     fn no_damage_panics(
         at in 0..SMALL.len(), cut in 0..40usize, insert in "[\\[\\]\"={}#\\-.a0-9\n ]{0,6}",
@@ -36,7 +36,7 @@ proptest! {
         "\"[^\"\\\\]{0,20}\"", Just("nan".to_owned()), Just("inf".to_owned()),
         Just("[]".to_owned()), Just("{}".to_owned())], key in 0..40usize)
     {
-        // One value of the example, replaced with anything.
+        // Replaces one value of the example by an arbitrary one.
         let mut n = 0;
         let text = uncommented().lines().fold(String::new(), |mut text, line| {
             let line = match line.split_once(" = ") {
@@ -54,14 +54,14 @@ proptest! {
         }
     }
 
-    /// What is written down is what is read.
+    /// A configuration survives a round trip.
     #[test]
-    fn generated_files_are_read_as_meant(
+    fn generated_files_round_trip(
         grants in 0..5usize, offloads in 0..3usize, slots in 0..5u32, buffers in 32..4096u32,
         workers in 1..4u32,
         guests in vec((1..5usize, option::of(1..100_000u32), 1..1000u32, any::<bool>()), 0..6),
     ) {
-        // Each worker has a window for all of them, and a window has an end.
+        // Each worker has a window for all of them, and a window is limited.
         let guests = &guests[..guests.len().min(6 / workers as usize)];
         let grant_words = ["copy", "map", "persistent", "counted", "unchecked"];
         let offload_words = ["none", "checksum", "tso"];
@@ -109,14 +109,14 @@ proptest! {
             }
         }
         let machine = config.machine().map_err(|e| TestCaseError::fail(e.to_string()))?;
-        // Slots of the window are each kept for one vif.
+        // Each slot of the window belongs to one vif.
         for worker in machine.domains.iter().take(workers as usize) {
             let driver: DriverConfig = serde_json::from_str(&worker.config).unwrap();
             let mut next = 0;
             for (vif, conn) in driver.vifs.iter().zip(0..) {
                 prop_assert_eq!((vif.conn, vif.first_slot), (conn, next));
                 next += vif.slots;
-                // The sub-tables of the new grant mechanism lie behind its pages.
+                // The sub-tables of the new grant mechanism follow its pages.
                 prop_assert_eq!(vif.tables_slot, next);
                 if config.driver.grants.has_tables() {
                     next += abi::counted::table_slots(vif.slots);

@@ -1,4 +1,4 @@
-//! Routes of the kernel's interfaces.
+//! Routes of kernel interfaces.
 
 use super::*;
 use abi::machine::Device;
@@ -15,30 +15,30 @@ fn wrong_routes_are_named_with_a_remedy() {
         (
             format!("routes = [\"10.1.2.0/16 via {VIA}\"]"),
             14,
-            "`routes` has \"10.1.2.0/16 via 10.0.0.1\", and the network is 10.1.0.0/16; write the \
-             bits behind the prefix as 0",
+            "`routes` has \"10.1.2.0/16 via 10.0.0.1\", but the network is 10.1.0.0/16; write the \
+             bits after the prefix as 0",
         ),
         (
             "routes = [\"::/0\", \"::/0\"]".to_owned(),
             14,
-            "`routes` has \"::/0\", and ::/0 twice; leave one of them out",
+            "`routes` has \"::/0\", but it appears twice; leave one of them out",
         ),
         (
             format!("gateway = \"{VIA}\"\nroutes = [\"0.0.0.0/0 via {VIA}\"]"),
             15,
-            "`routes` has \"0.0.0.0/0 via 10.0.0.1\", and there is a `gateway`; leave one of them \
+            "`routes` has \"0.0.0.0/0 via 10.0.0.1\", but `gateway` is set; leave one of them \
              out",
         ),
         (
             format!("routes = [\"::/0 via {VIA}\"]"),
             14,
-            "`routes` has \"::/0 via 10.0.0.1\", and 10.0.0.1 is of the other family; choose a \
-             neighbour of the network's family",
+            "`routes` has \"::/0 via 10.0.0.1\", but 10.0.0.1 is of the other address family; \
+             choose a neighbour of the network's address family",
         ),
         (
             "routes = [\"0.0.0.0/0 via 10.9.0.1\"]".to_owned(),
             14,
-            "`routes` has \"0.0.0.0/0 via 10.9.0.1\", and 10.9.0.1 is in none of the networks of \
+            "`routes` has \"0.0.0.0/0 via 10.9.0.1\", but 10.9.0.1 is in none of the networks of \
              `addresses`; choose a neighbour, or write a route to it, without `via`, before this \
              one",
         ),
@@ -49,11 +49,11 @@ fn wrong_routes_are_named_with_a_remedy() {
     }
     let bridge = "uplink = \"br0\"\nroutes = [\"10.1.0.0/16\"]";
     let text = mistake("addresses = [\"10.0.0.1/24\"]", bridge);
-    assert!(text.contains("there are addresses or routes"), "{text}");
+    assert!(text.contains("the NIC has addresses or routes"), "{text}");
 }
 
 #[test]
-fn routes_are_told_in_their_order() {
+fn routes_keep_their_order() {
     let text = SMALL.replace(
         "addresses = [\"10.0.0.2/24\"]",
         "addresses = [\"10.0.0.2/24\"]\n\

@@ -1,10 +1,10 @@
-//! A file in a guest's frames, which its station sends from there.
+//! A file in a guest's frames, which its station sends in place.
 
 use super::errors;
 use crate::domain::{FILE_GRANTS, GuestConfig};
 use crate::parse::parse;
 
-/// A machine of one guest that sends, with these keys of its program.
+/// Returns a machine of one guest that sends, with these keys of its program.
 fn text(driver: &str, keys: &str) -> String {
     format!(
         "[driver]\n{driver}\n[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"stack\"\n\
@@ -14,7 +14,7 @@ fn text(driver: &str, keys: &str) -> String {
 }
 
 #[test]
-fn a_file_has_frames_and_grants_of_its_own() {
+fn a_file_has_separate_frames_and_grants() {
     let guest = |keys: &str| {
         let machine = parse("f", &text("", keys)).unwrap().machine().unwrap();
         let domain = machine.domains.last().unwrap().clone();
@@ -24,12 +24,12 @@ fn a_file_has_frames_and_grants_of_its_own() {
     let (none, file) = (guest(""), guest("file_kb = 64"));
     assert_eq!((none.2, file.2, file.0 - none.0), (0, 16, 16));
     assert!(file.1 >= none.1 + FILE_GRANTS, "{} {}", file.1, none.1);
-    // However large it is: no more are granted at once.
+    // The number of granted pages does not depend on the size of the file.
     assert_eq!(guest("file_kb = 65536").1, file.1);
 }
 
 #[test]
-fn a_file_that_cannot_be_sent_from_where_it_lies_is_refused() {
+fn a_file_that_cannot_be_sent_in_place_is_rejected() {
     for (driver, keys, wanted) in [
         ("", "file_kb = 6", "`file_kb` is 6; write a multiple of 4"),
         ("", "file_kb = 0", "`file_kb` is 0"),
@@ -42,5 +42,8 @@ fn a_file_that_cannot_be_sent_from_where_it_lies_is_refused() {
     let far = "[[nic]]\nname = \"w\"\nkind = \"sim\"\naddresses = [\"10.0.0.1/24\"]\n\
                [[nic.app]]\nkind = \"tcp-source\"\nto = \"10.0.0.2:9\"\nfile_kb = 8\n";
     let found = errors(far);
-    assert!(found.contains("and this is none"), "{found}");
+    assert!(
+        found.contains("such a file needs a guest's frames"),
+        "{found}"
+    );
 }

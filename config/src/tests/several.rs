@@ -1,10 +1,10 @@
-//! Several mistakes in one file: all are named, in the order of lines, and nothing that only
-//! follows from them.
+//! Several mistakes in one file: all are reported, in the order of lines, without consequences of
+//! others.
 
 use super::*;
 
 #[test]
-fn all_mistakes_of_a_file_are_named_in_order() {
+fn all_mistakes_of_a_file_are_reported_in_order() {
     let text = SMALL
         .replacen("kind = \"tap\"", "kind = \"tap\"\nmtu = 100", 1)
         .replacen(
@@ -38,16 +38,16 @@ fn all_mistakes_of_a_file_are_named_in_order() {
     }
 }
 
-/// A default that only a wrong value makes wrong is no mistake.
+/// A default that is invalid only because of an invalid value is not a mistake.
 #[test]
-fn defaults_are_no_mistakes_of_the_writer() {
+fn defaults_are_not_reported_as_mistakes() {
     let text = mistake("kind = \"tap\"", "kind = \"tap\"\nmtu = 100000000");
     assert!(text.starts_with("f.toml:5: [[nic]] 1: `mtu` is"), "{text}");
 }
 
-/// Lines that are no TOML do not hide what is wrong with others.
+/// Syntax errors do not hide mistakes in other lines.
 #[test]
-fn what_is_no_toml_hides_no_other_mistake() {
+fn syntax_errors_hide_no_other_mistake() {
     let text = SMALL
         .replacen("netns = \"w\"", "netns = w\nmtu = 100", 1)
         .replacen(
@@ -71,7 +71,8 @@ fn what_is_no_toml_hides_no_other_mistake() {
     assert_eq!(lines.len(), begins.len(), "{text}");
 }
 
-/// Lines of the example with keys, each in turn as `spoil` makes it, and what is found then.
+/// Returns the mistakes of the example with each key in turn changed by `spoil`, and the line of
+/// the key.
 fn each_key_spoilt(spoil: impl Fn(&str) -> String) -> Vec<(usize, String)> {
     let text = uncommented().replacen("moderation = \"event\"", "moderation = \"tick\"", 1);
     let text = text.replacen("\npdev = \"uplink:1\"", "\n", 1);
@@ -88,14 +89,14 @@ fn each_key_spoilt(spoil: impl Fn(&str) -> String) -> Vec<(usize, String)> {
     spoilt.collect()
 }
 
-/// Whether one problem was found, in this line.
+/// Returns whether one mistake was found, in this line.
 fn is_one((line, found): &(usize, String)) -> bool {
     found.starts_with(&format!("f.toml:{line}: ")) && found.lines().count() == 1
 }
 
-/// Every value of the example that cannot be read is one problem, whatever depends on it.
+/// Every unreadable value of the example is one mistake, whatever depends on it.
 #[test]
-fn a_value_that_cannot_be_read_is_one_problem() {
+fn an_unreadable_value_is_one_mistake() {
     // No key has a date.
     let spoil = |line: &str| format!("{} = 1979-05-27", line.split(" = ").next().unwrap());
     let all = each_key_spoilt(spoil);
@@ -104,9 +105,9 @@ fn a_value_that_cannot_be_read_is_one_problem() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The same of a key that is misspelt.
+/// The same for a misspelled key.
 #[test]
-fn a_key_that_is_misspelt_is_one_problem() {
+fn a_misspelt_key_is_one_mistake() {
     let all = each_key_spoilt(|line| format!("x{line}"));
     let wrong: Vec<_> = all.iter().filter(|one| !is_one(one)).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");

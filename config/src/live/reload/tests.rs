@@ -38,7 +38,7 @@ fn live(file: &str) -> Live {
     machine(&config, &one("f", file)).unwrap().live.unwrap()
 }
 
-/// As the manager notes a guest that has come.
+/// Records a guest that was attached, like the manager.
 fn attach(live: &mut Live, guest: Setting) {
     let came = LiveConfig::of(live).unwrap().add(&guest).unwrap();
     live.attached.insert(came.domain.name, came.guest);
@@ -48,8 +48,7 @@ fn against(live: &Live, file: &str) -> Result<Difference, String> {
     difference(live, &LiveConfig::of(live).unwrap(), &one("new", file))
 }
 
-/// `-` guests that go, `+` those that come, `!` those that go and come again, `=` those that stay
-/// and become others.
+/// `-` removed guests, `+` added ones, `!` removed and added again, `=` changed in place.
 fn short(difference: &Difference) -> String {
     let gone = difference.gone.iter().map(|name| format!("-{name}"));
     let coming = difference
@@ -66,7 +65,7 @@ fn short(difference: &Difference) -> String {
 }
 
 #[test]
-fn guests_that_differ_are_told_and_no_others() {
+fn only_changed_guests_are_reported() {
     let live = live(FILE);
     let replaced = |from: &str, to: &str| {
         assert!(FILE.contains(from), "{from}");
@@ -78,7 +77,7 @@ fn guests_that_differ_are_told_and_no_others() {
     let with = |more: &str| replaced(first, &format!("{first}{more}\n"));
     for (file, expected) in [
         (FILE.to_owned(), ""),
-        // Other words for the same.
+        // Other words for the same value.
         (replaced("workers = 1", "ledger = true"), ""),
         (replaced("name = \"office\"", "name = \"other\""), ""),
         (with("mtu = 1500\nweight = 1"), ""),
@@ -91,31 +90,28 @@ fn guests_that_differ_are_told_and_no_others() {
             format!("{head}[[guest]]{}[[guest]]{}", guests[1], guests[0]),
             "",
         ),
-        // Guests that come and go.
+        // Added and removed guests.
         (format!("{FILE}{GUEST_C}"), "+c"),
         (format!("{head}[[guest]]{}", guests[1]), "-a"),
         (head.to_owned(), "-a; -b"),
         (replaced("name = \"b\"", "name = \"d\""), "-b; +d"),
-        // Guests that are described otherwise.
-        (
-            with("mtu = 1400"),
-            "!a vif 1: `mtu` is 1400 and was left out",
-        ),
+        // Changed guests.
+        (with("mtu = 1400"), "!a vif 1: `mtu`: unset → 1400"),
         (
             replaced("10.0.0.3/24", "10.0.0.4/24"),
-            "!b vif 1: `addresses` is [\"10.0.0.4/24\"] instead of [\"10.0.0.3/24\"]",
+            "!b vif 1: `addresses`: [\"10.0.0.3/24\"] → [\"10.0.0.4/24\"]",
         ),
         (
             with("mac = \"02:00:00:00:00:07\""),
-            "!a vif 1: `mac` is \"02:00:00:00:00:07\" instead of \"02:67:01:00:00:00\"",
+            "!a vif 1: `mac`: \"02:67:01:00:00:00\" → \"02:00:00:00:00:07\"",
         ),
         (
             replaced("ports = 25", "ports = 26"),
-            "=b vif 1: rule 1: `destination_ports` is 26 instead of 25",
+            "=b vif 1: rule 1: `destination_ports`: 25 → 26",
         ),
         (
             replaced("destination_ports = 25", ""),
-            "=b vif 1: rule 1: `destination_ports` is left out and was 25",
+            "=b vif 1: rule 1: `destination_ports`: 25 → unset",
         ),
         (
             format!("{FILE}[[guest.vif]]\nendpoint = \"echo\"\n"),
@@ -123,7 +119,7 @@ fn guests_that_differ_are_told_and_no_others() {
         ),
         (
             replaced("name = \"a\"", "name = \"a\"\nrestart = false"),
-            "!a `restart` is false and was left out",
+            "!a `restart`: unset → false",
         ),
     ] {
         let difference = against(&live, &file).unwrap();
@@ -133,62 +129,62 @@ fn guests_that_differ_are_told_and_no_others() {
 }
 
 #[test]
-fn what_cannot_change_is_told_key_by_key_with_its_line() {
+fn each_fixed_key_is_reported_with_its_line() {
     let live = live(FILE);
     for (from, to, expected) in [
         (
             "workers = 1",
             "workers = 1\nspin_us = 7\nmac_ageing_s = 8",
             &[
-                "new:6: [driver]: `spin_us` is 7 and was left out; that cannot",
-                "new:7: [driver]: `mac_ageing_s` is 8 and was left out; that cannot",
+                "new:6: [driver]: `spin_us`: unset → 7; this cannot",
+                "new:7: [driver]: `mac_ageing_s`: unset → 8; this cannot",
             ][..],
         ),
         (
             "workers = 1",
             "grants = \"unchecked\"",
             &[
-                "[driver]: `grants` is \"unchecked\" and was left out",
-                "[driver]: `workers` is left out and was 1",
+                "[driver]: `grants`: unset → \"unchecked\"",
+                "[driver]: `workers`: 1 → unset",
             ][..],
         ),
         (
             "name = \"office\"",
             "name = \"office\"\nlook_group = \"games\"\nmetrics_port = 9000",
             &[
-                "new:4: [machine]: `look_group` is \"games\" and was left out",
-                "new:5: [machine]: `metrics_port` is 9000 and was left out",
+                "new:4: [machine]: `look_group`: unset → \"games\"",
+                "new:5: [machine]: `metrics_port`: unset → 9000",
             ][..],
         ),
         (
             "kind = \"sim\"\ndelay_us = 4",
             "kind = \"xdp\"\nqueues = \"vmq\"",
             &[
-                "[[nic]] 1: `delay_us` is left out and was 4",
-                "new:8: [[nic]] 1: `kind` is \"xdp\" instead of \"sim\"",
-                "new:9: [[nic]] 1: `queues` is \"vmq\" and was left out; that cannot change \
+                "[[nic]] 1: `delay_us`: 4 → unset",
+                "new:8: [[nic]] 1: `kind`: \"sim\" → \"xdp\"",
+                "new:9: [[nic]] 1: `queues`: unset → \"vmq\"; this cannot change \
                  while the machine runs: restart the machine, or write it as it was",
             ][..],
         ),
         (
             "name = \"wire\"\nkind = \"sim\"\ndelay_us = 4",
             "name = \"other\"\nkind = \"xdp\"\nqueues = \"vmq\"",
-            &["NIC wire is not there any more", "NIC other is new"][..],
+            &["NIC wire is removed", "NIC other is new"][..],
         ),
         (
             "[[nic]]",
             "[ring]\nslots = 512\n[buffers]\nto_guest = 256\nsize = \"full\"\n[lro]\n\
              flush = \"poll\"\n[[nic]]",
             &[
-                "[ring]: `slots` is 512",
-                "[buffers]: `size` is \"full\"",
-                "[buffers]: `to_guest` is 256",
+                "[ring]: `slots`: unset → 512",
+                "[buffers]: `size`: unset → \"full\"",
+                "[buffers]: `to_guest`: unset → 256",
                 "[lro]: `flush`",
             ][..],
         ),
     ] {
         let file = FILE.replacen(from, to, 1);
-        // Nothing is done about guests either.
+        // No guest changes either.
         let why = against(&live, &format!("{file}{GUEST_C}")).unwrap_err();
         let lines: Vec<&str> = why.lines().collect();
         assert_eq!(lines.len(), expected.len(), "{why}");
@@ -199,7 +195,7 @@ fn what_cannot_change_is_told_key_by_key_with_its_line() {
 }
 
 #[test]
-fn a_file_that_is_wrong_is_told_as_when_a_machine_is_started() {
+fn mistakes_are_reported_as_at_a_start() {
     let live = live(FILE);
     for (file, expected) in [
         (format!("{FILE}[[guest]]\n"), "`name` is missing"),
@@ -215,9 +211,9 @@ fn a_file_that_is_wrong_is_told_as_when_a_machine_is_started() {
     }
 }
 
-/// The size of buffers goes by the guests of the start, unless it is written.
+/// The size of buffers depends on the guests at the start, unless it is written.
 #[test]
-fn a_size_that_nobody_has_written_stays_as_it_is() {
+fn an_unwritten_buffer_size_stays() {
     let file = "[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"tap\"\nnetns = \"a\"\n";
     let live = live(file);
     let sizes = [file.to_owned(), format!("{file}{GUEST_C}")];
@@ -228,7 +224,7 @@ fn a_size_that_nobody_has_written_stays_as_it_is() {
 }
 
 #[test]
-fn guests_that_were_attached_one_by_one_stay_until_a_file_names_them() {
+fn attached_guests_stay_until_a_file_names_them() {
     let mut live = live(FILE);
     let read = |text: &str| crate::live::setting(text).unwrap();
     attach(
@@ -240,15 +236,12 @@ fn guests_that_were_attached_one_by_one_stay_until_a_file_names_them() {
         (short(&difference), difference.stays),
         (String::new(), vec!["c".into()])
     );
-    // A file may name it as it is, with the MAC that it was given, or otherwise.
+    // A file may name it unchanged, with its assigned MAC, or changed.
     let with_c = format!("{FILE}{GUEST_C}");
     assert_eq!(short(&against(&live, &with_c).unwrap()), "");
     let slower = against(&live, &format!("{with_c}rate_mbps = 5.5\n")).unwrap();
-    assert_eq!(
-        short(&slower),
-        "=c vif 1: `rate_mbps` is 5.5 and was left out"
-    );
-    // From then on it is that file's.
+    assert_eq!(short(&slower), "=c vif 1: `rate_mbps`: unset → 5.5");
+    // From then on it belongs to that file.
     live.of_files.extend(["a", "b", "c"].map(str::to_owned));
     let difference = against(&live, FILE).unwrap();
     assert_eq!(
@@ -258,7 +251,7 @@ fn guests_that_were_attached_one_by_one_stay_until_a_file_names_them() {
 }
 
 #[test]
-fn who_was_detached_comes_back_and_who_comes_again_keeps_its_mac() {
+fn a_guest_that_returns_keeps_its_mac() {
     let mut live = live(FILE);
     live.detached.insert("a".into());
     assert_eq!(short(&against(&live, FILE).unwrap()), "+a");
@@ -270,7 +263,7 @@ fn who_was_detached_comes_back_and_who_comes_again_keeps_its_mac() {
     assert_eq!((&first.name[..], &second.name[..]), ("a", "b"));
     let mut running = LiveConfig::of(&live).unwrap();
     running.remove("b");
-    // The number of `a` is free, and yet `b` has its own again.
+    // The number of `a` is free, but `b` keeps its own.
     let came = running.add(&second.guest).unwrap();
     assert_eq!(came.macs, [Mac::derived(1, 1, 0)]);
     live.detached.insert("b".into());

@@ -1,4 +1,4 @@
-//! NICs that differ.
+//! Changed NICs.
 
 use super::*;
 use crate::domain::{DriverConfig, NicConfig, NicKind};
@@ -6,7 +6,7 @@ use abi::machine::{Device, Domain};
 
 const TAP: &str = "[[nic]]\nname = \"tap\"\nkind = \"tap\"\naddresses = [\"10.0.0.9/24\"]\n";
 
-/// The words of each step that is about NICs, and the names of the NICs from then on.
+/// Returns the text of each step that changes NICs, and the names of the NICs after it.
 fn nic_steps(live: &Live, file: &str) -> Vec<(String, Vec<String>)> {
     let difference = against(live, file).unwrap();
     assert_eq!(short(&difference), "");
@@ -19,7 +19,7 @@ fn nic_steps(live: &Live, file: &str) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn taps_come_and_go_and_change_by_going_and_coming_again() {
+fn taps_are_added_removed_and_replaced() {
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let plain = live(FILE);
     assert_eq!(nic_steps(&plain, FILE), []);
@@ -27,7 +27,7 @@ fn taps_come_and_go_and_change_by_going_and_coming_again() {
     let comes = ("NIC tap is new".to_owned(), names(&["wire", "tap"]));
     assert_eq!(nic_steps(&plain, &with), [comes]);
 
-    // As the manager keeps it.
+    // In the manager's form.
     let mut there = plain.clone();
     let step = against(&plain, &with).unwrap().nics.remove(0);
     assert_eq!(step.come, ["tap".to_owned()].into());
@@ -36,23 +36,20 @@ fn taps_come_and_go_and_change_by_going_and_coming_again() {
     there.nics = Some(step.nics.clone());
     assert_eq!(LiveConfig::of(&there).unwrap(), config);
     assert_eq!(nic_steps(&there, &with), []);
-    let gone = "NIC tap is not in the file any more".to_owned();
+    let gone = "NIC tap is no longer in the file".to_owned();
     assert_eq!(nic_steps(&there, FILE), [(gone, names(&["wire"]))]);
     let slow = format!("{}{FILE}", TAP.replacen("kind", "mtu = 1400\nkind", 1));
     assert_eq!(
         nic_steps(&there, &slow),
         [
-            (
-                "NIC tap: `mtu` is 1400 and was left out".to_owned(),
-                names(&["wire"])
-            ),
-            ("NIC tap is there again".to_owned(), names(&["wire", "tap"])),
+            ("NIC tap: `mtu`: unset → 1400".to_owned(), names(&["wire"])),
+            ("NIC tap is added again".to_owned(), names(&["wire", "tap"])),
         ]
     );
 }
 
 #[test]
-fn nics_that_share_what_is_given_out_at_the_start_stay() {
+fn nics_with_resources_of_the_start_stay() {
     let queues = "queues = \"vmq\"\n";
     let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nwrite = \"f\"\n";
     let fixed = FILE.replacen("[driver]", "[driver]\nrestart = false", 1);
@@ -67,13 +64,13 @@ fn nics_that_share_what_is_given_out_at_the_start_stay() {
         (fixed.clone(), format!("{TAP}{fixed}")),
     ] {
         let why = against(&live(&before), &now).unwrap_err();
-        assert!(why.contains("that cannot change while"), "{why}");
+        assert!(why.contains("this cannot change while"), "{why}");
     }
 }
 
 /// A TAP is followed by its queues.
 #[test]
-fn a_nic_comes_and_goes_with_the_queues_that_are_given_by_load() {
+fn a_nic_is_added_and_removed_with_its_queues() {
     const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 3\n";
     let with = format!("{TAP}{QUEUES}{FILE}");
     let tap = |worker: &Domain, told: &DriverConfig, name: &str| {
@@ -95,7 +92,7 @@ fn a_nic_comes_and_goes_with_the_queues_that_are_given_by_load() {
     let (there, worker, told) = refitted(&live(FILE), (&first_worker, &first_told), &with);
     let first = tap(&worker, &told, "tap");
     assert_eq!(first.1, 3);
-    // One behind it stays where it is; what comes fits the gap, or goes behind all.
+    // The NIC after it keeps its place; a new one fills the gap, or is placed at the end.
     let second = TAP
         .replace("\"tap\"\nkind", "\"second\"\nkind")
         .replace(".9/", ".8/");
@@ -116,7 +113,7 @@ fn a_nic_comes_and_goes_with_the_queues_that_are_given_by_load() {
     assert_eq!(tap(&worker, &told, "tap"), first);
     assert_eq!(tap(&worker, &told, "second"), behind);
 
-    // A gap behind all is grown into.
+    // A gap at the end is reused.
     let (there, worker, told) = refitted(&live(FILE), (&first_worker, &first_told), &with);
     let (there, worker, told) = refitted(&there, (&worker, &told), FILE);
     let more = with.replace("vmq_queues = 3", "vmq_queues = 7");
@@ -125,7 +122,7 @@ fn a_nic_comes_and_goes_with_the_queues_that_are_given_by_load() {
 }
 
 #[test]
-fn a_worker_with_other_nics_keeps_the_numbers_of_its_other_devices() {
+fn other_devices_keep_their_numbers() {
     let local = TAP
         .replace("\"tap\"", "\"local\"")
         .replace("10.0.0.9", "10.0.0.8");
@@ -153,7 +150,7 @@ fn a_worker_with_other_nics_keeps_the_numbers_of_its_other_devices() {
     assert!(matches!(local_kind, NicKind::Local { device: 1, .. }));
     assert_eq!(without.nics[0].kind, local_kind);
 
-    // What comes takes the number that is free, and the machine is as large as before.
+    // A new NIC takes the free number, and the machine has its former size.
     let live = Live {
         nics: Some(step.nics),
         ..live
@@ -173,7 +170,7 @@ fn a_worker_with_other_nics_keeps_the_numbers_of_its_other_devices() {
     assert!(matches!(tap.kind, NicKind::Tap { device: 0, .. }));
 }
 
-/// The machine of a file, what its first worker is told, and its configuration as it is.
+/// Returns the machine of a file, its first worker's configuration, and the present configuration.
 fn running(file: &str) -> (Domain, DriverConfig, LiveConfig) {
     let config = parse("f", file).unwrap();
     let files = [File {
@@ -189,7 +186,7 @@ fn running(file: &str) -> (Domain, DriverConfig, LiveConfig) {
 
 const XDP: &str = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nbuffers = 512\n";
 
-/// What a worker becomes by the only step to a file.
+/// Returns a worker after the only step to a file.
 fn refitted(
     live: &Live,
     (domain, driver): (&Domain, &DriverConfig),
@@ -212,8 +209,8 @@ fn refitted(
     (live, refitted.domain, driver)
 }
 
-/// Where the rings of the NIC `x` lie, and its first frame: what the driver is told, and what its
-/// device is, agree.
+/// Returns the slots of the rings of the NIC `x` and its first frame; asserts that the driver's
+/// configuration and the device agree.
 fn socket(domain: &Domain, driver: &DriverConfig) -> (u32, u32) {
     let nic = driver.nics.iter().find(|nic| nic.name == "x").unwrap();
     let NicKind::Xdp {
@@ -230,7 +227,7 @@ fn socket(domain: &Domain, driver: &DriverConfig) -> (u32, u32) {
 }
 
 #[test]
-fn the_rings_of_a_socket_that_comes_lie_behind_the_guests() {
+fn rings_of_an_added_socket_follow_the_guests() {
     let before = format!("{TAP}{FILE}");
     let (worker, told, _) = running(&before);
     let there = live(&before);
@@ -240,7 +237,7 @@ fn the_rings_of_a_socket_that_comes_lie_behind_the_guests() {
     let (rings, behind_two) = socket(&worker, &told);
     assert_eq!(rings, end);
 
-    // One that stays keeps its rings; its buffers follow those of the NICs before it.
+    // A NIC that stays keeps its rings; its buffers follow those of the NICs before it.
     let (there, worker, told) = refitted(&there, (&worker, &told), &format!("{FILE}{XDP}"));
     let (rings, behind_one) = socket(&worker, &told);
     assert_eq!(rings, end);
@@ -248,7 +245,7 @@ fn the_rings_of_a_socket_that_comes_lie_behind_the_guests() {
     let (there, worker, told) = refitted(&there, (&worker, &told), &with);
     assert_eq!(socket(&worker, &told), (end, behind_one));
 
-    // It goes, and one that comes has its place.
+    // It is removed, and a new one replaces it.
     let (there, worker, told) = refitted(&there, (&worker, &told), &before);
     let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
     assert!(!worker.devices.iter().any(is_xdp));
@@ -257,7 +254,7 @@ fn the_rings_of_a_socket_that_comes_lie_behind_the_guests() {
 }
 
 #[test]
-fn a_socket_of_the_file_keeps_its_rings_and_there_is_room_for_some_more() {
+fn a_few_sockets_can_be_added_to_those_of_the_file() {
     let file = format!("{XDP}{FILE}");
     let (worker, told, _) = running(&file);
     assert_eq!(socket(&worker, &told), (0, 0));
@@ -282,23 +279,23 @@ fn a_socket_of_the_file_keeps_its_rings_and_there_is_room_for_some_more() {
     config.set_nics(&step.nics).unwrap();
     let why = config.refit(0, &worker, &told, &step.come).unwrap_err();
     assert!(
-        why.starts_with("NIC y0: its rings take 1028 slots"),
+        why.starts_with("NIC y0: its rings need 1028 slots"),
         "{why}"
     );
 }
 
 #[test]
-fn cables_in_memory_come_and_go_and_files_only_go() {
+fn cables_can_be_added_and_files_only_removed() {
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let slower = FILE.replacen("delay_us = 4", "delay_us = 5", 1);
-    let changed = "NIC wire: `delay_us` is 5 instead of 4".to_owned();
-    let again = "NIC wire is there again".to_owned();
+    let changed = "NIC wire: `delay_us`: 4 → 5".to_owned();
+    let again = "NIC wire is added again".to_owned();
     let steps = [(changed, names(&[])), (again, names(&["wire"]))];
     assert_eq!(nic_steps(&live(FILE), &slower), steps);
 
     let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nread = \"r\"\nwrite = \"w\"\n";
     let with = format!("{pcap}{FILE}");
-    // It bears that others come.
+    // It stays when others are added.
     let comes = ("NIC tap is new".to_owned(), names(&["p", "wire", "tap"]));
     assert_eq!(nic_steps(&live(&with), &format!("{TAP}{with}")), [comes]);
     let step = against(&live(&with), FILE).unwrap().nics.remove(0);
@@ -317,7 +314,7 @@ fn cables_in_memory_come_and_go_and_files_only_go() {
 }
 
 #[test]
-fn nics_that_are_too_many_for_a_domain_are_refused_in_a_line() {
+fn too_many_nics_for_a_domain_are_rejected() {
     let (worker, told, config) = running(FILE);
     let tap = |name: String, buffers: i64| {
         let keys = [
@@ -332,12 +329,12 @@ fn nics_that_are_too_many_for_a_domain_are_refused_in_a_line() {
         (
             40,
             65_536,
-            "[driver]: domain driver needs 1322048 page frames; 1048576 is the most: ",
+            "[driver]: domain driver needs 1326208 page frames; the limit is 1048576: ",
         ),
         (
             600,
             64,
-            "[driver]: domain driver needs 600 devices; 496 is the most: ",
+            "[driver]: domain driver needs 600 devices; the limit is 496: ",
         ),
     ] {
         let taps: Vec<Setting> = (0..number).map(|n| tap(format!("t{n}"), buffers)).collect();

@@ -1,9 +1,9 @@
-//! What both programs are told in the same form.
+//! Encodes configuration that both programs receive in the same form.
 
 use crate::domain::Stack;
 use crate::model::Station;
 
-/// A TCP/IP station, as the program is told that runs it.
+/// Returns the configuration of a TCP/IP station.
 pub(super) fn stack(station: &Station) -> Stack {
     Stack {
         addresses: station.addresses.clone(),
@@ -12,8 +12,8 @@ pub(super) fn stack(station: &Station) -> Stack {
     }
 }
 
-/// The text of a program's configuration.
+/// Serializes a program's configuration.
 pub(crate) fn json(value: &impl serde::Serialize) -> String {
-    // Plain structs with text keys: serde_json has nothing to refuse.
+    // Plain structs with text keys: serialization cannot fail.
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -1,25 +1,25 @@
-//! How domains wait, where a file does not say: by who shares CPUs with whom.
+//! Defaults of how domains wait, which depend on the domains that share CPUs.
 
 use crate::model::{Config, Driver, Guest};
 
-/// How a domain looks for work before it sleeps.
+/// How a domain polls before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spin {
     pub(super) us: u32,
-    /// Whether it offers the CPU to others after each look that found nothing.
+    /// Whether it yields the CPU after each poll that found nothing.
     pub(super) yields: bool,
-    /// Whether how long it looks follows from its pauses.
+    /// Whether the time of polling adapts to its pauses.
     pub(super) adapts: bool,
 }
 
 impl Spin {
-    /// The driver domain's.
+    /// Returns the driver domain's settings.
     pub(super) fn of_driver(config: &Config) -> Self {
         let driver = &config.driver;
         Self::of(config, driver.spin_us, &driver.cpus)
     }
 
-    /// A guest's.
+    /// Returns a guest's settings.
     pub(super) fn of_guest(config: &Config, guest: &Guest) -> Self {
         let spin = Self::of(config, guest.spin_us, &guest.cpus);
         Self {
@@ -28,8 +28,8 @@ impl Spin {
         }
     }
 
-    /// As given, or by whether driver and guests share CPUs. A domain that may run on any CPU finds
-    /// out by itself.
+    /// Returns the given setting, or a default that depends on whether driver and guests share
+    /// CPUs. A domain that may run on any CPU adapts.
     fn of(config: &Config, given: Option<u32>, cpus: &[usize]) -> Self {
         let (us, adapts) = match given {
             Some(us) => (us, false),
@@ -45,14 +45,14 @@ impl Spin {
     }
 }
 
-/// Whether more guests may use the CPUs of one than there are.
+/// Returns whether more guests may use the CPUs of one than it has CPUs.
 fn is_crowded(config: &Config, guest: &Guest) -> bool {
     let shares = |other: &&Guest| other.cpus.iter().any(|cpu| guest.cpus.contains(cpu));
     config.guests.iter().filter(shares).count() > guest.cpus.len()
 }
 
-/// How long guests are left asleep while a NIC has more for them: by whether driver and guests
-/// share CPUs.
+/// Returns how long guests stay asleep while a NIC has more frames for them: it depends on whether
+/// driver and guests share CPUs.
 pub(super) fn notify_us(config: &Config) -> u32 {
     match config.is_driver_apart() {
         true => 0,

@@ -1,9 +1,9 @@
-//! Settings as a file would have them.
+//! Formats settings as in a file.
 
 use abi::machine::Setting;
 use std::collections::BTreeMap;
 
-/// A guest's description as a file would have it.
+/// Formats a guest's description as in a file.
 pub(super) fn written(guest: &Setting) -> String {
     let mut text = "guest = [".to_owned();
     write(guest, &mut text);
@@ -43,7 +43,7 @@ fn write_section(keys: &BTreeMap<String, Setting>, to: &mut String) {
     to.push('}');
 }
 
-/// A text between quotes: every character that is not plain by its number.
+/// Quotes a text; escapes every character that is not plain by its number.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {

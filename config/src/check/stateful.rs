@@ -1,0 +1,66 @@
+//! Checks of rules that keep state: settings that exclude them.
+
+use super::findings::Findings;
+use crate::model::Config;
+use crate::problem::Place;
+use crate::rule::{INBOUND, Rule, keep_state};
+
+pub(super) fn check(config: &Config, found: &mut Findings) {
+    let mut tables = 0;
+    for (n, nic) in config.nics.iter().enumerate() {
+        tables += u32::from(keep_state(&nic.rules));
+        workers(config, found, &nic.rules, |r| Place::NicRule(n, r));
+    }
+    for (g, guest) in config.guests.iter().enumerate() {
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            let place = Place::Vif(g, v);
+            let is_stateful = vif.stateful || keep_state(&vif.rules);
+            tables += u32::from(is_stateful);
+            workers(config, found, &vif.rules, |r| Place::VifRule(g, v, r));
+            if vif.stateful {
+                one_worker(config, found, place, "firewall");
+                if let Some(r) = vif.rules.iter().position(|rule| rule.name == INBOUND) {
+                    let what =
+                        format!("`name` is \"{INBOUND}\", the name that `firewall` gives its rule");
+                    found.add(Place::VifRule(g, v, r), "name", what, "choose another");
+                }
+            } else if vif.inbound.is_some() {
+                let what = "there is an `inbound`, and `firewall` is not \"stateful\"";
+                found.add(place, "inbound", what, "write both, or leave it out");
+            }
+            let Some(pdev) = &vif.pdev else { continue };
+            let nic = config.nics.iter().find(|nic| nic.name == pdev.nic);
+            if is_stateful || nic.is_some_and(|nic| keep_state(&nic.rules)) {
+                let what = format!("`pdev` is \"{pdev}\", and rules before it ask for a state");
+                let remedy = "leave one of them out: the kernel applies the rules before a \
+                              dedicated queue, and keeps no flows";
+                found.add(place, "pdev", what, remedy);
+            }
+        }
+    }
+    let most = config.driver.flow_tables;
+    if tables > most {
+        let what =
+            format!("NICs and interfaces that keep state: {tables}; `flow_tables` is {most}");
+        let remedy = "write how many may have a table of flows at the same time";
+        found.add(Place::Driver, "flow_tables", what, remedy);
+    }
+}
+
+fn workers(config: &Config, found: &mut Findings, rules: &[Rule], place: impl Fn(usize) -> Place) {
+    if let Some(r) = rules.iter().position(|rule| rule.state.is_some()) {
+        one_worker(config, found, place(r), "state");
+    }
+}
+
+/// Checks that there is one worker: packets of one flow may pass two workers, one in each
+/// direction, and workers share no state.
+fn one_worker(config: &Config, found: &mut Findings, place: Place, key: &'static str) {
+    let workers = config.driver.workers;
+    if workers > 1 {
+        let what = format!("rules keep state, and `workers` is {workers}");
+        let remedy = "write workers = 1 in [driver]: a request and its reply may pass different \
+                      workers, which share no flows";
+        found.add(place, key, what, remedy);
+    }
+}

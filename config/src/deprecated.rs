@@ -1,0 +1,45 @@
+//! Names of earlier versions: renamed words, which are accepted with a warning, and removed keys,
+//! which are rejected with an explanation.
+
+/// Renamed words of `grants` in `[driver]`.
+pub(crate) const GRANTS: [(&str, &str); 3] = [
+    ("new", "counted"),
+    ("shared", "unchecked"),
+    ("mapped", "persistent"),
+];
+
+const TICKS: &str = "leave it out: a domain spins for `spin_us` and then sleeps; to poll a NIC at \
+                     intervals, write moderation = \"tick\" in [[nic]]";
+
+/// Removed keys: section, key, explanation.
+const GONE: [(&str, &str, &str); 7] = [
+    ("driver", "tick_us", TICKS),
+    ("driver", "empty_ticks", TICKS),
+    ("guest", "tick_us", TICKS),
+    ("guest", "empty_ticks", TICKS),
+    (
+        "driver",
+        "poll_budget",
+        "leave it out: the driver reads up to 64 frames from one port before it serves the next",
+    ),
+    (
+        "driver",
+        "notify_us",
+        "leave it out: while a NIC has more frames, sleeping guests are woken at once if the \
+         driver domain has `cpus` that no guest may use, otherwise every 300 µs",
+    ),
+    (
+        "lro",
+        "hold_us",
+        "leave it out: flush = \"t500\" holds packets for 500 µs, any other `flush` for at \
+         most 200",
+    ),
+];
+
+/// Returns the explanation for a removed key.
+pub(crate) fn gone(section: &str, key: &str) -> Option<&'static str> {
+    let found = GONE
+        .iter()
+        .find(|(of, name, _)| (*of, *name) == (section, key));
+    found.map(|(.., became)| *became)
+}
