@@ -1,17 +1,16 @@
-//! Who may speak to the manager, and ask for what: by the user and the group that the kernel says
-//! a client had when it connected.
+//! Rights at the control socket, by the user and the group that the kernel reports for a client.
 
 use abi::machine::{Access, Control, Group};
 use abi::mailbox::Request;
 use nix::sys::socket::{getsockopt, sockopt};
 use std::os::fd::AsFd;
 
-/// What a client may do, or what a request takes.
+/// The right of a client, or the right that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Right {
-    /// Ask what there is.
+    /// Read the machine's state.
     Look,
-    /// Also change it.
+    /// Change the machine as well.
     Change,
 }
 
@@ -28,9 +27,9 @@ impl Peer {
         self.uid
     }
 
-    /// Of the other end of a socket; none: the kernel does not say. A client in a PID namespace
-    /// that we do not see into has a user and a group all the same, and the process id 0, which
-    /// `rustix` takes for a mistake.
+    /// Returns the user and the group at the other end of a socket; `None` if the kernel does not
+    /// report them. For a client in a PID namespace that is not visible here the kernel reports the
+    /// process id 0, which `rustix` rejects.
     pub(crate) fn of(socket: impl AsFd) -> Option<Self> {
         let peer = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
         let (uid, gid) = (peer.uid(), peer.gid());
@@ -38,8 +37,8 @@ impl Peer {
     }
 }
 
-/// What a client may do; none: nothing. Root may do everything, and so may `user`, whose machine
-/// it is.
+/// Returns the right of a client; `None` if it has none. Root and `user`, the machine's user, have
+/// every right.
 pub(crate) fn of_client(access: &Access, user: u32, client: Peer) -> Option<Right> {
     let Peer { uid, gid } = client;
     let belongs = |group: &Option<Group>| {
@@ -52,13 +51,13 @@ pub(crate) fn of_client(access: &Access, user: u32, client: Peer) -> Option<Righ
     belongs(&access.look).then_some(Right::Look)
 }
 
-/// What a request takes.
+/// Returns the right that a request needs.
 pub(crate) fn of_request(request: &Control) -> Right {
     match request {
         Control::Status | Control::Grants => Right::Look,
-        // What a domain is asked it answers by itself, and it does not know who asks.
+        // The domain answers by itself and does not know its client.
         Control::Relay { request, .. } => match serde_json::from_str::<Request>(request) {
-            Ok(Request::Stat | Request::Trace) => Right::Look,
+            Ok(Request::Stat | Request::Trace | Request::Flows { .. }) => Right::Look,
             _ => Right::Change,
         },
         _ => Right::Change,
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_root_and_the_machines_user_alone_are_heard() {
+    fn without_groups_only_root_and_the_user_have_rights() {
         let right = |uid| of_client(&Access::default(), 1000, client(uid, 0));
         assert_eq!(right(0), Some(Right::Change));
         assert_eq!(right(1000), Some(Right::Change));
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_group_have_its_right_and_the_higher_of_two() {
+    fn group_members_have_the_higher_of_two_rights() {
         let access = Access {
             look: group(50, &[7, 8]),
             change: group(60, &[8]),
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_is_told_from_what_does() {
+    fn requests_that_only_read_need_the_lower_right() {
         let relay = |request: &str| Control::Relay {
             domain: "driver".into(),
             request: request.into(),
@@ -111,6 +110,7 @@ mod tests {
             Control::Grants,
             relay(r#"{"op":"stat"}"#),
             relay(r#"{"op":"trace"}"#),
+            relay(r#"{"op":"flows","of":"web","first":0}"#),
         ] {
             assert_eq!(of_request(&request), Right::Look, "{request:?}");
         }

@@ -1,18 +1,18 @@
-//! The core's arguments that are ours: what we are to open.
+//! The core's arguments that name files and sockets for the manager.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What there is to be opened.
+/// The files and sockets to open.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Args {
-    /// Where the control socket shall lie.
+    /// Path of the control socket.
     pub(crate) socket: PathBuf,
-    /// Where the log goes; none: standard error.
+    /// Path of the log; unset: standard error.
     pub(crate) log: Option<String>,
-    /// Where the socket for metrics shall lie, if there is to be one.
+    /// Path of the socket for metrics, if any.
     pub(crate) metrics: Option<PathBuf>,
-    /// The port of the loopback address where metrics are read, too.
+    /// Port of the loopback address for metrics, if any.
     pub(crate) metrics_port: Option<u16>,
 }
 

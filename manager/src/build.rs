@@ -1,47 +1,57 @@
-//! From a description to running domains: the core builds them, netd opens their devices.
+//! Requests to the core and netd for one domain: build, connect, devices, start, end.
 
 use crate::core::{Core, Done, Refusal};
-use crate::shape::lasts;
-use crate::world::World;
+use crate::machine_state::State;
+use crate::spec::lasts;
 use abi::DomId;
-use abi::core::{Ask, CPU_WORDS, NewDomain, NewSocket, Text};
+use abi::core::{Ask, CPU_WORDS, NewDomain, NewSocket, Stage, Text};
 use abi::layout::fd::DEVICES_MAX;
-use abi::machine::{Device, Domain, NetnsPlace, OpenedNotes, Opening};
+use abi::machine::{self, Device, Domain, NetnsPlace, OpenedNotes};
 use shmem::time::monotonic_ns;
 use std::os::fd::OwnedFd;
 
-/// Bytes of what netd says of a device.
+/// Bytes of netd's notes on a device.
 const NOTES_MAX: usize = 64 << 10;
+
+/// A device, by its domain's place and its number there.
+pub(crate) type DeviceId = (usize, usize);
 
 /// A device that netd was asked to open.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
-    /// The domain that it is for.
+pub(crate) struct Opening {
+    pub(crate) device: DeviceId,
+    /// The domain's name.
     name: String,
-    /// The network namespace that it names.
+    /// The network namespace that the device names.
     netns: Option<String>,
-    /// Of the answer.
-    token: u32,
+    /// The token of the answer.
+    pub(crate) token: u32,
 }
 
-/// The number of a domain's device, which is the same for every manager.
+#[cfg(test)]
+impl Opening {
+    /// Returns the opening of a device that the answer to a token ends.
+    pub(crate) fn of_token(device: DeviceId, token: u32) -> Self {
+        Self {
+            device,
+            name: String::new(),
+            netns: None,
+            token,
+        }
+    }
+}
+
+/// Returns the number of a domain's device, which is the same for every manager.
 fn unit(place: usize, device: usize) -> u32 {
     place as u32 * DEVICES_MAX + device as u32
 }
 
-/// Builds and starts everything; the consoles, by place in the machine.
-pub(crate) fn build(core: &mut Core, world: &mut World) -> Result<Vec<OwnedFd>, Refusal> {
-    let opened = open_all(core, world)?;
-    // A device may be over another domain's memory: all memory first.
-    let places: Vec<usize> = world.shape().domains().keys().copied().collect();
-    for place in &places {
-        create(core, world, *place, None)?;
-    }
-    for connection in world.connections.clone() {
-        let end = |name: &str| {
-            let found = world.find(name);
-            found.ok_or_else(|| format!("a connection names no domain: {name}"))
-        };
+/// Connects the domain at a place to those that serve it from the start of the machine.
+pub(crate) fn connect(core: &mut Core, state: &State, place: usize) -> Result<(), Refusal> {
+    let domain = domain(state, place)?;
+    let served = state.connections.iter();
+    for connection in served.filter(|connection| connection.frontend == domain.name) {
+        let end = |name: &str| state.find(name).ok_or(format!("{name} was not built"));
         let connect = Ask::Connect {
             backend: end(&connection.backend)?,
             frontend: end(&connection.frontend)?,
@@ -49,35 +59,33 @@ pub(crate) fn build(core: &mut Core, world: &mut World) -> Result<Vec<OwnedFd>, 
         };
         core.ask(connect, &[])?;
     }
-    await_opened(core, world, opened)?;
-    let mut consoles = Vec::new();
-    for place in &places {
-        give(core, world, *place, 0, &mut 0)?;
-    }
-    for place in &places {
-        consoles.push(start(core, world, *place)?);
-    }
-    Ok(consoles)
+    Ok(())
 }
 
-/// Waits until all of these devices are open, or are known not to be.
+/// Waits until netd has opened these devices or refused them. Returns the refused ones.
 pub(crate) fn await_opened(
     core: &mut Core,
-    world: &mut World,
-    opened: Vec<UnderWay>,
-) -> Result<(), Refusal> {
-    let mut refused = Ok(());
-    for UnderWay { name, netns, token } in opened {
+    state: &mut State,
+    opening: Vec<Opening>,
+) -> Vec<(DeviceId, Refusal)> {
+    let mut refused = Vec::new();
+    for Opening {
+        device,
+        name,
+        netns,
+        token,
+    } in opening
+    {
         let done = core.await_answer(token);
         match done.and_then(|done| notes(&done)) {
             Ok(notes) => {
-                world.missing.extend(notes.lacks);
+                state.mark_lost(device, false);
+                state.missing.extend(notes.lacks);
                 if let (Some(netns), Some(place)) = (netns, notes.place) {
-                    world.note_place(&name, netns, place);
+                    state.note_place(&name, netns, place);
                 }
             }
-            // The first one says why; none of the others is left under way.
-            Err(refusal) => refused = refused.and(Err(refusal.of(&format!("domain {name}")))),
+            Err(refusal) => refused.push((device, refusal.of(&format!("domain {name}")))),
         }
     }
     refused
@@ -88,53 +96,36 @@ fn notes(done: &Done) -> Result<OpenedNotes, Refusal> {
     Ok(notes.map_err(|error| format!("what netd says of it makes no sense: {error}"))?)
 }
 
-/// The devices of the domain at a place of the machine that outlive it.
-pub(crate) fn lasting_units(world: &World, place: usize) -> Vec<u32> {
-    let lasting = world.domain(place).into_iter().flat_map(lasting);
-    lasting.map(|(number, _)| unit(place, number)).collect()
+/// Returns the devices of the domain at a place that outlive it.
+pub(crate) fn lasting_devices(state: &State, place: usize) -> Vec<(usize, usize)> {
+    let devices = state.domain(place).into_iter();
+    let devices = devices.flat_map(|domain| domain.devices.iter().enumerate());
+    let lasting = devices.filter(|(_, device)| lasts(device));
+    lasting.map(|(number, _)| (place, number)).collect()
 }
 
-/// The place of the domain that a device was opened for first, and its number there.
+/// Returns the place of the domain that a device belongs to, and the device's number there.
 pub(crate) fn place_of(unit: u32) -> (usize, usize) {
     ((unit / DEVICES_MAX) as usize, (unit % DEVICES_MAX) as usize)
 }
 
-/// A domain's devices that outlive it, with their numbers.
-fn lasting(domain: &Domain) -> impl Iterator<Item = (usize, &Device)> {
-    let numbered = domain.devices.iter().enumerate();
-    numbered.filter(|(_, device)| lasts(device))
-}
-
-/// Asks netd to open every device that outlives its domains, and does not wait.
-fn open_all(core: &mut Core, world: &World) -> Result<Vec<UnderWay>, Refusal> {
-    let mut opened = Vec::new();
-    for place in world.shape().domains().keys() {
-        opened.extend(open(core, world, *place)?);
-    }
-    Ok(opened)
-}
-
-/// The same for the domain at a place.
-pub(crate) fn open(core: &mut Core, world: &World, place: usize) -> Result<Vec<UnderWay>, Refusal> {
-    let numbers = lasting(domain(world, place)?).map(|(number, _)| (place, number));
-    open_some(core, world, numbers)
-}
-
-/// Closes a device, by its domain's place and its number there.
-pub(crate) fn close(core: &mut Core, (place, number): (usize, usize)) {
+/// Closes a device. The core answers when netd has opened a device that it still opens, so the
+/// answer is not awaited: later requests for the device are carried out after this one.
+pub(crate) fn close(core: &mut Core, (place, number): DeviceId) {
     let unit = unit(place, number);
-    let _ = core.ask(Ask::Close { unit }, &[]);
+    core.post(Ask::Close { unit }, &[]);
 }
 
-/// As [`open`], of devices by their domains' places and their numbers there.
-pub(crate) fn open_some(
+/// Asks netd to open devices, given by their domains' places and their numbers there, and does not
+/// wait.
+pub(crate) fn open(
     core: &mut Core,
-    world: &World,
+    state: &State,
     devices: impl IntoIterator<Item = (usize, usize)>,
-) -> Result<Vec<UnderWay>, Refusal> {
+) -> Result<Vec<Opening>, Refusal> {
     let mut opened = Vec::new();
     for (place, number) in devices {
-        let domain = domain(world, place)?;
+        let domain = domain(state, place)?;
         let Some(device) = domain.devices.get(number) else {
             continue;
         };
@@ -143,8 +134,8 @@ pub(crate) fn open_some(
         if let Device::Tap(tap) = &mut device
             && let Some(owner) = &mut tap.persistent
         {
-            // A file that a guest is described by does not know under which name the machine runs.
-            owner.clone_from(&world.name);
+            // A guest's section does not contain the machine's name.
+            owner.clone_from(&state.name);
         }
         let netns = match &device {
             Device::Tap(tap) => tap.netns.clone(),
@@ -152,41 +143,21 @@ pub(crate) fn open_some(
         };
         let name = domain.name.clone();
         let expected = netns.as_ref();
-        let expected = expected.and_then(|netns| world.shape().expected(&name, netns));
+        let expected = expected.and_then(|netns| state.spec().expected(&name, netns));
         let description = describe(&device, 0, expected)?;
         let token = core.post_with(Ask::Open { unit }, &description)?;
-        opened.push(UnderWay { name, netns, token });
+        opened.push(Opening {
+            device: (place, number),
+            name,
+            netns,
+            token,
+        });
     }
     Ok(opened)
 }
 
-/// Opens the devices of the domain at a place again whose interfaces were removed. The domain does
-/// without those that cannot be opened; returns why, a line each.
-///
-/// # Errors
-/// If `may_wait`: a device cannot be opened yet. The kernel may not have released all of the one
-/// before, its address translation above all.
-pub(crate) fn reopen(
-    core: &mut Core,
-    world: &mut World,
-    place: usize,
-    may_wait: bool,
-) -> Result<Vec<String>, Refusal> {
-    let mut lines = Vec::new();
-    for device in world.shape().lost_devices(place) {
-        close(core, device);
-        let opened = open_some(core, world, [device]);
-        match opened.and_then(|opened| await_opened(core, world, opened)) {
-            Ok(()) => world.regain(device),
-            Err(Refusal { why, .. }) if may_wait => return Err(Refusal { why, is_busy: true }),
-            Err(Refusal { why, .. }) => lines.push(format!("goes without an interface: {why}")),
-        }
-    }
-    Ok(lines)
-}
-
 fn describe(device: &Device, life: u64, expected: Option<NetnsPlace>) -> Result<Vec<u8>, Refusal> {
-    let opening = Opening {
+    let opening = machine::Opening {
         device: device.clone(),
         life,
         switched_on: Vec::new(),
@@ -196,14 +167,14 @@ fn describe(device: &Device, life: u64, expected: Option<NetnsPlace>) -> Result<
     Ok(serde_json::to_vec(&opening).map_err(|e| e.to_string())?)
 }
 
-/// Builds a domain, perhaps in the place of one of which nothing is left.
+/// Builds a domain. With `replaces` it takes the place of a dead one and its connections.
 pub(crate) fn create(
     core: &mut Core,
-    world: &mut World,
+    state: &mut State,
     place: usize,
     replaces: Option<DomId>,
 ) -> Result<DomId, Refusal> {
-    let domain = domain(world, place)?.clone();
+    let domain = domain(state, place)?.clone();
     let new = NewDomain {
         replaces,
         name: Text::cut(&domain.name),
@@ -214,20 +185,21 @@ pub(crate) fn create(
         collateral: domain.collateral,
         weight: domain.weight,
         devices: domain.devices.len() as u32,
+        foreign_pages: domain.foreign_pages,
         cpus: cpus(&domain)?,
         tsc_hz: shmem::time::tsc_hz(),
     };
     let done = core.ask_with(
         Ask::Create { domain: new },
-        world.shape().told(place).as_bytes(),
+        state.spec().told(place).as_bytes(),
     )?;
     let id = DomId(u16::try_from(done.value).map_err(|e| e.to_string())?);
-    world.set(place, id);
+    state.set(place, id);
     Ok(id)
 }
 
-fn domain(world: &World, place: usize) -> Result<&Domain, Refusal> {
-    let found = world.domain(place);
+fn domain(state: &State, place: usize) -> Result<&Domain, Refusal> {
+    let found = state.domain(place);
     found.ok_or_else(|| format!("the machine has no domain {place}").into())
 }
 
@@ -241,24 +213,24 @@ fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], Refusal> {
     Ok(words)
 }
 
-/// Gives the domain at a place its devices, from number `given` on; `life` domains had them before.
-/// A device that is busy can be asked for again.
+/// Gives the domain at a place its devices, from number `given` on. `life` processes had them
+/// before. After a refusal as busy, the same call tries again.
 pub(crate) fn give(
     core: &mut Core,
-    world: &World,
+    state: &State,
     place: usize,
     life: u64,
     given: &mut usize,
 ) -> Result<(), Refusal> {
-    let domain = domain(world, place)?;
-    let id = world
+    let domain = domain(state, place)?;
+    let id = state
         .id(place)
         .ok_or("the domain was not built".to_owned())?;
     let what = format!("domain {}", domain.name);
     while let Some(device) = domain.devices.get(*given) {
         let gift = Gift {
             core,
-            world,
+            state,
             id,
             place,
             life,
@@ -270,10 +242,10 @@ pub(crate) fn give(
     Ok(())
 }
 
-/// One device for one domain.
+/// One device and the domain that gets it.
 struct Gift<'a> {
     core: &'a mut Core,
-    world: &'a World,
+    state: &'a State,
     id: DomId,
     place: usize,
     life: u64,
@@ -284,6 +256,7 @@ impl Gift<'_> {
         let own = unit(self.place, number);
         match device {
             Device::Tap(tap) => self.descriptor(own, 0, tap.queues > 0),
+            Device::VhostUser(_) => self.descriptor(own, 0, false),
             Device::TapQueue => {
                 let (tap, queue) =
                     self.before(number, |device| matches!(device, Device::Tap(_)))?;
@@ -293,7 +266,7 @@ impl Gift<'_> {
                 let (tap, share) = self.share(number, device)?;
                 self.descriptor(tap, share, false)
             }
-            Device::Xdp(_) if self.world.shape().is_lost(place_of(own)) => self.nothing(),
+            Device::Xdp(_) if self.state.spec().is_lost(place_of(own)) => self.nothing(),
             Device::Xdp(spec) => {
                 let socket = NewSocket {
                     domain: self.id,
@@ -310,10 +283,10 @@ impl Gift<'_> {
             Device::XdpQueue(spec) => {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
                 let (wire, _) = self.before(number, is_xdp)?;
-                let of = self.world.find(&spec.guest);
-                let gone = |id: &DomId| self.world.stage(*id) == Some(abi::core::Stage::Gone);
-                // The socket would lie over the memory of a guest that is gone: there is none.
-                let of = of.filter(|id| !gone(id) && !self.world.shape().is_lost(place_of(wire)));
+                let of = self.state.find(&spec.guest);
+                let gone = |id: &DomId| self.state.stage(*id) == Some(Stage::Gone);
+                // The socket would lie over the memory of a guest that does not exist any more.
+                let of = of.filter(|id| !gone(id) && !self.state.spec().is_lost(place_of(wire)));
                 let Some(of) = of else {
                     return self.nothing();
                 };
@@ -336,10 +309,10 @@ impl Gift<'_> {
         }
     }
 
-    /// The last device before another that is of a kind, and how many queues there are from there
-    /// on, if that other one is a queue.
+    /// Returns the unit of the last device of a kind before another one, and the number of queues
+    /// from there on.
     fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), Refusal> {
-        let devices = &domain(self.world, self.place)?.devices;
+        let devices = &domain(self.state, self.place)?.devices;
         let before = devices.get(..number).unwrap_or_default();
         let found = before.iter().rposition(is);
         let found = found.ok_or("a queue without its interface before it".to_owned())?;
@@ -348,12 +321,12 @@ impl Gift<'_> {
         Ok((unit(self.place, found), 1 + queues.count() as u32))
     }
 
-    /// The TAP that a shared queue is of, which is before it in the machine, and its place there.
+    /// Returns the unit of the TAP that a shared queue belongs to, and the queue's number there.
     fn share(&self, number: usize, wanted: &Device) -> Result<(u32, u32), Refusal> {
         let Device::TapShare { ifname, netns } = wanted else {
             return Err("this is no shared queue".to_owned().into());
         };
-        let domains = self.world.shape().domains().iter();
+        let domains = self.state.spec().domains().iter();
         let all = domains.flat_map(|(&place, domain)| {
             let devices = domain.devices.iter().enumerate();
             devices.map(move |(number, device)| (place, number, device))
@@ -384,7 +357,7 @@ impl Gift<'_> {
     }
 
     fn descriptor(self, unit: u32, place: u32, told: bool) -> Result<(), Refusal> {
-        if self.world.shape().is_lost(place_of(unit)) {
+        if self.state.spec().is_lost(place_of(unit)) {
             return self.nothing();
         }
         let give = Ask::Give {
@@ -396,7 +369,7 @@ impl Gift<'_> {
         self.core.ask(give, &[]).map(drop)
     }
 
-    /// A file is opened anew for each life, and only the domain keeps it.
+    /// Opens a file, gives it to the domain and closes it: each process gets its own.
     fn file(self, unit: u32, device: &Device) -> Result<(), Refusal> {
         let description = describe(device, self.life, None)?;
         self.core.ask_with(Ask::Open { unit }, &description)?;
@@ -412,14 +385,35 @@ impl Gift<'_> {
     }
 }
 
-/// Starts the domain at a place; its console.
-pub(crate) fn start(core: &mut Core, world: &World, place: usize) -> Result<OwnedFd, Refusal> {
-    let domain = world
+/// Ends the process at a place, or clears away what was built for one. A refusal means that there
+/// is nothing to end.
+pub(crate) fn end(core: &mut Core, state: &State, place: usize, why: &str) {
+    let Some(domain) = state.id(place) else {
+        return;
+    };
+    let why = match why {
+        "" => Text::cut("its manager has ended"),
+        why => Text::cut(why),
+    };
+    let stage = state.stage(domain);
+    if matches!(stage, Some(Stage::Starting | Stage::Running) | None) {
+        let why = why.clone();
+        let _ = core.ask(Ask::Kill { domain, why }, &[]);
+    }
+    if matches!(stage, Some(Stage::Built) | None) {
+        let _ = core.ask(Ask::GiveUp { domain, why }, &[]);
+    }
+}
+
+/// Starts the domain at a place. Returns its console.
+pub(crate) fn start(core: &mut Core, state: &mut State, place: usize) -> Result<OwnedFd, Refusal> {
+    let domain = state
         .id(place)
         .ok_or("the domain was not built".to_owned())?;
     let done = core.ask(Ask::Start { domain }, &[])?;
     let fds = <[OwnedFd; 2]>::try_from(done.fds);
     let [console, mailbox] = fds.map_err(|_| "a domain without console and mailbox".to_owned())?;
     core.meet(domain, mailbox, monotonic_ns());
+    state.live(domain, Stage::Starting, "starting");
     Ok(console)
 }

@@ -1,4 +1,5 @@
-//! One client of the control socket: lines in, lines out, never waited for.
+//! One client of the control socket. Requests and answers are lines of JSON; the server never
+//! blocks on a client.
 
 use crate::access::Right;
 use abi::DomId;
@@ -9,41 +10,38 @@ use serde::Serialize;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// Bytes taken at once.
+/// Bytes of one read.
 const CHUNK: usize = 16 * 1024;
-/// How long a client may be silent, take for a request, or leave an answer unread.
+/// Limit for silence, for one request, and for an unread answer.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// How long a client may leave an answer unread before it yields its place to a newcomer.
+/// Time after which a client with an unread answer yields its place to a newcomer.
 const UNREAD_NS: u64 = 1_000_000_000;
 
-/// A request that is passed on to a domain.
+/// A request that the server passes on to a domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Relay {
     pub(crate) to: DomId,
     pub(crate) request: Vec<u8>,
-    /// Until when it waits for room in the domain's mailbox.
+    /// When to stop waiting for room in the domain's mailbox.
     pub(crate) until_ns: u64,
 }
 
-/// What a client waits for.
+/// The event that a client waits for.
 #[derive(Debug)]
 pub(crate) enum Waits {
-    /// Nothing: the next line is a request.
+    /// None: its next line is a request.
     Nothing,
-    /// Room in a domain's mailbox: it is tried again at the time given.
+    /// Room in a domain's mailbox; the time of the next attempt.
     Room(Relay, u64),
-    /// A domain's reply, which comes under this token.
+    /// A domain's reply, with its token.
     Reply(Relay, u32),
-    /// A domain's next start, by its place in the machine and its starts before, until the time
-    /// given.
-    Start(usize, u64, u64),
-    /// The machine, which is not complete yet: then this request is seen to.
+    /// The machine to be complete; then this request is served.
     Complete(Control),
-    /// The end of a guest of the same name, until the time given: then this guest is attached.
+    /// The end of a guest of the same name, until the given time; then this guest is attached.
     Free(Setting, u64),
-    /// A guest that comes or goes, or several: their attach, detach or reload answers.
+    /// An edit, a restart or a reload.
     Change,
-    /// The end of everything.
+    /// The end of the machine.
     End,
 }
 
@@ -52,18 +50,17 @@ pub(crate) enum Waits {
 pub(crate) struct Client {
     stream: UnixStream,
     pub(crate) right: Right,
-    /// The user that it is; none: a part of this program.
+    /// The client's user; `None`: a part of this program.
     pub(crate) user: Option<u32>,
     input: Vec<u8>,
-    /// Bytes of `input` that are known to have no end of a line.
+    /// Bytes of `input` that contain no end of a line.
     searched: usize,
     output: Vec<u8>,
     sent: usize,
     pub(crate) waits: Waits,
     since_ns: u64,
     broken: bool,
-    /// Whether it is a part of this program: it may be silent for as long as it likes, and does not
-    /// count among the clients.
+    /// Whether the client is a part of this program: it has no deadline and takes no place.
     pub(crate) stays: bool,
 }
 
@@ -88,7 +85,7 @@ impl Client {
         }
     }
 
-    /// A part of this program.
+    /// Returns a client that is a part of this program.
     pub(crate) fn staying(stream: UnixStream) -> Self {
         Self {
             stays: true,
@@ -100,24 +97,24 @@ impl Client {
         self.stream.as_fd()
     }
 
-    /// Whether it has an answer to take; else it is listened to.
+    /// Whether an answer is unsent. If not, the server reads from the client.
     pub(crate) fn has_output(&self) -> bool {
         self.sent < self.output.len()
     }
 
-    /// Whether it is over with it: gone, broken, or too slow.
+    /// Whether the server closes the connection: the client has hung up or is too slow.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.broken || self.deadline_ns().is_some_and(|at| now_ns >= at)
     }
 
-    /// When it becomes too slow; never while it is we who are waited for.
+    /// Returns when the client is too slow; `None` while it waits for an event.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         let idle = matches!(self.waits, Waits::Nothing) && !self.stays;
         idle.then(|| self.since_ns.saturating_add(PATIENCE_NS))
     }
 
-    /// Returns the time from which it yields its place to a newcomer: at once while it has no
-    /// whole request here, later while it has an answer to read, never while it waits for us.
+    /// Returns when the client yields its place to a newcomer: at once without a whole request,
+    /// later with an unread answer, never while it waits for an event.
     pub(crate) fn yields_ns(&self) -> Option<u64> {
         let since_ns = self.deadline_ns()?.saturating_sub(PATIENCE_NS);
         match (self.has_output(), self.line_end()) {
@@ -127,7 +124,7 @@ impl Client {
         }
     }
 
-    /// The place of the first end of a line in what it has sent.
+    /// Returns the position of the first end of a line in the input.
     fn line_end(&self) -> Option<usize> {
         let rest = self.input.get(self.searched..)?;
         let end = rest.iter().position(|&byte| byte == b'\n')?;
@@ -140,15 +137,15 @@ impl Client {
         may_ask && self.line_end().is_some()
     }
 
-    /// When what it waits for is looked at again, if nothing tells before.
+    /// Returns when to check the awaited event again.
     pub(crate) fn again_ns(&self) -> Option<u64> {
         match self.waits {
-            Waits::Room(_, at) | Waits::Start(_, _, at) | Waits::Free(_, at) => Some(at),
+            Waits::Room(_, at) | Waits::Free(_, at) => Some(at),
             _ => None,
         }
     }
 
-    /// The token of the answer that it waits for.
+    /// Returns the token of the awaited reply.
     pub(crate) fn token(&self) -> Option<u32> {
         match self.waits {
             Waits::Reply(_, token) => Some(token),
@@ -156,13 +153,13 @@ impl Client {
         }
     }
 
-    /// Takes what it has sent.
+    /// Reads from the client.
     pub(crate) fn receive(&mut self, now_ns: u64) {
         let mut chunk = [0; CHUNK];
         match rustix::io::read(&self.stream, &mut chunk) {
             Ok(0) => self.broken = true,
             Ok(n) => {
-                // Who sends a request byte by byte has no more time for it.
+                // A request that arrives byte by byte gets no more time.
                 if self.input.is_empty() {
                     self.since_ns = now_ns;
                 }
@@ -180,7 +177,7 @@ impl Client {
         }
     }
 
-    /// The next request, if it waits for nothing.
+    /// Returns the next request, unless the client waits for an event.
     pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
         if !matches!(self.waits, Waits::Nothing) || self.has_output() {
             return None;
@@ -192,7 +189,7 @@ impl Client {
         Some(line)
     }
 
-    /// Answers its request.
+    /// Answers the request.
     pub(crate) fn answer(&mut self, answer: &impl Serialize, now_ns: u64) {
         self.waits = Waits::Nothing;
         self.since_ns = now_ns;
@@ -205,7 +202,7 @@ impl Client {
         self.send(now_ns);
     }
 
-    /// Sends as much as it takes.
+    /// Sends until the socket is full.
     pub(crate) fn send(&mut self, now_ns: u64) {
         while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let flags = rustix::net::SendFlags::NOSIGNAL;
@@ -228,12 +225,69 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::PollFlags;
     use std::io::Write;
+    use std::net::Shutdown;
 
     const SECOND_NS: u64 = 1_000_000_000;
 
+    /// Runs the main loop's part for a client up to `turns` times without waiting. Returns how
+    /// often its descriptor was ready.
+    fn ready_turns(client: &mut Client, turns: usize) -> usize {
+        let mut ready = 0;
+        for _ in 0..turns {
+            let flags = match client.has_output() {
+                true => PollFlags::OUT,
+                false => PollFlags::IN,
+            };
+            let sources = [((), client.fd(), flags)];
+            if client.is_over(0) || link::wait_for(&sources, Some(0)).is_empty() {
+                break;
+            }
+            ready += 1;
+            match client.has_output() {
+                true => client.send(0),
+                false => client.receive(0),
+            }
+        }
+        ready
+    }
+
+    /// The descriptor of a peer that has hung up is always ready. In every state the loop handles
+    /// it at most a few times.
     #[test]
-    fn a_request_that_comes_byte_by_byte_has_its_time_and_no_more() {
+    fn a_client_that_hangs_up_is_closed_in_any_state() {
+        let waits: [fn() -> Waits; 3] = [|| Waits::Nothing, || Waits::Change, || Waits::End];
+        for waits in waits {
+            for sent in [&b""[..], b"{\"op\":", &[b' '; 3 * CHUNK]] {
+                let (mut peer, stream) = UnixStream::pair().unwrap();
+                stream.set_nonblocking(true).unwrap();
+                let mut client = Client::new(stream, (Right::Look, None), 0);
+                client.waits = waits();
+                peer.write_all(sent).unwrap();
+                assert!(ready_turns(&mut client, 100) <= 4);
+                assert!(!client.is_over(0));
+                // The peer has closed its writing end: no further request can arrive.
+                peer.shutdown(Shutdown::Write).unwrap();
+                assert_eq!(ready_turns(&mut client, 100), 1);
+                assert!(client.is_over(0));
+            }
+        }
+        // A peer that leaves an answer unread and hangs up.
+        let (peer, stream) = UnixStream::pair().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let mut client = Client::new(stream, (Right::Look, None), 0);
+        client.answer(&"x".repeat(4 << 20), 0);
+        assert!(client.has_output());
+        peer.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(ready_turns(&mut client, 100), 0, "it waits for room");
+        drop(peer);
+        assert_eq!(ready_turns(&mut client, 100), 1);
+        assert!(client.is_over(0));
+    }
+
+    #[test]
+    fn a_request_byte_by_byte_gets_no_more_time() {
         let (mut peer, stream) = UnixStream::pair().unwrap();
         let mut client = Client::new(stream, (Right::Look, None), 0);
         let mut send = |client: &mut Client, second: u64| {
@@ -247,7 +301,7 @@ mod tests {
         assert_eq!(client.deadline_ns(), Some(110 * SECOND_NS));
         assert_eq!(client.yields_ns(), Some(50 * SECOND_NS));
         assert!(client.is_over(110 * SECOND_NS));
-        // Who waits for us yields to nobody.
+        // A client that waits for an event has no deadline and keeps its place.
         client.waits = Waits::Change;
         assert_eq!((client.deadline_ns(), client.yields_ns()), (None, None));
         client.answer(&"done", 200 * SECOND_NS);

@@ -1,7 +1,6 @@
-//! A domain's console: what it prints becomes lines of the log. Its bytes are untrusted: lines
-//! are cut, control characters replaced, and what comes too fast is dropped and counted. The rate
-//! is that of what is written: a replaced character and a line's beginning are longer than what
-//! the domain printed.
+//! A domain's console, whose lines are written to the log. Its bytes are untrusted: long lines are
+//! split, control characters replaced, and output above the rate is dropped and counted. The rate
+//! applies to the log's bytes: replacements and stamps are longer than the domain's output.
 
 use crate::log::{Log, STAMP_BYTES};
 use abi::journal::Level;
@@ -9,16 +8,15 @@ use rustix::io::Errno;
 use shmem::rate::TokenBucket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of a line that are kept; the rest becomes the next line.
+/// Bytes of a line; the rest becomes the next line.
 const LINE_MAX: usize = 1024;
-/// Bytes taken at once.
+/// Bytes of one read.
 const CHUNK: usize = 16 * 1024;
-/// Bytes in a row that are written whatever the rate.
+/// Burst that is written at any rate, bytes.
 const BURST: u32 = 128 * 1024;
-/// Bytes a second that are written in the long run.
+/// Bytes a second in the long run.
 const RATE: u64 = 32 * 1024;
-/// How long a console that floods is left alone before the next chunk is taken: its domain goes
-/// on, slowly, and costs next to nothing.
+/// Pause after a dropped chunk. The domain continues slowly, at little cost for the manager.
 const PAUSE_NS: u64 = 10_000_000;
 
 /// The reading end of a domain's standard output and standard error.
@@ -34,7 +32,7 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    /// The console of a domain, whose reading end this is: it does not wait.
+    /// Returns the console of a domain. Reading from the pipe does not block.
     pub(crate) fn new(name: &str, pipe: OwnedFd) -> Self {
         Self {
             name: name.to_owned(),
@@ -47,27 +45,27 @@ impl Console {
         }
     }
 
-    /// Its pipe; none: it is over.
+    /// Returns the pipe; `None` after its end.
     pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// What to wait for now, if anything.
+    /// Returns the pipe if it is to be polled now.
     pub(crate) fn watch(&self, now_ns: u64) -> Option<BorrowedFd<'_>> {
         self.pipe().filter(|_| self.pause_until_ns <= now_ns)
     }
 
-    /// When to look again although nothing is waited for.
+    /// Returns when the pause is over.
     pub(crate) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         (self.pipe.is_some() && self.pause_until_ns > now_ns).then_some(self.pause_until_ns)
     }
 
-    /// The last line that was printed.
+    /// Returns the last printed line.
     pub(crate) fn last_line(&self) -> &str {
         &self.last
     }
 
-    /// Takes one chunk. Whether there was one.
+    /// Reads one chunk. Returns whether there was one.
     pub(crate) fn take(&mut self, log: &mut Log, now_ns: u64) -> bool {
         let mut chunk = [0; CHUNK];
         let Some(pipe) = &self.pipe else { return false };
@@ -88,7 +86,7 @@ impl Console {
             bytes = rest;
             let full = self.line.len() >= LINE_MAX;
             if (byte == b'\n' || full) && !self.end_line(log, now_ns) {
-                // The rest of the chunk is not even looked at.
+                // The rest of the chunk is dropped unread.
                 self.dropped += bytes.len() as u64;
                 self.pause_until_ns = now_ns.saturating_add(PAUSE_NS);
                 return true;
@@ -100,9 +98,9 @@ impl Console {
         true
     }
 
-    /// Takes what is left when the domain is gone.
+    /// Reads the rest after the domain's end.
     pub(crate) fn drain(&mut self, log: &mut Log, now_ns: u64) {
-        // As much as a pipe holds: another holder of its end must not keep us.
+        // At most a pipe's capacity: another holder of the pipe may keep writing.
         for _ in 0..8 {
             if !self.take(log, now_ns) {
                 break;
@@ -111,7 +109,7 @@ impl Console {
         self.end_line(log, now_ns);
     }
 
-    /// Writes the line, if there is one. False: it came too fast, and is dropped.
+    /// Writes the line, if any. Returns false if it is dropped because of the rate.
     fn end_line(&mut self, log: &mut Log, now_ns: u64) -> bool {
         if self.line.is_empty() {
             return true;
@@ -184,7 +182,7 @@ mod tests {
         );
     }
 
-    /// What is written of floods of `chunk`, in a row and after ten seconds.
+    /// Returns the log after a flood of `chunk`, and ten seconds later.
     fn flood(chunk: &[u8]) -> (String, String) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
@@ -212,7 +210,7 @@ mod tests {
         let mut line = [b'x'; 100];
         line[99] = b'\n';
         let (flood, after) = flood(&line);
-        // One line is begun when there is no room for it.
+        // One line starts when the burst is used up.
         let kept = BURST as usize / (STAMP_BYTES + 3 + line.len());
         assert_eq!(flood.lines().count(), kept);
         let (dropped, after) = after.split_once('\n').unwrap();
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_by_cleaning_is_counted_as_it_is_written() {
+    fn the_rate_counts_bytes_after_escaping() {
         for chunk in [
             [1u8; 4096],
             [0xff; 4096],

@@ -1,8 +1,8 @@
-//! The consoles of all domains, waited for together: one descriptor, however many there are.
+//! The consoles of all domains, polled by one descriptor.
 //!
-//! A console is told of once, and watched again when it was taken from. So one that floods is left
-//! alone for its pause, and one whose domain has closed it is not heard of any more, although the
-//! core has its pipe open, too.
+//! Each event is reported once; a console is watched again after a read. A console that floods is
+//! not watched during its pause, and one that its domain has closed is not watched any more,
+//! although the core holds its pipe.
 
 use crate::console::Console;
 use crate::log::Log;
@@ -13,15 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Consoles that are taken from in one turn, at most; others in the next.
+/// Consoles to read in one turn; the others follow in the next.
 const EVENTS: usize = 64;
 
-/// They, by the places of their domains in the machine.
+/// All consoles, by the places of their domains.
 #[derive(Debug)]
 pub(crate) struct Consoles {
     set: OwnedFd,
     all: BTreeMap<usize, Console>,
-    /// Those that are left alone for a while.
+    /// Consoles that are not watched during a pause.
     paused: BTreeSet<usize>,
 }
 
@@ -34,7 +34,7 @@ impl Consoles {
         })
     }
 
-    /// Readable when one of them is.
+    /// Returns a descriptor that is readable when one of the consoles is.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.set.as_fd()
     }
@@ -43,14 +43,14 @@ impl Consoles {
         self.all.get(&place)
     }
 
-    /// The domain at a place has this console from now on.
+    /// Replaces the console of the domain at a place.
     pub(crate) fn insert(&mut self, place: usize, console: Console, now_ns: u64) {
         self.remove(place);
         self.all.insert(place, console);
         self.watch(place, now_ns);
     }
 
-    /// There is no domain at a place any more.
+    /// Removes the console of a removed domain.
     pub(crate) fn remove(&mut self, place: usize) -> Option<Console> {
         self.paused.remove(&place);
         let console = self.all.remove(&place)?;
@@ -60,14 +60,14 @@ impl Consoles {
         Some(console)
     }
 
-    /// Takes what is left when the domain at a place is gone.
+    /// Reads the rest after the end of the domain at a place.
     pub(crate) fn drain(&mut self, place: usize, log: &mut Log, now_ns: u64) {
         if let Some(console) = self.all.get_mut(&place) {
             console.drain(log, now_ns);
         }
     }
 
-    /// When a pause is over.
+    /// Returns when the next pause is over.
     pub(crate) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         let paused = self.paused.iter().filter_map(|place| self.all.get(place));
         paused
@@ -75,14 +75,14 @@ impl Consoles {
             .min()
     }
 
-    /// Goes on with those whose pause is over.
+    /// Watches the consoles whose pause is over.
     pub(crate) fn resume(&mut self, now_ns: u64) {
         for place in std::mem::take(&mut self.paused) {
             self.watch(place, now_ns);
         }
     }
 
-    /// Takes from those that are ready, once each.
+    /// Reads once from each console that is ready.
     pub(crate) fn take(&mut self, log: &mut Log, now_ns: u64) {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
         let ready = epoll::wait(&self.set, &mut events, Some(&Timespec::default()));
@@ -98,7 +98,7 @@ impl Consoles {
         }
     }
 
-    /// Watches a console again, unless it is over or paused.
+    /// Watches a console again, unless it has ended or pauses.
     fn watch(&mut self, place: usize, now_ns: u64) {
         let Some(console) = self.all.get(&place) else {
             return;
@@ -112,7 +112,7 @@ impl Consoles {
         let data = EventData::new_u64(place as u64);
         let once = EventFlags::IN | EventFlags::ONESHOT;
         if epoll::modify(&self.set, pipe, data, once) == Err(Errno::NOENT) {
-            // Without memory for it the console is read when its domain ends.
+            // If the kernel has no memory for it, the console is read when its domain ends.
             let _ = epoll::add(&self.set, pipe, data, once);
         }
     }
@@ -126,7 +126,7 @@ mod tests {
     use rustix::io::write;
     use rustix::pipe::{PipeFlags, pipe_with};
 
-    /// A console, the end that its domain writes to, and the core's copy of its pipe.
+    /// Returns a console, its domain's end of the pipe, and the core's duplicate.
     fn console(name: &str) -> (Console, OwnedFd, OwnedFd) {
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let copy = ours.try_clone().unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_heard_and_one_that_is_closed_is_not_heard_of_again() {
+    fn each_console_is_read_until_it_is_closed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut log = Log::start(Some(files(&path))).unwrap();
@@ -157,13 +157,13 @@ mod tests {
         }
         write(&to_two, b"c\n").unwrap();
         drop(to_one);
-        // What is there, and then that it is over.
+        // The rest of the output, then the end.
         for _ in 0..2 {
             consoles.take(&mut log, 0);
         }
         assert!(!is_ready(&consoles));
         assert!(consoles.get(1).unwrap().pipe().is_none());
-        // Another takes its place, and one that was taken away is not heard.
+        // A replaced console is read, a removed one is not.
         let (next, to_next, _next) = console("next");
         consoles.insert(1, next, 0);
         write(&to_next, b"d\n").unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_floods_is_left_alone_and_others_are_heard() {
+    fn a_flooding_console_does_not_delay_others() {
         let mut log = Log::start(None).unwrap();
         let mut consoles = Consoles::create().unwrap();
         let (loud, to_loud, _loud) = console("loud");

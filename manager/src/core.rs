@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of a refusal's words.
+/// Bytes of the text of a refusal.
 const WHY_MAX: usize = 1 << 20;
-/// How often a reply is looked for, which makes no descriptor readable.
+/// Interval of checks for replies, which make no descriptor readable.
 const LOOK_NS: u64 = 500_000;
 
-/// What was asked for: a number, and what travelled beside it.
+/// A successful answer: a number and descriptors.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) value: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// The bytes beside the answer.
+    /// Returns the bytes of the first descriptor.
     pub(crate) fn bytes(&self, max: usize) -> Result<Vec<u8>, Refusal> {
         let beside = self
             .fds
@@ -39,20 +39,20 @@ fn not_running() -> Refusal {
 
 pub(crate) type Answer = Result<Done, Refusal>;
 
-/// The core.
+/// The link to the core, and the mailboxes of the domains.
 #[derive(Debug)]
 pub(crate) struct Core {
     link: Link,
     tokens: u32,
-    /// What the core has told of itself, in order.
+    /// Reports of the core, in order.
     news: VecDeque<(Tell, Vec<OwnedFd>)>,
-    /// Answers that nobody has taken yet.
+    /// Answers that were not taken yet, by token.
     answers: BTreeMap<u32, Answer>,
-    /// Of the domains that run.
+    /// Mailboxes of the domains that run.
     mailboxes: BTreeMap<DomId, Mailbox>,
-    /// The same of what domains were asked.
+    /// Replies of domains that were not taken yet, by token.
     replies: BTreeMap<u32, Reply>,
-    /// Whether it is gone.
+    /// Whether the core has ended.
     is_gone: bool,
 }
 
@@ -69,24 +69,24 @@ impl Core {
         }
     }
 
-    /// Readable when there is something to take.
+    /// Returns a descriptor that is readable when the core has sent something.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
 
-    /// Whether it is gone, and with it every domain.
+    /// Whether the core has ended, and every domain with it.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone
     }
 
-    /// Asks for something; its answer comes under the token that this returns.
+    /// Sends a request. Returns the token of its answer.
     pub(crate) fn post(&mut self, message: Ask, fds: &[BorrowedFd<'_>]) -> u32 {
         let token = self.token();
         let record = Record { token, message };
         while !self.is_gone {
             match self.link.send(&record, fds) {
                 Ok(()) => break,
-                // It may wait for us to take what it has told.
+                // The core may be blocked until its reports are received.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.link.wait(PollFlags::IN | PollFlags::OUT, None);
                     self.take();
@@ -102,15 +102,15 @@ impl Core {
         self.tokens
     }
 
-    /// A domain runs, and this is its mailbox.
+    /// Records the mailbox of a domain that runs.
     pub(crate) fn meet(&mut self, domain: DomId, mailbox: OwnedFd, now_ns: u64) {
-        // What an earlier domain of this id was asked.
+        // Requests to an earlier domain of this id.
         self.part(domain);
         let mailbox = Mailbox::new(mailbox, now_ns);
         self.mailboxes.insert(domain, mailbox);
     }
 
-    /// A domain has ended: it replies nothing any more.
+    /// Records the end of a domain: it sends no further reply.
     pub(crate) fn part(&mut self, domain: DomId) {
         let mailbox = self.mailboxes.remove(&domain);
         if let Some(token) = mailbox.and_then(Mailbox::end) {
@@ -118,7 +118,7 @@ impl Core {
         }
     }
 
-    /// Asks a domain; its reply comes under the token that this returns.
+    /// Sends a request to a domain. Returns the token of its reply.
     pub(crate) fn relay(&mut self, domain: DomId, request: &[u8], now_ns: u64) -> u32 {
         let token = self.token();
         let mailbox = self.mailboxes.get_mut(&domain);
@@ -130,7 +130,7 @@ impl Core {
         token
     }
 
-    /// Looks for replies.
+    /// Checks the mailboxes for replies.
     pub(crate) fn look(&mut self, now_ns: u64) {
         let mut knocks = Vec::new();
         for (domain, mailbox) in &mut self.mailboxes {
@@ -145,37 +145,37 @@ impl Core {
         }
     }
 
-    /// When to look for replies next.
+    /// Returns when to check for replies next.
     pub(crate) fn look_ns(&self, now_ns: u64) -> Option<u64> {
         let waits = self.mailboxes.values().any(Mailbox::waits);
         waits.then(|| now_ns.saturating_add(LOOK_NS))
     }
 
-    /// The reply to what a domain was asked, if it is there.
+    /// Takes a domain's reply, if it has arrived.
     pub(crate) fn reply(&mut self, token: u32) -> Option<Reply> {
         self.replies.remove(&token)
     }
 
-    /// Asks for something and waits for the answer. The core answers at once, and what netd has a
-    /// part in when that has done it.
+    /// Sends a request and waits for the answer. The core answers at once, except requests to netd,
+    /// which it answers when netd has carried them out.
     pub(crate) fn ask(&mut self, message: Ask, fds: &[BorrowedFd<'_>]) -> Answer {
         let token = self.post(message, fds);
         self.await_answer(token)
     }
 
-    /// The same, with bytes beside the ask.
+    /// As [`Core::ask`], with bytes beside the request.
     pub(crate) fn ask_with(&mut self, message: Ask, bytes: &[u8]) -> Answer {
         let token = self.post_with(message, bytes)?;
         self.await_answer(token)
     }
 
-    /// As [`Core::post`], with bytes beside the ask.
+    /// As [`Core::post`], with bytes beside the request.
     pub(crate) fn post_with(&mut self, message: Ask, bytes: &[u8]) -> Result<u32, Refusal> {
         let beside = sealed::write("beside", bytes).map_err(|e| e.to_string())?;
         Ok(self.post(message, &[beside.as_fd()]))
     }
 
-    /// Waits for the answer to what was asked.
+    /// Waits for the answer to a request.
     pub(crate) fn await_answer(&mut self, token: u32) -> Answer {
         loop {
             if let Some(answer) = self.answers.remove(&token) {
@@ -189,28 +189,28 @@ impl Core {
         }
     }
 
-    /// The answer to what was asked, if it is there.
+    /// Takes the answer to a request, if it has arrived.
     pub(crate) fn answer(&mut self, token: u32) -> Option<Answer> {
         self.answers.remove(&token)
     }
 
-    /// Whether the answer to what was asked is there.
+    /// Whether the answer or the reply has arrived.
     pub(crate) fn has_answer(&self, token: u32) -> bool {
         self.answers.contains_key(&token) || self.replies.contains_key(&token)
     }
 
-    /// Whether there is something that the core has told of itself.
+    /// Whether a report waits.
     pub(crate) fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// Answers that nobody waits for any more are forgotten.
+    /// Drops answers that are not awaited any more.
     pub(crate) fn forget_but(&mut self, is_waited_for: impl Fn(u32) -> bool) {
         self.answers.retain(|token, _| is_waited_for(*token));
         self.replies.retain(|token, _| is_waited_for(*token));
     }
 
-    /// Takes everything that is there.
+    /// Receives everything that the core has sent.
     pub(crate) fn take(&mut self) {
         loop {
             match self.link.receive::<Tell>() {
@@ -242,12 +242,12 @@ impl Core {
         self.answers.insert(record.token, answer);
     }
 
-    /// What the core has told of itself next.
+    /// Takes the next report.
     pub(crate) fn news(&mut self) -> Option<(Tell, Vec<OwnedFd>)> {
         self.news.pop_front()
     }
 
-    /// Waits for what the core tells first.
+    /// Waits for the first report.
     pub(crate) fn first(&mut self) -> Option<(Tell, Vec<OwnedFd>)> {
         while self.news.is_empty() && !self.is_gone {
             self.link.wait(PollFlags::IN, None);

@@ -1,12 +1,12 @@
-//! The log: one line each, to a file or to standard error, by a thread of its own: who writes lines
-//! never waits for a disk or a terminal.
+//! The log: lines to a file or to standard error, written by a thread, so that a writer never waits
+//! for a disk or a terminal.
 //!
-//! A line has the time (UTC), how much it matters, who says it, and what. In the system's journal,
-//! which knows the time, it begins with its priority.
+//! A line has the time (UTC), the level, the program, and the text. For the system's journal, which
+//! has the time, it begins with the priority.
 //!
-//! A file is bounded: one that has reached [`FILE_MAX`] is copied to a second one (`FILE.1`), whose
-//! bytes are lost then, and begins anew. The first manager has opened both, so that rotating takes
-//! no right to a folder.
+//! A file is bounded: at [`FILE_MAX`] it is copied to a second file (`FILE.1`), whose content is
+//! lost, and begins anew. The first manager opens both, so that rotation needs no access to the
+//! folder.
 
 use abi::core::JOURNAL_VAR;
 use abi::journal::{self, Level};
@@ -20,29 +20,29 @@ use std::time::{Duration, SystemTime};
 
 /// Bytes of each of the two files.
 pub(crate) const FILE_MAX: u64 = 4 << 20;
-/// Bytes that may wait for the thread; lines beyond are lost, and counted.
+/// Bytes that may wait for the thread; further lines are lost and counted.
 const WAITING_MAX: usize = 1 << 20;
-/// How long the end waits for lines that are not written yet.
+/// Time that the end waits for unwritten lines.
 const END: Duration = Duration::from_secs(1);
-/// Bytes of what a line begins with: "2026-11-23T10:20:30.456Z info  ".
+/// Bytes of a line's stamp: "2026-11-23T10:20:30.456Z info  ".
 pub(crate) const STAMP_BYTES: usize = 31;
 
-/// Where lines go.
+/// The sending end of the log.
 #[derive(Debug)]
 pub(crate) struct Log {
-    /// None at the end.
+    /// `None` during the end.
     lines: Option<Sender<Line>>,
     /// Bytes that wait.
     waiting: Arc<AtomicUsize>,
-    /// Lines that could not wait or be written, and that no line has told of yet.
+    /// Lines that were lost and not reported by a line yet.
     lost: Arc<AtomicU64>,
-    /// Whether it is the journal that lines go to.
+    /// Whether the lines are written to the journal.
     is_journal: bool,
     /// Closed when the thread has written everything.
     written: Receiver<()>,
 }
 
-/// A line, and how many it tells of that were lost before it.
+/// A line, and the number of lines that were lost before it.
 #[derive(Debug)]
 struct Line {
     text: String,
@@ -50,7 +50,7 @@ struct Line {
 }
 
 impl Log {
-    /// To a file and the one before it, or to standard error.
+    /// Starts a log that writes to a file and the one before it, or to standard error.
     pub(crate) fn start(files: Option<[File; 2]>) -> io::Result<Self> {
         let is_journal = files.is_none() && is_journal();
         let files = files.map(|[now, before]| Files { now, before });
@@ -72,7 +72,7 @@ impl Log {
         })
     }
 
-    /// Writes one line, soon. A log that cannot be written is no reason to end.
+    /// Queues one line. A log that cannot be written does not end the program.
     pub(crate) fn line(&mut self, level: Level, who: &str, text: &str) {
         let Some(lines) = &self.lines else { return };
         let mut text = format!("{}{who}: {text}\n", self.stamp(level));
@@ -90,7 +90,7 @@ impl Log {
         let _ = lines.send(Line { text, lost });
     }
 
-    /// What a line begins with.
+    /// Returns the beginning of a line.
     fn stamp(&self, level: Level) -> String {
         if self.is_journal {
             return level.prefix().to_owned();
@@ -125,7 +125,7 @@ fn write_all(
             Some(files) => files.write(text.as_bytes()),
             None => io::stderr().write_all(text.as_bytes()),
         };
-        // A disk that is full has room again some day.
+        // A full disk may have space again later.
         if written.is_err() {
             all_lost.fetch_add(lost + 1, Ordering::Relaxed);
         }
@@ -133,7 +133,7 @@ fn write_all(
     }
 }
 
-/// A file that is appended to, and the one before it.
+/// A file that is appended to, and its predecessor.
 #[derive(Debug)]
 struct Files {
     now: File,
@@ -142,7 +142,7 @@ struct Files {
 
 impl Files {
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        // Asked for, not counted: another process may append, too.
+        // Read from the file: another process may append as well.
         let bytes = self.now.metadata()?.len();
         if bytes.saturating_add(line.len() as u64) > FILE_MAX {
             self.rotate()?;
@@ -168,7 +168,7 @@ pub(crate) mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// As the first manager opens them.
+    /// Opens the files as the first manager does.
     pub(crate) fn files(path: &Path) -> [File; 2] {
         let mut options = File::options();
         options.create(true).read(true).append(true);
@@ -176,7 +176,7 @@ pub(crate) mod tests {
         [path, &before].map(|path| options.open(path).unwrap())
     }
 
-    /// Lines of a log without what each begins with, which is looked at on the way.
+    /// Returns the lines without their stamps, which it checks.
     pub(crate) fn without_stamps(text: &str) -> String {
         let line = |line: &str| {
             let (stamp, rest) = line.split_at(STAMP_BYTES);
@@ -252,7 +252,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_writes_does_not_wait_for_a_log_that_is_stuck() {
+    fn a_stuck_log_does_not_block_writers() {
         let (lines, to_write) = channel();
         let (_until_dropped, written) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));

@@ -1,5 +1,5 @@
-//! A domain's mailbox: a request in, a reply out, by a memory file that is the domain's and ours
-//! alone. What the domain writes there may be anything, at any time.
+//! A domain's mailbox: requests and replies in a memory file that only the domain and the manager
+//! map. The domain may write anything there at any time.
 
 use crate::refusal::Refusal;
 use abi::layout::mailbox;
@@ -8,23 +8,23 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-/// How often a domain is knocked at: on virtual machines wake-ups were seen to be late by as much.
+/// Interval between knocks: on virtual machines wake-ups were late by as much.
 const AGAIN_NS: u64 = 50_000_000;
-/// How many of these pauses it may take for a reply, three seconds in all: on virtual machines some
-/// were seen to wait for their CPU for more than one. They are counted, because a machine that
-/// stands still for seconds takes them from the domain as well, and the clock does not.
+/// Intervals until a request times out, three seconds in all: on virtual machines some domains
+/// waited more than one for their CPU. Intervals are counted, because the clock does not show for
+/// how long the whole machine stood still.
 const PAUSES: u32 = 60;
 
-/// What a domain has replied, or why there is no reply.
+/// A domain's reply, or why there is none.
 pub(crate) type Reply = Result<Vec<u8>, Refusal>;
 
-/// What there is to be done.
+/// The result of [`Mailbox::turn`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum MailTurn {
     Nothing,
-    /// The domain is to look once more.
+    /// The domain is to be knocked at again.
     Knock,
-    /// The reply to the request of this token.
+    /// The reply to the request with this token.
     Reply(u32, Reply),
 }
 
@@ -32,18 +32,18 @@ pub(crate) enum MailTurn {
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     file: File,
-    /// Of the newest request.
+    /// Number of the newest request.
     number: u32,
-    /// The request whose reply is waited for.
+    /// The request whose reply is awaited.
     waits: Option<Request>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Request {
-    /// None: it is one of the manager before.
+    /// `None`: an earlier manager has sent the request.
     token: Option<u32>,
     again_ns: u64,
-    /// How many pauses are left to it.
+    /// Intervals until the request times out.
     pauses: u32,
 }
 
@@ -58,7 +58,7 @@ impl Request {
 }
 
 impl Mailbox {
-    /// Takes a mailbox over. If a request of the manager before waits there it keeps its time.
+    /// Takes over a mailbox. A request of an earlier manager in it gets the full time.
     pub(crate) fn new(file: OwnedFd, now_ns: u64) -> Self {
         let file = File::from(file);
         let number = word(&file, mailbox::REQUEST);
@@ -70,10 +70,10 @@ impl Mailbox {
         }
     }
 
-    /// Puts a request in: the domain is to look.
+    /// Writes a request, for which the domain is to be knocked at.
     ///
     /// # Errors
-    /// Another one waits for its reply, or it does not fit.
+    /// Another request awaits its reply, or this one is too long.
     pub(crate) fn put(&mut self, token: u32, request: &[u8], now_ns: u64) -> Result<(), Refusal> {
         if self.waits.is_some() {
             let why = "another request waits for the domain's reply; try again".to_owned();
@@ -86,7 +86,7 @@ impl Mailbox {
         self.number = self.number.wrapping_add(1);
         let number = self.number.to_le_bytes();
         let bytes = (request.len() as u32).to_le_bytes();
-        // In this order: who sees the number sees the request.
+        // In this order: a domain that reads the number reads the whole request.
         self.write(mailbox::IN, request)
             .and_then(|()| self.write(mailbox::REQUEST_BYTES, &bytes))
             .and_then(|()| self.write(mailbox::REQUEST, &number))
@@ -95,12 +95,12 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Whether a reply is waited for.
+    /// Whether a reply is awaited.
     pub(crate) fn waits(&self) -> bool {
         self.waits.is_some()
     }
 
-    /// Looks for the reply. Its bytes are copied once; its length is checked.
+    /// Checks for the reply. Its bytes are copied once, and its length is checked.
     pub(crate) fn turn(&mut self, now_ns: u64) -> MailTurn {
         let Some(request) = &mut self.waits else {
             return MailTurn::Nothing;
@@ -121,13 +121,13 @@ impl Mailbox {
         token.map_or(MailTurn::Nothing, |token| MailTurn::Reply(token, reply))
     }
 
-    /// Its domain has ended: the token of the request that waits, if one does.
+    /// Returns the token of the awaited reply: the domain has ended.
     pub(crate) fn end(self) -> Option<u32> {
         self.waits?.token
     }
 
     fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
-        // By two calls: this program's filter knows no `pwrite`.
+        // By two calls, because the seccomp filter does not allow `pwrite`.
         self.file.seek(SeekFrom::Start(at as u64))?;
         self.file.write_all(bytes)
     }
@@ -150,7 +150,7 @@ fn read(file: &File) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// A mailbox, and the domain's view of it.
+    /// Returns a mailbox and the domain's view of it.
     fn mailbox() -> (Mailbox, File) {
         let file = tempfile::tempfile().unwrap();
         file.set_len(mailbox::BYTES as u64).unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_seen_and_its_reply_comes_once() {
+    fn a_request_gets_one_reply() {
         let (mut mailbox, domain) = mailbox();
         mailbox.put(7, b"{}", 0).unwrap();
         let mut seen = [0; 2];
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_reply_is_knocked_at_again_and_then_late() {
+    fn a_silent_domain_is_knocked_at_until_it_times_out() {
         let (mut mailbox, _domain) = mailbox();
         mailbox.put(7, b"{}", 1000).unwrap();
         let three_seconds = 1000 + 3_000_000_000;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_machine_stands_still_no_domain_is_late() {
+    fn no_domain_times_out_while_the_machine_is_paused() {
         let (mut mailbox, domain) = mailbox();
         mailbox.put(7, b"{}", 0).unwrap();
         let an_hour_later = 3_600_000_000_000;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_makes_no_sense_is_no_reply() {
+    fn oversized_requests_and_invalid_replies_fail() {
         let (mut mailbox, domain) = mailbox();
         let long = mailbox
             .put(1, &vec![b' '; mailbox::IN_MAX + 1], 0)
@@ -232,7 +232,7 @@ mod tests {
             let nonsense = refused("the domain's reply makes no sense");
             assert_eq!(mailbox.turn(0), MailTurn::Reply(number, nonsense));
         }
-        // The last one's room is all there is.
+        // A reply may fill the whole mailbox.
         mailbox.put(3, b"", 0).unwrap();
         reply(&domain, 3, b"", mailbox::OUT_MAX as u32);
         let all = vec![0; mailbox::OUT_MAX];
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_manager_before_has_asked_keeps_its_time() {
+    fn a_request_of_an_earlier_manager_keeps_its_time() {
         let (mut before, domain) = mailbox();
         before.put(7, b"{}", 0).unwrap();
         let next = |now| Mailbox::new(domain.try_clone().unwrap().into(), now);

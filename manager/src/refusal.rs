@@ -1,16 +1,16 @@
-//! Why something was not done.
+//! Refusals.
 
-/// Why something that was asked of the core, or of a domain, was not done.
+/// Why the core, netd or a domain has not carried out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// Why.
+    /// The reason.
     pub(crate) why: String,
-    /// Whether it may go later.
+    /// Whether a later attempt may succeed.
     pub(crate) is_busy: bool,
 }
 
 impl Refusal {
-    /// The same, of something that is named.
+    /// Returns the refusal with the name of its object.
     pub(crate) fn of(self, what: &str) -> Self {
         let why = format!("{what}: {}", self.why);
         Self { why, ..self }

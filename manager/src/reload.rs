@@ -1,33 +1,37 @@
-//! What a reload does, step by step. All of it is tried before anything is done: on the
-//! configuration, and on who has which slots of windows.
+//! The steps of a reload, all of which are tried on the configuration and the windows before the
+//! first is carried out. If a step fails, the steps before it are undone.
 //!
-//! A guest that is described otherwise stays, if only rules and rate limits are others. Else it is
-//! away for as short as can be: it goes and comes again at once, unless it needs what one has that
-//! goes later: its address, say.
+//! A guest whose rules or rate limits change keeps running. Any other changed guest is detached and
+//! attached again at once, unless it needs something that another guest still has, its address for
+//! example.
 
-use crate::shape::{Shape, ShapeChange};
+use crate::spec::{Spec, SpecChange};
 use crate::windows::Windows;
 use abi::machine::Setting;
 use abi::reload::{ReloadStep, StepKind, StepReason};
-use config::live::reload::{Coming, Difference};
+use config::live::reload::{Coming, Difference, present_guest, present_nics};
+use config::live::state::name_of;
 use config::live::{LiveConfig, NicsStep};
 use std::borrow::Cow;
+use std::collections::{BTreeSet, VecDeque};
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Step {
-    /// What clients are told of it.
+    /// The step as clients see it.
     pub(crate) told: ReloadStep,
-    /// Who is attached, or what a guest becomes, if so.
+    /// The section of an attached or changed guest.
     pub(crate) guest: Option<Setting>,
-    /// Which NICs there are from then on, if that is what it is about.
+    /// All NICs after the step, if it changes them.
     pub(crate) nics: Option<NicsStep>,
+    /// The user who has attached the guest, if this step attaches it again.
+    pub(crate) user: Option<u32>,
 }
 
 impl Step {
-    fn detach(domain: &str, why: StepReason, changes: Vec<String>) -> Self {
+    fn new(step: StepKind, domain: &str, why: StepReason, changes: Vec<String>) -> Self {
         let told = ReloadStep {
-            step: StepKind::Detach,
+            step,
             domain: domain.to_owned(),
             why,
             changes,
@@ -36,94 +40,183 @@ impl Step {
             told,
             guest: None,
             nics: None,
+            user: None,
         }
+    }
+
+    /// Returns the step that undoes this one, in a machine in which it was not carried out yet;
+    /// `None` if nothing has to be undone.
+    fn undo(&self, spec: &Spec, config: &LiveConfig) -> Option<Self> {
+        let (live, name) = (spec.live()?, &self.told.domain);
+        let kind = match self.told.step {
+            StepKind::Attach => StepKind::Detach,
+            StepKind::Detach => StepKind::Attach,
+            StepKind::Restart => return None,
+            same => same,
+        };
+        let mut undo = Self::new(kind, name, StepReason::Changed, Vec::new());
+        if matches!(kind, StepKind::Attach | StepKind::Change) {
+            undo.guest = Some(present_guest(live, config, name)?);
+            let origin = spec.origin(name).filter(|_| !live.of_files.contains(name));
+            undo.user = origin.and_then(|origin| origin.user);
+        }
+        if let Some(step) = &self.nics {
+            let mut nics = NicsStep {
+                nics: present_nics(live, config)?,
+                come: BTreeSet::new(),
+                changes: Vec::new(),
+            };
+            let removed = nics.nics.iter().filter_map(name_of);
+            let stays = |name: &&str| step.nics.iter().any(|nic| name_of(nic) == Some(name));
+            nics.come = removed
+                .filter(|name| !stays(name))
+                .map(str::to_owned)
+                .collect();
+            undo.nics = Some(nics);
+        }
+        Some(undo)
+    }
+
+    /// Returns a failure with the name of the step.
+    fn failure(&self, why: &str) -> String {
+        let what = match self.told.step {
+            StepKind::Detach => "detach",
+            StepKind::Attach => "attach",
+            StepKind::Change => "change",
+            StepKind::Nics => "NICs of",
+            StepKind::Restart => "restart",
+        };
+        format!("{what} {}: {why}", self.told.domain)
+    }
+
+    fn detach(domain: &str, why: StepReason, changes: Vec<String>) -> Self {
+        Self::new(StepKind::Detach, domain, why, changes)
     }
 
     fn change(coming: Coming) -> Self {
-        let told = ReloadStep {
-            step: StepKind::Change,
-            domain: coming.name,
-            why: StepReason::Changed,
-            changes: coming.changes.unwrap_or_default(),
-        };
-        Self {
-            told,
-            guest: Some(coming.guest),
-            nics: None,
-        }
+        let changes = coming.changes.unwrap_or_default();
+        let guest = Some(coming.guest);
+        let step = Self::new(StepKind::Change, &coming.name, StepReason::Changed, changes);
+        Self { guest, ..step }
     }
 
     fn nics(nics: NicsStep) -> Self {
-        let told = ReloadStep {
-            step: StepKind::Nics,
-            domain: "driver".to_owned(),
-            why: StepReason::Changed,
-            changes: nics.changes.clone(),
-        };
-        Self {
-            told,
-            guest: None,
-            nics: Some(nics),
-        }
+        let changes = nics.changes.clone();
+        let step = Self::new(StepKind::Nics, "driver", StepReason::Changed, changes);
+        let nics = Some(nics);
+        Self { nics, ..step }
     }
 
-    /// Starts a domain again, one of whose interfaces was removed.
+    /// Returns a step that restarts a domain, one of whose interfaces was removed.
     pub(crate) fn restart(domain: &str, changes: Vec<String>) -> Self {
-        let told = ReloadStep {
-            step: StepKind::Restart,
-            domain: domain.to_owned(),
-            why: StepReason::Changed,
-            changes,
-        };
-        Self {
-            told,
-            guest: None,
-            nics: None,
-        }
+        Self::new(StepKind::Restart, domain, StepReason::Changed, changes)
     }
 
     fn attach(coming: Coming) -> Self {
-        let told = ReloadStep {
-            step: StepKind::Attach,
-            domain: coming.name,
-            why: match coming.changes {
-                Some(_) => StepReason::Changed,
-                None => StepReason::New,
-            },
-            changes: Vec::new(),
+        let why = match coming.changes {
+            Some(_) => StepReason::Changed,
+            None => StepReason::New,
         };
-        Self {
-            told,
-            guest: Some(coming.guest),
-            nics: None,
-        }
+        let guest = Some(coming.guest);
+        let step = Self::new(StepKind::Attach, &coming.name, why, Vec::new());
+        Self { guest, ..step }
     }
 }
 
-/// The steps that make the machine what it is to be.
+/// The course of a reload: all steps are carried out, or those before a failed one are undone.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    left: VecDeque<Step>,
+    /// The step under way, and the one that undoes it.
+    present: Option<(Step, Option<Step>)>,
+    /// The steps that undo those carried out, the last one first.
+    undo: VecDeque<Step>,
+    /// The number of steps carried out.
+    pub(crate) done: usize,
+    /// Why a step failed.
+    pub(crate) failed: Option<String>,
+    /// Why steps could not be undone.
+    pub(crate) not_undone: Vec<String>,
+}
+
+impl Course {
+    pub(crate) fn new(steps: Vec<Step>) -> Self {
+        Self {
+            left: steps.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the next step can begin.
+    pub(crate) fn is_due(&self) -> bool {
+        self.present.is_none()
+    }
+
+    /// Begins the next step in the present machine.
+    pub(crate) fn next(&mut self, spec: &Spec, config: &LiveConfig) -> Option<Step> {
+        let step = self.left.pop_front()?;
+        let undo = step.undo(spec, config);
+        self.present = Some((step.clone(), undo));
+        Some(step)
+    }
+
+    /// Records the outcome of the step under way.
+    pub(crate) fn over(&mut self, outcome: Result<(), String>) {
+        let Some((step, undo)) = self.present.take() else {
+            return;
+        };
+        match (outcome.map_err(|why| step.failure(&why)), &self.failed) {
+            (Err(why), Some(_)) => self.not_undone.push(why),
+            (Ok(()), Some(_)) => {}
+            (outcome, None) => {
+                // Some workers may have carried out a change that failed.
+                let is_done = outcome.is_ok() || step.told.step == StepKind::Change;
+                let undo = undo.into_iter().filter(|_| is_done);
+                undo.for_each(|undo| self.undo.push_front(undo));
+                self.done += 1;
+                self.failed = outcome.err();
+                if self.failed.is_some() {
+                    (self.left, self.done) = (std::mem::take(&mut self.undo), 0);
+                }
+            }
+        }
+    }
+
+    /// Returns the user who has attached the guest that the step under way attaches again.
+    pub(crate) fn user(&self) -> Option<u32> {
+        self.present.as_ref()?.0.user
+    }
+
+    /// Whether the next step changes NICs.
+    pub(crate) fn changes_nics_next(&self) -> bool {
+        self.left.front().is_some_and(|step| step.nics.is_some())
+    }
+}
+
+/// Returns the steps that change the machine to what files describe.
 ///
 /// # Errors
-/// Everything that stands against one of them, a line each.
+/// Every obstacle to a step, a line each.
 pub(crate) fn steps(
-    shape: &Shape,
+    spec: &Spec,
     config: &LiveConfig,
     difference: Difference,
 ) -> Result<Vec<Step>, String> {
     let mut trial = Trial {
         config: config.clone(),
-        windows: shape.windows()?,
+        windows: spec.windows()?,
         steps: Vec::new(),
         wrong: Vec::new(),
     };
     for name in difference.gone {
         trial.leave(&name, StepReason::Gone, Vec::new());
     }
-    let mut becomes = Cow::Borrowed(shape);
+    let mut becomes = Cow::Borrowed(spec);
     for step in difference.nics {
         let set = trial.config.set_nics(&step.nics);
         match set.and_then(|()| becomes.refits(&trial.config, &step)) {
             Ok(refits) => {
-                becomes.to_mut().apply(ShapeChange::Refits(refits));
+                becomes.to_mut().apply(SpecChange::Refits(refits));
                 trial.steps.push(Step::nics(step));
             }
             Err(wrong) => trial.wrong.push(wrong),
@@ -145,7 +238,7 @@ pub(crate) fn steps(
             Err(_) => late.push(coming),
         }
     }
-    // Everybody who goes has gone by now.
+    // By now every guest that is removed has released what it had.
     for coming in late {
         match trial.come(&coming.guest) {
             Ok(()) => trial.steps.push(Step::attach(coming)),
@@ -162,7 +255,7 @@ pub(crate) fn steps(
     }
 }
 
-/// The machine as it would become.
+/// The machine after the steps so far.
 struct Trial<'a> {
     config: LiveConfig,
     windows: Windows<'a>,
@@ -171,9 +264,9 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// A guest stays, and is described otherwise.
+    /// Tries a change of a guest that keeps running.
     fn change(&mut self, coming: Coming) {
-        // One that has a queue of a NIC stays as it is.
+        // A guest with a queue of a NIC cannot change.
         let may = self.config.may_leave(&coming.name);
         match may.and_then(|()| self.config.change(&coming.guest)) {
             Ok(_) => self.steps.push(Step::change(coming)),
@@ -181,7 +274,7 @@ impl Trial<'_> {
         }
     }
 
-    /// A guest goes; whether it may.
+    /// Tries to detach a guest. Returns whether it may be detached.
     fn leave(&mut self, name: &str, why: StepReason, changes: Vec<String>) -> bool {
         if let Err(wrong) = self.config.may_leave(name) {
             self.wrong.push(wrong);
@@ -193,7 +286,7 @@ impl Trial<'_> {
         true
     }
 
-    /// A guest comes.
+    /// Tries to attach a guest.
     fn come(&mut self, guest: &Setting) -> Result<(), String> {
         let came = self.config.add(guest)?;
         match self.windows.place(&came.vifs) {
@@ -216,7 +309,7 @@ mod tests {
     use config::live::{self, reload};
     use config::{File, parse};
 
-    /// A guest that has no addresses of its own unless `more` says so.
+    /// Returns a section `[[guest]]`, without addresses unless `more` has some.
     fn guest(name: &str, more: &str) -> String {
         let endpoint = if more.contains("addresses") {
             "stack"
@@ -236,26 +329,27 @@ mod tests {
         live::machine(&config, &file(text)).unwrap()
     }
 
-    fn shape(text: &str) -> Shape {
+    fn spec(text: &str) -> Spec {
         shape_of(machine(text))
     }
 
-    fn shape_of(machine: Machine) -> Shape {
-        Shape::new(
+    fn shape_of(machine: Machine) -> Spec {
+        Spec::new(
             machine.domains.into_iter().enumerate().collect(),
             machine.live,
         )
     }
 
-    /// `-NAME` and `+NAME`, step by step.
-    fn planned(shape: &Shape, text: &str) -> Result<String, String> {
-        let config = shape.config()?;
-        let live: &Live = shape.live().unwrap();
-        let steps = steps(
-            shape,
-            &config,
-            reload::difference(live, &config, &file(text))?,
-        )?;
+    fn steps_to(spec: &Spec, text: &str) -> Result<Vec<Step>, String> {
+        let config = spec.config()?;
+        let live: &Live = spec.live().unwrap();
+        let difference = reload::difference(live, &config, &file(text))?;
+        steps(spec, &config, difference)
+    }
+
+    /// Returns the steps as `-NAME` and `+NAME`.
+    fn planned(spec: &Spec, text: &str) -> Result<String, String> {
+        let steps = steps_to(spec, text)?;
         let sign = |step: &Step| match step.told.step {
             StepKind::Detach => format!("-{}", step.told.domain),
             StepKind::Attach => format!("+{}", step.told.domain),
@@ -268,12 +362,12 @@ mod tests {
     }
 
     #[test]
-    fn who_changes_is_away_for_as_short_as_can_be() {
+    fn a_changed_guest_is_reattached_at_once() {
         let own = |n: u8| format!("addresses = [\"10.0.0.{n}/24\"]");
         let all = |of: &[(&str, String)]| -> String {
             of.iter().map(|(name, more)| guest(name, more)).collect()
         };
-        let before = shape(&all(&[("a", own(1)), ("b", own(2)), ("c", own(3))]));
+        let before = spec(&all(&[("a", own(1)), ("b", own(2)), ("c", own(3))]));
         let slow = |n: u8| format!("{}\nweight = 2", own(n));
         let limited = |n: u8| format!("{}\nrate_mbps = 5.0", own(n));
         for (now, steps) in [
@@ -284,7 +378,7 @@ mod tests {
                 all(&[("a", own(1)), ("b", limited(2)), ("c", own(3))]),
                 "=b",
             ),
-            // One that waits for another's address.
+            // `a` waits for the address of `b`.
             (
                 all(&[("a", own(2)), ("b", own(1)), ("c", slow(3))]),
                 "-a -b +b -c +c +a",
@@ -299,8 +393,128 @@ mod tests {
         }
     }
 
+    /// Carries out a step on the specification, as the server does on the machine.
+    fn carry_out(step: &Step, spec: &mut Spec, config: &mut LiveConfig) {
+        let name = step.told.domain.clone();
+        match (step.told.step, &step.guest, &step.nics) {
+            (StepKind::Detach, ..) => {
+                config.remove(&name);
+                spec.apply(SpecChange::Gone { name });
+            }
+            (StepKind::Attach, Some(guest), _) => attach(spec, config, guest, step.user),
+            (StepKind::Change, Some(guest), _) => {
+                let changed = config.change(guest).unwrap();
+                let (vifs, guest) = (changed.vifs, changed.guest);
+                spec.apply(SpecChange::Changes { vifs });
+                spec.apply(SpecChange::Described { name, guest });
+            }
+            (StepKind::Nics, _, Some(nics)) => {
+                config.set_nics(&nics.nics).unwrap();
+                let refits = spec.refits(config, nics).unwrap();
+                spec.apply(SpecChange::Refits(refits));
+                spec.apply(SpecChange::Refitted { back: false });
+                spec.apply(SpecChange::HasRefitted);
+            }
+            _ => panic!("{step:?}"),
+        }
+    }
+
+    fn attach(spec: &mut Spec, config: &mut LiveConfig, guest: &Setting, user: Option<u32>) {
+        let (came, comes) = spec.admit(config, guest).unwrap();
+        spec.apply(comes);
+        let name = came.name;
+        if user.is_none() {
+            let names = vec![name.clone()];
+            spec.apply(SpecChange::Adopted { names });
+        }
+        let asked = name.clone();
+        spec.apply(SpecChange::Asked { name: asked, user });
+        for (worker, vifs) in came.vifs {
+            spec.apply(SpecChange::Serves { worker, vifs });
+        }
+        spec.apply(SpecChange::Up { name });
+    }
+
     #[test]
-    fn what_does_not_fit_is_known_before_anything_is_done() {
+    fn a_refused_step_undoes_the_steps_before_it() {
+        let nic = |mtu: u32| format!("[[nic]]\nname = \"w\"\nkind = \"tap\"\nmtu = {mtu}\n");
+        let address = "addresses = [\"10.0.0.1/24\"]";
+        let old = format!("{}{}{}", nic(1500), guest("a", address), guest("b", ""));
+        let new = [
+            nic(1400),
+            guest("b", "rate_mbps = 5.0"),
+            guest("h", "weight = 2"),
+            guest("d", address),
+        ];
+        let new = new.concat();
+        let mut before = spec(&old);
+        let mut config = before.config().unwrap();
+        let by_hand = r#"{"name":"h","vif":[{"endpoint":"echo"}]}"#;
+        let by_hand = serde_json::from_str(by_hand).unwrap();
+        attach(&mut before, &mut config, &by_hand, Some(7));
+        let steps = steps_to(&before, &new).unwrap();
+        assert_eq!(steps.len(), 7, "{steps:?}");
+        for refused in 0..=steps.len() {
+            let (mut spec, mut config) = (before.clone(), config.clone());
+            let mut course = Course::new(steps.clone());
+            let mut number = 0;
+            while let Some(step) = course.next(&spec, &config) {
+                let outcome = match number == refused {
+                    true => Err("refused".to_owned()),
+                    false => {
+                        carry_out(&step, &mut spec, &mut config);
+                        Ok(())
+                    }
+                };
+                course.over(outcome);
+                number += 1;
+            }
+            assert_eq!(course.not_undone, Vec::<String>::new());
+            if refused == steps.len() {
+                assert_eq!((course.done, course.failed), (steps.len(), None));
+                assert_eq!(planned(&spec, &new).unwrap(), "");
+                continue;
+            }
+            assert_eq!((course.done, course.failed.is_some()), (0, true));
+            assert_eq!(planned(&spec, &old).unwrap(), "", "{refused}");
+            assert_eq!(spec.origin("h").unwrap().user, Some(7));
+            // Guests of the file stay guests of the file.
+            let (live, without) = (spec.live().unwrap(), file(&nic(1500)));
+            let difference = reload::difference(live, &config, &without).unwrap();
+            let gone: BTreeSet<_> = difference.gone.iter().map(String::as_str).collect();
+            assert_eq!(gone, BTreeSet::from(["a", "b"]), "{refused}");
+            assert_eq!(difference.stays, ["h"]);
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_not_undone_is_reported() {
+        let before = spec(&[guest("a", ""), guest("b", ""), guest("c", "")].concat());
+        let config = before.config().unwrap();
+        let mut course = Course::new(steps_to(&before, "").unwrap());
+        let outcomes = [Ok(()), Ok(()), Err("in use"), Err("no room"), Ok(())];
+        let mut taken = Vec::new();
+        for outcome in outcomes {
+            let step = course.next(&before, &config).unwrap();
+            taken.push((step.told.step, step.told.domain));
+            course.over(outcome.map_err(str::to_owned));
+        }
+        assert!(course.next(&before, &config).is_none());
+        let (detach, attach) = (StepKind::Detach, StepKind::Attach);
+        let expected = [
+            (detach, "a"),
+            (detach, "b"),
+            (detach, "c"),
+            (attach, "b"),
+            (attach, "a"),
+        ];
+        assert_eq!(taken, expected.map(|(step, name)| (step, name.to_owned())));
+        assert_eq!(course.failed.as_deref(), Some("detach c: in use"));
+        assert_eq!(course.not_undone, ["attach b: no room"]);
+    }
+
+    #[test]
+    fn a_reload_that_does_not_fit_changes_nothing() {
         let mut before = machine(&guest("a", ""));
         let first = before.live.as_ref().unwrap().first_slot;
         let driver = before.domains.first_mut().unwrap();
@@ -309,32 +523,32 @@ mod tests {
         let before = shape_of(before);
         let [a, b, c] = ["a", "b", "c"].map(|name| guest(name, ""));
         assert_eq!(planned(&before, &format!("{a}{b}")).unwrap(), "+b");
-        // One that goes makes room.
+        // A detached guest releases its slots.
         assert_eq!(planned(&before, &format!("{b}{c}")).unwrap(), "-a +b +c");
         let full = planned(&before, &format!("{a}{b}{c}")).unwrap_err();
         assert!(full.starts_with("guest c: the machine is full"), "{full}");
     }
 
-    /// Where the slots of a driver's only interface end.
+    /// Returns the end of the slots of a driver's only interface.
     fn end_of(driver: &abi::machine::Domain) -> u32 {
         let told: config::domain::DriverConfig = serde_json::from_str(&driver.config).unwrap();
         told.vifs[0].tables_slot + abi::counted::table_slots(told.vifs[0].slots)
     }
 
     #[test]
-    fn everybody_who_must_stay_or_cannot_come_is_told() {
+    fn every_obstacle_to_a_reload_is_listed() {
         let wire = "[[nic]]\nname = \"wire\"\nkind = \"xdp\"\nqueues = \"vmq\"\n\
                     vmq_queues = 2\naddresses = [\"10.0.0.1/24\"]\n";
         let [a, b] = [("a", 1), ("b", 2)];
         let has = |(name, queue)| guest(name, &format!("pdev = \"wire:{queue}\""));
         let slower = guest("b", "pdev = \"wire:2\"\nmtu = 1400");
-        let before = shape(&format!("{wire}{}{}", has(a), has(b)));
+        let before = spec(&format!("{wire}{}{}", has(a), has(b)));
         let why = planned(&before, &format!("{wire}{slower}")).unwrap_err();
         let lines: Vec<&str> = why.lines().collect();
-        assert!(lines[0].starts_with("guest a has queue 1 of"), "{why}");
-        assert!(lines[1].starts_with("guest b has queue 2 of"), "{why}");
+        assert!(lines[0].starts_with("guest a owns queue 1 of"), "{why}");
+        assert!(lines[1].starts_with("guest b owns queue 2 of"), "{why}");
         let copies = "[driver]\ngrants = \"copy\"\n";
-        let before = shape(copies);
+        let before = spec(copies);
         let why = planned(&before, &format!("{copies}{}", guest("a", ""))).unwrap_err();
         assert!(
             why.starts_with("guest a: the driver's `grants` is \"copy\""),

@@ -1,16 +1,16 @@
-//! Who has which slots of the windows of the driver domain's workers.
+//! Slots of the workers' grant windows.
 
 use config::domain::{DriverConfig, VifConfig};
 use config::live;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// They, by the worker's place in the machine.
+/// The windows of all workers, by place.
 #[derive(Debug)]
 pub(crate) struct Windows<'a> {
-    /// From this slot on they are guests', up to those that are kept for NICs.
+    /// The first slot for guests. Slots at a window's end are reserved for NICs.
     first: u32,
-    /// What a worker serves, and where its window ends.
+    /// The worker's configuration, and the length of its window.
     of: BTreeMap<usize, (Cow<'a, DriverConfig>, u32)>,
 }
 
@@ -19,7 +19,7 @@ impl<'a> Windows<'a> {
         Self { first, of }
     }
 
-    /// The interfaces of a guest, with slots in each window.
+    /// Returns a guest's interfaces with slots in each window.
     pub(crate) fn place(
         &self,
         vifs: &[VifConfig],
@@ -39,7 +39,7 @@ impl<'a> Windows<'a> {
         Ok(all)
     }
 
-    /// They are in these slots.
+    /// Adds the interfaces with these slots.
     pub(crate) fn take(&mut self, placed: BTreeMap<usize, Vec<VifConfig>>) {
         for (worker, mut vifs) in placed {
             if let Some((driver, _)) = self.of.get_mut(&worker) {
@@ -48,7 +48,7 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// A guest's slots are free again.
+    /// Removes a guest's interfaces.
     pub(crate) fn free(&mut self, guest: &str) {
         for (driver, _) in self.of.values_mut() {
             let vifs = &mut driver.to_mut().vifs;
@@ -57,7 +57,7 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// Whether an interface is a guest's: its name is the guest's and a number.
+/// Whether an interface belongs to a guest: its name is the guest's and a number.
 pub(crate) fn is_of(vif: &VifConfig, guest: &str) -> bool {
     VifConfig::guest_of(&vif.name) == Some(guest)
 }

@@ -1,18 +1,17 @@
-//! What there is to know of a machine, as families of metrics. `docs/metrics.md` lists them.
+//! The metrics of a machine. `docs/metrics.md` lists them.
 
 use super::gather::Snapshot;
+use super::make::{Families, sample, seconds, vifs_of};
 use super::names::Names;
-use super::text::{Family, Kind, LE, Number, Part, Sample};
+use super::queues;
+use super::text::{LE, Part, Sample};
+use super::vm;
 use abi::XenbusState;
 use abi::machine::{DomainStatus, Program};
-use config::domain::VifConfig;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-/// Families with their samples.
-type Families = Vec<(Family, Vec<Sample>)>;
-
-/// Bounds of the classes of a wait, as they are written and in nanoseconds.
+/// Bounds of the classes of a wait, as text and in nanoseconds.
 const WAITS: [(&str, u64); 10] = [
     ("1e-05", 10_000),
     ("2e-05", 20_000),
@@ -25,83 +24,30 @@ const WAITS: [(&str, u64); 10] = [
     ("0.005", 5_000_000),
     ("0.01", 10_000_000),
 ];
-const REMOVED: &str = "grantway_domain_removed_interfaces";
-/// How deep in what a domain says its parts are looked for.
+/// Depth in a domain's statistics to search.
 const DEPTH_MAX: usize = 6;
 
-/// Everything that there is to say.
+/// Returns all families of a snapshot.
 pub(crate) fn all(snapshot: &Snapshot, names: &mut Names) -> Families {
     names.keep(|name| snapshot.status.domains.iter().any(|d| d.name == name));
-    let mut all = machine(snapshot);
-    all.extend(domains(snapshot));
-    all.extend(processors(snapshot, names));
-    all.extend(traffic(snapshot, names));
-    all.extend(lro(snapshot, names));
-    all.extend(grants(snapshot));
+    let mut all = Families::default();
+    machine(snapshot, &mut all);
+    domains(snapshot, &mut all);
+    processors(snapshot, names, &mut all);
+    traffic(snapshot, names, &mut all);
+    queues::add(snapshot, names, &mut all);
+    vm::add(snapshot, &mut all);
+    lro(snapshot, names, &mut all);
+    grants(snapshot, &mut all);
     all
 }
 
-const fn counter(name: &'static str, help: &'static str) -> Family {
-    Family {
-        kind: Kind::Counter,
-        name,
-        unit: None,
-        help,
-    }
-}
-
-const fn gauge(name: &'static str, help: &'static str) -> Family {
-    let kind = Kind::Gauge;
-    Family {
-        kind,
-        ..counter(name, help)
-    }
-}
-
-const fn with_unit(unit: &'static str, family: Family) -> Family {
-    let unit = Some(unit);
-    Family { unit, ..family }
-}
-
-/// One of times.
-const fn histogram(name: &'static str, help: &'static str) -> Family {
-    let kind = Kind::Histogram;
-    Family {
-        kind,
-        ..with_unit("seconds", counter(name, help))
-    }
-}
-
-fn sample<const N: usize>(labels: [(&'static str, &str); N], value: u64) -> Sample {
-    let labels = labels.map(|(name, value)| (name, value.to_owned()));
-    Sample(labels.into(), Number::Whole(value), Part::Whole)
-}
-
-fn seconds<const N: usize>(labels: [(&'static str, &str); N], ns: u64) -> Sample {
-    let labels = labels.map(|(name, value)| (name, value.to_owned()));
-    Sample(labels.into(), Number::Real(ns as f64 / 1e9), Part::Whole)
-}
-
-fn machine(snapshot: &Snapshot) -> Families {
+fn machine(snapshot: &Snapshot, all: &mut Families) {
     let status = &snapshot.status;
     let build = [
         ("machine", status.name.as_str()),
         ("version", env!("CARGO_PKG_VERSION")),
     ];
-    let up = with_unit(
-        "seconds",
-        gauge(
-            "grantway_up_seconds",
-            "Time since the machine was complete.",
-        ),
-    );
-    let gathering = with_unit(
-        "seconds",
-        gauge(
-            "grantway_scrape_duration_seconds",
-            "Time that it took to ask the core and every domain.",
-        ),
-    );
     let connections = status.connections.iter().map(|connection| {
         let up = [connection.backend_state, connection.frontend_state]
             .iter()
@@ -113,27 +59,13 @@ fn machine(snapshot: &Snapshot) -> Families {
         ];
         sample(labels, up.into())
     });
-    vec![
-        (
-            gauge(
-                "grantway_build_info",
-                "The version of the manager, and the name of the machine.",
-            ),
-            vec![sample(build, 1)],
-        ),
-        (up, vec![seconds([], status.up_ns)]),
-        (
-            gathering,
-            vec![seconds([], snapshot.took.as_nanos() as u64)],
-        ),
-        (
-            gauge(
-                "grantway_connection_up",
-                "Whether both ends of a guest interface are connected.",
-            ),
-            connections.collect(),
-        ),
-    ]
+    all.add("grantway_build_info", vec![sample(build, 1)]);
+    all.add("grantway_up_seconds", vec![seconds([], status.up_ns)]);
+    all.add(
+        "grantway_scrape_duration_seconds",
+        vec![seconds([], snapshot.took.as_nanos() as u64)],
+    );
+    all.add("grantway_connection_up", connections.collect());
 }
 
 fn program_of(domain: &DomainStatus) -> &'static str {
@@ -143,85 +75,41 @@ fn program_of(domain: &DomainStatus) -> &'static str {
     }
 }
 
-fn domains(snapshot: &Snapshot) -> Families {
-    let all = &snapshot.status.domains;
+fn domains(snapshot: &Snapshot, all: &mut Families) {
+    let status = &snapshot.status.domains;
     let each = |value: &dyn Fn(&DomainStatus) -> u64| -> Vec<Sample> {
         let sample_of = |domain| sample([("domain", name_of(domain))], value(domain));
-        all.iter().map(sample_of).collect()
+        status.iter().map(sample_of).collect()
     };
-    let up = all.iter().map(|domain| {
+    let up = status.iter().map(|domain| {
         let labels = [("domain", name_of(domain)), ("program", program_of(domain))];
         sample(labels, domain.alive.into())
     });
-    let restarted = all.iter().filter_map(|domain| {
+    let restarted = status.iter().filter_map(|domain| {
         let count = domain.restarts.as_ref()?.count;
         Some(sample([("domain", name_of(domain))], count))
     });
-    let outages = all.iter().filter_map(|domain| {
+    let outages = status.iter().filter_map(|domain| {
         let ns = domain.restarts.as_ref()?.connected_ns?;
         Some(seconds([("domain", name_of(domain))], ns))
     });
-    let taken = all.iter().flat_map(outages_of);
+    let taken = status.iter().flat_map(outages_of);
     let removed = |domain: &DomainStatus| domain.removed.len() as u64;
     let answered = |domain: &DomainStatus| snapshot.stats.contains_key(&domain.name).into();
-    vec![
-        (
-            gauge("grantway_domain_up", "Whether a domain is alive."),
-            up.collect(),
-        ),
-        (
-            gauge(
-                "grantway_domain_answered",
-                "Whether a domain has said what it counts; if not, what it counts is missing here.",
-            ),
-            each(&answered),
-        ),
-        (
-            gauge(REMOVED, "Interfaces that were removed."),
-            each(&removed),
-        ),
-        (
-            counter(
-                "grantway_domain_restarts",
-                "Times that a domain was started again.",
-            ),
-            restarted.collect(),
-        ),
-        (
-            with_unit(
-                "seconds",
-                gauge(
-                    "grantway_domain_last_outage_seconds",
-                    "Time from the last end of a domain until the next one was connected.",
-                ),
-            ),
-            outages.collect(),
-        ),
-        (
-            histogram(
-                "grantway_domain_outage_seconds",
-                "Times from the end of a domain until the next one was connected.",
-            ),
-            taken.collect(),
-        ),
-        (
-            counter(
-                "grantway_hypercalls",
-                "Hypercalls of the process that runs now.",
-            ),
-            each(&|domain| domain.hypercalls),
-        ),
-        (
-            counter(
-                "grantway_hypercall_operations",
-                "Operations in hypercalls of the process that runs now.",
-            ),
-            each(&|domain| domain.operations),
-        ),
-    ]
+    all.add("grantway_domain_up", up.collect());
+    all.add("grantway_domain_answered", each(&answered));
+    all.add("grantway_domain_removed_interfaces", each(&removed));
+    all.add("grantway_domain_restarts", restarted.collect());
+    all.add("grantway_domain_last_outage_seconds", outages.collect());
+    all.add("grantway_domain_outage_seconds", taken.collect());
+    all.add("grantway_hypercalls", each(&|domain| domain.hypercalls));
+    all.add(
+        "grantway_hypercall_operations",
+        each(&|domain| domain.operations),
+    );
 }
 
-/// What the outages of a domain took.
+/// Returns the samples of a domain's outages.
 fn outages_of(domain: &DomainStatus) -> Vec<Sample> {
     let Some(restarts) = &domain.restarts else {
         return Vec::new();
@@ -242,8 +130,7 @@ fn outages_of(domain: &DomainStatus) -> Vec<Sample> {
     samples_of(name_of(domain), buckets, restarts.outages_ns)
 }
 
-/// The samples of a domain's histogram: buckets by their bounds, each with what is in those before
-/// it, and the sum of all values.
+/// Returns the samples of a domain's histogram: cumulative buckets, and the sum of all values.
 fn samples_of(domain: &str, buckets: Vec<(String, u64)>, sum_ns: u64) -> Vec<Sample> {
     let all = buckets.last().map_or(0, |(_, count)| *count);
     let bucket = |(le, count): (String, u64)| {
@@ -259,7 +146,7 @@ fn name_of(domain: &DomainStatus) -> &str {
     &domain.name
 }
 
-fn processors(snapshot: &Snapshot, names: &mut Names) -> Families {
+fn processors(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
     let status = &snapshot.status;
     let parts = status.domains.iter().flat_map(|domain| {
         let parts = [
@@ -284,51 +171,27 @@ fn processors(snapshot: &Snapshot, names: &mut Names) -> Families {
             by_hop.push(seconds([("domain", domain), ("hop", hop)], ns));
         }
     }
-    let cpu = |name, help| with_unit("seconds", counter(name, help));
-    vec![
-        (
-            cpu(
-                "grantway_cpu_seconds",
-                "CPU time of a domain, of its agent, and of the core's thread that serves it.",
-            ),
-            parts.collect(),
-        ),
-        (
-            cpu(
-                "grantway_monitor_cpu_seconds",
-                "CPU time of the core, netd and the manager.",
-            ),
-            vec![seconds([], status.monitor_cpu_ns)],
-        ),
-        (
-            cpu(
-                "grantway_hop_cpu_seconds",
-                "CPU time of a domain by the hop of a packet where it was spent.",
-            ),
-            by_hop,
-        ),
-    ]
+    all.add("grantway_cpu_seconds", parts.collect());
+    let monitor = vec![seconds([], status.monitor_cpu_ns)];
+    all.add("grantway_monitor_cpu_seconds", monitor);
+    all.add("grantway_hop_cpu_seconds", by_hop);
 }
 
-fn traffic(snapshot: &Snapshot, names: &mut Names) -> Families {
-    let (mut frames, mut bytes, mut drops) = (Vec::new(), Vec::new(), Vec::new());
-    let connections = &snapshot.status.connections;
-    let vifs: BTreeSet<String> = connections
-        .iter()
-        .map(|c| VifConfig::name_of(&c.frontend, c.handle.into()))
-        .map(|name| format!("vif.{name}"))
-        .collect();
+fn traffic(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
+    let (mut frames, mut bytes) = (Vec::new(), Vec::new());
+    let (mut drops, mut too_big) = (Vec::new(), Vec::new());
+    let vifs = vifs_of(snapshot);
     for (domain, stat) in &snapshot.stats {
+        let errors = stat.get("too_big");
+        let result = |key| Some((key, errors?.get(key)?.as_u64()?));
+        for (result, count) in ["sent", "limited"].into_iter().filter_map(result) {
+            too_big.push(sample([("domain", domain), ("result", result)], count));
+        }
         let mut sums: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
         for (port, of) in object(stat.get("ports")) {
-            // Interfaces are known of the core, the few others by what the domain says.
-            let port = match vifs.contains(port) {
-                true => port,
-                false => names.shown(domain, "port", port),
-            };
             let keys = ["in_packets", "out_packets", "in_bytes", "out_bytes"];
             let read = |key| of.get("traffic")?.get(key)?.as_u64();
-            let sum = sums.entry(port).or_default();
+            let sum = sums.entry(names.port(domain, &vifs, port)).or_default();
             for (sum, key) in sum.iter_mut().zip(keys) {
                 *sum = sum.saturating_add(read(key).unwrap_or(0));
             }
@@ -346,32 +209,13 @@ fn traffic(snapshot: &Snapshot, names: &mut Names) -> Families {
             drops.push(sample([("domain", domain), ("reason", reason)], count));
         }
     }
-    vec![
-        (
-            counter(
-                "grantway_port_frames",
-                "Frames that came in by a port of the bridge, and that went out by it.",
-            ),
-            frames,
-        ),
-        (
-            with_unit(
-                "bytes",
-                counter(
-                    "grantway_port_bytes",
-                    "Bytes of the frames that came in by a port of the bridge, and went out by it.",
-                ),
-            ),
-            bytes,
-        ),
-        (
-            counter("grantway_drops", "Frames that a domain dropped, by reason."),
-            drops,
-        ),
-    ]
+    all.add("grantway_port_frames", frames);
+    all.add("grantway_port_bytes", bytes);
+    all.add("grantway_drops", drops);
+    all.add("grantway_icmp_too_big", too_big);
 }
 
-fn lro(snapshot: &Snapshot, names: &mut Names) -> Families {
+fn lro(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
     let (mut segments, mut aggregates) = (Vec::new(), Vec::new());
     let (mut flushed, mut waits) = (Vec::new(), Vec::new());
     for (domain, stat) in &snapshot.stats {
@@ -392,39 +236,13 @@ fn lro(snapshot: &Snapshot, names: &mut Names) -> Families {
         let of = object(lro.and_then(|lro| lro.get("waits_ns")));
         waits.extend(waits_of(domain, of, sum_ns));
     }
-    vec![
-        (
-            counter(
-                "grantway_lro_segments",
-                "TCP packets with payload that came into large receive offload.",
-            ),
-            segments,
-        ),
-        (
-            counter(
-                "grantway_lro_aggregates",
-                "What became of them: packets that went on, those that stayed alone included.",
-            ),
-            aggregates,
-        ),
-        (
-            counter(
-                "grantway_lro_flushes",
-                "Aggregates that went on, by what ended them.",
-            ),
-            flushed,
-        ),
-        (
-            histogram(
-                "grantway_lro_wait_seconds",
-                "Time that the first packet of an aggregate waited for others.",
-            ),
-            waits,
-        ),
-    ]
+    all.add("grantway_lro_segments", segments);
+    all.add("grantway_lro_aggregates", aggregates);
+    all.add("grantway_lro_flushes", flushed);
+    all.add("grantway_lro_wait_seconds", waits);
 }
 
-/// Every object called `flushed` within a value.
+/// Finds every object called `flushed` within a value.
 fn find_flushed<'a>(value: &'a Value, depth: usize, found: &mut Vec<&'a Map<String, Value>>) {
     let Some(depth) = depth.checked_sub(1) else {
         return;
@@ -437,7 +255,7 @@ fn find_flushed<'a>(value: &'a Value, depth: usize, found: &mut Vec<&'a Map<Stri
     }
 }
 
-/// A domain's waits, if it has any: a class counts where its largest value lies.
+/// Returns the samples of a domain's waits. A class counts in the bucket of its largest value.
 fn waits_of(domain: &str, waits: &Map<String, Value>, sum_ns: u64) -> Vec<Sample> {
     if waits.is_empty() {
         return Vec::new();
@@ -455,9 +273,9 @@ fn waits_of(domain: &str, waits: &Map<String, Value>, sum_ns: u64) -> Vec<Sample
     samples_of(domain, buckets.collect(), sum_ns)
 }
 
-fn grants(snapshot: &Snapshot) -> Families {
+fn grants(snapshot: &Snapshot, all: &mut Families) {
     let Some(audit) = &snapshot.audit else {
-        return Vec::new();
+        return;
     };
     let mut pages = Vec::new();
     let mut in_use = Vec::new();
@@ -478,57 +296,21 @@ fn grants(snapshot: &Snapshot) -> Families {
         ));
     }
     let one = |value| vec![sample([], value)];
-    vec![
-        (
-            counter(
-                "grantway_grants_created",
-                "Grants of the new mechanism that were made.",
-            ),
-            one(audit.created),
-        ),
-        (
-            counter("grantway_grants_revoked", "Those that were revoked."),
-            one(audit.revoked),
-        ),
-        (
-            counter(
-                "grantway_grants_forced",
-                "Those that were revoked by force while they were in use.",
-            ),
-            one(audit.forced),
-        ),
-        (
-            gauge(
-                "grantway_grants_leaked",
-                "Grants, mappings and page frames without an owner: 0, or the monitor has a bug.",
-            ),
-            one(audit.leaked),
-        ),
-        (
-            gauge(
-                "grantway_grants_in_use",
-                "Grants of a domain's classic table that are in use now.",
-            ),
-            in_use,
-        ),
-        (
-            gauge(
-                "grantway_pages",
-                "Page frames: of a domain, granted by it, of others and mapped by it, held back \
-                 for it after a forced revocation.",
-            ),
-            pages,
-        ),
-    ]
+    all.add("grantway_grants_created", one(audit.created));
+    all.add("grantway_grants_revoked", one(audit.revoked));
+    all.add("grantway_grants_forced", one(audit.forced));
+    all.add("grantway_grants_leaked", one(audit.leaked));
+    all.add("grantway_grants_in_use", in_use);
+    all.add("grantway_pages", pages);
 }
 
-/// The object that there is, or an empty one.
+/// Returns the object, or an empty one.
 fn object(value: Option<&Value>) -> &Map<String, Value> {
     static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
     value.and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
-/// The counts in an object, by name.
+/// Returns the counts in an object, by name.
 fn counts(
     all: &Map<String, Value>,
     count: impl Fn(&Value) -> Option<u64>,

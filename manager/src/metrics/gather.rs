@@ -1,5 +1,4 @@
-//! Everything that metrics are made of, asked for as any client asks: by lines of JSON, over a
-//! connection to the main loop, which serves it among the others.
+//! Gathers the input of all metrics as a client of the main loop: by lines of JSON.
 
 use abi::machine::{Audit, Control, ControlError, Relayed, Status};
 use abi::mailbox::Request;
@@ -12,55 +11,55 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long all answers may take together. Who has not answered by then is left out.
+/// Time for all answers. Domains that have not answered by then are left out.
 const GATHERING: Duration = Duration::from_secs(4);
-/// How long a single domain may take.
+/// Time for one domain.
 const DOMAIN: Duration = Duration::from_secs(1);
-/// Bytes taken at once.
+/// Bytes of one read.
 const CHUNK: usize = 64 * 1024;
-/// Requests that may be without an answer.
+/// Requests without an answer at a time.
 const OWED_MAX: usize = 8;
 /// Longest answer, bytes: far above a full audit of the largest machine.
 const ANSWER_MAX: usize = 256 << 20;
 
-/// What is known at one moment.
+/// The input of all metrics at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     pub(crate) status: Status,
     pub(crate) audit: Option<Audit>,
-    /// What each domain that answered counts, by name.
+    /// Statistics of the domains that have answered, by name.
     pub(crate) stats: BTreeMap<String, Value>,
-    /// How long it took.
+    /// Duration of the gathering.
     pub(crate) took: Duration,
 }
 
-/// Why something was not answered.
+/// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Not in time.
+    /// It has not arrived in time.
     Late,
-    /// In words.
+    /// The main loop refuses, with this text.
     Refused(String),
-    /// The main loop is gone.
+    /// The main loop has ended.
     Gone,
 }
 
-/// A client of the main loop's.
+/// A client of the main loop.
 #[derive(Debug)]
 pub(crate) struct Asker {
     stream: UnixStream,
     input: Vec<u8>,
-    /// Requests without an answer yet.
+    /// Requests without an answer.
     owed: usize,
-    /// Domains that did not answer the last time: they are asked after the others.
+    /// Domains that did not answer last time, which are asked last.
     silent: Vec<String>,
-    /// How long all of them may take, and one.
+    /// Time for all domains, and for one.
     gathering: Duration,
     domain: Duration,
 }
 
 impl Asker {
-    /// Asks over a connection that does not block.
+    /// Returns a client over a connection that does not block.
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
             stream,
@@ -72,7 +71,7 @@ impl Asker {
         }
     }
 
-    /// Asks for everything.
+    /// Requests status, audit, and the statistics of every domain.
     pub(crate) fn gather(&mut self) -> Result<Snapshot, Trouble> {
         let began = Instant::now();
         let end = began + self.gathering;
@@ -103,7 +102,7 @@ impl Asker {
         })
     }
 
-    /// What a domain counts.
+    /// Requests the statistics of a domain.
     fn stat(&mut self, domain: &str, end: Instant) -> Result<Value, Trouble> {
         let request = serde_json::to_string(&Request::Stat);
         let request = request.map_err(|e| Trouble::Refused(e.to_string()))?;
@@ -122,12 +121,12 @@ impl Asker {
         }
         let mut line = serde_json::to_vec(request).map_err(|e| Trouble::Refused(e.to_string()))?;
         line.push(b'\n');
-        // All that may wait is far shorter than what a socket holds.
+        // All requests without an answer fit into the socket's buffer.
         if rustix::io::write(&self.stream, &line) != Ok(line.len()) {
             return Err(Trouble::Gone);
         }
         self.owed += 1;
-        // Answers that come too late are in front of this one's.
+        // Late answers to earlier requests precede this one's.
         let answer = loop {
             let line = self.line(end)?;
             self.owed -= 1;
@@ -141,7 +140,7 @@ impl Asker {
         serde_json::from_slice(&answer).map_err(|e| Trouble::Refused(e.to_string()))
     }
 
-    /// The next line.
+    /// Returns the next line.
     fn line(&mut self, end: Instant) -> Result<Vec<u8>, Trouble> {
         let mut looked_at = 0;
         loop {
@@ -172,7 +171,7 @@ impl Asker {
             return Err(Trouble::Late);
         }
         let source = ((), self.stream.as_fd(), PollFlags::IN);
-        // Nothing yet is looked at again.
+        // After a timeout the next read finds nothing.
         let _ = link::wait_for(&[source], Some(left.as_nanos() as u64));
         Ok(())
     }
@@ -184,9 +183,9 @@ pub(crate) mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::thread::JoinHandle;
 
-    /// A status of a machine with a driver domain and one guest.
+    /// The status of a machine with a driver domain and one guest.
     pub(crate) const STATUS: &str = include_str!("testing/status.json");
-    /// What the two count.
+    /// The statistics of the two.
     pub(crate) const DRIVER: &str = include_str!("testing/driver.json");
     pub(crate) const GUEST: &str = include_str!("testing/guest.json");
     pub(crate) const AUDIT: &str = include_str!("testing/audit.json");
@@ -196,7 +195,8 @@ pub(crate) mod tests {
         value.to_string()
     }
 
-    /// A main loop of which the domains in `silent` do not answer at first; requests that it got.
+    /// A main loop whose domains in `silent` do not answer at first. Returns the requests that it
+    /// got.
     pub(crate) fn main_loop(silent: &'static [&'static str]) -> (Asker, JoinHandle<Vec<String>>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -222,7 +222,7 @@ pub(crate) mod tests {
                     }
                     other => panic!("{other:?}"),
                 };
-                // As of a domain that was stopped for a while.
+                // As from a domain that was stopped for a while.
                 for late in owed.drain(..) {
                     writeln!(&theirs, "{late}").unwrap();
                 }
@@ -231,7 +231,7 @@ pub(crate) mod tests {
             got
         });
         let mut asker = Asker::new(ours);
-        // Nobody who answers is taken for silent because a test's thread gets no CPU for a while.
+        // A test's thread may get no CPU for a while.
         asker.gathering = Duration::from_secs(600);
         asker.domain = match silent {
             [] => asker.gathering,
@@ -251,11 +251,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_left_out_and_asked_last_afterwards() {
+    fn a_silent_domain_is_left_out_and_then_asked_last() {
         let (mut asker, served) = main_loop(&["driver"]);
         let snapshot = asker.gather().unwrap();
         assert_eq!(snapshot.stats.keys().collect::<Vec<_>>(), ["web"]);
-        // Its late answer is nobody else's.
+        // Its late answer is not taken for another domain's.
         assert!(snapshot.stats["web"].get("vifs").is_some());
         asker.gather().unwrap();
         drop(asker);
@@ -269,7 +269,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_main_loop_that_is_gone_is_told() {
+    fn the_end_of_the_main_loop_is_an_error() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         drop(theirs);

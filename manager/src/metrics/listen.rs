@@ -1,9 +1,9 @@
 //! Connections that read metrics: at most [`CONNECTIONS_MAX`] for each listener, each with one
-//! request of bounded length and a deadline. The connections of the port, where the kernel names no
-//! user, take no place of the socket's, which is root's and the machine's user's.
+//! request of bounded length and a deadline. Connections to the port, for which the kernel reports
+//! no user, do not use places of the socket, which serves root and the machine's user.
 //!
-//! Where no place is free, the connection that has waited longest without a whole request yields
-//! its place to a newcomer at once, and one that does not read its answer after [`UNREAD`].
+//! If no place is free, the connection that has waited longest without a whole request yields its
+//! place to a newcomer at once, and one that does not read its answer yields after [`UNREAD`].
 
 use super::gather::Trouble;
 use super::request::{self, Asked, REQUEST_MAX};
@@ -21,33 +21,33 @@ use std::time::{Duration, Instant};
 const CONNECTIONS_MAX: usize = 32;
 /// How long a connection may leave its answer unread before it yields to a newcomer.
 const UNREAD: Duration = Duration::from_millis(100);
-/// How long a request may take to come, and an answer to be taken.
+/// Time for a request to arrive, and for an answer to be read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at a listener that cannot be accepted from.
+/// Pause after a listener's `accept` has failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
-    /// Who may ask, beside root; none: everybody who can connect.
+    /// The user with access, beside root; `None`: everyone who can connect.
     user: Option<u32>,
 }
 
 impl Listener {
-    /// One of a path.
+    /// Returns the listener of a path.
     pub(crate) fn local(socket: OwnedFd, user: u32) -> Self {
         let user = Some(user);
         Self { socket, user }
     }
 
-    /// One of a port of the loopback address.
+    /// Returns the listener of a port of the loopback address.
     pub(crate) fn of_anybody(socket: OwnedFd) -> Self {
         let user = None;
         Self { socket, user }
     }
 
-    /// The next connection, if one waits and may ask.
+    /// Returns the next connection with access, if one waits.
     fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match accept_with(&self.socket, flags) {
@@ -68,10 +68,10 @@ impl Listener {
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,
-    /// The place of its listener.
+    /// The number of its listener.
     listener: usize,
     input: Vec<u8>,
-    /// The answer, once there is one, and how much of it was sent.
+    /// The answer, and the number of bytes sent.
     output: Vec<u8>,
     sent: usize,
     /// When it was accepted, or its answer was begun.
@@ -92,12 +92,12 @@ impl Connection {
         }
     }
 
-    /// When it is hung up on.
+    /// Returns when the connection is closed.
     fn until(&self) -> Instant {
         self.since + PATIENCE
     }
 
-    /// The time from which it yields its place to a newcomer.
+    /// Returns when it yields its place to a newcomer.
     fn yields(&self) -> Instant {
         match self.output.is_empty() {
             true => self.since,
@@ -112,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has come; what is asked for, if that is known now.
+    /// Reads from the connection. Returns the request, as far as it is known.
     fn receive(&mut self) -> Asked {
         let mut chunk = [0; REQUEST_MAX];
         let room = REQUEST_MAX.saturating_sub(self.input.len());
@@ -138,7 +138,7 @@ impl Connection {
         self.send();
     }
 
-    /// Sends as much as it takes.
+    /// Sends until the socket is full.
     fn send(&mut self) {
         let rest = self.output.get(self.sent..).unwrap_or_default();
         match send(&self.socket, rest, SendFlags::NOSIGNAL) {
@@ -153,14 +153,14 @@ impl Connection {
     }
 }
 
-/// What became ready, by its place.
+/// A source that is ready, by its number.
 #[derive(Clone, Copy, Debug)]
 enum ReadySocket {
     Listener(usize),
     Connection(usize),
 }
 
-/// Serves for good, or until the main loop is gone.
+/// Serves until the main loop ends.
 pub(crate) fn serve(
     listeners: &[Listener],
     mut text: impl FnMut(Format) -> Result<Arc<str>, Trouble>,
@@ -185,7 +185,7 @@ pub(crate) fn serve(
                         connections.push(Connection::new(socket, place));
                     }
                     Some(Ok(None)) => {}
-                    // Of descriptors, say: it would be ready again at once.
+                    // Out of descriptors, for example: the listener would be ready again at once.
                     Some(Err(_)) => not_before = Instant::now() + PAUSE,
                     None => {}
                 },
@@ -194,8 +194,7 @@ pub(crate) fn serve(
     }
 }
 
-/// The connection of a listener that yields its place first, and from when on, if no place of that
-/// listener is free.
+/// Returns the connection of a full listener that yields its place first, and when.
 fn first_to_yield(connections: &[Connection], listener: usize) -> Option<(Instant, usize)> {
     let own = connections.iter().enumerate();
     let own = own.filter(|(_, connection)| connection.listener == listener);
@@ -204,7 +203,7 @@ fn first_to_yield(connections: &[Connection], listener: usize) -> Option<(Instan
     yields.min().filter(|_| is_full)
 }
 
-/// Hangs up on the connection that yields its place to a newcomer, if no place is free.
+/// Closes the connection that yields its place to a newcomer, if no place is free.
 fn make_room(connections: &mut Vec<Connection>, listener: usize) {
     if let Some((at, place)) = first_to_yield(connections, listener)
         && at <= Instant::now()
@@ -213,8 +212,8 @@ fn make_room(connections: &mut Vec<Connection>, listener: usize) {
     }
 }
 
-/// Waits until something is ready, at most until the next deadline. Connections are first. Each
-/// listener is polled from `not_before` on, and when it has a place for a newcomer.
+/// Waits until a source is ready, at most until the next deadline. Connections come first in the
+/// list. A listener is polled from `not_before` on, while it has a place for a newcomer.
 fn wait(
     listeners: &[Listener],
     connections: &[Connection],
@@ -242,7 +241,7 @@ fn wait(
     link::wait_for(&sources, timeout_ns)
 }
 
-/// Takes what a connection has sent, or sends it more.
+/// Reads from a connection, or sends to it.
 fn see_to(
     connection: &mut Connection,
     text: &mut impl FnMut(Format) -> Result<Arc<str>, Trouble>,

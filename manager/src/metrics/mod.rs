@@ -1,25 +1,33 @@
-//! Metrics, for those who watch many machines: by HTTP at a socket beside the control socket, and
-//! at a port of the loopback address where one is asked for.
+//! Metrics for collectors: by HTTP at a socket beside the control socket, and optionally at a port
+//! of the loopback address.
 //!
-//! All of it is a thread of its own, which knows no more than a client of the control socket can
-//! ask for, and asks for it in the same way: the main loop has a client more, and waits for nobody.
-//! However many ask, domains are asked once a second at most.
+//! A thread serves them. It has the rights of a client of the control socket and requests its input
+//! there, so the main loop has one more client and never waits for it. Domains are asked at most
+//! once a second, however many collectors read.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `listen` | connections: bounded in number, bytes and time |
-//! | `request` | what an HTTP client asks for |
-//! | `gather` | status, audit, and what each domain counts |
-//! | `families` | these as metrics |
-//! | `names` | how many names a domain can bring up |
+//! | `request` | HTTP requests and answers |
+//! | `gather` | status, audit, and each domain's statistics |
+//! | `families` | the metrics made of them |
+//! | `queues` | metrics of ports: queues to guests, tables of flows |
+//! | `vm` | metrics of virtual machines |
+//! | `make` | parts of families |
+//! | `names` | bounds on the names that a domain can introduce |
 //! | `text` | the two text formats |
 
 mod families;
 mod gather;
+#[cfg(feature = "testing")]
+pub mod hostile;
 mod listen;
+mod make;
 mod names;
+mod queues;
 mod request;
 mod text;
+mod vm;
 
 use gather::{Asker, Snapshot, Trouble};
 use listen::Listener;
@@ -32,15 +40,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 use text::{Format, Text};
 
-/// For so long an answer is good enough for who asks next.
+/// Age up to which an answer is reused.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Where metrics are read.
+/// The listening sockets.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
-    /// By a path.
+    /// At a path.
     pub(crate) local: Option<OwnedFd>,
-    /// By a port of the loopback address.
+    /// At a port of the loopback address.
     pub(crate) port: Option<OwnedFd>,
 }
 
@@ -51,8 +59,8 @@ pub(crate) struct Metrics {
     source: Source,
 }
 
-/// Prepares to serve metrics, if there is a socket to serve them at; and the connection by which
-/// the main loop is asked. `user` may ask at the path, as root may.
+/// Returns metrics to serve, if there is a socket, and the main loop's end of their connection.
+/// `user` has access at the path, beside root.
 pub(crate) fn prepare(sockets: Sockets, user: u32) -> io::Result<Option<(Metrics, UnixStream)>> {
     let local = sockets.local.map(|fd| Listener::local(fd, user));
     let port = sockets.port.map(Listener::of_anybody);
@@ -68,7 +76,7 @@ pub(crate) fn prepare(sockets: Sockets, user: u32) -> io::Result<Option<(Metrics
 }
 
 impl Metrics {
-    /// Serves them, for good, by a thread.
+    /// Starts the thread that serves the metrics.
     pub(crate) fn start(self) -> io::Result<()> {
         let Self {
             listeners,
@@ -81,13 +89,13 @@ impl Metrics {
     }
 }
 
-/// Where the text comes from.
+/// The source of the text.
 #[derive(Debug)]
 struct Source {
     asker: Asker,
     names: Names,
     last: Option<Last>,
-    /// As old as a text may be.
+    /// Age up to which a text is reused.
     fresh: Duration,
 }
 
@@ -108,10 +116,10 @@ impl Source {
         }
     }
 
-    /// The text in a format, at most [`FRESH`] old.
+    /// Returns the text in a format, at most [`FRESH`] old.
     ///
     /// # Errors
-    /// Why it cannot be had now.
+    /// The main loop does not answer, or refuses.
     fn text(&mut self, format: Format) -> Result<Arc<str>, Trouble> {
         let last = match self
             .last
@@ -139,7 +147,7 @@ impl Source {
         let families = families::all(snapshot, &mut self.names);
         [Format::OpenMetrics, Format::Text].map(|format| {
             let mut text = Text::new(format);
-            for (family, samples) in &families {
+            for (family, samples) in &families.0 {
                 text.family(family, samples);
             }
             text.finish().into()

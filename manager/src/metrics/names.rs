@@ -1,21 +1,22 @@
-//! Names that domains have chosen: of ports, of reasons, of hops. A collector keeps each for as
-//! long as it keeps data, so a domain that says others with every answer must not fill it.
+//! Names that domains choose: of ports, reasons and hops. A collector stores each name as long as
+//! its data, so the number of a domain's names is bounded.
 
+use super::make::Vifs;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of one kind that a domain is known by. Whatever it says beyond is [`OTHER`].
+/// Names of one kind for each domain. Further ones become [`OTHER`].
 const NAMES_MAX: usize = 64;
 /// Bytes of a name.
 const BYTES_MAX: usize = 64;
-/// What stands for every other name.
+/// Stands for all further names.
 pub(crate) const OTHER: &str = "other";
 
-/// The names that were heard so far.
+/// The names so far, by domain and kind.
 #[derive(Debug, Default)]
 pub(crate) struct Names(BTreeMap<String, BTreeMap<&'static str, BTreeSet<String>>>);
 
 impl Names {
-    /// Counts by name, with the names that may be shown.
+    /// Adds up counts by shown name.
     pub(crate) fn sums<'a>(
         &mut self,
         domain: &str,
@@ -31,7 +32,7 @@ impl Names {
         sums
     }
 
-    /// The name, if it may be shown.
+    /// Returns the name, or [`OTHER`].
     pub(crate) fn shown<'a>(&mut self, domain: &str, kind: &'static str, name: &'a str) -> &'a str {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if name.len() > BYTES_MAX || !name.chars().all(is_plain) {
@@ -49,7 +50,16 @@ impl Names {
         name
     }
 
-    /// Forgets domains that there are no more.
+    /// Returns the shown name of a port. The core knows guests' interfaces; other ports have names
+    /// of the domain's choice.
+    pub(super) fn port<'a>(&mut self, domain: &str, vifs: &Vifs, port: &'a str) -> &'a str {
+        match vifs.contains(port) {
+            true => port,
+            false => self.shown(domain, "port", port),
+        }
+    }
+
+    /// Drops the names of removed domains.
     pub(crate) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
         self.0.retain(|domain, _| is_there(domain));
     }
@@ -60,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_domain_does_not_fill_a_collector_with_names() {
+    fn the_number_of_names_of_a_domain_is_bounded() {
         let mut names = Names::default();
         let mut shown = BTreeSet::new();
         for n in 0..10 * NAMES_MAX {
@@ -75,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_counted_with_the_others() {
+    fn invalid_names_count_as_other() {
         let long = "x".repeat(BYTES_MAX + 1);
         let counts = [
             ("a_b.c-1", 1),

@@ -1,21 +1,21 @@
-//! What an HTTP client asks for, and the answer.
+//! HTTP requests and answers.
 
 use super::text::Format;
 use httparse::{EMPTY_HEADER, Request, Status};
 
-/// Bytes that a request may have.
+/// Bytes of a request.
 pub(crate) const REQUEST_MAX: usize = 8 * 1024;
-/// Headers that it may have.
+/// Headers of a request.
 const HEADERS_MAX: usize = 64;
 
-/// A request, as far as it has come.
+/// A request, as far as it has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// Not all of it is there.
+    /// It is incomplete.
     Unfinished,
-    /// The metrics.
+    /// A request for the metrics.
     Metrics { format: Format, how: Answered },
-    /// Something else, which is answered with a status and a sentence.
+    /// Any other request: the status and the sentence of its answer.
     Else {
         status: &'static str,
         why: &'static str,
@@ -23,16 +23,16 @@ pub(crate) enum Asked {
     },
 }
 
-/// How a request is answered.
+/// The part of an answer that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
-    /// With the text.
+    /// Head and text.
     Whole,
-    /// With what is said about the text alone: it was asked for by `HEAD`.
+    /// The head alone, for `HEAD`.
     Head,
 }
 
-/// Reads a request.
+/// Parses a request.
 pub(crate) fn read(bytes: &[u8]) -> Asked {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
@@ -74,7 +74,7 @@ pub(crate) fn read(bytes: &[u8]) -> Asked {
     Asked::Metrics { format, how }
 }
 
-/// The bytes of an answer. After it the connection is closed.
+/// Returns the bytes of an answer. The connection is closed after it.
 pub(crate) fn answer(status: &str, content_type: &str, text: &str, how: Answered) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
@@ -88,7 +88,7 @@ pub(crate) fn answer(status: &str, content_type: &str, text: &str, how: Answered
     bytes
 }
 
-/// An answer that is a sentence.
+/// Returns an answer that consists of a sentence.
 pub(crate) fn sentence(status: &str, text: &str, how: Answered) -> Vec<u8> {
     answer(status, "text/plain; charset=utf-8", text, how)
 }
@@ -135,13 +135,13 @@ mod tests {
         ] {
             assert_eq!(refused(request), (status, Whole), "{request}");
         }
-        // Who asks by HEAD gets no text, whatever the answer is.
+        // An answer to HEAD has no text.
         for request in ["HEAD / HTTP/1.1\r\n\r\n", &format!("HEAD{}", &long[3..])] {
             assert_eq!(refused(request).1, Head, "{request}");
         }
     }
 
-    /// The status that a request is refused with, and how.
+    /// Returns the status of a rejected request, and the part that is sent.
     fn refused(request: &str) -> (&'static str, Answered) {
         let Asked::Else { status, why, how } = read(request.as_bytes()) else {
             panic!("{request}")
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_head_says_how_long_the_text_would_be() {
+    fn an_answer_to_head_has_the_length_of_the_text() {
         let head = answer("200 OK", "text/plain", "abc", Answered::Head);
         let text = String::from_utf8(head).unwrap();
         assert!(

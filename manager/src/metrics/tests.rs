@@ -1,14 +1,14 @@
-//! From a connection to the text and back.
+//! Tests from a connection to the text and back.
 
 use super::gather::tests::{AUDIT, DRIVER, GUEST, STATUS, main_loop};
 use super::*;
+use ::testing::{promtool, require};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use testing::{promtool, require};
 
-/// What the page about metrics says.
+/// The page about metrics.
 const PAGE: &str = include_str!("../../../docs/metrics.md");
 
 fn snapshot(driver: &str) -> Snapshot {
@@ -25,18 +25,18 @@ fn source() -> Source {
     Source::new(UnixStream::pair().unwrap().0)
 }
 
-/// Both texts of a machine that runs.
+/// Returns both texts of a running machine.
 fn texts() -> [Arc<str>; 2] {
     source().write(&snapshot(DRIVER))
 }
 
-/// The lines of a text that have a value.
+/// Returns the lines of a text that have a value.
 fn samples(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| !line.starts_with('#'))
 }
 
 #[test]
-fn every_kind_of_thing_is_there_with_its_value() {
+fn every_kind_of_metric_has_its_value() {
     let [open, text] = texts();
     for line in [
         "grantway_build_info{machine=\"grantway\",version=\"0.1.0\"} 1",
@@ -49,6 +49,16 @@ fn every_kind_of_thing_is_there_with_its_value() {
         "grantway_port_frames_total{domain=\"driver\",port=\"vif.web-0\",direction=\"in\"} 21",
         "grantway_port_bytes_total{domain=\"driver\",port=\"nic.wire\",direction=\"out\"} 2058",
         "grantway_drops_total{domain=\"driver\",reason=\"forged_source\"} 3",
+        "grantway_icmp_too_big_total{domain=\"driver\",result=\"sent\"} 6",
+        "grantway_queue_frames{domain=\"driver\",port=\"vif.web-0\"} 4",
+        "grantway_queue_bytes{domain=\"driver\",port=\"vif.web-0\"} 6056",
+        "grantway_queue_oldest_seconds{domain=\"driver\",port=\"vif.web-0\"} 0.0025",
+        "grantway_vm_connections_total{domain=\"web\",interface=\"0\"} 3",
+        "grantway_vm_queue_pairs{domain=\"web\",interface=\"0\"} 2",
+        "grantway_flows{domain=\"driver\",port=\"vif.web-0\"} 12",
+        "grantway_flows_admitted_total{domain=\"driver\",port=\"vif.web-0\"} 40",
+        "grantway_flows_displaced_total{domain=\"driver\",port=\"vif.web-0\"} 3",
+        "grantway_flows_refused_total{domain=\"driver\",port=\"vif.web-0\"} 1",
         "grantway_lro_segments_total{domain=\"driver\"} 100",
         "grantway_lro_flushes_total{domain=\"driver\",reason=\"timeout\"} 7",
         "grantway_lro_wait_seconds_bucket{domain=\"driver\",le=\"5e-05\"} 4",
@@ -73,7 +83,7 @@ fn every_kind_of_thing_is_there_with_its_value() {
 }
 
 #[test]
-fn promtool_has_nothing_to_say_against_it() {
+fn promtool_accepts_the_text() {
     require!(tool("promtool"));
     let [_, text] = texts();
     let words = promtool(&["check", "metrics"], &text);
@@ -81,13 +91,14 @@ fn promtool_has_nothing_to_say_against_it() {
 }
 
 #[test]
-fn every_family_is_on_the_page_and_nothing_else_is() {
+fn the_page_lists_exactly_the_families() {
     let families = families::all(&snapshot(DRIVER), &mut Names::default());
     let suffix = |family: &text::Family| match family.kind {
         text::Kind::Counter => "_total",
         _ => "",
     };
     let there: BTreeSet<String> = families
+        .0
         .iter()
         .map(|(family, _)| format!("{}{}", family.name, suffix(family)))
         .collect();
@@ -98,16 +109,16 @@ fn every_family_is_on_the_page_and_nothing_else_is() {
         .filter(|name| name.starts_with("grantway_"))
         .collect();
     assert_eq!(there, told);
-    for (family, _) in &families {
+    for (family, _) in &families.0 {
         if let Some(unit) = family.unit {
             assert!(family.name.ends_with(unit), "{}", family.name);
         }
     }
 }
 
-/// A domain says what it likes: neither a line of the text nor the number of series is its own.
+/// A hostile domain can neither break a line nor add series without bound.
 #[test]
-fn a_hostile_domain_can_lie_about_itself_alone() {
+fn a_hostile_domain_affects_only_its_own_samples() {
     let mut source = source();
     let mut series = BTreeSet::new();
     for round in 0..20 {
@@ -142,7 +153,7 @@ fn a_hostile_domain_can_lie_about_itself_alone() {
     }
 }
 
-/// Metrics of a machine that does not exist, at a path.
+/// Serves the metrics of a fictitious machine at a path.
 fn served(dir: &Path, silent: &'static [&'static str]) -> PathBuf {
     let path = dir.join("x.metrics");
     let listener = UnixListener::bind(&path).unwrap();
@@ -190,7 +201,7 @@ fn both_formats_are_served_by_http() {
     assert!(get(&path, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
 }
 
-/// Who says nothing, or half of a request, or takes no answer, holds nobody else up.
+/// A client that sends nothing, or half a request, or reads no answer, delays no other client.
 #[test]
 fn slow_clients_delay_no_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -210,9 +221,9 @@ fn slow_clients_delay_no_others() {
     drop(silent);
 }
 
-/// More connections than places: the silent ones and those with half a request yield at once.
+/// With more connections than places, those without a whole request yield at once.
 #[test]
-fn connections_without_a_request_hold_no_place() {
+fn connections_without_a_request_yield() {
     let dir = tempfile::tempdir().unwrap();
     let path = served(dir.path(), &[]);
     let many: Vec<UnixStream> = (0..100)
@@ -228,7 +239,7 @@ fn connections_without_a_request_hold_no_place() {
         let answer = get(&path, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    // One that did not yield would keep its place for 5 s.
+    // A connection that did not yield would keep its place for 5 s.
     assert!(
         began.elapsed() < Duration::from_secs(4),
         "{:?}",
@@ -238,7 +249,7 @@ fn connections_without_a_request_hold_no_place() {
 }
 
 #[test]
-fn domains_are_asked_once_for_all_who_ask_at_a_time() {
+fn concurrent_readers_share_one_gathering() {
     let (asker, asked) = main_loop(&[]);
     let mut source = source();
     source.asker = asker;

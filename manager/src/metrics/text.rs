@@ -1,23 +1,22 @@
-//! The two text formats that collectors of metrics read.
+//! The two text formats that collectors read.
 //!
-//! They differ in how a counter's family is called, in units, and in the end. The older one knows
-//! no type beside the three here, so nothing else is written in either. It is the one that
-//! node_exporter and `promtool check metrics` read; `prometheus-client`, the Prometheus project's
-//! own crate, writes the newer one alone.
+//! They differ in the names of counters, in units, and in the end. The older one has only the three
+//! types here, so neither is written with others. node_exporter and `promtool check metrics` read
+//! the older one; `prometheus-client`, the Prometheus project's crate, writes only the newer one.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
-/// One of the two.
+/// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// Prometheus' text format 0.0.4: what node_exporter's textfile collector reads.
+    /// Prometheus' text format 0.0.4, which node_exporter's textfile collector reads.
     Text,
 }
 
 impl Format {
-    /// The content type of HTTP.
+    /// Returns the content type of HTTP.
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -26,14 +25,14 @@ impl Format {
     }
 }
 
-/// What a family of metrics is.
+/// The type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Only grows, but for a new start of what counts.
+    /// Only grows, except when its source restarts.
     Counter,
-    /// Goes up and down.
+    /// Rises and falls.
     Gauge,
-    /// How many values were at most so large.
+    /// Counts values up to each bound.
     Histogram,
 }
 
@@ -47,21 +46,21 @@ impl Kind {
     }
 }
 
-/// A family of metrics. Its name ends with its unit, if it has one.
+/// A family of metrics. A name ends in its unit, if it has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
     pub(crate) kind: Kind,
     /// Without the `_total` of a counter.
     pub(crate) name: &'static str,
     pub(crate) unit: Option<&'static str>,
-    /// What it says, without quotes and line breaks.
+    /// The help text, without quotes and line breaks.
     pub(crate) help: &'static str,
 }
 
 /// A value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Number {
-    /// Something that is counted.
+    /// A count.
     Whole(u64),
     /// Seconds.
     Real(f64),
@@ -76,7 +75,7 @@ impl Display for Number {
     }
 }
 
-/// One value of a family: names and values of its labels, the value, and what it is of.
+/// A sample: names and values of its labels, its value, and the part that it is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample(
     pub(crate) Vec<(&'static str, String)>,
@@ -85,29 +84,29 @@ pub(crate) struct Sample(
 );
 
 impl Sample {
-    /// The same value, of another part.
+    /// Returns the same value as another part.
     pub(super) fn of(self, part: Part) -> Self {
         Self(self.0, self.1, part)
     }
 }
 
-/// What a value is of.
+/// The part of its family that a sample is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// A counter, or a gauge.
+    /// The value of a counter or a gauge.
     Whole,
     /// A bucket of a histogram, whose last label is the bound [`LE`].
     Bucket,
-    /// All values of a histogram together.
+    /// The sum of a histogram's values.
     Sum,
-    /// How many these are.
+    /// The number of a histogram's values.
     Count,
 }
 
 /// The label of a bucket's bound.
 pub(crate) const LE: &str = "le";
 
-/// The text, as far as it is written.
+/// A text that is being written.
 #[derive(Debug)]
 pub(crate) struct Text {
     format: Format,
@@ -120,7 +119,7 @@ impl Text {
         Self { format, text }
     }
 
-    /// A family and its samples.
+    /// Writes a family and its samples.
     pub(crate) fn family(&mut self, family: &Family, samples: &[Sample]) {
         self.head(family);
         for sample in samples {
@@ -174,7 +173,7 @@ impl Text {
         let _ = writeln!(self.text, "{line}");
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub(crate) fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -183,7 +182,7 @@ impl Text {
     }
 }
 
-/// A character as it stands in the value of a label.
+/// Escapes a character for the value of a label.
 fn escaped(c: char) -> impl Iterator<Item = char> {
     let (escape, c) = match c {
         '\n' => (Some('\\'), 'n'),
@@ -224,7 +223,7 @@ mod tests {
             &[
                 bucket("0.1", 2),
                 bucket("+Inf", 5),
-                // Whole seconds are no count.
+                // A whole number of seconds has a decimal point.
                 Sample(vec![label("domain", "d")], Number::Whole(2), Part::Sum),
                 Sample(vec![label("domain", "d")], Number::Whole(5), Part::Count),
             ],

@@ -1,45 +1,45 @@
-//! The main loop: one poll over everything; nothing that waits but for the core, which answers at
-//! once.
+//! The main loop: one poll over everything. It blocks only on the core, which answers at once.
 
 mod attach;
-mod changes;
-mod come_back;
+mod client_limits;
 mod detach;
-mod lost;
+mod drive;
+mod edits;
+mod lost_devices;
 mod nics;
-mod places;
+mod outcomes;
 mod reload;
 mod requests;
-mod tell;
+mod returning;
 
 use crate::build;
 use crate::client::{Client, Waits};
 use crate::console::Console;
 use crate::consoles::Consoles;
 use crate::core::{Core, Refusal};
-use crate::keep::{Keep, Keeper};
+use crate::journal::{Journal, Kept};
+use crate::life::Life;
 use crate::log::Log;
-use crate::restart::{Restart, RestartEvent};
-use crate::state::{LACK, LeftState};
-use crate::world::World;
+use crate::machine_state::State;
+use crate::state_file::{LACK, StateFile};
 use abi::DomId;
 use abi::core::{Ask, Stage, Tell};
 use abi::journal::Level::Warning;
-use abi::machine::{Domain, Ended, Restarts};
-use changes::{Attach, Detach, Reload, Tried};
+use abi::machine::{Ended, Restarts};
 use config::live::LiveConfig;
+use edits::{Edit, Reload, Restarting, Tried};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-/// How long it may take until every domain runs and every connection is up.
+/// Time until every domain has to run with every connection up.
 const COMPLETE_NS: u64 = 20_000_000_000;
-/// Between two lines in the log that say that the core keeps nothing.
+/// Interval between two lines in the log that the core cannot keep the state.
 const TROUBLE_NS: u64 = 60_000_000_000;
 
-/// What became ready.
+/// A source that is ready.
 #[derive(Clone, Copy, Debug)]
 enum Ready {
     Core,
@@ -51,9 +51,10 @@ enum Ready {
 /// The running machine.
 pub(crate) struct Server<'a> {
     core: &'a mut Core,
-    world: World,
+    state: State,
     consoles: Consoles,
-    restarts: Vec<Restart>,
+    /// Every domain, by its place.
+    lives: BTreeMap<usize, Life>,
     socket: UnixListener,
     clients: BTreeMap<u64, Client>,
     next_client: u64,
@@ -61,38 +62,42 @@ pub(crate) struct Server<'a> {
     not_before_ns: u64,
     log: Log,
     core_pid: u32,
-    /// Who may speak to us, beside root.
+    /// The machine's user, who has every right beside root.
     user: u32,
     began_ns: u64,
     complete_ns: Option<u64>,
-    /// What the core keeps of us.
-    kept: Keeper,
-    /// The configuration as it has become, once somebody has asked for it.
+    /// Why a domain could not be started before the machine was complete.
+    boot_failure: Option<String>,
+    /// The file that the next manager resumes from.
+    kept: Journal,
+    /// The present configuration, from its first use on.
     config: Option<LiveConfig>,
-    attaches: Vec<Attach>,
-    detaches: Vec<Detach>,
+    /// Edits of guests that are under way, by name.
+    edits: BTreeMap<String, Edit>,
     reload: Option<Reload>,
-    /// Places of domains that have ended since the last look at those that are started again.
+    /// Requests that wait for restarting domains.
+    restarting: Vec<Restarting>,
+    /// Places of domains that have ended since they were driven.
     ended: BTreeSet<usize>,
-    /// Guests of the machine before whose attach was begun.
+    /// Attempts to attach guests of the machine before.
     begun: BTreeMap<String, Tried>,
-    /// What the next core's manager is to know.
-    state: LeftState,
-    /// Why the state file could not be removed when the end was asked for.
+    /// The state file, for the next core's manager.
+    state_file: StateFile,
+    /// Why the state file could not be removed on request of the end.
     not_forgotten: Option<String>,
     /// Domains whose end was written to the log.
     reported: BTreeSet<DomId>,
-    /// Set once the end was asked for: the token of our ask to the core.
+    /// The token of the request to end, once it was sent.
     ending: Option<u32>,
-    /// Until when the log is not told again that the core keeps nothing.
+    /// When the log may report again that the core cannot keep the state.
     trouble_ns: Option<u64>,
 }
 
 impl<'a> Server<'a> {
-    /// `who`: the core's process, who may speak to us, and when the core began.
+    /// `who`: the core's process, the machine's user, and the core's start.
     pub(crate) fn new(
         core: &'a mut Core,
-        world: World,
+        state: State,
         socket: UnixListener,
         log: Log,
         who: (u32, u32, u64),
@@ -101,9 +106,10 @@ impl<'a> Server<'a> {
         let consoles = Consoles::create().map_err(|error| format!("consoles: {error}"))?;
         Ok(Self {
             core,
-            world,
+            state,
             consoles,
-            restarts: Vec::new(),
+            lives: BTreeMap::new(),
+            boot_failure: None,
             socket,
             clients: BTreeMap::new(),
             next_client: 0,
@@ -113,14 +119,14 @@ impl<'a> Server<'a> {
             user,
             began_ns,
             complete_ns: None,
-            kept: Keeper::default(),
+            kept: Journal::default(),
             config: None,
-            attaches: Vec::new(),
-            detaches: Vec::new(),
+            edits: BTreeMap::new(),
             reload: None,
+            restarting: Vec::new(),
             ended: BTreeSet::new(),
             begun: BTreeMap::new(),
-            state: LeftState::default(),
+            state_file: StateFile::default(),
             not_forgotten: None,
             reported: BTreeSet::new(),
             ending: None,
@@ -128,25 +134,24 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// Serves a part of this program as a client, for good.
+    /// Adds a part of this program as a client.
     pub(crate) fn serve_always(&mut self, stream: UnixStream) {
         self.clients
             .insert(self.next_client, Client::staying(stream));
         self.next_client += 1;
     }
 
-    /// Builds and starts the machine, and serves until it is complete; how long that took since the
-    /// core began, in nanoseconds.
+    /// Starts the machine and serves until it is complete. Returns the time since the core's start,
+    /// in nanoseconds.
     pub(crate) fn begin(&mut self) -> Result<u64, String> {
-        let consoles = build::build(self.core, &mut self.world).map_err(|refusal| refusal.why)?;
-        for (place, console) in consoles.into_iter().enumerate() {
-            self.watch_console(place, console);
+        for (&place, domain) in self.state.spec().domains() {
+            let life = Life::new(place, domain.restart_pause_ms, monotonic_ns());
+            self.lives.insert(place, life);
         }
-        self.restarts = self.restartable(&BTreeMap::new());
         loop {
             self.hear();
             let now = monotonic_ns();
-            if self.world.is_complete() {
+            if self.state.is_complete() {
                 self.complete_ns = Some(now);
                 self.inherit();
                 self.keep().map_err(|refusal| refusal.why)?;
@@ -160,39 +165,31 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Goes on where the manager before has ended.
-    pub(crate) fn go_on(&mut self, kept: Option<Keep<'_>>) {
+    /// Resumes from the file of an earlier manager.
+    pub(crate) fn go_on(&mut self, kept: Option<Kept<'_>>) {
         let now = monotonic_ns();
-        let kept = kept.unwrap_or(Keep {
+        let kept = kept.unwrap_or(Kept {
             complete_ns: now,
-            ..Keep::default()
+            ..Kept::default()
         });
         self.complete_ns = Some(kept.complete_ns);
-        self.world.missing.extend(kept.missing.into_owned());
+        self.state.missing.extend(kept.missing.into_owned());
         self.kept
-            .took_up(kept.shape.is_some() || !kept.changes.is_empty());
-        if let Some(shape) = kept.shape {
-            self.world.take_up(shape.into_owned());
-        }
-        for change in kept.changes {
-            self.world.take_up_change(change);
-        }
+            .took_up(kept.spec.is_some() || !kept.changes.is_empty());
+        let spec = kept.spec.map(|spec| spec.into_owned());
+        self.state.resume(spec, kept.changes);
         let status = self.core_status();
         for domain in status.iter().flat_map(|status| &status.domains) {
-            if let Some(place) = self.world.place(&domain.name) {
-                self.world.set(place, DomId(domain.id));
+            if let Some(place) = self.state.place(&domain.name) {
+                self.state.set(place, DomId(domain.id));
             }
         }
-        // First: who is started again keeps its devices, however it stands.
-        self.restarts = self.restartable(&kept.restarts);
+        // First, because a domain that restarts keeps its devices.
+        self.resume(&kept.restarts, now);
         self.hear();
-        for restart in &mut self.restarts {
-            let id = self.world.id(restart.place());
-            let stage = id.and_then(|id| self.world.stage(id));
-            restart.go_on(stage, now);
-        }
-        for id in self.world.all() {
-            if self.world.stage(id).is_some_and(Stage::is_over) {
+        self.resume(&kept.restarts, now);
+        for id in self.state.all() {
+            if self.state.stage(id).is_some_and(Stage::is_over) {
                 self.reported.insert(id);
             }
         }
@@ -203,60 +200,59 @@ impl<'a> Server<'a> {
         self.note(now);
     }
 
-    /// Every domain that is started again, with what is known of it by its place.
-    fn restartable(&self, known: &BTreeMap<usize, Restarts>) -> Vec<Restart> {
-        let shape = self.world.shape();
-        // Who comes or goes is nobody that comes back.
-        let domains = shape.domains().iter();
-        let domains = domains.filter(|(_, domain)| !shape.is_changing(&domain.name));
-        let restart = |(&place, domain): (&usize, &Domain)| {
+    /// Takes over every domain as it stands.
+    fn resume(&mut self, known: &BTreeMap<usize, Restarts>, now: u64) {
+        for (&place, domain) in self.state.spec().domains() {
+            let stage = self.state.stage_at(place);
             let known = known.get(&place).cloned().unwrap_or_default();
-            Some(Restart::new(place, domain.restart_pause_ms?, known))
-        };
-        domains.filter_map(restart).collect()
+            let life = Life::resume(place, domain.restart_pause_ms, known, stage, now);
+            self.lives.insert(place, life);
+        }
     }
 
     fn watch_console(&mut self, place: usize, console: OwnedFd) {
-        if let Some(domain) = self.world.domain(place) {
+        if let Some(domain) = self.state.domain(place) {
             let console = Console::new(&domain.name, console);
             self.consoles.insert(place, console, monotonic_ns());
         }
     }
 
-    /// Has the core keep what the next manager has to know, if that has changed.
+    /// Writes changes for the next manager.
     fn keep(&mut self) -> Result<(), Refusal> {
         let Some(complete_ns) = self.complete_ns else {
             return Ok(());
         };
-        self.state.look_at(self.world.changes());
-        if !self.kept.has(&self.world) {
-            let Self { kept, world, .. } = self;
-            kept.keep(self.core, complete_ns, world, &self.restarts)?;
+        self.state_file.look_at(self.state.changes());
+        if !self.kept.has(&self.state) {
+            let Self { kept, state, .. } = self;
+            kept.keep(self.core, complete_ns, state, &self.lives)?;
         }
         self.leave(monotonic_ns());
         Ok(())
     }
 
-    /// Has the core write what is to outlive it, if that has changed. Nothing hangs on it: what
-    /// cannot be written is said, and tried again.
+    /// Has the core write the state file, if it has changed. A failure is logged, and retried
+    /// later.
     fn leave(&mut self, now: u64) {
-        let Self { state, world, .. } = self;
-        let due = state.due(&world.name, world.shape(), now);
-        // What is to end leaves what it was told to leave.
+        let Self {
+            state_file, state, ..
+        } = self;
+        let due = state_file.due(&state.name, state.spec(), now);
+        // A machine that ends leaves no further state.
         let Some(text) = due.filter(|_| self.ending.is_none()) else {
             return;
         };
         let written = self.core.ask_with(Ask::Leave {}, &text).map(drop);
-        let news = state.wrote(text, written, now);
-        world.missing.retain(|lack| !lack.starts_with(LACK));
-        world.missing.extend(state.lack());
+        let news = state_file.wrote(text, written, now);
+        state.missing.retain(|lack| !lack.starts_with(LACK));
+        state.missing.extend(state_file.lack());
         if let Some((level, line)) = news {
             self.log.line(level, "grantwayd", &line);
         }
     }
 
-    /// Has the core remove the state file, because the machine ends in order. If that fails, the
-    /// answer to `down` says so.
+    /// Has the core remove the state file, because the machine ends in order. The answer to `down`
+    /// reports a failure.
     fn leave_nothing(&mut self) {
         if let Err(Refusal { why, .. }) = self.core.ask_with(Ask::Leave {}, &[]) {
             let line = format!(
@@ -268,39 +264,39 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// As [`Server::keep`], where nothing hangs on it: it is tried again in the next turn.
+    /// As [`Server::keep`]. A failure is logged, and retried in the next turn.
     fn note(&mut self, now_ns: u64) {
         if let Err(Refusal { why, .. }) = self.keep()
             && self.trouble_ns.is_none_or(|at| now_ns >= at)
         {
             self.trouble_ns = Some(now_ns.saturating_add(TROUBLE_NS));
-            let line = format!("the core keeps nothing: {why}");
+            let line = format!("the core cannot keep the state: {why}");
             self.log.line(Warning, "grantwayd", &line);
         }
     }
 
-    /// Why the machine will not become complete any more, if so.
+    /// Returns why the machine cannot become complete, if so.
     fn failure(&self, now_ns: u64) -> Option<String> {
         if self.ending.is_some() || self.core.is_gone() {
             return Some("told to end before it was ready".into());
         }
-        let over = |id: &DomId| self.world.stage(*id).is_some_and(Stage::is_over);
-        if let Some(id) = self.world.all().find(over) {
-            let name = self.world.name(id).unwrap_or_default();
-            let place = self.world.place(name);
-            let console = place.and_then(|place| self.consoles.get(place));
-            let said = match console.map_or("", Console::last_line) {
-                "" => String::new(),
-                line => format!("; it said: {line}"),
-            };
-            let how = self.world.text(id);
-            return Some(format!("domain {name} did not start: {how}{said}"));
+        if let Some(failure) = self.boot_failure.clone().or_else(|| self.early_end()) {
+            return Some(failure);
         }
         let late = now_ns.saturating_sub(self.began_ns) >= COMPLETE_NS;
         late.then(|| "the connections were not up within 20 s".into())
     }
 
-    /// Serves until the core is gone, or everything has ended that was to end.
+    /// Returns how a domain has ended before the machine was complete, if one has.
+    fn early_end(&self) -> Option<String> {
+        let over = |id: &DomId| self.state.stage(*id).is_some_and(Stage::is_over);
+        let id = self.state.all().find(over)?;
+        let name = self.state.name(id).unwrap_or_default();
+        let how = self.how_it_ended(self.state.place(name)?);
+        Some(format!("domain {name} did not start: {how}"))
+    }
+
+    /// Serves until the core ends or has ended the machine.
     pub(crate) fn run(&mut self) {
         self.requests(monotonic_ns());
         while !self.core.is_gone() {
@@ -323,14 +319,14 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Takes what the core has told.
+    /// Takes the core's reports.
     fn hear(&mut self) {
         self.core.take();
         while let Some((tell, fds)) = self.core.news() {
             match tell {
                 Tell::Console { domain } => {
-                    let name = self.world.name(domain);
-                    let place = name.and_then(|name| self.world.place(name));
+                    let name = self.state.name(domain);
+                    let place = name.and_then(|name| self.state.place(name));
                     let mut fds = fds.into_iter();
                     if let (Some(place), Some(console)) = (place, fds.next()) {
                         self.watch_console(place, console);
@@ -344,7 +340,7 @@ impl<'a> Server<'a> {
                     stage,
                     text,
                 } => self.live(domain, stage, text.as_str()),
-                Tell::Connected { domain } => self.world.connect(domain),
+                Tell::Connected { domain } => self.state.connect(domain),
                 Tell::Lost { unit, is_removed } => self.lose(build::place_of(unit), is_removed),
                 Tell::Welcome { .. } | Tell::Done { .. } | Tell::Refused { .. } => {}
             }
@@ -352,27 +348,25 @@ impl<'a> Server<'a> {
     }
 
     fn live(&mut self, id: DomId, stage: Stage, text: &str) {
-        self.world.live(id, stage, text);
+        self.state.live(id, stage, text);
         if stage.is_over() {
-            let name = self.world.name(id).unwrap_or_default();
-            self.ended.extend(self.world.place(name));
+            let name = self.state.name(id).unwrap_or_default();
+            self.ended.extend(self.state.place(name));
             self.core.part(id);
         } else {
-            // An id that is given out again is another domain's.
+            // The core may use an id again.
             self.reported.remove(&id);
         }
-        // What it printed last is worth having before its end is reported.
+        // Its last output is logged before its end.
         if stage.is_over() && !self.reported.contains(&id) {
             let now = monotonic_ns();
-            let name = self.world.name(id).unwrap_or_default().to_owned();
-            let place = self.world.place(&name);
+            let name = self.state.name(id).unwrap_or_default().to_owned();
+            let place = self.state.place(&name);
             if let Some(place) = place {
                 self.consoles.drain(place, &mut self.log, now);
             }
-            let stillborn = self
-                .restarts
-                .iter()
-                .any(|r| r.stillborn(&self.world) == Some(id));
+            let life = place.and_then(|place| self.lives.get(&place));
+            let stillborn = life.is_some_and(Life::is_stillborn);
             self.reported.insert(id);
             if !stillborn && !name.is_empty() {
                 let text = format!("{name}: {text}");
@@ -384,61 +378,34 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Closes the devices of a domain that has ended and is not started again: a wire goes with it,
-    /// so that no sender goes on without knowing.
+    /// Closes the devices of a domain that has ended and is not restarted, so that peers notice.
     fn close_devices_of(&mut self, place: usize) {
-        let restarts = self.restarts.iter().any(|r| r.place() == place);
+        let restarts = self.lives.get(&place).is_some_and(Life::restarts);
         if restarts || !self.restarts_now() {
             return;
         }
-        let name = self.world.domain(place).map(|domain| domain.name.clone());
-        let Some(name) = name.filter(|name| !self.world.shape().is_changing(name)) else {
+        let name = self.state.domain(place).map(|domain| domain.name.clone());
+        let Some(name) = name.filter(|name| !self.state.spec().is_changing(name)) else {
             return;
         };
         if self.is_attached(&name) {
             return self.begin_detach(&name, "it has ended");
         }
-        for unit in build::lasting_units(&self.world, place) {
-            self.core.post(Ask::Close { unit }, &[]);
+        for device in build::lasting_devices(&self.state, place) {
+            build::close(self.core, device);
         }
     }
 
-    /// Waits for something to happen, at most until the next deadline, and sees to it.
+    /// Waits until a source is ready or something is due, and handles it.
     fn turn(&mut self) {
         let now = monotonic_ns();
-        let clients = self.clients.values().filter_map(Client::deadline_ns);
         self.consoles.resume(now);
-        let consoles = self.consoles.deadline_ns(now);
-        let mut deadline = clients.chain(consoles).min();
-        if self.restarts_now() {
-            let due = self.restarts.iter().filter_map(|r| r.due_ns(&self.world));
-            let due = due.chain(self.attaches.iter().map(Attach::due_ns));
-            let due = due.chain(self.detaches.iter().map(Detach::due_ns));
-            let due = due.chain(self.reload.iter().filter_map(Reload::due_ns));
-            deadline = deadline.into_iter().chain(due).min();
-        } else if self.complete_ns.is_none() {
-            let late = self.began_ns.saturating_add(COMPLETE_NS);
-            deadline = deadline.into_iter().chain([late]).min();
-        }
-        let again = self.clients.values().filter_map(Client::again_ns);
-        // One that is due and cannot be begun waits for others, which tell when they are done.
-        let tried = self.begun.values().filter_map(|tried| tried.again_ns);
-        let tried = tried.filter(|at| *at > now);
-        let look = self.core.look_ns(now).into_iter();
-        // What ends writes nothing any more.
-        let left = self.state.again_ns().filter(|_| self.restarts_now());
-        let look = look.chain(left).chain(tried);
-        deadline = deadline.into_iter().chain(again).chain(look).min();
-        let accepts = self.accepts_ns().filter(|at| *at > now);
-        deadline = deadline.into_iter().chain(accepts).min();
-        // What arrived during an ask of the core, and requests behind the first of a client, make
+        let mut deadline = self.deadline_ns(now);
+        // Answers that arrived during a request to the core, and further requests of a client, make
         // no descriptor readable.
         let has_request = self.clients.values().any(Client::has_request);
-        if has_request
-            || self.is_answered()
-            || self.core.has_news()
-            || self.next_to_come_back(now).is_some()
-        {
+        let returns = self.next_to_come_back(now).is_some();
+        if self.is_answered() || has_request || self.core.has_news() || returns {
             deadline = Some(now);
         }
         for ready in self.wait(deadline, now) {
@@ -449,64 +416,53 @@ impl<'a> Server<'a> {
         self.core.look(now);
         self.requests(now);
         self.hear();
-        self.restart(now);
         self.change(now);
-        // After `restart`: clients that wait for a start that it has just seen are told now, for
-        // nothing wakes us again for them.
+        // Replies to relayed requests.
         self.relay(now);
         self.clients.retain(|_, client| !client.is_over(now));
     }
 
-    /// Whether an answer is there that is waited for. Others, of clients that are gone, are
-    /// forgotten.
+    /// Whether an awaited answer has arrived. Drops answers for clients that have hung up.
     fn is_answered(&mut self) -> bool {
+        let opening = self.restarting.iter().flat_map(|one| &one.opening);
         let clients = self.clients.values();
         let waited: BTreeSet<u32> = clients
             .filter_map(Client::token)
             .chain(self.ending)
-            .chain(self.attaches.iter().flat_map(Attach::tokens))
-            .chain(self.detaches.iter().flat_map(Detach::tokens))
-            .chain(self.reload.iter().flat_map(Reload::tokens))
+            .chain(self.lives.values().flat_map(Life::tokens))
+            .chain(opening.map(|opening| opening.token))
             .collect();
         self.core.forget_but(|token| waited.contains(&token));
         waited.iter().any(|token| self.core.has_answer(*token))
     }
 
-    /// Whether a domain that has ended may be started again: not before the machine was complete,
-    /// for then its start has failed.
+    /// Whether the machine is complete and not ending: only then domains restart.
     fn restarts_now(&self) -> bool {
         self.complete_ns.is_some() && self.ending.is_none()
     }
 
-    /// Starts domains again that have ended.
-    fn restart(&mut self, now: u64) {
-        if !self.restarts_now() {
-            return;
-        }
-        let mut replaced = Vec::new();
-        let ended = std::mem::take(&mut self.ended);
-        // To one that is up nothing happens but its end.
-        let concerns = |restart: &&mut Restart| {
-            let is_up = restart.is_up();
-            !is_up || ended.contains(&restart.place())
-        };
-        for restart in self.restarts.iter_mut().filter(concerns) {
-            self.kept.look_again();
-            for event in restart.turn(self.core, &mut self.world, now) {
-                match event {
-                    RestartEvent::Line(line) => self.log.line(Warning, "grantwayd", &line),
-                    RestartEvent::Replaced(place, console) => replaced.push((place, console)),
-                }
-            }
-        }
-        for (place, console) in replaced {
-            self.consoles.drain(place, &mut self.log, now);
-            self.watch_console(place, console);
-        }
-        if !self.reported.is_empty() {
-            let all: BTreeSet<DomId> = self.world.all().collect();
-            self.reported.retain(|id| all.contains(id));
-        }
+    /// Returns the next time at which something is due.
+    fn deadline_ns(&self, now: u64) -> Option<u64> {
+        let runs = self.restarts_now();
+        let begins = self.complete_ns.is_none();
+        let late = begins.then(|| self.began_ns.saturating_add(COMPLETE_NS));
+        let lives = self.lives.values().filter_map(Life::wake_ns);
+        let lives = lives.filter(|_| runs || begins && self.ending.is_none());
+        let edits = self.edits.values().filter_map(Edit::due_ns);
+        let edits = edits.chain(self.restarting.iter().map(|one| one.due_ns));
+        let is_due = |reload: &&Reload| reload.course.is_due();
+        let edits = edits.chain(self.reload.iter().filter(is_due).map(|_| now));
+        // A due guest that cannot be attached yet waits for others, which report.
+        let tried = self.begun.values().filter_map(|tried| tried.again_ns);
+        let tried = tried.filter(|at| *at > now);
+        let edits = edits.chain(tried).chain(self.state_file.again_ns());
+        let clients = self.clients.values();
+        let clients = clients.flat_map(|client| [client.deadline_ns(), client.again_ns()]);
+        let accepts = self.accepts_ns().filter(|at| *at > now);
+        let (consoles, look) = (self.consoles.deadline_ns(now), self.core.look_ns(now));
+        let single = [late, accepts, consoles, look];
+        let single = single.into_iter().chain(clients).flatten();
+        single.chain(lives).chain(edits.filter(|_| runs)).min()
     }
 
     fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
@@ -520,7 +476,7 @@ impl<'a> Server<'a> {
             sources.push((Ready::Client(*id), client.fd(), flags));
         }
         sources.push((Ready::Consoles, self.consoles.fd(), PollFlags::IN));
-        // Last: a client that has sent a request by now does not yield its place.
+        // Last: a client that has sent a request by now keeps its place.
         let accepts = self.accepts_ns().is_some_and(|at| at <= now_ns);
         if accepts && self.ending.is_none() {
             sources.push((Ready::Listener, self.socket.as_fd(), PollFlags::IN));
@@ -534,7 +490,7 @@ impl<'a> Server<'a> {
         match ready {
             Ready::Core => {}
             Ready::Listener => {
-                // A client that has sent its request since keeps its place.
+                // A client may have sent a request since.
                 if self.accepts_ns().is_some_and(|at| at <= now) {
                     self.accept(now);
                 }

@@ -1,188 +1,135 @@
-//! NICs come and go: the workers of the driver domain are started again with those that there are
-//! from now on. What comes is opened before, what goes is closed after that. Until all workers are
-//! there again the way back is kept: they get the NICs that they had if they do not come back, or
-//! if the next manager finds it half done.
+//! Changes of NICs: netd opens the devices of new NICs, the driver domain's workers restart with
+//! the new NICs, and netd closes the devices of removed NICs. Each part waits for the one before,
+//! and the manager's loop waits for none. Until all workers run, the NICs before are kept: they are
+//! restored if a device cannot be opened or a worker does not start, or if the next manager finds
+//! the change half done.
 //!
-//! Where NICs go and others come, the workers start once: they end in the first step, and start in
-//! the second. A reload is answered when they are connected to their guests again.
+//! If a reload removes NICs and adds others, the workers restart once: they end in the first step
+//! and start in the second. The reload is answered when they are connected to their guests.
 
 use super::Server;
 use super::attach::live_config;
-use super::changes::{Progress, Refit, UP_NS};
+use super::edits::{AskedBy, EDIT_NS, Reached, Restarting};
 use crate::build;
 use crate::core::Refusal;
-use crate::restart::Restart;
-use crate::shape::{Refitting, ShapeChange};
-use abi::core::{Ask, Stage, Text};
+use crate::spec::{Refitting, SpecChange};
 use abi::journal::Level;
 use config::live::NicsStep;
 use shmem::time::monotonic_ns;
 
-/// How long the answer waits for the workers' connections to guests.
-const CONNECT_NS: u64 = 5_000_000_000;
+const OTHER_NICS: &str = "killed: restarts with other NICs";
 
 impl Server<'_> {
-    /// Begins a step of a reload after which there are these NICs.
+    /// Begins the step of a reload that replaces all NICs.
     pub(super) fn begin_nics(&mut self, step: &NicsStep, now: u64) -> Result<(), String> {
-        let mut config = live_config(&mut self.config, self.world.shape())?.clone();
+        let mut config = live_config(&mut self.config, self.state.spec())?.clone();
         config.set_nics(&step.nics)?;
-        let refits = self.world.shape().refits(&config, step)?;
-        self.world.change(ShapeChange::Refits(refits));
-        let opened = match self.keep() {
-            Ok(()) => self.open_refitted(),
-            Err(Refusal { why, .. }) => Err(format!("the core cannot keep what there is: {why}")),
-        };
-        if let Err(why) = opened {
-            // No worker has been told.
+        let refits = self.state.spec().refits(&config, step)?;
+        self.state.change(SpecChange::Refits(refits));
+        let kept = self
+            .keep()
+            .map_err(|refusal| refusal.of("the core cannot keep the state"));
+        let opens = self.refitting().opens;
+        let opening = kept.and_then(|()| build::open(self.core, &self.state, opens));
+        let opening = opening.map_err(|Refusal { why, .. }| {
+            // The workers still run with the NICs before.
             self.refitted(true);
-            return Err(why);
-        }
+            why
+        })?;
         self.config = Some(config);
-        let next = self.reload.as_ref().and_then(|reload| reload.left.front());
-        let is_held = next.is_some_and(|step| step.nics.is_some());
-        let starts = self.restart_workers(is_held);
-        if let Some(reload) = &mut self.reload {
-            reload.progress = Progress::Refitting(Refit {
-                starts,
-                began_ns: now,
-                is_held,
-            });
-        }
+        self.restarting.push(Restarting {
+            asker: AskedBy::Reload,
+            starts: self.restarts_of(&self.state.spec().workers()),
+            goal: Reached::Opened,
+            opening,
+            due_ns: now.saturating_add(EDIT_NS),
+        });
         Ok(())
     }
 
-    /// Devices that come and go.
+    /// Restarts the workers when netd has opened the devices of new NICs. If netd refuses one, the
+    /// NICs before are restored.
+    pub(super) fn nics_opened(&mut self, now: u64) {
+        let is_opening = |one: &mut Restarting| one.goal == Reached::Opened;
+        let Some(mut one) = self.restarting.extract_if(.., is_opening).next() else {
+            return;
+        };
+        let is_answered = |one: &mut build::Opening| self.core.has_answer(one.token);
+        let answered = one.opening.extract_if(.., is_answered).collect();
+        let mut refused = build::await_opened(self.core, &mut self.state, answered);
+        let refused = refused.pop().map(|(_, Refusal { why, .. })| why);
+        let late = (now >= one.due_ns).then(|| "netd did not answer within 20 s".to_owned());
+        if let Some(why) = refused.or(late) {
+            let workers = self.state.spec().workers();
+            // A worker that has restarted meanwhile may have the new NICs.
+            let has_old = self.restarts_of(&workers) == one.starts
+                && workers.iter().all(|place| self.runs(*place));
+            match has_old {
+                true => self.refitted(true),
+                false => drop(self.turn_back(String::new())),
+            }
+            return self.refuse(one.asker, why, now);
+        }
+        if !one.opening.is_empty() {
+            return self.restarting.push(one);
+        }
+        let reload = self.reload.as_ref();
+        let goal = match reload.is_some_and(|reload| reload.course.changes_nics_next()) {
+            true => Reached::Ended,
+            false => Reached::Refitted,
+        };
+        let workers = self.state.spec().workers();
+        self.restart_for(one.asker, &workers, (goal, OTHER_NICS), now);
+    }
+
+    /// Returns the devices that the change opens and closes.
     fn refitting(&self) -> Refitting {
-        let refitting = self.world.shape().refitting();
+        let refitting = self.state.spec().refitting();
         refitting.cloned().unwrap_or_default()
     }
 
-    /// Opens what comes.
-    fn open_refitted(&mut self) -> Result<(), String> {
-        let refitting = self.refitting();
-        let opened = build::open_some(self.core, &self.world, refitting.opens);
-        let done = opened.and_then(|all| build::await_opened(self.core, &mut self.world, all));
-        done.map_err(|refusal| refusal.why)
-    }
-
-    /// It is done; `back`: there are the NICs again that there were. Closes what goes by that.
-    fn refitted(&mut self, back: bool) {
-        self.world.change(ShapeChange::Refitted { back });
+    /// Settles the change, or, `back`, restores the NICs before, and closes the devices that are
+    /// not needed any more.
+    pub(super) fn refitted(&mut self, back: bool) {
+        self.state.change(SpecChange::Refitted { back });
         if back {
             self.config = None;
         }
-        // From here on the next manager does not turn back to what is closed now.
+        // From here on the next manager does not restore closed devices.
         self.note(monotonic_ns());
         self.close_refitted();
     }
 
-    /// Has each worker end and start again, or only end if `is_held`. Returns how often each had
-    /// been started before.
-    fn restart_workers(&mut self, is_held: bool) -> Vec<(usize, u64)> {
-        let workers = self.world.shape().workers();
-        let mut starts = Vec::new();
-        self.kept.look_again();
-        for restart in &mut self.restarts {
-            let place = restart.place();
-            if !workers.contains(&place) {
-                continue;
-            }
-            match is_held {
-                true => restart.hold(),
-                false => restart.ask(),
-            }
-            starts.push((place, restart.known().count));
-            let id = self.world.id(place);
-            let lives = |stage: Stage| !stage.is_over();
-            if let Some(domain) = id.filter(|id| self.world.stage(*id).is_some_and(lives)) {
-                let why = Text::cut("killed: it is started again with other NICs");
-                // One that has just ended is started again all the same.
-                let _ = self.core.ask(Ask::Kill { domain, why }, &[]);
-            }
-        }
-        starts
+    /// Restores the NICs before. Returns why, for the client.
+    pub(super) fn turn_back(&mut self, why: String) -> String {
+        let workers = self.state.spec().workers();
+        self.restart_domains(&workers, (Reached::Up, OTHER_NICS));
+        self.refitted(true);
+        format!("the driver domain {why}; it gets the NICs again that it had")
     }
 
-    /// Goes on with it; none: it takes longer.
-    pub(super) fn refit_turn(&mut self, refit: Refit, now: u64) -> Option<Result<(), String>> {
-        let find = |place| {
-            self.restarts
-                .iter()
-                .find(|restart| restart.place() == place)
-        };
-        // Whether guests are connected again is theirs: none of them can turn it back.
-        let runs = |place| {
-            let id = self.world.id(place);
-            id.is_some_and(|id| self.world.stage(id) == Some(Stage::Running))
-        };
-        let is_done = |(place, before): &(usize, u64)| {
-            find(*place).is_none_or(|one| match refit.is_held {
-                true => one.has_no_process(&self.world),
-                false => runs(*place) && one.known().count > *before,
-            })
-        };
-        if refit.starts.iter().all(is_done) {
-            self.refitted(false);
-            if refit.is_held {
-                return Some(Ok(()));
-            }
-            self.log
-                .line(Level::Info, "grantwayd", "driver: it has other NICs");
-            return self.connect_turn(now.saturating_add(CONNECT_NS), now);
-        }
-        let mut workers = refit.starts.iter().filter_map(|(place, _)| find(*place));
-        let failure = workers.find_map(Restart::failure);
-        let late = || "was not back within 20 s".to_owned();
-        let is_late = now >= refit.began_ns.saturating_add(UP_NS);
-        if let Some(why) = failure.or_else(|| is_late.then(late)) {
-            // Who has what goes is to be gone first.
-            self.restart_workers(false);
-            self.refitted(true);
-            let why = format!("the driver domain {why}; it gets the NICs again that it had");
-            return Some(Err(why));
-        }
-        if let Some(reload) = &mut self.reload {
-            reload.progress = Progress::Refitting(refit);
-        }
-        None
-    }
-
-    /// Returns `Some` when the workers are connected to their guests, or at `until`: guests that do
-    /// not connect cannot hold the answer up.
-    pub(super) fn connect_turn(&mut self, until: u64, now: u64) -> Option<Result<(), String>> {
-        let workers = self.world.shape().workers();
-        let mut restarts = self.restarts.iter();
-        let is_up = restarts.all(|one| one.is_up() || !workers.contains(&one.place()));
-        if is_up || now >= until {
-            return Some(Ok(()));
-        }
-        if let Some(reload) = &mut self.reload {
-            reload.progress = Progress::Connecting(until);
-        }
-        None
-    }
-
-    /// Closes what goes: workers that have it have ended, or are told to.
+    /// Closes the devices of removed NICs: the workers that had them are ending or have ended.
     fn close_refitted(&mut self) {
         let refitting = self.refitting();
         for device in refitting.closes {
             build::close(self.core, device);
-            self.world.regain(device);
+            self.state.mark_lost(device, false);
         }
-        self.world.change(ShapeChange::HasRefitted);
+        self.state.change(SpecChange::HasRefitted);
     }
 
-    /// Takes back what another manager has left half done.
+    /// Restores the NICs of a change that an earlier manager has left half done.
     pub(super) fn finish_nics(&mut self) {
-        let Some(refitting) = self.world.shape().refitting() else {
+        let Some(refitting) = self.state.spec().refitting() else {
             return;
         };
         if refitting.back.is_some() {
-            self.world.change(ShapeChange::Refitted { back: true });
+            self.state.change(SpecChange::Refitted { back: true });
             let line = "driver: it gets the NICs again that it had: its manager has ended";
             self.log.line(Level::Warning, "grantwayd", line);
         }
-        self.restart_workers(false);
+        let workers = self.state.spec().workers();
+        self.restart_domains(&workers, (Reached::Up, OTHER_NICS));
         self.close_refitted();
     }
 }

@@ -1,13 +1,12 @@
-//! The machine becomes what files say, one guest after another. What was done stays done, whatever
-//! comes of the rest: the same files again go on from there.
+//! Carries out reloads, one step after another. If a step fails, the steps before it are undone.
 
 use super::Server;
 use super::attach::live_config;
-use super::changes::{AskedBy, Change, Progress, Reload, UP_NS};
-use super::tell::Telling;
+use super::edits::{AskedBy, Edit, EditKind, Reached, Reload};
 use crate::client::Waits;
-use crate::reload::{self, Step};
-use crate::shape::ShapeChange;
+use crate::life::{Call, Goal, Life};
+use crate::reload::{self, Course, Step};
+use crate::spec::SpecChange;
 use abi::journal::Level;
 use abi::machine::Setting;
 use abi::mailbox::Request;
@@ -17,8 +16,8 @@ use config::domain::VifConfig;
 use config::live::reload::{Difference, difference};
 
 impl Server<'_> {
-    /// Begins to make the machine what files say, for a client that is answered when it is that. A
-    /// dry run is answered now.
+    /// Begins a reload. The client gets its answer when all steps are done; a dry run is answered
+    /// at once.
     pub(super) fn begin_reload(
         &mut self,
         client: u64,
@@ -39,87 +38,56 @@ impl Server<'_> {
             self.answer(client, &answer, now);
             return Ok(());
         }
-        // Those that come are adopted when they do.
-        let mut named = difference.named;
-        let stay = |name: &String| difference.coming.iter().all(|coming| coming.name != *name);
-        named.retain(stay);
-        self.world.change(ShapeChange::Adopted {
-            names: named.into_iter().collect(),
-        });
         self.reload = Some(Reload {
             client,
             began_ns: now,
             answer,
-            left: steps.into(),
-            progress: Progress::Between,
+            named: difference.named.into_iter().collect(),
+            course: Course::new(steps),
         });
         self.wait_for(client, Waits::Change);
         Ok(())
     }
 
-    /// What files change, and what is to be done for it.
+    /// Returns the differences to the files, and the steps.
     fn plan(&mut self, files: Vec<SourceFile>) -> Result<(Difference, Vec<Step>), String> {
         let file = |SourceFile { name, text }| File { name, text };
         let files: Vec<File> = files.into_iter().map(file).collect();
-        let config = live_config(&mut self.config, self.world.shape())?.clone();
-        let shape = self.world.shape();
-        let live = shape.live();
+        let config = live_config(&mut self.config, self.state.spec())?.clone();
+        let spec = self.state.spec();
+        let live = spec.live();
         let live = live.ok_or("its guests are those that it was started with")?;
         let difference = difference(live, &config, &files)?;
         let mut concerned = difference.gone.iter().chain(&difference.named);
-        if let Some(name) = concerned.find(|name| shape.is_changing(name)) {
+        if let Some(name) = concerned.find(|name| spec.is_changing(name)) {
             return Err(format!(
-                "guest {name} comes or goes just now: try again when it has"
+                "guest {name} is being attached or detached: try again when that is done"
             ));
         }
-        let mut steps = reload::steps(shape, &config, difference.clone())?;
+        let mut steps = reload::steps(spec, &config, difference.clone())?;
         steps.extend(self.remaking(&steps));
         Ok((difference, steps))
     }
 
-    /// The present step of a reload is over.
+    /// Records the outcome of the present step.
     pub(super) fn reload_step_over(&mut self, outcome: Result<(), String>) {
         if let Some(reload) = &mut self.reload {
-            reload.progress = Progress::Over(outcome);
+            reload.course.over(outcome);
         }
     }
 
-    /// Goes on with a reload.
+    /// Begins the next steps of a reload.
     pub(super) fn reload_turn(&mut self, now: u64) {
-        while let Some(reload) = &mut self.reload {
-            let outcome = match std::mem::replace(&mut reload.progress, Progress::UnderWay) {
-                Progress::UnderWay => return,
-                Progress::Between => None,
-                Progress::Over(outcome) => Some(outcome),
-                Progress::Telling(change) => match self.tell_change(change, now) {
-                    None => return,
-                    told => told,
-                },
-                Progress::Refitting(refit) => match self.refit_turn(refit, now) {
-                    None => return,
-                    done => done,
-                },
-                Progress::Remaking(refit) => match self.remaking_turn(refit, now) {
-                    None => return,
-                    done => done,
-                },
-                Progress::Connecting(until) => match self.connect_turn(until, now) {
-                    None => return,
-                    done => done,
-                },
+        while let Some(mut reload) = self.reload.take_if(|reload| reload.course.is_due()) {
+            let spec = self.state.spec();
+            let config = live_config(&mut self.config, spec);
+            let next = config.map(|config| reload.course.next(spec, config));
+            let Ok(Some(step)) = next else {
+                return self.end_reload(reload, now);
             };
-            if let Some(Err(why)) = outcome {
-                return self.end_reload(Some(why), now);
-            }
-            let Some(reload) = &mut self.reload else {
-                return;
-            };
-            reload.answer.done += usize::from(outcome.is_some());
-            let Some(step) = reload.left.pop_front() else {
-                return self.end_reload(None, now);
-            };
+            self.reload = Some(reload);
             if let Err(why) = self.begin_step(&step, now) {
-                return self.end_reload(Some(why), now);
+                self.reload_step_over(Err(why));
             }
         }
     }
@@ -129,7 +97,10 @@ impl Server<'_> {
             return self.begin_nics(nics, now);
         }
         if step.told.step == StepKind::Restart {
-            return self.begin_remaking(&step.told.domain, now);
+            let place = self.state.place(&step.told.domain);
+            let goal = (Reached::Up, "killed: its interface is created again");
+            self.restart_for(AskedBy::Reload, place.as_slice(), goal, now);
+            return Ok(());
         }
         match &step.guest {
             None => self.detach_for(AskedBy::Reload, &step.told.domain),
@@ -138,83 +109,97 @@ impl Server<'_> {
         }
     }
 
-    /// Begins to tell the driver domain what becomes of a guest's interfaces; one that is started
-    /// meanwhile knows it from its start.
+    /// Begins to have the workers change a guest's ports. A worker that restarts meanwhile reads
+    /// the new rules and limits at its start.
     fn begin_change(&mut self, guest: &Setting, now: u64) -> Result<(), String> {
-        let changed = live_config(&mut self.config, self.world.shape())?
+        let changed = live_config(&mut self.config, self.state.spec())?
             .clone()
             .change(guest)?;
         let vifs = changed.vifs;
-        self.world
-            .change(ShapeChange::Changes { vifs: vifs.clone() });
-        let told = self.world.shape().told_of(&vifs);
-        let telling = |(worker, vif): &(usize, VifConfig)| {
-            let vif = serde_json::to_string(vif).map_err(|error| error.to_string())?;
-            Telling::new(*worker, &Request::Change { vif })
+        self.state
+            .change(SpecChange::Changes { vifs: vifs.clone() });
+        let call = |(worker, vif): &(usize, VifConfig)| {
+            let (conn, vif) = (vif.conn, serde_json::to_string(vif));
+            let vif = vif.map_err(|error| error.to_string())?;
+            Call::new(*worker, conn, &Request::Change { vif })
         };
-        let change = Change {
-            guest: changed.guest,
-            began_ns: now,
-            tellings: told.iter().map(telling).collect::<Result<_, _>>()?,
-        };
-        if let Some(reload) = &mut self.reload {
-            reload.progress = Progress::Telling(change);
-        }
-        Ok(())
-    }
-
-    /// Goes on with that; none: it takes longer.
-    fn tell_change(&mut self, mut change: Change, now: u64) -> Option<Result<(), String>> {
-        for telling in &mut change.tellings {
-            if let Err(why) = telling.turn(self.core, &self.world, now) {
-                return Some(Err(why));
-            }
-        }
-        if change.tellings.iter().all(Telling::is_done) {
-            return Some(self.is_changed(change.guest));
-        }
-        if now >= change.began_ns.saturating_add(UP_NS) {
-            return Some(Err("the driver domain was not told within 20 s".into()));
-        }
-        if let Some(reload) = &mut self.reload {
-            reload.progress = Progress::Telling(change);
-        }
-        None
-    }
-
-    /// A guest is what it was to become, also for the next manager.
-    fn is_changed(&mut self, guest: Setting) -> Result<(), String> {
-        let changed = live_config(&mut self.config, self.world.shape())?.change(&guest)?;
+        let served = self.state.spec().told_of(&vifs);
+        let calls = served.iter().map(call).collect::<Result<Vec<_>, _>>()?;
         let name = changed.domain.name;
-        let line = format!("{name}: its rules and rate limits are others");
-        self.log.line(Level::Info, "grantwayd", &line);
-        self.world.change(ShapeChange::Described { name, guest });
+        let place = self.state.place(&name);
+        let life = place.and_then(|place| self.lives.get_mut(&place));
+        let life = life.filter(|_| !self.edits.contains_key(&name));
+        let life = life.ok_or_else(|| format!("guest {name} is being attached or detached"))?;
+        let edit = Edit {
+            place: life.place,
+            began_ns: now,
+            kind: EditKind::Change(changed.guest),
+            askers: vec![(AskedBy::Reload, None)],
+        };
+        let is_done = calls.is_empty();
+        life.call(calls);
+        self.edits.insert(name.clone(), edit);
+        if is_done {
+            self.is_changed(&name, Ok(()), now);
+        }
         Ok(())
     }
 
-    /// Answers who has asked for a reload.
-    fn end_reload(&mut self, failed: Option<String>, now: u64) {
-        let Some(reload) = self.reload.take() else {
+    /// Records that the workers have changed a guest's ports, or refuse to.
+    pub(super) fn is_changed(&mut self, name: &str, outcome: Result<(), String>, now: u64) {
+        // Only a change of an attached guest has calls, and it is the guest's only edit.
+        let Some(Edit {
+            kind: EditKind::Change(guest),
+            place,
+            askers,
+            ..
+        }) = self.edits.remove(name)
+        else {
             return;
         };
-        // The step that would have started them did not come about.
-        for restart in self.restarts.iter_mut().filter(|restart| restart.is_held()) {
-            restart.ask();
+        if let Some(life) = self.lives.get_mut(&place) {
+            life.call(Vec::new());
         }
-        let mut answer = reload.answer;
-        let (done, all) = (answer.done, answer.steps.len());
-        let failed_step = answer.steps.get(done);
-        answer.failed = failed.zip(failed_step).map(|(why, step)| {
-            let what = match step.step {
-                StepKind::Detach => "detach",
-                StepKind::Attach => "attach",
-                StepKind::Change => "change",
-                StepKind::Nics => "NICs of",
-                StepKind::Restart => "restart",
-            };
-            format!("{what} {}: {why}", step.domain)
-        });
-        answer.warning = self.state.warning("guests come back as they were before");
+        let outcome = outcome.and_then(|()| self.describe(guest));
+        for (asker, _) in askers {
+            match outcome.clone() {
+                Ok(()) => self.changed(asker, &(), now),
+                Err(why) => self.refuse(asker, why, now),
+            }
+        }
+    }
+
+    /// Changes a guest's description, also for the next manager.
+    fn describe(&mut self, guest: Setting) -> Result<(), String> {
+        let changed = live_config(&mut self.config, self.state.spec())?.change(&guest)?;
+        let name = changed.domain.name;
+        let line = format!("{name}: rules and rate limits changed");
+        self.log.line(Level::Info, "grantwayd", &line);
+        self.state.change(SpecChange::Described { name, guest });
+        Ok(())
+    }
+
+    /// Answers the client of a reload.
+    fn end_reload(&mut self, reload: Reload, now: u64) {
+        // The step that would have started them was not reached.
+        let held = |life: &&mut Life| life.goal == Goal::Held;
+        for life in self.lives.values_mut().filter(held) {
+            life.restart("killed: it is started again");
+        }
+        let (course, mut answer) = (reload.course, reload.answer);
+        if course.failed.is_none() {
+            let names = reload.named;
+            self.state.change(SpecChange::Adopted { names });
+        }
+        let (done, all) = (course.done, answer.steps.len());
+        let not_undone = course.not_undone.iter();
+        let not_undone = not_undone.map(|why| format!("a step could not be undone: {why}"));
+        let state_file = self
+            .state_file
+            .warning("guests come back as they were before");
+        let warnings: Vec<String> = not_undone.chain(state_file).collect();
+        answer.warning = (!warnings.is_empty()).then(|| warnings.join("; "));
+        (answer.done, answer.failed) = (done, course.failed);
         answer.took_ns = now.saturating_sub(reload.began_ns);
         let (level, why) = match &answer.failed {
             None => (Level::Info, String::new()),
@@ -222,6 +207,10 @@ impl Server<'_> {
         };
         let line = format!("reload: {done} of {all} steps done{why}");
         self.log.line(level, "grantwayd", &line);
+        for warning in warnings {
+            self.log
+                .line(Level::Warning, "grantwayd", &format!("reload: {warning}"));
+        }
         self.answer(reload.client, &answer, now);
     }
 }

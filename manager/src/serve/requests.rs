@@ -1,27 +1,27 @@
-//! Requests of clients: what each is answered, and by whom.
+//! Serves the requests of clients.
 
 use super::Server;
-use super::changes::AskedBy;
+use super::edits::{AskedBy, Reached};
 use crate::access::{self, Right};
 use crate::client::{Client, Relay, Waits};
 use crate::core::Refusal;
+use crate::life::Life;
 use crate::mailbox::Reply;
-use abi::core::{Ask, CoreStatus, Text, report_of};
-use abi::machine::{Audit, Control, ControlError, DomainStatus, Relayed, Restarted, Status};
+use abi::DomId;
+use abi::core::{Ask, CoreStatus, report_of};
+use abi::machine::{Audit, Control, ControlError, DomainStatus, Relayed, Status};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long a relayed request waits for its turn.
+/// How long a relayed request waits for room in the mailbox.
 const ROOM_NS: u64 = 1_500_000_000;
-/// How long a domain that is to be started again may take.
-const START_NS: u64 = 20_000_000_000;
-/// While it waits, it is tried this often.
+/// Interval of attempts meanwhile.
 const ROOM_AGAIN_NS: u64 = 1_000_000;
 /// Bytes of a status or an audit: far above those of the largest machine.
 const BYTES_MAX: usize = 256 << 20;
 
 impl Server<'_> {
-    /// Serves one request of each client, and those that have waited until the machine was
-    /// complete. Further requests of a client wait for the next turn.
+    /// Serves one request of each client, and those that waited until the machine was complete.
+    /// Further requests of a client wait for the next turn.
     pub(super) fn requests(&mut self, now: u64) {
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
@@ -54,7 +54,7 @@ impl Server<'_> {
                 Ok(audit) => self.answer(id, &audit, now),
                 Err(error) => self.answer(id, &refusal(error.why), now),
             },
-            Ok(Control::Relay { domain, request }) => match self.world.find(&domain) {
+            Ok(Control::Relay { domain, request }) => match self.state.find(&domain) {
                 Some(to) => {
                     let relay = Relay {
                         to,
@@ -78,14 +78,14 @@ impl Server<'_> {
         }
     }
 
-    /// Alters what the machine is made of. Who asks before it is complete waits for that: a client
-    /// may speak to a machine as soon as it is started.
+    /// Serves a request that changes the machine. Before the machine is complete it waits: clients
+    /// may connect as soon as the machine starts.
     fn alter(&mut self, id: u64, request: Control, now: u64) {
         let begun = match request {
-            _ if self.ending.is_some() => Err("the machine is on its way down".to_owned()),
-            // The last place is kept for `status` and `down`.
+            _ if self.ending.is_some() => Err("the machine is ending".to_owned()),
+            // The last place is reserved for `status` and `down`.
             _ if self.complete_ns.is_none() && self.is_full_for(id) => {
-                Err("the machine is on its way up, and others wait for that".to_owned())
+                Err("the machine is starting, and too many requests wait for it".to_owned())
             }
             _ if self.complete_ns.is_none() => {
                 self.wait_for(id, Waits::Complete(request));
@@ -102,7 +102,7 @@ impl Server<'_> {
         }
     }
 
-    /// Tells who waits for the machine why it does not become complete.
+    /// Answers waiting requests with the reason why the machine does not start.
     pub(super) fn refuse_held(&mut self, why: &str, now: u64) {
         let held = |client: &&mut Client| matches!(client.waits, Waits::Complete(_));
         for client in self.clients.values_mut().filter(held) {
@@ -122,51 +122,23 @@ impl Server<'_> {
         }
     }
 
-    /// Ends a domain, so that another takes its place at once.
+    /// Begins to restart a domain at once.
     fn restart_now(&mut self, client: u64, name: &str, now: u64) -> Result<(), String> {
-        let place = self.world.place(name);
+        let place = self.state.place(name);
         let place = place.ok_or_else(|| format!("there is no domain {name}"))?;
-        let restart = self.restarts.iter_mut().find(|r| r.place() == place);
-        let restart = restart.ok_or_else(|| {
-            format!("domain {name} is not started again: its configuration says restart = false")
-        })?;
-        let domain = self.world.id(place).ok_or("it was not built")?;
-        restart.ask();
-        self.kept.look_again();
-        let before = restart.known().count;
-        let why = Text::cut("killed: it was to be started again");
-        let killed = self.core.ask(Ask::Kill { domain, why }, &[]);
-        killed.map_err(|refusal| refusal.why)?;
-        let until = now.saturating_add(START_NS);
-        self.wait_for(client, Waits::Start(place, before, until));
+        if !self.lives.get(&place).is_some_and(Life::restarts) {
+            let why = "is not started again: its configuration says restart = false";
+            return Err(format!("domain {name} {why}"));
+        }
+        let goal = (Reached::Up, "killed: a restart was requested");
+        self.restart_for(AskedBy::Client(client), &[place], goal, now);
         Ok(())
     }
 
-    /// Moves relayed requests and replies on, and tells clients that wait for a domain's start.
+    /// Sends relayed requests, and answers clients with the replies.
     pub(super) fn relay(&mut self, now: u64) {
         for client in self.clients.values_mut() {
             match &client.waits {
-                &Waits::Start(place, before, until) => {
-                    let restart = self.restarts.iter().find(|r| r.place() == place);
-                    let known = restart.filter(|restart| restart.is_up());
-                    let known = known.map(|restart| restart.known());
-                    let known = known.filter(|known| known.count > before);
-                    if let (Some(id), Some(known)) = (self.world.id(place), known) {
-                        let name = self.world.name(id).unwrap_or_default();
-                        let restarted = Restarted {
-                            domain: name.to_owned(),
-                            id: id.0,
-                            ready_ns: known.ready_ns.unwrap_or_default(),
-                            connected_ns: known.connected_ns.unwrap_or_default(),
-                        };
-                        client.answer(&restarted, now);
-                    } else if now >= until {
-                        let why = restart.and_then(|restart| restart.failure());
-                        let why = why.map_or_else(String::new, |why| format!(": it {why}"));
-                        let error = format!("it was not back within 20 s{why}");
-                        client.answer(&refusal(error), now);
-                    }
-                }
                 Waits::Room(relay, at) if now >= *at => {
                     let token = self.core.relay(relay.to, &relay.request, now);
                     client.waits = Waits::Reply(relay.clone(), token);
@@ -202,19 +174,22 @@ impl Server<'_> {
         let own = clock_gettime(ClockId::ProcessCPUTime);
         let own_ns = (own.tv_sec as u64).saturating_mul(1_000_000_000) + own.tv_nsec as u64;
         let domains = core.domains.into_iter().map(|report| {
-            let place = self.world.place(&report.name);
+            let place = self.state.place(&report.name);
             let mut status = DomainStatus {
                 report,
                 restarts: None,
-                removed: place.map_or_else(Vec::new, |place| self.world.lost(place)),
+                removed: place.map_or_else(Vec::new, |place| self.state.lost(place)),
+                serves_vm: place.is_some_and(|place| self.state.serves_vm(place)),
             };
-            let all = self.restarts.iter();
-            all.for_each(|restart| restart.tell(&self.world, &mut status, now));
+            let place = place.filter(|place| self.state.id(*place) == Some(DomId(status.id)));
+            if let Some(life) = place.and_then(|place| self.lives.get(&place)) {
+                life.report(&mut status, now);
+            }
             status
         });
-        let missing = self.world.missing.iter().cloned().chain(core.missing);
+        let missing = self.state.missing.iter().cloned().chain(core.missing);
         Ok(Status {
-            name: self.world.name.clone(),
+            name: self.state.name.clone(),
             pid: self.core_pid,
             up_ns: self.complete_ns.map_or(0, |at| now.saturating_sub(at)),
             up_took_ns: self.complete_ns.map(|at| at.saturating_sub(self.began_ns)),
@@ -226,12 +201,16 @@ impl Server<'_> {
     }
 }
 
-/// What a domain has replied, as text.
+/// Returns a domain's reply as text.
 fn text_of(reply: Reply) -> Result<String, String> {
     let bytes = reply.map_err(|refusal| refusal.why)?;
     String::from_utf8(bytes).map_err(|_| "the domain's reply makes no sense".into())
 }
 
-pub(super) fn refusal(error: String) -> ControlError {
+/// Bytes of an error: it may quote the client's input.
+const ERROR_MAX: usize = 60 << 10;
+
+pub(super) fn refusal(mut error: String) -> ControlError {
+    error.truncate(error.floor_char_boundary(ERROR_MAX));
     ControlError { error }
 }

@@ -1,6 +1,6 @@
-//! The sockets that clients come to, and the files of the log: opened by the first manager, before
-//! it has heard anybody and gives up its rights. The core holds them for the next ones, so that
-//! clients find waiting whom the manager before has left.
+//! The clients' sockets and the log's files. The first manager opens them before it accepts a
+//! client and gives up its rights; the core holds them for later managers, so that clients that
+//! wait at a socket are served by the next one.
 
 use crate::args::Args;
 use crate::metrics;
@@ -14,21 +14,21 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 #[derive(Debug)]
-pub(crate) struct Opened {
-    /// Where requests come.
+pub(crate) struct Listeners {
+    /// The control socket.
     pub(crate) control: UnixListener,
-    /// The log, and what it was before; none: standard error.
+    /// The log and its predecessor; `None`: standard error.
     pub(crate) log: Option<[File; 2]>,
-    /// Where metrics are read.
+    /// The sockets for metrics.
     pub(crate) metrics: metrics::Sockets,
 }
 
-impl Opened {
-    /// Opens what the arguments name, for this user alone. The process must have one thread: no
-    /// other thread makes files under this mask.
+impl Listeners {
+    /// Opens the arguments' files and sockets, for this user alone. The process must have one
+    /// thread, because the mask is the process's.
     ///
     /// # Errors
-    /// What cannot be opened, and why; no socket is left then.
+    /// A file or socket cannot be opened; no socket is left then.
     pub(crate) fn new(args: &Args) -> Result<Self, String> {
         let log = args.log.as_deref();
         let log = log.map(|path| open_log(path).map_err(|e| format!("the log {path}: {e}")));
@@ -43,7 +43,7 @@ impl Opened {
         let local = args.metrics.as_deref();
         let local = local.map(|path| bind("the socket for metrics", path));
         let local = local.transpose().inspect_err(|_| {
-            // The core removes those that it holds alone.
+            // The core removes only sockets that it holds.
             let _ = std::fs::remove_file(&args.socket);
         })?;
         let metrics = metrics::Sockets {
@@ -57,7 +57,7 @@ impl Opened {
         })
     }
 
-    /// What an earlier manager has opened by the same arguments.
+    /// Takes over the descriptors that an earlier manager has opened by the same arguments.
     pub(crate) fn held(args: &Args, fds: Vec<OwnedFd>) -> Option<Self> {
         let mut fds = fds.into_iter();
         let mut next = |is_there: bool| is_there.then(|| fds.next());
@@ -74,7 +74,7 @@ impl Opened {
         })
     }
 
-    /// All of it, as [`Opened::held`] takes it.
+    /// Returns all descriptors, in the order of [`Listeners::held`].
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let log = self.log.iter().flatten().map(AsFd::as_fd);
         let metrics = self.metrics.local.iter().chain(&self.metrics.port);
@@ -84,7 +84,7 @@ impl Opened {
     }
 }
 
-/// Removes the sockets that [`Opened::new`] has made.
+/// Removes the sockets of [`Listeners::new`].
 pub(crate) fn remove(args: &Args) {
     for path in [Some(&args.socket), args.metrics.as_ref()]
         .into_iter()
@@ -103,7 +103,7 @@ fn open_log(path: &str) -> io::Result<[File; 2]> {
     Ok([now, before])
 }
 
-/// Makes a socket, for this user alone.
+/// Creates a socket for this user alone.
 fn bind(what: &str, path: &Path) -> Result<UnixListener, String> {
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(path);
@@ -128,10 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_opened_is_this_users_alone_and_the_next_ones_too() {
+    fn sockets_and_log_belong_to_this_user_alone() {
         let folder = tempfile::tempdir().unwrap();
         let args = args(folder.path());
-        let opened = Opened::new(&args).unwrap();
+        let opened = Listeners::new(&args).unwrap();
         for name in ["socket", "metrics", "log", "log.1"] {
             let mode = fs::metadata(folder.path().join(name))
                 .unwrap()
@@ -139,7 +139,7 @@ mod tests {
             assert_eq!(mode.mode() & 0o777, 0o600, "{name}");
         }
         let copies = opened.fds().into_iter().map(|fd| fd.try_clone_to_owned());
-        let held = Opened::held(&args, copies.map(Result::unwrap).collect()).unwrap();
+        let held = Listeners::held(&args, copies.map(Result::unwrap).collect()).unwrap();
         let path = |socket: &UnixListener| {
             let address = socket.local_addr().unwrap();
             address.as_pathname().map(Path::to_owned)
@@ -147,23 +147,23 @@ mod tests {
         assert_eq!(path(&held.control), Some(args.socket.clone()));
         assert_eq!(path(&held.metrics.local.unwrap().into()), args.metrics);
         assert!(held.log.is_some() && held.metrics.port.is_none());
-        assert!(Opened::held(&args, Vec::new()).is_none());
+        assert!(Listeners::held(&args, Vec::new()).is_none());
     }
 
     #[test]
-    fn what_cannot_be_opened_is_named_and_leaves_no_socket() {
+    fn a_failed_open_is_named_and_leaves_no_socket() {
         let folder = tempfile::tempdir().unwrap();
         let mut args = args(folder.path());
         args.metrics = Some(folder.path().join("none/metrics"));
-        let error = Opened::new(&args).unwrap_err();
+        let error = Listeners::new(&args).unwrap_err();
         assert!(error.starts_with("the socket for metrics "), "{error}");
         assert!(!args.socket.exists());
         let _other = UnixListener::bind(&args.socket).unwrap();
-        let error = Opened::new(&args).unwrap_err();
+        let error = Listeners::new(&args).unwrap_err();
         assert!(error.starts_with("the control socket "), "{error}");
         assert!(args.socket.exists(), "it is another's");
         args.log = Some(folder.path().join("none/log").display().to_string());
-        let error = Opened::new(&args).unwrap_err();
+        let error = Listeners::new(&args).unwrap_err();
         assert!(error.starts_with("the log "), "{error}");
     }
 }

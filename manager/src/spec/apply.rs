@@ -1,15 +1,15 @@
-//! Changes of a machine are made.
+//! Applies changes of the specification.
 
-use super::change::{Refits, Refitting, ShapeChange};
-use super::{Shape, lasts};
+use super::change::{Refits, Refitting, SpecChange};
+use super::{Spec, lasts};
 use abi::machine::Device;
 use config::live::Refitted;
 
-impl Shape {
-    /// It becomes so.
-    pub(crate) fn apply(&mut self, change: ShapeChange) {
+impl Spec {
+    /// Applies one change.
+    pub(crate) fn apply(&mut self, change: SpecChange) {
         match change {
-            ShapeChange::Comes {
+            SpecChange::Comes {
                 place,
                 domain,
                 guest,
@@ -21,24 +21,24 @@ impl Shape {
                     live.attached.insert(name, guest);
                 }
             }
-            ShapeChange::Serves { worker, mut vifs } => {
+            SpecChange::Serves { worker, mut vifs } => {
                 if let Some(driver) = self.drivers.get_mut(&worker) {
                     driver.vifs.append(&mut vifs);
                 }
             }
-            ShapeChange::Up { name } => {
+            SpecChange::Up { name } => {
                 self.coming.remove(&name);
             }
-            ShapeChange::Leaves { name } => {
+            SpecChange::Leaves { name } => {
                 self.leaving.insert(name);
             }
-            ShapeChange::Unserves { worker, conn } => {
+            SpecChange::Unserves { worker, conn } => {
                 if let Some(driver) = self.drivers.get_mut(&worker) {
                     driver.vifs.retain(|vif| vif.conn != conn);
                 }
             }
-            ShapeChange::Gone { name } => self.release(&name),
-            ShapeChange::Changes { vifs } => {
+            SpecChange::Gone { name } => self.release(&name),
+            SpecChange::Changes { vifs } => {
                 for vif in self
                     .drivers
                     .values_mut()
@@ -49,7 +49,7 @@ impl Shape {
                     }
                 }
             }
-            ShapeChange::Described { name, guest } => {
+            SpecChange::Described { name, guest } => {
                 if let Some(live) = &mut self.live {
                     let of = match live.attached.contains_key(&name) {
                         true => &mut live.attached,
@@ -58,28 +58,28 @@ impl Shape {
                     of.insert(name, guest);
                 }
             }
-            ShapeChange::Adopted { names } => {
+            SpecChange::Adopted { names } => {
                 if let Some(live) = &mut self.live {
                     live.of_files.extend(names);
                 }
             }
-            ShapeChange::Refits(refits) => self.refitting = Some(self.refit(refits)),
-            ShapeChange::Refitted { back } => self.refitted(back),
-            ShapeChange::HasRefitted => self.refitting = None,
-            ShapeChange::Return { guests } => {
+            SpecChange::Refits(refits) => self.refitting = Some(self.refit(refits)),
+            SpecChange::Refitted { back } => self.refitted(back),
+            SpecChange::HasRefitted => self.refitting = None,
+            SpecChange::Return { guests } => {
                 self.returning = guests;
                 if let Some(live) = &mut self.live {
                     live.left.clear();
                 }
             }
-            ShapeChange::Returned { name } => {
+            SpecChange::Returned { name } => {
                 self.returning.retain(|one| one.name() != Some(&name));
             }
-            ShapeChange::Lost { device, back } => self.lose(device, back),
-            ShapeChange::Asked { name, user } => {
+            SpecChange::Lost { device, back } => self.lose(device, back),
+            SpecChange::Asked { name, user } => {
                 self.origins.entry(name).or_default().user = user;
             }
-            ShapeChange::Found {
+            SpecChange::Found {
                 guest,
                 netns,
                 place,
@@ -97,7 +97,7 @@ impl Shape {
         };
     }
 
-    /// It has these NICs: what comes and goes by that.
+    /// Replaces the NICs. Returns the devices that this opens and closes.
     fn refit(&mut self, refits: Refits) -> Refitting {
         let mut refitting = Refitting::default();
         let mut had = Vec::new();
@@ -126,7 +126,7 @@ impl Shape {
         refitting
     }
 
-    /// The NICs are known: all that is left to do is to close what goes.
+    /// Settles a change of NICs: only the closing of devices remains.
     fn refitted(&mut self, back: bool) {
         let mut refitting = self.refitting.take().unwrap_or_default();
         let opened = std::mem::take(&mut refitting.opens);

@@ -1,55 +1,54 @@
-//! What this machine leaves for the one that takes its place when the core has ended: guests that
-//! were attached, in a file that the core writes. It is written before who attaches is answered,
-//! and when a guest begins to go: what is in it is there as a whole.
+//! The state file: the attached guests, for the machine that is started after an end of the core.
+//! The core writes it before an attach is answered, and when a guest begins to be removed; a file
+//! is written as a whole.
 //!
-//! A file that cannot be written is no reason to refuse a guest: containers start all the same. The
-//! answer to the request, the log and `status` report it, and the manager retries until the file is
-//! written.
+//! A failure to write it does not fail an attach, because containers start all the same. The
+//! answer, the log and `status` report it, and the manager retries until the file is written.
 
 use crate::refusal::Refusal;
-use crate::shape::{Shape, ShapeChange};
+use crate::spec::{Spec, SpecChange};
 use abi::journal::Level;
 use config::live::state::{self, Left, Origin};
 
 /// Time between two attempts to write the file.
 const AGAIN_NS: u64 = 1_000_000_000;
 
-/// What the file has, as far as we know.
+/// The state file as last written.
 #[derive(Debug, Default)]
-pub(crate) struct LeftState {
-    /// None: it is to be looked at.
+pub(crate) struct StateFile {
+    /// The content; `None`: unknown.
     written: Option<Vec<u8>>,
-    /// Whether something of it may have become otherwise.
+    /// Whether the guests may have changed since then.
     is_stale: bool,
-    /// When it is tried again; none: it was written.
+    /// When the next attempt is due; `None`: the last one succeeded.
     again_ns: Option<u64>,
     /// Why the last attempt failed, if it did.
     failure: Option<String>,
 }
 
-/// What `status` lists as missing while the file cannot be written; the reason follows, because the
-/// log may be on the same full disk.
+/// The entry of `status` while the file cannot be written. The reason follows, because the log may
+/// be on the same full disk.
 pub(crate) const LACK: &str = "that attached guests come back after an end of the core";
 
-impl LeftState {
-    /// The machine becomes so.
-    pub(crate) fn look_at(&mut self, changes: &[ShapeChange]) {
-        let concerns = |change: &ShapeChange| {
+impl StateFile {
+    /// Records changes of the specification.
+    pub(crate) fn look_at(&mut self, changes: &[SpecChange]) {
+        let concerns = |change: &SpecChange| {
             matches!(
                 change,
-                ShapeChange::Up { .. }
-                    | ShapeChange::Leaves { .. }
-                    | ShapeChange::Gone { .. }
-                    | ShapeChange::Described { .. }
-                    | ShapeChange::Return { .. }
-                    | ShapeChange::Returned { .. }
+                SpecChange::Up { .. }
+                    | SpecChange::Leaves { .. }
+                    | SpecChange::Gone { .. }
+                    | SpecChange::Described { .. }
+                    | SpecChange::Return { .. }
+                    | SpecChange::Returned { .. }
             )
         };
         self.is_stale |= changes.iter().any(concerns);
     }
 
-    /// What is to be written, if that is not in the file, and not too soon to be tried again.
-    pub(crate) fn due(&mut self, name: &str, shape: &Shape, now_ns: u64) -> Option<Vec<u8>> {
+    /// Returns the content to write, if it differs from the file and an attempt is due.
+    pub(crate) fn due(&mut self, name: &str, spec: &Spec, now_ns: u64) -> Option<Vec<u8>> {
         let is_due = match self.again_ns {
             Some(at) => now_ns >= at,
             None => self.is_stale || self.written.is_none(),
@@ -58,17 +57,16 @@ impl LeftState {
             return None;
         }
         self.is_stale = false;
-        let text = state::write(name, &left(shape));
+        let text = state::write(name, &left(spec));
         (self.written.as_ref() != Some(&text)).then_some(text)
     }
 
-    /// When it is tried again.
+    /// Returns when the next attempt is due, if the last one has failed.
     pub(crate) fn again_ns(&self) -> Option<u64> {
         self.again_ns
     }
 
-    /// Notes whether the core has written it. Returns a line for the log if the file could be
-    /// written before and cannot be now, or the other way round.
+    /// Records whether the core has written the file. Returns a line for the log when this changes.
     pub(crate) fn wrote(
         &mut self,
         text: Vec<u8>,
@@ -92,7 +90,7 @@ impl LeftState {
         failed.is_none().then_some((Level::Warning, line))
     }
 
-    /// Returns what the machine goes without, and why, while the file cannot be written.
+    /// Returns the entry of `status` while the file cannot be written.
     pub(crate) fn lack(&self) -> Option<String> {
         let why = self.failure.as_ref()?;
         Some(format!("{LACK} ({why})"))
@@ -109,20 +107,20 @@ impl LeftState {
     }
 }
 
-/// The guests that are to come back: those that are there and stay, and those that are on their way
-/// back.
-pub(crate) fn left(shape: &Shape) -> Vec<Left<'_>> {
+/// Returns the guests that return after an end of the core: the attached ones, and those that have
+/// not returned yet.
+pub(crate) fn left(spec: &Spec) -> Vec<Left<'_>> {
     const UNKNOWN: &Origin = &Origin::UNKNOWN;
-    let attached = shape.live().into_iter().flat_map(|live| &live.attached);
-    // One that is up is among both for a moment.
-    let is_there = |name: &str| !shape.is_changing(name) && shape.returning(name).is_none();
+    let attached = spec.live().into_iter().flat_map(|live| &live.attached);
+    // A guest that has just returned is in both lists for a moment.
+    let is_there = |name: &str| !spec.is_changing(name) && spec.returning(name).is_none();
     let there = attached.filter(|(name, _)| is_there(name));
     let there = there.map(|(name, guest)| Left {
         guest,
-        origin: shape.origin(name).unwrap_or(UNKNOWN),
+        origin: spec.origin(name).unwrap_or(UNKNOWN),
     });
     there
-        .chain(shape.all_returning().iter().map(Left::from))
+        .chain(spec.all_returning().iter().map(Left::from))
         .collect()
 }
 
@@ -131,12 +129,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_written_is_tried_again_and_said_once() {
-        let mut state = LeftState::default();
-        let shape = Shape::default();
+    fn a_failed_write_is_retried_and_reported_once() {
+        let mut state = StateFile::default();
+        let spec = Spec::default();
         let nothing = Some(Vec::new());
         let full = || Err("No space left on device".to_owned().into());
-        assert_eq!(state.due("m", &shape, 5), nothing, "of another core");
+        assert_eq!(state.due("m", &spec, 5), nothing, "of another core");
         let (level, said) = state.wrote(Vec::new(), full(), 5).unwrap();
         assert_eq!(level, Level::Warning);
         assert!(said.contains("No space left"), "{said}");
@@ -150,9 +148,9 @@ mod tests {
             warning.contains("(No space left on device): guest a does not"),
             "{warning}"
         );
-        state.look_at(&[ShapeChange::Up { name: "a".into() }]);
-        assert_eq!(state.due("m", &shape, 4 + AGAIN_NS), None, "too soon");
-        assert_eq!(state.due("m", &shape, 5 + AGAIN_NS), nothing);
+        state.look_at(&[SpecChange::Up { name: "a".into() }]);
+        assert_eq!(state.due("m", &spec, 4 + AGAIN_NS), None, "too soon");
+        assert_eq!(state.due("m", &spec, 5 + AGAIN_NS), nothing);
         assert_eq!(state.wrote(Vec::new(), full(), 6), None);
         let (level, said) = state.wrote(Vec::new(), Ok(()), 7).unwrap();
         assert_eq!(level, Level::Info);
@@ -160,11 +158,11 @@ mod tests {
         assert_eq!((state.lack(), state.warning("x")), (None, None));
         assert_eq!(state.wrote(Vec::new(), Ok(()), 7), None);
         assert_eq!(state.again_ns(), None);
-        assert_eq!(state.due("m", &shape, 8), None);
-        state.look_at(&[ShapeChange::HasRefitted]);
+        assert_eq!(state.due("m", &spec, 8), None);
+        state.look_at(&[SpecChange::HasRefitted]);
         assert!(!state.is_stale);
-        state.look_at(&[ShapeChange::Up { name: "a".into() }]);
+        state.look_at(&[SpecChange::Up { name: "a".into() }]);
         assert!(state.is_stale);
-        assert_eq!(state.due("m", &shape, 9), None, "the same");
+        assert_eq!(state.due("m", &spec, 9), None, "the same");
     }
 }

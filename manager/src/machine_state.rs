@@ -1,37 +1,37 @@
-//! What the manager knows of the domains: as the core has told it.
+//! The machine: its specification, and the state of its domains as the core reports it.
 
-use crate::shape::{Admitted, Shape, ShapeChange};
+use crate::spec::{Admitted, Spec, SpecChange};
 use abi::DomId;
 use abi::core::Stage;
 use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, NetnsPlace, Setting};
 use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A machine and what has become of it.
+/// A machine.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct State {
     /// The instance's name.
     pub(crate) name: String,
-    shape: Shape,
-    /// What has become of it since somebody has taken that.
-    changes: Vec<ShapeChange>,
-    /// Who may speak to us beside root and the user who has started it.
+    spec: Spec,
+    /// Changes of the specification that were not written yet.
+    changes: Vec<SpecChange>,
+    /// Groups with rights, beside root and the machine's user.
     pub(crate) access: Access,
-    /// Connections that it begins with.
+    /// Connections from the start of the machine.
     pub(crate) connections: Vec<Connection>,
-    /// By place in the machine, the id of the domain there now.
+    /// The domain at each place.
     ids: BTreeMap<usize, DomId>,
     lives: BTreeMap<DomId, (Stage, String)>,
     connected: BTreeSet<DomId>,
-    /// What the system could not provide, in words.
+    /// Properties that the system lacks, in words.
     pub(crate) missing: BTreeSet<String>,
 }
 
-impl World {
+impl State {
     pub(crate) fn new(machine: Machine) -> Self {
         Self {
             name: machine.name,
-            shape: Shape::new(
+            spec: Spec::new(
                 machine.domains.into_iter().enumerate().collect(),
                 machine.live,
             ),
@@ -45,33 +45,33 @@ impl World {
         }
     }
 
-    /// The machine as it has become.
-    pub(crate) fn shape(&self) -> &Shape {
-        &self.shape
+    /// Returns the specification.
+    pub(crate) fn spec(&self) -> &Spec {
+        &self.spec
     }
 
-    /// It becomes so.
-    pub(crate) fn change(&mut self, change: ShapeChange) {
-        self.shape.apply(change.clone());
+    /// Changes the specification.
+    pub(crate) fn change(&mut self, change: SpecChange) {
+        self.spec.apply(change.clone());
         self.changes.push(change);
     }
 
-    /// A guest is to come: see [`Shape::admit`]. Nothing has changed if it is refused.
+    /// Adds a guest: see [`Spec::admit`]. An error leaves the specification unchanged.
     pub(crate) fn admit(
         &mut self,
         config: &mut LiveConfig,
         guest: &Setting,
     ) -> Result<Admitted, String> {
-        let (admitted, comes) = self.shape.admit(config, guest)?;
+        let (admitted, comes) = self.spec.admit(config, guest)?;
         self.change(comes);
         Ok(admitted)
     }
 
-    /// What the name of a network namespace stands for, where a guest that was attached names it.
+    /// Records the namespace that a name stands for in the section of an attached guest.
     pub(crate) fn note_place(&mut self, guest: &str, netns: String, place: NetnsPlace) {
-        if self.shape.origin(guest).is_some() {
+        if self.spec.origin(guest).is_some() {
             let guest = guest.to_owned();
-            self.change(ShapeChange::Found {
+            self.change(SpecChange::Found {
                 guest,
                 netns,
                 place,
@@ -79,41 +79,38 @@ impl World {
         }
     }
 
-    /// It has become so before this manager began.
-    pub(crate) fn take_up(&mut self, shape: Shape) {
-        self.shape = shape;
+    /// Takes over what an earlier manager has kept.
+    pub(crate) fn resume(&mut self, spec: Option<Spec>, changes: Vec<SpecChange>) {
+        let started = std::mem::take(&mut self.spec);
+        self.spec = spec.map_or(started, Spec::with_drivers);
+        changes.into_iter().for_each(|it| self.spec.apply(it));
     }
 
-    /// The same, of what has become of it since.
-    pub(crate) fn take_up_change(&mut self, change: ShapeChange) {
-        self.shape.apply(change);
-    }
-
-    /// What has become of it since this was last asked for.
-    pub(crate) fn take_changes(&mut self) -> Vec<ShapeChange> {
+    /// Takes the changes that were not written yet.
+    pub(crate) fn take_changes(&mut self) -> Vec<SpecChange> {
         std::mem::take(&mut self.changes)
     }
 
-    /// The same, to be looked at.
-    pub(crate) fn changes(&self) -> &[ShapeChange] {
+    /// Returns the changes that were not written yet.
+    pub(crate) fn changes(&self) -> &[SpecChange] {
         &self.changes
     }
 
-    /// Whether anything has.
+    /// Whether there are any.
     pub(crate) fn has_changed(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// The description of the domain at a place.
+    /// Returns the description of the domain at a place.
     pub(crate) fn domain(&self, place: usize) -> Option<&Domain> {
-        self.shape.domains().get(&place)
+        self.spec.domains().get(&place)
     }
 
-    /// The domain at a place of the machine is this one from now on.
+    /// Records the domain at a place.
     pub(crate) fn set(&mut self, place: usize, id: DomId) {
         let before = self.ids.insert(place, id);
         if before != Some(id) {
-            // Also what is known of one that had this id long ago.
+            // Also the state of an earlier domain of this id.
             for old in before.into_iter().chain([id]) {
                 self.lives.remove(&old);
                 self.connected.remove(&old);
@@ -121,29 +118,27 @@ impl World {
         }
     }
 
-    /// The interface of a device was removed.
-    pub(crate) fn lose(&mut self, device: (usize, usize)) {
-        if !self.shape.is_lost(device) {
-            let back = false;
-            self.change(ShapeChange::Lost { device, back });
+    /// Records whether the interface of a device was removed.
+    pub(crate) fn mark_lost(&mut self, device: (usize, usize), is_lost: bool) {
+        if self.spec.is_lost(device) != is_lost {
+            let back = !is_lost;
+            self.change(SpecChange::Lost { device, back });
         }
     }
 
-    /// A device is open again, or is no more.
-    pub(crate) fn regain(&mut self, device: (usize, usize)) {
-        if self.shape.is_lost(device) {
-            let back = true;
-            self.change(ShapeChange::Lost { device, back });
-        }
-    }
-
-    /// The names of a domain's interfaces that were removed, by its place.
+    /// Returns the names of a domain's removed interfaces.
     pub(crate) fn lost(&self, place: usize) -> Vec<String> {
-        let lost = self.shape.lost_devices(place).into_iter();
+        let lost = self.spec.lost_devices(place).into_iter();
         lost.filter_map(|device| self.interface(device)).collect()
     }
 
-    /// The name of a device's interface.
+    /// Returns whether a domain maps a virtual machine's memory.
+    pub(crate) fn serves_vm(&self, place: usize) -> bool {
+        self.domain(place)
+            .is_some_and(|domain| domain.foreign_pages > 0)
+    }
+
+    /// Returns the name of a device's interface.
     pub(crate) fn interface(&self, (place, number): (usize, usize)) -> Option<String> {
         match self.domain(place)?.devices.get(number)? {
             Device::Tap(tap) => Some(tap.ifname.clone()),
@@ -155,7 +150,7 @@ impl World {
         }
     }
 
-    /// There is no domain at a place of the machine any more.
+    /// Records that the domain at a place is removed.
     pub(crate) fn unset(&mut self, place: usize) {
         if let Some(id) = self.ids.remove(&place) {
             self.lives.remove(&id);
@@ -163,33 +158,33 @@ impl World {
         }
     }
 
-    /// The id of the domain at a place of the machine.
+    /// Returns the id of the domain at a place.
     pub(crate) fn id(&self, place: usize) -> Option<DomId> {
         self.ids.get(&place).copied()
     }
 
-    /// The domain of a name.
+    /// Returns the domain of a name.
     pub(crate) fn find(&self, name: &str) -> Option<DomId> {
         self.id(self.place(name)?)
     }
 
-    /// The place of a name in the machine.
+    /// Returns the place of a name.
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
-        self.shape.place(name)
+        self.spec.place(name)
     }
 
-    /// A domain's name in the machine.
+    /// Returns the name of a domain.
     pub(crate) fn name(&self, id: DomId) -> Option<&str> {
         let (&place, _) = self.ids.iter().find(|(_, of)| **of == id)?;
         Some(&self.domain(place)?.name)
     }
 
-    /// Every domain.
+    /// Returns every domain.
     pub(crate) fn all(&self) -> impl Iterator<Item = DomId> {
         self.ids.values().copied()
     }
 
-    /// A domain's life has come to another stage; the stage before.
+    /// Records the stage of a domain. Returns the one before.
     pub(crate) fn live(&mut self, id: DomId, stage: Stage, text: &str) -> Option<Stage> {
         if stage != Stage::Running {
             self.connected.remove(&id);
@@ -198,22 +193,27 @@ impl World {
         before.map(|(stage, _)| stage)
     }
 
-    /// All its connections are up.
+    /// Records that all connections of a domain are up.
     pub(crate) fn connect(&mut self, id: DomId) {
         self.connected.insert(id);
     }
 
-    /// Where a domain stands.
+    /// Returns the stage of a domain.
     pub(crate) fn stage(&self, id: DomId) -> Option<Stage> {
         self.lives.get(&id).map(|(stage, _)| *stage)
     }
 
-    /// The same in words.
+    /// Returns the stage of the domain at a place.
+    pub(crate) fn stage_at(&self, place: usize) -> Option<Stage> {
+        self.stage(self.id(place)?)
+    }
+
+    /// Returns the stage in words, or how the domain has ended.
     pub(crate) fn text(&self, id: DomId) -> &str {
         self.lives.get(&id).map_or("", |(_, text)| text)
     }
 
-    /// Whether all its connections are up, but for those whose other end is dead.
+    /// Whether all connections are up, except those whose other end is dead.
     pub(crate) fn is_connected(&self, id: DomId) -> bool {
         self.connected.contains(&id)
     }
@@ -221,6 +221,6 @@ impl World {
     /// Whether every domain runs and every connection is up.
     pub(crate) fn is_complete(&self) -> bool {
         let up = |id: DomId| self.stage(id) == Some(Stage::Running) && self.is_connected(id);
-        self.ids.len() == self.shape.domains().len() && self.all().all(up)
+        self.ids.len() == self.spec.domains().len() && self.all().all(up)
     }
 }

@@ -1,12 +1,13 @@
-//! The machine as it has become: what it began with, and the guests that came and went since.
+//! The machine's specification: its domains, and the guests and NICs that were added and removed
+//! since the start.
 //!
-//! What changes it is a [`ShapeChange`], which says as much as changes, however large the machine
-//! is: the next manager hears of the changes, and makes them again.
+//! Every edit is a [`SpecChange`], which is as long as what it changes, however large the machine
+//! is. The next manager reads the changes and repeats them.
 
 mod apply;
 mod change;
 
-pub(crate) use change::{Refitting, ShapeChange};
+pub(crate) use change::{Refitting, SpecChange};
 
 use crate::windows::{self, Windows};
 use abi::machine::{Device, Domain, Live, NetnsPlace, Program, Setting};
@@ -18,81 +19,33 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the next manager has to know of it.
+/// The specification, which the next manager reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "WrittenShape", into = "WrittenShape")]
-pub(crate) struct Shape {
-    /// By place, which a domain keeps as long as it is there.
+#[serde(deny_unknown_fields)]
+pub(crate) struct Spec {
+    /// Every domain, by its place, which it keeps until it is removed.
     domains: BTreeMap<usize, Domain>,
-    /// None: no guest comes or goes.
+    /// `None`: guests are neither attached nor detached.
     live: Option<Live>,
-    /// Guests that are not up yet. Who finds them without having begun with them takes them away.
+    /// Guests that are not up yet. The next manager removes them.
     coming: BTreeSet<String>,
-    /// Guests that are being taken away.
+    /// Guests that are being removed.
     leaving: BTreeSet<String>,
-    /// Devices that come and go with NICs, until the workers are there with them.
+    /// Devices that a change of NICs opens and closes, until the workers run with it.
+    #[serde(default)]
     refitting: Option<Refitting>,
-    /// What the workers of the driver domain are told at their start, by their places: in place of
-    /// their domains' texts, which are empty.
+    /// The workers' configurations, by place. Their domains' texts are empty.
+    #[serde(default)]
     drivers: BTreeMap<usize, DriverConfig>,
-    /// Where guests that were attached have come from.
+    /// Origins of attached guests, by name.
+    #[serde(default)]
     origins: BTreeMap<String, Origin>,
-    /// Guests of the machine before that are not there again.
+    /// Guests of the machine before that have not returned.
+    #[serde(default)]
     returning: Vec<Returning>,
     /// Devices whose interfaces were removed, by their domains' places and their numbers there.
-    lost: BTreeSet<(usize, usize)>,
-}
-
-/// The same as it is written.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenShape {
-    domains: BTreeMap<usize, Domain>,
-    live: Option<Live>,
-    coming: BTreeSet<String>,
-    leaving: BTreeSet<String>,
-    #[serde(default)]
-    refitting: Option<Refitting>,
-    #[serde(default)]
-    origins: BTreeMap<String, Origin>,
-    #[serde(default)]
-    returning: Vec<Returning>,
     #[serde(default)]
     lost: BTreeSet<(usize, usize)>,
-}
-
-impl From<WrittenShape> for Shape {
-    fn from(written: WrittenShape) -> Self {
-        Self {
-            coming: written.coming,
-            leaving: written.leaving,
-            refitting: written.refitting,
-            origins: written.origins,
-            returning: written.returning,
-            lost: written.lost,
-            ..Self::new(written.domains, written.live)
-        }
-    }
-}
-
-impl From<Shape> for WrittenShape {
-    fn from(mut shape: Shape) -> Self {
-        for (place, driver) in &shape.drivers {
-            if let Some(domain) = shape.domains.get_mut(place) {
-                domain.config = text_of(driver);
-            }
-        }
-        Self {
-            domains: shape.domains,
-            live: shape.live,
-            coming: shape.coming,
-            leaving: shape.leaving,
-            refitting: shape.refitting,
-            origins: shape.origins,
-            returning: shape.returning,
-            lost: shape.lost,
-        }
-    }
 }
 
 /// A guest on its way in.
@@ -100,92 +53,94 @@ impl From<Shape> for WrittenShape {
 pub(crate) struct Admitted {
     pub(crate) place: usize,
     pub(crate) name: String,
-    /// The MAC of each of its interfaces.
+    /// The MAC of each interface.
     pub(crate) macs: Vec<String>,
-    /// What may not be meant in its description.
+    /// Warnings about the section, a sentence each.
     pub(crate) warnings: Vec<String>,
-    /// By the worker's place, what it is to be told of each interface; connections are not known
-    /// yet.
+    /// The configuration of each port, by the worker's place; connections are not known yet.
     pub(crate) vifs: BTreeMap<usize, Vec<VifConfig>>,
 }
 
 /// Whether a device outlives its domain.
 pub(crate) fn lasts(device: &Device) -> bool {
-    matches!(device, Device::Tap(_) | Device::Xdp(_))
+    matches!(
+        device,
+        Device::Tap(_) | Device::Xdp(_) | Device::VhostUser(_)
+    )
 }
 
-fn text_of(driver: &DriverConfig) -> String {
-    serde_json::to_string(driver).unwrap_or_default()
-}
+impl Spec {
+    /// Returns the specification of a machine with these domains.
+    pub(crate) fn new(domains: BTreeMap<usize, Domain>, live: Option<Live>) -> Self {
+        let spec = Self {
+            domains,
+            live,
+            ..Self::default()
+        };
+        spec.with_drivers()
+    }
 
-impl Shape {
-    /// Of a machine with these domains.
-    pub(crate) fn new(mut domains: BTreeMap<usize, Domain>, live: Option<Live>) -> Self {
-        let mut drivers = BTreeMap::new();
-        let all = domains.iter_mut();
+    /// Parses the texts of workers. A manager of an earlier version has written such texts.
+    pub(crate) fn with_drivers(mut self) -> Self {
+        let all = self.domains.iter_mut();
         for (place, domain) in all.filter(|(_, domain)| domain.program == Program::Driver) {
-            // A text that cannot be read stays: who is told it says so.
+            // The domain gets an invalid text unchanged, and reports it.
             if let Ok(driver) = serde_json::from_str(&domain.config) {
-                drivers.insert(*place, driver);
+                self.drivers.insert(*place, driver);
                 domain.config.clear();
             }
         }
-        Self {
-            domains,
-            live,
-            drivers,
-            ..Self::default()
-        }
+        self
     }
 
-    /// Whether the interface of a device was removed, by its domain's place and its number there.
+    /// Whether the interface of a device was removed.
     pub(crate) fn is_lost(&self, device: (usize, usize)) -> bool {
         self.lost.contains(&device)
     }
 
-    /// Those of the domain at a place.
+    /// Returns the devices of the domain at a place whose interfaces were removed.
     pub(crate) fn lost_devices(&self, place: usize) -> Vec<(usize, usize)> {
         let lost = self.lost.range((place, 0)..=(place, usize::MAX));
         lost.copied().collect()
     }
 
-    /// By place, every domain; of what it is told [`Shape::told`] knows.
+    /// Returns every domain, by place. [`Spec::told`] returns its configuration.
     pub(crate) fn domains(&self) -> &BTreeMap<usize, Domain> {
         &self.domains
     }
 
-    /// What the domain at a place is told at its start.
+    /// Returns the configuration of the domain at a place, as text.
     pub(crate) fn told(&self, place: usize) -> Cow<'_, str> {
         match (self.drivers.get(&place), self.domains.get(&place)) {
-            (Some(driver), _) => text_of(driver).into(),
+            (Some(driver), _) => serde_json::to_string(driver).unwrap_or_default().into(),
             (None, Some(domain)) => domain.config.as_str().into(),
             (None, None) => "".into(),
         }
     }
 
-    /// What it takes for guests to come and go.
+    /// Returns the description that attaches and detaches are checked against.
     pub(crate) fn live(&self) -> Option<&Live> {
         self.live.as_ref()
     }
 
-    /// The place of a name.
+    /// Returns the place of the domain of a name.
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         let mut domains = self.domains.iter();
         let found = domains.find(|(_, domain)| domain.name == name);
         found.map(|(place, _)| *place)
     }
 
-    /// Whether a domain of this name comes or goes just now.
+    /// Whether a guest is being attached or detached.
     pub(crate) fn is_changing(&self, name: &str) -> bool {
         self.coming.contains(name) || self.leaving.contains(name)
     }
 
-    /// The guests that come or go just now.
+    /// Returns the guests that are being attached or detached.
     pub(crate) fn changing(&self) -> impl Iterator<Item = &String> {
         self.coming.union(&self.leaving)
     }
 
-    /// The configuration as it has become.
+    /// Parses the present configuration.
     pub(crate) fn config(&self) -> Result<LiveConfig, String> {
         let live = self
             .live
@@ -194,12 +149,12 @@ impl Shape {
         LiveConfig::of(live).map_err(|wrong| wrong.to_string())
     }
 
-    /// Finds a place for a guest that is to come, and room in the windows of all workers.
+    /// Finds a place for a new guest, and slots in the windows of all workers.
     pub(crate) fn admit(
         &self,
         config: &mut LiveConfig,
         guest: &Setting,
-    ) -> Result<(Admitted, ShapeChange), String> {
+    ) -> Result<(Admitted, SpecChange), String> {
         let came = config.add(guest)?;
         let name = came.domain.name.clone();
         let room = self.windows().and_then(|windows| windows.place(&came.vifs));
@@ -212,7 +167,7 @@ impl Shape {
         };
         let place = (0..).find(|place| !self.domains.contains_key(place));
         let place = place.unwrap_or(usize::MAX);
-        let comes = ShapeChange::Comes {
+        let comes = SpecChange::Comes {
             place,
             domain: Box::new(came.domain),
             guest: came.guest,
@@ -227,12 +182,12 @@ impl Shape {
         Ok((admitted, comes))
     }
 
-    /// Places of the workers of the driver domain.
+    /// Returns the places of the driver domain's workers.
     pub(crate) fn workers(&self) -> Vec<usize> {
         self.drivers.keys().copied().collect()
     }
 
-    /// The windows of all workers, and who has what of them.
+    /// Returns the windows of all workers.
     pub(crate) fn windows(&self) -> Result<Windows<'_>, String> {
         let first = self.live.as_ref().map_or(0, |live| live.first_slot);
         let mut of = BTreeMap::new();
@@ -247,10 +202,10 @@ impl Shape {
         Ok(Windows::new(first, of))
     }
 
-    /// What becomes of it with the NICs of a step. `config` has them already.
+    /// Returns the NICs and worker domains after a step. `config` has the NICs already.
     ///
     /// # Errors
-    /// What a worker has not room for.
+    /// A worker has no room for them.
     pub(crate) fn refits(&self, config: &LiveConfig, step: &NicsStep) -> Result<Refits, String> {
         let drivers = (0..).zip(&self.drivers);
         let workers = drivers.filter_map(|(worker, (&place, told))| {
@@ -263,12 +218,12 @@ impl Shape {
         Ok(Refits { nics, workers })
     }
 
-    /// Devices that come and go with NICs just now.
+    /// Returns the devices that a change of NICs opens and closes now.
     pub(crate) fn refitting(&self) -> Option<&Refitting> {
         self.refitting.as_ref()
     }
 
-    /// What the workers are to be told of these interfaces, which they serve.
+    /// Returns the present configuration of these interfaces at each worker.
     pub(crate) fn told_of(&self, vifs: &[VifConfig]) -> Vec<(usize, VifConfig)> {
         let drivers = self.drivers.iter();
         let served = drivers.flat_map(|(worker, driver)| {
@@ -280,7 +235,7 @@ impl Shape {
         told.map(|(worker, vif)| (worker, vif.clone())).collect()
     }
 
-    /// The worker's connections of a guest's interfaces.
+    /// Returns the worker's connections of a guest's interfaces.
     pub(crate) fn served(&self, worker: usize, name: &str) -> Vec<u32> {
         let driver = self.drivers.get(&worker).into_iter();
         let vifs = driver.flat_map(|driver| &driver.vifs);
@@ -288,23 +243,23 @@ impl Shape {
         vifs.map(|vif| vif.conn).collect()
     }
 
-    /// Guests of the machine before that are not there again.
+    /// Returns the guests of the machine before that have not returned.
     pub(crate) fn all_returning(&self) -> &[Returning] {
         &self.returning
     }
 
-    /// One of them.
+    /// Returns one of them.
     pub(crate) fn returning(&self, name: &str) -> Option<&Returning> {
         let mut all = self.returning.iter();
         all.find(|returning| returning.name() == Some(name))
     }
 
-    /// Where a guest that was attached has come from.
+    /// Returns the origin of an attached guest.
     pub(crate) fn origin(&self, name: &str) -> Option<&Origin> {
         self.origins.get(name)
     }
 
-    /// The only network namespace that a guest's interface may be made in which names this one.
+    /// Returns the only network namespace that a name may stand for in a returning guest's section.
     pub(crate) fn expected(&self, guest: &str, netns: &str) -> Option<NetnsPlace> {
         self.returning(guest)?.origin.places.get(netns).copied()
     }

@@ -1,4 +1,4 @@
-//! Places at the control socket: how many clients are served at a time, and of whom.
+//! Places at the control socket: the number of clients that are served at a time, by user.
 //!
 //! Root and the machine's user have places that no other user can take. Every other user has a
 //! bounded number of places. A client without a request under way yields its place to a newcomer.
@@ -27,7 +27,7 @@ const PAUSE_NS: u64 = 100_000_000;
 enum Place {
     /// At a free place.
     Free,
-    /// At the place of this client, which is hung up on.
+    /// At the place of this client, whose connection is closed.
     Of(u64),
     /// Nowhere: every place has a request under way.
     Nowhere,
@@ -76,7 +76,7 @@ impl Server<'_> {
         Some(room.max(self.not_before_ns))
     }
 
-    /// Accepts one client, if one waits, and hangs up on those before it that have no right.
+    /// Accepts one client, if one waits, and closes connections before it that have no right.
     pub(super) fn accept(&mut self, now: u64) {
         for _ in 0..ACCEPTS {
             match self.next_connection() {
@@ -112,7 +112,7 @@ impl Server<'_> {
     /// Returns what a client may do, and its user; `None` if it has no right.
     fn right_of(&self, stream: &UnixStream) -> Option<(Right, u32)> {
         let peer = Peer::of(stream)?;
-        let right = access::of_client(&self.world.access, self.user, peer)?;
+        let right = access::of_client(&self.state.access, self.user, peer)?;
         Some((right, peer.user()))
     }
 

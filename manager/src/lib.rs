@@ -1,0 +1,214 @@
+//! `grantway-manager`: builds and runs a machine by requests to the core, which starts it.
+//!
+//! Standard input is the link to the core. Standard output gets one line
+//! (`{"ready":true,"up_ms":…}` or `{"error":"…","cannot_run_here":…}`). The manager parses the
+//! machine's description and the bytes of clients and domains. It has no page of any domain, no
+//! capability, and no file except the log: the core carries out its requests or refuses them. The
+//! first manager opens the files and sockets of its arguments before it gives up its rights.
+//!
+//! When it ends, the core starts another manager, which resumes from the kept file (`journal`) and
+//! serves the clients at the socket and every console.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `core` | the link to the core |
+//! | `args`, `listeners` | the command line; the sockets and the log that it names |
+//! | `machine_state` | the machine's specification, and the state of its domains |
+//! | `spec` | the specification: domains, guests, NICs |
+//! | `state_file` | the state file, for the manager of the next core |
+//! | `windows` | slots of the workers' grant windows |
+//! | `reload` | the steps from the present machine to edited files |
+//! | `build` | requests to the core and netd for one domain |
+//! | `life` | one domain: its goal, its state, and what it needs next |
+//! | `console`, `consoles`, `log` | domains' output |
+//! | `mailbox` | requests to domains, and their replies |
+//! | `journal` | the file that the next manager resumes from |
+//! | `serve`, `client`, `access` | the main loop; the control socket and its rights |
+//! | `metrics` | counters of the machine and its domains, by HTTP |
+
+mod access;
+mod args;
+mod build;
+mod client;
+mod console;
+mod consoles;
+mod core;
+mod journal;
+mod life;
+mod listeners;
+mod log;
+mod machine_state;
+mod mailbox;
+mod metrics;
+mod refusal;
+mod reload;
+mod serve;
+mod spec;
+mod state_file;
+mod windows;
+
+#[cfg(feature = "testing")]
+pub use metrics::hostile as testing;
+
+use crate::core::Core;
+use abi::core::{Ask, MACHINE_MAX, Tell};
+use abi::machine::Machine;
+use args::Args;
+use confine::roles::MANAGER;
+use confine::{Rights, confine};
+use journal::Kept;
+use link::sealed;
+use listeners::Listeners;
+use log::Log;
+use machine_state::State;
+use serve::Server;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+/// Runs the manager until its machine ends. Standard input is the link to the core.
+#[must_use]
+pub fn main() -> ExitCode {
+    let link = io::stdin().as_fd().try_clone_to_owned();
+    let Ok(link) = link else {
+        return ExitCode::FAILURE;
+    };
+    let mut core = Core::new(link.into());
+    // Before this process gives up the rights that the probe needs.
+    let lacks = confine::probe().err();
+    match run(&mut core) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The caller distinguishes a system that lacks something from a wrong machine.
+            let cannot_run_here = lacks.is_some();
+            let error = match lacks {
+                Some(lacks) => format!("{error} ({lacks})"),
+                None => error,
+            };
+            if !core.is_gone() {
+                print(&serde_json::json!({ "error": error, "cannot_run_here": cannot_run_here }));
+            }
+            let _ = core.ask(Ask::End { failed: true }, &[]);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The core's first message.
+struct Given {
+    core_pid: u32,
+    began_ns: u64,
+    user: u32,
+    own_user: u32,
+    machine: OwnedFd,
+    kept: Option<OwnedFd>,
+    held: Vec<OwnedFd>,
+}
+
+fn welcome(core: &mut Core) -> Option<Given> {
+    let (tell, fds) = core.first()?;
+    let Tell::Welcome {
+        pid,
+        began_ns,
+        user,
+        has_kept,
+        own_user,
+    } = tell
+    else {
+        return None;
+    };
+    let mut fds = fds.into_iter();
+    let machine = fds.next()?;
+    let kept = match has_kept {
+        true => Some(fds.next()?),
+        false => None,
+    };
+    Some(Given {
+        core_pid: pid,
+        began_ns,
+        user,
+        own_user,
+        machine,
+        kept,
+        held: fds.collect(),
+    })
+}
+
+fn run(core: &mut Core) -> Result<(), String> {
+    let given = welcome(core).ok_or("the core has said nothing")?;
+    let args = Args::parse(std::env::args().skip(1))?;
+    let opened = match given.held.is_empty() {
+        true => {
+            let opened = Listeners::new(&args)?;
+            let held = core.ask(Ask::Hold {}, &opened.fds());
+            held.map_err(|refusal| {
+                // The core removes only sockets that it holds.
+                listeners::remove(&args);
+                refusal.why
+            })?;
+            opened
+        }
+        false => Listeners::held(&args, given.held).ok_or("the core holds no socket")?,
+    };
+    let of_metrics = |error: io::Error| format!("metrics: {error}");
+    // Before the right to make sockets is given up.
+    let metrics = metrics::prepare(opened.metrics, given.user).map_err(of_metrics)?;
+    let is_root = rustix::process::geteuid().is_root();
+    let user = is_root.then_some(given.own_user);
+    let rights = Rights { user, ..MANAGER };
+    let mut missing = confine(&rights).map_err(|e| format!("the manager's own rights: {e}"))?;
+    // Takes 20 ms. Without the thread the first domain waits for it.
+    let _ = std::thread::Builder::new().spawn(shmem::time::tsc_hz);
+    if !is_root {
+        missing.push("a separate user for the manager".into());
+    }
+    let log = Log::start(opened.log).map_err(|e| format!("the log: {e}"))?;
+    let text = sealed::read(&given.machine, MACHINE_MAX).map_err(|e| e.to_string())?;
+    let machine: Machine =
+        serde_json::from_slice(&text).map_err(|e| format!("standard input is no machine: {e}"))?;
+    check(&machine)?;
+    let mut state = State::new(machine);
+    state.missing.extend(missing);
+    let who = (given.core_pid, given.user, given.began_ns);
+    let mut server = Server::new(core, state, opened.control, log, who)?;
+    if let Some((metrics, asks)) = metrics {
+        server.serve_always(asks);
+        metrics.start().map_err(of_metrics)?;
+    }
+    match given.kept {
+        // Another manager has written it: parsed as far as it is valid.
+        Some(kept) => server.go_on(Kept::read(&kept)),
+        None => {
+            let up_ns = server.begin()?;
+            print(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));
+        }
+    }
+    server.run();
+    Ok(())
+}
+
+/// Checks what the other modules rely on.
+fn check(machine: &Machine) -> Result<(), String> {
+    let mut names = std::collections::BTreeSet::new();
+    for domain in &machine.domains {
+        if !names.insert(&domain.name) {
+            return Err(format!("there are two domains named {}", domain.name));
+        }
+        if domain.name.len() > abi::core::TEXT_MAX {
+            return Err(format!("the name of domain {} is too long", domain.name));
+        }
+    }
+    for connection in &machine.connections {
+        let mut ends = [&connection.backend, &connection.frontend].into_iter();
+        if let Some(name) = ends.find(|name| !names.contains(name)) {
+            return Err(format!("a connection names no domain: {name}"));
+        }
+    }
+    Ok(())
+}
+
+/// Prints one line. An error is ignored: the reader may have closed the pipe.
+fn print(line: &serde_json::Value) {
+    let mut stdout = io::stdout().lock();
+    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+}

@@ -1,0 +1,526 @@
+//! One domain of the machine: its goal, its state, and its restarts.
+//!
+//! Every domain starts by the same steps: at the start of a machine, in an attach, after an end of
+//! the core, and in a restart. The server observes ([`Life::observe`]), asks [`step()`] for the
+//! next request, carries it out, and records the result here.
+//!
+//! A domain that was up for [`STEADY_NS`] restarts at once. One that ends earlier restarts after a
+//! pause that doubles each time, up to its limit, so that a domain that keeps crashing cannot keep
+//! the processors busy with starts.
+
+mod call;
+mod seen;
+mod step;
+
+pub(crate) use call::{Call, CallState};
+pub(crate) use seen::{Seen, StartStage, Worker};
+pub(crate) use step::{Action, Next, step};
+
+use crate::build::{DeviceId, Opening};
+use crate::core::Refusal;
+use abi::DomId;
+use abi::core::Stage;
+use abi::machine::{DomainStatus, Restarts};
+
+/// Time after which a ready domain counts as steady: the next restart has no pause.
+const STEADY_NS: u64 = 10_000_000_000;
+/// Starts in a row that fail before a requested restart is reported as failed.
+const STARTS: u32 = 3;
+/// The pause before the second start in a row.
+const PAUSE_NS: u64 = 10_000_000;
+/// How long the kernel may take to release the devices of the process before.
+const RELEASE_NS: u64 = 1_000_000_000;
+/// As [`RELEASE_NS`], for the devices of a guest whose removal has just begun. Longer, because a
+/// first start that fails is not retried.
+const REMOVAL_NS: u64 = 5_000_000_000;
+/// Time between two attempts while a device or a page is busy.
+const BUSY_NS: u64 = 2_000_000;
+
+/// The goal of a domain in the machine's specification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Goal {
+    #[default]
+    /// The domain runs with all connections up.
+    Up,
+    /// The domain ends, and starts when the goal is [`Goal::Up`] again.
+    Held,
+    /// The domain and everything that belongs to it is removed.
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Up {
+        since_ns: u64,
+    },
+    Down {
+        died_ns: u64,
+        start_ns: u64,
+        /// Devices may be busy until this time.
+        release_ns: u64,
+    },
+    Starting {
+        died_ns: u64,
+        /// When the process reported that it is ready.
+        ready_ns: Option<u64>,
+    },
+    /// The domain has ended and is not restarted.
+    Dead,
+}
+
+/// The devices that netd has to open before the domain gets them.
+#[derive(Debug, Default)]
+pub(crate) enum Devices {
+    #[default]
+    /// netd was not asked yet.
+    Closed,
+    /// netd has opened the others. These were busy, and are requested again.
+    Busy(Vec<DeviceId>),
+    /// The answers that are awaited, and refusals so far.
+    Opening(Vec<Opening>, Vec<(DeviceId, Refusal)>),
+    /// netd has opened them, or the domain does without.
+    Open,
+}
+
+/// An event of a domain that the server handles.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A line for the log.
+    Line(String),
+    /// The domain is up for the first time.
+    Up,
+    /// The first start failed, which is not retried here; `None`: the process has ended.
+    Failed(Option<Refusal>),
+    /// Every worker has carried out its call, or one refuses.
+    Called(Result<(), String>),
+}
+
+/// One domain.
+#[derive(Debug, Default)]
+pub(crate) struct Life {
+    /// The domain's place in the machine.
+    pub(crate) place: usize,
+    pub(crate) goal: Goal,
+    phase: Phase,
+    /// The longest pause before a restart; `None`: the domain is not restarted.
+    pause_ns: Option<u64>,
+    /// Its restarts so far.
+    pub(crate) known: Restarts,
+    /// Whether the domain has never been up: a failure is final.
+    pub(crate) is_first: bool,
+    pub(crate) devices: Devices,
+    /// The domain that this manager has built, and the number of devices that it was given.
+    built: Option<DomId>,
+    pub(crate) given: usize,
+    /// Whether the core has the domain's connections. It keeps them over restarts.
+    pub(crate) is_connected: bool,
+    /// Calls to workers of the driver domain about this guest.
+    pub(crate) calls: Vec<Call>,
+    /// Why the last start failed.
+    trouble: String,
+    /// Whether the next start was requested: it has no pause.
+    is_asked: bool,
+    /// Why the present process is to end, until the core is asked to end it.
+    pub(crate) end: Option<String>,
+    /// Whether the core has forgotten the removed domain, or when it is asked again.
+    is_forgotten: bool,
+    forget_ns: u64,
+    /// When the domain is due, unless something reports before; see [`Life::wake_ns`].
+    pub(crate) due_ns: Option<u64>,
+}
+
+impl Life {
+    /// Returns the life of a domain that has never been started.
+    pub(crate) fn new(place: usize, pause_ms: Option<u32>, now_ns: u64) -> Self {
+        Self {
+            place,
+            phase: down(now_ns, now_ns, REMOVAL_NS),
+            pause_ns: pause_ms.map(|ms| u64::from(ms) * 1_000_000),
+            is_first: true,
+            due_ns: Some(0),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the life of a domain of an earlier manager, by its present stage.
+    pub(crate) fn resume(
+        place: usize,
+        pause_ms: Option<u32>,
+        known: Restarts,
+        stage: Option<Stage>,
+        now_ns: u64,
+    ) -> Self {
+        let phase = match stage {
+            Some(Stage::Starting) => Phase::Starting {
+                died_ns: now_ns,
+                ready_ns: None,
+            },
+            Some(Stage::Running) => Phase::Up { since_ns: now_ns },
+            // A domain that was only built may have some of its devices: it is built anew.
+            _ if pause_ms.is_some() => down(now_ns, now_ns, RELEASE_NS),
+            _ => Phase::Dead,
+        };
+        Self {
+            phase,
+            known,
+            is_first: false,
+            is_connected: true,
+            ..Self::new(place, pause_ms, now_ns)
+        }
+    }
+
+    /// Whether the domain restarts when it ends.
+    pub(crate) fn restarts(&self) -> bool {
+        self.pause_ns.is_some() && !self.is_first && self.goal != Goal::Gone
+    }
+
+    /// Whether the domain's start is complete.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up { .. })
+    }
+
+    /// Whether nothing remains to be done until the domain ends.
+    pub(crate) fn is_settled(&self) -> bool {
+        let is_there = matches!(self.phase, Phase::Up { .. } | Phase::Dead);
+        let is_quiet = self.end.is_none() && self.calls.iter().all(Call::is_done);
+        self.goal == Goal::Up && is_there && is_quiet
+    }
+
+    /// Returns when to drive the domain at the latest; `None` if it waits for reports only. Settled
+    /// domains, including those resumed from an earlier manager, are not driven before they report.
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        self.due_ns.filter(|_| !self.is_settled())
+    }
+
+    /// Requests that the present process ends and another starts at once.
+    pub(crate) fn restart(&mut self, why: &str) {
+        self.is_asked = true;
+        self.goal = Goal::Up;
+        self.end = Some(why.to_owned());
+        self.due_ns = Some(0);
+        // A domain that waits for its devices may have been built from another description.
+        self.built = None;
+        self.known.in_a_row = 0;
+        self.trouble.clear();
+        if let Phase::Down { start_ns, .. } = &mut self.phase {
+            *start_ns = 0;
+        }
+    }
+
+    /// Requests that the domain is removed. `calls` have the workers release its ports.
+    pub(crate) fn remove(&mut self, why: &str, calls: Vec<Call>) {
+        self.goal = Goal::Gone;
+        self.end = Some(why.to_owned());
+        self.due_ns = Some(0);
+        self.calls = calls;
+    }
+
+    /// Has workers carry out these calls.
+    pub(crate) fn call(&mut self, calls: Vec<Call>) {
+        self.calls = calls;
+        self.due_ns = Some(0);
+    }
+
+    /// Returns the tokens of all answers that the domain waits for.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = u32> {
+        let opening = match &self.devices {
+            Devices::Opening(opening, _) => &opening[..],
+            _ => &[],
+        };
+        let opening = opening.iter().map(|opening| opening.token);
+        opening.chain(self.calls.iter().filter_map(Call::token))
+    }
+
+    /// Returns why a requested restart will not succeed soon, if so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let ended = self.known.in_a_row > STARTS;
+        let ended = ended.then(|| format!("has ended {STARTS} times as soon as it was started"));
+        let trouble = || format!("did not start: {}", self.trouble);
+        (!self.trouble.is_empty()).then(trouble).or(ended)
+    }
+
+    /// Whether the last start failed: the end of its remains is not reported.
+    pub(crate) fn is_stillborn(&self) -> bool {
+        !self.trouble.is_empty()
+    }
+
+    /// Adds restarts and the time of the next one to a domain's status.
+    pub(crate) fn report(&self, status: &mut DomainStatus, now_ns: u64) {
+        if !self.restarts() {
+            return;
+        }
+        if let Phase::Down { start_ns, .. } = self.phase {
+            let ms = start_ns.saturating_sub(now_ns) / 1_000_000;
+            let state = &mut status.report.state;
+            *state = format!("{state}; starts again in {ms} ms");
+            if !self.trouble.is_empty() {
+                *state = format!("{state}; did not start: {}", self.trouble);
+            }
+        }
+        status.restarts = Some(self.known.clone());
+    }
+
+    /// Follows what the core reports of the domain.
+    pub(crate) fn observe(&mut self, seen: &Seen<'_>, now_ns: u64) -> Vec<Event> {
+        if self.goal == Goal::Gone {
+            return Vec::new();
+        }
+        let is_over = seen.stage.is_some_and(Stage::is_over);
+        match self.phase {
+            Phase::Up { since_ns } if is_over => self.ended(now_ns, Some(since_ns), now_ns),
+            Phase::Starting { died_ns, ready_ns } if is_over => {
+                self.ended(died_ns, ready_ns, now_ns)
+            }
+            Phase::Starting { died_ns, ready_ns } => self.came(seen, (died_ns, ready_ns), now_ns),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Records an end of a process that was ready at `ready_ns`; the outage began at `died_ns`.
+    fn ended(&mut self, died_ns: u64, ready_ns: Option<u64>, now_ns: u64) -> Vec<Event> {
+        if self.is_first {
+            self.phase = Phase::Dead;
+            return vec![Event::Failed(None)];
+        }
+        let Some(limit_ns) = self.pause_ns else {
+            self.phase = Phase::Dead;
+            return Vec::new();
+        };
+        let is_steady = |ready_ns| now_ns.saturating_sub(ready_ns) >= STEADY_NS;
+        if ready_ns.is_some_and(is_steady) {
+            self.known.in_a_row = 0;
+        }
+        (self.known.ready_ns, self.known.connected_ns) = (None, None);
+        self.pause(died_ns, limit_ns, now_ns)
+    }
+
+    fn pause(&mut self, died_ns: u64, limit_ns: u64, now_ns: u64) -> Vec<Event> {
+        let pause_ns = match std::mem::take(&mut self.is_asked) {
+            true => 0,
+            false => pause_ns(self.known.in_a_row, limit_ns),
+        };
+        self.known.in_a_row = self.known.in_a_row.saturating_add(1);
+        self.phase = down(died_ns, now_ns.saturating_add(pause_ns), RELEASE_NS);
+        // The devices that have lost their interfaces are opened again.
+        self.devices = Devices::Closed;
+        if pause_ns == 0 {
+            return Vec::new();
+        }
+        let (ms, in_a_row) = (pause_ns / 1_000_000, self.known.in_a_row);
+        let line = format!("starts again in {ms} ms: start {in_a_row} in a row");
+        vec![Event::Line(line)]
+    }
+
+    /// Records that the new process is ready and that its connections are up.
+    fn came(
+        &mut self,
+        seen: &Seen<'_>,
+        (died_ns, mut ready_ns): (u64, Option<u64>),
+        now_ns: u64,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        let away_ns = now_ns.saturating_sub(died_ns);
+        let ms = away_ns as f64 / 1e6;
+        if ready_ns.is_none() && seen.stage == Some(Stage::Running) {
+            ready_ns = Some(now_ns);
+            if !self.is_first {
+                self.known.ready_ns = Some(away_ns);
+                let count = self.known.count;
+                let line = format!("started again (restart {count}): ready after {ms:.1} ms");
+                events.push(Event::Line(line));
+            }
+        }
+        self.phase = Phase::Starting { died_ns, ready_ns };
+        let Some(since_ns) = ready_ns.filter(|_| seen.is_connected) else {
+            return events;
+        };
+        if !self.is_first {
+            self.known.connected_ns = Some(away_ns);
+            note_outage(&mut self.known, away_ns);
+            events.push(Event::Line(format!("connected again after {ms:.1} ms")));
+        } else if !self.calls.iter().all(Call::is_done) {
+            return events;
+        } else {
+            self.is_first = false;
+            events.push(Event::Up);
+        }
+        self.phase = Phase::Up { since_ns };
+        events
+    }
+
+    /// Records netd's answers. Refused devices are requested again for some time, because the
+    /// kernel may not have released those of the process before. Then a first start fails, and a
+    /// restarted domain runs without them. A first start fails at once if a refused device is not
+    /// busy.
+    pub(crate) fn opened(&mut self, refused: Vec<(DeviceId, Refusal)>, now_ns: u64) -> Vec<Event> {
+        self.devices = Devices::Open;
+        if refused.is_empty() || self.goal == Goal::Gone {
+            return Vec::new();
+        }
+        let is_final = |(_, refusal): &&(DeviceId, Refusal)| self.is_first && !refusal.is_busy;
+        let failure = refused.iter().find(is_final).or(refused.first());
+        let failure = failure.filter(|_| self.is_first).cloned();
+        if self.is_releasing(now_ns) && !refused.iter().any(|one| is_final(&one)) {
+            self.devices = Devices::Busy(refused.into_iter().map(|(device, _)| device).collect());
+            self.put_off(now_ns);
+            return Vec::new();
+        }
+        if let Some((_, refusal)) = failure {
+            return self.failed(refusal, now_ns);
+        }
+        let line = |(_, refusal): (DeviceId, Refusal)| {
+            Event::Line(format!("runs without an interface: {}", refusal.why))
+        };
+        refused.into_iter().map(line).collect()
+    }
+
+    /// Records the reply to a call.
+    pub(crate) fn replied(
+        &mut self,
+        number: usize,
+        reply: Result<Vec<u8>, Refusal>,
+        now_ns: u64,
+    ) -> Vec<Event> {
+        let must = self.goal == Goal::Gone;
+        let Some(call) = self.calls.get_mut(number) else {
+            return Vec::new();
+        };
+        match call.replied(reply, must, now_ns) {
+            Err(why) if self.is_first => vec![Event::Failed(Some(why.into()))],
+            Err(why) => vec![Event::Called(Err(why))],
+            Ok(()) if !self.is_first && !must && self.calls.iter().all(Call::is_done) => {
+                vec![Event::Called(Ok(()))]
+            }
+            Ok(()) => Vec::new(),
+        }
+    }
+
+    /// Records that the core has built the domain.
+    pub(crate) fn created(&mut self, id: DomId) {
+        (self.built, self.given) = (Some(id), 0);
+        // The reason was for the process before.
+        self.end = None;
+    }
+
+    /// Returns whether netd has opened the devices, or the domain runs without them.
+    pub(crate) fn has_opened(&self) -> bool {
+        matches!(self.devices, Devices::Open)
+    }
+
+    /// Returns how far the first start of a domain with `devices` devices is.
+    pub(crate) fn ready(&self, devices: usize) -> StartStage {
+        match self.built {
+            None => StartStage::Nothing,
+            // Other domains are given parts of its devices.
+            Some(_) if !self.is_connected || !self.has_opened() => StartStage::Built,
+            Some(_) if self.given < devices => StartStage::Connected,
+            Some(_) => StartStage::Given,
+        }
+    }
+
+    /// Returns the number of processes that had the domain's devices before.
+    pub(crate) fn lives_before(&self) -> u64 {
+        match self.is_first {
+            true => 0,
+            false => self.known.count + 1,
+        }
+    }
+
+    /// Records that the process was started.
+    pub(crate) fn started(&mut self, now_ns: u64) {
+        self.trouble.clear();
+        let died_ns = match self.phase {
+            Phase::Down { died_ns, .. } => died_ns,
+            _ => now_ns,
+        };
+        if !self.is_first {
+            self.known.count += 1;
+        }
+        self.end = None;
+        self.phase = Phase::Starting {
+            died_ns,
+            ready_ns: None,
+        };
+    }
+
+    /// Tries again in a moment.
+    pub(crate) fn put_off(&mut self, now_ns: u64) {
+        if let Phase::Down { start_ns, .. } = &mut self.phase {
+            *start_ns = now_ns.saturating_add(BUSY_NS).max(*start_ns);
+        }
+    }
+
+    /// Records the core's answer to a request to forget the domain.
+    pub(crate) fn forgot(&mut self, is_busy: bool, now_ns: u64) {
+        self.is_forgotten = !is_busy;
+        self.forget_ns = now_ns.saturating_add(BUSY_NS / 2);
+    }
+
+    fn is_releasing(&self, now_ns: u64) -> bool {
+        matches!(self.phase, Phase::Down { release_ns, .. } if now_ns < release_ns)
+    }
+
+    /// Records that a request for the start was refused. A request for something busy is repeated.
+    /// Otherwise a first start fails, and any other start is retried after a pause.
+    pub(crate) fn failed(&mut self, refusal: Refusal, now_ns: u64) -> Vec<Event> {
+        if refusal.is_busy && self.is_releasing(now_ns) {
+            self.put_off(now_ns);
+            return Vec::new();
+        }
+        if self.is_first {
+            return vec![Event::Failed(Some(refusal))];
+        }
+        let mut events = Vec::new();
+        if refusal.why != self.trouble {
+            let line = format!("did not start again: {}", refusal.why);
+            events.push(Event::Line(line));
+        }
+        self.end = Some(refusal.why.clone());
+        self.trouble = refusal.why;
+        self.built = None;
+        if let (Phase::Down { died_ns, .. }, Some(limit_ns)) = (self.phase, self.pause_ns) {
+            events.extend(self.pause(died_ns, limit_ns, now_ns));
+        }
+        events
+    }
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        down(0, 0, RELEASE_NS)
+    }
+}
+
+/// Returns the phase of a domain that starts at a time, and whose devices may be busy for
+/// `release_ns` from then on.
+fn down(died_ns: u64, start_ns: u64, release_ns: u64) -> Phase {
+    Phase::Down {
+        died_ns,
+        start_ns,
+        release_ns: start_ns.saturating_add(release_ns),
+    }
+}
+
+/// Counts an outage in its class.
+fn note_outage(known: &mut Restarts, took_ns: u64) {
+    let ms = took_ns.div_ceil(1_000_000).max(1);
+    let class = ms
+        .checked_next_power_of_two()
+        .map_or(u32::BITS, u64::trailing_zeros);
+    let class = (class as usize).min(known.outages.len() - 1);
+    if let Some(count) = known.outages.get_mut(class) {
+        *count = count.saturating_add(1);
+    }
+    known.outages_ns = known.outages_ns.saturating_add(took_ns);
+}
+
+/// Returns the pause before a start that follows `in_a_row` others.
+fn pause_ns(in_a_row: u32, limit_ns: u64) -> u64 {
+    match in_a_row {
+        0 => 0,
+        n => (PAUSE_NS << (n - 1).min(30)).min(limit_ns),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! A request to a worker of the driver domain about a guest's port, repeated until the worker has
+//! carried it out. A worker may be busy with another request, or dead and about to restart;
+//! workers carry out a repeated request once.
+
+use crate::core::Refusal;
+use abi::layout::mailbox;
+use abi::mailbox::Request;
+
+/// Time between two attempts while the worker is busy with another request.
+const BUSY_NS: u64 = 1_000_000;
+/// Time between two attempts after any other failure.
+const RETRY_NS: u64 = 5_000_000;
+
+/// One request to one worker.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// The worker's place in the machine.
+    pub(crate) worker: usize,
+    /// The worker's number of the connection.
+    pub(crate) conn: u32,
+    pub(crate) request: Vec<u8>,
+    pub(crate) state: CallState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallState {
+    /// The request is sent at this time.
+    Due(u64),
+    /// The request was sent: the token of the reply.
+    Sent(u32),
+    Done,
+}
+
+impl Call {
+    /// Returns a call that is due at once.
+    ///
+    /// # Errors
+    /// The request does not fit into a mailbox.
+    pub(crate) fn new(worker: usize, conn: u32, request: &Request) -> Result<Self, String> {
+        let request = serde_json::to_vec(request).map_err(|error| error.to_string())?;
+        if request.len() > mailbox::IN_MAX {
+            return Err(format!(
+                "an interface is described by {} bytes, and {} is the most: give it fewer rules",
+                request.len(),
+                mailbox::IN_MAX
+            ));
+        }
+        Ok(Self {
+            worker,
+            conn,
+            request,
+            state: CallState::Due(0),
+        })
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.state, CallState::Done)
+    }
+
+    /// Returns the token of the awaited reply.
+    pub(crate) fn token(&self) -> Option<u32> {
+        match self.state {
+            CallState::Sent(token) => Some(token),
+            CallState::Due(_) | CallState::Done => None,
+        }
+    }
+
+    /// Records a reply, or that there is none. `must`: the worker has to carry the request out, so
+    /// that it is repeated even if the worker refuses.
+    ///
+    /// # Errors
+    /// The worker refuses the request.
+    pub(crate) fn replied(
+        &mut self,
+        reply: Result<Vec<u8>, Refusal>,
+        must: bool,
+        now_ns: u64,
+    ) -> Result<(), String> {
+        let wait_ns = match reply.map(|reply| refused(&reply)) {
+            Ok(Some(_)) if must => RETRY_NS,
+            Ok(refusal) => {
+                self.state = CallState::Done;
+                return refusal.map_or(Ok(()), Err);
+            }
+            Err(Refusal { is_busy: true, .. }) => BUSY_NS,
+            Err(_) => RETRY_NS,
+        };
+        self.state = CallState::Due(now_ns.saturating_add(wait_ns));
+        Ok(())
+    }
+}
+
+/// Returns why a worker refuses a request, if it does.
+fn refused(reply: &[u8]) -> Option<String> {
+    let refusal = serde_json::from_slice::<abi::mailbox::Refusal>(reply);
+    refusal.ok().map(|refusal| refusal.error)
+}

@@ -1,0 +1,43 @@
+//! The state of a domain and of others, as [`super::step()`] sees it.
+
+use abi::DomId;
+use abi::core::Stage;
+use std::collections::BTreeMap;
+
+/// The state of a domain in the core, and how far others are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    /// The domain in the core, if there is one.
+    pub(crate) id: Option<DomId>,
+    pub(crate) stage: Option<Stage>,
+    /// Whether all connections are up, except those whose other end is dead.
+    pub(crate) is_connected: bool,
+    /// Devices that the domain is given.
+    pub(crate) devices: usize,
+    /// How far all domains that start together are; in a machine that runs, no other domain's
+    /// start matters.
+    pub(crate) ready: StartStage,
+    /// The workers of the driver domain, by place.
+    pub(crate) workers: &'a BTreeMap<usize, Worker>,
+}
+
+/// How far the first start of a domain is. Devices may lie over other domains' memory, and a worker
+/// expects the connections of its description: of domains that start together all are built first,
+/// then connected, then get devices, and then processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum StartStage {
+    Nothing,
+    Built,
+    Connected,
+    Given,
+}
+
+/// A worker of the driver domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Worker {
+    Running,
+    /// It is about to restart.
+    Away,
+    /// It is not restarted.
+    Dead,
+}

@@ -1,0 +1,151 @@
+//! The next request for a domain: a pure function of its goal and its state.
+
+use super::seen::{Seen, StartStage, Worker};
+use super::{CallState, Devices, Goal, Life, Phase};
+use abi::core::Stage;
+
+/// A request to the core, to netd by the core, or to a worker by its mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Have netd open the devices that outlive the domain's processes.
+    Open,
+    /// Build the domain, in place of a dead one if there is one.
+    Create,
+    Connect,
+    /// Give the domain its devices.
+    Give,
+    Start,
+    /// Send the call of this number.
+    Call(usize),
+    /// Drop the call of this number: its worker is dead.
+    Drop(usize),
+    /// End the process, or clear away what was built.
+    End,
+    /// Have the core forget the domain.
+    Forget,
+    /// Close the devices: nothing else is left of the domain.
+    Close,
+}
+
+/// The result of [`step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Do(Action),
+    /// Nothing until something reports, or until a time.
+    Wait(Option<u64>),
+}
+
+/// Returns what a domain needs next.
+pub(crate) fn step(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Next {
+    let is_down = matches!(life.phase, Phase::Down { .. });
+    match life.goal {
+        Goal::Gone => remove(life, seen, now_ns),
+        _ if life.end.is_some() && can_end(life, seen) => Next::Do(Action::End),
+        Goal::Held => Next::Wait(None),
+        Goal::Up => {
+            // The workers learn of a new guest when it has its connections.
+            let is_early = is_down && life.is_first;
+            let calls = calls(life, seen, now_ns).filter(|_| !is_early);
+            let start = match is_down {
+                true => start(life, seen, now_ns),
+                false => Next::Wait(None),
+            };
+            match (calls.unwrap_or(Next::Wait(None)), start) {
+                (Next::Wait(one), Next::Wait(other)) => {
+                    Next::Wait(one.into_iter().chain(other).min())
+                }
+                (Next::Wait(_), start) => start,
+                (call, _) => call,
+            }
+        }
+    }
+}
+
+/// Whether there is something of the domain that [`Action::End`] ends.
+fn can_end(life: &Life, seen: &Seen<'_>) -> bool {
+    match seen.stage {
+        Some(Stage::Starting | Stage::Running) => true,
+        Some(Stage::Built) => matches!(life.phase, Phase::Down { .. }),
+        Some(Stage::Ending | Stage::Gone) | None => false,
+    }
+}
+
+fn start(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Next {
+    let Phase::Down { start_ns, .. } = life.phase else {
+        return Next::Wait(None);
+    };
+    let is_own = life.built.is_some() && life.built == seen.id;
+    match seen.stage {
+        Some(Stage::Starting | Stage::Running | Stage::Ending) => return Next::Wait(None),
+        _ if now_ns < start_ns => return Next::Wait(Some(start_ns)),
+        // It is not known which devices a domain of an earlier manager was given.
+        Some(Stage::Built) if !is_own => return Next::Do(Action::End),
+        _ => {}
+    }
+    if matches!(life.devices, Devices::Closed | Devices::Busy(_)) {
+        return Next::Do(Action::Open);
+    }
+    if seen.stage != Some(Stage::Built) {
+        return Next::Do(Action::Create);
+    }
+    if !life.is_connected {
+        return if_ready(seen.ready >= StartStage::Built, Action::Connect);
+    }
+    if matches!(life.devices, Devices::Opening(..)) {
+        return Next::Wait(None);
+    }
+    match life.given < seen.devices {
+        true => if_ready(seen.ready >= StartStage::Connected, Action::Give),
+        false => if_ready(seen.ready >= StartStage::Given, Action::Start),
+    }
+}
+
+fn if_ready(is_ready: bool, action: Action) -> Next {
+    match is_ready {
+        true => Next::Do(action),
+        false => Next::Wait(None),
+    }
+}
+
+/// Returns what the calls to workers need; `None` if all are done.
+fn calls(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Option<Next> {
+    let left = life.calls.iter().enumerate();
+    let mut left = left.filter(|(_, call)| !call.is_done()).peekable();
+    left.peek()?;
+    let mut wake_ns: Option<u64> = None;
+    for (number, call) in left {
+        let worker = seen.workers.get(&call.worker).copied();
+        match (worker.unwrap_or(Worker::Dead), call.state) {
+            (Worker::Dead, _) if life.goal == Goal::Gone => {
+                return Some(Next::Do(Action::Drop(number)));
+            }
+            (Worker::Running, CallState::Due(at)) if now_ns >= at => {
+                return Some(Next::Do(Action::Call(number)));
+            }
+            (Worker::Running, CallState::Due(at)) => {
+                wake_ns = Some(wake_ns.map_or(at, |wake| wake.min(at)));
+            }
+            _ => {}
+        }
+    }
+    Some(Next::Wait(wake_ns))
+}
+
+fn remove(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Next {
+    if life.end.is_some() {
+        return Next::Do(Action::End);
+    }
+    if let Some(next) = calls(life, seen, now_ns) {
+        return next;
+    }
+    if matches!(life.devices, Devices::Opening(..)) {
+        return Next::Wait(None);
+    }
+    match seen.stage {
+        _ if life.is_forgotten => Next::Do(Action::Close),
+        None => Next::Do(Action::Close),
+        Some(Stage::Gone) if now_ns < life.forget_ns => Next::Wait(Some(life.forget_ns)),
+        Some(Stage::Gone) => Next::Do(Action::Forget),
+        Some(_) => Next::Wait(None),
+    }
+}

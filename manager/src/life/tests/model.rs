@@ -1,0 +1,527 @@
+//! Drives lives against a model of core, netd and driver domain that delays, loses, repeats and
+//! refuses answers, and whose domains and manager die at any point.
+
+use super::super::*;
+use abi::mailbox::Request;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const MS: u64 = 1_000_000;
+/// The driver domain has one worker.
+const WORKER: usize = 0;
+/// Requests for one domain at one time, far above those of a start.
+const REQUESTS_MAX: usize = 64;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Time passes, and everything that is under way makes progress.
+    Pass(u64),
+    Attach(usize),
+    Detach(usize),
+    Restart(usize),
+    Hold(usize),
+    /// A process dies.
+    Die(usize),
+    /// The next request is refused, for a while or for good.
+    Refuse {
+        is_busy: bool,
+    },
+    /// netd refuses devices for some milliseconds, because they are busy.
+    Occupy(u64),
+    /// The next reply of a worker is lost.
+    Lose,
+    /// The core reports everything once more.
+    Repeat,
+    /// The manager dies after this number of further requests, and another takes over.
+    TakeOver(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let guest = 1..4_usize;
+    prop_oneof![
+        6 => (0..40_u64).prop_map(Op::Pass),
+        3 => guest.clone().prop_map(Op::Attach),
+        2 => guest.prop_map(Op::Detach),
+        1 => (0..4_usize).prop_map(Op::Restart),
+        1 => Just(Op::Hold(WORKER)),
+        2 => (0..4_usize).prop_map(Op::Die),
+        2 => any::<bool>().prop_map(|is_busy| Op::Refuse { is_busy }),
+        1 => (0..900_u64).prop_map(Op::Occupy),
+        1 => Just(Op::Lose),
+        1 => Just(Op::Repeat),
+        2 => (0..8_usize).prop_map(Op::TakeOver),
+    ]
+}
+
+/// A guest in the specification, which outlives managers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Entry {
+    Joining,
+    Member,
+    Leaving,
+}
+
+/// A domain in the core.
+#[derive(Clone, Copy, Debug)]
+struct Domain {
+    id: u16,
+    stage: Stage,
+    given: usize,
+    is_connected: bool,
+    /// Whether another domain still has a page of it after its end.
+    is_in_use: bool,
+}
+
+#[derive(Default)]
+struct Model {
+    now: u64,
+    spec: BTreeMap<usize, Entry>,
+    /// Ports in the worker's description: connections, by guest.
+    served: BTreeMap<usize, u32>,
+    lives: BTreeMap<usize, Life>,
+    /// The core's reports that the manager has received, by place.
+    seen: BTreeMap<usize, (u16, Stage, bool)>,
+    domains: BTreeMap<usize, Domain>,
+    /// Devices that netd has open, and tokens of those that it opens.
+    open: BTreeSet<usize>,
+    opening: BTreeSet<u32>,
+    connections: BTreeMap<usize, u32>,
+    /// Ports in the worker's process.
+    ports: BTreeSet<u32>,
+    /// Calls that the worker has in its mailbox, and replies.
+    mail: BTreeMap<u32, (bool, u32)>,
+    replies: BTreeMap<u32, Result<Vec<u8>, Refusal>>,
+    tokens: u32,
+    ids: u16,
+    refuse: Option<bool>,
+    /// When the devices are free again.
+    free_ns: u64,
+    lose: bool,
+    requests: usize,
+    /// Requests until the manager dies.
+    dies_after: Option<usize>,
+}
+
+/// The worker always restarts, guest 3 never does.
+fn pause_ms(place: usize) -> Option<u32> {
+    (place != 3).then_some(100)
+}
+
+impl Model {
+    fn boot() -> Self {
+        let mut model = Self::default();
+        model
+            .lives
+            .insert(WORKER, Life::new(WORKER, pause_ms(WORKER), 0));
+        model.pass_quiet_time();
+        assert!(model.lives[&WORKER].is_up());
+        model
+    }
+
+    fn token(&mut self) -> u32 {
+        self.tokens += 1;
+        self.tokens
+    }
+
+    fn release_calls(&self, place: usize) -> Vec<Call> {
+        let conns = self.served.get(&place).into_iter();
+        let call = |conn: &u32| Call::new(WORKER, *conn, &Request::Detach { conn: *conn });
+        conns.map(|conn| call(conn).unwrap()).collect()
+    }
+
+    fn remove(&mut self, place: usize) {
+        let calls = self.release_calls(place);
+        if let Some(life) = self.lives.get_mut(&place)
+            && life.goal != Goal::Gone
+        {
+            self.spec.insert(place, Entry::Leaving);
+            life.remove("detached", calls);
+        }
+    }
+
+    fn carry_out(&mut self, op: &Op) {
+        match *op {
+            Op::Pass(ms) => self.now += ms * MS,
+            Op::Attach(place) if !self.spec.contains_key(&place) => {
+                self.spec.insert(place, Entry::Joining);
+                let life = Life::new(place, pause_ms(place), self.now);
+                self.lives.insert(place, life);
+            }
+            Op::Attach(_) => {}
+            Op::Detach(place) => self.remove(place),
+            Op::Restart(place) | Op::Hold(place) => {
+                if let Some(life) = self.lives.get_mut(&place).filter(|life| life.restarts()) {
+                    match op {
+                        Op::Hold(_) => {
+                            life.restart("held");
+                            life.goal = Goal::Held;
+                        }
+                        _ => life.restart("restarted"),
+                    }
+                }
+            }
+            Op::Die(place) => self.die(place),
+            Op::Refuse { is_busy } => self.refuse = Some(is_busy),
+            Op::Occupy(ms) => self.free_ns = self.now + ms * MS,
+            Op::Lose => self.lose = true,
+            Op::Repeat => self.report(),
+            Op::TakeOver(requests) => self.dies_after = Some(requests),
+        }
+    }
+
+    fn die(&mut self, place: usize) {
+        if let Some(domain) = self.domains.get_mut(&place)
+            && matches!(domain.stage, Stage::Starting | Stage::Running)
+        {
+            domain.stage = Stage::Ending;
+            domain.is_connected = false;
+            if place == WORKER {
+                self.ports.clear();
+                // Requests in its mailbox have no reply.
+                let lost = std::mem::take(&mut self.mail);
+                let none = || Err("the domain is not running".to_owned().into());
+                self.replies
+                    .extend(lost.into_keys().map(|token| (token, none())));
+            }
+        }
+    }
+
+    /// The core reports where all domains stand.
+    fn report(&mut self) {
+        for (place, domain) in &self.domains {
+            let seen = (domain.id, domain.stage, domain.is_connected);
+            self.seen.insert(*place, seen);
+        }
+    }
+
+    /// Another manager knows the specification and what the core reports.
+    fn take_over(&mut self) {
+        self.seen.clear();
+        self.report();
+        self.lives.clear();
+        self.replies.clear();
+        self.opening.clear();
+        let places: Vec<usize> = [WORKER]
+            .into_iter()
+            .chain(self.spec.keys().copied())
+            .collect();
+        for place in places {
+            let stage = self.seen.get(&place).map(|(_, stage, _)| *stage);
+            let (pause, known) = (pause_ms(place), Restarts::default());
+            let life = Life::resume(place, pause, known, stage, self.now);
+            self.lives.insert(place, life);
+            if matches!(self.spec.get(&place), Some(Entry::Joining | Entry::Leaving)) {
+                self.remove(place);
+            }
+        }
+    }
+
+    /// Core, netd and the worker carry on with what they were asked.
+    fn progress(&mut self) {
+        let worker_runs = self
+            .domains
+            .get(&WORKER)
+            .is_some_and(|it| it.stage == Stage::Running);
+        for (place, domain) in &mut self.domains {
+            domain.stage = match domain.stage {
+                Stage::Starting => Stage::Running,
+                Stage::Ending => Stage::Gone,
+                stage => stage,
+            };
+            if *place == WORKER && domain.stage == Stage::Running && !worker_runs {
+                self.ports.extend(self.served.values());
+            }
+            let conn = self.connections.get(place);
+            let is_served = worker_runs && conn.is_some_and(|conn| self.ports.contains(conn));
+            domain.is_connected = domain.stage == Stage::Running && (*place == WORKER || is_served);
+            domain.is_in_use &= worker_runs && is_served;
+        }
+        for (token, (attaches, conn)) in std::mem::take(&mut self.mail) {
+            match attaches {
+                true => self.ports.insert(conn),
+                false => self.ports.remove(&conn),
+            };
+            let reply = match std::mem::take(&mut self.lose) {
+                true => Err("the domain did not reply within three seconds"
+                    .to_owned()
+                    .into()),
+                false => Ok(b"{}".to_vec()),
+            };
+            self.replies.insert(token, reply);
+        }
+        self.opening.clear();
+        self.report();
+    }
+
+    fn drive(&mut self) {
+        self.drive_all();
+        if self.dies_after == Some(0) {
+            self.dies_after = None;
+            self.take_over();
+            self.drive_all();
+        }
+    }
+
+    fn drive_all(&mut self) {
+        let places: Vec<usize> = self.lives.keys().copied().collect();
+        for place in places {
+            self.drive_one(place);
+        }
+    }
+
+    fn drive_one(&mut self, place: usize) {
+        for _ in 0..REQUESTS_MAX {
+            let workers = self.workers();
+            let mut events = self.take_answers(place);
+            let Some(life) = self.lives.get_mut(&place) else {
+                return;
+            };
+            let seen = self.seen.get(&place);
+            let seen = Seen {
+                id: seen.map(|(id, ..)| DomId(*id)),
+                stage: seen.map(|(_, stage, _)| *stage),
+                is_connected: seen.is_some_and(|(.., is_connected)| *is_connected),
+                devices: 1,
+                ready: StartStage::Given,
+                workers: &workers,
+            };
+            events.extend(life.observe(&seen, self.now));
+            if events.is_empty() {
+                match step(life, &seen, self.now) {
+                    Next::Wait(at) => {
+                        assert!(at.is_none_or(|at| at > self.now), "it waits for the past");
+                        return;
+                    }
+                    Next::Do(_) if self.dies_after == Some(0) => return,
+                    Next::Do(action) => {
+                        self.dies_after = self.dies_after.map(|left| left - 1);
+                        self.requests += 1;
+                        let refused = self.refuse.take().map(|is_busy| Refusal {
+                            why: "refused".to_owned(),
+                            is_busy,
+                        });
+                        events = self.act(place, action, refused);
+                    }
+                }
+            }
+            for event in events {
+                match event {
+                    Event::Up if place != WORKER => drop(self.spec.insert(place, Entry::Member)),
+                    Event::Failed(_) => self.remove(place),
+                    Event::Up | Event::Line(_) | Event::Called(_) => {}
+                }
+            }
+        }
+        panic!("domain {place} asks without end");
+    }
+
+    fn workers(&self) -> BTreeMap<usize, Worker> {
+        let stage = self.seen.get(&WORKER).map(|(_, stage, _)| *stage);
+        let worker = match stage {
+            Some(Stage::Running) => Worker::Running,
+            _ => Worker::Away,
+        };
+        [(WORKER, worker)].into()
+    }
+
+    fn take_answers(&mut self, place: usize) -> Vec<Event> {
+        let mut events = Vec::new();
+        let Some(life) = self.lives.get_mut(&place) else {
+            return events;
+        };
+        let is_open = |opening: &Opening| !self.opening.contains(&opening.token);
+        let is_opened = match &life.devices {
+            Devices::Opening(all, _) => all.iter().all(is_open),
+            _ => false,
+        };
+        if is_opened {
+            let busy = Refusal {
+                why: "busy".to_owned(),
+                is_busy: true,
+            };
+            let refused = match self.now < self.free_ns {
+                true => vec![((place, 0), busy)],
+                false => Vec::new(),
+            };
+            if refused.is_empty() {
+                self.open.insert(place);
+            }
+            events.extend(life.opened(refused, self.now));
+        }
+        for number in 0..life.calls.len() {
+            let Some(token) = life.calls[number].token() else {
+                continue;
+            };
+            if let Some(reply) = self.replies.remove(&token) {
+                events.extend(life.replied(number, reply, self.now));
+                if life.calls[number].is_done() && life.goal == Goal::Gone {
+                    self.served.remove(&place);
+                }
+            }
+        }
+        events
+    }
+
+    fn act(&mut self, place: usize, action: Action, refused: Option<Refusal>) -> Vec<Event> {
+        let (token, now) = (self.token(), self.now);
+        let Some(life) = self.lives.get_mut(&place) else {
+            panic!("{place} has no life");
+        };
+        let starts = matches!(
+            action,
+            Action::Open | Action::Create | Action::Connect | Action::Give | Action::Start
+        );
+        if let Some(refusal) = refused.filter(|_| starts) {
+            return life.failed(refusal, now);
+        }
+        let domain = self.domains.get_mut(&place);
+        match action {
+            Action::Open if life.is_first => {
+                let opening = Opening::of_token((place, 0), token);
+                life.devices = Devices::Opening(vec![opening], Vec::new());
+                self.opening.insert(token);
+            }
+            Action::Open => drop(life.opened(Vec::new(), now)),
+            Action::Create => {
+                let is_free = domain.is_none_or(|domain| domain.stage == Stage::Gone);
+                assert!(is_free, "{place} has a domain");
+                self.ids += 1;
+                let domain = Domain {
+                    id: self.ids,
+                    stage: Stage::Built,
+                    given: 0,
+                    is_connected: false,
+                    is_in_use: true,
+                };
+                self.domains.insert(place, domain);
+                self.seen.insert(place, (self.ids, Stage::Built, false));
+                life.created(DomId(self.ids));
+            }
+            Action::Connect => {
+                life.is_connected = true;
+                if place != WORKER {
+                    let conn = token;
+                    assert!(self.connections.insert(place, conn).is_none());
+                    self.served.insert(place, conn);
+                    let vif = String::new();
+                    life.calls = vec![Call::new(WORKER, conn, &Request::Attach { vif }).unwrap()];
+                }
+            }
+            Action::Give => {
+                assert!(self.open.contains(&place), "{place} has no device to give");
+                let domain = domain.unwrap();
+                domain.given += 1;
+                assert_eq!((domain.given, domain.stage), (1, Stage::Built));
+                life.given = 1;
+            }
+            Action::Start => {
+                let domain = domain.unwrap();
+                assert_eq!((domain.given, domain.stage), (1, Stage::Built));
+                assert!(place == WORKER || self.connections.contains_key(&place));
+                domain.stage = Stage::Starting;
+                self.seen.insert(place, (domain.id, Stage::Starting, false));
+                life.started(now);
+            }
+            Action::Call(number) => {
+                let attaches = life.goal != Goal::Gone;
+                let call = &mut life.calls[number];
+                call.state = CallState::Sent(token);
+                let runs = self.domains[&WORKER].stage == Stage::Running;
+                match runs {
+                    true => drop(self.mail.insert(token, (attaches, call.conn))),
+                    false => {
+                        let why = "the domain is not running".to_owned();
+                        self.replies.insert(token, Err(why.into()));
+                    }
+                }
+            }
+            Action::Drop(_) => panic!("the worker always restarts"),
+            Action::End => {
+                life.end = None;
+                life.put_off(now);
+                match domain {
+                    Some(domain) if domain.stage == Stage::Built => domain.stage = Stage::Gone,
+                    _ => self.die(place),
+                }
+            }
+            Action::Forget => {
+                let domain = domain.unwrap();
+                assert_eq!(domain.stage, Stage::Gone);
+                let is_busy = domain.is_in_use;
+                life.forgot(is_busy, now);
+                if !is_busy {
+                    self.domains.remove(&place);
+                    self.connections.remove(&place);
+                }
+            }
+            Action::Close => {
+                self.open.remove(&place);
+                self.seen.remove(&place);
+                self.spec.remove(&place);
+                self.served.remove(&place);
+                self.lives.remove(&place);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Lets time pass without faults until nothing is left to do.
+    fn pass_quiet_time(&mut self) {
+        (self.refuse, self.lose, self.dies_after) = (None, false, None);
+        if let Some(life) = self
+            .lives
+            .get_mut(&WORKER)
+            .filter(|life| life.goal == Goal::Held)
+        {
+            life.restart("restarted");
+        }
+        for _ in 0..3000 {
+            self.now += MS;
+            self.progress();
+            self.drive();
+        }
+    }
+
+    fn check(&mut self) {
+        let members: BTreeSet<usize> = self.spec.keys().copied().collect();
+        assert!(self.spec.values().all(|entry| *entry == Entry::Member));
+        let all: BTreeSet<usize> = members.iter().copied().chain([WORKER]).collect();
+        let places = |of: &mut dyn Iterator<Item = usize>| of.collect::<BTreeSet<usize>>();
+        assert_eq!(places(&mut self.lives.keys().copied()), all);
+        assert_eq!(places(&mut self.domains.keys().copied()), all, "domains");
+        assert_eq!(self.open, all, "devices");
+        assert_eq!(places(&mut self.connections.keys().copied()), members);
+        let conns: BTreeSet<u32> = self.connections.values().copied().collect();
+        assert_eq!(self.ports, conns, "ports");
+        for (place, domain) in &self.domains {
+            let is_dead = pause_ms(*place).is_none() && domain.stage == Stage::Gone;
+            let is_up = domain.stage == Stage::Running && domain.is_connected;
+            assert!(is_up || is_dead, "{place}: {domain:?}");
+            assert!(self.lives[place].is_settled(), "{place}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// After any sequence of faults and edits the machine reaches its specification, nothing else
+    /// remains, and an unchanged specification causes no request.
+    #[test]
+    fn step_converges_leaks_nothing_and_rests(ops in prop::collection::vec(op(), 0..60)) {
+        let mut model = Model::boot();
+        for op in &ops {
+            model.carry_out(op);
+            model.drive();
+            if matches!(op, Op::Pass(_)) {
+                model.progress();
+                model.drive();
+            }
+        }
+        model.pass_quiet_time();
+        model.check();
+        let requests = model.requests;
+        model.pass_quiet_time();
+        prop_assert_eq!(model.requests, requests, "an unchanged specification asks nothing");
+    }
+}

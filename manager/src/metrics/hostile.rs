@@ -1,0 +1,122 @@
+//! Hostile peers of the metrics, for the fuzzers: an HTTP client, and the domains whose counters
+//! the text shows.
+
+use super::families;
+use super::gather::Snapshot;
+use super::names::Names;
+use super::request::{self, Answered, Asked, REQUEST_MAX};
+use super::text::{Format, Text};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const STATUS: &str = include_str!("testing/status.json");
+const AUDIT: &str = include_str!("testing/audit.json");
+/// Lines of one scrape: each domain has at most 64 names of each kind.
+const LINES_MAX: usize = 4096;
+
+/// Reads an HTTP request that arrives in pieces, each `step` bytes long. The first verdict holds,
+/// whatever follows; the answer is one well-formed response.
+///
+/// # Panics
+/// If the parser breaks a promise.
+pub fn hostile_client(bytes: &[u8], step: usize) {
+    let whole = bytes.get(..REQUEST_MAX).unwrap_or(bytes);
+    let last = request::read(whole);
+    let steps = (0..whole.len()).step_by(step.max(1));
+    let arrived = steps.map(|len| request::read(whole.get(..len).unwrap_or(whole)));
+    let first = arrived
+        .chain([last])
+        .find(|asked| *asked != Asked::Unfinished);
+    let asked = first.unwrap_or(Asked::Unfinished);
+    assert_eq!(asked, last, "a verdict changed: {}", whole.escape_ascii());
+    let (status, answer, text, how) = match asked {
+        Asked::Unfinished => {
+            assert!(whole.len() < REQUEST_MAX, "a full request waits for more");
+            return;
+        }
+        Asked::Metrics { format, how } => {
+            let line = whole.trim_ascii_start();
+            assert!(line.starts_with(b"GET /metrics") || line.starts_with(b"HEAD /metrics"));
+            let text = "x 1\n";
+            let answer = request::answer("200 OK", format.content_type(), text, how);
+            (200, answer, text, how)
+        }
+        Asked::Else { status, why, how } => {
+            let code = status.get(..3).and_then(|code| code.parse().ok());
+            let answer = request::sentence(status, why, how);
+            (
+                code.expect("a status begins with its code"),
+                answer,
+                why,
+                how,
+            )
+        }
+    };
+    is_one_response(&answer, status, text, how);
+}
+
+fn is_one_response(answer: &[u8], status: u16, text: &str, how: Answered) {
+    let mut headers = [httparse::EMPTY_HEADER; 8];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(answer).expect("a response");
+    assert!(parsed.is_complete(), "{}", answer.escape_ascii());
+    let head = parsed.unwrap();
+    assert_eq!(response.code, Some(status));
+    let length = response.headers.iter().find(|h| h.name == "Content-Length");
+    let length = length.map(|header| String::from_utf8_lossy(header.value).into_owned());
+    assert_eq!(length, Some(text.len().to_string()));
+    let body = match how {
+        Answered::Whole => text.as_bytes(),
+        Answered::Head => &[],
+    };
+    assert_eq!(answer.get(head..), Some(body));
+}
+
+/// Writes the metrics of a machine whose domains report `driver` and `web`, twice: a domain cannot
+/// break a line, repeat a sample, or add names without end.
+///
+/// # Panics
+/// If the text is not what a collector takes.
+pub fn hostile_counts(driver: &[u8], web: &[u8]) {
+    let mut names = Names::default();
+    for [driver, web] in [[driver, web], [web, driver]] {
+        let named = [("driver", driver), ("web", web)].into_iter();
+        let read = |(name, stat): (&str, &[u8])| {
+            let stat: Value = serde_json::from_slice(stat).ok()?;
+            Some((name.to_owned(), stat))
+        };
+        let snapshot = Snapshot {
+            status: serde_json::from_str(STATUS).expect("a status"),
+            audit: serde_json::from_str(AUDIT).ok(),
+            stats: named.filter_map(read).collect(),
+            took: Duration::from_millis(1),
+        };
+        let families = families::all(&snapshot, &mut names);
+        for format in [Format::OpenMetrics, Format::Text] {
+            let mut text = Text::new(format);
+            for (family, samples) in &families.0 {
+                text.family(family, samples);
+            }
+            a_collector_takes(&text.finish());
+        }
+    }
+}
+
+fn a_collector_takes(text: &str) {
+    assert!(text.lines().count() < LINES_MAX, "{text}");
+    assert!(text.ends_with('\n') && !text.contains("\n\n"), "{text}");
+    let mut seen = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (series, value) = line.rsplit_once(' ').expect("a name and a value");
+        let value: f64 = value.parse().expect("a number");
+        assert!(value.is_finite() && value >= 0.0, "{line}");
+        let name = series.split_once('{').map_or(series, |(name, _)| name);
+        let is_ours = name.starts_with("grantway_")
+            && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        assert!(is_ours, "{line}");
+        let is_plain = series.chars().all(|c| matches!(c, ' '..='~') && c != '\\');
+        assert!(is_plain && series.matches('"').count() % 2 == 0, "{line}");
+        assert!(seen.insert(series), "twice: {line}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Parts of families.
+
+use super::gather::Snapshot;
+use super::text::{Family, Kind, Number, Part, Sample};
+use config::domain::VifConfig;
+use std::collections::BTreeSet;
+
+/// Families with their samples.
+#[derive(Debug, Default)]
+pub(crate) struct Families(pub(super) Vec<(Family, Vec<Sample>)>);
+
+/// Every family, a line each: name, kind, help text.
+const TABLE: &str = include_str!("families.txt");
+
+impl Families {
+    /// Adds a family of [`TABLE`]. A name ends in its unit, if it has one.
+    pub(super) fn add(&mut self, name: &'static str, samples: Vec<Sample>) {
+        let row = TABLE
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let (kind, help) = row
+            .and_then(|row| row.trim_start().split_once(' '))
+            .unwrap_or_default();
+        let kind = match kind {
+            "gauge" => Kind::Gauge,
+            "histogram" => Kind::Histogram,
+            _ => Kind::Counter,
+        };
+        let mut units = ["seconds", "bytes"].into_iter();
+        let unit = units.find(|unit| name.ends_with(unit));
+        let help = help.trim_start();
+        let family = Family {
+            kind,
+            name,
+            unit,
+            help,
+        };
+        self.0.push((family, samples));
+    }
+}
+
+pub(super) fn sample<const N: usize>(labels: [(&'static str, &str); N], value: u64) -> Sample {
+    let labels = labels.map(|(name, value)| (name, value.to_owned()));
+    Sample(labels.into(), Number::Whole(value), Part::Whole)
+}
+
+pub(super) fn seconds<const N: usize>(labels: [(&'static str, &str); N], ns: u64) -> Sample {
+    let labels = labels.map(|(name, value)| (name, value.to_owned()));
+    Sample(labels.into(), Number::Real(ns as f64 / 1e9), Part::Whole)
+}
+
+/// Names of the ports of guests' interfaces, from the core's connections.
+pub(super) type Vifs = BTreeSet<String>;
+
+pub(super) fn vifs_of(snapshot: &Snapshot) -> Vifs {
+    let connections = snapshot.status.connections.iter();
+    let names = connections.map(|c| VifConfig::name_of(&c.frontend, c.handle.into()));
+    names.map(|name| format!("vif.{name}")).collect()
+}

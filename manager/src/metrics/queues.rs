@@ -1,0 +1,46 @@
+//! Metrics of ports: the queues to guests, and the tables of flows.
+
+use super::gather::Snapshot;
+use super::make::{Families, sample, seconds, vifs_of};
+use super::names::Names;
+use super::text::Sample;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Object of a port's counters, key in it, and metric.
+const METRICS: [(&str, &str, &str); 7] = [
+    ("egress_queue", "frames", "grantway_queue_frames"),
+    ("egress_queue", "bytes", "grantway_queue_bytes"),
+    ("egress_queue", "oldest_ns", "grantway_queue_oldest_seconds"),
+    ("flows", "flows", "grantway_flows"),
+    ("flows", "admitted", "grantway_flows_admitted"),
+    ("flows", "displaced", "grantway_flows_displaced"),
+    ("flows", "refused", "grantway_flows_refused"),
+];
+
+/// Adds each port's metrics. Ports with the same shown name are added up; of times the longest
+/// counts.
+pub(super) fn add(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
+    let vifs = vifs_of(snapshot);
+    for (object, key, metric) in METRICS {
+        let (mut samples, is_time) = (Vec::new(), key == "oldest_ns");
+        let sample: fn([_; 2], u64) -> Sample = if is_time { seconds } else { sample };
+        for (domain, stat) in &snapshot.stats {
+            let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+            let ports = stat.get("ports").and_then(Value::as_object);
+            for (port, of) in ports.into_iter().flatten() {
+                let Some(of) = of.get(object) else { continue };
+                let count = of.get(key).and_then(Value::as_u64).unwrap_or(0);
+                let sum = sums.entry(names.port(domain, &vifs, port)).or_default();
+                *sum = match is_time {
+                    true => count.max(*sum),
+                    false => count.saturating_add(*sum),
+                };
+            }
+            for (port, sum) in sums {
+                samples.push(sample([("domain", domain), ("port", port)], sum));
+            }
+        }
+        all.add(metric, samples);
+    }
+}

@@ -1,0 +1,292 @@
+//! Drives every domain towards its goal: observes, asks [`step()`] for the next request, carries it
+//! out.
+
+use super::Server;
+use super::edits::EditKind;
+use crate::build;
+use crate::core::Refusal;
+use crate::life::{
+    Action, Call, CallState, Devices, Event, Goal, Life, Next, Seen, StartStage, Worker, step,
+};
+use crate::spec::SpecChange;
+use abi::core::{Ask, Stage};
+use abi::journal::Level::Warning;
+use abi::mailbox::Request;
+use std::collections::BTreeMap;
+
+impl Server<'_> {
+    /// Drives all domains until each of them waits for something.
+    pub(super) fn drive(&mut self, now: u64) {
+        if self.ending.is_some() || self.complete_ns.is_none() && self.early_end().is_some() {
+            return;
+        }
+        let mut ended = std::mem::take(&mut self.ended);
+        loop {
+            let is_due = |life: &&Life| !life.is_settled() || ended.remove(&life.place);
+            let due = self.lives.values().filter(is_due);
+            let places: Vec<usize> = due.map(|life| life.place).collect();
+            let (workers, ready) = (self.workers(), self.ready());
+            let mut has_moved = false;
+            for place in places {
+                has_moved |= self.drive_one(place, &workers, ready, now);
+            }
+            if !has_moved {
+                break;
+            }
+        }
+        if !self.reported.is_empty() {
+            let all = self.state.all().collect();
+            self.reported = self.reported.intersection(&all).copied().collect();
+        }
+    }
+
+    /// Drives one domain until it waits for something. Returns whether it made a request.
+    fn drive_one(
+        &mut self,
+        place: usize,
+        workers: &BTreeMap<usize, Worker>,
+        ready: StartStage,
+        now: u64,
+    ) -> bool {
+        let mut has_moved = false;
+        // If a domain of a machine that starts has failed, the machine does not start.
+        while self.boot_failure.is_none() {
+            let Some(mut life) = self.lives.remove(&place) else {
+                return has_moved;
+            };
+            if !life.is_first {
+                self.kept.look_again();
+            }
+            let had_opened = life.has_opened();
+            let mut events = self.take_answers(&mut life, now);
+            // Other domains may wait for it.
+            has_moved |= life.has_opened() != had_opened;
+            let id = self.state.id(place);
+            let seen = Seen {
+                id,
+                stage: self.state.stage_at(place),
+                is_connected: id.is_some_and(|id| self.state.is_connected(id)),
+                devices: self.state.domain(place).map_or(0, |it| it.devices.len()),
+                ready,
+                workers,
+            };
+            events.extend(life.observe(&seen, now));
+            let next = match events.is_empty() {
+                true => step(&life, &seen, now),
+                false => Next::Wait(None),
+            };
+            if let Next::Do(action) = next
+                && let Err(refusal) = self.act(&mut life, action, now)
+            {
+                events = life.failed(refusal, now);
+            }
+            if let (Next::Wait(due_ns), true) = (next, events.is_empty()) {
+                life.due_ns = due_ns;
+                self.lives.insert(place, life);
+                return has_moved;
+            }
+            has_moved = true;
+            self.lives.insert(place, life);
+            if next == Next::Do(Action::Close) {
+                self.gone(place, now);
+            }
+            for event in events {
+                self.happened(place, event, now);
+            }
+        }
+        has_moved
+    }
+
+    /// Returns the state of each worker of the driver domain, by its place.
+    fn workers(&self) -> BTreeMap<usize, Worker> {
+        let worker = |place: usize| {
+            let restarts = self.lives.get(&place).is_some_and(|life| life.restarts());
+            match self.state.stage_at(place) {
+                Some(Stage::Running) => Worker::Running,
+                Some(Stage::Built | Stage::Starting) => Worker::Away,
+                _ if restarts => Worker::Away,
+                _ => Worker::Dead,
+            }
+        };
+        let places = self.state.spec().workers().into_iter();
+        places.map(|place| (place, worker(place))).collect()
+    }
+
+    /// Returns how far all domains are that start together: those that the machine begins with.
+    fn ready(&self) -> StartStage {
+        let lives = self.lives.values().filter(|_| self.complete_ns.is_none());
+        let ready = lives.map(|life| {
+            let domain = self.state.domain(life.place);
+            life.ready(domain.map_or(0, |domain| domain.devices.len()))
+        });
+        ready.min().unwrap_or(StartStage::Given)
+    }
+
+    /// Takes answers of netd and replies of workers that a domain waits for.
+    fn take_answers(&mut self, life: &mut Life, now: u64) -> Vec<Event> {
+        let mut events = Vec::new();
+        if let Devices::Opening(opening, refused) = &mut life.devices {
+            let is_answered = |one: &mut build::Opening| self.core.has_answer(one.token);
+            let answered = opening.extract_if(.., is_answered).collect();
+            refused.extend(build::await_opened(self.core, &mut self.state, answered));
+            if opening.is_empty() {
+                let refused = std::mem::take(refused);
+                events.extend(life.opened(refused, now));
+            }
+        }
+        for number in 0..life.calls.len() {
+            let token = life.calls.get(number).and_then(Call::token);
+            if let Some(reply) = token.and_then(|token| self.core.reply(token)) {
+                events.extend(life.replied(number, reply, now));
+                self.forget_released(life, number);
+            }
+        }
+        events
+    }
+
+    /// Removes the port of a call from its worker's description if the worker has released it.
+    fn forget_released(&mut self, life: &Life, number: usize) {
+        let call = life.calls.get(number).filter(|call| call.is_done());
+        if let (Some(call), Goal::Gone) = (call, life.goal) {
+            let (worker, conn) = (call.worker, call.conn);
+            self.state.change(SpecChange::Unserves { worker, conn });
+        }
+    }
+
+    fn act(&mut self, life: &mut Life, action: Action, now: u64) -> Result<(), Refusal> {
+        let (core, state) = (&mut *self.core, &mut self.state);
+        match action {
+            Action::Open => {
+                let devices = match std::mem::take(&mut life.devices) {
+                    Devices::Busy(devices) => devices,
+                    _ if life.is_first => build::lasting_devices(state, life.place),
+                    _ => state.spec().lost_devices(life.place),
+                };
+                for device in &devices {
+                    if state.spec().is_lost(*device) {
+                        build::close(core, *device);
+                    }
+                }
+                let opening = build::open(core, state, devices)?;
+                life.devices = Devices::Opening(opening, Vec::new());
+            }
+            Action::Create => {
+                let id = build::create(core, state, life.place, state.id(life.place))?;
+                state.live(id, Stage::Built, "starting");
+                life.created(id);
+            }
+            Action::Connect => {
+                life.calls = self.connect(life.place)?;
+                life.is_connected = true;
+                // From here on the next manager knows what the workers have to release.
+                self.keep()?;
+            }
+            Action::Give => {
+                let before = life.lives_before();
+                build::give(core, state, life.place, before, &mut life.given)?;
+            }
+            Action::Start => {
+                let console = build::start(core, state, life.place)?;
+                life.started(now);
+                self.consoles.drain(life.place, &mut self.log, now);
+                self.watch_console(life.place, console);
+            }
+            Action::Call(number) => {
+                if let Some(call) = life.calls.get_mut(number)
+                    && let Some(worker) = state.id(call.worker)
+                {
+                    call.state = CallState::Sent(core.relay(worker, &call.request, now));
+                }
+            }
+            Action::Drop(number) => {
+                if let Some(call) = life.calls.get_mut(number) {
+                    call.state = CallState::Done;
+                }
+                self.forget_released(life, number);
+            }
+            Action::End => {
+                let why = life.end.take();
+                life.put_off(now);
+                build::end(core, state, life.place, &why.unwrap_or_default());
+            }
+            Action::Forget => {
+                let forgotten = state.id(life.place).map(|domain| {
+                    let forget = core.ask(Ask::Forget { domain }, &[]);
+                    forget.is_err_and(|refusal| refusal.is_busy)
+                });
+                // Any other refusal means that another manager has had it forgotten.
+                life.forgot(forgotten.unwrap_or_default(), now);
+            }
+            // The caller releases the place.
+            Action::Close => {}
+        }
+        Ok(())
+    }
+
+    /// Connects a domain to those that serve it. Returns calls that have workers serve it.
+    fn connect(&mut self, place: usize) -> Result<Vec<Call>, Refusal> {
+        let name = self.state.domain(place).map(|domain| &domain.name);
+        let edit = name.and_then(|name| self.edits.get_mut(name));
+        if let Some(EditKind::Attach(admitted)) = edit.map(|edit| &mut edit.kind) {
+            let vifs = std::mem::take(&mut admitted.vifs);
+            return self.connect_guest(place, vifs);
+        }
+        build::connect(self.core, &self.state, place)?;
+        Ok(Vec::new())
+    }
+
+    fn happened(&mut self, place: usize, event: Event, now: u64) {
+        let name = self.state.domain(place).map(|domain| domain.name.clone());
+        let name = name.unwrap_or_default();
+        match event {
+            Event::Line(line) => {
+                let line = format!("{name}: {line}");
+                self.log.line(Warning, "grantwayd", &line);
+            }
+            Event::Up => self.is_up(place, &name, now),
+            // It fails the request for the domain, or the start of the machine.
+            Event::Failed(refusal) => {
+                let how = || format!("it did not start: {}", self.how_it_ended(place));
+                let why = refusal.map_or_else(how, |refusal| refusal.why);
+                match self.complete_ns {
+                    None => self.boot_failure = Some(why),
+                    Some(_) => self.fail(&name, why),
+                }
+            }
+            Event::Called(outcome) => self.is_changed(&name, outcome, now),
+        }
+    }
+
+    /// Returns how the domain at a place has ended, with the last line of its console.
+    pub(super) fn how_it_ended(&self, place: usize) -> String {
+        let console = self.consoles.get(place);
+        let said = match console.map_or("", |console| console.last_line()) {
+            "" => String::new(),
+            line => format!("; it said: {line}"),
+        };
+        let id = self.state.id(place);
+        let how = id.map_or("", |id| self.state.text(id));
+        format!("{how}{said}")
+    }
+
+    /// Whether no process is at a place.
+    pub(super) fn has_no_process(&self, place: usize) -> bool {
+        let stage = self.state.stage_at(place);
+        matches!(stage, Some(Stage::Gone | Stage::Built))
+    }
+
+    /// Whether a process at a place has reported that it is ready.
+    pub(super) fn runs(&self, place: usize) -> bool {
+        self.state.stage_at(place) == Some(Stage::Running)
+    }
+
+    /// Returns calls that have the workers release a guest's ports.
+    pub(super) fn release_calls(&self, name: &str) -> Vec<Call> {
+        let spec = self.state.spec();
+        let calls = spec.workers().into_iter().flat_map(|worker| {
+            let conns = spec.served(worker, name).into_iter();
+            conns.filter_map(move |conn| Call::new(worker, conn, &Request::Detach { conn }).ok())
+        });
+        calls.collect()
+    }
+}

@@ -1,0 +1,98 @@
+//! Edits of the machine's specification that a client, a reload or a return waits for.
+
+use crate::build::Opening;
+use crate::reload::Course;
+use crate::spec::Admitted;
+use abi::machine::Setting;
+use abi::reload::Reloaded;
+
+/// Time within which an edit is carried out. An attach or a change that takes longer fails; a
+/// detach continues, but its askers get an error.
+pub(super) const EDIT_NS: u64 = 20_000_000_000;
+
+/// The origin of an edit, which gets its outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AskedBy {
+    /// A client, by its number.
+    Client(u64),
+    /// The reload that is under way.
+    Reload,
+    /// The machine before this one, whose guests return.
+    Before,
+}
+
+/// The attempts to attach a guest of the machine before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tried {
+    pub(super) times: u32,
+    /// When the next attempt begins; `None` while one is under way.
+    pub(super) again_ns: Option<u64>,
+}
+
+/// An edit of one guest.
+#[derive(Debug)]
+pub(super) struct Edit {
+    pub(super) place: usize,
+    pub(super) began_ns: u64,
+    pub(super) kind: EditKind,
+    /// The clients and parts that get the outcome. An asker with a text gets an error with it: the
+    /// guest is removed because its attach has failed.
+    pub(super) askers: Vec<(AskedBy, Option<String>)>,
+}
+
+#[derive(Debug)]
+pub(super) enum EditKind {
+    /// The ports in it are to be connected.
+    Attach(Admitted),
+    Detach,
+    /// The rules and limits of the guest's ports change.
+    Change(Setting),
+}
+
+impl Edit {
+    /// Returns when the edit is late, if anyone waits for it.
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        let due_ns = self.began_ns.saturating_add(EDIT_NS);
+        (!self.askers.is_empty()).then_some(due_ns)
+    }
+}
+
+/// A reload that is under way.
+#[derive(Debug)]
+pub(super) struct Reload {
+    pub(super) client: u64,
+    pub(super) began_ns: u64,
+    /// The answer to the client.
+    pub(super) answer: Reloaded,
+    /// The guests that the files name, which belong to the files when all steps are done.
+    pub(super) named: Vec<String>,
+    pub(super) course: Course,
+}
+
+/// Domains that restart because a client or a reload has asked for it.
+#[derive(Debug)]
+pub(super) struct Restarting {
+    pub(super) asker: AskedBy,
+    /// The number of restarts before, by the domain's place.
+    pub(super) starts: Vec<(usize, u64)>,
+    pub(super) goal: Reached,
+    /// Devices of new NICs that netd has not opened yet.
+    pub(super) opening: Vec<Opening>,
+    /// When the request is late.
+    pub(super) due_ns: u64,
+}
+
+/// The state of restarting domains in which the request is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// netd has opened the devices of new NICs. The workers have not ended yet.
+    Opened,
+    /// A new process is connected.
+    Up,
+    /// The workers have ended, and start with the next step, which changes NICs as well.
+    Ended,
+    /// The workers run with other NICs.
+    Refitted,
+    /// The workers are connected to their guests, as far as those connect in time.
+    Connected,
+}
