@@ -1,5 +1,5 @@
-//! Opens a control socket, and the folder that it lies in, to the groups that may use it, by POSIX
-//! access control lists. The kernel then refuses everybody else, and the manager never sees them.
+//! Grants groups access to a control socket and its folder by POSIX access control lists. The
+//! kernel then rejects connections of all other users.
 
 use crate::Error;
 use abi::machine::Access;
@@ -11,15 +11,15 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The extended attribute of a file's list.
+/// The extended attribute of a file's access control list.
 const NAME: &str = "system.posix_acl_access";
-/// The version of its form: `posix_acl_xattr.h` of the kernel.
+/// Version of the attribute's format: `posix_acl_xattr.h` of the kernel.
 const VERSION: u32 = 2;
 /// Bytes of an entry: tag, permissions, and the id of a user or group.
 const ENTRY: usize = 8;
-/// Bytes of the longest list that is read: the kernel's limit for any attribute.
+/// Bytes of the longest list that is read: the kernel's limit for attributes.
 const LIST_MAX: usize = 64 << 10;
-/// The id of entries that are of no named user or group.
+/// The id in entries without a named user or group.
 const NO_ID: u32 = u32::MAX;
 
 const OWNER: u16 = 0x01;
@@ -33,12 +33,12 @@ const READ_WRITE: u16 = 6;
 const SEARCH: u16 = 1;
 const ALL: u16 = 7;
 
-/// A list: permissions by tag and id, in the order in which the kernel wants them.
+/// A list: permissions by tag and id, in the kernel's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct List(BTreeMap<(u16, u32), u16>);
 
 impl List {
-    /// A list for the owner alone.
+    /// Returns a list for the owner alone.
     fn new(owner: u16) -> Self {
         Self(BTreeMap::from([
             ((OWNER, NO_ID), owner),
@@ -47,7 +47,7 @@ impl List {
         ]))
     }
 
-    /// Gives the groups, and the users who were members of them, these permissions.
+    /// Gives these permissions to the groups, and to the users who were members of them.
     fn allow(&mut self, access: &Access, permissions: u16) {
         for group in [&access.look, &access.change].into_iter().flatten() {
             self.0.insert((GROUP, group.id), permissions);
@@ -55,7 +55,7 @@ impl List {
                 self.0.insert((USER, *member), permissions);
             }
         }
-        // The most that any of them may do.
+        // The mask limits the permissions of all named entries.
         self.0.insert((MASK, NO_ID), permissions);
     }
 
@@ -69,8 +69,8 @@ impl List {
         bytes
     }
 
-    /// Returns the list of named users and groups in these bytes, and of the owner; `None` if they
-    /// are of another form.
+    /// Parses the entries of the owner and of named users and groups; returns `None` if the bytes
+    /// have another format.
     fn read(bytes: &[u8]) -> Option<Self> {
         let (version, entries) = bytes.split_first_chunk()?;
         let mut list = Self(BTreeMap::new());
@@ -87,16 +87,16 @@ impl List {
     }
 }
 
-/// Lets members of the groups find and use the socket. Where the file system has no such lists
-/// everybody may connect, and the manager hangs up on those who have no right.
+/// Lets members of the groups find and use the socket. On a file system without access control
+/// lists every user may connect, and the manager disconnects those without rights.
 pub(crate) fn open_to_groups(dir: &Path, socket: &Path, access: &Access) -> Result<(), Error> {
     let mut of_socket = List::new(READ_WRITE);
     of_socket.allow(access, READ_WRITE);
-    // Machines of other groups may have opened the folder before. Nobody may read it: who could
-    // would hold its lock.
+    // Machines of other groups may have opened the folder already. Reading it stays forbidden,
+    // because a reader could hold its lock.
     let mut of_dir = list_of(dir).unwrap_or_else(|| List::new(ALL));
     of_dir.allow(access, SEARCH);
-    // The folder first: a socket that can be used without it could not be found.
+    // The folder is opened first, because a socket in a closed folder cannot be found.
     for (path, list, without) in [(dir, of_dir, 0o711), (socket, of_socket, 0o666)] {
         let set = match setxattr(path, NAME, &list.written(), XattrFlags::empty()) {
             Err(Errno::OPNOTSUPP) => fs::set_permissions(path, Permissions::from_mode(without)),
@@ -107,7 +107,7 @@ pub(crate) fn open_to_groups(dir: &Path, socket: &Path, access: &Access) -> Resu
     Ok(())
 }
 
-/// The list of a file that has one.
+/// Returns the list of a file, if it has one.
 fn list_of(path: &Path) -> Option<List> {
     let mut bytes = vec![0; LIST_MAX];
     let length = getxattr(path, NAME, &mut bytes[..]).ok()?;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_members_have_entries_and_others_none() {
+    fn only_groups_and_members_have_entries() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("x.sock");
         let _listener = UnixListener::bind(&socket).unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_another_form_are_not_read() {
+    fn lists_of_another_format_are_not_read() {
         let mut list = List::new(ALL);
         list.allow(&access(1, 2, &[3, 4]), SEARCH);
         let bytes = list.written();

@@ -1,4 +1,4 @@
-//! The control socket: one JSON line there, one JSON line back.
+//! The control socket: one JSON line per request, one per answer.
 
 use crate::Error;
 use abi::machine::{Control, ControlError};
@@ -11,14 +11,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest answer that is read, bytes: far above a full audit of the largest machine.
+/// The maximum length of an answer in bytes, far above the full audit of the largest machine.
 const ANSWER_MAX: usize = 256 << 20;
 
-/// Send `request` to the control socket at `path` and wait for its answer, `limit` in all: for
-/// who has less patience than an [`Instance`](crate::Instance).
+/// Sends `request` to the control socket at `path` and returns its answer, within `limit`: for
+/// callers with a shorter deadline than an [`Instance`](crate::Instance).
 ///
 /// # Errors
-/// Nobody answers there, or not in time, or with a refusal.
+///
+/// No process answers there in time, or it rejects the request.
 pub fn ask<T: DeserializeOwned>(
     path: &Path,
     request: &Control,
@@ -28,7 +29,7 @@ pub fn ask<T: DeserializeOwned>(
     line.push(b'\n');
     if line.len() > REQUEST_MAX {
         return Err(Error::Refused(format!(
-            "the request has {} bytes, and {REQUEST_MAX} is the most",
+            "the request has {} bytes; the limit is {REQUEST_MAX}",
             line.len()
         )));
     }
@@ -38,7 +39,7 @@ pub fn ask<T: DeserializeOwned>(
             limit,
             hint: String::new(),
         },
-        _ => Error::io(format!("speak to the monitor at {}", path.display()), e),
+        _ => Error::io(format!("connect to the monitor at {}", path.display()), e),
     })?;
     if let Ok(refused) = serde_json::from_slice::<Only>(&line) {
         return Err(Error::Refused(refused.0.error));
@@ -46,7 +47,7 @@ pub fn ask<T: DeserializeOwned>(
     serde_json::from_slice(&line).map_err(|e| Error::Nonsense(e.to_string()))
 }
 
-/// An object with the one key `error`: no answer of a request looks like that.
+/// An object with the single key `error`. No other answer has this form.
 #[derive(serde::Deserialize)]
 #[serde(transparent)]
 struct Only(ControlError);
@@ -64,7 +65,7 @@ fn exchange(path: &Path, request: &[u8], limit: Duration) -> io::Result<Vec<u8>>
     let mut stream = connect(path, left()?)?;
     stream.set_write_timeout(left()?)?;
     match stream.write_all(request) {
-        // A manager that has no place for us answers and hangs up before it reads.
+        // A busy manager may answer and disconnect before it reads the request.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
         written => written?,
     }
@@ -86,12 +87,12 @@ fn exchange(path: &Path, request: &[u8], limit: Duration) -> io::Result<Vec<u8>>
         }
         answer.extend_from_slice(new);
         if answer.len() > ANSWER_MAX {
-            return Err(io::Error::other("an endless answer"));
+            return Err(io::Error::other("the answer is too long"));
         }
     }
 }
 
-/// A listener that is busy keeps who connects waiting as it keeps who sends.
+/// Connects; the deadline also covers a listener that is too busy to accept.
 fn connect(path: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -110,7 +111,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(120);
 
-    /// A monitor that gives one answer.
+    /// Returns a monitor that gives one answer.
     fn with_answer<T>(answer: &'static [u8], close: bool, check: impl FnOnce(&Path) -> T) -> T {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
@@ -119,7 +120,7 @@ mod tests {
             let (stream, _) = listener.accept().unwrap();
             let mut line = String::new();
             BufReader::new(&stream).read_line(&mut line).unwrap();
-            // Who has little patience may have gone.
+            // A client with a short deadline may have disconnected.
             let _ = (&stream).write_all(answer);
             if !close {
                 let mut rest = Vec::new();
@@ -148,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_not_sent() {
+    fn a_request_that_is_too_long_is_not_sent() {
         let request = Control::Relay {
             domain: "driver".into(),
             request: "x".repeat(REQUEST_MAX),
         };
         let path = Path::new("/no/such/socket");
         let refused = ask::<Relayed>(path, &request, LONG).unwrap_err();
-        let says = |why: &String| why.ends_with("bytes, and 1048576 is the most");
+        let says = |why: &String| why.ends_with("bytes; the limit is 1048576");
         assert!(
             matches!(&refused, Error::Refused(why) if says(why)),
             "{refused}"
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_nonsense_silence_and_hang_up_are_told_apart() {
+    fn kinds_of_failed_answers_are_distinguished() {
         let limit = LONG;
         let refused = with_answer(b"{\"error\":\"no domain x\"}\n", false, |path| {
             ask::<Audit>(path, &Control::Grants, limit).unwrap_err()
@@ -184,13 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_takes_nobody_in_is_not_waited_for() {
+    fn a_busy_listener_is_not_awaited_for_ever() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let listener = UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
         let limit = Duration::from_millis(50);
-        // The first ones are in its queue, and wait for an answer; there is no room for the last.
+        // The first clients fill its queue and wait for an answer; the last one finds the queue
+        // full.
         for _ in 0..3 {
             let late = ask::<Audit>(&path, &Control::Grants, limit).unwrap_err();
             assert!(matches!(late, Error::Late { .. }), "{late:?}");

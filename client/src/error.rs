@@ -1,56 +1,56 @@
-//! What can go wrong, each with its remedy.
+//! Errors, each with its remedy.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why an instance could not be started, found or spoken to.
+/// Why an instance could not be started, found or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The program of the monitor is not where it belongs.
+    /// The monitor's program is missing.
     #[error(
         "no program {0}: build the whole workspace, or keep grantwayd, driver and guest beside \
          grantway or in ../libexec/grantway"
     )]
     NoDaemon(PathBuf),
-    /// Nothing answers under this name.
+    /// No instance answers to this name.
     #[error("no instance named `{name}` is running{}", others(.running))]
     NoInstance {
         /// The name.
         name: String,
-        /// Names that do answer.
+        /// The names of running instances.
         running: Vec<String>,
     },
-    /// The name is taken.
+    /// An instance of this name is running.
     #[error(
-        "an instance named `{0}` is running already: end it with `grantway down --name {0}`, or \
+        "an instance named `{0}` is already running: end it with `grantway down --name {0}`, or \
          choose another --name"
     )]
     Running(String),
-    /// Not a name.
-    #[error("`{0}` is no name for an instance: use 1 to 32 letters, digits, `-` and `_`")]
+    /// Not a valid name.
+    #[error("`{0}` is not a name for an instance: use 1 to 32 letters, digits, `-` and `_`")]
     BadName(String),
-    /// The system says no.
+    /// Permission denied.
     #[error("permission denied: {what}; run as the user who started the instance, or as root")]
     Denied {
-        /// What was tried.
+        /// The operation.
         what: String,
     },
     /// A limit of this process is too low for the machine.
-    #[error("the limit of {what} is {limit}, and the machine needs {need}{used}: raise it")]
+    #[error("the limit of {what} is {limit}, but the machine needs {need}{used}: raise it")]
     Limit {
-        /// The limit, and how it is shown.
+        /// The limit, and the command that shows it.
         what: &'static str,
         /// Its value.
         limit: u64,
-        /// The value that it must have.
+        /// The needed value.
         need: u64,
-        /// How much of that is in use, if anything, after a comma.
+        /// The part of the limit that is in use, if any, preceded by a comma.
         used: String,
     },
-    /// The runtime directory belongs to somebody else, or others may change what is in it.
+    /// The runtime directory belongs to another user, or other users may change its contents.
     #[error(
-        "{0} is not a directory that this user alone may change: remove it, or set {var} to \
+        "{0} can be changed by other users, or is not a directory: remove it, or set {var} to \
          another place",
         var = crate::RUNTIME_DIR_VAR
     )]
@@ -58,9 +58,9 @@ pub enum Error {
     /// The monitor could not build the machine.
     #[error("{why}")]
     Start {
-        /// Why.
+        /// The reason.
         why: String,
-        /// Whether no machine can run on this system.
+        /// Whether this system can run no machine at all.
         cannot_run_here: bool,
     },
     /// The monitor ended before it was ready.
@@ -68,42 +68,42 @@ pub enum Error {
     Died {
         /// How it ended.
         how: String,
-        /// Where its log lies.
+        /// Path of its log.
         log: PathBuf,
-        /// The last line of it, if any, after ": ".
+        /// The last line of the log, if any, after ": ".
         last: String,
     },
     /// No answer in time.
     #[error("{what} took longer than {} s{hint}", .limit.as_secs_f32())]
     Late {
-        /// What.
+        /// The operation.
         what: String,
         /// The deadline.
         limit: Duration,
-        /// What to look at, if anything, after "; ".
+        /// A hint, if any, after "; ".
         hint: String,
     },
-    /// The monitor or a domain refused a request.
+    /// The monitor or a domain rejected a request.
     #[error("{0}")]
     Refused(String),
-    /// The machine has ended, and guests that were attached to it could not be forgotten.
+    /// The machine has ended, but the record of its attached guests could not be removed.
     #[error("the machine has ended, but {0}")]
     NotForgotten(String),
-    /// An answer that makes no sense.
-    #[error("the monitor's answer makes no sense: {0}")]
+    /// An invalid answer.
+    #[error("the monitor's answer is invalid: {0}")]
     Nonsense(String),
-    /// Anything else of the system's.
+    /// Any other system error.
     #[error("{what}: {error}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl Error {
-    /// An I/O error with what was tried; "permission denied" gets its own sentence.
+    /// Returns an I/O error of this operation; "permission denied" has a separate variant.
     pub(crate) fn io(what: impl Into<String>, error: io::Error) -> Self {
         let what = what.into();
         match error.kind() {
@@ -112,7 +112,8 @@ impl Error {
         }
     }
 
-    /// Whether the reason lies in this system or installation, not in the request: exit status 3.
+    /// Returns whether this system or installation is the reason, and not the request: exit status
+    /// 3.
     #[must_use]
     pub fn cannot_run_here(&self) -> bool {
         matches!(
@@ -128,10 +129,20 @@ impl Error {
         )
     }
 
-    /// Whether the request itself was wrong: exit status 2.
+    /// Returns whether the request itself was wrong: exit status 2.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::BadName(_))
+    }
+
+    /// Returns the exit status of a command that failed with this error.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            error if error.is_usage() => 2,
+            error if error.cannot_run_here() => 3,
+            _ => 1,
+        }
     }
 }
 

@@ -1,17 +1,18 @@
-//! One running machine.
+//! A running machine.
 
 use crate::Error;
 use crate::acl;
 use crate::control::ask;
-use crate::left;
+use crate::host_notes;
 use crate::limits::check_limits;
-use crate::log::{last_words_at, open_log};
+use crate::log::{last_log_line_at, open_log};
 use crate::metrics::{self, MetricsFormat};
-use crate::notes;
 use crate::process::wait_child;
 use crate::runtime::{
-    MONITOR, check_name, clear_stale, find, lock_of, names, program_path, runtime_dir,
+    MONITOR, check_name, clear_stale, find, lock_of, names, program_path, remove_sockets,
+    runtime_dir,
 };
+use crate::saved_state;
 use abi::machine::{
     Access, Attached, Audit, Control, Detached, Machine, Relayed, Restarted, Setting, Status,
 };
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the monitor writes its log.
+/// Destination of the monitor's log.
 #[derive(Clone, Debug, Default)]
 pub enum Log {
     /// `NAME.log` in the runtime directory.
@@ -42,21 +43,21 @@ pub enum Log {
 /// How to start an instance.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program of the monitor.
+    /// The monitor's program.
     pub program: &'static str,
-    /// Where the monitor writes its log.
+    /// Destination of the monitor's log.
     pub log: Log,
-    /// The port of the loopback address where metrics are read, beside `NAME.metrics`.
+    /// A port of the loopback address that serves metrics, in addition to `NAME.metrics`.
     pub metrics_port: Option<u16>,
     /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
     pub detach: bool,
-    /// Whether it takes up what the machine before of its name has left of guests that were
-    /// attached, and leaves what is attached to it for the next one.
+    /// Whether it attaches the recorded guests of the previous machine of its name, and records its
+    /// own for the next one.
     pub leaves: bool,
-    /// What it changes of the host, if anything: written to `NAME.host` before the monitor starts,
+    /// A note of its changes to the host, if any: written to `NAME.host` before the monitor starts,
     /// for [`crate::clear_notes`].
     pub host: Option<String>,
-    /// How long it may take until every domain is ready.
+    /// How long all domains may take to be ready.
     pub limit: Duration,
 }
 
@@ -76,16 +77,17 @@ impl Default for Options {
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(20);
-/// How long metrics may take: every domain is asked.
+/// How long metrics, which query every domain, may take.
 const METRICS: Duration = Duration::from_secs(20);
-/// How long a domain's end and start may take, and before them the machine's own: 20 s each.
+/// How long a restart may take: the domain's end and start, and the machine's own start before, 20
+/// s each.
 const RESTART: Duration = Duration::from_secs(65);
-/// How long a guest may take to come, and to go again if it does not, and before that the machine
-/// itself to come: 20 s each.
+/// How long an attachment may take: the attachment, its reversal on failure, and the machine's own
+/// start before, 20 s each.
 const CHANGE: Duration = Duration::from_secs(65);
 /// How long a reload may take: hundreds of guests, one after another.
 const RELOAD: Duration = Duration::from_secs(600);
-/// How long an end may take when nobody waits for the outcome.
+/// How long an end may take when no caller waits for the result.
 const DROP: Duration = Duration::from_secs(10);
 
 /// A running machine: its monitor and domains.
@@ -93,7 +95,7 @@ const DROP: Duration = Duration::from_secs(10);
 pub struct Instance {
     name: String,
     pub(crate) socket: PathBuf,
-    /// The monitor, if it is to end with this value.
+    /// The monitor, if it ends with this value.
     pub(crate) child: Option<Child>,
     /// The monitor's process, if this value has started it.
     pub(crate) pid: Option<u32>,
@@ -102,7 +104,7 @@ pub struct Instance {
     unread: Option<Error>,
 }
 
-/// The line that the monitor prints when it is ready, or cannot be.
+/// The line that the monitor prints when it is ready or has failed.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum FirstLine {
@@ -118,11 +120,12 @@ enum FirstLine {
 }
 
 impl Instance {
-    /// Start the monitor, give it the machine, and wait until every domain is ready.
+    /// Starts the monitor, passes it the machine, and waits until every domain is ready.
     ///
     /// # Errors
-    /// The name is taken or none, there is no `grantwayd`, it cannot build the machine, or not in
-    /// time; nothing is left running then.
+    ///
+    /// The name is in use or invalid, `grantwayd` is missing, or it cannot build the machine in
+    /// time. Nothing keeps running in these cases.
     pub fn start(machine: &Machine, options: &Options) -> Result<Self, Error> {
         check_name(&machine.name)?;
         check_limits(machine)?;
@@ -140,8 +143,8 @@ impl Instance {
         let mut machine = machine.clone();
         let mut unread = None;
         if let Some(live) = machine.live.as_mut().filter(|_| options.leaves) {
-            // It is no reason to start none.
-            live.left = left::left_in(&dir, &machine.name)
+            // The machine starts without it.
+            live.left = saved_state::saved_state_in(&dir, &machine.name)
                 .unwrap_or_else(|error| {
                     unread = Some(error);
                     None
@@ -149,9 +152,9 @@ impl Instance {
                 .unwrap_or_default();
         }
         if let Some(note) = &options.host {
-            notes::write_in(&dir, &machine.name, note)?;
+            host_notes::write_in(&dir, &machine.name, note)?;
         }
-        // The manager that served it is gone: nobody answers at the control socket.
+        // The manager that served this socket has exited, or the control socket would answer.
         let metrics = metrics::path_of(&socket);
         let _ = fs::remove_file(&metrics);
         let mut command = Command::new(&program);
@@ -165,12 +168,12 @@ impl Instance {
             .arg(&metrics)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C in the terminal is not for it: its end is ordered.
+            // A terminal's Ctrl-C must not reach it, because this process ends it in order.
             .process_group(0);
         if options.leaves {
             command
                 .arg("--state")
-                .arg(left::path_of(&dir, &machine.name));
+                .arg(saved_state::path_of(&dir, &machine.name));
         }
         if let Some(port) = options.metrics_port {
             command.arg("--metrics-port").arg(port.to_string());
@@ -179,13 +182,13 @@ impl Instance {
             // However this process ends, the machine ends with it.
             command.arg("--with-reader");
         }
-        let child = command
-            .spawn()
-            .map_err(|e| Error::io(format!("start {}", program.display()), e))?;
+        let child = command.spawn();
+        let child = child.map_err(|e| Error::io(format!("start {}", program.display()), e))?;
         let mut starting = Starting {
             pid: child.id(),
             child: Some(child),
             log: log.unwrap_or_else(|| "standard error".into()),
+            socket: socket.clone(),
         };
         let up_ms = starting.wait(&machine, options.limit)?;
         if machine.access != Access::default() {
@@ -206,20 +209,22 @@ impl Instance {
         })
     }
 
-    /// Find the running instance `name`.
+    /// Connects to the running instance `name`.
     ///
     /// # Errors
-    /// There is none, or it does not let us.
+    ///
+    /// It does not run, or denies access.
     pub fn connect(name: &str) -> Result<Self, Error> {
         check_name(name)?;
         Self::connect_at(name, find(name)?)
     }
 
-    /// The same where its control socket is known: another user namespace may show the folder of it
-    /// as somebody else's.
+    /// Connects by the control socket's path, for callers in another user namespace, where its
+    /// folder appears to belong to another user.
     ///
     /// # Errors
-    /// As [`Instance::connect`].
+    ///
+    /// Like [`Instance::connect`].
     pub fn connect_at(name: &str, socket: PathBuf) -> Result<Self, Error> {
         if let Err(e) = UnixStream::connect(&socket) {
             return Err(match e.kind() {
@@ -227,7 +232,7 @@ impl Instance {
                     name: name.to_owned(),
                     running: names().unwrap_or_default(),
                 },
-                _ => Error::io(format!("speak to {}", socket.display()), e),
+                _ => Error::io(format!("connect to {}", socket.display()), e),
             });
         }
         let log = socket.with_extension("log");
@@ -242,82 +247,85 @@ impl Instance {
         })
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Process id of the monitor; none if it was not started by this value: [`Instance::status`]
-    /// has it.
+    /// Returns the monitor's process id, or `None` if this value has not started it: see
+    /// [`Instance::status`].
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// Its control socket.
+    /// Returns its control socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The monitor's log; of one that this value did not start, where it is unless another place
-    /// was chosen.
+    /// Returns the path of the monitor's log; if this value has not started it, the default path.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Milliseconds that it took until every domain was ready, as the monitor counts; none if it
-    /// was not started by this value.
+    /// Returns the milliseconds until every domain was ready, as the monitor measures them, or
+    /// `None` if this value has not started it.
     #[must_use]
     pub fn up_ms(&self) -> Option<f64> {
         self.up_ms
     }
 
-    /// Why it has not taken up what the machine before has left, if so.
+    /// Returns why it has not read the previous machine's state, or `None` if it has.
     #[must_use]
     pub fn unread(&self) -> Option<&Error> {
         self.unread.as_ref()
     }
 
-    /// Domains, processes and connections.
+    /// Returns domains, processes and connections.
     ///
     /// # Errors
+    ///
     /// The monitor does not answer (in time).
     pub fn status(&self) -> Result<Status, Error> {
         ask(&self.socket, &Control::Status, ANSWER)
     }
 
-    /// The audit of grants.
+    /// Returns the audit of grants.
     ///
     /// # Errors
+    ///
     /// The monitor does not answer (in time).
     pub fn grants(&self) -> Result<Audit, Error> {
         ask(&self.socket, &Control::Grants, ANSWER)
     }
 
-    /// What the manager has counted and what the domains say that they have, as monitoring systems
-    /// read it.
+    /// Returns the counters of the manager and the domains, in a format of monitoring systems.
     ///
     /// # Errors
-    /// The manager does not answer (in time), or serves none.
+    ///
+    /// The manager does not answer (in time), or serves no metrics.
     pub fn metrics(&self, format: MetricsFormat) -> Result<String, Error> {
         metrics::fetch(&metrics::path_of(&self.socket), format, METRICS)
     }
 
-    /// Ask a domain.
+    /// Queries a domain.
     ///
     /// # Errors
-    /// The monitor or the domain does not answer (in time), or refuses.
+    ///
+    /// The monitor or the domain does not answer (in time), or rejects the request.
     pub fn relay(&self, domain: &str, request: &Request) -> Result<serde_json::Value, Error> {
         self.relay_within(domain, request, ANSWER)
     }
 
-    /// The same for a caller that does without the answer after some time.
+    /// Queries a domain with a shorter deadline.
     ///
     /// # Errors
-    /// As [`Instance::relay`], and there was no answer in time.
+    ///
+    /// Like [`Instance::relay`], or no answer in time.
     pub fn relay_within(
         &self,
         domain: &str,
@@ -342,37 +350,41 @@ impl Instance {
         }
     }
 
-    /// End a domain and start it again; returns when it is connected.
+    /// Restarts a domain; returns when it is connected.
     ///
     /// # Errors
-    /// There is no such domain, it is not one that is started again, or it does not come back.
+    ///
+    /// The domain does not exist, cannot be restarted, or does not become ready.
     pub fn restart(&self, domain: &str) -> Result<Restarted, Error> {
         let domain = domain.to_owned();
         ask(&self.socket, &Control::Restart { domain }, RESTART)
     }
 
-    /// Attach a guest, described as by a section `[[guest]]`; returns when it is connected.
+    /// Attaches a guest, described as in a section `[[guest]]`; returns when it is connected.
     ///
     /// # Errors
-    /// Something is wrong with it, or it does not come up: nothing is left of it then.
+    ///
+    /// Its description has mistakes, or it does not start. In both cases nothing of it is left.
     pub fn attach(&self, guest: Setting) -> Result<Attached, Error> {
         ask(&self.socket, &Control::Attach { guest }, CHANGE)
     }
 
-    /// Take a guest away; returns when nothing is left of it.
+    /// Removes a guest; returns when nothing of it is left.
     ///
     /// # Errors
-    /// There is no such guest, or something of it is still in use.
+    ///
+    /// No guest has this name, or a part of it is still in use.
     pub fn detach(&self, domain: &str) -> Result<Detached, Error> {
         let domain = domain.to_owned();
         ask(&self.socket, &Control::Detach { domain }, CHANGE)
     }
 
-    /// Make the machine what files say, or (`dry_run`) ask what would be done; returns when it is
-    /// that, or cannot go on.
+    /// Applies edited files to the machine, or with `dry_run` only returns the steps. Returns when
+    /// this is done or has failed.
     ///
     /// # Errors
-    /// Something is wrong with the files, or cannot change while it runs: nothing was done then.
+    ///
+    /// The files have mistakes, or a change needs a new machine. In both cases nothing was changed.
     pub fn reload(&self, files: Vec<SourceFile>, dry_run: bool) -> Result<Reloaded, Error> {
         ask(&self.socket, &Control::Reload { files, dry_run }, RELOAD)
     }
@@ -386,11 +398,13 @@ impl Drop for Instance {
     }
 }
 
-/// A monitor that is not ready yet: killed if nothing comes of it.
+/// A monitor that is not ready yet: killed when dropped.
 struct Starting {
     pid: u32,
     child: Option<Child>,
     log: PathBuf,
+    /// The control socket, removed if the start fails.
+    socket: PathBuf,
 }
 
 impl Drop for Starting {
@@ -398,12 +412,13 @@ impl Drop for Starting {
         if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
+            remove_sockets(&self.socket);
         }
     }
 }
 
 impl Starting {
-    /// Pass the machine and wait for the ready line; its `up_ms`.
+    /// Passes the machine and waits for the ready line; returns its `up_ms`.
     fn wait(&mut self, machine: &Machine, limit: Duration) -> Result<f64, Error> {
         let deadline = Instant::now() + limit;
         let Some(child) = &mut self.child else {
@@ -411,8 +426,8 @@ impl Starting {
         };
         let text = serde_json::to_vec(machine).map_err(|e| Error::Nonsense(e.to_string()))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // In a thread of its own, because a pipe holds less than a large machine. An early
-            // death of the monitor shows at the other pipe, with a reason.
+            // A separate thread writes, because a large machine does not fit the pipe. If the
+            // monitor ends early, the other pipe reports it with the reason.
             std::thread::spawn(move || stdin.write_all(&text));
         }
         let mut line = Vec::new();
@@ -428,7 +443,7 @@ impl Starting {
                 hint: format!(
                     "; the monitor's log is {}{}",
                     self.log.display(),
-                    last_words_at(&self.log)
+                    last_log_line_at(&self.log)
                 ),
             });
         }
@@ -437,20 +452,24 @@ impl Starting {
             Ok(FirstLine::Error {
                 error: why,
                 cannot_run_here,
-            }) => Err(Error::Start {
-                why,
-                cannot_run_here,
-            }),
+            }) => {
+                // It reverts its changes to the host before it exits.
+                wait_child(child, ANSWER);
+                Err(Error::Start {
+                    why,
+                    cannot_run_here,
+                })
+            }
             Err(_) if line.is_empty() => {
                 wait_child(child, ANSWER);
                 let how = match child.try_wait() {
                     Ok(Some(status)) => status.to_string(),
-                    _ => "without a word".to_owned(),
+                    _ => "without a message".to_owned(),
                 };
                 Err(Error::Died {
                     how,
                     log: self.log.clone(),
-                    last: last_words_at(&self.log),
+                    last: last_log_line_at(&self.log),
                 })
             }
             _ => Err(Error::Nonsense(String::from_utf8_lossy(&line).into_owned())),
@@ -458,13 +477,13 @@ impl Starting {
     }
 }
 
-/// Read up to a newline or the end into `line`; false: not in time.
+/// Reads up to a newline or the end into `line`; returns false if that takes too long.
 fn read_line(
     from: &mut std::process::ChildStdout,
     line: &mut Vec<u8>,
     deadline: Instant,
 ) -> std::io::Result<bool> {
-    /// No first line is longer.
+    /// Limit of the first line's length.
     const LINE_MAX: usize = 1 << 20;
     let mut byte = [0; 1];
     while line.len() < LINE_MAX {

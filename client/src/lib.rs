@@ -1,34 +1,34 @@
-//! Instances of Grantway: start the monitor (`grantwayd`), find a running one, speak to it over
-//! its control socket, end it. Everything has a deadline; every error is one sentence that says
-//! what to do.
+//! Instances of Grantway: starts the monitor (`grantwayd`), connects to a running one, sends
+//! requests to its control socket, ends it. Every operation has a deadline; every error is one
+//! sentence with a remedy.
 //!
-//! Knows processes and JSON only, no type of the data path.
+//! This crate handles processes and JSON only, no type of the data path.
 
 mod acl;
 mod control;
-mod end;
+mod driver_access;
 mod error;
+mod host_notes;
 mod instance;
-mod left;
 mod limits;
 mod log;
 mod metrics;
-mod notes;
 mod process;
-mod reach;
 mod runtime;
+mod saved_state;
+mod shutdown;
 
 pub use control::ask;
+pub use driver_access::DriverAccess;
 pub use error::Error;
+pub use host_notes::{clear_notes, note_of, write_note};
 pub use instance::{Instance, Log, Options};
-pub use left::forget_left;
 pub use limits::{check_limits, check_smallest};
-pub use log::last_words;
+pub use log::last_log_line;
 pub use metrics::MetricsFormat;
-pub use notes::{clear_notes, note_of, write_note};
 pub use process::children;
-pub use reach::Reach;
 pub use runtime::{
-    MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, find, given_dir,
-    listed, names, program_path, runtime_dir, socket_path,
+    MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, configured_runtime_dir,
+    daemon_path, find, listed, names, program_path, runtime_dir, socket_path,
 };
+pub use saved_state::remove_saved_state;

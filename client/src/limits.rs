@@ -1,4 +1,4 @@
-//! Whether this process's limits let a machine run: checked before anything is started.
+//! Checks, before a start, that this process's limits suffice for a machine.
 
 use crate::Error;
 use abi::layout::fd;
@@ -7,21 +7,21 @@ use rustix::process::{Resource, geteuid, getrlimit, setrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Guests that can be attached later, as far as limits go, on top of a machine's own.
+/// The number of guests, in addition to a machine's own, for which the limits must leave room.
 const ROOM: u64 = 16;
 /// Descriptors of the core, without domains.
 const CORE_FILES: u64 = 48;
-/// Descriptors that the core has for a domain, its devices and its connections.
+/// Descriptors that the core needs for a domain, its devices and its connections.
 const DOMAIN_FILES: u64 = 20;
 /// Processes and threads of the command and the monitor, without domains.
 const MONITOR_TASKS: u64 = 16;
 /// A domain's process, its agent, and the core's worker for it.
 const DOMAIN_TASKS: u64 = 3;
-/// Processes and threads of one user where the monitor's parts and the domains are users of their
-/// own: those of the manager, which has the most.
+/// The maximum of processes and threads of one user if the monitor's parts and the domains have
+/// separate users: those of the manager.
 const OWN_USERS_TASKS: u64 = 4;
 
-/// Sizes of a machine, from which its needs follow.
+/// Sizes of a machine that determine its needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Need {
     domains: u64,
@@ -37,25 +37,26 @@ impl Need {
         }
     }
 
-    /// Open files of the process that has the most: the core, or a driver domain, which has the
-    /// doorbell of each connection at a number of its own.
+    /// Returns the largest number of open files of a process: the core, or a driver domain, which
+    /// has a doorbell for each connection.
     fn files(self) -> u64 {
         let of_core = CORE_FILES + self.domains * DOMAIN_FILES;
         let of_driver = u64::from(fd::DOORBELL.unsigned_abs()) + self.connections;
         of_core.max(of_driver)
     }
 
-    /// Processes and threads of this user.
+    /// Returns the processes and threads of this user.
     fn tasks(self) -> u64 {
         MONITOR_TASKS + self.domains * DOMAIN_TASKS
     }
 }
 
-/// Checks that the smallest machine, a driver domain and a guest, can run, for a command that
-/// has not described its machine yet.
+/// Checks that the smallest machine, a driver domain and a guest, can run, before a command has
+/// described its machine.
 ///
 /// # Errors
-/// As [`check_limits`].
+///
+/// Like [`check_limits`].
 pub fn check_smallest() -> Result<(), Error> {
     check(Need {
         domains: 2,
@@ -67,7 +68,8 @@ pub fn check_smallest() -> Result<(), Error> {
 /// of open files to the hard one, for this process and its children.
 ///
 /// # Errors
-/// [`Error::Limit`] with the limit, its value and what the machine needs.
+///
+/// [`Error::Limit`] with the limit, its value and the machine's need.
 pub fn check_limits(machine: &Machine) -> Result<(), Error> {
     check(Need::of(machine))
 }
@@ -103,13 +105,13 @@ fn check(need: Need) -> Result<(), Error> {
         need: need.saturating_add(used),
         used: match used {
             0 => String::new(),
-            used => format!(", {used} of them for what runs already"),
+            used => format!(", {used} of them for running processes"),
         },
     })
 }
 
-/// Whether this is root, and not only of a user namespace: the kernel bounds root's processes not
-/// at all, and domains are users of their own.
+/// Returns whether this user is root outside of user namespaces: the kernel does not limit root's
+/// processes, and the domains have separate users.
 fn is_root_of_the_system() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let all = ["0", "0", "4294967295"];

@@ -1,4 +1,4 @@
-//! The monitor's log, as far as who starts the monitor has to do with it.
+//! The monitor's log, for the process that starts the monitor.
 
 use crate::Error;
 use std::fs::{File, OpenOptions};
@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens an empty log, which the monitor itself writes to, too.
+/// Opens an empty log, to which the monitor itself also writes.
 pub(crate) fn open_log(log: &Path) -> Result<File, Error> {
     OpenOptions::new()
         .create(true)
@@ -17,17 +17,17 @@ pub(crate) fn open_log(log: &Path) -> Result<File, Error> {
         .map_err(|e| Error::io(format!("open the log {}", log.display()), e))
 }
 
-/// The last line of the log at `path`: see [`last_words`].
-pub(crate) fn last_words_at(path: &Path) -> String {
-    File::open(path).map(last_words).unwrap_or_default()
+/// Returns the last line of the log at `path`: see [`last_log_line`].
+pub(crate) fn last_log_line_at(path: &Path) -> String {
+    File::open(path).map(last_log_line).unwrap_or_default()
 }
 
-/// The last line of a log, after ": ", as it ends a sentence; empty if there is none, or none that
-/// can be read.
+/// Returns the last line of a log, preceded by ": ", to end a sentence; empty if the log has no
+/// line or cannot be read.
 #[must_use]
-pub fn last_words(mut log: impl Read) -> String {
+pub fn last_log_line(mut log: impl Read) -> String {
     let mut text = Vec::new();
-    // What was read before an error is something.
+    // Ignores a read error, because the text before it is still useful.
     let _ = log.read_to_end(&mut text);
     let text = String::from_utf8_lossy(&text);
     match text.lines().rfind(|line| !line.trim().is_empty()) {
@@ -41,12 +41,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_with_words_is_the_last_one() {
-        assert_eq!(last_words(&b"first\n  the last \n\n \n"[..]), ": the last");
-        assert_eq!(last_words(&b"\xff"[..]), ": \u{fffd}");
+    fn empty_lines_are_not_the_last_line() {
+        assert_eq!(
+            last_log_line(&b"first\n  the last \n\n \n"[..]),
+            ": the last"
+        );
+        assert_eq!(last_log_line(&b"\xff"[..]), ": \u{fffd}");
         for none in [&b""[..], b"\n \n"] {
-            assert_eq!(last_words(none), "");
+            assert_eq!(last_log_line(none), "");
         }
-        assert_eq!(last_words_at(Path::new("/no/such/log")), "");
+        assert_eq!(last_log_line_at(Path::new("/no/such/log")), "");
     }
 }

@@ -1,4 +1,4 @@
-//! The text of metrics that a machine's manager serves: one HTTP request by a socket.
+//! Fetches the metrics of a machine's manager: one HTTP request to a socket.
 
 use crate::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// In which of the two formats metrics are written.
+/// Format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsFormat {
     /// OpenMetrics 1.0.
@@ -25,15 +25,15 @@ impl MetricsFormat {
     }
 }
 
-/// Longest answer that is read, bytes: far above that of the largest machine.
+/// The maximum length of an answer in bytes, far above that of the largest machine.
 const ANSWER_MAX: usize = 64 << 20;
 
-/// The socket for metrics of the instance with this control socket.
+/// Returns the metrics socket of the instance with this control socket.
 pub(crate) fn path_of(control: &Path) -> PathBuf {
     control.with_extension("metrics")
 }
 
-/// Asks for the text, `limit` in all.
+/// Fetches the text, within `limit`.
 pub(crate) fn fetch(path: &Path, format: MetricsFormat, limit: Duration) -> Result<String, Error> {
     let answer = exchange(path, format, limit).map_err(|e| match e.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::Late {
@@ -42,7 +42,7 @@ pub(crate) fn fetch(path: &Path, format: MetricsFormat, limit: Duration) -> Resu
             hint: String::new(),
         },
         ErrorKind::NotFound => Error::Refused(format!(
-            "this instance serves no metrics: there is no {}",
+            "this instance serves no metrics: {} does not exist",
             path.display()
         )),
         _ => Error::io(format!("read metrics from {}", path.display()), e),
@@ -74,12 +74,12 @@ fn exchange(path: &Path, format: MetricsFormat, limit: Duration) -> io::Result<V
             Err(e) => return Err(e),
         }
         if answer.len() > ANSWER_MAX {
-            return Err(io::Error::other("an endless answer"));
+            return Err(io::Error::other("the answer is too long"));
         }
     }
 }
 
-/// What is behind the head of an HTTP answer, if that is complete and says that all is well.
+/// Returns the body of an HTTP answer, if it is complete and successful.
 fn body(answer: &[u8]) -> Result<String, Error> {
     let nonsense = || Error::Nonsense("no metrics".to_owned());
     let text = std::str::from_utf8(answer).map_err(|_| nonsense())?;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// Somebody who gives one answer to whatever is asked.
+    /// Returns a server that gives one answer to every request.
     fn answered(answer: &'static str) -> Result<String, Error> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_answer_is_a_text_and_others_are_not() {
+    fn only_a_complete_answer_is_accepted() {
         let whole = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nx 1\n";
         assert_eq!(answered(whole).unwrap(), "x 1\n");
         let cut = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nx 1\n";
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_serves_none_is_told_apart() {
+    fn an_instance_without_metrics_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = path_of(&dir.path().join("x.sock"));
         let none = fetch(&path, MetricsFormat::OpenMetrics, Duration::from_secs(1));

@@ -1,10 +1,10 @@
-//! Processes that end.
+//! Ends of processes.
 
 use std::fs;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// Wait until a child has ended; false: not in time.
+/// Waits until a child has ended; returns false if that takes too long.
 pub(crate) fn wait_child(child: &mut Child, limit: Duration) -> bool {
     let start = Instant::now();
     loop {
@@ -18,7 +18,7 @@ pub(crate) fn wait_child(child: &mut Child, limit: Duration) -> bool {
     }
 }
 
-/// Wait until something is so; false: not in time.
+/// Waits until a condition is true; returns false if that takes too long.
 pub(crate) fn wait_until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
@@ -30,19 +30,19 @@ pub(crate) fn wait_until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Whether a process, anybody's, has ended; its parent may not have noticed.
-pub(crate) fn is_over(pid: u32) -> bool {
+/// Returns whether a process of any user has ended, even if its parent has not waited for it.
+pub(crate) fn has_exited(pid: u32) -> bool {
     stat(pid)
         .rsplit_once(") ")
         .is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
-/// `PID (NAME) STATE …` of a process; empty: there is none.
+/// Returns `PID (NAME) STATE …` of a process, or an empty text if it does not exist.
 fn stat(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default()
 }
 
-/// The processes that one has started, on whichever of its threads, and that were not waited for.
+/// Returns the children of any thread of a process that were not waited for.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))

@@ -1,7 +1,7 @@
-//! Where instances keep their sockets and logs.
+//! The directory of the instances' sockets and logs.
 
-use crate::Error;
 use crate::control::ask;
+use crate::{Error, metrics};
 use abi::machine::{Control, Status};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::fs::{self, DirBuilder};
@@ -12,37 +12,37 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Environment variable that moves the runtime directory.
+/// Environment variable that sets the runtime directory.
 pub const RUNTIME_DIR_VAR: &str = "GRANTWAY_RUNTIME_DIR";
 
-/// Root's, where everybody looks who has no instance of the name.
+/// Root's directory, which every user searches for instances that are not their own.
 const SYSTEM_DIR: &str = "/run/grantway";
 
-/// The runtime directory that the user has chosen by [`RUNTIME_DIR_VAR`], if any: nothing is no
-/// choice.
+/// Returns the runtime directory in [`RUNTIME_DIR_VAR`], if it is set and not empty.
 #[must_use]
-pub fn given_dir() -> Option<PathBuf> {
-    given(RUNTIME_DIR_VAR)
+pub fn configured_runtime_dir() -> Option<PathBuf> {
+    dir_from_env(RUNTIME_DIR_VAR)
 }
 
-fn given(variable: &str) -> Option<PathBuf> {
+fn dir_from_env(variable: &str) -> Option<PathBuf> {
     let dir = std::env::var_os(variable).filter(|dir| !dir.is_empty());
     dir.map(PathBuf::from)
 }
 
-/// The directory with the sockets of this user's instances, made (mode 0700) if it is missing:
-/// [`RUNTIME_DIR_VAR`], else `/run/grantway` for root, else `grantway` in `XDG_RUNTIME_DIR`, else
-/// `/tmp/grantway-UID`. It may be root's.
+/// Returns the directory with the sockets of this user's instances, and creates it (mode 0700) if
+/// it is missing: [`RUNTIME_DIR_VAR`], else `/run/grantway` for root, else `grantway` in
+/// `XDG_RUNTIME_DIR`, else `/tmp/grantway-UID`. The directory may belong to root.
 ///
 /// # Errors
-/// It cannot be made, or is somebody else's, or others may change what is in it.
+///
+/// It cannot be created, belongs to another user, or other users may change its contents.
 pub fn runtime_dir() -> Result<PathBuf, Error> {
     let dir = runtime_path();
     make_private(&dir, rustix::process::geteuid().as_raw())?;
     Ok(dir)
 }
 
-/// The runtime directory if it exists: a command that only looks must not leave one behind.
+/// Returns the runtime directory if it exists: a command that only queries must not create it.
 pub(crate) fn existing_runtime_dir() -> Result<Option<PathBuf>, Error> {
     match runtime_path().exists() {
         true => runtime_dir().map(Some),
@@ -52,7 +52,7 @@ pub(crate) fn existing_runtime_dir() -> Result<Option<PathBuf>, Error> {
 
 fn runtime_path() -> PathBuf {
     let uid = rustix::process::geteuid();
-    match (given_dir(), given("XDG_RUNTIME_DIR")) {
+    match (configured_runtime_dir(), dir_from_env("XDG_RUNTIME_DIR")) {
         (Some(dir), _) => dir,
         (None, _) if uid.is_root() => PathBuf::from(SYSTEM_DIR),
         (None, Some(dir)) => dir.join("grantway"),
@@ -60,17 +60,18 @@ fn runtime_path() -> PathBuf {
     }
 }
 
-/// Make `dir` for user `uid` alone, or check that only he and root may change what is in it. That
-/// others may look whether there is a socket is harmless: each file says who may use it.
+/// Creates `dir` for user `uid` alone, or checks that only this user and root may change its
+/// contents. Other users may see that a socket exists, because each file has separate permissions.
 fn make_private(dir: &Path, uid: u32) -> Result<(), Error> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => return Ok(()),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(Error::io(format!("make {}", dir.display()), e)),
     }
-    // In a directory that all may write, somebody else could have been first, even with a link.
-    let found = fs::symlink_metadata(dir)
-        .map_err(|e| Error::io(format!("look at {}", dir.display()), e))?;
+    // In a directory that all users may write to, another user may have created the name first,
+    // even as a link.
+    let found =
+        fs::symlink_metadata(dir).map_err(|e| Error::io(format!("check {}", dir.display()), e))?;
     let is_theirs = found.uid() != uid && found.uid() != 0;
     if !found.is_dir() || is_theirs || found.mode() & 0o022 != 0 {
         return Err(Error::NotOurs(dir.to_owned()));
@@ -78,9 +79,10 @@ fn make_private(dir: &Path, uid: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Check an instance's name: it becomes a file name.
+/// Checks an instance's name, which becomes a file name.
 ///
 /// # Errors
+///
 /// [`Error::BadName`].
 pub fn check_name(name: &str) -> Result<(), Error> {
     let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
@@ -91,34 +93,37 @@ pub fn check_name(name: &str) -> Result<(), Error> {
     }
 }
 
-/// The control socket of the instance `name`.
+/// Returns the path of the control socket of the instance `name`.
 ///
 /// # Errors
-/// The name is none, or there is no runtime directory.
+///
+/// The name is invalid, or there is no runtime directory.
 pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
     check_name(name)?;
     Ok(runtime_dir()?.join(format!("{name}.sock")))
 }
 
-/// The control socket of the instance `name` as it is to be spoken to: this user's, or the system's
-/// (root's) where this user has none of that name.
+/// Returns the control socket to use for the instance `name`: this user's, or the system's (root's)
+/// if this user has none of that name.
 ///
 /// # Errors
-/// As [`socket_path`].
+///
+/// Like [`socket_path`].
 pub fn find(name: &str) -> Result<PathBuf, Error> {
     check_name(name)?;
     let dir = existing_runtime_dir()?.unwrap_or_else(runtime_path);
     let own = dir.join(format!("{name}.sock"));
     let systems = Path::new(SYSTEM_DIR).join(format!("{name}.sock"));
-    match given_dir().is_none() && !own.exists() && systems.exists() {
+    match configured_runtime_dir().is_none() && !own.exists() && systems.exists() {
         true => Ok(systems),
         false => Ok(own),
     }
 }
 
-/// Names of the instances that answer, sorted.
+/// Returns the names of the instances that answer, sorted.
 ///
 /// # Errors
+///
 /// The runtime directory cannot be read.
 pub fn names() -> Result<Vec<String>, Error> {
     let Some(dir) = existing_runtime_dir()? else {
@@ -129,9 +134,10 @@ pub fn names() -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// Names of the instances that have a socket, sorted, without a word to those behind them.
+/// Returns the names of the instances that have a socket, sorted, without connecting to them.
 ///
 /// # Errors
+///
 /// The runtime directory cannot be read.
 pub fn listed() -> Result<Vec<String>, Error> {
     let Some(dir) = existing_runtime_dir()? else {
@@ -153,21 +159,23 @@ pub const MONITOR: &str = "grantwayd";
 /// The same with the grant mechanisms that only comparisons use.
 pub const MONITOR_OF_COMPARISONS: &str = "grantwayd-lab";
 
-/// Where the monitor's program lies.
+/// Returns the path of the monitor's program.
 ///
 /// # Errors
-/// There is none.
+///
+/// It does not exist.
 pub fn daemon_path() -> Result<PathBuf, Error> {
     program_path(MONITOR)
 }
 
-/// A program of this workspace: beside the running one (tests lie one directory deeper), or where
-/// it is installed, in `../libexec/grantway` of a folder `bin`.
+/// Returns the path of a program of this workspace: beside the running one (tests are one directory
+/// deeper), or where it is installed, in `../libexec/grantway` of a folder `bin`.
 ///
 /// # Errors
-/// There is none.
+///
+/// It does not exist.
 pub fn program_path(name: &str) -> Result<PathBuf, Error> {
-    let own = std::env::current_exe().map_err(|e| Error::io("find the own program", e))?;
+    let own = std::env::current_exe().map_err(|e| Error::io("find this program's file", e))?;
     program_beside(&own, name)
 }
 
@@ -187,11 +195,11 @@ fn program_beside(own: &Path, name: &str) -> Result<PathBuf, Error> {
     found.ok_or(Error::NoDaemon(beside))
 }
 
-/// Keeps others from starting an instance until it is dropped.
+/// Prevents other processes from starting an instance until it is dropped.
 pub(crate) struct StartLock(#[expect(dead_code, reason = "closing it unlocks")] OwnedFd);
 
-/// Take the lock of this runtime directory: without it, of two that find the same stale socket one
-/// could remove the other's new one.
+/// Locks this runtime directory. Otherwise, if two processes find the same stale socket, one could
+/// remove the other's new one.
 pub(crate) fn lock_of(dir: &Path, limit: Duration) -> Result<StartLock, Error> {
     let fail = |e: rustix::io::Errno| Error::io(format!("lock {}", dir.display()), e.into());
     let fd = open(
@@ -219,12 +227,12 @@ pub(crate) fn lock_of(dir: &Path, limit: Duration) -> Result<StartLock, Error> {
     }
 }
 
-/// Make way for a new socket at `path`: an error if an instance answers there, or is silent for
-/// `limit`, else whatever a dead one left is removed.
+/// Prepares `path` for a new socket: returns an error if an instance answers there, or does not
+/// answer within `limit`; otherwise removes the socket of a dead instance.
 pub(crate) fn clear_stale(path: &Path, name: &str, limit: Duration) -> Result<(), Error> {
     let end = Instant::now() + limit;
-    // A manager has the socket for a moment after its monitor was killed: it hangs up.
-    while hangs_up(path, end.saturating_duration_since(Instant::now())) {
+    // After its monitor was killed, a manager keeps the socket briefly, and disconnects clients.
+    while disconnects_without_answer(path, end.saturating_duration_since(Instant::now())) {
         std::thread::sleep(Duration::from_millis(5));
     }
     match UnixStream::connect(path) {
@@ -232,12 +240,19 @@ pub(crate) fn clear_stale(path: &Path, name: &str, limit: Duration) -> Result<()
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
             .map_err(|e| Error::io(format!("remove the stale {}", path.display()), e)),
-        Err(e) => Err(Error::io(format!("look at {}", path.display()), e)),
+        Err(e) => Err(Error::io(format!("check {}", path.display()), e)),
     }
 }
 
-/// Whether somebody at `path` takes a request and goes instead of an answer, within `limit`.
-fn hangs_up(path: &Path, limit: Duration) -> bool {
+/// Removes the control socket and the metrics socket of a machine that was killed.
+pub(crate) fn remove_sockets(socket: &Path) {
+    let _ = fs::remove_file(socket);
+    let _ = fs::remove_file(metrics::path_of(socket));
+}
+
+/// Returns whether a process at `path` accepts a request and disconnects without an answer, within
+/// `limit`.
+fn disconnects_without_answer(path: &Path, limit: Duration) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     let gone = [BrokenPipe, ConnectionReset, UnexpectedEof];
     match ask::<Status>(path, &Control::Status, limit) {
@@ -253,7 +268,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn names_become_file_names_only() {
+    fn only_file_names_are_valid_names() {
         for name in ["a", "grantway", "x-1_Y", &"n".repeat(32)] {
             assert!(check_name(name).is_ok(), "{name}");
         }
@@ -263,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_lie_beside_or_where_they_are_installed() {
+    fn programs_are_found_beside_or_installed() {
         let dir = tempfile::tempdir().unwrap();
         let bin = dir.path().join("usr/bin");
         let libexec = dir.path().join("usr/libexec/grantway");
@@ -281,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_sockets_are_removed_and_live_ones_are_not() {
+    fn only_stale_sockets_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
         let clear = |limit| clear_stale(&path, "x", limit);
@@ -290,7 +305,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         assert!(matches!(clear(soon), Err(Error::Running(n)) if n == "x"));
         assert!(path.exists());
-        // One that is asked and ends instead is none any more.
+        // An instance that ends instead of answering counts as dead.
         let ends = std::thread::spawn(move || drop(listener.accept().unwrap()));
         assert!(clear(late).is_ok());
         ends.join().unwrap();
@@ -298,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn an_open_or_foreign_directory_is_refused() {
+    fn an_open_or_foreign_directory_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let uid = rustix::process::geteuid().as_raw();
         let path = dir.path().join("run");
         assert!(make_private(&path, uid).is_ok());
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
         assert!(make_private(&path, uid).is_ok());
-        // Root's may be used by everybody, another user's by nobody.
+        // All users can use root's directory, and no user another user's.
         assert_eq!(make_private(&path, uid + 1).is_ok(), uid == 0);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(make_private(&path, uid).is_ok());

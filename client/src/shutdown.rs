@@ -1,13 +1,13 @@
-//! How a machine ends: in order, told to come back, or without a word.
+//! Ends a machine: in order, in order but with its guests recorded for a restart, or abruptly.
 
 use crate::control::ask;
-use crate::process::{children, is_over, wait_child, wait_until};
-use crate::{Error, Instance, metrics};
+use crate::process::{children, has_exited, wait_child, wait_until};
+use crate::runtime::{clear_stale, remove_sockets};
+use crate::{Error, Instance};
 use abi::machine::{Control, Ended};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -16,29 +16,31 @@ use std::time::{Duration, Instant};
 
 /// How long an orderly end may take.
 const DOWN: Duration = Duration::from_secs(30);
-/// How long the processes of a machine may be there when its core is not.
+/// How long the processes of a machine may outlive its core.
 const OVER: Duration = Duration::from_secs(10);
 
 impl Instance {
-    /// End every domain and the monitor, and wait until they are gone.
+    /// Ends every domain and the monitor, and waits until they have exited.
     ///
     /// # Errors
-    /// The monitor does not answer: one that this value started is killed all the same. Or it has
-    /// ended, and what was attached could not be forgotten ([`Error::NotForgotten`]).
+    ///
+    /// The monitor does not answer, in which case one that this value started is killed. Or it has
+    /// ended, but the record of its attached guests could not be removed ([`Error::NotForgotten`]).
     pub fn down(mut self) -> Result<(), Error> {
         self.end(DOWN)
     }
 
-    /// The same, but what was attached is attached again by the next start, if it is left
-    /// (`Options::leaves`). Only of one that ends with this value.
+    /// Like [`Instance::down`], but the next start attaches the attached guests again, if they are
+    /// recorded (`Options::leaves`). Only for a machine that ends with this value.
     ///
     /// # Errors
-    /// It has not ended in order, or not in time: it is killed then.
+    ///
+    /// The machine has not ended in order, or not in time, and is killed.
     pub fn stop(mut self) -> Result<(), Error> {
         let Some(mut child) = self.child.take() else {
             return Ok(());
         };
-        // If it has ended, that is what is wanted.
+        // The machine may have ended already.
         let _ = kill_process(Pid::from_child(&child), Signal::TERM);
         let in_time = wait_child(&mut child, DOWN);
         if !in_time {
@@ -48,10 +50,10 @@ impl Instance {
         if ended.as_ref().is_ok_and(ExitStatus::success) {
             return Ok(());
         }
-        self.remove_sockets();
+        remove_sockets(&self.socket);
         if in_time {
             let how = ended.map_or_else(|e| e.to_string(), |status| status.to_string());
-            let e = io::Error::other(format!("it has ended out of order ({how})"));
+            let e = io::Error::other(format!("it has not ended in order ({how})"));
             return Err(Error::io("end the monitor", e));
         }
         Err(Error::Late {
@@ -61,11 +63,12 @@ impl Instance {
         })
     }
 
-    /// Kill the monitor, and wait until nobody of its machine is left: what is persistent stays,
-    /// for the next start. Only of one that ends with this value.
+    /// Kills the monitor, and waits until every process of its machine has exited. Persistent
+    /// interfaces stay for the next start. Only for a machine that ends with this value.
     ///
     /// # Errors
-    /// The monitor does not answer, or somebody is left after some seconds.
+    ///
+    /// The monitor does not answer, or a process remains after some seconds.
     pub fn abandon(mut self) -> Result<(), Error> {
         let Some(mut child) = self.child.take() else {
             return Ok(());
@@ -78,9 +81,9 @@ impl Instance {
         let pids: Vec<u32> = agents.chain(children(child.id())).collect();
         let _ = child.kill();
         let _ = child.wait();
-        let are_over = || pids.iter().all(|pid| is_over(*pid));
+        let are_over = || pids.iter().all(|pid| has_exited(*pid));
         let is_over = wait_until(OVER, are_over);
-        self.remove_sockets();
+        remove_sockets(&self.socket);
         match is_over {
             true => Ok(()),
             false => Err(Error::Late {
@@ -91,27 +94,21 @@ impl Instance {
         }
     }
 
-    /// The process of the core, if it is to be seen from here: what `Status::pid` says is its
-    /// number where it runs, and in another PID namespace another process's, or free. The kernel
-    /// knows who has said last that the control socket is listened at, which is the core, by the
-    /// numbers of this one.
+    /// Returns the core's process id in this PID namespace, if the core is visible here.
+    /// `Status::pid` is valid only in the core's own PID namespace. The kernel reports the id of
+    /// the last process that called listen(2) on the control socket: the core.
     ///
     /// # Errors
-    /// Nobody answers.
-    pub fn core_seen(&self) -> Result<Option<u32>, Error> {
-        let failed = |e| Error::io(format!("speak to {}", self.socket.display()), e);
+    ///
+    /// No process answers.
+    pub fn visible_core_pid(&self) -> Result<Option<u32>, Error> {
+        let failed = |e| Error::io(format!("connect to {}", self.socket.display()), e);
         let stream = UnixStream::connect(&self.socket).map_err(failed)?;
         let core = getsockopt(&stream, PeerCredentials).map_err(|e| failed(e.into()))?;
         Ok(u32::try_from(core.pid()).ok().filter(|pid| *pid > 0))
     }
 
-    /// What a core that was killed has left.
-    fn remove_sockets(&self) {
-        let _ = fs::remove_file(&self.socket);
-        let _ = fs::remove_file(metrics::path_of(&self.socket));
-    }
-
-    /// How the monitor has ended, if it has; only of one that ends with this value.
+    /// Returns how the monitor has ended, if it has. Only for a machine that ends with this value.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child
             .as_mut()
@@ -120,9 +117,18 @@ impl Instance {
 
     pub(crate) fn end(&mut self, limit: Duration) -> Result<(), Error> {
         let start = Instant::now();
+        if let Some(status) = self.ended() {
+            // The control socket may belong to the next machine of this name already.
+            let is_killed = status.signal().is_some();
+            if is_killed && clear_stale(&self.socket, self.name(), OVER).is_ok() {
+                remove_sockets(&self.socket);
+            }
+            self.child = None;
+            return Ok(());
+        }
         let core = match self.pid {
             Some(pid) => Some(pid),
-            None => self.core_seen()?,
+            None => self.visible_core_pid()?,
         };
         let asked = ask::<Ended>(&self.socket, &Control::Down, limit);
         let left = limit.saturating_sub(start.elapsed());
@@ -135,19 +141,19 @@ impl Instance {
                 };
                 let ended = wait_child(child, wait);
                 if !ended {
-                    // Everything dies with the monitor.
+                    // All processes of the machine end with the monitor.
                     let _ = child.kill();
                 }
                 let is_killed = |status: ExitStatus| status.signal().is_some();
-                // A core that was killed has left them.
+                // A killed core has left its sockets.
                 if child.wait().is_ok_and(is_killed) {
-                    self.remove_sockets();
+                    remove_sockets(&self.socket);
                 }
                 ended
             }
             None => {
                 let is_gone = || match core {
-                    Some(core) => is_over(core),
+                    Some(core) => has_exited(core),
                     None => UnixStream::connect(&self.socket).is_err(),
                 };
                 asked.is_ok() && wait_until(left, is_gone)
@@ -155,7 +161,7 @@ impl Instance {
         };
         self.child = None;
         match asked {
-            // It was on its way out by itself: the end that we wanted.
+            // The monitor was already ending by itself.
             Err(Error::Io { .. }) if ended => Ok(()),
             Err(e) => Err(e),
             Ok(Ended {

@@ -1,28 +1,28 @@
-//! What a driver domain could touch, as the monitor accounts for it.
+//! The access of a machine's driver domain, by the monitor's accounting.
 
 use abi::machine::{Audit, Program, Status};
 
-/// What the driver domain of a machine could touch.
+/// The access of a machine's driver domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
-    /// Pages of all guests that they granted.
+pub struct DriverAccess {
+    /// Pages that all guests have granted.
     pub granted: u64,
-    /// Pages that they own.
+    /// Pages that all guests own.
     pub owned: u64,
-    /// Grants, mappings or frames that nobody accounts for: 0, or the monitor has a bug.
+    /// Unaccounted grants, mappings or frames: 0, or the monitor has a bug.
     pub leaked: u64,
-    /// System calls that the driver domain's filter lets through.
+    /// System calls that the driver domain's filter allows.
     pub system_calls: u64,
-    /// Hypercalls that it made.
+    /// Hypercalls that it has made.
     pub hypercalls: u64,
     /// Operations in them.
     pub operations: u64,
-    /// What the start had to do without, in words.
+    /// Protections that were not available at the start.
     pub missing: Vec<String>,
 }
 
-impl Reach {
-    /// Of a machine that says this of itself.
+impl DriverAccess {
+    /// Computes the access from the machine's status and audit.
     #[must_use]
     pub fn of(status: &Status, audit: &Audit) -> Self {
         let guests: Vec<&str> = status
@@ -31,25 +31,52 @@ impl Reach {
             .filter(|domain| domain.program == Program::Guest)
             .map(|domain| domain.name.as_str())
             .collect();
-        let mut reach = Self {
+        let mut access = Self {
             leaked: audit.leaked,
             missing: status.missing.clone(),
             ..Self::default()
         };
         for domain in &audit.domains {
             if guests.contains(&domain.name.as_str()) {
-                reach.granted += u64::from(domain.granted);
-                reach.owned += u64::from(domain.owned);
+                access.granted += u64::from(domain.granted);
+                access.owned += u64::from(domain.owned);
             }
         }
         for domain in &status.domains {
             if domain.program == Program::Driver {
-                reach.system_calls = u64::from(domain.system_calls);
-                reach.hypercalls += domain.hypercalls;
-                reach.operations += domain.operations;
+                access.system_calls = u64::from(domain.system_calls);
+                access.hypercalls += domain.hypercalls;
+                access.operations += domain.operations;
             }
         }
-        reach
+        access
+    }
+
+    /// Formats the access as text; `number` formats each number.
+    #[must_use]
+    pub fn text(&self, number: impl Fn(f64) -> String) -> String {
+        let share = match self.owned {
+            0 => 0.0,
+            owned => 100.0 * self.granted as f64 / owned as f64,
+        };
+        let mut text = format!(
+            "Access of the driver domain\n  \
+             {} of the guest's {} pages ({} %), \
+             each until its guest or the monitor revokes it\n  \
+             {} system calls allowed; {} hypercalls made with {} operations\n  \
+             {} grants or frames unaccounted for\n",
+            number(self.granted as f64),
+            number(self.owned as f64),
+            number(share),
+            self.system_calls,
+            number(self.hypercalls as f64),
+            number(self.operations as f64),
+            self.leaked,
+        );
+        if !self.missing.is_empty() {
+            text += &format!("  Not available here: {}\n", self.missing.join("; "));
+        }
+        text
     }
 }
 
@@ -82,10 +109,10 @@ mod tests {
             "domains": [account("driver", 100, 50), account("a", 10, 4), account("b", 20, 8)],
         });
         let status = serde_json::from_value(status).unwrap();
-        let reach = Reach::of(&status, &serde_json::from_value(audit).unwrap());
+        let access = DriverAccess::of(&status, &serde_json::from_value(audit).unwrap());
         assert_eq!(
-            reach,
-            Reach {
+            access,
+            DriverAccess {
                 granted: 12,
                 owned: 30,
                 leaked: 0,

@@ -1,10 +1,10 @@
-//! Notes of running machines on what they change of the host: `NAME.host` in the runtime directory.
-//! A start writes the note before anything is changed. The finder of a dead machine's note takes
-//! its changes back.
+//! Notes of running machines about their changes to the host: `NAME.host` in the runtime directory.
+//! A start writes the note before it changes anything. A process that finds the note of a dead
+//! machine reverts the changes.
 
 use crate::Error;
-use crate::left::read;
 use crate::runtime::{check_name, existing_runtime_dir, lock_of, runtime_dir};
+use crate::saved_state::read;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long another machine may take to start.
+/// How long another machine's start may take.
 const LOCK: Duration = Duration::from_secs(30);
 const END: &str = ".host";
 
@@ -20,7 +20,7 @@ fn path_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}{END}"))
 }
 
-/// Writes the note of a machine in its folder, whole or not at all.
+/// Writes the note of a machine in its folder atomically.
 pub(crate) fn write_in(dir: &Path, name: &str, text: &str) -> Result<(), Error> {
     let path = path_of(dir, name);
     let new = path.with_extension("host.new");
@@ -41,16 +41,18 @@ pub(crate) fn write_in(dir: &Path, name: &str, text: &str) -> Result<(), Error> 
 /// Replaces the note of a running machine.
 ///
 /// # Errors
+///
 /// It cannot be written.
 pub fn write_note(name: &str, text: &str) -> Result<(), Error> {
     check_name(name)?;
     write_in(&runtime_dir()?, name, text)
 }
 
-/// The note of a machine, if it has one.
+/// Returns the note of a machine, if it has one.
 ///
 /// # Errors
-/// It cannot be read, or others than this user and root may change it.
+///
+/// It cannot be read, or users other than this one and root may change it.
 pub fn note_of(name: &str) -> Result<Option<String>, Error> {
     check_name(name)?;
     match existing_runtime_dir()? {
@@ -69,10 +71,11 @@ fn note_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
 }
 
 /// Calls `clear` with name and note of each machine that does not run, and removes the notes for
-/// which it returns true. No machine starts meanwhile.
+/// which it returns true. No machine can start meanwhile.
 ///
 /// # Errors
-/// The runtime directory or a note cannot be read, or another machine takes long to start.
+///
+/// The runtime directory or a note cannot be read, or another machine's start takes too long.
 pub fn clear_notes(clear: impl FnMut(&str, &str) -> bool) -> Result<(), Error> {
     match existing_runtime_dir()? {
         Some(dir) => clear_in(&dir, LOCK, clear),
@@ -120,7 +123,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn notes_of_dead_machines_alone_are_cleared() {
+    fn only_notes_of_dead_machines_are_cleared() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         for name in ["lives", "dead", "stays"] {

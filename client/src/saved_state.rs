@@ -1,8 +1,8 @@
-//! What a machine has left for the next one of its name.
+//! The state that a machine leaves to the next one of its name.
 
 use crate::Error;
 use crate::runtime::{check_name, lock_of, runtime_dir};
-use abi::core::LEFT_MAX;
+use abi::core::STATE_BYTES_MAX;
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,22 +11,24 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What others may do with a file of ours: nothing that changes it.
+/// Mode bits that let other users change a file.
 const OTHERS_WRITE: u32 = 0o022;
-/// How long another machine may take to start.
+/// How long another machine's start may take.
 const LOCK: Duration = Duration::from_secs(30);
 
-/// Where the machine of a name leaves the guests that were attached to it.
+/// Returns the file in which the machine of a name leaves its attached guests.
 pub(crate) fn path_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.state"))
 }
 
-/// What the machine of a name has left in its folder, if it has not ended in order: text, which the
-/// next one of its name reads. Only for who has the lock of that folder: another may forget it.
+/// Returns the state that the machine of a name has left in its folder, if it has not ended in
+/// order: a text for the next machine. The caller must hold the folder's lock, so that no other
+/// process removes the file.
 ///
 /// # Errors
-/// It is no file of this user's or root's that others cannot change, or cannot be read.
-pub(crate) fn left_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
+///
+/// The file does not belong to this user or root, other users can change it, or it cannot be read.
+pub(crate) fn saved_state_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
     let path = path_of(dir, name);
     match read(&path) {
         Ok(text) => Ok(Some(text)),
@@ -35,22 +37,24 @@ pub(crate) fn left_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
     }
 }
 
-/// Forget what the machine of a name has left, which does not run; whether there was something.
+/// Removes the state of a machine that does not run; returns whether there was any.
 ///
 /// # Errors
-/// It runs ([`Error::Running`]), another machine takes long to start, or it cannot be removed.
-pub fn forget_left(name: &str) -> Result<bool, Error> {
+///
+/// The machine runs ([`Error::Running`]), another machine's start takes too long, or the file
+/// cannot be removed.
+pub fn remove_saved_state(name: &str) -> Result<bool, Error> {
     check_name(name)?;
-    forget_in(&runtime_dir()?, name, LOCK)
+    remove_in(&runtime_dir()?, name, LOCK)
 }
 
-fn forget_in(dir: &Path, name: &str, limit: Duration) -> Result<bool, Error> {
+fn remove_in(dir: &Path, name: &str, limit: Duration) -> Result<bool, Error> {
     let path = path_of(dir, name);
     if matches!(fs::symlink_metadata(&path), Err(e) if e.kind() == io::ErrorKind::NotFound) {
         return Ok(false);
     }
     let _lock = lock_of(dir, limit)?;
-    // One that has started meanwhile has read it, and may have written another.
+    // A machine that has started meanwhile has read the file, and may have written another one.
     if UnixStream::connect(dir.join(format!("{name}.sock"))).is_ok() {
         return Err(Error::Running(name.to_owned()));
     }
@@ -62,25 +66,26 @@ fn forget_in(dir: &Path, name: &str, limit: Duration) -> Result<bool, Error> {
 }
 
 pub(crate) fn read(path: &Path) -> io::Result<String> {
-    // Not by a link, and not waiting for who writes a pipe.
+    // Does not follow links, and does not block on a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     let found = file.metadata()?;
     let own = rustix::process::geteuid().as_raw();
     if !found.is_file() || (found.uid() != own && found.uid() != 0) {
-        return Err(io::Error::other("it is no file of this user's"));
+        return Err(io::Error::other("it is not a file of this user"));
     }
     if found.mode() & OTHERS_WRITE != 0 {
-        return Err(io::Error::other("others may change it"));
+        return Err(io::Error::other("other users may change it"));
     }
-    if found.len() > LEFT_MAX as u64 {
+    if found.len() > STATE_BYTES_MAX as u64 {
         let bytes = found.len();
         return Err(io::Error::other(format!(
-            "it has {bytes} bytes, and {LEFT_MAX} is the most"
+            "it has {bytes} bytes; the limit is {STATE_BYTES_MAX}"
         )));
     }
     let mut text = String::new();
-    file.take(LEFT_MAX as u64).read_to_string(&mut text)?;
+    file.take(STATE_BYTES_MAX as u64)
+        .read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -92,7 +97,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn only_an_own_file_is_read() {
+    fn only_this_users_file_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = path_of(dir.path(), "m");
         assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -105,34 +110,34 @@ mod tests {
         mode(0o600);
         assert_eq!(read(&path).unwrap(), "text");
         mode(0o620);
-        says("others may change it");
+        says("other users may change it");
         mode(0o600);
         File::options()
             .write(true)
             .open(&path)
             .unwrap()
-            .set_len(LEFT_MAX as u64 + 1)
+            .set_len(STATE_BYTES_MAX as u64 + 1)
             .unwrap();
-        says("is the most");
+        says("the limit is");
         fs::write(&path, [0xff]).unwrap();
         says("UTF-8");
         if rustix::process::geteuid().is_root() {
             chown(&path, Some(7), None).unwrap();
-            says("no file of this user's");
+            says("not a file of this user");
         }
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        says("no file of this user's");
+        says("not a file of this user");
         fs::remove_dir(&path).unwrap();
         symlink("/etc/hostname", &path).unwrap();
         assert!(read(&path).is_err(), "a link");
     }
 
     #[test]
-    fn nothing_is_forgotten_that_a_start_may_read() {
+    fn state_that_a_start_may_read_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = path_of(dir.path(), "m");
-        let forget = |limit| forget_in(dir.path(), "m", limit);
+        let forget = |limit| remove_in(dir.path(), "m", limit);
         let (soon, late) = (Duration::from_millis(50), Duration::from_secs(600));
         assert!(!forget(late).unwrap());
         fs::write(&path, "text").unwrap();
