@@ -1,16 +1,15 @@
-//! `grantway capture`: what a guest or a NIC sees, as a pcapng file.
+//! `grantway capture`: writes the frames of a guest or a NIC to a pcapng file.
 //!
-//! The driver domain keeps frames for a moment and a few hundred at most; this asks for them often,
-//! and writes them to a file of its own. Memory is bounded on both sides, whatever the traffic is.
+//! The driver domain keeps captured frames briefly, a few hundred at most; this command fetches
+//! them often and writes them to its file. Memory is bounded on both sides, whatever the traffic.
 
-use crate::which::Which;
+use crate::instance_arg::InstanceArg;
 use crate::{output, trace};
 use abi::mailbox::Request;
 use anyhow::Context;
 use clap::{Args, ValueHint};
 use client::Instance;
 use config::domain::VifConfig;
-use figures::{Failure, clean, interrupt};
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -26,14 +25,15 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use tool::{Failure, clean, interrupt};
 
-/// How often the driver domain is asked: what it keeps is enough for 50 000 small frames a second,
-/// or 10 MB.
+/// Interval between two requests to the driver domain. Its buffer suffices for 50 000 small frames
+/// or 10 MB per second.
 const ASK_EVERY: Duration = Duration::from_millis(10);
-/// The resolution of times in the file: 10⁻⁹ s.
+/// Resolution of the times in the file: 10⁻⁹ s.
 const NANOSECONDS: u8 = 9;
 
-/// What was asked for.
+/// Options of `grantway capture`.
 #[derive(Debug, Args)]
 pub(crate) struct CaptureOptions {
     /// A NIC, a guest, or one interface of a guest (GUEST-N)
@@ -45,31 +45,31 @@ pub(crate) struct CaptureOptions {
     /// Replace the file if it exists
     #[arg(long)]
     force: bool,
-    /// Frames, and the end
+    /// Stop after this many frames
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Seconds, and the end
+    /// Stop after this many seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
-    /// Bytes of each frame
+    /// Keep at most this many bytes of each frame
     #[arg(long, value_name = "BYTES", default_value_t = 1600,
           value_parser = clap::value_parser!(u32).range(1..=262_144))]
     snaplen: u32,
     #[command(flatten)]
-    which: Which,
+    instance: InstanceArg,
 }
 
 /// `grantway capture`.
 pub(crate) fn capture(options: &CaptureOptions, as_json: bool) -> anyhow::Result<()> {
-    let instance = Instance::connect(&options.which.name)?;
+    let instance = Instance::connect(&options.instance.name)?;
     let drivers = drivers(&instance, &options.of)?;
     let to_stdout = options.write.as_os_str() == "-";
     if as_json && to_stdout {
-        let text = "--json and a capture on standard output do not go together";
+        let text = "--json cannot be combined with a capture on standard output";
         return Err(Failure::Usage(text.to_owned()).into());
     }
     if to_stdout && io::stdout().is_terminal() {
-        let text = "a capture is nothing for a terminal: pipe it, or write -w FILE";
+        let text = "standard output is a terminal: pipe the capture, or write -w FILE";
         return Err(Failure::Usage(text.to_owned()).into());
     }
     interrupt::watch();
@@ -82,15 +82,15 @@ pub(crate) fn capture(options: &CaptureOptions, as_json: bool) -> anyhow::Result
     }
     let lost = match lost {
         0 => String::new(),
-        lost => format!(", {lost} lost: more than could be kept"),
+        lost => format!(", {lost} lost: the buffer was full"),
     };
     // Standard output may be the file.
     let _ = writeln!(io::stderr(), "{frames} frames captured{lost}");
     Ok(())
 }
 
-/// The workers of the driver domain, which all see a part of what is asked for.
-fn drivers(instance: &Instance, of: &str) -> anyhow::Result<Vec<String>> {
+/// Returns the workers of the driver domain that have a port of `of`.
+pub(crate) fn drivers(instance: &Instance, of: &str) -> anyhow::Result<Vec<String>> {
     let (drivers, _) = trace::drivers_and_guests(instance)?;
     let stat = drivers.first();
     let stat = stat.map(|first| instance.relay(first, &Request::Stat));
@@ -113,7 +113,7 @@ fn drivers(instance: &Instance, of: &str) -> anyhow::Result<Vec<String>> {
     Err(Failure::Usage(clean::line(&text).into_owned()).into())
 }
 
-/// Whether a port is the one that is asked for, or of the guest.
+/// Returns whether `port` is `of`, or an interface of the guest `of`.
 fn is_of(port: &str, of: &str) -> bool {
     let Some((kind, name)) = port.split_once('.') else {
         return false;
@@ -121,15 +121,15 @@ fn is_of(port: &str, of: &str) -> bool {
     name == of || kind == "vif" && VifConfig::guest_of(name) == Some(of)
 }
 
-/// Opens what `-w` names. A file that holds anything is refused without `--force`; a device or a
-/// pipe stays what it is.
+/// Opens the file of `-w`. Without `--force`, rejects a file that has contents; opens a device or a
+/// pipe unchanged.
 fn open(options: &CaptureOptions) -> anyhow::Result<Target> {
     let path = &options.write;
     if path.as_os_str() == "-" {
         let stdout = Box::new(io::stdout().lock());
         return Ok(Target::new("standard output", stdout, None));
     }
-    // What is on a wire is nobody else's business.
+    // Captured traffic is private to this user.
     let mut open = OpenOptions::new();
     open.write(true).mode(0o600);
     let there = fs::metadata(path).ok();
@@ -152,12 +152,12 @@ fn open(options: &CaptureOptions) -> anyhow::Result<Target> {
     Ok(Target::new(&name, Box::new(file), to_cut))
 }
 
-/// Where the blocks of a capture go.
+/// The output of a capture.
 struct Target {
-    /// For errors.
+    /// The file's name, for errors.
     name: String,
     to: Box<dyn Write>,
-    /// The same if it is a file, which can be cut.
+    /// The same file, if it can be truncated.
     to_cut: Option<fs::File>,
     written: u64,
 }
@@ -172,8 +172,8 @@ impl Target {
         }
     }
 
-    /// Writes blocks that end at `ends`. If it fails, a file ends with the last block that was
-    /// written whole.
+    /// Writes blocks that end at `ends`. If writing fails, truncates a file after the last complete
+    /// block.
     fn write(&mut self, blocks: &[u8], ends: &[usize]) -> anyhow::Result<()> {
         let mut done = 0;
         let outcome = loop {
@@ -199,7 +199,7 @@ impl Target {
     }
 }
 
-/// What became of it.
+/// The result of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Captured {
     frames: u64,
@@ -207,7 +207,7 @@ struct Captured {
 }
 
 impl Captured {
-    /// Adds what a driver domain says that it could not keep.
+    /// Adds the frames that a driver domain reports as lost.
     fn lose(&mut self, seen: &Value) {
         let lost = seen["lost"].as_u64().unwrap_or(0);
         self.lost = self.lost.saturating_add(lost);
@@ -219,20 +219,21 @@ fn run(
     drivers: &[String],
     options: &CaptureOptions,
 ) -> anyhow::Result<Captured> {
-    // Which capture it is: another one may have this process's number, in another namespace.
+    // Identifies this capture: in another namespace, another process may have the same number.
     let now = now_ns(ClockId::Monotonic) & 0xffff_ffff;
     let id = u64::from(std::process::id()) << 32 | now;
     let ask = |driver: &str, snaplen| {
         let of = options.of.clone();
         instance.relay(driver, &Request::Capture { id, of, snaplen })
     };
-    // Without it a capture ends by itself, but later.
+    // If this request fails, the capture ends after its timeout.
     let end = |ask: &dyn Fn(&str, u32) -> Result<Value, client::Error>| {
         for driver in drivers {
             let _ = ask(driver, 0);
         }
     };
-    // What this returns is nothing yet. The file is begun when it is sure that there is something.
+    // The first answers contain no frames. The file is created once every worker has accepted the
+    // capture.
     for driver in drivers {
         ask(driver, options.snaplen)?;
     }
@@ -251,7 +252,7 @@ fn run(
     let mut captured = Captured::default();
     let outcome = loop {
         let is_over = end_at.is_some_and(|at| Instant::now() >= at);
-        // Ctrl-C ends a capture as it should end.
+        // Ctrl-C is the usual way to end a capture.
         let stop = interrupt::sleep(ASK_EVERY).is_err() || is_over;
         let mut frames = Vec::new();
         for driver in drivers {
@@ -262,7 +263,7 @@ fn run(
         frames.sort_by_key(|frame| frame["at_ns"].as_u64());
         match written.write(&frames, most - captured.frames) {
             Ok(count) => captured.frames += count,
-            // The reader has seen enough (`| head`).
+            // The reader has closed the pipe (`| head`).
             Err(error) if is_broken_pipe(&error) => break Ok(()),
             Err(error) => break Err(error),
         }
@@ -281,7 +282,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// By how much the time of day is ahead of the monotonic clock, which domains go by.
+/// Returns the offset of the time of day to the monotonic clock, which domains use.
 fn realtime_less_monotonic_ns() -> u64 {
     now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic))
 }
@@ -291,15 +292,15 @@ fn now_ns(clock: ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The file.
+/// Encoder of the file.
 struct File {
-    /// Blocks that were not written yet.
+    /// Blocks that are not written yet.
     writer: PcapNgWriter<Vec<u8>>,
-    /// Where each of them ends.
+    /// The end of each block.
     ends: Vec<usize>,
     target: Target,
     snaplen: u32,
-    /// The number of each port, by its name.
+    /// The interface number of each port, by the port's name.
     interfaces: BTreeMap<String, u32>,
     ahead_ns: u64,
 }
@@ -318,7 +319,7 @@ impl File {
         })
     }
 
-    /// Writes frames as the driver domain tells them, up to `most`; how many.
+    /// Encodes up to `most` frames from the driver domain's report. Returns their number.
     fn write(&mut self, frames: &[Value], most: u64) -> anyhow::Result<u64> {
         let mut count = 0;
         for frame in frames {
@@ -355,7 +356,7 @@ impl File {
         Ok(())
     }
 
-    /// The number of a port in the file, which has a description of it from now on.
+    /// Returns the interface number of a port; describes the port in the file at its first use.
     fn interface(&mut self, port: &str) -> anyhow::Result<u32> {
         if let Some(number) = self.interfaces.get(port) {
             return Ok(*number);
@@ -376,7 +377,7 @@ impl File {
     }
 }
 
-/// A frame, as the driver domain tells it.
+/// A frame as the driver domain reports it.
 struct Frame<'a> {
     at_ns: u64,
     port: &'a str,
@@ -400,13 +401,13 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// The direction as the format has it: of the interface's owner, who is the bridge.
+    /// Returns the direction in the format's terms: seen from the interface's owner, the bridge.
     const fn direction(&self) -> u32 {
         if self.came_in { 1 } else { 2 }
     }
 }
 
-/// The bytes that are written in hexadecimal.
+/// Decodes hexadecimal bytes.
 fn bytes(hex: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u32>> = hex.chars().map(|c| c.to_digit(16)).collect();
     let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_number_is_lost_can_be_added_up() {
+    fn counts_of_lost_frames_saturate() {
         let mut captured = Captured::default();
         for seen in [
             json!({"lost": 1}),
@@ -445,7 +446,7 @@ mod tests {
         assert_eq!(captured.lost, u64::MAX);
     }
 
-    /// A disk with room for some bytes more.
+    /// A disk with room for a number of bytes.
     struct Disk(fs::File, usize);
 
     impl Write for Disk {
@@ -473,7 +474,7 @@ mod tests {
             let target = Target::new("the.pcapng", Box::new(disk), file.reopen().ok());
             let mut capture = File::begin(target, 100).unwrap();
             let frames = [frame.clone(), frame.clone(), frame.clone()];
-            // The second batch is the one that finds the disk full.
+            // The second batch fills the disk.
             let done = [&frames[..1], &frames[1..]].map(|some| capture.write(some, 9));
             let why = done.into_iter().find_map(Result::err);
             let mut bytes = Vec::new();
@@ -485,7 +486,7 @@ mod tests {
         for room in 0..all.len() {
             let (bytes, why) = written(room);
             assert!(why.unwrap().starts_with("write the.pcapng: "));
-            // The clocks' distance, and so the times in the file, differ a little from run to run.
+            // The clocks' offset, and so the times in the file, differs slightly from run to run.
             assert!(bytes.len() <= room);
             let mut rest = &bytes[..];
             while let Some(length) = rest.get(4..8) {
@@ -497,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_holds_something_is_replaced_by_force_alone() {
+    fn only_force_replaces_a_file_with_contents() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("web.pcapng");
         let options = |force| CaptureOptions {
@@ -507,7 +508,7 @@ mod tests {
             count: None,
             seconds: None,
             snaplen: 100,
-            which: Which {
+            instance: InstanceArg {
                 name: String::new(),
             },
         };
@@ -523,9 +524,9 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"");
     }
 
-    /// Whatever a driver domain says, the file is one, or there is an error.
+    /// For every report of a driver domain, the file is valid or the encoder returns an error.
     #[test]
-    fn nonsense_of_a_driver_domain_is_refused() {
+    fn invalid_frames_from_a_driver_are_rejected() {
         let good = json!({"at_ns": 1, "port": "nic.w", "in": true, "bytes": 3, "data": "0aff",
                           "dropped": null});
         assert_eq!(Frame::of(&good).unwrap().data, [10, 255]);

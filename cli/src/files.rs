@@ -1,18 +1,18 @@
-//! The files of a configuration: the one that is named, and fragments in the folder beside it.
+//! Reads the files of a configuration: the named file, and the fragments in the folder beside it.
 
 use config::File;
-use figures::Failure;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use tool::Failure;
 
-/// Reads `CONFIG` and, where there is a folder `CONFIG.d`, its files `*.toml` in the order of their
+/// Reads `CONFIG` and, if the folder `CONFIG.d` exists, its files `*.toml` in the order of their
 /// names.
 pub(crate) fn read(config: &Path) -> Result<Vec<File>, Failure> {
     let text = std::fs::read_to_string(config).map_err(|e| {
         let file = config.display();
         Failure::Usage(format!(
-            "{file} cannot be read ({e}); examples/ has one to begin with"
+            "{file} cannot be read ({e}); see examples/ for one to start from"
         ))
     })?;
     let mut files = vec![file(config, text)];
@@ -34,8 +34,8 @@ fn file(path: &Path, text: String) -> File {
     File { name, text }
 }
 
-/// A folder's fragments; none if there is no folder. What an editor or a package manager leaves
-/// there ends otherwise, or is hidden.
+/// Returns the fragments in a folder; none if the folder does not exist. Backup files of editors
+/// and package managers are excluded: they have other endings, or are hidden.
 fn fragments(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

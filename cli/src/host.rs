@@ -1,5 +1,5 @@
-//! What a configuration expects of this system: namespaces, CPUs, files; and namespaces of its own
-//! for a user who may not change this system's network.
+//! Checks a configuration's requirements on this system: namespaces, CPUs, files, groups. Creates
+//! namespaces for users who may not change this system's network.
 
 mod interfaces;
 
@@ -8,7 +8,6 @@ pub(crate) use interfaces::networks;
 use abi::machine::{Access, Group};
 use anyhow::Context;
 use config::{CaptureFiles, Config, Endpoint, Finding, Kind, Place, XdpWire};
-use figures::Failure;
 use netdev::SetupError;
 use netdev::netns;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -17,12 +16,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tool::Failure;
 
-/// How long interfaces of a machine that was killed may be there: the kernel removes them some time
-/// after its processes.
+/// How long interfaces of a killed machine may still exist: the kernel removes them some time after
+/// its processes.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Everything that the configuration expects and this system lacks.
+/// Returns everything that the configuration needs and this system lacks.
 pub(crate) fn check(config: &Config) -> Vec<Finding> {
     let mut found = check_places(config);
     let end = Instant::now() + LINGER;
@@ -35,7 +35,7 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// The same without the interfaces that namespaces have: those of a running machine are among them.
+/// Like [`check`], without the interfaces in namespaces, which include those of a running machine.
 pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let allowed = allowed_cpus();
@@ -72,8 +72,8 @@ pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// The same of some of its guests. Their interfaces are looked at too if they are all `new`: no
-/// guest or NIC leaves before they are made.
+/// Like [`check`], for some of its guests. If all are `new`, also checks their interfaces, since
+/// then no guest or NIC is removed before they are created.
 pub(crate) fn check_guests(config: &Config, new: bool, of: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut found = match new {
         true => check(config),
@@ -89,7 +89,7 @@ pub(crate) fn check_guests(config: &Config, new: bool, of: impl Fn(&str) -> bool
     found
 }
 
-/// That TAPs can be asked for.
+/// Checks that TAPs can be created.
 pub(crate) fn tun() -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options
@@ -99,12 +99,12 @@ pub(crate) fn tun() -> std::io::Result<()> {
         .map(drop)
 }
 
-/// Makes this process root of a user namespace, also where it is root of one already, with a new
-/// network namespace whose loopback is up. Returns how this program is started there once more,
-/// with the same arguments. Must be called before any thread is started. An error says that it is
-/// `what` that needs this.
+/// Makes this process root of a new user namespace, even if it is root of one already, with a new
+/// network namespace whose loopback is up. Returns the command that starts this program again with
+/// the same arguments. Must be called before any thread starts. The error names `what`, which needs
+/// the namespaces.
 pub(crate) fn in_own_namespaces(what: &str) -> anyhow::Result<Command> {
-    // Inside, root's runtime directory would be looked for: it is not ours.
+    // Otherwise the process inside would use root's runtime directory instead of this user's.
     let runtime = client::runtime_dir()?;
     let cannot = |e: std::io::Error| {
         Failure::CannotRun(format!("{what} needs root, or user namespaces ({e})"))
@@ -115,8 +115,8 @@ pub(crate) fn in_own_namespaces(what: &str) -> anyhow::Result<Command> {
     once_more(runtime)
 }
 
-/// The same in the user namespace of this file, which is there already, and without a network
-/// namespace of its own.
+/// Returns the same in an existing user namespace, given by its file, without a new network
+/// namespace.
 pub(crate) fn in_user_namespace(namespace: &File) -> anyhow::Result<Command> {
     let runtime = client::runtime_dir()?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))
@@ -124,16 +124,16 @@ pub(crate) fn in_user_namespace(namespace: &File) -> anyhow::Result<Command> {
     once_more(runtime)
 }
 
-/// How this program is started with the same arguments and this runtime directory.
+/// Returns the command that starts this program with the same arguments and this runtime directory.
 fn once_more(runtime: PathBuf) -> anyhow::Result<Command> {
-    let mut again = Command::new(std::env::current_exe().context("find the own program")?);
+    let mut again = Command::new(std::env::current_exe().context("find this program's file")?);
     again
         .args(std::env::args_os().skip(1))
         .env(client::RUNTIME_DIR_VAR, runtime);
     Ok(again)
 }
 
-/// The groups that a configuration names, by their keys.
+/// Returns the groups that a configuration names, by their keys.
 fn named_groups(config: &Config) -> [(&'static str, Option<&str>); 2] {
     [
         ("look_group", config.look_group.as_deref()),
@@ -147,16 +147,16 @@ fn groups(config: &Config, found: &mut Vec<Finding>) {
         let (what, remedy) = match group(name) {
             Ok(Some(_)) if rustix::process::geteuid().is_root() => continue,
             Ok(Some(_)) => (
-                format!("`{key}` is \"{name}\", and this is not root's machine"),
-                "leave it out: only root's are open to others".to_owned(),
+                format!("`{key}` is \"{name}\", and this machine is not root's"),
+                "remove it: only root's machines accept other users".to_owned(),
             ),
             Ok(None) => (
-                format!("there is no group {name}"),
-                format!("make it with `groupadd --system {name}`"),
+                format!("the group {name} does not exist"),
+                format!("create it with `groupadd --system {name}`"),
             ),
             Err(error) => (
-                format!("the group {name} cannot be looked up: {error}"),
-                "look at /etc/group and /etc/passwd".to_owned(),
+                format!("cannot look up the group {name}: {error}"),
+                "check /etc/group and /etc/passwd".to_owned(),
             ),
         };
         found.push(Finding {
@@ -168,7 +168,7 @@ fn groups(config: &Config, found: &mut Vec<Finding>) {
     }
 }
 
-/// Who may speak to the machine, as far as this system knows its groups.
+/// Returns the users and groups who may use the machine, as far as this system knows its groups.
 pub(crate) fn access(config: &Config) -> anyhow::Result<Access> {
     let [look, change] = named_groups(config).map(|(_, name)| name.map(group).transpose());
     Ok(Access {
@@ -177,15 +177,15 @@ pub(crate) fn access(config: &Config) -> anyhow::Result<Access> {
     })
 }
 
-/// A group of this system and its members; none: there is no such group. The files are read and
-/// not the C library asked: this program is linked statically, and that loads modules.
+/// Returns a group of this system and its members, or `None` if it does not exist. Reads the files
+/// instead of calling the C library, which would load modules into this statically linked program.
 fn group(name: &str) -> std::io::Result<Option<Group>> {
     let groups = std::fs::read_to_string("/etc/group")?;
     let users = std::fs::read_to_string("/etc/passwd")?;
     Ok(group_in(&groups, &users, name))
 }
 
-/// The same in the text of these files (group(5), passwd(5)).
+/// Returns the same from the text of these files (group(5), passwd(5)).
 fn group_in(groups: &str, users: &str, name: &str) -> Option<Group> {
     let fields = |text: &str, name: &str| -> Option<Vec<String>> {
         let mut lines = text.lines().map(|line| line.split(':'));
@@ -194,7 +194,7 @@ fn group_in(groups: &str, users: &str, name: &str) -> Option<Group> {
     };
     let group = fields(groups, name)?;
     let members = group.get(3).map_or("", |members| members);
-    // One without an account cannot call.
+    // A member without an account cannot connect.
     let id = |member| fields(users, member)?.get(2)?.parse().ok();
     Some(Group {
         id: group.get(2)?.parse().ok()?,
@@ -202,7 +202,7 @@ fn group_in(groups: &str, users: &str, name: &str) -> Option<Group> {
     })
 }
 
-/// Whether anything of it needs a TAP.
+/// Returns whether any part of it needs a TAP.
 pub(crate) fn needs_tap(config: &Config) -> bool {
     let nics = config.nics.iter();
     let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
@@ -211,13 +211,13 @@ pub(crate) fn needs_tap(config: &Config) -> bool {
         || vifs.any(|vif| matches!(vif.endpoint, Endpoint::Tap { .. }))
 }
 
-/// Whether anything of it needs an AF_XDP socket.
+/// Returns whether any part of it needs an AF_XDP socket.
 pub(crate) fn needs_xdp(config: &Config) -> bool {
     let mut nics = config.nics.iter();
     nics.any(|nic| matches!(nic.kind, Kind::Xdp { .. }))
 }
 
-/// CPUs that this process, and so its children, may run on.
+/// Returns the CPUs that this process, and so its children, may run on.
 fn allowed_cpus() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None);
     let is_allowed = |&cpu: &usize| set.as_ref().is_ok_and(|set| set.is_set(cpu));
@@ -231,13 +231,13 @@ fn cpus(place: Place, wanted: &[usize], allowed: &[usize], found: &mut Vec<Findi
         found.push(Finding {
             place,
             key: "cpus",
-            what: format!("there is no CPU {cpu} here"),
-            remedy: format!("choose among {}", ranges(allowed)),
+            what: format!("this process has no CPU {cpu}"),
+            remedy: format!("choose from {}", ranges(allowed)),
         });
     }
 }
 
-/// `0-3, 6`.
+/// Formats numbers as `0-3, 6`.
 fn ranges(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &n in numbers {
@@ -267,18 +267,17 @@ fn netdev(
     let (what, remedy) = match netdev::xdp::inspect(name, netns, queues) {
         Ok(()) => return,
         Err(SetupError::NoInterface { .. }) => (
-            format!("there is no interface {name}"),
-            "write the name of one that `ip link` shows, or leave `netdev` out to have a veth \
-             pair made"
+            format!("the interface {name} does not exist"),
+            "write a name that `ip link` shows, or leave `netdev` out to create a veth pair"
                 .to_owned(),
         ),
         Err(SetupError::Queues { queues, wanted, .. }) => (
-            format!("the interface {name} receives by {queues} queues"),
+            format!("the interface {name} has {queues} receive queues"),
             format!("give it {wanted}: `ethtool -L {name} combined {wanted}` (or rx {wanted})"),
         ),
         Err(error) => (
             error.to_string(),
-            "run as root, who may enter the namespace".to_owned(),
+            "run as root to enter the namespace".to_owned(),
         ),
     };
     found.push(Finding {
@@ -295,14 +294,14 @@ fn namespace(place: Place, netns: Option<&str>, found: &mut Vec<Finding>) {
         return;
     }
     let (what, remedy) = if netns.starts_with('/') {
-        let what = format!("there is no network namespace {netns}");
+        let what = format!("the network namespace {netns} does not exist");
         (
             what,
             "write a name as in `ip netns list`, or the path of one that exists".to_owned(),
         )
     } else {
-        let what = format!("there is no network namespace named {netns}");
-        (what, format!("make it with `ip netns add {netns}`"))
+        let what = format!("no network namespace is named {netns}");
+        (what, format!("create it with `ip netns add {netns}`"))
     };
     found.push(Finding {
         place,
@@ -326,7 +325,7 @@ fn files(place: Place, CaptureFiles { read, write, .. }: &CaptureFiles, found: &
     {
         say(
             "read",
-            format!("there is no file {file}"),
+            format!("the file {file} does not exist"),
             "write the path of a capture file",
         );
     }
@@ -344,8 +343,8 @@ fn files(place: Place, CaptureFiles { read, write, .. }: &CaptureFiles, found: &
         } else if folder.is_some_and(|folder| !folder.is_dir()) {
             say(
                 "write",
-                format!("{file} is in no folder that exists"),
-                "make it with `mkdir -p`",
+                format!("the folder of {file} does not exist"),
+                "create it with `mkdir -p`",
             );
         }
     }
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_found_and_what_is_there_is_not() {
+    fn only_missing_things_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let there = dir.path().join("there.pcap");
         std::fs::write(&there, "").unwrap();
@@ -417,11 +416,11 @@ mod tests {
         let [cpu, netns, read, write] = lines[..] else {
             panic!("{text}")
         };
-        assert!(cpu.starts_with("f:3: [driver]: there is no CPU 63 here; choose among 0"));
+        assert!(cpu.starts_with("f:3: [driver]: this process has no CPU 63; choose from 0"));
         assert_eq!(
             netns,
-            "f:7: [[nic]] 1: there is no network namespace named no-such-namespace; \
-             make it with `ip netns add no-such-namespace`"
+            "f:7: [[nic]] 1: no network namespace is named no-such-namespace; \
+             create it with `ip netns add no-such-namespace`"
         );
         assert!(
             read.starts_with("f:20: ") && read.contains("/no/such/file"),

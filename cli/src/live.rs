@@ -1,28 +1,50 @@
-//! Guests of a machine that runs: attached and detached.
+//! `grantway attach` and `grantway detach`: guests of a running machine.
 
 use crate::output;
 use abi::machine::Setting;
 use client::Instance;
 use config::Cidr;
-use figures::Failure;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use tool::Failure;
 
-/// What a guest that is attached is to be.
+/// The guest to attach.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct Newcomer {
+pub(crate) struct AttachArgs {
     /// Its name
     pub(crate) guest: String,
     /// Its network namespace: a name (`ip netns`), an absolute path, or the id of a process in it
-    #[arg(long, value_name = "NAME|PATH|PID", required_unless_present = "file")]
+    #[arg(
+        long,
+        value_name = "NAME|PATH|PID",
+        required_unless_present_any = ["file", "vhost_user"]
+    )]
     pub(crate) netns: Option<String>,
-    /// An address of its interface, with the length of the network's prefix; can be given again
+    /// Serve a virtual machine instead: its monitor's vhost-user socket, below
+    /// /run/grantway/vhost
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        conflicts_with_all = ["netns", "file", "addresses", "network", "gateway", "ifname"]
+    )]
+    pub(crate) vhost_user: Option<PathBuf>,
+    /// Whether the machine creates the socket, or connects to the virtual machine monitor's
+    #[arg(long, value_name = "MODE", requires = "vhost_user", value_parser = ["server", "client"])]
+    pub(crate) mode: Option<String>,
+    /// The user that may connect to the socket: a name or a number; default: the machine's user
+    #[arg(long, value_name = "USER", requires = "vhost_user")]
+    pub(crate) owner: Option<String>,
+    /// Queue pairs that the virtual machine may use, 1 to 8; default: one for each worker of the
+    /// driver domain
+    #[arg(long, value_name = "N", requires = "vhost_user")]
+    pub(crate) queues: Option<u32>,
+    /// An address of its interface, with the prefix length of its network; can be repeated
     #[arg(long = "ip", value_name = "CIDR", conflicts_with = "file")]
     pub(crate) addresses: Vec<Cidr>,
-    /// An address that nobody has, and the gateway to it, out of the network of a NIC of the
-    /// machine's; without a name: of the first one that has one, else of a guest
+    /// Use a free address and the gateway of the network of this NIC; without a name: of the first
+    /// NIC that has an address, else of a guest
     #[arg(
         long,
         value_name = "NIC",
@@ -37,29 +59,29 @@ pub(crate) struct Newcomer {
     /// Its default route
     #[arg(long, value_name = "IP", conflicts_with = "file")]
     pub(crate) gateway: Option<IpAddr>,
-    /// Its MAC, instead of one that is made up
+    /// Its MAC; default: derived
     #[arg(long, conflicts_with = "file")]
     pub(crate) mac: Option<String>,
-    /// Bytes of IP in its longest packets
+    /// MTU of its interface, bytes
     #[arg(long, value_name = "BYTES", conflicts_with = "file")]
     pub(crate) mtu: Option<u32>,
-    /// Name of its interface, instead of `eth0`
+    /// Name of its interface; default: `eth0`
     #[arg(long, conflicts_with = "file")]
     pub(crate) ifname: Option<String>,
-    /// The most that it may send, megabits a second
+    /// Limit of its traffic to the machine, megabits a second
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]
     pub(crate) rate: Option<f64>,
-    /// The most that goes to it, megabits a second; what is more is dropped
+    /// Limit of the traffic to it, megabits a second; above it frames wait
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]
     pub(crate) rate_to_guest: Option<f64>,
-    /// A file with what a section `[[guest]]` would have, instead of all these: any endpoint, any
-    /// number of interfaces, rules (docs/config.md)
+    /// A file with the contents of a `[[guest]]` section instead of these options: any endpoint,
+    /// any number of interfaces, rules (docs/config.md)
     #[arg(long, value_name = "FILE", conflicts_with = "netns")]
     pub(crate) file: Option<PathBuf>,
 }
 
-impl Newcomer {
-    /// The same as a section of the configuration file.
+impl AttachArgs {
+    /// Returns the options as a section of the configuration file.
     pub(crate) fn section(&self) -> anyhow::Result<Setting> {
         let mut guest = match &self.file {
             Some(file) => from_file(file)?,
@@ -70,7 +92,11 @@ impl Newcomer {
     }
 
     fn vif(&self) -> Setting {
-        let mut vif = BTreeMap::from([("endpoint".to_owned(), text("tap"))]);
+        let endpoint = match self.vhost_user {
+            Some(_) => "vhost-user",
+            None => "tap",
+        };
+        let mut vif = BTreeMap::from([("endpoint".to_owned(), text(endpoint))]);
         let mut put = |key: &str, value: Option<Setting>| {
             vif.extend(value.map(|value| (key.to_owned(), value)));
         };
@@ -81,6 +107,7 @@ impl Newcomer {
         match self.network.as_deref() {
             Some("") => put("network", Some(Setting::Flag(true))),
             Some(nic) => put("network", Some(text(nic))),
+            None if self.vhost_user.is_some() => {}
             None => {
                 let addresses = self.addresses.iter().map(|cidr| text(&cidr.to_string()));
                 put("addresses", Some(Setting::List(addresses.collect())));
@@ -90,6 +117,12 @@ impl Newcomer {
             "gateway",
             self.gateway.map(|gateway| text(&gateway.to_string())),
         );
+        let socket = self.vhost_user.as_ref();
+        put("socket", socket.map(|path| text(&path.to_string_lossy())));
+        put("socket_mode", self.mode.as_deref().map(text));
+        put("owner", self.owner.as_deref().map(text));
+        let pairs = self.queues.map(|pairs| Setting::Number(pairs.into()));
+        put("queue_pairs", pairs);
         let overlap = self.allow_overlap.then_some(Setting::Flag(true));
         put("allow_overlap", overlap);
         put("mac", self.mac.as_deref().map(text));
@@ -102,7 +135,7 @@ impl Newcomer {
     }
 }
 
-/// A namespace as a configuration file names it: a process's by its path.
+/// Returns a namespace in the form of a configuration file: the namespace of a process by its path.
 fn place(netns: &str) -> String {
     match netns.parse::<u32>() {
         Ok(pid) => format!("/proc/{pid}/ns/net"),
@@ -117,8 +150,8 @@ fn text(text: &str) -> Setting {
 fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, Setting>> {
     let shown = file.display();
     let wrong = |why: String| Failure::Usage(format!("{shown}: {why}"));
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| wrong(format!("it cannot be read: {error}")))?;
+    let text =
+        std::fs::read_to_string(file).map_err(|error| wrong(format!("cannot read it: {error}")))?;
     match config::live::setting(&text).map_err(&wrong)? {
         Setting::Section(keys) => Ok(keys),
         _ => Err(wrong("it has no keys".to_owned()).into()),
@@ -126,8 +159,8 @@ fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, Setting>
 }
 
 /// `grantway attach`.
-pub(crate) fn attach(name: &str, newcomer: &Newcomer, as_json: bool) -> anyhow::Result<()> {
-    let guest = newcomer.section()?;
+pub(crate) fn attach(name: &str, guest: &AttachArgs, as_json: bool) -> anyhow::Result<()> {
+    let guest = guest.section()?;
     let instance = Instance::connect(name)?;
     let attached = instance.attach(guest).map_err(output::refused)?;
     for warning in &attached.warnings {
@@ -168,13 +201,13 @@ mod tests {
     fn section(args: &[&str]) -> serde_json::Value {
         let args = ["grantway", "attach"].iter().chain(args);
         match Cli::try_parse_from(args).unwrap().command {
-            Command::Attach { newcomer, .. } => json!(newcomer.section().unwrap()),
+            Command::Attach { guest, .. } => json!(guest.section().unwrap()),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn options_are_keys_of_a_section() {
+    fn options_become_keys_of_a_section() {
         assert_eq!(
             section(&[
                 "web",
@@ -200,6 +233,22 @@ mod tests {
             assert_eq!(vif["network"], key, "{vif}");
             assert!(vif["addresses"].is_null(), "{vif}");
         }
+        let socket = "/run/grantway/vhost/web.sock";
+        assert_eq!(
+            section(&[
+                "web",
+                "--vhost-user",
+                socket,
+                "--owner",
+                "libvirt-qemu",
+                "--queues",
+                "2"
+            ]),
+            json!({ "name": "web", "vif": [{
+                "endpoint": "vhost-user", "socket": socket, "owner": "libvirt-qemu",
+                "queue_pairs": 2,
+            }]})
+        );
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("guest.toml");
         std::fs::write(&file, "restart = false\n[[vif]]\nendpoint = \"echo\"\n").unwrap();

@@ -1,36 +1,37 @@
 //! `grantway`: the command line.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
-//! | `args` | what can be typed |
-//! | `up` | start and end machines |
-//! | `run` | a command behind a machine of its own |
-//! | `files` | a configuration's file and its fragments |
-//! | `host` | what a configuration expects of this system; namespaces of one's own |
-//! | `live` | attach guests to a running machine, and detach them |
-//! | `restore` | what machines change of the host's network, taken back after a crash |
-//! | `reload` | make a running machine what a file says now |
-//! | `service` | what systemd is told |
-//! | `show` | ask a running machine: status, stat, grants, set |
-//! | `capture` | write what a guest or a NIC sees to a file |
-//! | `trace` | follow a packet through it |
-//! | `top` | watch it |
-//! | `tables` | what people read |
-//! | `volume` | frames and their bytes |
-//! | `prof` | the profiler |
+//! | `args` | command-line arguments |
+//! | `up` | starts and ends machines |
+//! | `run` | runs a command behind a driver domain |
+//! | `files` | reads a configuration file and its fragments |
+//! | `host` | checks a configuration's requirements on this system; creates namespaces |
+//! | `lab` | executes `grantway-lab` for `demo`, `exp` and `prof` |
+//! | `live` | attaches guests to a running machine, and detaches them |
+//! | `restore` | restores the host's network settings after a crash |
+//! | `reload` | applies an edited configuration file |
+//! | `service` | reports to systemd |
+//! | `show` | queries a running machine: status, stat, grants, set |
+//! | `capture` | writes frames of a guest or a NIC to a file |
+//! | `trace` | traces a packet through the machine |
+//! | `top` | shows traffic, drops and CPU time |
+//! | `tables` | text output |
+//! | `volume` | frame and byte counts |
 //! | `output` | standard output, progress, exit status |
 //!
-//! `demo` and `exp` live in the crate `experiments`, everything that speaks to a monitor in
-//! `client`.
+//! The crate `client` implements the protocol of the control socket.
 
 mod args;
 mod capture;
 mod files;
+mod flows;
 mod host;
+mod instance_arg;
+mod lab;
 mod live;
 mod output;
 mod parent;
-mod prof;
 mod reload;
 mod restore;
 mod run;
@@ -42,16 +43,13 @@ mod trace;
 mod up;
 mod upgrade;
 mod volume;
-mod which;
 
 use anyhow::Context;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
-use experiments::demo::{self, DemoArgs};
-use experiments::plan::Adjustment;
-use figures::Failure;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
+use tool::Failure;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -64,9 +62,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help, the version, or what is wrong with what was typed.
+/// Prints help, the version, or an error in the arguments.
 fn not_understood(error: &clap::Error) -> ExitCode {
-    // Nobody is left to tell if this fails.
+    // If this fails, there is no other output.
     let _ = error.print();
     let is_run = || {
         let words = std::env::args_os().skip(1);
@@ -76,7 +74,7 @@ fn not_understood(error: &clap::Error) -> ExitCode {
             .is_some_and(|word| word == "run")
     };
     match u8::try_from(error.exit_code()) {
-        // Nobody takes it for the command's.
+        // Distinguishes this from the command's own status.
         Ok(code) if code != 0 && is_run() => ExitCode::from(run::exit::OWN_FAILURE),
         Ok(code) => ExitCode::from(code),
         Err(_) => ExitCode::FAILURE,
@@ -86,66 +84,46 @@ fn not_understood(error: &clap::Error) -> ExitCode {
 fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
-        Command::Prof { command } => return prof::run(&command, json),
         Command::Up(options) => up::up(&options, json),
         Command::Run(args) => return Ok(run::run(&args, json)),
-        Command::RunFirst { spec, command } => return Ok(run::first::main(&spec, &command)),
-        Command::Down { which } => up::down(&which.name, json),
+        Command::RunPid1 { spec, command } => return Ok(run::pid1::main(&spec, &command)),
+        Command::Down { instance } => up::down(&instance.name, json),
         Command::Xen { config } => up::xen(&config),
-        Command::Status { which } => show::status(&which.name, json),
+        Command::Status { instance } => show::status(&instance.name, json),
         Command::Stat {
             domain,
             nonzero,
             table,
-            which,
+            instance,
         } => {
             let form = show::Form::of(json, table);
-            show::stat(&which.name, domain.as_deref(), form, nonzero)
+            show::stat(&instance.name, domain.as_deref(), form, nonzero)
         }
-        Command::Grants { all, which } => show::grants(&which.name, all, json),
+        Command::Grants { all, instance } => show::grants(&instance.name, all, json),
         Command::Top(options) => top::top(&options, json),
-        Command::Metrics { openmetrics, which } => show::metrics(&which.name, openmetrics, json),
+        Command::Metrics {
+            openmetrics,
+            instance,
+        } => show::metrics(&instance.name, openmetrics, json),
         Command::Trace {
             domain,
             wait,
-            which,
-        } => trace::trace(&which.name, domain.as_deref(), wait, json),
+            instance,
+        } => trace::trace(&instance.name, domain.as_deref(), wait, json),
+        Command::Flows { of, instance } => flows::flows(&instance.name, &of, json),
         Command::Capture(options) => capture::capture(&options, json),
         Command::Set {
             domain,
             key,
             value,
-            which,
-        } => show::set(&which.name, &domain, &key, &value, json),
-        Command::Restart { domains, which } => show::restart(&which.name, &domains, json),
+            instance,
+        } => show::set(&instance.name, &domain, &key, &value, json),
+        Command::Restart { domains, instance } => show::restart(&instance.name, &domains, json),
         Command::Upgrade { machines } => upgrade::upgrade(&machines, json),
-        Command::Attach { newcomer, which } => live::attach(&which.name, &newcomer, json),
-        Command::Detach { guests, which } => live::detach(&which.name, &guests, json),
+        Command::Attach { guest, instance } => live::attach(&instance.name, &guest, json),
+        Command::Detach { guests, instance } => live::detach(&instance.name, &guests, json),
         Command::Reload(args) => reload::reload(&args, json),
-        Command::Demo { quick, sim } => {
-            client::check_smallest()?;
-            demo::run(&DemoArgs { json, quick, sim })
-        }
-        Command::Exp { list: true, .. } => output::list_plans(json),
-        Command::Exp {
-            plan,
-            quick,
-            rounds,
-            seconds,
-            halt,
-            only,
-            out,
-            ..
-        } => {
-            let adjustment = Adjustment {
-                quick,
-                rounds,
-                seconds,
-                halt,
-                only,
-            };
-            exp(plan, adjustment, out, json)
-        }
+        Command::Lab(command) => lab::execute(command.name()),
         Command::Completions { shell } => completions(shell),
         Command::Manual { folder } => manual(&folder),
         Command::Internal { args } => internal(&args),
@@ -167,27 +145,9 @@ fn manual(folder: &Path) -> anyhow::Result<()> {
 
 fn internal(args: &[String]) -> anyhow::Result<()> {
     match args.split_first() {
-        Some((helper, spec)) if helper == figures::sampler::HELPER => {
-            xenoprof::record::bare::main(spec)
-        }
         Some((helper, spec)) if helper == run::pasta::HELPER => {
             run::pasta::main(spec.first().map_or("", String::as_str))
         }
-        _ => experiments::internal::main(args),
+        _ => Err(Failure::Usage("internal: no such helper".to_owned()).into()),
     }
-}
-
-fn exp(
-    plan: Option<String>,
-    adjustment: Adjustment,
-    out: Option<PathBuf>,
-    json: bool,
-) -> anyhow::Result<()> {
-    let plan = plan.ok_or_else(|| Failure::Usage("which plan?".to_owned()))?;
-    experiments::exp::run(&experiments::exp::Args {
-        plan,
-        json,
-        adjustment,
-        out,
-    })
 }

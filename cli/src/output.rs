@@ -1,56 +1,36 @@
 //! Standard output, progress, and the exit status.
 
 use abi::journal::{self, Level};
-use anyhow::Context;
-use figures::{Failure, clean};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
+pub(crate) use tool::output::{json, print, print_as_it_is};
+use tool::{Failure, clean};
 
-/// Print text, without what a terminal would obey. A reader that has seen enough (`| head`) is no
-/// error.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    print_as_it_is(&clean::lines(text))
-}
-
-/// Print a text that is all our own.
-pub(crate) fn print_as_it_is(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        done => done.context("write to standard output"),
-    }
-}
-
-/// Print one JSON object as a line.
-pub(crate) fn json(value: &serde_json::Value) -> anyhow::Result<()> {
-    print_as_it_is(&clean::json(&format!("{value}\n")))
-}
-
-/// Whether standard error is the system's journal.
+/// Returns whether standard error is the system's journal.
 pub(crate) fn is_journal() -> bool {
     let stream = std::env::var(abi::core::JOURNAL_VAR).unwrap_or_default();
     let stderr = rustix::fs::fstat(io::stderr());
     stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
 }
 
-/// Say something on standard error, a line each, without what a terminal would obey; in the journal
-/// with how much it matters.
+/// Writes lines to standard error, without terminal control codes; to the journal with their
+/// priority.
 pub(crate) fn report(level: Level, who: &str, text: &str) {
     let prefix = if is_journal() { level.prefix() } else { "" };
     for line in clean::lines(text).lines() {
-        // A reader that is gone misses nothing that it needs.
+        // If standard error is closed, the message is lost.
         let _ = writeln!(io::stderr(), "{prefix}{who}: {line}");
     }
 }
 
-/// What went wrong and is lived with: on standard error.
+/// Writes a warning to standard error.
 pub(crate) fn warn(warning: &dyn std::fmt::Display) {
     report(Level::Warning, "warning", &warning.to_string());
 }
 
-/// Something that takes a moment: an animation on standard error, if a person watches.
+/// Returns a progress animation on standard error, visible if that is a terminal.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -63,21 +43,9 @@ pub(crate) fn spinner(what: &str) -> ProgressBar {
     spinner
 }
 
-/// The names of the plans.
-pub(crate) fn list_plans(as_json: bool) -> anyhow::Result<()> {
-    for plan in experiments::exp::names() {
-        if as_json {
-            json(&serde_json::json!({ "plan": plan }))?;
-        } else {
-            print(&format!("{plan}\n"))?;
-        }
-    }
-    Ok(())
-}
-
-/// Say why, on standard error, and answer with the exit status that goes with it.
+/// Writes the error to standard error and returns its exit status.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    // Ctrl-C needs no comment.
+    // Ctrl-C needs no message.
     let interrupted = matches!(error.downcast_ref(), Some(Failure::Interrupted));
     if !interrupted {
         report(Level::Error, "grantway", &format!("{error:#}"));
@@ -85,7 +53,7 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(exit_code(error))
 }
 
-/// A refusal that is the caller's mistake, like a wrong option.
+/// Converts a client error that is the caller's mistake, such as an invalid option.
 pub(crate) fn refused(error: client::Error) -> anyhow::Error {
     match error {
         client::Error::Refused(text) => Failure::Usage(text).into(),
@@ -100,13 +68,9 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if error.chain().any(|cause| cause.is::<config::Problems>()) {
         2
     } else if let Some(error) = of_client {
-        match error {
-            error if error.is_usage() => 2,
-            error if error.cannot_run_here() => 3,
-            _ => 1,
-        }
+        error.exit_code()
     } else {
-        figures::exit_code(error)
+        tool::exit_code(error)
     }
 }
 
@@ -115,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_status_says_whose_fault_it_was() {
+    fn the_exit_status_follows_the_kind_of_error() {
         let problems = config::parse("f", "x = 1").unwrap_err();
         assert_eq!(exit_code(&problems.into()), 2);
         assert_eq!(exit_code(&client::Error::BadName("/".into()).into()), 2);

@@ -1,19 +1,19 @@
-//! A process that does not outlive the one that has started it.
+//! Ties a process to the life of its parent.
 
 use anyhow::Context;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::fs;
 
-/// This process's number, as `/proc` shows it: that may be of a PID namespace around its own.
+/// Returns this process's number as `/proc` shows it, which may be of an outer PID namespace.
 pub(crate) fn own() -> anyhow::Result<u32> {
-    let own = fs::read_link("/proc/self").context("find the own process in /proc")?;
+    let own = fs::read_link("/proc/self").context("find this process in /proc")?;
     let number = own.to_str().and_then(|number| number.parse().ok());
-    number.context("/proc/self is no number")
+    number.context("/proc/self is not a number")
 }
 
-/// Has this process get `signal` when `parent`, whose [`own`] number that is, ends; false: it has
-/// ended already. Who has lost its parent has another one, even while the lost one still has its
-/// number: one that was killed keeps it until somebody has waited for it.
+/// Has the kernel send `signal` to this process when its parent ends. `parent` is the parent's
+/// number, as [`own`] returned it. Returns false if the parent has ended already: the kernel gives
+/// an orphan a new parent at once, even while the zombie of the old one keeps its number.
 pub(crate) fn follow(parent: u32, signal: Signal) -> anyhow::Result<bool> {
     set_parent_process_death_signal(Some(signal)).context("follow the parent")?;
     let status = fs::read_to_string("/proc/self/status").context("find the parent in /proc")?;
@@ -26,10 +26,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_parent_is_not_followed() {
+    fn a_dead_parent_is_not_followed() {
         let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get();
         let parent = parent.unsigned_abs();
-        // The signal that a process ignores unless it says otherwise.
+        // A signal that a process ignores by default.
         let follows = |number| follow(number, Signal::URG).unwrap();
         assert!(follows(parent));
         assert!(!follows(own().unwrap()));

@@ -1,4 +1,4 @@
-//! A running machine becomes what a file says now.
+//! `grantway reload`: applies an edited configuration to a running machine.
 
 use crate::output::refused;
 use crate::{files, host, output, restore};
@@ -8,13 +8,13 @@ use client::Instance;
 use serde_json::json;
 use std::path::PathBuf;
 
-/// What becomes what.
+/// Options of `grantway reload`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {
-    /// The configuration, with the fragments beside it
+    /// The configuration; fragments in the folder beside it are read, too
     #[arg(value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
-    /// Say what would be done, and do nothing
+    /// Print the steps without executing them
     #[arg(long)]
     dry_run: bool,
     /// Name of the instance, instead of the file's
@@ -34,8 +34,8 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
     };
     let sources: Vec<SourceFile> = files.iter().map(source).collect();
     let plan = instance.reload(sources.clone(), true).map_err(refused)?;
-    // What the manager cannot see: namespaces, CPUs, files. Of guests that are there already these
-    // are their own matter.
+    // Checks what the manager cannot check: namespaces, CPUs, files. A guest that is already
+    // attached has passed these checks.
     let comes = |name: &str| {
         let mut steps = plan.steps.iter();
         steps.any(|step| step.step == StepKind::Attach && step.domain == name)
@@ -61,15 +61,11 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
     }
     match outcome.failed {
         None => Ok(()),
-        Some(why) => bail!(
-            "{why}\nnot done: {} of {} steps; the same command goes on from there",
-            outcome.steps.len().saturating_sub(outcome.done),
-            outcome.steps.len()
-        ),
+        Some(why) => bail!("{why}\nnothing is reloaded: the steps before this one were undone"),
     }
 }
 
-/// What was done, or would be.
+/// Returns the steps that were or would be done, as text.
 fn text(name: &str, outcome: &Reloaded, dry_run: bool) -> String {
     let shown = match dry_run {
         true => outcome.steps.len(),
@@ -81,7 +77,7 @@ fn text(name: &str, outcome: &Reloaded, dry_run: bool) -> String {
         text.push('\n');
     }
     for guest in &outcome.stays {
-        text += &format!("{guest} stays: it was attached by hand\n");
+        text += &format!("{guest} stays: `grantway attach` added it\n");
     }
     let ms = outcome.took_ns as f64 / 1e6;
     match (outcome.steps.len(), &outcome.failed) {
@@ -95,16 +91,16 @@ fn text(name: &str, outcome: &Reloaded, dry_run: bool) -> String {
     text
 }
 
-/// `detach web: described otherwise: vif 1: `mtu` is 1400 instead of 1500`.
+/// Formats a step: `detach web: changed: vif 1: `mtu` is 1400 instead of 1500`.
 fn line(step: &ReloadStep) -> String {
     let (domain, changes) = (&step.domain, step.changes.join(", "));
     match (step.step, step.why) {
         (StepKind::Detach, StepReason::Changed) => {
-            format!("detach {domain}: described otherwise: {changes}")
+            format!("detach {domain}: changed: {changes}")
         }
-        (StepKind::Detach, _) => format!("detach {domain}: not in the file any more"),
-        (StepKind::Change, _) => format!("change {domain} as it is: {changes}"),
-        (StepKind::Nics | StepKind::Restart, _) => format!("start {domain} again: {changes}"),
+        (StepKind::Detach, _) => format!("detach {domain}: no longer in the file"),
+        (StepKind::Change, _) => format!("change {domain} in place: {changes}"),
+        (StepKind::Nics | StepKind::Restart, _) => format!("restart {domain}: {changes}"),
         (StepKind::Attach, StepReason::Changed) => format!("attach {domain} again"),
         (StepKind::Attach, _) => format!("attach {domain}: new"),
     }
@@ -129,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_and_what_was_done_of_it_are_lines() {
+    fn planned_and_done_steps_become_lines() {
         let mut outcome = Reloaded {
             steps: vec![
                 step(StepKind::Detach, "old", StepReason::Gone),
@@ -141,14 +137,13 @@ mod tests {
             took_ns: 1_300_000,
             ..Reloaded::default()
         };
-        let old = "detach old: not in the file any more\n";
-        let web = "detach web: described otherwise: `a` is 1, `b` is 2\nattach web again\n";
+        let old = "detach old: no longer in the file\n";
+        let web = "detach web: changed: `a` is 1, `b` is 2\nattach web again\n";
         let new = "attach db: new\n";
-        let stays = "mine stays: it was attached by hand\n";
+        let stays = "mine stays: `grantway attach` added it\n";
         assert_eq!(text("m", &outcome, true), format!("{old}{web}{new}{stays}"));
-        outcome.done = 1;
         outcome.failed = Some("detach web: no".into());
-        assert_eq!(text("m", &outcome, false), format!("{old}{stays}"));
+        assert_eq!(text("m", &outcome, false), stays);
         outcome.done = 4;
         outcome.failed = None;
         let end = "m is reloaded (4 steps, 1.3 ms).\n";

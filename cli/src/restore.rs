@@ -1,34 +1,35 @@
-//! Changes that machines make to the host's network, and obstacles to them.
+//! Restores the host's network settings that machines changed, and reports obstacles to a machine's
+//! traffic.
 //!
-//! A machine with address translation switches forwarding on and switches it off at its end. A
-//! machine that was killed cannot: its note (`client::write_note`) says what was off before, and
-//! the next `up`, `run` or `down` takes it back.
+//! A machine with address translation enables forwarding, and disables it when it ends. A killed
+//! machine cannot do that. So its note (`client::write_note`) lists the settings that were off
+//! before, and the next `up`, `run` or `down` disables them again.
 
 use crate::host::networks;
 use crate::output;
 use abi::machine::Uplink;
 use config::{Cidr, Config};
 use netdev::netns::{self, Identity};
-use netdev::{forwarding, look};
+use netdev::{forwarding, host_checks};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// The note of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct HostNote {
-    /// The system's start that it is of.
+    /// The system boot to which it belongs.
     boot: String,
-    uplinks: Vec<Translated>,
+    uplinks: Vec<NattedNic>,
 }
 
 /// A NIC with address translation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Translated {
+struct NattedNic {
     nic: String,
     ifname: String,
-    /// As the configuration has it; none: the machine's own.
+    /// The namespace as the configuration names it; `None`: the machine's.
     netns: Option<String>,
-    /// The namespace that this was when the machine started.
+    /// The identity of this namespace when the machine started.
     namespace: Identity,
     addresses: Vec<Cidr>,
     /// Settings that are off when no machine needs them.
@@ -36,15 +37,16 @@ struct Translated {
 }
 
 impl HostNote {
-    /// The note of a machine with this configuration; none: it changes nothing.
+    /// Returns the note of a machine with this configuration, or `None` if it changes nothing.
     fn of(config: &Config) -> Option<Self> {
         let uplinks = translated(config).filter_map(|(nic, ifname, port)| {
             let netns = port.netns.clone();
             let namespace = identity(netns.as_deref())?;
             let addresses = port.addresses.clone();
-            // The machine's start says why, if it cannot be looked at.
-            let off_before = look::would_switch_on(netns.as_deref(), &networks(&addresses)).ok()?;
-            Some(Translated {
+            // If the check fails, the machine's start reports the reason.
+            let off_before =
+                host_checks::would_switch_on(netns.as_deref(), &networks(&addresses)).ok()?;
+            Some(NattedNic {
                 nic,
                 ifname,
                 netns,
@@ -63,11 +65,11 @@ impl HostNote {
     /// Adds the uplinks of `other`, which the machine has until it is changed.
     fn with(mut self, other: Self) -> Self {
         for mut uplink in other.uplinks {
-            let same = |this: &&mut Translated| {
+            let same = |this: &&mut NattedNic| {
                 (&this.ifname, this.namespace) == (&uplink.ifname, uplink.namespace)
             };
             match self.uplinks.iter_mut().find(same) {
-                // The machine has switched them on meanwhile.
+                // The machine has enabled them since.
                 Some(this) => {
                     uplink
                         .off_before
@@ -80,10 +82,10 @@ impl HostNote {
         self
     }
 
-    /// Keeps the uplinks that `becomes` has, too.
+    /// Keeps only the uplinks that `becomes` has, too.
     fn only(mut self, becomes: &Self) -> Self {
         self.uplinks.retain(|this| {
-            let is_it = |other: &Translated| {
+            let is_it = |other: &NattedNic| {
                 (&other.ifname, other.namespace) == (&this.ifname, this.namespace)
             };
             becomes.uplinks.iter().any(is_it)
@@ -96,7 +98,7 @@ impl HostNote {
     }
 }
 
-/// Name, interface and port of every NIC with address translation.
+/// Returns name, interface and port of every NIC with address translation.
 fn translated(
     config: &Config,
 ) -> impl Iterator<Item = (String, String, &config::KernelPort)> + use<'_> {
@@ -107,7 +109,7 @@ fn translated(
     })
 }
 
-/// Identifies this boot of the system.
+/// Returns the id of this boot of the system.
 fn boot() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     text.unwrap_or_default().trim().to_owned()
@@ -120,13 +122,13 @@ fn identity(netns: Option<&str>) -> Option<Identity> {
     }
 }
 
-/// The note that a machine with this configuration needs before it starts.
+/// Returns the note that a machine with this configuration needs before it starts.
 pub(crate) fn note(config: &Config) -> anyhow::Result<Option<String>> {
     HostNote::of(config).map(|note| note.text()).transpose()
 }
 
-/// Makes a running machine what a file says by `change`, which returns whether all of it was done.
-/// The note has what the machine was beside what it becomes until then.
+/// Changes a running machine to `becomes` by calling `change`, which returns whether it completed
+/// the change. Meanwhile the note covers both the old and the new machine.
 pub(crate) fn noting_change<T>(
     name: &str,
     becomes: &Config,
@@ -152,9 +154,9 @@ pub(crate) fn noting_change<T>(
     Ok(changed)
 }
 
-/// Takes back what machines that do not run have left switched on, and says so. Returns the names
-/// of the machines.
-pub(crate) fn take_back() -> Vec<String> {
+/// Restores the settings that dead machines have left enabled, and reports it. Returns the names of
+/// these machines.
+pub(crate) fn restore_dead_machines() -> Vec<String> {
     let mut cleared = Vec::new();
     let done = client::clear_notes(|name, text| {
         let Ok(note) = serde_json::from_str::<HostNote>(text) else {
@@ -163,10 +165,10 @@ pub(crate) fn take_back() -> Vec<String> {
             ));
             return true;
         };
-        let taken = note.uplinks.iter().map(take_back_of);
+        let taken = note.uplinks.iter().map(restore_uplink);
         let taken: anyhow::Result<Vec<_>> = match note.boot == boot() {
             true => taken.collect(),
-            // Nothing of it is left.
+            // The machine has left nothing.
             false => Ok(Vec::new()),
         };
         match taken {
@@ -175,7 +177,7 @@ pub(crate) fn take_back() -> Vec<String> {
                 if !taken.is_empty() {
                     let keys = taken.join(", ");
                     output::warn(&format!(
-                        "{name} has ended out of order; {keys}, which it had switched on, is \
+                        "{name} did not shut down cleanly; {keys}, which it had enabled, is \
                          switched off"
                     ));
                     cleared.push(name.to_owned());
@@ -184,7 +186,7 @@ pub(crate) fn take_back() -> Vec<String> {
             }
             Err(error) => {
                 output::warn(&format!(
-                    "{name} has ended out of order and may have left forwarding on: {error}"
+                    "{name} did not shut down cleanly and may have left forwarding enabled: {error}"
                 ));
                 false
             }
@@ -192,15 +194,15 @@ pub(crate) fn take_back() -> Vec<String> {
     });
     if let Err(error) = done {
         output::warn(&format!(
-            "what dead machines have left is not looked at: {error}"
+            "cannot check for settings that dead machines left: {error}"
         ));
     }
     cleared
 }
 
-fn take_back_of(uplink: &Translated) -> anyhow::Result<Vec<&'static str>> {
+fn restore_uplink(uplink: &NattedNic) -> anyhow::Result<Vec<&'static str>> {
     let Some(place) = place_of(uplink, None) else {
-        // It is gone, and its settings with it.
+        // The namespace no longer exists, and neither do its settings.
         return Ok(Vec::new());
     };
     let off = &uplink.off_before;
@@ -208,9 +210,9 @@ fn take_back_of(uplink: &Translated) -> anyhow::Result<Vec<&'static str>> {
     Ok(taken.unwrap_or_default())
 }
 
-/// How the namespace of an uplink is entered now: by its name, as the caller's (`Some(None)`), or
-/// by a process in it. None: it is not there.
-fn place_of(uplink: &Translated, process: Option<u32>) -> Option<Option<String>> {
+/// Returns how to enter the namespace of an uplink now: by its name, as the caller's
+/// (`Some(None)`), or by a process in it. Returns `None` if it no longer exists.
+fn place_of(uplink: &NattedNic, process: Option<u32>) -> Option<Option<String>> {
     let is_it = |netns: Option<&str>| identity(netns) == Some(uplink.namespace);
     for netns in [uplink.netns.as_deref(), None] {
         if is_it(netns) {
@@ -226,28 +228,29 @@ fn place_of(uplink: &Translated, process: Option<u32>) -> Option<Option<String>>
     paths.find(|path| is_it(Some(path))).map(Some)
 }
 
-/// Removes the persistent interfaces of a dead machine from this namespace and from all that have
-/// names.
+/// Removes the persistent interfaces of a dead machine from this namespace and from all named ones.
 pub(crate) fn remove_interfaces(name: &str) -> Vec<String> {
     let named = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let named = named.filter_map(|entry| entry.file_name().into_string().ok());
     let places = std::iter::once(None).chain(named.map(Some));
-    let removed = places.filter_map(|netns| look::remove_left(netns.as_deref(), name).ok());
+    let removed = places.filter_map(|netns| host_checks::remove_left(netns.as_deref(), name).ok());
     removed.flatten().collect()
 }
 
-/// Warns of rules of the host that drop what a machine with this configuration is to forward.
+/// Warns of the host's firewall rules that drop traffic which a machine with this configuration
+/// forwards.
 pub(crate) fn warn_of_rules(config: &Config) {
     for (nic, ifname, port) in translated(config) {
-        let found = look::dropping(port.netns.as_deref(), &ifname, &networks(&port.addresses));
+        let found =
+            host_checks::dropping(port.netns.as_deref(), &ifname, &networks(&port.addresses));
         for trouble in found.unwrap_or_default() {
             output::warn(&format!("nic \"{nic}\": {trouble}"));
         }
     }
 }
 
-/// Warns of everything that keeps the address translation of a running machine from working, as far
-/// as this user may look: its core is process `core`.
+/// Warns of everything that blocks the address translation of a running machine, as far as this
+/// user has access. `core` is the process id of the machine's core.
 pub(crate) fn warn_of_troubles(name: &str, core: u32) {
     let note = client::note_of(name).ok().flatten();
     let note = note.and_then(|text| serde_json::from_str::<HostNote>(&text).ok());
@@ -256,7 +259,7 @@ pub(crate) fn warn_of_troubles(name: &str, core: u32) {
             continue;
         };
         let networks = networks(&uplink.addresses);
-        let found = look::troubles(place.as_deref(), &uplink.ifname, &networks);
+        let found = host_checks::troubles(place.as_deref(), &uplink.ifname, &networks);
         for trouble in found.unwrap_or_default() {
             output::warn(&format!("nic \"{}\": {trouble}", uplink.nic));
         }
@@ -267,8 +270,8 @@ pub(crate) fn warn_of_troubles(name: &str, core: u32) {
 mod tests {
     use super::*;
 
-    fn uplink(ifname: &str, off_before: &[&str]) -> Translated {
-        Translated {
+    fn uplink(ifname: &str, off_before: &[&str]) -> NattedNic {
+        NattedNic {
             nic: "up".to_owned(),
             ifname: ifname.to_owned(),
             netns: None,
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_note_keeps_what_the_machine_had_before() {
-        let note = |uplinks: &[Translated]| HostNote {
+        let note = |uplinks: &[NattedNic]| HostNote {
             boot: "b".to_owned(),
             uplinks: uplinks.to_vec(),
         };
@@ -296,11 +299,11 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_found_by_name_or_process_or_not_at_all() {
+    fn a_namespace_is_found_by_name_or_process() {
         let own = netns::identity(netns::OWN).unwrap();
         let place = |netns: Option<&str>, namespace| {
             let netns = netns.map(str::to_owned);
-            let uplink = Translated {
+            let uplink = NattedNic {
                 netns,
                 namespace,
                 ..uplink("a", &[])

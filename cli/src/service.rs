@@ -1,9 +1,9 @@
-//! What the service manager is told of a machine in the foreground (sd_notify(3)): that it is
-//! ready, how it is, that it ends, and, as often as the unit wants it, that it still answers.
+//! Reports the state of a machine in the foreground to the service manager (sd_notify(3)): that it
+//! is ready, its state, that it ends, and, as often as the unit requires, that it still answers.
 //!
-//! `grantway up` tells it and not the core: the core knows no text and no environment, and an
-//! answer of the machine's is worth more than a sign of life: it takes the manager and the core.
-//! Without `NOTIFY_SOCKET` nothing is asked and nothing said.
+//! `grantway up` does this instead of the core, which handles no text and no environment. Moreover,
+//! an answer of the machine proves more than a sign of life of one process, since it involves the
+//! manager and the core. Without `NOTIFY_SOCKET` this module does nothing.
 
 use crate::output;
 use abi::machine::Status;
@@ -11,17 +11,18 @@ use client::{Error, Instance};
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// Questions in a period of the watchdog: two may go unanswered.
+/// Requests per period of the watchdog, of which two may remain unanswered.
 const ASKED_IN_A_PERIOD: u32 = 3;
 
 /// The machine as a service.
 pub(crate) struct Service {
-    /// How often it is asked whether it answers, and when next; none: never.
+    /// The interval between requests to the machine, and the time of the next one; `None` if the
+    /// watchdog is off.
     watch: Option<(Duration, Instant)>,
 }
 
 impl Service {
-    /// It is ready.
+    /// Reports that the machine is ready.
     pub(crate) fn ready(instance: &Instance) -> Self {
         let text = format!("{} is up", instance.name());
         tell(&[NotifyState::Ready, NotifyState::Status(&text)]);
@@ -32,7 +33,7 @@ impl Service {
         }
     }
 
-    /// Asks the machine if it is time, and tells what it has answered.
+    /// Queries the machine when a request is due, and reports its answer.
     pub(crate) fn turn(&mut self, instance: &Instance, now: Instant) {
         let Some((pause, next)) = &mut self.watch else {
             return;
@@ -46,26 +47,26 @@ impl Service {
                 let text = in_a_line(&status);
                 tell(&[NotifyState::Watchdog, NotifyState::Status(&text)]);
             }
-            // On its way out by itself: that is seen in a moment.
+            // The machine is about to end by itself, which the caller notices next.
             Err(Error::Io { .. }) => {}
             Err(error) => output::warn(&format!("the machine does not answer: {error}")),
         }
     }
 
-    /// It goes down.
+    /// Reports that the machine is ending.
     pub(crate) fn stopping(&self) {
         tell(&[NotifyState::Stopping]);
     }
 }
 
-/// A service manager that cannot be reached is no reason to end.
+/// Sends states. An unreachable service manager does not end the machine.
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        output::warn(&format!("systemd cannot be told: {error}"));
+        output::warn(&format!("cannot notify systemd: {error}"));
     }
 }
 
-/// `office: 3 of 3 domains run, 2 restarts`.
+/// Formats `office: 3 of 3 domains run, 2 restarts`.
 fn in_a_line(status: &Status) -> String {
     let alive = status.domains.iter().filter(|domain| domain.alive).count();
     let restarts = status.domains.iter().filter_map(|d| d.restarts.as_ref());

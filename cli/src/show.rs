@@ -1,16 +1,17 @@
-//! Questions to a running machine.
+//! Queries to a running machine.
 
 use crate::{output, restore, tables};
-use abi::machine::Program;
+use abi::machine::{DomainStatus, Program};
 use abi::mailbox::Request;
 use anyhow::Context;
 use client::{Instance, MetricsFormat};
-use figures::Failure;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tool::Failure;
 
-/// How long `status` waits for the warnings of a driver domain. One that hangs is shown without.
+/// How long `status` waits for the warnings of a driver domain. A domain that hangs is shown
+/// without them.
 const STAT: Duration = Duration::from_millis(500);
 
 /// `grantway status`.
@@ -18,22 +19,47 @@ pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     let status = instance.status()?;
     restore::warn_of_troubles(name, status.pid);
-    let drivers = status.domains.iter();
-    let drivers = drivers.filter(|of| of.alive && of.report.program == Program::Driver);
-    let stat = |name| instance.relay_within(name, &Request::Stat, STAT).ok();
-    let stats = drivers.filter_map(|of| stat(&of.report.name));
-    let warnings = forged(stats);
+    let alive = || status.domains.iter().filter(|of| of.alive);
+    let stat = |of: &DomainStatus| {
+        let stat = instance.relay_within(&of.report.name, &Request::Stat, STAT);
+        Some((of.report.name.clone(), stat.ok()?))
+    };
+    let drivers = alive().filter(|of| of.report.program == Program::Driver);
+    let warnings = forged(drivers.filter_map(stat).map(|(_, stat)| stat));
+    let shims = alive().filter(|of| of.serves_vm).filter_map(stat);
+    let vms: Vec<Value> = shims.flat_map(|(name, stat)| vms(&name, &stat)).collect();
     if as_json {
         let mut status = serde_json::to_value(status)?;
         status["warnings"] = json!(warnings);
-        output::json(&status)
-    } else {
-        output::print(&(tables::status(&status) + &tables::warnings(&warnings)))
+        status["vms"] = json!(vms);
+        return output::json(&status);
     }
+    let text = tables::status(&status) + &tables::virtual_machines(&vms);
+    output::print(&(text + &tables::warnings(&warnings)))
 }
 
-/// Returns what guests forged, by the counters of all workers of the driver domain: a sentence for
-/// each interface and kind of frame.
+/// Returns the state of the virtual machines of a domain, from its counters.
+fn vms(domain: &str, stat: &Value) -> Vec<Value> {
+    let vifs = stat["vifs"].as_object().into_iter().flatten();
+    let vm = |(name, vif): (&String, &Value)| {
+        let of = &vif["endpoint"];
+        let flag = |key: &str| of[key].as_u64().map(|value| value != 0);
+        // The first queue of an interface counts for all.
+        let number = name.split('.').next().unwrap_or_default();
+        Some(json!({
+            "interface": format!("{domain}-{number}"),
+            "connected": flag("vm_connected")?,
+            "link_up": flag("vm_link_up")?,
+            "features": of["vm_features"].as_u64()?,
+            "mtu": of["vm_mtu"].as_u64()?,
+            "queue_pairs": of["vm_queue_pairs"].as_u64()?,
+        }))
+    };
+    vifs.filter_map(vm).collect()
+}
+
+/// Returns a sentence for each interface and kind of forged frames, from the counters of all
+/// workers of the driver domain.
 fn forged(stats: impl Iterator<Item = Value>) -> Vec<String> {
     let mut found = BTreeMap::new();
     for stat in stats {
@@ -61,7 +87,7 @@ pub(crate) fn grants(name: &str, all: bool, as_json: bool) -> anyhow::Result<()>
 /// `grantway metrics`.
 pub(crate) fn metrics(name: &str, openmetrics: bool, as_json: bool) -> anyhow::Result<()> {
     if as_json {
-        let text = "metrics are no JSON; `grantway stat --json` has the same counters";
+        let text = "`metrics` has no JSON form; `grantway stat --json` prints the same counters";
         return Err(Failure::Usage(text.to_owned()).into());
     }
     let format = match openmetrics {
@@ -72,7 +98,7 @@ pub(crate) fn metrics(name: &str, openmetrics: bool, as_json: bool) -> anyhow::R
     output::print(&text)
 }
 
-/// How counters are shown.
+/// Output form of counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Lines,
@@ -81,7 +107,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// As the flags `--json` and `--table` ask for it.
+    /// Returns the form for the flags `--json` and `--table`.
     pub(crate) const fn of(json: bool, table: bool) -> Self {
         match (json, table) {
             (true, _) => Self::Json,
@@ -126,7 +152,7 @@ pub(crate) fn stat(
     }
 }
 
-/// Leaves out zeros and what is empty without them.
+/// Removes zeros, and objects that are empty without them.
 fn leave_out_zeros(value: &mut Value) {
     if let Value::Object(object) = value {
         object.values_mut().for_each(leave_out_zeros);
@@ -139,7 +165,7 @@ fn leave_out_zeros(value: &mut Value) {
     }
 }
 
-/// `grantway restart`: one after another.
+/// `grantway restart`: restarts domains one after another.
 pub(crate) fn restart(name: &str, domains: &[String], as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     for domain in domains {
@@ -180,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_guests_forged_is_named_once() {
+    fn each_forgery_is_named_once() {
         let worker = json!({ "ports": {
             "nic.wire": { "traffic": {} },
             "vif.b-0": { "forged": { "forged_arp": "y" } },
@@ -192,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_left_out_with_what_held_them() {
+    fn zeros_and_empty_objects_are_omitted() {
         let mut value = json!({
             "a": 0, "b": 1, "c": {"d": 0, "e": {"f": 0.0}}, "g": {"h": "x", "i": null}, "j": [0],
         });

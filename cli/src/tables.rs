@@ -1,14 +1,14 @@
-//! What people read.
+//! Text output of commands.
 
 use abi::machine::{Audit, DomainStatus, Program, Status};
 use client::Instance;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use config::{Cidr, Config, Endpoint, KernelPort, Kind, XdpWire};
-use figures::clean;
 use serde_json::Value;
 use std::fmt::Write as _;
+use tool::clean;
 
-/// A table; the columns from `numbers` on are numbers.
+/// Returns a table; its columns from `numbers` on are numbers.
 pub(crate) fn table(header: &[&str], numbers: usize) -> Table {
     let mut table = Table::new();
     table
@@ -25,7 +25,7 @@ fn ms(ns: u64) -> String {
     format!("{:.1} ms", ns as f64 / 1e6)
 }
 
-/// `3 guests`, `1 guest`.
+/// Formats `3 guests`, `1 guest`.
 fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
@@ -69,7 +69,7 @@ pub(crate) fn status(status: &Status) -> String {
         domains.add_row([
             domain.name.clone(),
             program.to_owned(),
-            // Its last words may be in it.
+            // The reason may contain the domain's last output.
             clean::line(&state(domain)).into_owned(),
             domain.pid.to_string(),
             ms(domain.cpu_ns),
@@ -95,7 +95,34 @@ pub(crate) fn status(status: &Status) -> String {
     text
 }
 
-/// Where a domain stands, and how often it was started again.
+/// Returns the state of virtual machines, for `grantway status`; empty if there are none.
+pub(crate) fn virtual_machines(vms: &[Value]) -> String {
+    if vms.is_empty() {
+        return String::new();
+    }
+    let mut rows = table(
+        &["virtual machine", "state", "queue pairs", "MTU", "features"],
+        2,
+    );
+    for vm in vms {
+        let state = match (&vm["connected"], &vm["link_up"]) {
+            (Value::Bool(false), _) => "waits for its monitor",
+            (_, Value::Bool(false)) => "connected, link down",
+            _ => "connected",
+        };
+        let features = vm["features"].as_u64().unwrap_or(0);
+        rows.add_row([
+            clean::line(vm["interface"].as_str().unwrap_or_default()).into_owned(),
+            state.to_owned(),
+            vm["queue_pairs"].to_string(),
+            vm["mtu"].to_string(),
+            format!("{features:#x}"),
+        ]);
+    }
+    format!("{rows}\n")
+}
+
+/// Returns the state of a domain, and how often it was restarted.
 fn state(domain: &DomainStatus) -> String {
     let count = domain.restarts.as_ref().map_or(0, |r| r.count);
     let mut state = domain.state.clone();
@@ -111,16 +138,16 @@ fn state(domain: &DomainStatus) -> String {
 
 /// Explains the columns of [`grants`].
 const GRANTS_LEGEND: &str = "\
-owned: pages of the domain; granted: those of them that it lets another domain use;
-mapped: pages of other domains that it can touch now, until their owner or the monitor revokes them
-leaked: grants, mappings and pages without an owner; anything but 0 is a bug of the monitor";
-/// The same of the column that only machines of `up --lab` have.
+owned: pages of the domain; granted: pages of it that another domain may use;
+mapped: pages of other domains that it can access now, until these or the monitor revoke them
+leaked: grants, mappings and pages without an owner; any value but 0 is a bug in the monitor";
+/// Explains the column that only machines of `up --lab` have.
 const CLASSIC_LEGEND: &str = "in use: grants of the classic table that another domain uses now";
 
 /// `grantway grants`.
 pub(crate) fn grants(audit: &Audit, all: bool) -> String {
-    // Grants that stay mapped have no entry in the classic table: a column of zeros beside them
-    // would read as if nothing was in use.
+    // Persistently mapped grants have no entry in the classic table: a column of zeros would
+    // suggest that none is in use.
     let has_classic = audit.domains.iter().any(|domain| !domain.in_use.is_empty());
     let mut header = vec!["domain", "pages owned", "granted", "mapped of others"];
     header.extend(has_classic.then_some("in use"));
@@ -174,8 +201,8 @@ pub(crate) fn grants(audit: &Audit, all: bool) -> String {
     text
 }
 
-/// Every single value with its path: `driver.ports.web-0.drops.no_buffer: 12`. Names and values
-/// are a domain's own and stay within their line.
+/// Flattens a value to paths: `driver.ports.web-0.drops.no_buffer: 12`. The domain chooses names
+/// and values; each stays within its line.
 pub(crate) fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>) {
     let below = |key: &str| match path {
         "" => key.to_owned(),
@@ -197,7 +224,7 @@ pub(crate) fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>
     }
 }
 
-/// `grantway stat`, as `ethtool -S` prints.
+/// Formats counters as `ethtool -S` does.
 pub(crate) fn stat_lines(stats: &Value) -> String {
     let mut flat = Vec::new();
     flatten("", stats, &mut flat);
@@ -207,13 +234,13 @@ pub(crate) fn stat_lines(stats: &Value) -> String {
     })
 }
 
-/// Warnings of `grantway status`.
+/// Formats the warnings of `grantway status`.
 pub(crate) fn warnings(warnings: &[String]) -> String {
     let line = |warning: &String| format!("warning: {}\n", clean::line(warning));
     warnings.iter().map(line).collect()
 }
 
-/// `grantway stat --table`: one table for each part of a domain.
+/// `grantway stat --table`: formats one table for each part of a domain.
 pub(crate) fn stat_table(stats: &Value) -> String {
     let mut flat = Vec::new();
     flatten("", stats, &mut flat);
@@ -244,7 +271,7 @@ fn addresses(list: &[Cidr]) -> String {
         .join(", ")
 }
 
-/// Where a program finds the kernel's end of a TAP, and how to run one there.
+/// Returns the place of the kernel's end of a TAP, and how to run a program there.
 fn where_is(port: &KernelPort, ifname: Option<String>) -> (String, String) {
     let ifname = ifname.unwrap_or_default();
     match &port.netns {
@@ -260,31 +287,31 @@ fn where_is(port: &KernelPort, ifname: Option<String>) -> (String, String) {
     }
 }
 
-/// Where a port is, the addresses there, and how to run programs there.
-type Reach = (String, String, String);
+/// Where a port is, its addresses, and how to run programs there.
+type PortLocation = (String, String, String);
 
-/// Every NIC and interface of a machine, and how to reach it.
+/// Returns a table of every NIC and interface of a machine, and how to reach it.
 fn ports(config: &Config) -> Table {
-    let mut ports = table(&["port", "where", "addresses", "run programs with"], 4);
+    let mut ports = table(&["port", "where", "addresses", "run programs by"], 4);
     for (n, nic) in config.nics.iter().enumerate() {
-        let (place, own, run) = nic_reach(&nic.kind, || config.nic_ifname(n));
+        let (place, own, run) = nic_location(&nic.kind, || config.nic_ifname(n));
         ports.add_row([nic.name.clone(), place, own, run]);
     }
     for (g, guest) in config.guests.iter().enumerate() {
         for (v, vif) in guest.vifs.iter().enumerate() {
-            let (place, own, run) = vif_reach(&vif.endpoint, || config.vif_ifname(g, v));
+            let (place, own, run) = vif_location(&vif.endpoint, || config.vif_ifname(g, v));
             ports.add_row([format!("{}-{v}", guest.name), place, own, run]);
         }
     }
     ports
 }
 
-fn kernel_reach(port: &KernelPort, ifname: Option<String>) -> Reach {
+fn kernel_location(port: &KernelPort, ifname: Option<String>) -> PortLocation {
     let (place, run) = where_is(port, ifname);
     (place, addresses(&port.addresses), run)
 }
 
-fn nic_reach(kind: &Kind, ifname: impl FnOnce() -> Option<String>) -> Reach {
+fn nic_location(kind: &Kind, ifname: impl FnOnce() -> Option<String>) -> PortLocation {
     match kind {
         Kind::Xdp {
             wire: XdpWire::Netdev { name, netns },
@@ -297,7 +324,7 @@ fn nic_reach(kind: &Kind, ifname: impl FnOnce() -> Option<String>) -> Reach {
         | Kind::Local { port }
         | Kind::Xdp {
             wire: XdpWire::Veth(port),
-        } => kernel_reach(port, ifname()),
+        } => kernel_location(port, ifname()),
         Kind::Sim { station, .. } => (
             "in memory".to_owned(),
             addresses(&station.addresses),
@@ -307,10 +334,10 @@ fn nic_reach(kind: &Kind, ifname: impl FnOnce() -> Option<String>) -> Reach {
     }
 }
 
-fn vif_reach(endpoint: &Endpoint, ifname: impl FnOnce() -> Option<String>) -> Reach {
+fn vif_location(endpoint: &Endpoint, ifname: impl FnOnce() -> Option<String>) -> PortLocation {
     let in_guest = |what: &str| (format!("{what} in the guest"), String::new(), String::new());
     match endpoint {
-        Endpoint::Tap { port } => kernel_reach(port, ifname()),
+        Endpoint::Tap { port } => kernel_location(port, ifname()),
         Endpoint::Stack { station } => (
             "TCP/IP in the guest".to_owned(),
             addresses(&station.addresses),
@@ -320,10 +347,15 @@ fn vif_reach(endpoint: &Endpoint, ifname: impl FnOnce() -> Option<String>) -> Re
         Endpoint::Source { .. } => in_guest("source"),
         Endpoint::Echo => in_guest("echo"),
         Endpoint::Pcap(_) => in_guest("capture files"),
+        Endpoint::VhostUser(machine) => (
+            format!("vhost-user {}", machine.socket),
+            String::new(),
+            String::new(),
+        ),
     }
 }
 
-/// What `grantway up` prints when all is ready.
+/// Returns what `grantway up` prints when the machine is ready.
 pub(crate) fn how_to_reach(
     config: &Config,
     instance: &Instance,
@@ -343,7 +375,7 @@ pub(crate) fn how_to_reach(
     if inside {
         let _ = writeln!(
             text,
-            "It has a network namespace of its own, \"here\" above: \
+            "It has a separate network namespace, \"here\" above: \
              nsenter --preserve-credentials --user --net -t {} COMMAND",
             instance.pid().unwrap_or_default()
         );
@@ -359,7 +391,7 @@ pub(crate) fn how_to_reach(
     };
     let _ = writeln!(
         text,
-        "{end}; `grantway status{option}`, `stat`, `grants` and `trace` show what it does."
+        "{end}; `grantway status{option}`, `stat`, `grants` and `trace` show its state."
     );
     text
 }
@@ -389,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_domain_says_stays_within_its_line() {
+    fn text_from_a_domain_stays_within_its_line() {
         let hostile = "x\x1b[2J\nmonitor: fine\u{9b}";
         let stats = json!({"driver": {"drops": {hostile: 1}, "state": hostile}});
         for text in [stat_lines(&stats), stat_table(&stats)] {
@@ -427,6 +459,7 @@ mod tests {
             report,
             restarts: Some(restarts),
             removed: vec!["eth1".into()],
+            serves_vm: false,
         };
         let connection = ConnectionStatus {
             backend: "driver".into(),
@@ -461,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn an_audit_lists_single_grants_only_when_asked() {
+    fn an_audit_lists_single_grants_on_request() {
         let grant = GrantInUse {
             gref: 77,
             frame: 5,
@@ -492,7 +525,7 @@ mod tests {
         );
         assert!(!short.contains("77"));
         assert!(grants(&audit, true).contains("77"));
-        // Without a classic table in use there is no column of zeros beside mapped pages.
+        // If no classic table is in use, the table of mapped pages has no such column.
         assert!(short.contains("in use: grants of the classic table"));
         audit.domains[0].in_use.clear();
         let text = grants(&audit, false);

@@ -1,22 +1,23 @@
-//! `grantway trace`: one packet, hop by hop, in one domain or in all that it came through.
+//! `grantway trace`: follows one packet, hop by hop, through one domain or through all domains on
+//! its way.
 //!
-//! Each domain follows the first packet of its next batch. Whether what two domains followed is the
-//! same packet is seen by its headers; where it is not, all are asked again.
+//! Each domain traces the first packet of its next batch. Equal headers show that two domains have
+//! traced the same packet; otherwise all are armed again.
 
 use crate::{output, tables};
 use abi::machine::{DomainStatus, Program};
 use abi::mailbox::Request;
 use client::Instance;
 use comfy_table::CellAlignment;
-use figures::{Failure, clean, interrupt};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
+use tool::{Failure, clean, interrupt};
 
-/// How often domains are asked whether a packet has come.
+/// Interval between checks for a finished trace.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a packet is looked for that a guest has followed, too, once the driver domain has
-/// followed one.
+/// How long to search for a packet that a guest has also traced, after the driver domain has
+/// finished one trace.
 const TOGETHER: Duration = Duration::from_secs(2);
 
 pub(crate) fn trace(
@@ -49,7 +50,7 @@ pub(crate) fn trace(
     }
     spinner.finish_and_clear();
     let Some(traces) = found else {
-        let text = format!("no packet came through {place} within {wait_s} s");
+        let text = format!("no packet passed {place} within {wait_s} s");
         return Err(Failure::Failed(text).into());
     };
     let trace = join(&traces);
@@ -60,7 +61,7 @@ pub(crate) fn trace(
     }
 }
 
-/// The driver domain's workers, of which there is one at least, and the guests.
+/// Returns the driver domain's workers, at least one, and the guests.
 pub(crate) fn drivers_and_guests(
     instance: &Instance,
 ) -> anyhow::Result<(Vec<String>, Vec<String>)> {
@@ -73,8 +74,8 @@ pub(crate) fn drivers_and_guests(
     Ok((names(drivers), names(guests)))
 }
 
-/// Arms the domains and waits for a packet in one of the first: its trace, and those of the others
-/// that followed the same packet. None: no packet came in time.
+/// Arms the domains and waits until one of the first has traced a packet. Returns its trace and
+/// those of the others that traced the same packet, or `None` if no packet arrived in time.
 fn follow(
     instance: &Instance,
     firsts: &[String],
@@ -85,7 +86,7 @@ fn follow(
         let reply = instance.relay(domain, &Request::Trace)?;
         Ok(reply.get("trace").cloned().unwrap_or(Value::Null))
     };
-    // What this returns is that of an earlier request.
+    // The answer to arming belongs to an earlier request.
     for domain in others.iter().chain(firsts) {
         ask(domain)?;
     }
@@ -119,7 +120,7 @@ fn follow(
     Ok(Some(traces))
 }
 
-/// One list of hops, in order of time.
+/// Returns one list of hops, in order of time.
 fn join(traces: &[(String, Value)]) -> Value {
     let from = |trace: &Value| trace["from_tsc"].as_u64().unwrap_or(0);
     let start = traces.iter().map(|(_, trace)| from(trace)).min();
@@ -140,7 +141,7 @@ fn join(traces: &[(String, Value)]) -> Value {
     json!({ "frame": frame, "hops": hops })
 }
 
-/// As people read it.
+/// Formats a trace as text.
 fn text(trace: &Value) -> String {
     let mut text = String::new();
     let mut frame = Vec::new();
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_domain_says_of_a_packet_stays_within_its_line() {
+    fn trace_text_stays_within_its_line() {
         let hostile = "x\x1b[2J\nmonitor: fine\u{9b}";
         let hop = json!({"hop": hostile, "at_ns": 1, "what": hostile});
         let text = text(&json!({"frame": {"packet": hostile}, "hops": [hop]}));

@@ -1,4 +1,4 @@
-//! Machines come up and go down.
+//! `grantway up`, `grantway xen` and `grantway down`.
 
 use crate::service::Service;
 use crate::{files, host, output, parent, restore, tables};
@@ -8,7 +8,6 @@ use clap::{Args, ValueHint};
 use client::Instance;
 use config::domain::GrantMode;
 use config::{Config, Finding, Place};
-use figures::{Failure, interrupt};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
@@ -17,34 +16,35 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tool::{Failure, interrupt};
 
-/// What `up` is asked for.
+/// Options of `grantway up`.
 #[derive(Debug, Args)]
 pub(crate) struct UpOptions {
     /// The configuration (docs/config.md describes it)
     #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
     pub(crate) config: PathBuf,
-    /// Only say whether the machine can be started here as the file has it, and start nothing
+    /// Only check whether the machine can be started here, and start nothing
     #[arg(long)]
     pub(crate) check: bool,
     /// Return as soon as the machine is ready, and leave it running
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Name of the instance, instead of the file's
+    /// Name of the instance; default: the file's
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Start grantwayd-lab, which also has the grant mechanisms that are for comparisons alone
+    /// Start grantwayd-lab, which also has the grant mechanisms of comparisons
     #[arg(long)]
     pub(crate) lab: bool,
-    /// Where the monitor writes its log, instead of the runtime directory
+    /// File for the monitor's log; default: in the runtime directory
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) log: Option<PathBuf>,
-    /// A port of 127.0.0.1 where metrics are read, too, instead of the file's
+    /// Also serve metrics at this port of 127.0.0.1; default: the file's
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) metrics_port: Option<u16>,
 }
 
-/// `grantway xen`: becomes the driver domain of a real Xen. Returns only if it cannot.
+/// `grantway xen`: becomes the driver domain of a real Xen. Returns only on failure.
 pub(crate) fn xen(config: &Path) -> anyhow::Result<()> {
     let name = config::parse(
         &config.to_string_lossy(),
@@ -61,14 +61,14 @@ pub(crate) fn xen(config: &Path) -> anyhow::Result<()> {
 
 /// Signals that end the machine.
 const ASKED: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, REPLACE];
-/// The one that has another take its place: the programs that are installed now.
+/// The signal that replaces the machine by one with the installed programs.
 pub(crate) const REPLACE: i32 = SIGUSR2;
-/// How often it is looked whether the machine is there, and a signal.
+/// Interval between checks of the machine and of signals.
 const LOOK: Duration = Duration::from_millis(50);
-/// What the kernel adds to the name of a program's file that is not there any more.
+/// Suffix that the kernel appends to the path of a deleted program.
 pub(crate) const DELETED: &str = " (deleted)";
 
-/// Set in the process inside the user namespace: the one outside.
+/// Set in the process inside the user namespace: the process id of the one outside.
 const INSIDE: &str = "GRANTWAY_UP_INSIDE";
 
 /// `grantway up`.
@@ -77,13 +77,14 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
     client::check_limits(&machine)?;
     machine.access = host::access(&config)?;
     if host::needs_xdp(&config) {
-        netdev::xdp::probe()
-            .map_err(|error| Failure::CannotRun(format!("AF_XDP cannot be used here: {error}")))?;
+        netdev::xdp::probe().map_err(|error| {
+            Failure::CannotRun(format!("AF_XDP is not available here: {error}"))
+        })?;
     }
     if host::needs_tap(&config) {
         host::tun().map_err(|e| {
             Failure::CannotRun(format!(
-                "/dev/net/tun cannot be opened ({e}); a machine without TAPs has NICs of kind \
+                "cannot open /dev/net/tun ({e}); a machine without TAPs has NICs of kind \
                  \"sim\" and endpoints \"stack\""
             ))
         })?;
@@ -103,25 +104,25 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
         && !options.detach
     {
         let outside = outside.parse();
-        let outside = outside.with_context(|| format!("{INSIDE} is no process's number"))?;
+        let outside = outside.with_context(|| format!("{INSIDE} is not a process id"))?;
         if !parent::follow(outside, Signal::TERM)? {
             return Ok(());
         }
     }
-    restore::take_back();
-    // Before the monitor starts, so that a signal cannot leave it behind.
+    restore::restore_dead_machines();
+    // Signals are caught before the monitor starts, so that none can leave it behind.
     let signals = Signals::new(ASKED).context("signals")?;
     let spinner = output::spinner(&format!("{}: starting", machine.name));
     let start = start_options(options, &config)?;
     let started = Instance::start(&machine, &start);
     spinner.finish_and_clear();
     if started.is_err() {
-        restore::take_back();
+        restore::restore_dead_machines();
     }
     let instance = started?;
     if let Some(error) = instance.unread() {
         output::warn(&format!(
-            "what was attached before is not attached again: {error}"
+            "guests that were attached before are not attached again: {error}"
         ));
     }
     if as_json {
@@ -143,13 +144,13 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
         true => Ok(()),
         false => {
             let served = serve(instance, signals);
-            restore::take_back();
+            restore::restore_dead_machines();
             served
         }
     }
 }
 
-/// How the machine is started.
+/// Returns the options of the machine's start.
 fn start_options(options: &UpOptions, config: &Config) -> anyhow::Result<client::Options> {
     Ok(client::Options {
         program: match options.lab {
@@ -169,7 +170,7 @@ fn start_options(options: &UpOptions, config: &Config) -> anyhow::Result<client:
     })
 }
 
-/// Stays until the machine ends, or somebody asks for that.
+/// Waits until the machine ends, or a signal requests its end.
 fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
     let mut service = Service::ready(&instance);
     let asked = loop {
@@ -180,22 +181,22 @@ fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
         service.turn(&instance, Instant::now());
         match instance.ended() {
             None => {}
-            // `grantway down`, from elsewhere.
+            // `grantway down` in another process has ended it.
             Some(status) if status.success() => return Ok(()),
             Some(status) => anyhow::bail!(
-                "{} has ended by itself ({status}); its log is {}",
+                "{} has ended unexpectedly ({status}); its log is {}",
                 instance.name(),
                 instance.log().display()
             ),
         }
     };
     if asked == REPLACE {
-        return Err(become_the_next(instance));
+        return Err(exec_new_version(instance));
     }
     service.stopping();
-    let spinner = output::spinner(&format!("{}: going down", instance.name()));
+    let spinner = output::spinner(&format!("{}: ending", instance.name()));
     let ended = match asked {
-        // A service that is stopped may be started again.
+        // A stopped service may be started again.
         SIGTERM => instance.stop(),
         _ => instance.down(),
     };
@@ -203,11 +204,11 @@ fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
     ended.context("going down")
 }
 
-/// Lets the machine go without a word, so that what is persistent stays, and becomes the program
-/// that is installed now, as the same process, with the same words. Returns only if that fails.
-fn become_the_next(instance: Instance) -> anyhow::Error {
+/// Releases the machine without ending it, so that its persistent parts stay, and executes the
+/// installed program in this process, with the same arguments. Returns only if that fails.
+fn exec_new_version(instance: Instance) -> anyhow::Error {
     let begun = || {
-        let own = std::env::current_exe().context("find the own program")?;
+        let own = std::env::current_exe().context("find this program's file")?;
         let own = own.to_string_lossy();
         let own = own.strip_suffix(DELETED).unwrap_or(&own).to_owned();
         instance.abandon().context("end the machine")?;
@@ -222,22 +223,22 @@ fn become_the_next(instance: Instance) -> anyhow::Error {
     }
 }
 
-/// Read and check the file: as far as it can be told without starting anything, it is right.
+/// Reads the file and checks everything that can be checked without starting the machine.
 fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
     let files = files::read(&options.config)?;
     let (mut config, located) = config::parse_located(&files)?;
-    // Inside the user namespace the same file is read again.
+    // Inside the user namespace the same file is read a second time.
     if std::env::var_os(INSIDE).is_none() {
         located.warnings().iter().for_each(|w| output::warn(w));
     }
     if let Some(name) = &options.name {
         config.name.clone_from(name);
-        // The file's own name was good: only the new one can be wrong now.
+        // The file's name was valid, so only the new one can be invalid.
         client::check_name(name)?;
     }
     let machine = config::live::machine(&config, &files)?;
     let mut found = match Instance::connect(&config.name) {
-        // The start says so.
+        // The start reports the error.
         Ok(_) => host::check_places(&config),
         Err(_) => host::check(&config),
     };
@@ -248,13 +249,13 @@ fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
     Ok((config, machine))
 }
 
-/// The monitor that is meant for use does not serve these mechanisms.
+/// Returns the finding for grants that only `grantwayd-lab` implements.
 fn for_comparisons_alone(grants: GrantMode) -> Finding {
     let word = format!("{grants:?}").to_lowercase();
     Finding {
         place: Place::Driver,
         key: "grants",
-        what: format!("grants = \"{word}\" is for comparisons alone"),
+        what: format!("grants = \"{word}\" exists only for comparisons"),
         remedy: format!(
             "write \"counted\", or start the machine by {} with `grantway up --lab` (`grantway \
              exp` does so by itself)",
@@ -263,16 +264,16 @@ fn for_comparisons_alone(grants: GrantMode) -> Finding {
     }
 }
 
-/// TAPs need CAP_NET_ADMIN: without privileges, become root of a user namespace with a network
-/// namespace of its own, and start anew there.
+/// Restarts this program as root of a user namespace with a new network namespace: TAPs need
+/// CAP_NET_ADMIN, which the caller lacks.
 fn again_as_root_of_a_namespace(config: &Config) -> anyhow::Result<()> {
     let what = format!("machine {} has TAPs: that", config.name);
     let mut child = host::in_own_namespaces(&what)?
         .env(INSIDE, parent::own()?.to_string())
         .spawn()
         .context("start again inside a user namespace")?;
-    // What becomes of the child is the result; a signal is for the child, which has something to
-    // clean up. (Ctrl-C reaches it anyhow, and twice is as good as once.)
+    // Returns the child's result. Passes signals to the child, which must clean up. (Ctrl-C also
+    // reaches the child directly; a second signal is harmless.)
     interrupt::watch();
     let status = loop {
         if let Some(status) = child.try_wait().context("wait for the program inside")? {
@@ -294,31 +295,34 @@ pub(crate) fn down(name: &str, as_json: bool) -> anyhow::Result<()> {
         false => output::print(&text),
     };
     let instance = match Instance::connect(name) {
-        Err(none @ client::Error::NoInstance { .. }) => match left_by(name) {
+        Err(none @ client::Error::NoInstance { .. }) => match remove_leftovers(name) {
             Ok(left) if left.is_empty() => return Err(none.into()),
-            Ok(left) => return said(format!("{name} was not up; {}.\n", left.join(", "))),
-            // It has come up meanwhile.
+            Ok(left) => return said(format!("{name} was not running; {}.\n", left.join(", "))),
+            // The machine has started meanwhile.
             Err(client::Error::Running(_)) => Instance::connect(name)?,
             Err(error) => return Err(error.into()),
         },
         found => found?,
     };
-    let spinner = output::spinner(&format!("{name}: going down"));
+    let spinner = output::spinner(&format!("{name}: ending"));
     let ended = instance.down();
     spinner.finish_and_clear();
     ended?;
-    restore::take_back();
+    restore::restore_dead_machines();
     said(format!("{name} is down.\n"))
 }
 
-/// Clears away what a machine has left that has died: in words, each thing that was there.
-fn left_by(name: &str) -> Result<Vec<String>, client::Error> {
+/// Removes the leftovers of a dead machine. Returns a description of each.
+fn remove_leftovers(name: &str) -> Result<Vec<String>, client::Error> {
     let mut left = Vec::new();
-    if restore::take_back().iter().any(|cleared| cleared == name) {
-        left.push("what it switched on is switched off".to_owned());
+    if restore::restore_dead_machines()
+        .iter()
+        .any(|cleared| cleared == name)
+    {
+        left.push("settings that it had enabled are disabled".to_owned());
     }
-    if client::forget_left(name)? {
-        left.push("what was attached is forgotten".to_owned());
+    if client::remove_saved_state(name)? {
+        left.push("its attached guests are forgotten".to_owned());
     }
     let removed = restore::remove_interfaces(name);
     if !removed.is_empty() {

@@ -1,21 +1,20 @@
-//! `grantway upgrade`: a running machine goes on with the programs that are installed now.
+//! `grantway upgrade`: switches a running machine to the installed programs.
 //!
-//! The helpers end and are started again by the core, driver domains by the manager: no
-//! connection ends. The core stays what it is, and so do guests. So the programs must be such as
-//! this core starts: its own file and the one that lies in its place now have to tell the same
-//! version. Where they do not, another machine takes the place of this one: `grantway up` in the
-//! foreground does so when it is told, and what was attached is attached again. It is told only if
-//! the program that is installed now would start what it has started.
+//! The manager restarts the driver domains, then the core restarts the helpers: no connection ends.
+//! The core and the guests keep running unchanged. So the programs must match this core: its own
+//! file and the installed one must have the same version. If they differ, a new machine replaces
+//! this one: on a signal, `grantway up` in the foreground starts it, and attaches every attached
+//! guest again. The signal is sent only if the installed program accepts the arguments of this
+//! `grantway up`.
 
+use crate::instance_arg::InstanceArg;
 use crate::run::signals::catches;
 use crate::up::{DELETED, REPLACE};
-use crate::which::Which;
 use crate::{files, output};
 use abi::machine::{DomainStatus, Program, Status};
 use abi::version::{OWNER, VERSION_NOTE, version_in};
 use anyhow::{Context, anyhow};
 use client::Instance;
-use figures::{Failure, interrupt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
@@ -26,31 +25,32 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tool::{Failure, interrupt};
 
-/// What the core starts again by itself.
+/// Helpers, which the core restarts by itself.
 const HELPERS: [&str; 2] = ["grantway-manager", "grantway-netd"];
-/// How long a helper may take to be there again.
+/// How long a helper may take to restart.
 const BACK: Duration = Duration::from_secs(10);
-/// How often it is looked for.
+/// Interval between checks.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a machine may take to be there again with all that was attached to it.
+/// How long a machine may take to restart with all attached guests.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Which machines.
+/// Selects machines.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Machines {
     /// Every machine of this user
     #[arg(long, conflicts_with = "name")]
     all: bool,
-    /// The machine of this configuration file; with `--all` only one that runs, and the exit
-    /// status is 3 only if it is this one that cannot go on
+    /// The machine of this configuration file; with `--all`, skip it if it does not run, and exit
+    /// with status 3 only if this machine cannot be upgraded
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    which: Which,
+    which: InstanceArg,
 }
 
-/// `grantway upgrade`, of one machine or of all.
+/// `grantway upgrade`, for one machine or all.
 pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
     interrupt::watch();
     let named = || match &which.file {
@@ -60,7 +60,7 @@ pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
     if !which.all {
         return one(&named()?, as_json);
     }
-    // That of the file is the first one, and no other decides for it.
+    // The file's machine is the first, and decides the exit status.
     let mut failures = Vec::new();
     let mut names = client::names()?;
     let own = which.file.is_some().then(named).transpose();
@@ -79,7 +79,7 @@ pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
             false => Failure::Failed(format!("{name}: {error:#}")).into(),
         });
     }
-    // The first one decides the exit status; all are said.
+    // The first failure decides the exit status; all are reported.
     let mut failures = failures.into_iter();
     let Some(first) = failures.next() else {
         return Ok(());
@@ -94,14 +94,14 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
     let mut status = instance.status()?;
     while status.up_took_ns.is_none() {
         if began.elapsed() > AGAIN {
-            let text = format!("{name} is not up yet: try again when it is");
+            let text = format!("{name} is still starting: try again when it is up");
             return Err(Failure::Failed(text).into());
         }
         interrupt::sleep(LOOK)?;
         status = instance.status()?;
     }
-    let core = instance.core_seen()?.ok_or_else(|| {
-        let text = format!("{name} runs in a PID namespace that is not to be seen from here");
+    let core = instance.visible_core_pid()?.ok_or_else(|| {
+        let text = format!("{name} runs in a PID namespace that this process cannot see");
         Failure::CannotRun(text)
     })?;
     let (version, installed) = versions(core)?;
@@ -112,16 +112,19 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
     let drivers: Vec<DomainStatus> = status.domains.iter().filter(is_driver).cloned().collect();
     if let Some(driver) = drivers.iter().find(|driver| driver.restarts.is_none()) {
         let name = &driver.name;
-        let text = format!("{name} is never started again (`restart`): restart the machine");
+        let text = format!(
+            "{name} cannot be restarted (`restart` in its configuration): restart the machine"
+        );
         return Err(Failure::CannotRun(text).into());
     }
-    for helper in HELPERS {
-        replace(core, helper)?;
-    }
+    // Drivers come first, because a driver serves an older manager, but not a newer one.
     let mut outages = Vec::new();
     for driver in drivers {
         let restarted = instance.restart(&driver.name)?;
         outages.push((driver.name.clone(), restarted.connected_ns));
+    }
+    for helper in HELPERS {
+        replace(core, helper)?;
     }
     if as_json {
         let drivers: Vec<_> = outages
@@ -135,12 +138,12 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
         .map(|(domain, ns)| format!("{domain} after {:.1} ms", *ns as f64 / 1e6))
         .collect();
     output::print(&format!(
-        "{name} goes on with the programs that are installed now: manager, netd, {}\n",
+        "{name} runs the installed programs now: manager, netd, {}\n",
         outages.join(", ")
     ))
 }
 
-/// Has another machine take the place of one whose core is of another version.
+/// Replaces a machine whose core is of another version.
 fn another(
     instance: &Instance,
     (core, version, installed): (u32, u32, u32),
@@ -150,16 +153,16 @@ fn another(
     let name = instance.name();
     let Some(up) = foreground(core) else {
         let text = format!(
-            "the core that runs is of version {version}, what is installed of version {installed}, \
-             and no `grantway up` in the foreground could start another: end it by SIGTERM \
-             (process {core}) and start it again, then what was attached is attached again"
+            "the running core has version {version}, the installed one version {installed}, \
+             and no `grantway up` in the foreground can replace it: end it by SIGTERM \
+             (process {core}) and start it again, its attached guests are then attached again"
         );
         return Err(Failure::CannotRun(text).into());
     };
     check(name, up)?;
     let began = Instant::now();
     let up = pidfd_open(up, PidfdFlags::empty()).context("find `grantway up`")?;
-    pidfd_send_signal(&up, Signal::USR2).context("tell `grantway up`")?;
+    pidfd_send_signal(&up, Signal::USR2).context("signal `grantway up`")?;
     let missing = || {
         let status = instance.status().ok();
         let status = status.filter(|status| status.pid != before.pid);
@@ -175,8 +178,8 @@ fn another(
     while !left.is_empty() {
         if began.elapsed() > AGAIN || has_ended(&up) {
             let what = match is_there {
-                true => format!("{} did not come back", left.join(", ")),
-                false => "the machine did not come back".to_owned(),
+                true => format!("{} did not restart", left.join(", ")),
+                false => "the machine did not restart".to_owned(),
             };
             return Err(Failure::Failed(format!("{name}: {what}: see its log")).into());
         }
@@ -191,13 +194,13 @@ fn another(
         }));
     }
     output::print(&format!(
-        "{name} was started again with the programs that are installed now: {domains} domains \
+        "{name} was restarted with the installed programs: {domains} domains \
          after {took_ms:.0} ms\n"
     ))
 }
 
-/// Has the program that is installed now say whether it would start what this `grantway up` was
-/// told to start, in its place and with its environment, while the machine before still runs.
+/// Runs the installed program to check that it accepts the arguments and environment of this
+/// `grantway up`, while the old machine still runs.
 fn check(name: &str, up: Pid) -> anyhow::Result<()> {
     let about = PathBuf::from(format!("/proc/{}", up.as_raw_nonzero()));
     let words = |file: &str| -> anyhow::Result<Vec<OsString>> {
@@ -216,7 +219,7 @@ fn check(name: &str, up: Pid) -> anyhow::Result<()> {
     let program = program.strip_suffix(DELETED).unwrap_or(&program);
     let mut args = words("cmdline")?;
     let behind = args.iter().position(|word| word == "up").map(|at| at + 1);
-    let behind = behind.context("the words of `grantway up` cannot be read")?;
+    let behind = behind.context("cannot read the arguments of `grantway up`")?;
     args.insert(behind, "--check".into());
     let vars = words("environ")?.into_iter().filter_map(|var| {
         let mut parts = var.as_bytes().splitn(2, |byte| *byte == b'=');
@@ -238,16 +241,17 @@ fn check(name: &str, up: Pid) -> anyhow::Result<()> {
     }
     let why = String::from_utf8_lossy(&checked.stderr);
     let text = format!(
-        "{name} runs on as it was: {program} that is installed now would not start it: {}",
+        "{name} continues unchanged: the installed {program} would not start it: {}",
         why.trim()
     );
     Err(Failure::Failed(text).into())
 }
 
-/// The `grantway up` that has started a core and waits for it, if it can be told to start another.
+/// Returns the process id of the `grantway up` that started a core and waits for it, if it accepts
+/// the signal.
 fn foreground(core: u32) -> Option<Pid> {
     let words = fs::read(format!("/proc/{core}/cmdline")).ok()?;
-    if !is_left(&words) {
+    if !keeps_guests(&words) {
         return None;
     }
     let stat = fs::read_to_string(format!("/proc/{core}/stat")).ok()?;
@@ -258,27 +262,27 @@ fn foreground(core: u32) -> Option<Pid> {
     (is_ours && catches(parent, REPLACE)).then(|| Pid::from_raw(parent.cast_signed()))?
 }
 
-/// Whether a core with these words leaves what is attached to it to the next one. That of
-/// `grantway run`, which hands signals on to its command, leaves nothing.
-fn is_left(words: &[u8]) -> bool {
+/// Returns whether a core with these arguments keeps its attached guests for the next machine. The
+/// core of `grantway run`, which forwards signals to its command, does not.
+fn keeps_guests(words: &[u8]) -> bool {
     words
         .split(|byte| *byte == 0)
         .any(|word| word == b"--state")
 }
 
-/// Whether a process has ended.
+/// Returns whether a process has ended.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut watched = [PollFd::new(process, PollFlags::IN)];
     poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// The versions of a machine's core, and of the programs that are installed now.
+/// Returns the versions of a machine's core and of the installed one.
 fn versions(core: u32) -> anyhow::Result<(u32, u32)> {
     let file = PathBuf::from(format!("/proc/{core}/exe"));
     let place = fs::read_link(&file).map_err(|error| {
         let text = format!(
-            "which program the core (process {core}) is cannot be seen: {error}; it takes the user \
-             who started the machine"
+            "cannot see the program of the core (process {core}): {error}; only the user \
+             who started the machine can"
         );
         Failure::CannotRun(text)
     })?;
@@ -289,23 +293,23 @@ fn versions(core: u32) -> anyhow::Result<(u32, u32)> {
         .map(Some)
         .contains(&name.to_str())
     {
-        let text = format!("process {core} is {}, and no core", place.display());
+        let text = format!("process {core} is {}, not a core", place.display());
         return Err(Failure::CannotRun(text).into());
     }
     let [running, installed] = [(&*file, "runs"), (place, "is installed")].map(|(path, what)| {
         let version = version_of(path)?;
-        version.ok_or_else(|| anyhow!("the core that {what} ({}) tells no version", path.display()))
+        version.ok_or_else(|| anyhow!("the core that {what} ({}) has no version", path.display()))
     });
     Ok((running?, installed?))
 }
 
-/// The version that a program's file tells, in a note of ours.
+/// Returns the version in the ELF note of a program's file.
 fn version_of(program: &Path) -> anyhow::Result<Option<u32>> {
     let bytes = fs::read(program).with_context(|| format!("read {}", program.display()))?;
     Ok(version_within(&bytes))
 }
 
-/// As [`version_of`], of the file's bytes. A note is known by its head: sizes, type and owner.
+/// Like [`version_of`], from the file's bytes. Finds the note by its header: sizes, type and owner.
 fn version_within(bytes: &[u8]) -> Option<u32> {
     const ALIGN: usize = 4;
     let mut head = Vec::new();
@@ -318,14 +322,14 @@ fn version_within(bytes: &[u8]) -> Option<u32> {
     version_in(bytes.get(at..)?, ALIGN)
 }
 
-/// Ends a helper of a core, and waits until there is another.
+/// Ends a helper of a core, and waits until its replacement runs.
 fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
     let before = running(core, helper);
     for pid in &before {
         let Some(pid) = Pid::from_raw(pid.cast_signed()) else {
             continue;
         };
-        // It may just have ended: there is another soon.
+        // If the helper has just ended, its replacement starts as well.
         if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
             let _ = pidfd_send_signal(&process, Signal::KILL);
         }
@@ -336,7 +340,7 @@ fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
         .any(|pid| !before.contains(pid))
     {
         if Instant::now() >= until {
-            let text = format!("{helper} does not start again: see the machine's log");
+            let text = format!("{helper} does not restart: see the machine's log");
             return Err(Failure::Failed(text).into());
         }
         interrupt::sleep(LOOK)?;
@@ -344,9 +348,10 @@ fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The processes that a core has started of this program, and that live.
+/// Returns the running processes of this program that a core has started.
 fn running(core: u32, program: &str) -> Vec<u32> {
-    // Of one that has ended, or is not yet what it becomes, the file says so.
+    // The executable identifies them: a process that has ended, or has not executed the program
+    // yet, has another one or none.
     let is_program = |pid: &u32| {
         let file = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -364,15 +369,15 @@ mod tests {
     use abi::version::VERSION;
 
     #[test]
-    fn a_command_of_run_is_not_sent_the_signal_of_up() {
+    fn a_command_of_run_gets_no_replace_signal() {
         let up = b"grantwayd\0--socket\0/s\0--state\0/x\0";
         let run = b"grantwayd\0--socket\0/--state\0";
-        assert!(is_left(up) && !is_left(run) && !is_left(b""));
+        assert!(keeps_guests(up) && !keeps_guests(run) && !keeps_guests(b""));
     }
 
     #[test]
     fn the_version_of_a_program_is_found_in_its_file() {
-        // All programs tell it that link what a domain starts with, and this one does.
+        // Every program that links the domains' start code has the note, including this one.
         let this = std::env::current_exe().unwrap();
         assert_eq!(version_of(&this).unwrap(), Some(VERSION));
         let words = |words: [u32; 3]| words.map(u32::to_le_bytes).concat();
@@ -380,7 +385,7 @@ mod tests {
         let other = [&words([4, 4, 1])[..], b"GNU\0", &[1; 4]].concat();
         let file = [&[0; 64][..], OWNER, &[0; 3], &other, &note, &[9; 33]].concat();
         assert_eq!(version_within(&file), Some(7));
-        assert_eq!(version_within(&file[1..]), None, "notes lie on words");
+        assert_eq!(version_within(&file[1..]), None, "notes are word-aligned");
         assert_eq!(version_within(&note[..note.len() - 1]), None);
     }
 }

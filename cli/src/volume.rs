@@ -1,8 +1,8 @@
-//! Frames and their bytes.
+//! Frame and byte counts.
 
 use serde_json::Value;
 
-/// So many frames, and the bytes of them.
+/// A number of frames, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
     pub(crate) frames: u64,
@@ -10,8 +10,8 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// What a domain says of a port's traffic one way: of what came `in` by it, or went `out`. What
-    /// is no number counts nothing.
+    /// Returns a domain's counters of a port's traffic in one direction: `in` or `out`. Invalid
+    /// numbers count as zero.
     pub(crate) fn of(traffic: &Value, way: &str) -> Self {
         let count = |what| traffic[format!("{way}_{what}")].as_u64().unwrap_or(0);
         Self {
@@ -20,7 +20,7 @@ impl Volume {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             frames: self.frames.saturating_add(other.frames),
@@ -28,7 +28,7 @@ impl Volume {
         }
     }
 
-    /// What was added to `before`; nothing, if it is less.
+    /// Returns the difference to `before`, or zero if it is negative.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             frames: self.frames.saturating_sub(before.frames),
@@ -43,7 +43,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn nonsense_is_nothing_and_sums_have_an_end() {
+    fn invalid_counts_are_zero_and_sums_saturate() {
         let traffic = json!({ "in_packets": u64::MAX, "in_bytes": 7, "out_packets": -1 });
         let came = Volume::of(&traffic, "in");
         assert_eq!((came.frames, came.bytes), (u64::MAX, 7));

@@ -1,14 +1,14 @@
-//! Interfaces that a machine makes: their names, bridges and networks, compared with what their
-//! namespaces have already.
+//! Compares the interfaces, bridges and networks that a machine creates with those that its
+//! namespaces already have.
 
 use config::{Cidr, Config, Endpoint, Finding, KernelPort, Place};
-use netdev::look::{self, Obstacle, Planned};
+use netdev::host_checks::{self, Obstacle, PlannedInterface};
 use netdev::netns;
 use netdev::overlap::{self, Cidr as Network};
 use std::path::PathBuf;
 
-/// An interface that the machine makes.
-struct Made<'a> {
+/// An interface that the machine creates.
+struct CreatedInterface<'a> {
     place: Place,
     ifname: String,
     port: &'a KernelPort,
@@ -16,21 +16,25 @@ struct Made<'a> {
     networks: Vec<Network>,
 }
 
-/// Interfaces of a configuration that cannot be made, as far as their namespaces tell.
+/// Returns the interfaces of a configuration that cannot be created, as far as their namespaces
+/// show.
 pub(super) fn check(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
-    let all = made(config);
+    let all = created_interfaces(config);
     for (n, this) in all.iter().enumerate() {
         obstacles(config, this, &mut found);
-        // An interface is refused where it overlaps one that was made before it.
-        let earlier = all.iter().take(n).find_map(|earlier| both(earlier, this));
+        // An interface is rejected if it overlaps one that is created before it.
+        let earlier = all
+            .iter()
+            .take(n)
+            .find_map(|earlier| conflict(earlier, this));
         found.extend(earlier);
     }
     found
 }
 
-/// In the order in which they are made.
-fn made(config: &Config) -> Vec<Made<'_>> {
+/// Returns the interfaces in the order of their creation.
+fn created_interfaces(config: &Config) -> Vec<CreatedInterface<'_>> {
     let mut all = Vec::new();
     for (n, nic) in config.nics.iter().enumerate() {
         let bridge = match &nic.uplink {
@@ -38,21 +42,21 @@ fn made(config: &Config) -> Vec<Made<'_>> {
             _ => None,
         };
         if let (Some(port), Some(ifname)) = (nic.kind.port(), config.nic_ifname(n)) {
-            all.push(Made::new(Place::Nic(n), ifname, port, bridge));
+            all.push(CreatedInterface::new(Place::Nic(n), ifname, port, bridge));
         }
     }
     for (g, guest) in config.guests.iter().enumerate() {
         for (v, vif) in guest.vifs.iter().enumerate() {
             if let (Endpoint::Tap { port }, Some(ifname)) = (&vif.endpoint, config.vif_ifname(g, v))
             {
-                all.push(Made::new(Place::Vif(g, v), ifname, port, None));
+                all.push(CreatedInterface::new(Place::Vif(g, v), ifname, port, None));
             }
         }
     }
     all
 }
 
-impl<'a> Made<'a> {
+impl<'a> CreatedInterface<'a> {
     fn new(place: Place, ifname: String, port: &'a KernelPort, bridge: Option<&'a str>) -> Self {
         let networks = match port.allow_overlap {
             true => Vec::new(),
@@ -87,26 +91,26 @@ impl<'a> Made<'a> {
     }
 }
 
-/// Addresses with the lengths of their prefixes.
+/// Returns the networks of addresses with prefix lengths.
 pub(crate) fn networks(addresses: &[Cidr]) -> Vec<Network> {
     let network = |cidr: &Cidr| (cidr.address, cidr.prefix);
     addresses.iter().map(network).collect()
 }
 
-fn obstacles(config: &Config, this: &Made<'_>, found: &mut Vec<Finding>) {
-    let planned = Planned {
+fn obstacles(config: &Config, this: &CreatedInterface<'_>, found: &mut Vec<Finding>) {
+    let planned = PlannedInterface {
         ifname: &this.ifname,
         owner: this.port.persistent.then_some(config.name.as_str()),
         bridge: this.bridge,
         networks: &this.networks,
     };
     let obstacles = match this.netns() {
-        // A machine with TAPs gets a network namespace for itself where this user is not root.
+        // If this user is not root, a machine with TAPs gets a new network namespace.
         None if !rustix::process::geteuid().is_root() => this
             .bridge
             .map_or_else(Vec::new, |_| vec![Obstacle::NoBridge]),
-        // A namespace that is absent or closed to this user is another finding.
-        netns => look::obstacles(netns, &planned).unwrap_or_default(),
+        // Another check reports absent and inaccessible namespaces.
+        netns => host_checks::obstacles(netns, &planned).unwrap_or_default(),
     };
     let place = match this.netns() {
         Some(netns) => format!("the network namespace {netns}"),
@@ -116,7 +120,7 @@ fn obstacles(config: &Config, this: &Made<'_>, found: &mut Vec<Finding>) {
     for obstacle in obstacles {
         found.push(match obstacle {
             Obstacle::NameTaken => {
-                let what = format!("the interface {ifname} exists already in {place}");
+                let what = format!("the interface {ifname} already exists in {place}");
                 let remedy = "choose another name for this one (`ifname`)".to_owned();
                 this.finding("ifname", what, remedy)
             }
@@ -129,8 +133,8 @@ fn obstacles(config: &Config, this: &Made<'_>, found: &mut Vec<Finding>) {
                 this.finding("uplink", what, remedy)
             }
             Obstacle::NotABridge => {
-                let what = format!("the interface {bridge} of {place} is no bridge");
-                let remedy = "write the name of a bridge: `ip link show type bridge`".to_owned();
+                let what = format!("the interface {bridge} in {place} is not a bridge");
+                let remedy = "write the name of a bridge (`ip link show type bridge`)".to_owned();
                 this.finding("uplink", what, remedy)
             }
             Obstacle::Overlap(overlap) => this.overlap(&overlap),
@@ -138,9 +142,10 @@ fn obstacles(config: &Config, this: &Made<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// The overlap of an interface with one that is made before it in the same namespace.
-fn both(earlier: &Made<'_>, this: &Made<'_>) -> Option<Finding> {
-    let place = |made: &Made<'_>| made.netns().map_or(PathBuf::from(netns::OWN), netns::path);
+/// Returns the overlap of an interface with one that is created before it in the same namespace.
+fn conflict(earlier: &CreatedInterface<'_>, this: &CreatedInterface<'_>) -> Option<Finding> {
+    let place =
+        |made: &CreatedInterface<'_>| made.netns().map_or(PathBuf::from(netns::OWN), netns::path);
     let (one, other) = (place(earlier), place(this));
     let is_same = one == other || netns::identity(&one)? == netns::identity(&other)?;
     let theirs = networks(&earlier.port.addresses);
@@ -174,8 +179,8 @@ mod tests {
         };
         let found = |text: String| {
             let config = config::parse("f", &text).unwrap();
-            let all = made(&config);
-            both(&all[0], &all[1]).map(|finding| finding.what)
+            let all = created_interfaces(&config);
+            conflict(&all[0], &all[1]).map(|finding| finding.what)
         };
         let overlap = found(text("10.91.0.129/25", "")).unwrap();
         let with = "overlaps that of [[nic]] 1 (10.91.0.1/24, interface a)";

@@ -1,5 +1,6 @@
-//! What can be typed.
+//! Arguments of `grantway run`.
 
+use super::processes;
 use clap::Args;
 use config::Cidr;
 use std::ffi::OsString;
@@ -8,8 +9,7 @@ use std::net::IpAddr;
 /// `grantway run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The command's address, with the length of its network's prefix; left out: one that this
-    /// system, or the machine, has no other use for
+    /// The command's address, with the prefix length of its network; default: an unused one
     #[arg(long, value_name = "CIDR")]
     pub(crate) ip: Option<Cidr>,
     /// Accept an --ip whose network overlaps an address or route of this system
@@ -18,8 +18,8 @@ pub(crate) struct RunArgs {
     /// A name server for the command, instead of this system's; may be given several times
     #[arg(long, value_name = "IP")]
     pub(crate) dns: Vec<IpAddr>,
-    /// Ports of this system that are forwarded to the command, like tcp:8080=80; may be given
-    /// several times, or separated by commas
+    /// Ports of this system to forward to the command, like tcp:8080=80; can be repeated, or
+    /// separated by commas
     #[arg(
         long,
         value_name = "PORTS",
@@ -27,7 +27,16 @@ pub(crate) struct RunArgs {
         conflicts_with_all = ["no_uplink", "machine"]
     )]
     pub(crate) forward: Vec<String>,
-    /// Bytes of an IP packet
+    /// Limit of the command's open connections through this system; an eighth of it limits new
+    /// connections per second; 0: unlimited
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = config::CONNECTIONS,
+        conflicts_with_all = ["no_uplink", "machine"]
+    )]
+    pub(crate) connections: u32,
+    /// MTU of the command's interface, bytes
     #[arg(
         long,
         value_name = "BYTES",
@@ -35,42 +44,51 @@ pub(crate) struct RunArgs {
         value_parser = clap::value_parser!(u32).range(576..=9000)
     )]
     pub(crate) mtu: u32,
-    /// No way outside: the command has an address, and nobody to talk to
+    /// Give the command an address, but no connection to the outside
     #[arg(long, conflicts_with = "machine")]
     pub(crate) no_uplink: bool,
-    /// Wait for everything that the command leaves running, too; else it is killed when the
-    /// command ends
+    /// Limit of the command's processes and threads, which stops fork bombs; 0: unlimited. Needs
+    /// Linux 6.14; older kernels ignore it
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = processes::USUAL,
+        value_parser = processes::parse
+    )]
+    pub(crate) processes: u32,
+    /// Also wait for all processes that the command leaves running; by default they are killed when
+    /// the command ends
     #[arg(long)]
     pub(crate) wait: bool,
-    /// Say at the end, on standard error, who could touch what, and what passed
+    /// Report at the end, on standard error, the driver domain's access and the traffic
     #[arg(long)]
     pub(crate) report: bool,
-    /// Say nothing of what is missing
+    /// Do not report missing features
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Name of the instance, for `grantway status --name` and others; left out: run-PID
+    /// Name of the instance, for `grantway status --name` and others; default: run-PID
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Attach the command to this machine, which runs, instead of starting one for it; it is
-    /// detached when it ends
+    /// Attach the command to this running machine instead of starting one for it; detach it when it
+    /// ends
     #[arg(long, value_name = "INSTANCE", conflicts_with = "name")]
     pub(crate) machine: Option<String>,
-    /// Its name as a guest of that machine; left out: run-PID
+    /// Its name as a guest of that machine; default: run-PID
     #[arg(long, value_name = "NAME", requires = "machine")]
     pub(crate) guest: Option<String>,
-    /// The NIC of that machine in whose network the command gets an address, if no --ip is given;
-    /// left out: the first one with an address, else that of a guest
+    /// The NIC of that machine from whose network the command gets an address, without --ip;
+    /// default: the first NIC with an address, else a guest's network
     #[arg(long, value_name = "NIC", requires = "machine", conflicts_with = "ip")]
     pub(crate) network: Option<String>,
-    /// Its default route there, with --ip; left out: none
+    /// Its default route there, with --ip; default: none
     #[arg(long, value_name = "IP", requires_all = ["machine", "ip"])]
     pub(crate) gateway: Option<IpAddr>,
-    /// The command, and what it is given
+    /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// What `--help` says below the options.
+/// The help text below the options.
 pub(crate) const AFTER_HELP: &str = "Examples:\n  \
     grantway run -- curl https://example.org/\n  \
     grantway run --report -- iperf3 -c 192.0.2.7\n  \
@@ -80,4 +98,4 @@ pub(crate) const AFTER_HELP: &str = "Examples:\n  \
     grantway run --machine office --ip 10.0.0.9/24 --gateway 10.0.0.1 -- bash\n  \
     grantway run -- bash\n\n\
     Exit status: the command's; 128 and the number of the signal that has ended it; \
-    125 if grantway itself fails,\n126 if the command cannot be executed, 127 if there is none";
+    125 if grantway itself fails,\n126 if the command cannot be executed, 127 if it does not exist";

@@ -1,14 +1,13 @@
-//! From the command's start to its end.
+//! Runs the command from its start to its end.
 
 use super::exit;
-use super::first::Spec;
-use super::home::Home;
-use super::machine::Behind;
+use super::machine::CommandMachine;
+use super::namespaces::Namespaces;
+use super::pid1::Pid1Spec;
 use super::signals::{self, Signals};
 use crate::output;
 use abi::journal::Level;
 use anyhow::Context;
-use figures::Failure;
 use netdev::netns::Namespace;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::UnshareFlags;
@@ -18,59 +17,60 @@ use std::process::{Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
+use tool::Failure;
 
-/// How often it is looked whether the machine is still there.
+/// Interval between checks that the machine still runs.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What happens.
+/// An event of the command or the machine.
 enum Event {
     /// The first process runs.
-    Started(First),
-    /// It has ended.
+    Started(Pid1),
+    /// The first process has ended.
     Ended(anyhow::Result<ExitStatus>),
     /// A signal for the command.
     Signal(Signal),
 }
 
 /// The first process.
-struct First {
+struct Pid1 {
     pid: u32,
     pidfd: OwnedFd,
 }
 
-impl First {
-    fn hand_on(&self, signal: Signal) {
+impl Pid1 {
+    fn forward_signal(&self, signal: Signal) {
         signals::wait_until_caught(self.pid, signal);
         // It may have ended just now.
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 }
 
-/// Runs the command in `netns` to its end; its exit status.
+/// Runs the command in `netns` to its end. Returns its exit status.
 pub(super) fn run(
     netns: &Namespace,
-    first: &Spec,
+    pid1: &Pid1Spec,
     command: &[OsString],
     mut signals: Signals,
-    machine: &mut Behind,
-    home: &Home,
+    machine: &mut CommandMachine,
+    namespaces: &Namespaces,
 ) -> anyhow::Result<u8> {
-    let mut first = first.command(command)?;
-    for hidden in home.hidden() {
-        first.env_remove(hidden);
+    let mut pid1 = pid1.command(command)?;
+    for hidden in namespaces.hidden() {
+        pid1.env_remove(hidden);
     }
     let (events, happened) = channel();
     let handle = signals.handle();
     thread::scope(|scope| {
         let of_command = events.clone();
         scope.spawn(move || {
-            let ended = netns.enter(|| to_its_end(&mut first, &of_command));
+            let ended = netns.enter(|| run_to_exit(&mut pid1, &of_command));
             let ended = ended.map_err(anyhow::Error::from).and_then(|ended| ended);
-            // Who waits for it is there until it comes.
+            // The receiver waits for this event.
             let _ = of_command.send(Event::Ended(ended));
         });
         scope.spawn(move || {
-            for signal in signals::to_hand_on(&mut signals) {
+            for signal in signals::signals_to_forward(&mut signals) {
                 let _ = events.send(Event::Signal(signal));
             }
         });
@@ -80,25 +80,25 @@ pub(super) fn run(
     })
 }
 
-/// Starts the first process in new namespaces, and waits for it. This thread is the parent whose
-/// end that one does not outlive.
-fn to_its_end(first: &mut Command, events: &Sender<Event>) -> anyhow::Result<ExitStatus> {
+/// Starts the first process in new namespaces, and waits for it. The first process ends when this
+/// thread, its parent, does.
+fn run_to_exit(pid1: &mut Command, events: &Sender<Event>) -> anyhow::Result<ExitStatus> {
     unshare().map_err(|e| {
         Failure::CannotRun(format!(
-            "namespaces for the command's processes and mounts cannot be made here ({e})"
+            "cannot create namespaces for the command's processes and mounts ({e})"
         ))
     })?;
-    let mut child = first.spawn().context("start the command")?;
+    let mut child = pid1.spawn().context("start the command")?;
     let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-    // Who reads it is there until this returns.
-    let _ = events.send(Event::Started(First {
+    // The receiver exists until this returns.
+    let _ = events.send(Event::Started(Pid1 {
         pid: child.id(),
         pidfd: pidfd.context("watch the command")?,
     }));
     child.wait().context("wait for the command")
 }
 
-/// The thread's children are in a process namespace and a mount namespace of their own.
+/// Moves the thread's future children to a new PID namespace and a new mount namespace.
 #[expect(
     deprecated,
     reason = "only the flag FILES, not passed here, makes the call unsafe"
@@ -107,31 +107,33 @@ fn unshare() -> rustix::io::Result<()> {
     rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWPID)
 }
 
-fn watch(happened: &Receiver<Event>, machine: &mut Behind) -> anyhow::Result<u8> {
-    let mut first: Option<First> = None;
+fn watch(happened: &Receiver<Event>, machine: &mut CommandMachine) -> anyhow::Result<u8> {
+    let mut pid1: Option<Pid1> = None;
     let mut early = Vec::new();
     loop {
         match happened.recv_timeout(LOOK) {
             Ok(Event::Started(started)) => {
-                early.drain(..).for_each(|signal| started.hand_on(signal));
-                first = Some(started);
+                early
+                    .drain(..)
+                    .for_each(|signal| started.forward_signal(signal));
+                pid1 = Some(started);
             }
-            Ok(Event::Signal(signal)) => match &first {
-                Some(first) => first.hand_on(signal),
+            Ok(Event::Signal(signal)) => match &pid1 {
+                Some(pid1) => pid1.forward_signal(signal),
                 None => early.push(signal),
             },
             Ok(Event::Ended(ended)) => return Ok(exit::status(ended?)),
             Err(RecvTimeoutError::Timeout) => {
-                // It is told once: not before there is somebody to hang up.
-                if let Some(first) = &first
+                // Sent once, and only when the first process exists.
+                if let Some(pid1) = &pid1
                     && let Some(why) = machine.ended()
                 {
                     output::report(Level::Warning, "grantway", &why);
-                    // As a terminal that is gone.
-                    first.hand_on(Signal::HUP);
+                    // The same signal as when a terminal closes.
+                    pid1.forward_signal(Signal::HUP);
                 }
             }
-            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("nobody waits for the command"),
+            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the command's thread has ended"),
         }
     }
 }

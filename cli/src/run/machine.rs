@@ -1,52 +1,53 @@
-//! The machine that the command is behind: one of the command's own, which comes with the command
-//! and goes with it, or one that runs already, to which it is attached. Only this module knows
-//! which.
+//! The machine that the command is behind: either a machine that starts and ends with the command,
+//! or a running one, to which the command is attached. Only this module distinguishes the two.
 
 use super::RunArgs;
-use super::anchor::Anchor;
+use super::netns_holder::NetnsHolder;
 use super::network::{GUEST, IFNAME, Network};
-use super::report::{Findings, Passed};
-use crate::live::Newcomer;
+use super::report::{Findings, TrafficTotals};
+use crate::live::AttachArgs;
 use crate::{output, restore};
 use abi::journal::Level;
 use abi::machine::Program;
 use abi::mailbox::Request;
 use anyhow::Context;
-use client::{Instance, Options, Reach};
-use figures::Failure;
+use client::{DriverAccess, Instance, Options};
 use netdev::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use tool::Failure;
 
-/// What the command is behind.
-pub(super) struct Behind {
-    /// None: it has ended.
+/// The machine that the command is behind.
+pub(super) struct CommandMachine {
+    /// `None` once it has ended.
     instance: Option<Instance>,
-    whose: Whose,
+    ownership: Ownership,
 }
 
-/// Whose machine it is.
-enum Whose {
-    /// The command's; its log, without a name already, so that nothing stays behind.
-    Commands(Option<File>),
-    /// Somebody else's.
-    Others {
-        /// The core: what it stands for ends with the machine.
+/// The owner of the machine.
+enum Ownership {
+    /// The command's machine, and its log, which is already unlinked, so that it cannot be left
+    /// behind.
+    Own(Option<File>),
+    /// A machine that was already running.
+    Shared {
+        /// The core's process: it ends when the machine does.
         core: OwnedFd,
-        /// The guest that the command is there.
+        /// The command's name as a guest.
         guest: String,
-        /// Where that finds its namespace.
-        _anchor: Anchor,
-        /// How long it took to come, milliseconds.
+        /// Makes the command's namespace visible to the machine.
+        _netns_holder: NetnsHolder,
+        /// Duration of the attachment, milliseconds.
         took_ms: f64,
     },
 }
 
-impl Behind {
-    /// Returns when the command's interface is there and carries packets.
+impl CommandMachine {
+    /// Starts a machine for the command. Returns when the command's interface exists and carries
+    /// packets.
     pub(super) fn start(
         name: Option<&str>,
         network: &Network,
@@ -58,7 +59,7 @@ impl Behind {
         };
         client::check_name(&name)?;
         clear_stale(&client::runtime_dir()?, is_alive);
-        restore::take_back();
+        restore::restore_dead_machines();
         let config = network.config(&name, netns);
         restore::warn_of_rules(&config);
         let options = Options {
@@ -67,31 +68,32 @@ impl Behind {
         };
         let machine = config.machine().context("the machine for the command")?;
         let started = Instance::start(&machine, &options);
-        if started.is_err() {
-            restore::take_back();
+        if let Err(error) = &started {
+            restore::restore_dead_machines();
+            // The reason is in the error, unless the error refers to the log.
+            if matches!(error, client::Error::Start { .. }) {
+                remove_log(client::runtime_dir()?.join(format!("{name}.log")));
+            }
         }
         let instance = started?;
-        let path = instance.log().to_owned();
-        let log = File::open(&path).ok();
-        // All who write to them have opened them.
-        for file in [path.clone(), rotated(path)] {
-            let _ = fs::remove_file(file);
-        }
+        let log = File::open(instance.log()).ok();
+        // All writers have opened it.
+        remove_log(instance.log().to_owned());
         Ok(Self {
             instance: Some(instance),
-            whose: Whose::Commands(log),
+            ownership: Ownership::Own(log),
         })
     }
 
-    /// The same with a machine that runs already.
+    /// Attaches the command to a running machine. Returns when its interface carries packets.
     pub(super) fn attach(
         instance: Instance,
         args: &RunArgs,
         netns: &Namespace,
     ) -> anyhow::Result<Self> {
-        let core = instance.core_seen()?.ok_or_else(|| {
+        let core = instance.visible_core_pid()?.ok_or_else(|| {
             let text = format!(
-                "the machine {} runs in a PID namespace that is not to be seen from here: run the \
+                "the machine {} runs in a PID namespace that this process cannot see: run the \
                  command there",
                 instance.name()
             );
@@ -108,46 +110,46 @@ impl Behind {
             Some(_) => None,
             None => Some(args.network.clone().unwrap_or_default()),
         };
-        let anchor = Anchor::new(netns).context("a thread for the network namespace")?;
-        let newcomer = Newcomer {
+        let netns_holder = NetnsHolder::new(netns).context("a thread for the network namespace")?;
+        let attach = AttachArgs {
             guest: guest.clone(),
-            netns: Some(anchor.path()),
+            netns: Some(netns_holder.path()),
             addresses: args.ip.into_iter().collect(),
             network,
             gateway: args.gateway,
             mtu: Some(args.mtu),
             ifname: Some(IFNAME.to_owned()),
-            ..Newcomer::default()
+            ..AttachArgs::default()
         };
-        let attached = instance.attach(newcomer.section()?);
+        let attached = instance.attach(attach.section()?);
         let attached = attached.map_err(output::refused)?;
         for warning in attached.warnings.iter().filter(|_| !args.quiet) {
             output::warn(warning);
         }
         Ok(Self {
             instance: Some(instance),
-            whose: Whose::Others {
+            ownership: Ownership::Shared {
                 core,
                 guest,
-                _anchor: anchor,
+                _netns_holder: netns_holder,
                 took_ms: attached.took_ns as f64 / 1e6,
             },
         })
     }
 
-    /// The folder of its control socket.
+    /// Returns the folder of the machine's control socket.
     pub(super) fn folder(&self) -> Option<PathBuf> {
         let folder = self.instance.as_ref()?.socket().parent();
         folder.map(Path::to_owned)
     }
 
-    /// How it has ended before the command, if it has.
+    /// Returns how the machine has ended before the command, if it has.
     pub(super) fn ended(&mut self) -> Option<String> {
         let instance = self.instance.as_mut()?;
-        let how = match &self.whose {
-            Whose::Commands(log) => {
+        let how = match &self.ownership {
+            Ownership::Own(log) => {
                 let status = instance.ended()?;
-                let last = log.as_ref().map(client::last_words);
+                let last = log.as_ref().map(client::last_log_line);
                 match status.success() {
                     true => "the machine was ended".to_owned(),
                     false => format!(
@@ -156,17 +158,17 @@ impl Behind {
                     ),
                 }
             }
-            Whose::Others { core, .. } if has_ended(core) => "the machine has ended".to_owned(),
-            Whose::Others { .. } => return None,
+            Ownership::Shared { core, .. } if has_ended(core) => "the machine has ended".to_owned(),
+            Ownership::Shared { .. } => return None,
         };
-        if matches!(self.whose, Whose::Commands(_)) {
-            restore::take_back();
+        if matches!(self.ownership, Ownership::Own(_)) {
+            restore::restore_dead_machines();
         }
         self.instance = None;
         Some(how)
     }
 
-    /// Who could touch what, and what passed.
+    /// Returns the driver domain's access and the traffic.
     pub(super) fn findings(&self) -> anyhow::Result<Findings> {
         let instance = self.instance.as_ref().context("the machine has ended")?;
         let status = instance.status()?;
@@ -174,72 +176,78 @@ impl Behind {
         let drivers = drivers.filter(|d| d.program == Program::Driver);
         let stat = |domain: &str| instance.relay(domain, &Request::Stat);
         let drivers: Result<Vec<_>, _> = drivers.map(|driver| stat(&driver.name)).collect();
-        let (guest, is_attached, up_ms) = match &self.whose {
-            Whose::Commands(_) => (GUEST, false, instance.up_ms().unwrap_or(0.0)),
-            Whose::Others { guest, took_ms, .. } => (guest.as_str(), true, *took_ms),
+        let (guest, is_attached, up_ms) = match &self.ownership {
+            Ownership::Own(_) => (GUEST, false, instance.up_ms().unwrap_or(0.0)),
+            Ownership::Shared { guest, took_ms, .. } => (guest.as_str(), true, *took_ms),
         };
         Ok(Findings {
-            reach: Reach::of(&status, &instance.grants()?),
-            passed: Passed::of(&drivers?, (guest, &stat(guest)?), is_attached),
+            access: DriverAccess::of(&status, &instance.grants()?),
+            totals: TrafficTotals::of(&drivers?, (guest, &stat(guest)?), is_attached),
             up_ms,
         })
     }
 
-    /// Ends it, with everything that was set up for it; or the command leaves it.
+    /// Ends the command's machine and everything set up for it, or detaches the command.
     pub(super) fn end(self) {
         let Some(instance) = self.instance else {
             return;
         };
-        let (what, ended) = match &self.whose {
-            Whose::Commands(_) => ("going down", instance.down()),
-            Whose::Others { guest, .. } => ("leaving", instance.detach(guest).map(drop)),
+        let (what, ended) = match &self.ownership {
+            Ownership::Own(_) => ("going down", instance.down()),
+            Ownership::Shared { guest, .. } => ("leaving", instance.detach(guest).map(drop)),
         };
         if let Err(error) = ended {
-            // The command's status counts, not this.
+            // The command's exit status takes precedence.
             output::report(Level::Warning, "grantway", &format!("{what}: {error}"));
         }
-        if matches!(self.whose, Whose::Commands(_)) {
-            restore::take_back();
+        if matches!(self.ownership, Ownership::Own(_)) {
+            restore::restore_dead_machines();
         }
     }
 }
 
-/// Whether a process has ended.
+/// Returns whether a process has ended.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut ended = [PollFd::new(process, PollFlags::IN)];
     poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Removes logs and sockets for metrics of machines whose `grantway run` was killed while it
-/// started them.
+/// Removes logs and metrics sockets of machines whose `grantway run` was killed during their start.
 fn clear_stale(runtime: &Path, is_alive: impl Fn(u32) -> bool) {
     let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
-        let whose = name.to_str().and_then(|name| name.strip_prefix("run-"));
+        let owner = name.to_str().and_then(|name| name.strip_prefix("run-"));
         let ends = [".log", ".log.1", ".metrics"];
-        let of = whose.and_then(|name| ends.iter().find_map(|end| name.strip_suffix(end)));
+        let of = owner.and_then(|name| ends.iter().find_map(|end| name.strip_suffix(end)));
         let pid = of.and_then(|of| of.split('-').next()?.parse().ok());
         if pid.is_some_and(|pid| !is_alive(pid)) {
-            // Somebody else may have been faster.
+            // Another process may have removed it first.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// Whether there is such a process in the namespace that `/proc` shows.
+/// Returns whether this process exists in the namespace that `/proc` shows.
 fn is_alive(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// The file that a log is rotated to.
+/// Removes a log and the file that it was rotated to.
+fn remove_log(log: PathBuf) {
+    for file in [log.clone(), rotated(log)] {
+        let _ = fs::remove_file(file);
+    }
+}
+
+/// Returns the file that a log is rotated to.
 fn rotated(log: PathBuf) -> PathBuf {
     let mut name = log.into_os_string();
     name.push(".1");
     name.into()
 }
 
-/// `run-PID`, with a number behind it where another namespace's process of the same number has it.
+/// Returns `run-PID`, with a number appended if a process of another namespace uses that name.
 fn free_name() -> anyhow::Result<String> {
     let name = format!("run-{}", std::process::id());
     let taken = client::listed()?;
@@ -254,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logs_of_the_dead_are_cleared_away_and_nothing_else() {
+    fn only_logs_of_dead_machines_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let names = [
             "run-1.log",

@@ -1,54 +1,58 @@
-//! `grantway run`: a command in a network namespace of its own, behind a driver domain.
+//! `grantway run`: runs a command in a new network namespace, behind a driver domain.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
-//! | `args` | what can be typed |
-//! | `home` | where the machine or the command is: here, or in a user namespace |
-//! | `pasta` | the outside of a user namespace |
-//! | `network` | addresses, and the machine that has them |
-//! | `resolver` | the name servers that the command asks |
+//! | `args` | arguments |
+//! | `namespaces` | chooses the namespaces of the machine: the caller's, or a user namespace |
+//! | `pasta` | connects a user namespace to the outside |
+//! | `network` | addresses, and the machine's configuration |
+//! | `resolver` | the command's name servers |
 //! | `machine` | the machine that the command is behind |
-//! | `anchor` | where another process finds the command's network namespace |
-//! | `command` | from the command's start to its end |
-//! | `first` | the first process of the command's namespaces |
-//! | `signals` | those that others send are handed on |
-//! | `exit`, `note` | exit statuses; lines beside what the command writes |
-//! | `report` | who could touch what, and what passed |
+//! | `netns_holder` | makes the command's network namespace visible to other processes |
+//! | `command` | runs the command |
+//! | `settle` | waits until the command's data is delivered |
+//! | `pid1` | the first process of the command's namespaces |
+//! | `processes` | limits the command's processes |
+//! | `signals` | forwards signals to the command |
+//! | `exit`, `messages` | exit statuses; messages beside the command's output |
+//! | `report` | access of the processes, and the traffic |
 //!
-//! Who is whose parent: `grantway run` starts the machine and the first process, that starts the
-//! command. All but the machine stay in the caller's process group, so a terminal's signals reach
-//! the command by themselves, and only what somebody else has sent is handed on. The first process
-//! gets SIGKILL when `grantway run` ends, however that is, and every process of its namespace with
-//! it; the machine ends because the pipe to it breaks. One that runs for others, too, does not: it
-//! notices that the command's network namespace is not found any more, and detaches it.
+//! `grantway run` starts the machine and the first process, which starts the command. All except
+//! the machine stay in the caller's process group, so a terminal's signals reach the command
+//! directly; `grantway run` forwards only signals of other senders. When `grantway run` ends, for
+//! whatever reason, the first process gets SIGKILL, and with it every process of its namespace; the
+//! machine ends because the pipe to it breaks. A machine that was already running continues: it
+//! detects that the command's network namespace no longer exists, and detaches the command.
 
-mod anchor;
 mod args;
 mod command;
 pub(crate) mod exit;
-pub(crate) mod first;
-mod home;
 mod machine;
+mod messages;
+mod namespaces;
+mod netns_holder;
 mod network;
-mod note;
 pub(crate) mod pasta;
+pub(crate) mod pid1;
+mod processes;
 mod report;
 mod resolver;
+mod settle;
 pub(crate) mod signals;
 
 pub(crate) use args::{AFTER_HELP, RunArgs};
 
 use crate::{host, parent};
 use anyhow::Context;
-use figures::Failure;
-use home::Home;
-use machine::Behind;
+use machine::CommandMachine;
+use messages::Messages;
+use namespaces::Namespaces;
 use netdev::netns::Namespace;
 use network::{Families, Network};
-use note::Note;
 use signals::Signals;
 use std::fs;
 use std::process::ExitCode;
+use tool::Failure;
 
 /// `grantway run`.
 pub(crate) fn run(args: &RunArgs, json: bool) -> ExitCode {
@@ -56,16 +60,16 @@ pub(crate) fn run(args: &RunArgs, json: bool) -> ExitCode {
 }
 
 fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
-    let note = Note { quiet: args.quiet };
+    let messages = Messages { quiet: args.quiet };
     if let Some(name) = &args.machine {
-        let (home, instance) = home::beside(name)?;
+        let (namespaces, instance) = namespaces::choose_attached(name)?;
         let signals = signals::watch().context("signals")?;
         let netns = namespace()?;
-        let machine = Behind::attach(instance, args, &netns)?;
+        let machine = CommandMachine::attach(instance, args, &netns)?;
         let families = netns.enter(Families::reached)?;
-        let resolver = resolver(args, families, &note);
+        let resolver = resolver(args, families, &messages);
         let ready = Ready {
-            home,
+            namespaces,
             signals,
             netns,
             machine,
@@ -75,17 +79,17 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
     }
     client::check_smallest()?;
     host::tun().map_err(|e| Failure::CannotRun(format!("/dev/net/tun cannot be opened ({e})")))?;
-    let home = home::find(args)?;
+    let namespaces = namespaces::choose(args)?;
     let signals = signals::watch().context("signals")?;
-    if let Some(why) = home.no_outside() {
-        note.write(&format!("no way outside: {why}"));
+    if let Some(why) = namespaces.no_outside() {
+        messages.write(&format!("no connection to the outside: {why}"));
     }
-    let network = Network::choose(args, home.has_uplink())?;
-    let resolver = resolver(args, network.families(), &note);
+    let network = Network::choose(args, namespaces.has_uplink())?;
+    let resolver = resolver(args, network.families(), &messages);
     let netns = namespace()?;
-    let machine = Behind::start(args.name.as_deref(), &network, &netns)?;
+    let machine = CommandMachine::start(args.name.as_deref(), &network, &netns)?;
     let ready = Ready {
-        home,
+        namespaces,
         signals,
         netns,
         machine,
@@ -101,69 +105,78 @@ fn namespace() -> anyhow::Result<Namespace> {
     })?)
 }
 
-/// What is there when the command can begin.
+/// Everything that the command needs to start.
 struct Ready {
-    home: Home,
+    namespaces: Namespaces,
     signals: Signals,
     netns: Namespace,
-    machine: Behind,
-    /// The command's resolv.conf, if it needs its own.
+    machine: CommandMachine,
+    /// The command's resolv.conf; `None`: the system's.
     resolver: Option<String>,
 }
 
 impl Ready {
-    /// Runs the command, and ends what was begun for it.
+    /// Runs the command, then ends everything started for it.
     fn run(self, args: &RunArgs, json: bool) -> anyhow::Result<u8> {
         let Self {
-            home,
+            namespaces,
             mut signals,
             netns,
             mut machine,
             resolver,
         } = self;
-        if let Some(signal) = signals::asked_to_end(&mut signals) {
+        if let Some(signal) = signals::termination_signal(&mut signals) {
             machine.end();
             return Ok(exit::by_signal(signal));
         }
-        let first = first::Spec {
+        let pid1 = pid1::Pid1Spec {
             parent: parent::own()?,
             resolver,
             scratch: machine.folder().context("the machine has ended")?,
+            processes: args.processes,
             wait: args.wait,
             quiet: args.quiet,
         };
-        let ended = command::run(&netns, &first, &args.command, signals, &mut machine, &home);
-        // What it could touch, it could until now.
+        let ended = command::run(
+            &netns,
+            &pid1,
+            &args.command,
+            signals,
+            &mut machine,
+            &namespaces,
+        );
+        settle::wait(&netns);
+        // Before the machine ends, and the access with it.
         if args.report && ended.is_ok() {
             let shown = machine
                 .findings()
                 .and_then(|found| report::show(&found, json));
             if let Err(error) = shown {
-                Note { quiet: args.quiet }.write(&format!("no report: {error:#}"));
+                Messages { quiet: args.quiet }.write(&format!("no report: {error:#}"));
             }
         }
         machine.end();
-        drop(home);
+        drop(namespaces);
         ended
     }
 }
 
-/// The resolv.conf that the command gets instead of the system's, if it needs one.
-fn resolver(args: &RunArgs, reached: Families, note: &Note) -> Option<String> {
+/// Returns the resolv.conf that the command gets instead of the system's, if it needs one.
+fn resolver(args: &RunArgs, reached: Families, messages: &Messages) -> Option<String> {
     let system = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let upstream = fs::read_to_string("/run/systemd/resolve/resolv.conf").ok();
     let found = match (args.dns.is_empty(), reached.is_any()) {
         (false, _) => resolver::with(&args.dns, &system),
         (true, true) => resolver::find(&system, upstream.as_deref(), reached),
-        // There is nobody to ask.
+        // Without an uplink no name server is reachable.
         (true, false) => resolver::Resolver::System,
     };
     match found {
         resolver::Resolver::System => None,
         resolver::Resolver::Own(text) => Some(text),
         resolver::Resolver::None(why) => {
-            note.write(&format!(
-                "the command cannot look names up: {why}; name a server with --dns IP"
+            messages.write(&format!(
+                "the command cannot resolve names: {why}; name a server with --dns IP"
             ));
             None
         }

@@ -1,18 +1,18 @@
-//! The command's address, and the machine that gives it one.
+//! The command's address, and the machine that provides it.
 
 use super::RunArgs;
 use abi::machine::{Forward, Nat, Uplink};
 use anyhow::Context;
 use config::domain::Offloads;
 use config::{Cidr, Config, Endpoint, Forwarded, Guest, KernelPort, Kind, Nic, Vif};
-use figures::Failure;
 use netdev::netns::Namespace;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use tool::Failure;
 
 /// The guest whose interface the command has.
 pub(super) const GUEST: &str = "command";
-/// The NIC that leads outside.
+/// The NIC that leads to the outside.
 pub(super) const UPLINK: &str = "uplink";
 /// The command's interface.
 pub(super) const IFNAME: &str = "eth0";
@@ -22,14 +22,15 @@ pub(super) const IFNAME: &str = "eth0";
 pub(super) struct Network {
     /// The command's address.
     own: Cidr,
-    /// The end of this system; none: there is no uplink.
+    /// This system's end; `None`: the machine has no uplink.
     gateway: Option<IpAddr>,
     forward: Vec<Forward>,
+    connections: u32,
     mtu: u32,
     allow_overlap: bool,
 }
 
-/// Which families of addresses the command can use to talk to others.
+/// The address families by which the command can reach others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Families {
     pub(super) ipv4: bool,
@@ -37,7 +38,7 @@ pub(super) struct Families {
 }
 
 impl Network {
-    /// Returns the network that was asked for, or a free one.
+    /// Returns the requested network, or a free one.
     pub(super) fn choose(args: &RunArgs, uplink: bool) -> anyhow::Result<Self> {
         let own = match args.ip {
             Some(own) => own,
@@ -48,8 +49,8 @@ impl Network {
         }
         let gateway = other(own).ok_or_else(|| {
             Failure::Usage(format!(
-                "--ip {own}: there is no room for a gateway; write a network of two addresses or \
-                 more, like 10.9.0.2/24"
+                "--ip {own}: the network has no address for a gateway; write a network of two \
+                 addresses or more, like 10.9.0.2/24"
             ))
         })?;
         if uplink
@@ -64,6 +65,7 @@ impl Network {
             own,
             gateway: uplink.then_some(gateway),
             forward: forwards(&args.forward, own.address)?,
+            connections: args.connections,
             mtu: args.mtu,
             allow_overlap: args.allow_overlap,
         })
@@ -77,7 +79,7 @@ impl Network {
         }
     }
 
-    /// A machine of one guest, whose TAP is in `netns`.
+    /// Returns the configuration of a machine with one guest, whose TAP is in `netns`.
     pub(super) fn config(&self, name: &str, netns: &Namespace) -> Config {
         let tap = Endpoint::Tap {
             port: KernelPort {
@@ -127,6 +129,7 @@ impl Network {
             mtu: self.mtu,
             uplink: Some(Uplink::Nat(Nat {
                 forward: self.forward.clone(),
+                connections: self.connections,
             })),
             ..Nic::new(UPLINK, tap)
         }
@@ -134,7 +137,7 @@ impl Network {
 }
 
 impl Families {
-    /// Those of the calling thread's network namespace that have a way to everybody.
+    /// Returns the families for which the calling thread's network namespace has a default route.
     pub(super) fn reached() -> Self {
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default()
@@ -142,12 +145,12 @@ impl Families {
         Self::in_tables(&read("route"), &read("ipv6_route"))
     }
 
-    /// Whether any has.
+    /// Returns whether any family has one.
     pub(super) fn is_any(self) -> bool {
         self.ipv4 || self.ipv6
     }
 
-    /// The same of the text of both tables.
+    /// Returns the same from the text of both routing tables.
     fn in_tables(ipv4: &str, ipv6: &str) -> Self {
         let has = |table: &str, is_default: &dyn Fn(&[&str]) -> bool| {
             let mut lines = table.lines().map(|line| line.split_whitespace().collect());
@@ -157,7 +160,7 @@ impl Families {
         Self {
             // Destination and mask.
             ipv4: has(ipv4, &|words| zero(words.get(1)) && zero(words.get(7))),
-            // Destination and prefix; the loopback has such a route that leads nowhere.
+            // Destination and prefix length; the loopback's default route does not count.
             ipv6: has(ipv6, &|words| {
                 zero(words.first()) && zero(words.get(1)) && words.last() != Some(&"lo")
             }),
@@ -165,7 +168,7 @@ impl Families {
     }
 }
 
-/// The forwarded ports, before the command has an address.
+/// Returns the forwarded ports before the command's address is known.
 pub(super) fn forwards_of(args: &RunArgs) -> anyhow::Result<Vec<Forward>> {
     let address = args
         .ip
@@ -177,7 +180,7 @@ fn forwards(texts: &[String], to: IpAddr) -> anyhow::Result<Vec<Forward>> {
     texts.iter().map(|text| forward(text, to)).collect()
 }
 
-/// `tcp:8080=80`, or `tcp:8080=ADDRESS:80` as in a configuration file.
+/// Parses `tcp:8080=80`, or `tcp:8080=ADDRESS:80` as in a configuration file.
 fn forward(text: &str, to: IpAddr) -> anyhow::Result<Forward> {
     let wrong = |why: &str| Failure::Usage(format!("--forward {text}: {why}"));
     let whole = match text.split_once('=') {
@@ -193,7 +196,7 @@ fn forward(text: &str, to: IpAddr) -> anyhow::Result<Forward> {
         .parse()
         .map_err(|_| wrong("write it like tcp:8080=80"))?;
     if forward.port == 0 || forward.to.port() == 0 {
-        return Err(wrong("0 is no port; write ports from 1 to 65535").into());
+        return Err(wrong("0 is not a port; write ports from 1 to 65535").into());
     }
     if forward.to.ip() != to && !to.is_unspecified() {
         let why = format!(
@@ -205,33 +208,37 @@ fn forward(text: &str, to: IpAddr) -> anyhow::Result<Forward> {
     Ok(forward)
 }
 
-/// The first address in `own`'s network that is another station's.
+/// Returns the first address in `own`'s network that another station can have.
 fn other(own: Cidr) -> Option<IpAddr> {
     let free = own.free(|address| address == own.address)?;
     Some(free.address)
 }
 
-/// Returns an address in a network that overlaps none of the calling process's namespace, and the
-/// other address of that network.
+/// Returns an address in a network that overlaps no network of the calling process's namespace, and
+/// the other address of that network.
 pub(super) fn unused() -> anyhow::Result<(Cidr, IpAddr)> {
     let own = free(|own| overlap(own).is_none(), std::process::id());
     let gateway = other(own).context("a network of four addresses has two stations")?;
     Ok((own, gateway))
 }
 
-/// The interface and network of the calling process's namespace that a network overlaps.
+/// Returns the interface and network of the calling process's namespace that `own`'s network
+/// overlaps.
 fn overlap(own: Cidr) -> Option<netdev::overlap::Overlap> {
     let networks = [(own.address, own.prefix)];
-    netdev::look::overlap_of(None, &networks).ok().flatten()
+    netdev::host_checks::overlap_of(None, &networks)
+        .ok()
+        .flatten()
 }
 
-/// A network of four addresses out of 10.64.0.0/10 that `is_free`, with the third address, which is
-/// the command's. Processes that search at the same time begin at different networks.
+/// Returns a network of four addresses out of 10.64.0.0/10 that `is_free` accepts: the gateway's
+/// address and the third address, which is the command's. Concurrent processes start their search
+/// at different networks.
 fn free(is_free: impl Fn(Cidr) -> bool, pid: u32) -> Cidr {
     const FIRST: u32 = u32::from_be_bytes([10, 64, 0, 0]);
     const NETWORKS: u32 = 1 << 20;
     const PREFIX: u8 = 30;
-    // Far from the last one, in case that was in a large network.
+    // A large step, since the last one may have been in a large network.
     const STEP: u32 = 65_537;
     let candidate = |n: u32| {
         let network = pid.wrapping_add(n.wrapping_mul(STEP)) % NETWORKS;
@@ -254,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_is_the_first_address_that_is_not_the_commands() {
+    fn the_gateway_gets_the_first_other_address() {
         for (own, gateway) in [
             ("10.9.0.2/24", Some("10.9.0.1")),
             ("10.9.0.1/24", Some("10.9.0.2")),
@@ -274,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_address_is_a_stations() {
+    fn the_command_needs_a_station_address() {
         use clap::Parser;
         for (ip, why) in [
             ("10.91.0.0/24", "the network itself"),
@@ -299,13 +306,13 @@ mod tests {
         let taken = cidr("10.64.0.0/16");
         let found = free(|own| !taken.contains(own.address), 1);
         assert!(!taken.contains(found.address), "{found}");
-        // Different processes get different ones.
+        // Different processes get different networks.
         assert_ne!(free(all, 1), free(all, 2));
         assert_eq!(free(|_| false, 3), free(all, 3), "none is");
     }
 
     #[test]
-    fn a_default_route_is_a_way_to_everybody() {
+    fn only_a_default_route_counts_as_reachable() {
         let zeros = "0".repeat(32);
         let ipv4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
                     eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
@@ -333,8 +340,8 @@ mod tests {
             ("tcp:8080=", "write it like"),
             ("tcp:8080=x", "write it like"),
             ("icmp:1=2", "write it like"),
-            ("tcp:0=80", "0 is no port"),
-            ("tcp:80=0", "0 is no port"),
+            ("tcp:0=80", "0 is not a port"),
+            ("tcp:80=0", "0 is not a port"),
             ("tcp:80=10.9.0.3:80", "not the command's address"),
         ] {
             let error = text(wrong).unwrap_err().to_string();

@@ -1,15 +1,14 @@
-//! The outside of a user namespace: `pasta`, where it is installed, gives the network namespace an
-//! interface and carries its packets by ordinary sockets.
+//! Connects a user namespace to the outside by `pasta`, if installed, which gives the network
+//! namespace an interface and carries its packets through ordinary sockets.
 //!
-//! pasta runs in the namespaces that `grantway run` leaves, and does not always notice that the
-//! one it serves is gone. So a process between the two, the keeper, ends it with `grantway run`,
-//! however that ends.
+//! pasta runs in the namespaces that `grantway run` leaves, and does not always detect the end of
+//! the namespace that it serves. So a process between the two, the keeper, ends pasta when
+//! `grantway run` ends for any reason.
 
 use super::network::{self, Families};
 use abi::machine::{Forward, Transport};
 use anyhow::Context;
 use config::Cidr;
-use figures::helper;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -22,10 +21,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tool::helper;
 
-/// The keeper among the hidden subcommands.
+/// Name of the keeper among the hidden subcommands.
 pub(crate) const HELPER: &str = "pasta";
-/// How long pasta may take until the namespace has a default route.
+/// How long pasta may take to give the namespace a default route.
 const READY: Duration = Duration::from_secs(20);
 
 /// The IPv6 address inside and its gateway, in a network that is not routed anywhere else.
@@ -34,22 +34,22 @@ const IPV6: [&str; 2] = ["fd67:7261:6e74::2", "fd67:7261:6e74::1"];
 /// The keeper's task.
 #[derive(Serialize, Deserialize)]
 struct Task {
-    /// The process whose network namespace is joined, and with which everything ends.
+    /// The process whose network namespace pasta joins. The keeper and pasta end with it.
     of: u32,
     program: PathBuf,
-    /// The IPv4 address inside, which is not this system's: the namespace would take packets to
-    /// this system for its own.
+    /// The IPv4 address inside. It must differ from this system's: otherwise packets for this
+    /// system would not leave the namespace.
     inside: Cidr,
     gateway: IpAddr,
     forward: Vec<Forward>,
 }
 
-/// The keeper's process, before it has started pasta; none: there is no pasta.
+/// The keeper's process before it has started pasta; `None`: pasta is not installed.
 #[derive(Debug)]
 pub(super) struct Keeper(Option<Child>);
 
 impl Keeper {
-    /// Starts it. It waits.
+    /// Starts the keeper, which waits.
     pub(super) fn start(forward: &[Forward]) -> anyhow::Result<Self> {
         let Some(program) = find() else {
             return Ok(Self(None));
@@ -66,21 +66,21 @@ impl Keeper {
             .arg(serde_json::to_string(&task)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            // Ctrl-C is the command's.
+            // Ctrl-C is for the command only.
             .process_group(0)
             .spawn()
             .context("start the keeper of pasta")?;
         Ok(Self(Some(child)))
     }
 
-    /// Has pasta join the network namespace that this process is in by now. The keeper's process
-    /// id, or why there is no way outside.
+    /// Has pasta join the network namespace that this process has entered. Returns the keeper's
+    /// process id, or why the outside is not reachable.
     pub(super) fn join(mut self) -> Result<i32, String> {
         let Some(child) = &mut self.0 else {
-            return Err("that needs root, or the program `pasta`".to_owned());
+            return Err("an uplink needs root, or the program `pasta`".to_owned());
         };
         if let Some(mut stdin) = child.stdin.take() {
-            // If it has ended already, that shows below.
+            // If the keeper has ended already, the read below detects it.
             let _ = stdin.write_all(b"\n");
         }
         let start = Instant::now();
@@ -90,7 +90,10 @@ impl Keeper {
                 return Err(format!("pasta cannot be used ({status})"));
             }
             if start.elapsed() > READY {
-                return Err(format!("pasta has made no route in {} s", READY.as_secs()));
+                let seconds = READY.as_secs();
+                return Err(format!(
+                    "pasta has created no default route within {seconds} s"
+                ));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -103,21 +106,21 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // Not SIGKILL, which would leave pasta behind.
+            // SIGKILL would leave pasta behind.
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
             let _ = child.wait();
         }
     }
 }
 
-/// Where pasta is installed.
+/// Returns the path of pasta.
 fn find() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let programs = std::env::split_paths(&folders).map(|folder| folder.join("pasta"));
     programs.into_iter().find(|program| program.is_file())
 }
 
-/// The keeper.
+/// Main function of the keeper.
 pub(crate) fn main(task: &str) -> anyhow::Result<()> {
     let task: Task = helper::parse(task)?;
     let parent = i32::try_from(task.of).ok().and_then(Pid::from_raw);
@@ -136,8 +139,8 @@ pub(crate) fn main(task: &str) -> anyhow::Result<()> {
         .spawn()
         .with_context(|| format!("run {}", task.program.display()))?;
     let pasta = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-    // What it says is of interest if it ends by itself; not each of its warnings.
-    let words = child.stderr.take().map(last_words);
+    // The last message is needed only if pasta ends by itself.
+    let words = child.stderr.take().map(last_log_line);
     let mut watched = [
         PollFd::new(&parent, PollFlags::IN),
         PollFd::new(&end, PollFlags::IN),
@@ -155,15 +158,16 @@ pub(crate) fn main(task: &str) -> anyhow::Result<()> {
     anyhow::bail!("pasta has ended ({status}): {}", words.trim())
 }
 
-/// The last line that is read, by a thread of its own.
-fn last_words(from: impl Read + Send + 'static) -> JoinHandle<String> {
+/// Returns the last line that is read, by a thread.
+fn last_log_line(from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let lines = BufReader::new(from).lines().map_while(Result::ok);
         lines.last().unwrap_or_default()
     })
 }
 
-/// Arguments of a pasta in the foreground, which hands nothing on to this system's loopback.
+/// Returns the arguments of a pasta in the foreground that forwards nothing to this system's
+/// loopback.
 fn arguments(task: &Task) -> Vec<String> {
     let ports = |transport| {
         let ports = task.forward.iter().filter(|f| f.transport == transport);
@@ -189,7 +193,7 @@ fn arguments(task: &Task) -> Vec<String> {
         ("-a", task.inside.address.to_string()),
         ("-n", task.inside.prefix.to_string()),
         ("-g", task.gateway.to_string()),
-        // pasta ignores these on a system that has no way outside by IPv6.
+        // pasta ignores these options on a system without an IPv6 default route.
         ("-a", ipv6),
         ("-g", ipv6_gateway),
     ];
@@ -213,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pasta_gets_the_ports_that_are_forwarded_and_no_other() {
+    fn pasta_forwards_only_the_given_ports() {
         let task = |forward: &[&str]| Task {
             of: 7,
             program: PathBuf::from("pasta"),

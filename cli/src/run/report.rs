@@ -1,36 +1,37 @@
-//! Who could touch what, and what passed.
+//! `grantway run --report`: access of the processes, and the traffic.
 
 use super::network::UPLINK;
 use crate::volume::Volume;
-use client::Reach;
-use figures::clean;
-use figures::report::number;
+use client::DriverAccess;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use tool::clean;
+use tool::number;
 
-/// What is found at the end.
+/// Results of the report.
 pub(super) struct Findings {
-    pub(super) reach: Reach,
-    pub(super) passed: Passed,
+    pub(super) access: DriverAccess,
+    pub(super) totals: TrafficTotals,
     pub(super) up_ms: f64,
 }
 
-/// What passed the driver domain, and what did not. A segment of 64 KB is one frame.
+/// Traffic that passed the driver domain, and drops. A segment of 64 KB is one frame.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Passed {
+pub(super) struct TrafficTotals {
     to_command: Volume,
     from_command: Volume,
-    /// To the outside and from there; none: the way out is not the command's alone.
+    /// Traffic to the outside and from it; `None` if other guests use the same uplink.
     outside: Option<[Volume; 2]>,
-    /// By domain and reason, those that happened.
+    /// By domain and reason; zeros omitted.
     drops: BTreeMap<String, u64>,
 }
 
-impl Passed {
-    /// As the workers of the driver domain count and the guest that the command is, by its name.
-    /// What the driver domain drops of others counts, too, where the command is attached.
+impl TrafficTotals {
+    /// Computes the traffic from the counters of the driver domain's workers and of the command's
+    /// guest. If the command is attached, drops of other guests' frames in the driver domain are
+    /// included.
     pub(super) fn of(drivers: &[Value], guest: (&str, &Value), is_attached: bool) -> Self {
         let (name, of_guest) = guest;
         let volume = |port: &str, way: &str| {
@@ -58,7 +59,7 @@ impl Passed {
     }
 }
 
-/// On standard error: standard output is the command's.
+/// Prints to standard error: standard output is the command's.
 pub(super) fn show(found: &Findings, as_json: bool) -> anyhow::Result<()> {
     let text = match as_json {
         true => format!("{}\n", clean::json(&json(found).to_string())),
@@ -68,14 +69,11 @@ pub(super) fn show(found: &Findings, as_json: bool) -> anyhow::Result<()> {
 }
 
 fn text(found: &Findings) -> String {
-    let passed = &found.passed;
-    let mut text = format!(
-        "\n{}\nWhat passed it: frames (bytes)\n",
-        experiments::demo::reached(&found.reach)
-    );
+    let totals = &found.totals;
+    let mut text = format!("\n{}\nTraffic, frames (bytes)\n", found.access.text(number));
     let mut line = |what: &str, to: Volume, from: Volume| {
         let volume = |v: Volume| format!("{} ({})", v.frames, v.bytes);
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "  {what:12} to it {}, from it {}",
@@ -83,45 +81,48 @@ fn text(found: &Findings) -> String {
             volume(from)
         );
     };
-    line("the command:", passed.to_command, passed.from_command);
-    if let Some([to, from]) = passed.outside {
+    line("the command:", totals.to_command, totals.from_command);
+    if let Some([to, from]) = totals.outside {
         line("the outside:", to, from);
     }
-    if passed.drops.is_empty() {
+    if totals.drops.is_empty() {
         text.push_str("  dropped: nothing\n");
     }
-    for (reason, count) in &passed.drops {
+    for (reason, count) in &totals.drops {
         let _ = writeln!(text, "  dropped: {count} {reason}");
     }
     let ms = number(found.up_ms);
-    let _ = match passed.outside {
-        Some(_) => writeln!(text, "The machine was up in {ms} ms and is gone."),
-        None => writeln!(text, "The command was attached in {ms} ms and is detached."),
+    let _ = match totals.outside {
+        Some(_) => writeln!(text, "The machine started in {ms} ms and has ended."),
+        None => writeln!(
+            text,
+            "The command was attached in {ms} ms and has been detached."
+        ),
     };
     text
 }
 
 fn json(found: &Findings) -> Value {
     let volume = |v: Volume| json!({ "frames": v.frames, "bytes": v.bytes });
-    let (reach, passed) = (&found.reach, &found.passed);
+    let (access, totals) = (&found.access, &found.totals);
     json!({
         "up_ms": found.up_ms,
         "reach": {
-            "granted": reach.granted,
-            "owned": reach.owned,
-            "leaked": reach.leaked,
-            "system_calls": reach.system_calls,
-            "hypercalls": reach.hypercalls,
-            "operations": reach.operations,
-            "missing": reach.missing,
+            "granted": access.granted,
+            "owned": access.owned,
+            "leaked": access.leaked,
+            "system_calls": access.system_calls,
+            "hypercalls": access.hypercalls,
+            "operations": access.operations,
+            "missing": access.missing,
         },
         "passed": {
-            "to_command": volume(passed.to_command),
-            "from_command": volume(passed.from_command),
-            "to_outside": passed.outside.map(|[to, _]| volume(to)),
-            "from_outside": passed.outside.map(|[_, from]| volume(from)),
+            "to_command": volume(totals.to_command),
+            "from_command": volume(totals.from_command),
+            "to_outside": totals.outside.map(|[to, _]| volume(to)),
+            "from_outside": totals.outside.map(|[_, from]| volume(from)),
         },
-        "drops": passed.drops,
+        "drops": totals.drops,
     })
 }
 
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_are_counted_and_nonsense_is_not() {
+    fn both_ends_count_and_invalid_counters_do_not() {
         let traffic = |packets: u64| {
             json!({ "traffic": {
                 "in_packets": packets, "in_bytes": 100 * packets,
@@ -142,38 +143,38 @@ mod tests {
             "drops": { "spoofed_source": 2, "no_route\u{1b}[2J": 1, "no_buffer": 0 },
         });
         let strange = json!({ "drops": ["x"], "vifs": 3 });
-        let both = Passed::of(
+        let both = TrafficTotals::of(
             &[driver.clone(), driver.clone()],
             ("command", &strange),
             true,
         );
         assert_eq!((both.from_command.frames, both.outside), (6, None));
         assert_eq!(both.drops["driver.spoofed_source"], 4);
-        let passed = Passed::of(&[driver], ("command", &strange), false);
+        let totals = TrafficTotals::of(&[driver], ("command", &strange), false);
         let from_command = Volume {
             frames: 3,
             bytes: 300,
         };
-        assert_eq!(passed.from_command, from_command);
-        assert_eq!(passed.outside.unwrap()[0].frames, 10);
-        assert_eq!(passed.drops.len(), 2);
+        assert_eq!(totals.from_command, from_command);
+        assert_eq!(totals.outside.unwrap()[0].frames, 10);
+        assert_eq!(totals.drops.len(), 2);
         let found = Findings {
-            reach: Reach::default(),
-            passed,
+            access: DriverAccess::default(),
+            totals,
             up_ms: 12.0,
         };
         let text = clean::lines(&text(&found)).into_owned();
         for part in [
             "from it 3 (300)",
             "dropped: 2 driver.spoofed_source",
-            "up in 12.0 ms",
+            "started in 12.0 ms",
             "system calls",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains('\u{1b}'), "{text}");
         assert_eq!(json(&found)["passed"]["to_outside"]["bytes"], 1000);
-        let nothing = Passed::of(&[json!(null)], ("command", &json!(7)), true);
-        assert_eq!(nothing, Passed::default());
+        let nothing = TrafficTotals::of(&[json!(null)], ("command", &json!(7)), true);
+        assert_eq!(nothing, TrafficTotals::default());
     }
 }

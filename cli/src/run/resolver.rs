@@ -1,27 +1,27 @@
-//! Which name servers the command asks: this system's, as far as they can be reached from another
-//! network namespace. One that listens on the loopback cannot.
+//! Selects the command's name servers: this system's, as far as another network namespace can reach
+//! them. A server on the loopback is not reachable.
 
 use super::network::Families;
 use std::net::IpAddr;
 
-/// What is found.
+/// The result of the selection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resolver {
-    /// The system's resolv.conf will do.
+    /// The system's resolv.conf is usable.
     System,
-    /// Another one.
+    /// Another resolv.conf.
     Own(String),
-    /// There is none; why.
+    /// None; the reason.
     None(String),
 }
 
-/// The servers `dns`, and what else the system's resolv.conf says.
+/// Returns a resolv.conf with the servers `dns` and the other options of the system's.
 pub(super) fn with(dns: &[IpAddr], system: &str) -> Resolver {
     Resolver::Own(text(dns, system))
 }
 
-/// `system`: the system's resolv.conf. `upstream`: the one with the servers that its own resolver
-/// asks, where systemd-resolved leaves it.
+/// `system`: the system's resolv.conf. `upstream`: systemd-resolved's file with its own upstream
+/// servers, if it exists.
 pub(super) fn find(system: &str, upstream: Option<&str>, families: Families) -> Resolver {
     let all: Vec<IpAddr> = servers(system).collect();
     let usable = |text: &str| -> Vec<IpAddr> {
@@ -46,13 +46,14 @@ pub(super) fn find(system: &str, upstream: Option<&str>, families: Families) -> 
     }
     let names: Vec<String> = all.iter().map(ToString::to_string).collect();
     Resolver::None(match (all.is_empty(), is_local) {
-        (true, _) => "this system's resolv.conf has no server".to_owned(),
+        (true, _) => "this system's resolv.conf has no name server".to_owned(),
         (_, true) => format!(
-            "this system's name server ({}) listens on the loopback only",
+            "this system's name server ({}) listens only on the loopback",
             names.join(", ")
         ),
         _ => format!(
-            "this system's name servers ({}) have addresses of another family",
+            "this system's name servers ({}) have addresses of a family that the command \
+             cannot reach",
             names.join(", ")
         ),
     })
@@ -62,12 +63,13 @@ fn servers(text: &str) -> impl Iterator<Item = IpAddr> {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         let is_server = words.next() == Some("nameserver");
-        // A link-local one has its interface behind it, which the command does not have.
+        // A link-local server needs an interface name, which does not exist in the command's
+        // namespace.
         is_server.then(|| words.next()?.parse().ok()).flatten()
     })
 }
 
-/// A resolv.conf with these servers, and everything of `system` but its own.
+/// Returns a resolv.conf with these servers, and everything of `system` except its servers.
 fn text(servers: &[IpAddr], system: &str) -> String {
     let kept = system.lines().filter(|line| {
         let first = line.split_whitespace().next();
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stub_on_the_loopback_is_passed_by() {
+    fn a_stub_on_the_loopback_is_bypassed() {
         let system = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch example.org\n";
         let upstream = "nameserver 192.0.2.1\nnameserver fd00::1\nnameserver fe80::1%eth0\n";
         let Resolver::Own(text) = find(system, Some(upstream), IPV4) else {
@@ -123,11 +125,11 @@ mod tests {
         let Resolver::None(why) = find("nameserver fd00::1\n", None, IPV4) else {
             panic!()
         };
-        assert!(why.contains("another family"), "{why}");
+        assert!(why.contains("of a family that"), "{why}");
         let Resolver::None(why) = find("", Some("nameserver fd00::1"), IPV4) else {
             panic!()
         };
-        assert!(why.contains("no server"), "{why}");
+        assert!(why.contains("no name server"), "{why}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Signals that others send to `grantway run` are the command's. Those of a terminal reach it
-//! without help.
+//! Forwards signals that others send to `grantway run` to the command. Signals of a terminal reach
+//! the command directly.
 
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -10,14 +10,14 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-/// Signals that arrive, with who has sent them.
+/// Received signals, with their senders.
 pub(super) type Signals = SignalsInfo<WithRawSiginfo>;
 
-/// Sent by the kernel, as a terminal's are (`SI_KERNEL`).
+/// The code of signals that the kernel sends, such as a terminal's (`SI_KERNEL`).
 const BY_KERNEL: i32 = 0x80;
 
-/// From here on this process lives on with these signals. Programs that it starts do not inherit
-/// that, and what was ignored stays ignored, also for them (`nohup`).
+/// Catches these signals from now on. Programs that this process starts do not inherit that;
+/// signals that were ignored stay ignored, also for these programs (`nohup`).
 pub(super) fn watch() -> io::Result<Signals> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = set(&status, "SigIgn");
@@ -28,7 +28,7 @@ pub(super) fn watch() -> io::Result<Signals> {
     Signals::with_exfiltrator(watched, WithRawSiginfo)
 }
 
-/// A set of signals in `/proc/PID/status`.
+/// Returns a set of signals in `/proc/PID/status`.
 fn set(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let set = line.and_then(|line| line.strip_prefix(':'));
@@ -36,14 +36,14 @@ fn set(status: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Whether a process catches this signal.
+/// Returns whether a process catches this signal.
 pub(crate) fn catches(pid: u32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     set(&status, "SigCgt") >> (signal - 1) & 1 == 1
 }
 
-/// Waits until a process catches this signal, or has ended. The first one of a namespace loses what
-/// comes before that.
+/// Waits until a process catches this signal, or has ended. The first process of a namespace loses
+/// signals that arrive earlier.
 pub(super) fn wait_until_caught(pid: u32, signal: Signal) {
     const STEP: Duration = Duration::from_millis(2);
     for _ in 0..2500 {
@@ -56,14 +56,14 @@ pub(super) fn wait_until_caught(pid: u32, signal: Signal) {
     }
 }
 
-/// What is to be handed on, as long as `signals` are watched.
-pub(super) fn to_hand_on(signals: &mut Signals) -> impl Iterator<Item = Signal> {
+/// Returns the signals to forward, as long as `signals` are watched.
+pub(super) fn signals_to_forward(signals: &mut Signals) -> impl Iterator<Item = Signal> {
     let by_others = signals.forever().filter(|info| info.si_code != BY_KERNEL);
     by_others.filter_map(|info| Signal::from_named_raw(info.si_signo))
 }
 
-/// The number of a signal that has arrived and ends programs, if any has.
-pub(super) fn asked_to_end(signals: &mut Signals) -> Option<i32> {
+/// Returns the number of a received signal that ends programs, if any.
+pub(super) fn termination_signal(signals: &mut Signals) -> Option<i32> {
     let mut numbers = signals.pending().map(|info| info.si_signo);
     numbers.find(|number| [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(number))
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_are_read() {
+    fn signal_sets_are_parsed() {
         let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t04\n";
         assert_eq!(set(status, "SigIgn"), 1 | 1 << 12);
         assert_eq!(set(status, "SigCgt"), 4);

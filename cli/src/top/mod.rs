@@ -1,49 +1,49 @@
-//! `grantway top`: who sends, who receives, who drops and why, whose CPU: live, or once.
+//! `grantway top`: traffic, drops and CPU time of every domain, live or once.
 
 mod sample;
 mod screen;
 mod table;
 
-use crate::which::Which;
-use crate::{output, prof, trace};
+use crate::instance_arg::InstanceArg;
+use crate::{lab, output, trace};
 use clap::Args;
 use client::Instance;
-use figures::{Failure, clean, interrupt};
-use sample::{Row, Sample, Span, Who};
+use sample::{Interval, Row, RowKind, Sample};
 use screen::{Key, Keys, Screen};
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 use table::Order;
+use tool::{Failure, clean, interrupt};
 
-/// Seconds that the trace of a selected row waits for a packet.
+/// How long a trace of the selected row waits for a packet, seconds.
 const TRACE_S: u32 = 5;
-/// How long the profile of a selected row takes …
+/// Duration of a profile of the selected row.
 const PROFILE: Duration = Duration::from_secs(3);
-/// … and how many functions of it are shown.
+/// Functions that a profile shows.
 const FUNCTIONS: usize = 15;
-/// How often signals are looked for.
+/// Interval between checks for signals.
 const LOOK: Duration = Duration::from_millis(100);
 /// The line of keys above the table.
 const KEYS: &str = "q, Esc quit · by: s sent r received d drops c CPU n name · ↑↓ select · \
                     t trace · p profile";
-/// The line of keys below a trace and below a profile.
+/// The line of keys below a trace or a profile.
 const KEYS_BELOW: &str = "q, Esc, Return back to the table · Ctrl-C quit";
 
-/// What was asked for.
+/// Options of `grantway top`.
 #[derive(Debug, Args)]
 pub(crate) struct TopOptions {
-    /// Seconds from one table to the next
+    /// Seconds between two updates
     #[arg(long, value_name = "S", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     interval: u32,
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// By what rows are in order
+    /// Sort order
     #[arg(long, value_name = "WHAT", default_value = "sends")]
     sort: Order,
     #[command(flatten)]
-    which: Which,
+    instance: InstanceArg,
 }
 
 impl TopOptions {
@@ -52,9 +52,9 @@ impl TopOptions {
     }
 }
 
-/// `grantway top`. Where nobody can press a key it prints one table.
+/// `grantway top`. Prints one table if no terminal is available.
 pub(crate) fn top(options: &TopOptions, json: bool) -> anyhow::Result<()> {
-    let instance = Instance::connect(&options.which.name)?;
+    let instance = Instance::connect(&options.instance.name)?;
     interrupt::watch();
     let watched = io::stdout().is_terminal() && io::stdin().is_terminal();
     if json || options.once || !watched {
@@ -76,17 +76,17 @@ fn once(instance: &Instance, options: &TopOptions, json: bool) -> anyhow::Result
     output::print(&format!("{lines}\n"))
 }
 
-/// What is shown now.
+/// The displayed state.
 struct LiveView<'a> {
     instance: &'a Instance,
     order: Order,
     last: Sample,
-    span: Option<Span>,
-    /// Who is selected: rows change their places.
-    selected: Option<(Who, String)>,
+    span: Option<Interval>,
+    /// The selected row, by its identity, since rows change their places.
+    selected: Option<(RowKind, String)>,
 }
 
-/// What is to be done next.
+/// The user's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -105,7 +105,7 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
     };
     let mut screen = Screen::take()?;
     let mut due = Instant::now() + options.interval();
-    // Whether the screen shows something else than there is.
+    // Whether the screen is out of date.
     let mut is_stale = true;
     loop {
         interrupt::check()?;
@@ -126,11 +126,11 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
             Next::GoOn => {}
             Next::End => return Ok(()),
             Next::Trace | Next::Profile => {
-                // It has the terminal as it was before.
+                // Restores the terminal.
                 drop(screen);
                 view.look_closer(next)?;
                 screen = Screen::take()?;
-                // What was shown is old by now.
+                // The displayed table is out of date.
                 due = Instant::now();
             }
         }
@@ -151,11 +151,11 @@ impl LiveView<'_> {
         self.span.as_ref().map_or(&[], |span| &span.rows)
     }
 
-    /// The place of the selected row; the first one, if it is gone.
+    /// Returns the place of the selected row, or the first one if it no longer exists.
     fn place(&self) -> usize {
         let is_selected = |row: &Row| {
             let selected = self.selected.as_ref();
-            selected.is_some_and(|(who, name)| *who == row.who && *name == row.name)
+            selected.is_some_and(|(kind, name)| *kind == row.kind && *name == row.name)
         };
         self.rows().iter().position(is_selected).unwrap_or(0)
     }
@@ -200,7 +200,7 @@ impl LiveView<'_> {
     fn select(&mut self, place: usize) {
         let row = self.rows().get(place);
         if let Some(row) = row {
-            self.selected = Some((row.who, row.name.clone()));
+            self.selected = Some((row.kind, row.name.clone()));
         }
     }
 
@@ -208,7 +208,7 @@ impl LiveView<'_> {
         self.rows().get(self.place())
     }
 
-    /// Traces or profiles the selected row, and returns when the user goes back to the table.
+    /// Traces or profiles the selected row, and returns when the user leaves that view.
     fn look_closer(&self, next: Next) -> anyhow::Result<()> {
         let row = self.selected_row();
         let done = match next {
@@ -217,10 +217,10 @@ impl LiveView<'_> {
                 let seconds = PROFILE.as_secs();
                 let said = clean::line(domain);
                 output::print(&format!("Sampling {said} for {seconds} s …\n"))?;
-                prof::look_at(self.instance.name(), domain, PROFILE, FUNCTIONS)
+                lab::look_at(self.instance.name(), domain, PROFILE, FUNCTIONS)
             }),
             _ => {
-                let domain = row.filter(|row| matches!(row.who, Who::Guest | Who::Driver));
+                let domain = row.filter(|row| matches!(row.kind, RowKind::Guest | RowKind::Driver));
                 let domain = domain.map(|row| row.name.as_str());
                 trace::trace(self.instance.name(), domain, TRACE_S, false)
             }
@@ -240,10 +240,11 @@ impl LiveView<'_> {
     }
 }
 
-/// Waits for a key that goes back to the table.
+/// Waits for a key that leads back to the table.
 ///
 /// # Errors
-/// [`Failure::Interrupted`] on Ctrl-C, on a signal, and where the terminal has been closed.
+///
+/// [`Failure::Interrupted`] on Ctrl-C, on a signal, and if the terminal was closed.
 fn wait_to_go_back() -> anyhow::Result<()> {
     let mut keys = Keys::take()?;
     loop {
@@ -256,12 +257,12 @@ fn wait_to_go_back() -> anyhow::Result<()> {
     }
 }
 
-/// The domain whose CPU time a row's is.
+/// Returns the domain whose CPU time a row shows.
 fn profiled(row: &Row) -> &str {
-    match row.who {
-        Who::Guest | Who::Driver => row.name.as_str(),
-        Who::Nic => "driver",
-        Who::Monitor => "monitor",
+    match row.kind {
+        RowKind::Guest | RowKind::Driver => row.name.as_str(),
+        RowKind::Nic => "driver",
+        RowKind::Monitor => "monitor",
     }
 }
 
@@ -270,11 +271,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_selected_is_profiled() {
+    fn the_selected_domain_is_profiled() {
         let mut span = sample::tests::span(Duration::from_secs(1));
         table::sort(&mut span.rows, Order::Receives);
         assert_eq!(profiled(&span.rows[0]), "web-2");
-        let wire = span.rows.iter().find(|row| row.who == Who::Nic).unwrap();
+        let wire = span
+            .rows
+            .iter()
+            .find(|row| row.kind == RowKind::Nic)
+            .unwrap();
         assert_eq!(profiled(wire), "driver");
     }
 }

@@ -1,4 +1,4 @@
-//! What everybody has counted at one moment, and what became of it in the time between two.
+//! Counters of all domains at one moment, and the differences between two moments.
 
 use crate::volume::Volume;
 use abi::machine::{DomainStatus, Program, Status};
@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// What a row is.
+/// The kind of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Who {
-    /// A network interface of the driver domain's.
+pub(crate) enum RowKind {
+    /// A network interface of the driver domain.
     Nic,
     /// A worker of the driver domain.
     Driver,
@@ -22,7 +22,7 @@ pub(crate) enum Who {
     Monitor,
 }
 
-impl Who {
+impl RowKind {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nic => "nic",
@@ -33,19 +33,19 @@ impl Who {
     }
 }
 
-/// What one of them has counted since it began, or in a time.
+/// Counters of a row, since its start or over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counted {
-    /// What it gave to the bridge.
+pub(crate) struct RowCounters {
+    /// Frames that it gave to the bridge.
     pub(crate) sent: Volume,
-    /// What it got from the bridge.
+    /// Frames that it received from the bridge.
     pub(crate) received: Volume,
-    /// Frames that were dropped on the way from it or to it, by reason.
+    /// Dropped frames from it or to it, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
     pub(crate) cpu_ns: u64,
 }
 
-impl Counted {
+impl RowCounters {
     fn add(&mut self, other: &Self) {
         self.sent = self.sent.plus(other.sent);
         self.received = self.received.plus(other.received);
@@ -76,12 +76,12 @@ impl Counted {
         }
     }
 
-    /// Frames that were dropped.
+    /// Returns the number of dropped frames.
     pub(crate) fn dropped(&self) -> u64 {
         self.drops.values().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// Why most of them were dropped.
+    /// Returns the most frequent reason.
     pub(crate) fn reason(&self) -> Option<&str> {
         let most = self.drops.iter().max_by_key(|(_, count)| **count);
         most.filter(|(_, count)| **count > 0)
@@ -102,24 +102,24 @@ impl Counted {
     }
 }
 
-/// A domain's name and process: the next one counts from nothing.
-type Life = (String, i32);
+/// A domain's name and process: a restarted domain counts from zero.
+type DomainRun = (String, i32);
 
-/// What was counted of each by each that counts.
-type All = BTreeMap<(Who, String), BTreeMap<Life, Counted>>;
+/// The counters of each row by the domains that count them.
+type All = BTreeMap<(RowKind, String), BTreeMap<DomainRun, RowCounters>>;
 
-/// Everybody at one moment.
+/// The counters of all rows at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     at: Instant,
     all: All,
-    /// Who lives and has not answered: what they have counted by now is not known.
-    silent: BTreeSet<Life>,
+    /// Running domains that have not answered: their current counters are unknown.
+    silent: BTreeSet<DomainRun>,
 }
 
 impl Sample {
-    /// Asks everybody. A domain that does not answer has traffic and CPU time all the same: others
-    /// know these.
+    /// Queries all domains. Other domains report the traffic of a domain that does not answer, and
+    /// the monitor its CPU time.
     pub(crate) fn take(instance: &Instance) -> Result<Self, client::Error> {
         let status = instance.status()?;
         let alive = status.domains.iter().filter(|domain| domain.alive);
@@ -138,93 +138,97 @@ impl Sample {
         Self {
             at,
             all: everybody(status, stats),
-            silent: silent.map(life).collect(),
+            silent: silent.map(run_of).collect(),
         }
     }
 
-    /// What happened since an earlier one, and how long that was.
-    pub(crate) fn since(&self, before: &Self) -> Span {
+    /// Returns the difference to an earlier sample.
+    pub(crate) fn since(&self, before: &Self) -> Interval {
         let rows = self.all.iter().map(|(key, by)| {
             let before_by = before.all.get(key);
-            let mut counted = Counted::default();
-            for (life, now) in by {
-                // Who was not there before has counted all of it since.
-                let nothing = Counted::default();
-                let then = before_by.and_then(|by| by.get(life)).unwrap_or(&nothing);
+            let mut counted = RowCounters::default();
+            for (run_of, now) in by {
+                // The counters of a domain that did not exist before are all from this interval.
+                let nothing = RowCounters::default();
+                let then = before_by.and_then(|by| by.get(run_of)).unwrap_or(&nothing);
                 let mut since = now.since(then);
-                if before.silent.contains(life) {
-                    // How much of it is older is not known. CPU time is the monitor's to count.
-                    since = Counted {
+                if before.silent.contains(run_of) {
+                    // An unknown part of its counts is older. The monitor counts CPU time.
+                    since = RowCounters {
                         cpu_ns: since.cpu_ns,
                         ..nothing
                     };
                 }
                 counted.add(&since);
             }
-            let (who, name) = key.clone();
-            Row { who, name, counted }
+            let (kind, name) = key.clone();
+            Row {
+                kind,
+                name,
+                counted,
+            }
         });
-        Span {
+        Interval {
             time: self.at.saturating_duration_since(before.at),
             rows: rows.collect(),
         }
     }
 }
 
-fn life(domain: &DomainStatus) -> Life {
+fn run_of(domain: &DomainStatus) -> DomainRun {
     (domain.name.clone(), domain.pid)
 }
 
-/// What each of them has counted.
+/// Returns the counters of every row.
 fn everybody(status: &Status, stats: &BTreeMap<String, Value>) -> All {
     let mut all = All::new();
     for domain in &status.domains {
         let parts = [domain.cpu_ns, domain.agent_cpu_ns, domain.worker_cpu_ns];
-        let mut own = Counted {
+        let mut own = RowCounters {
             cpu_ns: parts.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns)),
-            ..Counted::default()
+            ..RowCounters::default()
         };
         let stat = stats.get(&domain.name);
         own.add_drops(stat.and_then(|stat| stat.get("drops")));
-        // Others than the driver domain have no ports, whatever they say.
+        // Only the driver domain has ports: others' reports of ports are ignored.
         let stat = stat.filter(|_| domain.program == Program::Driver);
         for (port, of) in object(stat.and_then(|stat| stat.get("ports"))) {
             let counted = of_port(of);
-            // What it dropped before it knew whose it was is its own.
+            // Frames that it dropped before it knew their port count as its own.
             own.take_drops(&counted.drops);
-            if let Some(key) = whose(port, status) {
-                let by = all.entry(key).or_default().entry(life(domain));
+            if let Some(key) = row_of_port(port, status) {
+                let by = all.entry(key).or_default().entry(run_of(domain));
                 by.or_default().add(&counted);
             }
         }
-        let key = (who(domain), domain.name.clone());
-        let by = all.entry(key).or_default().entry(life(domain));
+        let key = (kind(domain), domain.name.clone());
+        let by = all.entry(key).or_default().entry(run_of(domain));
         by.or_default().add(&own);
     }
-    let monitor = Counted {
+    let monitor = RowCounters {
         cpu_ns: status.monitor_cpu_ns,
-        ..Counted::default()
+        ..RowCounters::default()
     };
-    let life = ("monitor".to_owned(), 0);
-    let key = (Who::Monitor, "monitor".to_owned());
-    all.insert(key, BTreeMap::from([(life, monitor)]));
+    let run_of = ("monitor".to_owned(), 0);
+    let key = (RowKind::Monitor, "monitor".to_owned());
+    all.insert(key, BTreeMap::from([(run_of, monitor)]));
     all
 }
 
-fn who(domain: &DomainStatus) -> Who {
+fn kind(domain: &DomainStatus) -> RowKind {
     match domain.program {
-        Program::Driver => Who::Driver,
-        Program::Guest => Who::Guest,
+        Program::Driver => RowKind::Driver,
+        Program::Guest => RowKind::Guest,
     }
 }
 
-/// What a domain has counted at a port.
-fn of_port(port: &Value) -> Counted {
+/// Returns the counters of a port.
+fn of_port(port: &Value) -> RowCounters {
     let traffic = &port["traffic"];
-    let mut counted = Counted {
+    let mut counted = RowCounters {
         sent: Volume::of(traffic, "in"),
         received: Volume::of(traffic, "out"),
-        ..Counted::default()
+        ..RowCounters::default()
     };
     let counters = port.get("counters");
     for way in ["from_guest_drops", "to_guest_drops"] {
@@ -234,7 +238,7 @@ fn of_port(port: &Value) -> Counted {
     counted
 }
 
-/// What a port counts of frames that it could not send.
+/// Returns a port's counters of frames that it could not send.
 fn device_drops(port: &Value) -> Value {
     let device = |key| port.get("device").and_then(|device| device.get(key));
     let queue = |key| port.get("egress_queue").and_then(|queue| queue.get(key));
@@ -253,49 +257,49 @@ fn device_drops(port: &Value) -> Value {
     Value::Object(there.collect())
 }
 
-/// Whose a port is.
-fn whose(port: &str, status: &Status) -> Option<(Who, String)> {
+/// Returns the row that a port belongs to.
+fn row_of_port(port: &str, status: &Status) -> Option<(RowKind, String)> {
     if let Some(nic) = port.strip_prefix("nic.") {
-        return Some((Who::Nic, nic.to_owned()));
+        return Some((RowKind::Nic, nic.to_owned()));
     }
     let interface = port.strip_prefix("vif.")?;
     let guest = VifConfig::guest_of(interface)?;
     let mut domains = status.domains.iter();
     let known = domains.any(|domain| domain.program == Program::Guest && domain.name == guest);
-    known.then(|| (Who::Guest, guest.to_owned()))
+    known.then(|| (RowKind::Guest, guest.to_owned()))
 }
 
 fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
     value.and_then(Value::as_object).into_iter().flatten()
 }
 
-/// One of them in a time.
+/// A row over an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub(crate) who: Who,
+    pub(crate) kind: RowKind,
     pub(crate) name: String,
-    pub(crate) counted: Counted,
+    pub(crate) counted: RowCounters,
 }
 
-/// A time, and what happened in it.
+/// An interval, and the differences of all counters.
 #[derive(Clone, Debug)]
-pub(crate) struct Span {
+pub(crate) struct Interval {
     pub(crate) time: Duration,
     pub(crate) rows: Vec<Row>,
 }
 
-impl Span {
-    /// A count as a rate.
+impl Interval {
+    /// Returns a count as a rate.
     pub(crate) fn rate(&self, count: u64) -> f64 {
         count as f64 / self.time.as_secs_f64().max(1e-9)
     }
 
-    /// The share of a CPU.
+    /// Returns CPU time as a share of one CPU.
     pub(crate) fn share(&self, cpu_ns: u64) -> f64 {
         self.rate(cpu_ns) / 1e9
     }
 
-    /// As a program reads it.
+    /// Returns the span as JSON.
     pub(crate) fn json(&self) -> Value {
         let volume = |volume: Volume| {
             json!({
@@ -309,7 +313,7 @@ impl Span {
                 .map(|(reason, count)| (reason.clone(), self.rate(*count).into()))
                 .collect();
             json!({
-                "who": row.who.name(),
+                "who": row.kind.name(),
                 "name": row.name,
                 "sends": volume(row.counted.sent),
                 "receives": volume(row.counted.received),
@@ -325,7 +329,7 @@ impl Span {
 pub(crate) mod tests {
     use super::*;
 
-    /// Of a machine whose second worker is this process.
+    /// Returns a machine whose second worker is this process.
     fn status(worker: i32) -> Status {
         let domain = |name: &str, program: &str, cpu_ns: u64| {
             let pid = if name == "driver-1" { worker } else { 1 };
@@ -376,22 +380,22 @@ pub(crate) mod tests {
         Sample::of(Instant::now(), &status(1), &stats.into())
     }
 
-    pub(crate) fn span(time: Duration) -> Span {
+    pub(crate) fn span(time: Duration) -> Interval {
         let (before, mut after) = (sample(1), sample(3));
         after.at = before.at + time;
         after.since(&before)
     }
 
-    fn find<'a>(span: &'a Span, name: &str) -> &'a Row {
+    fn find<'a>(span: &'a Interval, name: &str) -> &'a Row {
         span.rows.iter().find(|row| row.name == name).unwrap()
     }
 
     #[test]
-    fn traffic_and_drops_are_whose_port_it_is() {
+    fn traffic_and_drops_count_for_the_ports_owner() {
         let span = span(Duration::from_secs(2));
         let names: Vec<_> = span.rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["wire", "driver", "driver-1", "web-2", "monitor"]);
-        // Both workers have a part of each.
+        // Both workers have counted a part of each.
         let wire = &find(&span, "wire").counted;
         assert_eq!((wire.sent.frames, wire.received.bytes), (40, 240));
         assert_eq!(wire.drops, [("device_full".to_owned(), 4)].into());
@@ -405,7 +409,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_began_anew_or_is_new_counts_from_nothing() {
+    fn a_new_or_restarted_domain_counts_from_zero() {
         let (mut before, after) = (sample(3), sample(1));
         let span = after.since(&before);
         assert_eq!(find(&span, "web-2").counted.received.frames, 0);
@@ -416,7 +420,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_worker_that_began_anew_does_not_hide_the_others() {
+    fn a_restarted_worker_does_not_hide_others() {
         let stats = [("driver".into(), driver(5)), ("driver-1".into(), driver(1))];
         let after = Sample::of(Instant::now(), &status(9), &stats.into());
         let web = after.since(&sample(3));
@@ -426,7 +430,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_silent_worker_counted_long_ago_is_not_taken_for_news() {
+    fn old_counts_of_a_silent_worker_are_not_new() {
         let stats = [("driver".into(), driver(3))];
         let silent = Sample::of(Instant::now(), &status(1), &stats.into());
         for (before, after) in [(&silent, &sample(4)), (&sample(3), &silent)] {
@@ -437,7 +441,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn counts_of_any_size_are_added_up_and_only_the_drivers_ports_are_ports() {
+    fn counts_saturate_and_only_drivers_have_ports() {
         let most = u64::MAX;
         let port = json!({
             "traffic": {"in_packets": most, "in_bytes": most},
@@ -466,7 +470,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_program_reads_the_same() {
+    fn json_has_the_same_figures() {
         let json = span(Duration::from_secs(2)).json();
         assert_eq!(json["seconds"], 2.0);
         let wire = &json["rows"][0];

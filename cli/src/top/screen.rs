@@ -1,4 +1,4 @@
-//! The terminal: reads single keys and draws whole screens. Dropped, it restores the terminal.
+//! The terminal: reads single keys and draws whole screens. Restores the terminal when dropped.
 
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
@@ -14,17 +14,17 @@ use std::panic;
 use std::sync::Once;
 use std::time::Duration;
 
-/// The alternate screen. Dropped, or by a panic, it restores the terminal.
+/// The alternate screen. Restores the terminal when dropped, and on a panic.
 #[derive(Debug)]
 pub(crate) struct Screen {
     keys: Keys,
 }
 
-/// The keyboard in raw mode: each key is read when it is pressed, and is not echoed. Dropped, or by
-/// a panic, it leaves raw mode.
+/// The keyboard in raw mode: reads each key when it is pressed, without echo. Leaves raw mode when
+/// dropped, and on a panic.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    /// Whether the last look found a key, so that more may be buffered.
+    /// Whether the last read found a key, so that more may be buffered.
     has_read: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Key {
     Interrupt,
     /// The terminal was closed.
     Gone,
-    /// The terminal has another size.
+    /// The terminal was resized.
     Resized,
 }
 
@@ -66,11 +66,11 @@ impl Keys {
             true => Duration::ZERO,
             false => within,
         };
-        if has_gone(within)? {
+        if wait_for_hangup(within)? {
             return Ok(Some(Key::Gone));
         }
         self.has_read = match poll(Duration::ZERO) {
-            // A signal: the loop looks for it now.
+            // A signal arrived, for which the loop checks next.
             Err(e) if e.kind() == io::ErrorKind::Interrupted => false,
             ready => ready?,
         };
@@ -96,7 +96,7 @@ impl Keys {
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Switches to the alternate screen.
     pub(crate) fn take() -> io::Result<Self> {
         let screen = Self {
             keys: Keys::take()?,
@@ -110,8 +110,8 @@ impl Screen {
         self.keys.key(within)
     }
 
-    /// Draws lines from the top, what does not fit left out; the one at `marked` stands out, and is
-    /// among those that are shown.
+    /// Draws lines from the top and omits those that do not fit. Highlights the line `marked`, and
+    /// always shows it.
     pub(crate) fn draw(&self, head: &[String], lines: &[String], marked: usize) -> io::Result<()> {
         let (columns, rows) = size()?;
         let mut out = io::BufWriter::new(io::stdout().lock());
@@ -139,9 +139,9 @@ impl Screen {
     }
 }
 
-/// Waits for something to read. Whether the terminal has gone instead: its keys would be read for
-/// ever.
-fn has_gone(within: Duration) -> io::Result<bool> {
+/// Waits for input. Returns whether the terminal was closed instead, in which case reading keys
+/// would never end.
+fn wait_for_hangup(within: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
     let within = Timespec::try_from(within).map_err(io::Error::other)?;
@@ -153,7 +153,7 @@ fn has_gone(within: Duration) -> io::Result<bool> {
     }
 }
 
-/// The first of so many lines that is shown where only `room` fit.
+/// Returns the first visible line of `lines` where `room` fit.
 fn first_shown(lines: usize, marked: usize, room: usize) -> usize {
     let last = lines.saturating_sub(room);
     (marked + 1).saturating_sub(room).min(last)
@@ -171,7 +171,7 @@ impl Drop for Keys {
     }
 }
 
-/// Restores the terminal; one that was closed needs no restoring.
+/// Restores the terminal, unless it was closed.
 fn leave_screen() {
     let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
     leave_raw_mode();

@@ -1,32 +1,32 @@
-//! The table, for people.
+//! The table of `grantway top`.
 
-use super::sample::{Row, Span};
+use super::sample::{Interval, Row};
 use crate::tables;
 use comfy_table::CellAlignment;
-use figures::clean;
 use std::cmp::Reverse;
+use tool::clean;
 
-/// By what rows are in order.
+/// Sort order of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Order {
-    /// Who sends most bytes
+    /// Most bytes sent
     Sends,
-    /// Who receives most bytes
+    /// Most bytes received
     Receives,
-    /// Who drops most frames
+    /// Most frames dropped
     Drops,
-    /// Who takes most CPU time
+    /// Most CPU time
     Cpu,
-    /// By name
+    /// Name
     Name,
 }
 
 /// Lines of the table's header.
 pub(crate) const HEADER: usize = 2;
 
-/// Puts rows in order; who is equal stays in the order of kinds and names.
+/// Sorts rows; equal ones stay in the order of kinds and names.
 pub(crate) fn sort(rows: &mut [Row], order: Order) {
-    rows.sort_by(|a, b| (a.who, &a.name).cmp(&(b.who, &b.name)));
+    rows.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
     let key = |row: &Row| match order {
         Order::Sends => row.counted.sent.bytes,
         Order::Receives => row.counted.received.bytes,
@@ -37,8 +37,8 @@ pub(crate) fn sort(rows: &mut [Row], order: Order) {
     rows.sort_by_key(|row| Reverse(key(row)));
 }
 
-/// The lines of the table: the header, and one for each row.
-pub(crate) fn lines(span: &Span) -> Vec<String> {
+/// Returns the lines of the table: the header, and one for each row.
+pub(crate) fn lines(span: &Interval) -> Vec<String> {
     let header = [
         "who",
         "name",
@@ -59,14 +59,14 @@ pub(crate) fn lines(span: &Span) -> Vec<String> {
         let frames = |count| format!("{:.0}", span.rate(count));
         let megabits = |bytes: u64| format!("{:.1}", span.rate(bytes) * 8.0 / 1e6);
         table.add_row([
-            row.who.name().to_owned(),
+            row.kind.name().to_owned(),
             clean::line(&row.name).into_owned(),
             frames(counted.sent.frames),
             megabits(counted.sent.bytes),
             frames(counted.received.frames),
             megabits(counted.received.bytes),
             frames(counted.dropped()),
-            // A domain chooses the names of what it counts.
+            // Domains choose the names of their counters.
             clean::line(counted.reason().unwrap_or_default()).into_owned(),
             format!("{:.1}", span.share(counted.cpu_ns) * 100.0),
         ]);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_in_the_order_that_is_asked_for() {
+    fn rows_are_in_the_requested_order() {
         assert_eq!(first(Order::Sends), "wire");
         assert_eq!(first(Order::Receives), "web-2");
         assert_eq!(first(Order::Drops), "web-2");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_each_says_why_frames_are_dropped() {
+    fn each_line_gives_the_reason_for_drops() {
         let mut span = span(Duration::from_secs(1));
         let lines = lines(&span);
         assert_eq!(lines.len(), HEADER + span.rows.len());
@@ -105,7 +105,7 @@ mod tests {
                 .iter()
                 .any(|line| line.contains("web-2") && line.contains("no_request"))
         );
-        // What a domain calls its reasons is nothing that a terminal obeys.
+        // A domain's name for a reason must not control the terminal.
         let hostile = "\x1b[2J\nmonitor".to_owned();
         for row in &mut span.rows {
             row.counted.drops = [(hostile.clone(), 1000)].into();

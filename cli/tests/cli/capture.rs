@@ -1,6 +1,7 @@
-//! A machine whose wire is a capture file: it plays what came, and records what left.
+//! A machine whose wire is a capture file: it replays frames from one file and records sent ones in
+//! another.
 
-use crate::place::{Place, wait};
+use crate::test_dir::{TestDir, wait};
 use std::fs;
 use std::path::Path;
 
@@ -41,7 +42,7 @@ fn arp_request() -> Vec<u8> {
     frame
 }
 
-/// A frame to a station that nobody knows.
+/// Returns a frame to an unknown station.
 fn to_nobody() -> Vec<u8> {
     let mut frame = [[2, 0, 0, 0, 0, 0x77], STATION].concat();
     frame.extend([0x88, 0xb5]);
@@ -49,7 +50,7 @@ fn to_nobody() -> Vec<u8> {
     frame
 }
 
-/// A capture file of Ethernet frames, microseconds, little-endian.
+/// Returns a capture file of Ethernet frames, microseconds, little-endian.
 fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
     let mut file = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
@@ -61,7 +62,7 @@ fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// The frames of a capture file as far as they are complete.
+/// Returns the complete frames of a capture file.
 fn frames(path: &Path) -> Vec<Vec<u8>> {
     let file = fs::read(path).unwrap_or_default();
     let mut rest = file.get(24..).unwrap_or_default();
@@ -79,7 +80,7 @@ fn frames(path: &Path) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_guest_answers_a_capture_file() {
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let requests = vec![to_nobody(), arp_request(), arp_request()];
     let folder = place.file("machine.toml", MACHINE);
     let folder = Path::new(&folder).parent().unwrap();
@@ -97,7 +98,7 @@ fn a_guest_answers_a_capture_file() {
         let left = frames(&folder.join("out.pcap"));
         (left.iter().filter(|frame| is_answer(frame)).count() == 2).then_some(left)
     });
-    // Nothing that came by the wire leaves by it.
+    // No frame that arrived by the wire leaves by it.
     assert!(
         answers.iter().all(|frame| frame[6..12] == GUEST),
         "{answers:02x?}"

@@ -1,6 +1,6 @@
 //! Attacks of clients of the control socket on each other and on the machine.
 
-use crate::place::{NOBODY, Place, SIM, wait};
+use crate::test_dir::{NOBODY, SIM, TestDir, wait};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
@@ -14,10 +14,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testing::{PATIENCE, Stops, group_id, require};
 
-/// Far above what an answer takes on a busy machine, far below what clients could delay it by.
+/// A deadline far above the duration of an answer on a busy machine, and far below a delay that
+/// clients could cause.
 const SOON: Duration = Duration::from_secs(4);
 
-/// Makes this thread, and no other, another user's.
+/// Changes only this thread's user.
 fn become_user(user: u32, group: u32) {
     let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
     set_thread_groups(&[]).unwrap();
@@ -26,9 +27,9 @@ fn become_user(user: u32, group: u32) {
 }
 
 /// A connection that stays open.
-struct Asks(BufReader<UnixStream>);
+struct OpenClient(BufReader<UnixStream>);
 
-impl Asks {
+impl OpenClient {
     fn new(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -52,8 +53,8 @@ impl Asks {
     }
 }
 
-/// A machine that two groups may use, in the background.
-fn up(place: &Place) {
+/// Starts a machine that two groups may use, in the background.
+fn up(place: &TestDir) {
     place.open_to_all();
     let groups = "[machine]\nlook_group = \"games\"\nchange_group = \"adm\"\n";
     let file = place.file("m.toml", &format!("{groups}{SIM}"));
@@ -76,7 +77,7 @@ fn pid(status: &Value, name: &str) -> i32 {
 #[test]
 fn outsiders_cannot_connect() {
     require!(root);
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     up(&place);
     let socket = place.folder().join("run/grantway.sock");
     let connects = |user, group| {
@@ -98,14 +99,14 @@ fn outsiders_cannot_connect() {
 #[test]
 fn outsiders_that_connect_delay_no_restart() {
     require!(root);
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     up(&place);
     let socket = place.folder().join("run/grantway.sock");
     // As on a file system without access control lists.
     for (path, mode) in [("run", 0o711), ("run/grantway.sock", 0o666)] {
         fs::set_permissions(place.path(path), Permissions::from_mode(mode)).unwrap();
     }
-    let mut owner = Asks::new(&socket);
+    let mut owner = OpenClient::new(&socket);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let stops = Stops(&stop);
@@ -140,7 +141,7 @@ fn outsiders_that_connect_delay_no_restart() {
 #[test]
 fn a_users_half_requests_delay_no_other_user() {
     require!(root);
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     up(&place);
     let socket = place.folder().join("run/grantway.sock");
     let connect = {
@@ -158,7 +159,7 @@ fn a_users_half_requests_delay_no_other_user() {
     let half = connect.join().unwrap();
     for _ in 0..5 {
         let began = Instant::now();
-        let status = Asks::new(&socket).ask(&json!({ "op": "status" }));
+        let status = OpenClient::new(&socket).ask(&json!({ "op": "status" }));
         assert!(status["domains"].is_array(), "{status}");
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     }
@@ -170,17 +171,18 @@ fn a_users_half_requests_delay_no_other_user() {
 #[test]
 fn requests_under_way_take_no_place_of_root() {
     require!(root);
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     up(&place);
     let socket = place.folder().join("run/grantway.sock");
     let changing = {
         let (socket, group) = (socket.clone(), group_id("adm"));
         thread::spawn(move || {
             become_user(NOBODY, group);
-            // A domain that never starts again: its restart waits for 20 s.
-            let mut all: Vec<Asks> = (0..40).map(|_| Asks::new(&socket)).collect();
+            // A domain that cannot restart, so the request to restart it takes until its deadline
+            // of 20 s.
+            let mut all: Vec<OpenClient> = (0..40).map(|_| OpenClient::new(&socket)).collect();
             for asks in &mut all {
-                // One that was refused has been hung up on.
+                // The manager has disconnected rejected clients.
                 let line = b"{\"op\":\"restart\",\"domain\":\"web\"}\n";
                 let _ = asks.0.get_mut().write_all(line);
             }
@@ -190,7 +192,7 @@ fn requests_under_way_take_no_place_of_root() {
     fs::remove_file(place.path("guest")).unwrap();
     let all = changing.join().unwrap();
     let began = Instant::now();
-    let status = Asks::new(&socket).ask(&json!({ "op": "status" }));
+    let status = OpenClient::new(&socket).ask(&json!({ "op": "status" }));
     assert!(status["domains"].is_array(), "{status}");
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     drop(all);
@@ -202,18 +204,18 @@ fn guest(name: &str) -> Value {
     json!({ "name": name, "vif": [{ "endpoint": "stack", "network": true }] })
 }
 
-/// The answers to requests of different clients that the manager finds at once.
-fn at_once(place: &Place, requests: &[Value]) -> Vec<Value> {
+/// Returns the answers to requests of different clients that reach the manager at once.
+fn at_once(place: &TestDir, requests: &[Value]) -> Vec<Value> {
     let socket = place.folder().join("run/grantway.sock");
-    let mut clients: Vec<Asks> = requests.iter().map(|_| Asks::new(&socket)).collect();
+    let mut clients: Vec<OpenClient> = requests.iter().map(|_| OpenClient::new(&socket)).collect();
     for (client, request) in clients.iter_mut().zip(requests) {
         client.send(request);
     }
-    clients.iter_mut().map(Asks::answer).collect()
+    clients.iter_mut().map(OpenClient::answer).collect()
 }
 
-fn with_a_guest() -> (Place, crate::place::Running) {
-    let place = Place::with_machine();
+fn with_a_guest() -> (TestDir, crate::test_dir::Running) {
+    let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let running = place.start(&["up", &file]);
     place.wait_for_output(&running, "is up");
@@ -234,7 +236,7 @@ fn one_of_three_requests_detaches_a_guest() {
     for answer in refused {
         let why = answer["error"].as_str().unwrap();
         let known = [
-            "there is no guest a",
+            "no guest is named a",
             "guest a is being detached by another request",
         ];
         assert!(known.contains(&why), "{why}");
@@ -243,7 +245,7 @@ fn one_of_three_requests_detaches_a_guest() {
 }
 
 #[test]
-fn a_guest_is_attached_while_one_of_its_name_leaves() {
+fn a_guest_replaces_one_that_is_being_detached() {
     let (place, running) = with_a_guest();
     let attach = json!({ "op": "attach", "guest": guest("a") });
     let again = at_once(&place, std::slice::from_ref(&attach)).remove(0);
@@ -253,7 +255,7 @@ fn a_guest_is_attached_while_one_of_its_name_leaves() {
     for answer in at_once(&place, &[detach, attach]) {
         assert_eq!(answer["domain"], "a", "{answer}");
     }
-    // An address of it is named by its guest, not by a section of no file.
+    // Errors describe the address by its guest, not by a section of a file.
     let mut other = guest("b");
     other["vif"] = json!([{ "endpoint": "stack", "addresses": ["10.0.0.2/24"] }]);
     let refused = at_once(&place, &[json!({ "op": "attach", "guest": other })]).remove(0);
@@ -263,8 +265,8 @@ fn a_guest_is_attached_while_one_of_its_name_leaves() {
 }
 
 #[test]
-fn a_nic_that_is_changed_costs_one_restart() {
-    let place = Place::with_machine();
+fn a_changed_nic_causes_one_restart() {
+    let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let running = place.start(&["up", &file]);
     place.wait_for_output(&running, "is up");

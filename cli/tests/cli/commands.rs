@@ -1,12 +1,11 @@
-//! The command line as a person or a script meets it, without a monitor: what is said, where, and
-//! with which exit status.
+//! The command line without a monitor: output, messages, and exit statuses.
 
-use crate::place::{Place, SIM, TAPS, is_alive};
+use crate::test_dir::{SIM, TAPS, TestDir, is_alive};
 use testing::require;
 
 #[test]
 fn help_and_version_need_nothing() {
-    let place = Place::new();
+    let place = TestDir::new();
     let help = place.run(&["--help"]);
     assert!(help.ok() && help.out.contains("grantway demo") && help.out.contains("Exit status"));
     assert!(place.run(&["--version"]).out.starts_with("grantway "));
@@ -19,7 +18,7 @@ fn help_and_version_need_nothing() {
 
 #[test]
 fn wrong_usage_is_status_2() {
-    let place = Place::new();
+    let place = TestDir::new();
     for args in [
         &[][..],
         &["nonsense"],
@@ -37,10 +36,10 @@ fn wrong_usage_is_status_2() {
     );
 }
 
-/// Old names in a file are accepted with a warning, which scripts that read stdout never see.
+/// Old names in a file are accepted with a warning, which is not on standard output.
 #[test]
 fn old_names_are_warned_of_on_stderr() {
-    let place = Place::new();
+    let place = TestDir::new();
     let text = "[driver]\ngrants = \"mapped\"\n[[nic]]\nname = \"w\"\nkind = \"tap\"\n\
                 netns = \"no-such-namespace\"\n";
     let file = place.file("old.toml", text);
@@ -53,7 +52,7 @@ fn old_names_are_warned_of_on_stderr() {
 
 #[test]
 fn plans_are_listed_for_people_and_scripts() {
-    let place = Place::new();
+    let place = TestDir::new();
     assert!(
         place
             .run(&["exp", "--list"])
@@ -69,9 +68,33 @@ fn plans_are_listed_for_people_and_scripts() {
     );
 }
 
+/// An installation may lack `grantway-lab`: help and completions list its commands nevertheless.
+#[test]
+fn commands_of_the_lab_name_the_missing_program() {
+    let place = TestDir::without_lab();
+    for args in [
+        &["demo", "--quick"][..],
+        &["exp", "--list"],
+        &["prof", "record", "--", "true"],
+    ] {
+        let run = place.run(args);
+        assert_eq!((run.code, run.out.as_str()), (3, ""), "{args:?}: {run:?}");
+        let told = format!(
+            "grantway: `grantway {}` needs the program grantway-lab, which is not installed: ",
+            args[0]
+        );
+        assert!(run.err.starts_with(&told), "{run:?}");
+        assert_eq!(run.err.lines().count(), 1, "{run:?}");
+        assert!(place.run(&[args[0], "--help"]).ok(), "{args:?}");
+        let help = place.run(&["--help"]);
+        assert!(help.out.contains(&format!("\n  {}", args[0])), "{help:?}");
+    }
+    assert_eq!(place.run(&["exp"]).code, 2);
+}
+
 #[test]
 fn completions_are_printed() {
-    let place = Place::new();
+    let place = TestDir::new();
     for shell in ["bash", "zsh", "fish"] {
         let run = place.run(&["completions", shell]);
         assert!(
@@ -83,7 +106,7 @@ fn completions_are_printed() {
 
 #[test]
 fn no_instance_is_one_sentence_and_status_1() {
-    let place = Place::new();
+    let place = TestDir::new();
     for args in [
         &["status"][..],
         &["stat"],
@@ -102,12 +125,12 @@ fn no_instance_is_one_sentence_and_status_1() {
     }
     let run = place.run(&["status", "--name", "../x"]);
     assert_eq!(run.code, 2);
-    assert!(run.err.contains("no name for an instance"), "{run:?}");
+    assert!(run.err.contains("is not a name for an instance"), "{run:?}");
 }
 
 #[test]
-fn mistakes_in_a_file_are_status_2_with_file_line_and_remedy() {
-    let place = Place::new();
+fn mistakes_in_a_file_are_reported_with_status_2() {
+    let place = TestDir::new();
     let run = place.run(&["up", "nowhere.toml"]);
     assert!(
         run.code == 2 && run.err.contains("nowhere.toml cannot be read"),
@@ -132,22 +155,22 @@ fn mistakes_in_a_file_are_status_2_with_file_line_and_remedy() {
     assert!(run.err.contains("host.toml:5: "), "{run:?}");
     assert!(
         run.err
-            .contains("make it with `ip netns add no-such-namespace`"),
+            .contains("create it with `ip netns add no-such-namespace`"),
         "{run:?}"
     );
 
     let file = place.file("good.toml", SIM);
     let run = place.run(&["up", &file, "--name", "a b"]);
     assert!(
-        run.code == 2 && run.err.contains("no name for an instance"),
+        run.code == 2 && run.err.contains("is not a name for an instance"),
         "{run:?}"
     );
 }
 
-/// The monitor that is meant for use has no code for them.
+/// The regular monitor does not implement them.
 #[test]
 fn mechanisms_of_comparisons_are_refused_by_name() {
-    let place = Place::new();
+    let place = TestDir::new();
     for grants in ["copy", "map", "flip", "persistent"] {
         let text = format!("{SIM}\n[driver]\ngrants = \"{grants}\"\n[buffers]\nsize = \"full\"\n");
         let file = place.file("compared.toml", &text);
@@ -156,7 +179,7 @@ fn mechanisms_of_comparisons_are_refused_by_name() {
         for told in ["compared.toml:", "grants", "grantwayd-lab", "--lab"] {
             assert!(run.err.contains(told), "{told}: {run:?}");
         }
-        // There is no such program here.
+        // This program is not installed here.
         let run = place.run(&["up", "--lab", &file]);
         assert_eq!(run.code, 3, "{run:?}");
         assert!(run.err.contains("grantwayd-lab: build"), "{run:?}");
@@ -165,7 +188,7 @@ fn mechanisms_of_comparisons_are_refused_by_name() {
 
 #[test]
 fn no_monitor_program_is_status_3() {
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.file("good.toml", SIM);
     let run = place.run(&["up", &file]);
     assert_eq!((run.code, run.out.as_str()), (3, ""));
@@ -178,7 +201,7 @@ fn no_monitor_program_is_status_3() {
 
 #[test]
 fn an_open_runtime_directory_is_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.open_runtime_dir();
     let run = place.run(&["status"]);
     assert_eq!(run.code, 3);
@@ -186,8 +209,8 @@ fn an_open_runtime_directory_is_refused() {
 }
 
 #[test]
-fn a_monitor_that_cannot_is_quoted() {
-    let place = Place::new();
+fn errors_of_the_monitor_are_quoted() {
+    let place = TestDir::new();
     place.monitor("cat > /dev/null; echo '{\"error\":\"no TAP for you\"}'; exit 1");
     let file = place.file("good.toml", SIM);
     let run = place.run(&["up", &file]);
@@ -199,7 +222,7 @@ fn a_monitor_that_cannot_is_quoted() {
 
 #[test]
 fn a_system_that_cannot_run_any_machine_is_status_3() {
-    let place = Place::new();
+    let place = TestDir::new();
     let line = r#"{"error":"no seccomp","cannot_run_here":true}"#;
     place.monitor(&format!("cat > /dev/null; echo '{line}'; exit 1"));
     let file = place.file("good.toml", SIM);
@@ -209,7 +232,7 @@ fn a_system_that_cannot_run_any_machine_is_status_3() {
 
 #[test]
 fn a_monitor_that_dies_shows_the_end_of_its_log() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.monitor("echo first >&2; echo 'the last words' >&2; exit 77");
     let file = place.file("good.toml", SIM);
     let run = place.run(&["up", &file]);
@@ -222,20 +245,20 @@ fn a_monitor_that_dies_shows_the_end_of_its_log() {
 }
 
 #[test]
-fn a_monitor_that_babbles_is_not_believed() {
-    let place = Place::new();
+fn invalid_answers_of_the_monitor_are_rejected() {
+    let place = TestDir::new();
     place.monitor("cat > /dev/null; echo hello; sleep 60");
     let file = place.file("good.toml", SIM);
     let run = place.run(&["up", &file]);
     assert!(
-        run.code == 1 && run.err.contains("makes no sense: hello"),
+        run.code == 1 && run.err.contains("is invalid: hello"),
         "{run:?}"
     );
 }
 
 #[test]
-fn up_stays_until_a_signal_and_takes_the_monitor_along() {
-    let place = Place::new();
+fn up_runs_until_a_signal_and_ends_the_monitor() {
+    let place = TestDir::new();
     place.monitor(
         "cat > machine.json; echo $$ > pid; echo '{\"ready\":true,\"up_ms\":1.5}'; exec sleep 60",
     );
@@ -252,30 +275,30 @@ fn up_stays_until_a_signal_and_takes_the_monitor_along() {
         "{run:?}"
     );
     assert_eq!(run.out.lines().count(), 1, "{run:?}");
-    // This monitor answers nobody, which is a failure, but it is gone all the same.
+    // This monitor answered no client, which is a failure, but it has ended.
     assert_eq!(run.code, 1, "{run:?}");
     assert!(!is_alive(&pid));
 }
 
 #[test]
-fn up_notices_when_the_monitor_ends_by_itself() {
-    let place = Place::new();
+fn up_notices_the_end_of_the_monitor() {
+    let place = TestDir::new();
     place.monitor("cat > /dev/null; echo '{\"ready\":true,\"up_ms\":1}'; exit 9");
     let file = place.file("good.toml", SIM);
     let run = place.run(&["up", &file]);
     assert_eq!(run.code, 1);
     assert!(
         run.err
-            .contains("has ended by itself (exit status: 9); its log is "),
+            .contains("has ended unexpectedly (exit status: 9); its log is "),
         "{run:?}"
     );
 }
 
 /// The last line of a log may be a domain's.
 #[test]
-fn last_words_of_a_machine_are_nothing_that_a_terminal_obeys() {
+fn the_last_log_line_has_no_terminal_codes() {
     require!(root, tap);
-    let place = Place::new();
+    let place = TestDir::new();
     place.monitor(
         "cat > /dev/null; echo '{\"ready\":true,\"up_ms\":1}'; printf 'x\\033[2Jy\\n' >&2; exit 9",
     );
@@ -286,8 +309,8 @@ fn last_words_of_a_machine_are_nothing_that_a_terminal_obeys() {
 }
 
 #[test]
-fn people_are_told_how_to_reach_it() {
-    let place = Place::new();
+fn up_explains_how_to_reach_the_machine() {
+    let place = TestDir::new();
     place.monitor("cat > /dev/null; echo '{\"ready\":true,\"up_ms\":3}'");
     let file = place.file("good.toml", SIM);
     let run = place.run(&["up", &file, "--detach", "--name", "office"]);

@@ -1,16 +1,16 @@
-//! The dashboard of `contrib/grafana`: Grafana shows a panel that is wrong as an empty one, or not
-//! at all, so it is held against
+//! The dashboard of `contrib/grafana`. Grafana shows a wrong panel as an empty one, or not at all,
+//! so the tests check it against
 //!
 //! - the documented model ("Dashboard JSON model", version 36 and later): every key is known and of
-//!   its type, every word is one of those that there are;
-//! - what a schema cannot say: no panel lies on another, no number is there twice, every variable
-//!   is one of the dashboard's or of Grafana's;
+//!   its type, every word is valid;
+//! - rules outside of a schema: panels do not overlap, numbers are unique, every variable is
+//!   defined by the dashboard or by Grafana;
 //! - Prometheus: it parses all queries (`promtool`);
-//! - the metrics of a machine: every one that a query selects is there, with the labels that it
-//!   selects, sums or shows by, and with the values that it asks for.
+//! - the metrics of a machine: each metric in a query exists, with the labels that the query
+//!   selects, sums or shows by, and with the values that it selects.
 
 use crate::metrics::contrib;
-use crate::place::{Place, SIM, wait};
+use crate::test_dir::{SIM, TestDir, wait};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,7 +170,7 @@ struct FieldDefaults {
     _unit: Unit,
 }
 
-/// Units of Grafana's that are in use here.
+/// Units of Grafana that the dashboard uses.
 #[derive(Deserialize)]
 enum Unit {
     #[serde(rename = "none")]
@@ -266,14 +266,14 @@ fn targets(dashboard: &Dashboard) -> Vec<&Target> {
     targets
 }
 
-/// The words of a text that may name a metric, a label or a variable.
+/// Returns the words of a text that may name a metric, a label or a variable.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(move |c| !is_part(c)).filter(|w| !w.is_empty())
 }
 
 #[test]
-fn the_dashboard_is_one_that_grafana_shows() {
+fn the_dashboard_is_valid() {
     let dashboard = dashboard();
     assert!((1..=80).contains(&dashboard.title.len()));
     assert!((1..=40).contains(&dashboard.uid.len()));
@@ -345,9 +345,9 @@ fn the_dashboard_is_one_that_grafana_shows() {
 }
 
 #[test]
-fn prometheus_understands_the_queries() {
+fn prometheus_parses_the_queries() {
     require!(tool("promtool"));
-    let place = Place::new();
+    let place = TestDir::new();
     let dashboard = dashboard();
     let rule = |(n, target): (usize, &Target)| {
         let query = target.expr.replace("$__rate_interval", "5m");
@@ -361,18 +361,17 @@ fn prometheus_understands_the_queries() {
     promtool(&["check", "rules", &file], "");
 }
 
-/// Labels that Prometheus adds to what it reads.
+/// Labels that Prometheus adds to scraped metrics.
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
-/// What a query asks of a metric: its name, and for each label the value that it must have, if it
-/// must have one.
+/// A query's selector: the metric's name, and for each label the required value, if any.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Selector {
     name: String,
     labels: BTreeMap<String, Option<String>>,
 }
 
-/// The selectors of a query, with the labels that it sums by.
+/// Returns the selectors of a query, with the labels that it sums by.
 fn selectors(query: &str) -> Vec<Selector> {
     let by = query.split("by (").skip(1);
     let by = by.flat_map(|rest| words(rest.split(')').next().unwrap_or_default()));
@@ -397,7 +396,7 @@ fn selectors(query: &str) -> Vec<Selector> {
     found
 }
 
-/// Whether a sample's line is one that is selected.
+/// Returns whether a sample's line is selected.
 fn is_selected(line: &str, selector: &Selector) -> bool {
     let name = words(line).next();
     let labels = line
@@ -449,9 +448,9 @@ fn selectors_are_found_in_queries_and_samples() {
 }
 
 #[test]
-fn queries_select_what_a_machine_has() {
-    let place = Place::with_machine();
-    // Everything that there is: with large receive offload and a restart, too.
+fn queries_select_existing_metrics() {
+    let place = TestDir::with_machine();
+    // With large receive offload and a restart, so that all metrics exist.
     let file = place.file("m.toml", &format!("lro.at = \"both\"\n{SIM}"));
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
@@ -462,7 +461,7 @@ fn queries_select_what_a_machine_has() {
     for target in targets(&dashboard) {
         let mut found = selectors(&target.expr);
         assert!(!found.is_empty(), "{}", target.expr);
-        // What a series is called by.
+        // Labels in the name of a series.
         for shown in target.legend_format.split("{{").skip(1) {
             let label = shown.split("}}").next().unwrap().to_owned();
             for selector in &mut found {
@@ -476,9 +475,9 @@ fn queries_select_what_a_machine_has() {
             missing.append(&mut selectors(&query.query));
         }
     }
-    // No stream is here whose segments could wait for others.
+    // No stream runs whose segments could wait for others.
     missing.retain(|selector| selector.name != "grantway_lro_wait_seconds_bucket");
-    // What a domain says is left out while it is slow to say it.
+    // Counters of a domain are missing while it answers slowly.
     wait(|| {
         let metrics = place.run(&["metrics"]);
         assert!(metrics.ok(), "{metrics:?}");

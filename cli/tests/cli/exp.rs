@@ -1,17 +1,17 @@
-//! Experiments with raw frames as a script meets them.
+//! Experiments with raw frames, as a script runs them.
 
-use crate::place::{Place, wait};
+use crate::test_dir::{TestDir, wait};
 use serde_json::Value;
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One experiment at a time, as users run them: each takes all CPUs for its own.
+/// Runs one experiment at a time, as users do: each takes all CPUs.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Figures of a run's standard output, behind its provenance.
+/// Returns the figures of a run's standard output, after its provenance.
 fn figures(out: &str) -> Vec<Value> {
     let mut lines = out.lines().map(|line| serde_json::from_str(line).unwrap());
     let head: Value = lines.next().unwrap();
@@ -19,7 +19,7 @@ fn figures(out: &str) -> Vec<Value> {
     lines.collect()
 }
 
-/// Its median, and its note.
+/// Returns a figure's median, and its note.
 fn figure<'a>(figures: &'a [Value], config: &str, metric: &str) -> (f64, &'a str) {
     let found = figures
         .iter()
@@ -32,9 +32,9 @@ fn figure<'a>(figures: &'a [Value], config: &str, metric: &str) -> (f64, &'a str
 }
 
 #[test]
-fn small_frames_are_told_with_window_and_touch() {
+fn small_frames_are_reported_with_their_settings() {
     let _alone = alone();
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let only = "pointers-64,shared-64,ngm-64";
     let args = ["exp", "small", "--only", only, "--seconds", "0.5"];
     let run = place.run(&[&args[..], &["--quick", "--json"]].concat());
@@ -43,7 +43,7 @@ fn small_frames_are_told_with_window_and_touch() {
     for config in ["pointers-64", "shared-64", "ngm-64", "ngm-64-touched"] {
         let (mpps, note) = figure(&figures, config, "packets");
         assert!(mpps > 0.0, "{config}");
-        assert!(note.contains(" frames of a guest under way"), "{note}");
+        assert!(note.contains(" frames of a guest in flight"), "{note}");
         assert_eq!(
             note.contains("payload not touched"),
             !config.ends_with("touched"),
@@ -65,7 +65,7 @@ fn small_frames_are_told_with_window_and_touch() {
     figure(&figures, "ngm-64", "ratio.pointers-64.packets");
 }
 
-/// A plan of a user's own, with what happens on a wire and beside a guest.
+/// A user's plan, with impairments of a wire and neighbours of a guest.
 const OWN: &str = r#"
 name = "own"
 about = "faults, acknowledgements at once, rivals, several wires"
@@ -116,10 +116,10 @@ wires = [1, 4]
 "#;
 
 #[test]
-fn a_plan_of_ones_own_spoils_the_wire_and_crowds_the_machine() {
+fn a_users_plan_impairs_the_wire_and_adds_load() {
     testing::require!(root, tap, tool("nft"), tool("ip"), tool("ethtool"));
     let _alone = alone();
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let file = place.file("own.toml", OWN);
     let run = place.run(&["exp", &file, "--quick", "--json"]);
     assert!(run.ok(), "{run:?}");
@@ -127,20 +127,20 @@ fn a_plan_of_ones_own_spoils_the_wire_and_crowds_the_machine() {
     let value = |config: &str, metric: &str| figure(&figures, config, metric).0;
     assert!(value("spoiled", "sack_share") > 0.0);
     assert!(value("spoiled-bridge", "throughput") > 0.0);
-    // Delayed ones answer two.
+    // Delayed acknowledgements answer two segments.
     assert!(value("at-once", "segments_per_ack") < 1.5);
     assert!(value("crowded@beside=2", "throughput.rivals") > 0.0);
     let none = figures.iter().any(|figure| {
         figure["config"] == "crowded@beside=0" && figure["metric"] == "throughput.rivals"
     });
-    assert!(!none, "nobody is beside it");
+    assert!(!none, "no guest is beside it");
     for wires in ["wires@wires=1", "wires@wires=4"] {
         assert!(value(wires, "throughput") > 0.0);
     }
     assert_eq!(place.left(), ["own.toml"]);
 }
 
-/// A web server, asked over a machine and over the kernel's own path.
+/// A web server, queried over a machine and over the kernel's own path.
 const WEB: &str = r#"
 name = "web"
 about = "a web server"
@@ -169,10 +169,10 @@ place = ["one-core"]
 "#;
 
 #[test]
-fn a_web_server_is_asked_over_a_machine_and_leaves_nothing() {
+fn a_web_server_is_measured_and_leaves_nothing() {
     testing::require!(root, tap, tool("nginx"), tool("httperf"));
     let _alone = alone();
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let run = place.run(&["exp", &place.file("web.toml", WEB), "--quick", "--json"]);
     assert!(run.ok(), "{run:?}");
     let figures = figures(&run.out);
@@ -189,9 +189,9 @@ fn a_web_server_is_asked_over_a_machine_and_leaves_nothing() {
 }
 
 #[test]
-fn a_web_server_that_is_not_installed_is_named_by_its_package() {
+fn a_missing_web_server_is_named_by_its_package() {
     testing::require!(root, tap);
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let plan = place.file("web.toml", WEB);
     let run = place.run_without_programs(&["exp", &plan, "--quick", "--json"]);
     assert!(run.ok(), "{run:?}");
@@ -208,10 +208,10 @@ fn a_web_server_that_is_not_installed_is_named_by_its_package() {
 }
 
 #[test]
-fn a_run_that_is_broken_off_leaves_neither_a_machine_nor_its_files() {
+fn an_interrupted_run_leaves_nothing() {
     testing::require!(root, tap);
     let _alone = alone();
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let of_machines = || -> Vec<String> {
         let files = fs::read_dir(place.folder().join("run"));
         let names = files.into_iter().flatten().flatten();
@@ -227,7 +227,7 @@ fn a_run_that_is_broken_off_leaves_neither_a_machine_nor_its_files() {
     };
     let running = place.start(&["exp", "attach", "--quick"]);
     wait(|| (!of_machines().is_empty()).then_some(()));
-    // `grantway` itself is one of them.
+    // `grantway` itself is one of the programs.
     wait(|| (processes() > 1).then_some(()));
     let run = running.terminate();
     assert_eq!(run.code, 130, "{run:?}");
@@ -236,8 +236,8 @@ fn a_run_that_is_broken_off_leaves_neither_a_machine_nor_its_files() {
 }
 
 #[test]
-fn mistakes_in_a_plan_of_ones_own_are_told_with_their_place() {
-    let place = Place::new();
+fn mistakes_in_a_users_plan_have_their_place() {
+    let place = TestDir::new();
     for (from, to, told) in [
         ("about =", "abuot =", "line 3, column 1"),
         (
@@ -250,7 +250,11 @@ fn mistakes_in_a_plan_of_ones_own_are_told_with_their_place() {
             "wires = [5]",
             "column `wires`: 1 to 4 `wires`",
         ),
-        ("name = \"own\"", "name = \"../own\"", "name: lower-case"),
+        (
+            "name = \"own\"",
+            "name = \"../own\"",
+            "name: use lower-case",
+        ),
     ] {
         let path = &place.file("own.toml", &OWN.replacen(from, to, 1));
         let run = place.run(&["exp", path]);
@@ -264,15 +268,15 @@ fn mistakes_in_a_plan_of_ones_own_are_told_with_their_place() {
     assert!(run.code == 2 && run.err.contains("gone.toml: "), "{run:?}");
 }
 
-/// In one test, because all runs lend from the same pool of huge pages.
+/// A single test, because all runs share one pool of huge pages.
 #[test]
-fn peers_run_beside_ours_and_leave_nothing_behind() {
+fn peers_run_and_leave_nothing_behind() {
     let pages = || fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
     let _alone = alone();
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let before = pages();
     let all = ["exp", "peers", "--json", "--quick", "--seconds"];
-    // What vhost needs the other two have.
+    // The other two have all requirements of vhost.
     let run = place.run(&[&all[..], &["0.5", "--only", "ngm,memif,ovs"]].concat());
     if run.code == 3 {
         return testing::skip(run.err);
@@ -280,10 +284,10 @@ fn peers_run_beside_ours_and_leave_nothing_behind() {
     assert!(run.ok(), "{run:?}");
     let figures = figures(&run.out);
     for size in ["64", "1514"] {
-        // As many frames in all as go round with them.
+        // The total number of frames equals the number that circulates with them.
         let (under_way, note) = figure(&figures, &format!("ngm@size={size}"), "in_flight");
         assert!(
-            under_way <= 384.0 && note.contains("and 384 waiting"),
+            under_way <= 384.0 && note.contains("and 384 buffers posted"),
             "{under_way} {note}"
         );
     }
@@ -299,14 +303,14 @@ fn peers_run_beside_ours_and_leave_nothing_behind() {
                 &format!("ratio.{peer}.packets"),
             );
             assert!(ratio > 0.0 && note.contains("pages of 4 KB"), "{note}");
-            assert!(note.contains("against: 768 frames go round"), "{note}");
+            assert!(note.contains("against: 768 frames in flight"), "{note}");
             assert!(
                 note.contains("copied once") && note.contains("copied twice"),
                 "{note}"
             );
         }
     }
-    // Those that touch every byte are divided by each other.
+    // Columns that touch every byte are compared with each other.
     for peer in ["memif-touched", "ovs-dpdk-touched"] {
         for size in ["64", "1514"] {
             let own = format!("ngm-touched@size={size}");
@@ -319,7 +323,7 @@ fn peers_run_beside_ours_and_leave_nothing_behind() {
     assert_eq!(place.users(), Vec::<String>::new());
 
     let running = place.start(&[&all[..], &["60", "--only", "ovs"]].concat());
-    // Guest and switch are there when the guest has the switch's port.
+    // Guest and switch run when the guest has the switch's port.
     wait(|| {
         place
             .users()
@@ -335,8 +339,8 @@ fn peers_run_beside_ours_and_leave_nothing_behind() {
 }
 
 #[test]
-fn peers_that_are_not_installed_are_named_by_their_packages() {
-    let place = Place::new();
+fn missing_peers_are_named_by_their_packages() {
+    let place = TestDir::new();
     let run = place.run_without_programs(&["exp", "peers", "--quick", "--json"]);
     assert_eq!((run.code, run.out.as_str()), (3, ""), "{run:?}");
     for package in ["dpdk-dev", "openvswitch-switch-dpdk"] {

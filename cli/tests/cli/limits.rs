@@ -1,6 +1,6 @@
 //! Limits of a process that are too low for a machine.
 
-use crate::place::{NOBODY, Place, Run, SIM};
+use crate::test_dir::{CommandOutput, NOBODY, SIM, TestDir};
 use testing::require;
 
 /// The message about the limit of open files.
@@ -8,13 +8,13 @@ const FILES: &str = "the limit of open files of a process (`ulimit -Hn`) is ";
 /// The message about the limit of processes.
 const TASKS: &str = "the limit of processes and threads of a user (`ulimit -u`) is ";
 
-fn is_refused(place: &Place, run: &Run, code: i32, says: &str) {
+fn is_refused(place: &TestDir, run: &CommandOutput, code: i32, says: &str) {
     assert_eq!((run.code, run.out.as_str()), (code, ""), "{run:?}");
     assert!(
         run.err.contains(says) && run.err.lines().count() == 1,
         "{run:?}"
     );
-    assert!(run.err.contains(", and the machine needs "), "{run:?}");
+    assert!(run.err.contains(", but the machine needs "), "{run:?}");
     assert!(
         !place.has("run"),
         "{:?}",
@@ -24,9 +24,9 @@ fn is_refused(place: &Place, run: &Run, code: i32, says: &str) {
 }
 
 #[test]
-fn a_limit_that_is_too_low_is_named_and_nothing_is_left() {
+fn a_limit_that_is_too_low_is_named() {
     require!(root, tool("prlimit"));
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     place.open_to_all();
     let file = place.file("m.toml", SIM);
     let up = ["up", &file, "--detach"];
@@ -42,15 +42,15 @@ fn a_limit_that_is_too_low_is_named_and_nothing_is_left() {
     is_refused(&place, &check, 3, FILES);
     let demo = place.run_limited(0, "--nofile=128:128", &["demo", "--quick", "--sim"]);
     is_refused(&place, &demo, 3, FILES);
-    // Its other exit statuses are the command's.
+    // All other exit statuses are the command's.
     let run = place.run_limited(0, "--nofile=128:128", &["run", "--", "true"]);
     is_refused(&place, &run, 125, FILES);
 }
 
 #[test]
-fn a_limit_as_it_is_wanted_suffices() {
+fn the_required_limit_suffices() {
     require!(root, tool("prlimit"));
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let up = ["up", &file, "--detach"];
     let refused = place.run_limited(0, "--nofile=16:16", &up);

@@ -1,7 +1,7 @@
-//! The command line with a real machine: monitor, driver domain and a guest, without TAPs, so
-//! that no privileges are needed.
+//! The command line with a real machine: monitor, driver domain and a guest, without TAPs, so that
+//! no privileges are needed.
 
-use crate::place::{Place, SIM, is_alive, wait, wait_for_end};
+use crate::test_dir::{SIM, TestDir, is_alive, wait, wait_for_end};
 use serde_json::Value;
 
 fn json(text: &str) -> Value {
@@ -9,8 +9,8 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn a_machine_can_be_asked_changed_and_ended() {
-    let place = Place::with_machine();
+fn a_machine_can_be_queried_changed_and_ended() {
+    let place = TestDir::with_machine();
     let file = place.file("good.toml", SIM);
     let up = place.run(&["up", &file, "--detach", "--json"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
@@ -24,7 +24,7 @@ fn a_machine_can_be_asked_changed_and_ended() {
     assert!(
         again
             .err
-            .contains("an instance named `grantway` is running already"),
+            .contains("an instance named `grantway` is already running"),
         "{again:?}"
     );
     let other = place.run(&["status", "--name", "other"]);
@@ -41,9 +41,15 @@ fn a_machine_can_be_asked_changed_and_ended() {
     assert_eq!(status["pid"], up["pid"]);
     assert_eq!(status["domains"].as_array().unwrap().len(), 2);
 
-    // The guest pings the far end of the cable all the time.
+    // The guest pings the far end of the cable continuously.
     let trace = place.run(&["trace", "--wait", "60"]);
-    let parts = ["ICMP 10.0.0.", "came in at", "bridge", "goes to", "took it"];
+    let parts = [
+        "ICMP 10.0.0.",
+        "received at",
+        "bridge",
+        "forwarded to",
+        "accepted it",
+    ];
     assert!(
         trace.ok() && parts.iter().all(|part| trace.out.contains(part)),
         "{trace:?}"
@@ -55,7 +61,7 @@ fn a_machine_can_be_asked_changed_and_ended() {
         hops.len() >= 2 && hops.iter().all(|hop| hop["domain"] == "web"),
         "{trace}"
     );
-    // Ten pings a second: now and then both domains follow the same packet.
+    // Ten pings a second: both domains sometimes trace the same packet.
     let both = |trace: &Value| {
         let hops = trace["hops"].as_array().unwrap();
         ["driver", "web"].map(|domain| hops.iter().any(|hop| hop["domain"] == domain)) == [true; 2]
@@ -104,8 +110,8 @@ fn a_machine_can_be_asked_changed_and_ended() {
     assert_eq!(place.run(&["status"]).code, 1);
 }
 
-/// Asserts that the documentation names every key of `value`, down to but not into what a
-/// domain's own program reports.
+/// Asserts that the documentation names every key of `value`, without the keys that a domain's own
+/// program reports.
 fn assert_documented(value: &Value) {
     const DOCS: &str = include_str!("../../../docs/command-line.md");
     let below: Vec<&Value> = match value {
@@ -125,7 +131,7 @@ fn assert_documented(value: &Value) {
 
 #[test]
 fn a_signal_ends_everything_in_order() {
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let file = place.file("good.toml", SIM);
     let running = place.start(&["up", &file, "--json"]);
     place.wait_for_output(&running, "up_ms");
@@ -136,8 +142,8 @@ fn a_signal_ends_everything_in_order() {
 }
 
 #[test]
-fn down_ends_what_up_waits_for() {
-    let place = Place::with_machine();
+fn down_ends_the_machine_of_a_waiting_up() {
+    let place = TestDir::with_machine();
     let file = place.file("good.toml", SIM);
     let running = place.start(&["up", &file, "--json"]);
     place.wait_for_output(&running, "up_ms");
@@ -146,9 +152,26 @@ fn down_ends_what_up_waits_for() {
     assert_eq!(run.code, 0, "{run:?}");
 }
 
+/// The first `up` notices the end of its machine only when the next one runs.
+#[test]
+fn an_ended_up_spares_the_next_machine() {
+    let place = TestDir::with_machine();
+    let file = place.file("good.toml", SIM);
+    let first = place.start(&["up", &file, "--json"]);
+    place.wait_for_output(&first, "up_ms");
+    assert!(place.run(&["down"]).ok());
+    let next = place.run(&["up", &file, "--detach"]);
+    assert!(next.ok(), "{next:?}");
+    let first = first.finish();
+    assert_eq!(first.code, 0, "{first:?}");
+    let status = place.run(&["status"]);
+    assert!(status.ok(), "{status:?}");
+    assert!(place.run(&["down"]).ok());
+}
+
 #[test]
 fn the_machine_does_not_outlive_a_killed_up() {
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let file = place.file("good.toml", SIM);
     let running = place.start(&["up", &file, "--json"]);
     place.wait_for_output(&running, "up_ms");
@@ -163,15 +186,15 @@ fn the_machine_does_not_outlive_a_killed_up() {
     for pid in &pids {
         wait_for_end(pid);
     }
-    // And the place can be used again at once.
+    // The name can be used again at once.
     let again = place.run(&["up", &file, "--detach"]);
     assert!(again.ok(), "{again:?}");
     assert!(place.run(&["down"]).ok());
 }
 
 #[test]
-fn what_a_killed_monitor_leaves_is_cleared_away() {
-    let place = Place::with_machine();
+fn leftovers_of_a_killed_monitor_are_removed() {
+    let place = TestDir::with_machine();
     let file = place.file("good.toml", SIM);
     let up = json(&place.run(&["up", &file, "--detach", "--json"]).out);
     let of = |up: &Value| {
@@ -180,7 +203,8 @@ fn what_a_killed_monitor_leaves_is_cleared_away() {
     };
     rustix::process::kill_process(of(&up), rustix::process::Signal::KILL).unwrap();
     wait_for_end(&up["pid"].to_string());
-    // At once, though the manager, which has the same socket, may take a moment to follow.
+    // Connections fail at once, although the manager, which has the same socket, may end a moment
+    // later.
     let again = place.run(&["up", &file, "--detach", "--json"]);
     assert!(again.ok(), "{again:?}");
     let again = json(&again.out);
@@ -194,11 +218,11 @@ fn what_a_killed_monitor_leaves_is_cleared_away() {
     assert!(place.run(&["down"]).ok());
 }
 
-/// `specs/grants.md`, N-16: the rings, the event page and the buffers of a guest go at any moment,
-/// and the driver domain is none the worse.
+/// `specs/grants.md`, N-16: the rings, the event page and the buffers of a guest may disappear at
+/// any moment without harm to the driver domain.
 #[test]
 fn a_guest_killed_under_traffic_is_survived() {
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let (wire, guest) = SIM.split_at(SIM.find("[[guest]]").unwrap());
     let mut text = format!("driver.grants = \"counted\"\n{wire}");
     for n in 2..6 {
@@ -222,7 +246,7 @@ fn a_guest_killed_under_traffic_is_survived() {
             assert!(text.contains("from_guest"), "{text}");
             text
         };
-        // It pings.
+        // The guest pings.
         let before = sent(&name);
         wait(|| (before != sent(&name)).then_some(()));
         let pid = domain(&name)["pid"].as_i64().unwrap() as i32;

@@ -1,18 +1,18 @@
-//! The program `grantway` as a person or a script meets it.
+//! Tests of the program `grantway` from its users' view.
 
 mod capture;
 mod clients;
 mod commands;
 mod dashboard;
 mod exp;
-mod left;
 mod limits;
 mod machine;
 mod metrics;
 mod pcapng;
-mod place;
 mod prof;
+mod saved_state;
 mod service;
 mod terminal;
+mod test_dir;
 mod top;
 mod workers;

@@ -1,6 +1,6 @@
-//! What a machine says to those who watch many.
+//! Metrics of a machine.
 
-use crate::place::{NOBODY, Place, SIM, TAPS, wait};
+use crate::test_dir::{NOBODY, SIM, TAPS, TestDir, wait};
 use netdev::netns::in_netns;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
@@ -19,7 +19,7 @@ pub(crate) fn contrib(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib")).join(name)
 }
 
-/// The names in a text that look like those of metrics.
+/// Returns the names in a text that look like those of metrics.
 fn names(text: &str) -> BTreeSet<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_part(c))
@@ -28,17 +28,17 @@ fn names(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn alerts_name_what_there_is() {
-    let place = Place::with_machine();
-    // Everything that there is: with large receive offload, too.
+fn alerts_name_existing_metrics() {
+    let place = TestDir::with_machine();
+    // With large receive offload, so that all metrics exist.
     let file = place.file("m.toml", &format!("lro.at = \"both\"\n{SIM}"));
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
     let alerts = fs::read_to_string(contrib("prometheus/alerts.yml")).unwrap();
     let mut missing = names(&alerts);
-    // It has not happened here.
+    // No outage has occurred here.
     missing.remove("grantway_domain_last_outage_seconds");
-    // The guest pings all the time. What a domain says is left out while it is slow to say it.
+    // The guest pings continuously. Counters of a domain are missing while it answers slowly.
     let text = wait(|| {
         let metrics = place.run(&["metrics"]);
         assert!(metrics.ok(), "{metrics:?}");
@@ -63,14 +63,14 @@ fn alerts_name_what_there_is() {
 }
 
 #[test]
-fn prometheus_understands_alerts() {
+fn prometheus_parses_the_alerts() {
     require!(tool("promtool"));
     let alerts = contrib("prometheus/alerts.yml");
     promtool(&["check", "rules", alerts.to_str().unwrap()], "");
 }
 
-/// A port that nobody else is given while this lives. Who listens on it says, as std's and Go's
-/// listeners do, that addresses may be used again, and so does this.
+/// A port that no other test gets while this lives. Like std's and Go's listeners, it permits reuse
+/// of the address.
 struct FreePort {
     number: u16,
     _kept: OwnedFd,
@@ -91,7 +91,7 @@ impl FreePort {
     }
 }
 
-/// An HTTP server's answer, if it gives one.
+/// Returns an HTTP server's answer, if it sends one.
 fn get(port: u16, path: &str) -> Option<String> {
     let mut stream = patient(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?);
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
@@ -101,8 +101,8 @@ fn get(port: u16, path: &str) -> Option<String> {
 }
 
 #[test]
-fn a_port_of_this_system_alone_has_them_if_it_is_asked_for() {
-    let place = Place::with_machine();
+fn the_metrics_port_is_local_and_optional() {
+    let place = TestDir::with_machine();
     let free = FreePort::new();
     let port = free.number;
     let file = place.file("m.toml", &format!("machine.metrics_port = {port}\n{SIM}"));
@@ -110,7 +110,7 @@ fn a_port_of_this_system_alone_has_them_if_it_is_asked_for() {
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
     let answer = get(port, "/metrics").unwrap();
     assert!(answer.contains("grantway_build_info{"), "{answer}");
-    // The manager's death is nothing to who asks.
+    // The manager's death does not affect clients.
     let manager = manager_of(&place);
     rustix::process::kill_process(manager, rustix::process::Signal::KILL).unwrap();
     wait(|| {
@@ -119,7 +119,7 @@ fn a_port_of_this_system_alone_has_them_if_it_is_asked_for() {
         let is_up = again.contains("grantway_domain_up{domain=\"web\"");
         is_up.then_some(())
     });
-    // Somebody else's port is a sentence.
+    // A port that is in use is reported in a sentence.
     let other = place.file("o.toml", &format!("machine.name = \"o\"\n{SIM}"));
     let taken = place.run(&[
         "up",
@@ -134,11 +134,11 @@ fn a_port_of_this_system_alone_has_them_if_it_is_asked_for() {
     assert!(place.run(&["down"]).ok());
 }
 
-/// A machine with TAPs that somebody without privileges starts has a network of its own.
+/// A machine with TAPs of a user without privileges has a separate network namespace.
 #[test]
-fn without_privileges_the_port_is_in_the_machines_own_namespace() {
+fn without_privileges_the_port_is_in_the_namespace() {
     require!(root, userns, tap);
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     place.open_to_all();
     let file = place.file("m.toml", &TAPS.replace("netns = \"here\"\n", ""));
     // All ports are free there.
@@ -155,19 +155,19 @@ fn without_privileges_the_port_is_in_the_machines_own_namespace() {
     assert!(down.ok(), "{down:?}");
 }
 
-/// The process of the manager.
-fn manager_of(place: &Place) -> rustix::process::Pid {
+/// Returns the process of the manager.
+fn manager_of(place: &TestDir) -> rustix::process::Pid {
     let status: Value = serde_json::from_str(&place.run(&["status", "--json"]).out).unwrap();
     let core = status["pid"].as_u64().unwrap();
     let manager = wait(|| child_of(core, "grantway-manager"));
     rustix::process::Pid::from_raw(manager.try_into().unwrap()).unwrap()
 }
 
-/// The judge of OpenMetrics: a Prometheus that reads it.
+/// Validates OpenMetrics by a Prometheus that scrapes it.
 #[test]
 fn prometheus_reads_the_port() {
     require!(tool("prometheus"), tool("promtool"));
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let (free, own) = (FreePort::new(), FreePort::new());
     let (port, own) = (free.number, own.number);
     let file = place.file("m.toml", SIM);
@@ -194,7 +194,7 @@ fn prometheus_reads_the_port() {
         .spawn()
         .unwrap();
     let _ends = Killed(prometheus);
-    // It gives a scrape one second, which may be too short; then it scrapes again.
+    // A scrape has a timeout of one second, which may be too short, so it is repeated.
     wait(|| {
         let answer = get(own, "/api/v1/targets")?;
         let (_, body) = answer.split_once("\r\n\r\n")?;

@@ -1,6 +1,6 @@
-//! What a guest or a NIC sees, in a file that other programs read.
+//! Captures in a file that other programs read.
 
-use crate::place::{Place, Run, SIM};
+use crate::test_dir::{CommandOutput, SIM, TestDir};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use testing::require;
 
-/// The frames of a file: which way they went, by the bits of the format, and the comment.
+/// Returns the frames of a file: the direction in the format's bits, and the comment.
 fn frames(path: &Path) -> Vec<(u32, Option<String>)> {
     let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
     let mut found = Vec::new();
@@ -29,9 +29,9 @@ fn frames(path: &Path) -> Vec<(u32, Option<String>)> {
     found
 }
 
-/// Starts a machine whose guest pings all the time, and captures `count` frames of that guest:
-/// where to, and how it went.
-fn captured(place: &Place, machine: &str, count: &str) -> (String, Run) {
+/// Starts a machine whose guest pings continuously, and captures `count` frames of that guest;
+/// returns the file and the result.
+fn captured(place: &TestDir, machine: &str, count: &str) -> (String, CommandOutput) {
     let file = place.file("m.toml", machine);
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
@@ -51,8 +51,8 @@ fn captured(place: &Place, machine: &str, count: &str) -> (String, Run) {
 }
 
 #[test]
-fn what_a_guest_sends_and_gets_is_captured_and_tcpdump_reads_it() {
-    let place = Place::with_machine();
+fn tcpdump_reads_a_capture_of_both_directions() {
+    let place = TestDir::with_machine();
     let (path, run) = captured(&place, SIM, "20");
     assert!(
         run.ok() && run.err.contains("20 frames captured"),
@@ -111,13 +111,13 @@ fn what_a_guest_sends_and_gets_is_captured_and_tcpdump_reads_it() {
         web.contains("10.0.0.1 > 10.0.0.2: ICMP echo reply"),
         "{web}"
     );
-    // Times are those of the day: the file's own, in order.
+    // Timestamps are times of day, in order.
     assert_eq!(text(&wire).lines().count(), 6);
 }
 
 #[test]
-fn why_a_frame_was_dropped_is_its_comment() {
-    let place = Place::with_machine();
+fn the_reason_of_a_drop_is_a_comment() {
+    let place = TestDir::with_machine();
     let rule = "[[guest.vif.rule]]\nname = \"no-pings\"\ndirection = \"from-guest\"\n\
                 action = \"deny\"\nprotocol = \"icmp\"\n";
     let machine = SIM.replace("[[guest.vif.app]]", &format!("{rule}[[guest.vif.app]]"));
@@ -134,7 +134,7 @@ fn why_a_frame_was_dropped_is_its_comment() {
     );
     assert!(place.run(&["down"]).ok());
     require!(tool("tshark"));
-    // Wireshark shows them beside what it makes of the frames.
+    // Wireshark shows the comments.
     let args = ["-n", "-r", &path, "-Y", "frame.comment", "-T", "fields"];
     let shown = Command::new("tshark")
         .args(args)

@@ -1,13 +1,13 @@
-//! `grantway prof` as a person or a script meets it: a session of a real machine from its recording
-//! to its pictures, and everything that can be wrong with a file, a right or a disk.
+//! `grantway prof`: a session of a real machine from its recording to its flame graphs, and errors
+//! of files, rights and disks.
 
-use crate::place::{NOBODY, Place, Run, SIM};
+use crate::test_dir::{CommandOutput, NOBODY, SIM, TestDir};
 use serde_json::Value;
 use std::process::Command;
 use testing::{Killed, require, skip};
 
-/// Whether this user may sample every process; says so if not.
-fn may_sample(place: &Place) -> bool {
+/// Returns whether this user may sample every process; reports if not.
+fn may_sample(place: &TestDir) -> bool {
     let run = place.run(&["prof", "record", "--seconds", "0.1", "-o", "may.prof"]);
     if run.code == 3 {
         return skip(run.err);
@@ -16,7 +16,7 @@ fn may_sample(place: &Place) -> bool {
     true
 }
 
-fn lines(run: &Run) -> Vec<Value> {
+fn lines(run: &CommandOutput) -> Vec<Value> {
     assert!(run.ok(), "{run:?}");
     let line = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
     run.out.lines().map(line).collect()
@@ -27,17 +27,17 @@ fn figure<'a>(figures: &'a [Value], metric: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {metric}"))
 }
 
-/// Whether the kernel shows where its functions lie; says so if not.
+/// Returns whether the kernel shows the addresses of its functions; reports if not.
 fn kernel_is_open() -> bool {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-    // A user who may not see them sees zeros; the symbol of the lowest address is 0 for everybody.
+    // Users without the right see zeros; the symbol of the lowest address is 0 for every user.
     let last = symbols.lines().last();
     let is_open = last.is_some_and(|line| !line.starts_with("0000000000000000"));
     is_open || skip("the names of the kernel's functions: kallsyms are hidden")
 }
 
-/// A session that every user may record: of a command of one's own.
-fn recorded(place: &Place, name: &str) -> bool {
+/// Records a session that every user may record: of the user's own command.
+fn recorded(place: &TestDir, name: &str) -> bool {
     let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
     let run = place.run(&["prof", "record", "-o", name, "--", "sh", "-c", busy]);
     if run.code == 3 {
@@ -48,8 +48,8 @@ fn recorded(place: &Place, name: &str) -> bool {
 }
 
 #[test]
-fn a_machine_is_recorded_and_looked_at_in_every_way() {
-    let place = Place::with_machine();
+fn a_recorded_machine_is_shown_in_every_form() {
+    let place = TestDir::with_machine();
     if !may_sample(&place) {
         return;
     }
@@ -74,7 +74,8 @@ fn a_machine_is_recorded_and_looked_at_in_every_way() {
     for domain in ["driver", "web"] {
         let closure = figure(&figures, &format!("closure.{domain}"));
         let closure = closure["value"].as_f64().unwrap();
-        // How exactly it closes is for experiments on quiet machines; here that it is an account.
+        // Experiments on quiet machines check the exact closure; this test checks that it is
+        // plausible.
         assert!((0.5..1.5).contains(&closure), "{domain}: {closure}");
         for part in ["expected", "delivered", "lost"] {
             assert!(figure(&figures, &format!("samples.{domain}.{part}"))["value"].is_number());
@@ -105,7 +106,7 @@ fn a_machine_is_recorded_and_looked_at_in_every_way() {
 
 #[test]
 fn one_machine_of_two_is_profiled() {
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     if !may_sample(&place) {
         return;
     }
@@ -144,7 +145,7 @@ fn one_machine_of_two_is_profiled() {
     for domain in ["driver", "web", "monitor", "other instances"] {
         assert!(has(&one, &format!("cycles.{domain}")), "{domain}: {one:?}");
     }
-    // Beside the machine: in no sum.
+    // A process outside the machine, which is not part of any sum.
     assert!(!has(&one, "cycles_per_packet.other instances"));
     assert!(!one.iter().any(|metric| metric.contains("b/")), "{one:?}");
     for domain in ["a/driver", "b/driver"] {
@@ -153,8 +154,8 @@ fn one_machine_of_two_is_profiled() {
 }
 
 #[test]
-fn a_file_that_is_no_session_is_status_2_with_its_name_and_line() {
-    let place = Place::new();
+fn an_invalid_session_is_status_2_with_its_line() {
+    let place = TestDir::new();
     let wrong = |args: &[&str], part: &str| {
         let run = place.run(args);
         assert_eq!((run.code, run.out.as_str()), (2, ""), "{args:?} {run:?}");
@@ -177,7 +178,7 @@ fn a_file_that_is_no_session_is_status_2_with_its_name_and_line() {
     let text = place.read("good.prof");
     let (half, _) = text.split_at(text.len() / 2);
     let file = place.file("cut.prof", half);
-    wrong(&["prof", "report", &file], "was cut off here");
+    wrong(&["prof", "report", &file], "is truncated here");
     let file = place.file(
         "changed.prof",
         &(text.replacen("\"sh\"", "\"hs\"", 1) + "\n"),
@@ -185,14 +186,14 @@ fn a_file_that_is_no_session_is_status_2_with_its_name_and_line() {
     wrong(&["prof", "report", &file], "checksum");
     wrong(
         &["prof", "flame", "good.prof", "--domain", "x"],
-        "there is: ",
+        "known domains: ",
     );
     wrong(&["prof", "report", "good.prof", "--rules", "none"], "none");
 }
 
 #[test]
-fn a_session_is_not_overwritten_unasked() {
-    let place = Place::new();
+fn a_session_is_overwritten_only_with_force() {
+    let place = TestDir::new();
     if !recorded(&place, "x.prof") {
         return;
     }
@@ -211,8 +212,8 @@ fn a_session_is_not_overwritten_unasked() {
 }
 
 #[test]
-fn a_full_disk_is_told() {
-    let place = Place::new();
+fn a_full_disk_is_reported() {
+    let place = TestDir::new();
     if !recorded(&place, "x.prof") {
         return;
     }
@@ -232,8 +233,8 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
-fn a_counter_that_is_not_there_is_one_sentence() {
-    let place = Place::new();
+fn a_missing_counter_is_reported_in_one_sentence() {
+    let place = TestDir::new();
     for event in [
         "cycles",
         "instructions",
@@ -246,7 +247,7 @@ fn a_counter_that_is_not_there_is_one_sentence() {
             "prof", "record", "--event", event, "-o", &file, "--", "true",
         ]);
         if run.ok() {
-            // This machine has a PMU, or lends one.
+            // This machine has a PMU, or an emulated one.
             assert!(place.has(&file), "{run:?}");
             continue;
         }
@@ -263,9 +264,9 @@ fn a_counter_that_is_not_there_is_one_sentence() {
 }
 
 #[test]
-fn without_the_right_one_may_profile_oneself_alone() {
-    let place = Place::new();
-    // Who can become somebody else.
+fn without_rights_only_own_commands_are_profiled() {
+    let place = TestDir::new();
+    // Only root can become another user.
     require!(root);
     place.open_to_all();
     let own = ["prof", "record", "-o", "own.prof", "--"];
@@ -314,8 +315,8 @@ fn without_the_right_one_may_profile_oneself_alone() {
 }
 
 #[test]
-fn a_killed_recorder_leaves_nothing_in_the_way() {
-    let place = Place::new();
+fn a_killed_recorder_blocks_no_other() {
+    let place = TestDir::new();
     let record = ["prof", "record", "-o", "x.prof", "--"];
     let running = place.start(&[&record[..], &["sh", "-c", LASTS]].concat());
     if !place.wait_for_file_or_end("started", &running) {
@@ -337,8 +338,8 @@ fn a_killed_recorder_leaves_nothing_in_the_way() {
 }
 
 #[test]
-fn a_participant_that_is_killed_is_named_in_the_report() {
-    let place = Place::new();
+fn a_killed_participant_is_named_in_the_report() {
+    let place = TestDir::new();
     if !may_sample(&place) {
         return;
     }
@@ -370,18 +371,18 @@ fn a_participant_that_is_killed_is_named_in_the_report() {
         "{stays:?}"
     );
     let report = place.run(&["prof", "report", "x.prof"]);
-    let missing = "dies: its profiler went away";
+    let missing = "dies: its profiler disconnected";
     assert!(report.ok() && report.out.contains(missing), "{report:?}");
     assert!(!report.out.contains("stays: its profiler"), "{report:?}");
     assert!(!place.has("s"), "the socket is gone");
 }
 
-/// A command that lasts until somebody says so, or its folder has gone. Who has started it may be
-/// killed, and is not waited for through the command's standard error.
+/// A command that runs until a file exists, or its folder is removed. Its parent may be killed, and
+/// does not wait for the command's standard error to close.
 const LASTS: &str = "touch started; exec 2>/dev/null; \
                      while [ -e started ] && [ ! -e enough ]; do sleep 0.05; done";
 
-/// A process that is there until the test ends.
+/// Returns a process that lives until the test ends.
 fn idle() -> Killed {
     Killed(Command::new("sleep").arg("3600").spawn().unwrap())
 }

@@ -1,6 +1,7 @@
-//! As a service: what systemd is told, its unit, fragments of a configuration, groups.
+//! A machine as a service: notifications to systemd, the unit, fragments of a configuration,
+//! groups.
 
-use crate::place::{Place, SIM, is_alive, wait};
+use crate::test_dir::{SIM, TestDir, is_alive, wait};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
@@ -9,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 use testing::{group_id, require};
 
-/// What a service manager has been told so far.
+/// A mock service manager and the notifications it has received.
 struct Manager {
     socket: UnixDatagram,
     path: String,
@@ -17,7 +18,7 @@ struct Manager {
 }
 
 impl Manager {
-    fn new(place: &Place) -> Self {
+    fn new(place: &TestDir) -> Self {
         let path = place.file("notify", "");
         std::fs::remove_file(&path).unwrap();
         let socket = UnixDatagram::bind(&path).unwrap();
@@ -26,7 +27,7 @@ impl Manager {
         Self { socket, path, told }
     }
 
-    /// With a watchdog whose period is 300 ms.
+    /// Returns the environment of a service whose watchdog has a period of 300 ms.
     fn environment(&self) -> [(&str, &str); 2] {
         [("NOTIFY_SOCKET", &self.path), ("WATCHDOG_USEC", "300000")]
     }
@@ -45,8 +46,8 @@ impl Manager {
 }
 
 #[test]
-fn systemd_is_told_when_it_is_ready_and_well_and_ends() {
-    let place = Place::with_machine();
+fn systemd_is_notified_of_each_state() {
+    let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let mut manager = Manager::new(&place);
     let running = place.start_with(&["up", &file], &manager.environment());
@@ -58,7 +59,7 @@ fn systemd_is_told_when_it_is_ready_and_well_and_ends() {
     );
     assert_eq!(told.matches("READY=1").count(), 1, "{told}");
     assert!(!told.contains("STOPPING"), "{told}");
-    // Asked again and again.
+    // Notified repeatedly.
     wait(|| (manager.hear().matches("WATCHDOG=1").count() > 2).then_some(()));
     let run = running.terminate();
     assert_eq!(run.code, 0, "{run:?}");
@@ -67,7 +68,7 @@ fn systemd_is_told_when_it_is_ready_and_well_and_ends() {
 
 #[test]
 fn a_machine_that_does_not_answer_feeds_no_watchdog() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.monitor("cat > /dev/null; echo '{\"ready\":true,\"up_ms\":1}'; exec sleep 60");
     let file = place.file("m.toml", SIM);
     let mut manager = Manager::new(&place);
@@ -82,10 +83,10 @@ fn a_machine_that_does_not_answer_feeds_no_watchdog() {
     );
 }
 
-/// Where there is no watchdog the machine is not asked, and without systemd nobody is told.
+/// Without a watchdog the machine is not queried, and without systemd no notification is sent.
 #[test]
-fn a_monitor_hears_nothing_unless_there_is_a_watchdog() {
-    let place = Place::with_machine();
+fn a_monitor_is_queried_only_for_a_watchdog() {
+    let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let mut manager = Manager::new(&place);
     let running = place.start_with(&["up", &file], &manager.environment()[..1]);
@@ -97,10 +98,10 @@ fn a_monitor_hears_nothing_unless_there_is_a_watchdog() {
     assert_eq!(told, "READY=1\nSTATUS=grantway is up\nSTOPPING=1\n");
 }
 
-/// The log goes to the journal and to no file, and its lines begin with priorities.
+/// The log is written to the journal and to no file, and its lines begin with priorities.
 #[test]
 fn in_the_journal_lines_have_priorities() {
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let journal = place.file("journal", "");
     let journal = std::fs::File::options().append(true).open(journal).unwrap();
@@ -115,7 +116,7 @@ fn in_the_journal_lines_have_priorities() {
     assert!(lines.contains("<4>grantwayd: web: killed"), "{lines}");
     assert!(lines.lines().all(|line| line.starts_with('<')), "{lines}");
     assert!(!place.has("run/grantway.log"));
-    // A mistake is one, too.
+    // A mistake has a priority, too.
     let wrong = place.file("journal", "");
     let wrong = std::fs::File::options().append(true).open(wrong).unwrap();
     let running = place.start_into(&["up", "/no/file"], &[("JOURNAL_STREAM", &stream)], wrong);
@@ -127,14 +128,14 @@ fn in_the_journal_lines_have_priorities() {
     );
 }
 
-/// The unit of the repository, with the program that the test has.
+/// The unit of the repository, with the test's program.
 #[test]
-fn the_unit_is_sound_and_confines() {
+fn the_unit_is_valid_and_confines() {
     require!(tool("systemd-analyze"));
     let unit = include_str!("../../../contrib/systemd/grantway.service");
     assert!(unit.contains("\nType=notify\n") && unit.contains("\nWatchdogSec="));
     assert!(unit.contains("\nExecReload=/usr/bin/grantway reload /etc/"));
-    let place = Place::new();
+    let place = TestDir::new();
     let program = env!("CARGO_BIN_EXE_grantway");
     let path = place.file(
         "grantway.service",
@@ -147,13 +148,13 @@ fn the_unit_is_sound_and_confines() {
         (done.status.success(), String::from_utf8(said).unwrap())
     };
     assert_eq!(analyze(&["verify", "--man=no"]), (true, String::new()));
-    let (is_enough, said) = analyze(&["security", "--offline=yes", "--no-pager", "--threshold=45"]);
+    let (is_enough, said) = analyze(&["security", "--offline=yes", "--no-pager", "--threshold=49"]);
     assert!(is_enough, "{said}");
 }
 
 #[test]
 fn fragments_are_part_of_a_configuration() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.monitor("cat > machine.json; echo '{\"ready\":true,\"up_ms\":1}'");
     let file = place.file("m.conf", SIM);
     std::fs::create_dir(format!("{file}.d")).unwrap();
@@ -174,21 +175,22 @@ fn fragments_are_part_of_a_configuration() {
 }
 
 #[test]
-fn a_group_that_is_not_there_is_told_with_its_line() {
-    let place = Place::new();
+fn a_missing_group_is_reported_with_its_line() {
+    let place = TestDir::new();
     let groups = "[machine]\nlook_group = \"no-such-group\"\n";
     let file = place.file("m.toml", &format!("{groups}{SIM}"));
     let run = place.run(&["up", &file]);
     assert_eq!(run.code, 2, "{run:?}");
-    let told = "m.toml:2: [machine]: there is no group no-such-group; make it with `groupadd";
+    let told =
+        "m.toml:2: [machine]: the group no-such-group does not exist; create it with `groupadd";
     assert!(run.err.contains(told), "{run:?}");
 }
 
 #[test]
-fn a_group_may_look_and_another_may_change() {
+fn one_group_may_query_and_another_may_change() {
     require!(root);
     const USER: u32 = 54_321;
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     place.open_to_all();
     let groups = "[machine]\nlook_group = \"games\"\nchange_group = \"adm\"\n";
     let file = place.file("m.toml", &format!("{groups}{SIM}"));
@@ -213,26 +215,27 @@ fn a_group_may_look_and_another_may_change() {
         let run = place.run_as_group(USER, change, args);
         assert!(run.ok(), "{args:?}: {run:?}");
     }
-    // Who may not send it a signal waits for its end, too.
+    // A user who may not signal the machine also waits for its end.
     assert!(!is_alive(&up["pid"].to_string()));
 }
 
-/// Who asks is in another PID namespace, as a node's programs are for a machine in a container: the
-/// kernel tells no process id of theirs.
+/// The client is in another PID namespace, like a node's programs for a machine in a container: the
+/// kernel reports no process id of it.
 #[test]
-fn a_client_that_the_machine_cannot_see_is_heard() {
+fn a_client_of_another_pid_namespace_is_served() {
     require!(root, tool("unshare"));
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let running = place.start_apart(&["up", &file]);
     place.wait_for_output(&running, "is up");
-    // The numbers of its processes are others' here, or free: none is taken for the machine's.
+    // In this namespace its process ids are free or belong to other processes, and none is mistaken
+    // for the machine's.
     let upgrade = place.run_apart(&["upgrade"]);
     assert_eq!(upgrade.code, 3, "{upgrade:?}");
     assert!(
         upgrade
             .err
-            .contains("a PID namespace that is not to be seen from here"),
+            .contains("a PID namespace that this process cannot see"),
         "{upgrade:?}"
     );
     for args in [
@@ -251,16 +254,16 @@ fn a_client_that_the_machine_cannot_see_is_heard() {
     assert_eq!(running.finish().code, 0);
 }
 
-/// What a script of the package does, with programs that say how they were called: the system's
-/// root is a folder, and another root lies in it.
+/// Runs a script of the package with programs that record their calls. A folder is the system's
+/// root, and contains another root.
 struct Installs {
-    place: Place,
+    place: TestDir,
     script: String,
 }
 
 impl Installs {
     fn new() -> Self {
-        let place = Place::new();
+        let place = TestDir::new();
         let folder = place.folder().display().to_string();
         let says = format!("#!/bin/sh\necho \"${{0##*/}}\" \"$@\" >> {folder}/called\n");
         for root in ["", "other/"] {
@@ -275,7 +278,7 @@ impl Installs {
         let systemctl = format!("{says}[ \"$2\" != is-active ] || exit $ACTIVE\n");
         testing::place_script(&place.folder().join("systemctl"), &systemctl);
         testing::place_script(&place.folder().join("deb-systemd-invoke"), &says);
-        // As `cargo deb` completes it.
+        // The form into which `cargo deb` expands it.
         let script = include_str!("../../../contrib/debian/scripts/postinst");
         let script = script.replace(
             "#DEBHELPER#",
@@ -289,8 +292,8 @@ impl Installs {
         Self { place, script }
     }
 
-    /// What it calls when this version was there, with these exit statuses of `upgrade` and of
-    /// whether the service runs.
+    /// Returns the calls after an upgrade from this version, with these exit statuses of `upgrade`
+    /// and of the check whether the service runs.
     fn called(&self, version: &str, [status, active]: [u8; 2], root: Option<&str>) -> Vec<String> {
         let _ = std::fs::remove_file(self.place.folder().join("called"));
         let path = std::env::var("PATH").unwrap();
@@ -315,7 +318,7 @@ impl Installs {
 }
 
 #[test]
-fn only_the_services_own_machine_has_the_service_restarted() {
+fn only_its_own_machine_restarts_the_service() {
     let installs = Installs::new();
     let upgraded = [
         "grantway upgrade --all --file /etc/grantway/grantway.conf",
@@ -328,7 +331,8 @@ fn only_the_services_own_machine_has_the_service_restarted() {
         "deb-systemd-invoke start grantway.service",
     ];
     assert_eq!(installs.called("", [3, 0], None), started, "a new one");
-    // All can; another's machine cannot; the file is wrong; the service's own machine cannot.
+    // All machines can be upgraded; another machine cannot; the file is invalid; the service's own
+    // machine cannot.
     for status in [0, 1, 2] {
         let called = installs.called("0.1", [status, 0], None);
         assert_eq!(called, [&upgraded[..], &started].concat(), "{status}");
@@ -337,7 +341,7 @@ fn only_the_services_own_machine_has_the_service_restarted() {
     assert_eq!(installs.called("0.1", [3, 0], None), all);
     let all = [&upgraded[..], &looked, &started].concat();
     assert_eq!(installs.called("0.1", [3, 3], None), all, "no service");
-    // Of another root nothing is the running system's.
+    // An installation into another root does not affect the running system.
     let upgraded = [
         "grantway upgrade --all --file /other/etc/grantway/grantway.conf",
         "in /other/run/grantway",
@@ -345,7 +349,7 @@ fn only_the_services_own_machine_has_the_service_restarted() {
     assert_eq!(installs.called("0.1", [3, 0], Some("/other")), upgraded);
     let empty: [&str; 0] = [];
     assert_eq!(installs.called("", [3, 0], Some("/other")), empty);
-    // Nobody has a machine that the file describes; nobody has a machine.
+    // No machine uses the file; no machine runs.
     let conf = installs.place.folder().join("etc/grantway/grantway.conf");
     std::fs::remove_file(conf).unwrap();
     let all = [
@@ -359,7 +363,7 @@ fn only_the_services_own_machine_has_the_service_restarted() {
 
 #[test]
 fn every_command_has_a_manual_page() {
-    let place = Place::new();
+    let place = TestDir::new();
     let folder = format!("{}/man", place.folder().display());
     let run = place.run(&["manual", &folder]);
     assert!(run.ok(), "{run:?}");

@@ -1,25 +1,25 @@
-//! A program on a terminal of its own, whose keys are pressed when it shows what they are for.
+//! Runs a program on a terminal. Keys are pressed once the program shows their meaning.
 
-use crate::place::{Place, wait};
+use crate::test_dir::{TestDir, wait};
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use testing::{Killed, child_of};
 
-/// Behind all that the program shows: how it has ended, and whether the terminal is as it was.
+/// Printed after the program's output: its exit status, and whether the terminal is restored.
 const ENDED: &str = "ended with ";
 
 pub(crate) struct Terminal {
     keys: ChildStdin,
     shown: Arc<Mutex<Vec<u8>>>,
-    /// Where the terminal is, for who changes it from outside.
+    /// The terminal's device, for changes from outside.
     device: String,
     script: Killed,
 }
 
 impl Terminal {
-    /// Runs `grantway` with these words. It takes `script`.
-    pub(crate) fn new(place: &Place, args: &[&str]) -> Self {
+    /// Runs `grantway` with these arguments. Requires `script`.
+    pub(crate) fn new(place: &TestDir, args: &[&str]) -> Self {
         let line = format!(
             "trap : INT; tty; stty cols 120 rows 30; before=$(stty -g); {} {}; status=$?; \
              test \"$(stty -g)\" = \"$before\" && echo \"{ENDED}$status\"",
@@ -59,12 +59,12 @@ impl Terminal {
         terminal
     }
 
-    /// All that was shown so far.
+    /// Returns all output so far.
     pub(crate) fn shown(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    /// The last whole screen: what was drawn from its first line on.
+    /// Returns the last complete screen: everything drawn from its first line on.
     pub(crate) fn screen(&self) -> Option<String> {
         let shown = self.shown();
         let end = shown.rfind("\x1b[1;1H")?;
@@ -78,7 +78,7 @@ impl Terminal {
         self.keys.flush().unwrap();
     }
 
-    /// Has another size from now on.
+    /// Resizes the terminal.
     pub(crate) fn resize(&self, columns: u32, rows: u32) {
         let (columns, rows) = (columns.to_string(), rows.to_string());
         let mut stty = Command::new("stty");
@@ -86,14 +86,14 @@ impl Terminal {
         assert!(stty.status().unwrap().success());
     }
 
-    /// The terminal goes, as a window is closed. The program that was on it.
+    /// Closes the terminal, like a window; returns the process id of the program on it.
     pub(crate) fn hang_up(self) -> u64 {
         let program = wait(|| child_of(child_of(self.script.0.id().into(), "sh")?, "grantway"));
         drop(self);
         program
     }
 
-    /// The exit status of the program, which has left the terminal as it was.
+    /// Returns the exit status of the program, which has restored the terminal.
     pub(crate) fn end(self) -> u8 {
         wait(|| {
             let shown = self.shown();

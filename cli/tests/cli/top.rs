@@ -1,29 +1,29 @@
 //! `grantway top`, once and on a terminal.
 
-use crate::place::{Place, SIM, is_alive, wait};
 use crate::terminal::Terminal;
+use crate::test_dir::{SIM, TestDir, is_alive, wait};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 use testing::{PATIENCE, require};
 
-/// The terminal becomes a program's alone, and is given back.
+/// Enters the alternate screen.
 const TAKEN: &str = "\x1b[?1049h";
 const GIVEN: &str = "\x1b[?1049l";
 
 #[test]
-fn who_sends_is_seen_once_and_live() {
-    let place = Place::with_machine();
+fn senders_are_shown_once_and_live() {
+    let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
-    // The guest pings all the time. Nobody can press a key here: one table.
+    // The guest pings continuously. Without a terminal: one table.
     let once = place.run(&["top"]);
     assert!(once.ok() && once.err.is_empty(), "{once:?}");
     for part in ["sends/s", "wire", "driver", "web", "monitor"] {
         assert!(once.out.contains(part), "{part}: {once:?}");
     }
     assert!(!once.out.contains('\x1b'), "{once:?}");
-    // Unless it gets no CPU for as long as is counted.
+    // Unless it gets no CPU during the interval.
     wait(|| {
         let json: Value = serde_json::from_str(&place.run(&["top", "--json"]).out).unwrap();
         let rows = json["rows"].as_array().unwrap();
@@ -36,8 +36,8 @@ fn who_sends_is_seen_once_and_live() {
     assert!(place.run(&["down"]).ok());
 }
 
-/// On a terminal, which is given back: by `q`, and by a signal.
-fn live(place: &Place) {
+/// On a terminal, which is restored after `q` and after a signal.
+fn live(place: &TestDir) {
     require!(tool("script"));
     let run = place.on_a_terminal(&["top"], Duration::ZERO, "ndjpq");
     assert!(run.ok(), "{run:?}");
@@ -47,14 +47,14 @@ fn live(place: &Place) {
     );
     let last = run.out.rfind(GIVEN).unwrap();
     assert!(!run.out[last..].contains("grantway"), "{run:?}");
-    // As long as nothing happens nothing is drawn.
+    // Nothing is drawn while nothing changes.
     let args = ["top", "--interval", "3600"];
     let run = place.on_a_terminal(&args, Duration::from_secs(1), "q");
     assert!(run.ok(), "{run:?}");
     assert_eq!(run.out.matches("grantway: counting").count(), 1, "{run:?}");
 }
 
-/// What is shown since the terminal is not `top`'s, if that is so.
+/// Returns the output after `top` has left the terminal, if it has.
 fn between(terminal: &Terminal) -> String {
     let shown = terminal.shown();
     let since = shown.rsplit(GIVEN).next().unwrap_or_default();
@@ -64,8 +64,8 @@ fn between(terminal: &Terminal) -> String {
     }
 }
 
-/// Until what `top` has begun is over, for which a machine that is busy takes its time: it reads
-/// the names of functions of all programs.
+/// Waits until `top` shows its keys, which takes long on a busy machine, because `top` reads the
+/// functions' names of all programs.
 fn shows_its_keys(terminal: &Terminal) {
     let until = Instant::now() + 10 * PATIENCE;
     while !between(terminal).contains("q, Esc, Return back") {
@@ -74,7 +74,7 @@ fn shows_its_keys(terminal: &Terminal) {
     }
 }
 
-/// Until a screen is shown that is so.
+/// Waits for a screen with a property.
 fn wait_for_screen(terminal: &Terminal, is_so: impl Fn(&str) -> bool) {
     wait(|| {
         let screen = terminal.screen()?;
@@ -84,17 +84,17 @@ fn wait_for_screen(terminal: &Terminal, is_so: impl Fn(&str) -> bool) {
     });
 }
 
-/// The marked row is this one's.
+/// Returns whether the marked row is that of `name`.
 fn is_marked(screen: &str, name: &str) -> bool {
     let marked = screen.split("\x1b[7m").nth(1);
-    // Who it is, then its name.
+    // The kind, then the name.
     marked.is_some_and(|row| row.split_whitespace().nth(1) == Some(name))
 }
 
 #[test]
-fn a_chosen_row_is_traced_and_profiled_and_the_terminal_given_back() {
+fn a_selected_row_is_traced_and_profiled() {
     require!(tool("script"), tool("stty"));
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
@@ -108,7 +108,7 @@ fn a_chosen_row_is_traced_and_profiled_and_the_terminal_given_back() {
     terminal.press("k");
     wait_for_screen(&terminal, |screen| is_marked(screen, "web"));
     terminal.press("t");
-    // On a busy machine no packet may be found; the keys are shown all the same.
+    // On a busy machine no packet may be found; the keys are shown nevertheless.
     shows_its_keys(&terminal);
     let traced = between(&terminal);
     assert!(
@@ -129,7 +129,7 @@ fn a_chosen_row_is_traced_and_profiled_and_the_terminal_given_back() {
     }
     terminal.press("q");
     wait_for_screen(&terminal, |screen| screen.contains("n name"));
-    // What does not fit is left out.
+    // Lines that do not fit are omitted.
     terminal.resize(40, 6);
     wait_for_screen(&terminal, |screen| {
         screen.contains("q, Esc quit") && !screen.contains("n name")
@@ -144,7 +144,7 @@ fn a_chosen_row_is_traced_and_profiled_and_the_terminal_given_back() {
     shows_its_keys(&terminal);
     terminal.press("\x03");
     assert_eq!(terminal.end(), 130);
-    // A terminal that goes takes it along: its keys would be read for ever.
+    // When the terminal is closed, the program ends instead of reading keys forever.
     let terminal = Terminal::new(&place, &["top"]);
     wait_for_screen(&terminal, |screen| screen.contains(" rows"));
     let top = terminal.hang_up().to_string();

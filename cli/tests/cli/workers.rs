@@ -1,12 +1,12 @@
 //! A driver domain of several workers, without privileges.
 
-use crate::place::{NOBODY, Place, wait};
+use crate::test_dir::{NOBODY, TestDir, wait};
 use serde_json::Value;
 
 const WORKERS: usize = 2;
 const STREAMS: usize = 16;
 
-/// Two guests with TCP/IP stacks of their own, and streams between them.
+/// Two guests with TCP/IP stacks, and streams between them.
 fn config() -> String {
     let mut text = format!(
         "[driver]\nworkers = {WORKERS}\n[[guest]]\nname = \"from\"\n[[guest.vif]]\n\
@@ -21,7 +21,7 @@ fn config() -> String {
 
 #[test]
 fn streams_between_guests_spread_over_workers() {
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     place.open_to_all();
     let file = place.file("m.toml", &config());
     let user = match rustix::process::geteuid().is_root() {
@@ -40,7 +40,7 @@ fn streams_between_guests_spread_over_workers() {
     assert!(up.ok(), "{up:?}");
     let counter = |domain: &str, name: &str| {
         let stat = ask(&["stat", domain, "--json"]);
-        // What stands behind all queues is counted at the first.
+        // The endpoint behind all queues is counted at the first.
         let all = &stat[domain]["vifs"]["0.0"]["endpoint"];
         all[name]
             .as_u64()
@@ -53,7 +53,8 @@ fn streams_between_guests_spread_over_workers() {
         .map(|n| counter("from", &name(n, "bytes")))
         .sum();
     assert!(sent > 1_000_000, "{sent}");
-    // Done is who has an acknowledgement of everything: it may have to be read yet.
+    // A stream is complete when everything is acknowledged, even if the receiver has not read it
+    // yet.
     wait(|| {
         let taken = counter("to", &name(0, "bytes"));
         println!("{taken} bytes of {sent}");

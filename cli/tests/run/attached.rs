@@ -1,7 +1,7 @@
-//! A command behind a machine that runs.
+//! A command behind a running machine.
 
 use crate::signals::{seconds, sleeping};
-use crate::world::{OUTSIDE, Ran, Running, SYSTEM, World, grantway, wait_until_none};
+use crate::testbed::{OUTSIDE, RunOutput, Running, SYSTEM, Testbed, grantway, wait_until_none};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -12,29 +12,29 @@ use testing::{group_id, require, wait_for};
 const MACHINE: &str = "[machine]\nname = \"m\"\nchange_group = \"adm\"\n\
                        [[nic]]\nname = \"lan\"\nkind = \"tap\"\nifname = \"gw0\"\n\
                        addresses = [\"10.9.0.1/24\"]\nuplink = { nat = true }\n";
-/// The same without what only root's may have.
+/// The same without keys that only root's machines may have.
 const OWN: &str = "[machine]\nname = \"m\"\n[[nic]]\nname = \"lan\"\nkind = \"local\"\n\
                    addresses = [\"10.9.0.1/24\"]\n";
-/// Somebody of no group.
+/// A user without groups.
 const USER: u32 = 54_321;
 
-/// What a command says of its network.
+/// Prints a command's view of its network.
 const SCRIPT: &str = "ip -o -4 address show dev eth0; ip route; id -u; exit 7";
 
 /// A machine that runs until this is dropped.
 struct Machine<'a> {
-    world: &'a World,
-    /// Whose it is: user and group.
+    world: &'a Testbed,
+    /// Its owner: user and group.
     who: (u32, u32),
     up: Running,
 }
 
 impl<'a> Machine<'a> {
-    fn start(world: &'a World) -> Self {
+    fn start(world: &'a Testbed) -> Self {
         Self::start_as(world, (0, 0), MACHINE)
     }
 
-    fn start_as(world: &'a World, who: (u32, u32), text: &str) -> Self {
+    fn start_as(world: &'a Testbed, who: (u32, u32), text: &str) -> Self {
         let file = world.folder.path().join("m.toml");
         fs::write(&file, text).unwrap();
         let file = file.display().to_string();
@@ -43,14 +43,14 @@ impl<'a> Machine<'a> {
         Self { world, who, up }
     }
 
-    /// What it says, if it says something.
+    /// Returns the answer to a query, if there is one.
     fn ask(&self, what: &str) -> Option<Value> {
         let args = ["--json", what, "--name", "m"];
         let ran = spawn_as(self.world, self.who, &args).finish();
         serde_json::from_str(&ran.out).ok()
     }
 
-    /// The guests that it has.
+    /// Returns its guests.
     fn guests(&self) -> Vec<String> {
         let status = wait_for("no status", || self.ask("status"));
         let domains = status["domains"].as_array().unwrap().iter();
@@ -66,21 +66,21 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Starts `grantway ARGS` as somebody.
-fn spawn_as(world: &World, (user, group): (u32, u32), args: &[&str]) -> Running {
+/// Starts `grantway ARGS` as another user.
+fn spawn_as(world: &Testbed, (user, group): (u32, u32), args: &[&str]) -> Running {
     let mut command = world.command(&world.program(), args);
     world.spawn(command.uid(user).gid(group))
 }
 
-/// `grantway run --machine m ARGS` as somebody else.
-fn run_as(world: &World, who: (u32, u32), args: &[&str]) -> Ran {
+/// Runs `grantway run --machine m ARGS` as another user.
+fn run_as(world: &Testbed, who: (u32, u32), args: &[&str]) -> RunOutput {
     spawn_as(world, who, &[&["run", "--machine", "m"], args].concat()).finish()
 }
 
-/// Its address is one of the machine's that nobody has, and its way out the machine's.
+/// Its address is an unused one of the machine's network, and its default route the machine's.
 #[test]
 fn a_command_is_attached_and_leaves_nothing() {
-    let Some(world) = World::new(&["curl"]) else {
+    let Some(world) = Testbed::new(&["curl"]) else {
         return;
     };
     let machine = Machine::start(&world);
@@ -122,10 +122,10 @@ fn a_command_is_attached_and_leaves_nothing() {
     machine.is_alone();
 }
 
-/// Two at once, one of them with an address of its own choice.
+/// Two commands at once, one of them with a chosen address.
 #[test]
 fn commands_of_a_machine_reach_each_other() {
-    let Some(world) = World::new(&["ping"]) else {
+    let Some(world) = Testbed::new(&["ping"]) else {
         return;
     };
     let machine = Machine::start(&world);
@@ -140,11 +140,11 @@ fn commands_of_a_machine_reach_each_other() {
         .start(&[&["--machine", "m", "--"], &ping[..]].concat())
         .finish();
     assert_eq!(ran.code, 0, "{ran:?}");
-    // The name and the address are taken.
+    // The name and the address are in use.
     for (options, part) in [
         (&["--guest", "first"][..], "first"),
         (&["--ip", "10.9.0.77/24"], "10.9.0.77"),
-        (&["--network", "wan"], "there is no NIC wan"),
+        (&["--network", "wan"], "no NIC is named wan"),
     ] {
         let all = [&["--machine", "m"], options, &["--", "true"]].concat();
         let ran = world.start(&all).finish();
@@ -160,7 +160,9 @@ fn commands_of_a_machine_reach_each_other() {
 
 #[test]
 fn a_killed_run_is_detached() {
-    let Some(world) = World::new(&[]) else { return };
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     let machine = Machine::start(&world);
     let long = seconds(7);
     let script = format!("sleep {long} & echo runs; wait");
@@ -173,8 +175,10 @@ fn a_killed_run_is_detached() {
 }
 
 #[test]
-fn a_machine_that_ends_hangs_up() {
-    let Some(world) = World::new(&[]) else { return };
+fn the_end_of_a_machine_hangs_up_its_commands() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     let machine = Machine::start(&world);
     let mut run = world.start(&[
         "--machine",
@@ -191,11 +195,12 @@ fn a_machine_that_ends_hangs_up() {
     assert!(ran.err.contains("the machine has ended"), "{ran:?}");
 }
 
-/// Its namespaces are below those of root's machine, which can make the interface there.
+/// The command's namespaces are below those of root's machine, which can create the interface
+/// there.
 #[test]
-fn who_may_attach_runs_commands_and_nobody_else_does() {
+fn only_users_who_may_attach_run_commands() {
     require!(userns);
-    let Some(world) = World::new(&["ping"]) else {
+    let Some(world) = Testbed::new(&["ping"]) else {
         return;
     };
     let machine = Machine::start(&world);
@@ -224,9 +229,9 @@ fn who_may_attach_runs_commands_and_nobody_else_does() {
 
 /// The command's namespaces are in the machine's user namespace.
 #[test]
-fn a_machine_without_privileges_has_commands_of_its_user() {
+fn an_unprivileged_machine_serves_its_users_commands() {
     require!(userns);
-    let Some(world) = World::new(&["ping"]) else {
+    let Some(world) = Testbed::new(&["ping"]) else {
         return;
     };
     let runtime = world.runtime();

@@ -1,12 +1,13 @@
-//! `grantway run`, as root of a system of its own: a network namespace that plays the system, and
-//! one that plays the world outside.
+//! `grantway run`, as root of a mock system: a network namespace for the system, and one for the
+//! world outside.
 
 mod attached;
-mod leave;
+mod leftover_processes;
 mod outside;
+mod processes;
 mod removed;
 mod signals;
 mod status;
 mod terminal;
+mod testbed;
 mod unprivileged;
-mod world;

@@ -1,20 +1,22 @@
 //! The command and the world outside.
 
-use crate::world::{OUTSIDE, SYSTEM, World};
+use crate::testbed::{OUTSIDE, SYSTEM, Testbed};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 use testing::{Killed, accept, end_of, patient, wait_for, wait_until};
 
-/// Names the server of [`a_server_that_the_command_is`].
+/// Runs the server of [`the_server_of_other_tests`].
 const SERVER: &str = "GRANTWAY_TEST_SERVER";
 
-/// Address, route and names are there when the command starts, and what it sends has the system's
+/// Address, route and names exist when the command starts, and its packets have the system's
 /// address.
 #[test]
 fn a_web_server_is_found_by_its_name() {
-    let Some(world) = World::new(&["curl"]) else {
+    let Some(world) = Testbed::new(&["curl"]) else {
         return;
     };
     world.serve_names();
@@ -46,7 +48,7 @@ fn a_web_server_is_found_by_its_name() {
         "of the guest's",
         "0 grants or frames unaccounted for",
         "the command:",
-        "is gone",
+        "has ended",
     ] {
         assert!(ran.err.contains(part), "{part}: {}", ran.err);
     }
@@ -59,14 +61,14 @@ fn a_web_server_is_found_by_its_name() {
 
 #[test]
 fn packets_of_any_kind_pass() {
-    let Some(world) = World::new(&["ping"]) else {
+    let Some(world) = Testbed::new(&["ping"]) else {
         return;
     };
     let ping = ["--", "ping", "-c", "2", "-i", "0.2", "-w", "60", OUTSIDE];
     let ran = world.run(&ping);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.out.contains("2 received"), "{ran:?}");
-    // The system itself, by an address that only its routes lead to.
+    // The system itself, by an address that only its routes reach.
     let ran = world.run(&[
         "--ip",
         "10.9.0.1/24",
@@ -82,8 +84,8 @@ fn packets_of_any_kind_pass() {
 }
 
 #[test]
-fn the_command_has_what_it_was_given() {
-    let Some(world) = World::new(&["ip"]) else {
+fn options_set_up_the_command() {
+    let Some(world) = Testbed::new(&["ip"]) else {
         return;
     };
     let script = "ip -o address show dev eth0; ip route; ip link show dev eth0; \
@@ -116,14 +118,14 @@ fn the_command_has_what_it_was_given() {
         !ran.out.contains("up0") && !ran.out.contains("GRANTWAY_RUN_INSIDE"),
         "{ran:?}"
     );
-    // The mounts are the command's alone.
+    // The mounts are visible only to the command.
     let resolver = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     assert!(!resolver.contains("192.0.2.9"), "{resolver}");
 }
 
 #[test]
-fn without_an_uplink_there_is_nobody() {
-    let Some(world) = World::new(&["ip", "ping"]) else {
+fn without_an_uplink_nothing_is_reachable() {
+    let Some(world) = Testbed::new(&["ip", "ping"]) else {
         return;
     };
     let script = format!("ip -o address show dev eth0; ip route; ping -c 1 -w 2 {OUTSIDE}");
@@ -137,7 +139,7 @@ fn without_an_uplink_there_is_nobody() {
 
 #[test]
 fn two_have_different_addresses() {
-    let Some(world) = World::new(&["ip"]) else {
+    let Some(world) = Testbed::new(&["ip"]) else {
         return;
     };
     let show = [
@@ -147,7 +149,7 @@ fn two_have_different_addresses() {
         "ip -o -4 address show dev eth0; read line",
     ];
     let start = || {
-        let grantway = crate::world::grantway();
+        let grantway = crate::testbed::grantway();
         let args = [&["run"], &show[..]].concat();
         let mut command = world.command(&grantway, &args);
         world.spawn(command.stdin(std::process::Stdio::piped()))
@@ -163,7 +165,7 @@ fn two_have_different_addresses() {
     world.wait_until_clean();
 }
 
-/// Whether somebody listens on iperf3's port in the calling thread's namespace.
+/// Returns whether a server listens on iperf3's port in the calling thread's namespace.
 fn iperf3_listens() -> bool {
     let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
     let mut lines = sockets.lines();
@@ -172,7 +174,7 @@ fn iperf3_listens() -> bool {
 
 #[test]
 fn streams_pass_in_both_directions() {
-    let Some(world) = World::new(&["iperf3"]) else {
+    let Some(world) = Testbed::new(&["iperf3"]) else {
         return;
     };
     for more in [&[][..], &["--reverse"]] {
@@ -194,22 +196,37 @@ fn streams_pass_in_both_directions() {
     world.wait_until_clean();
 }
 
-/// Not a test of its own: the command of the next one. It answers one connection.
+/// The command of the next tests: accepts one connection and sends the number of bytes in an
+/// environment variable. Without that variable it tests nothing.
 #[test]
-fn a_server_that_the_command_is() {
-    if std::env::var_os(SERVER).is_none() {
+fn the_server_of_other_tests() {
+    let Ok(bytes) = std::env::var(SERVER) else {
         return;
-    }
+    };
     let listener = TcpListener::bind("0.0.0.0:80").unwrap();
     let mut stream = accept(&listener);
-    stream.write_all(b"from the command").unwrap();
+    stream.write_all(&vec![7; bytes.parse().unwrap()]).unwrap();
 }
 
 #[test]
-fn a_port_of_the_system_leads_to_the_command() {
-    let Some(world) = World::new(&[]) else { return };
+fn a_port_is_forwarded_to_the_command() {
+    served(16, Duration::ZERO);
+}
+
+/// The client is slow, so the command ends while much of its data is in its socket's buffer.
+#[test]
+fn data_arrives_after_the_command_has_ended() {
+    served(1 << 20, Duration::from_millis(20));
+}
+
+/// Runs a command that sends `bytes` bytes at a forwarded port and exits right after the last one.
+/// The client pauses before each read, and receives all of them.
+fn served(bytes: usize, pause: Duration) {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     let test = std::env::current_exe().unwrap().display().to_string();
-    let name = "outside::a_server_that_the_command_is";
+    let name = "outside::the_server_of_other_tests";
     let args = [
         "run",
         "--forward",
@@ -219,23 +236,28 @@ fn a_port_of_the_system_leads_to_the_command() {
         "--exact",
         name,
     ];
-    let grantway = crate::world::grantway();
+    let grantway = crate::testbed::grantway();
     let mut command = world.command(&grantway, &args);
-    let run = world.spawn(command.env(SERVER, "1"));
+    let run = world.spawn(command.env(SERVER, bytes.to_string()));
     let connect = || TcpStream::connect((SYSTEM, 8080)).ok();
-    // Nobody listens until the command does.
+    // The command starts to listen some time later.
     let stream = wait_for("no server", || world.outside.enter(connect).unwrap());
     let mut stream = patient(stream);
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    assert_eq!(text, "from the command");
+    let (mut came, mut part) = (0, vec![0; 32 << 10]);
+    while let count @ 1.. = stream.read(&mut part).unwrap() {
+        came += count;
+        thread::sleep(pause);
+    }
+    assert_eq!(came, bytes);
     assert_eq!(run.finish().code, 0);
     world.wait_until_clean();
 }
 
 #[test]
-fn networks_that_the_system_has_are_refused() {
-    let Some(world) = World::new(&[]) else { return };
+fn networks_of_the_system_are_rejected() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     for ip in ["192.0.2.130/25", "192.0.2.7/24", "192.0.0.1/16"] {
         let ran = world.run(&["--ip", ip, "--", "true"]);
         assert!(

@@ -1,18 +1,20 @@
-//! Signals, and ends that nobody planned.
+//! Signals, and unexpected ends.
 
-use crate::world::{World, wait_until_none};
+use crate::testbed::{Testbed, wait_until_none};
 use rustix::process::Signal;
 use std::thread;
 use std::time::Duration;
 use testing::wait_until;
 
-/// A command that says which signals it gets, and that it runs.
+/// A command that prints the signals that it receives.
 const SAYS: &str = "for s in INT TERM HUP QUIT USR1 USR2; do trap \"echo $s\" $s; done; \
                     trap 'echo TERM; exit 3' TERM; echo runs; while :; do sleep 0.05; done";
 
 #[test]
-fn signals_reach_the_command_which_decides() {
-    let Some(world) = World::new(&[]) else { return };
+fn signals_are_forwarded_to_the_command() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     let mut run = world.start(&["--", "sh", "-c", SAYS]);
     run.line_with("runs");
     for (signal, name) in [
@@ -32,8 +34,10 @@ fn signals_reach_the_command_which_decides() {
 }
 
 #[test]
-fn a_command_that_a_signal_ends_says_so() {
-    let Some(world) = World::new(&[]) else { return };
+fn the_status_shows_a_signal_that_ended_it() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let mut run = world.start(&["--", "sh", "-c", "echo runs; exec sleep 1000"]);
         run.line_with("runs");
@@ -43,11 +47,13 @@ fn a_command_that_a_signal_ends_says_so() {
     }
 }
 
-/// What a shell or `nohup` has switched off stays off, for the command too.
+/// Signals that a shell or `nohup` ignores stay ignored, for the command too.
 #[test]
 fn ignored_signals_stay_ignored() {
-    let Some(world) = World::new(&[]) else { return };
-    let grantway = crate::world::grantway();
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
+    let grantway = crate::testbed::grantway();
     let script = format!("trap '' HUP; exec {grantway} run -- sh -c 'kill -HUP $$; echo lives'");
     let ran = world
         .spawn(&mut world.command("sh", &["-c", &script]))
@@ -57,8 +63,10 @@ fn ignored_signals_stay_ignored() {
 }
 
 #[test]
-fn a_killed_run_takes_everything_along() {
-    let Some(world) = World::new(&[]) else { return };
+fn everything_ends_with_a_killed_run() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     let all = [11, 12, 13, 14].map(seconds);
     let [a, b, c, d] = &all;
     let script = format!("(sleep {a} & sleep {b} &) ; setsid sleep {c} & echo runs; sleep {d}");
@@ -71,10 +79,12 @@ fn a_killed_run_takes_everything_along() {
     wait_until_none(|| sleeping(&all));
 }
 
-/// Also while the machine is being made.
+/// Also while the machine starts.
 #[test]
-fn whenever_it_is_ended_nothing_is_left() {
-    let Some(world) = World::new(&[]) else { return };
+fn nothing_is_left_whenever_it_ends() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     let asleep = [seconds(41)];
     for ms in [3, 20, 50, 100, 200, 400] {
         for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
@@ -83,7 +93,7 @@ fn whenever_it_is_ended_nothing_is_left() {
             run.signal(signal);
             let code = run.finish().code;
             assert_ne!(code, 0, "{signal:?} after {ms} ms");
-            // One that is killed cannot remove its log and its note: the next one does.
+            // A killed run cannot remove its log and its note, so the next run does.
             wait_until_none(|| {
                 let mut left = world.left();
                 let may_stay = |what: &str| what.contains(".log") || what.ends_with(".host");
@@ -97,11 +107,13 @@ fn whenever_it_is_ended_nothing_is_left() {
 }
 
 #[test]
-fn the_machines_end_is_a_hangup() {
-    let Some(world) = World::new(&[]) else { return };
+fn the_end_of_the_machine_is_a_hangup() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     let mut run = world.start(&["--name", "mine", "--", "sh", "-c", "echo runs; sleep 1000"]);
     run.line_with("runs");
-    let grantway = crate::world::grantway();
+    let grantway = crate::testbed::grantway();
     let down = world
         .spawn(&mut world.command(&grantway, &["down", "--name", "mine"]))
         .finish();
@@ -112,7 +124,7 @@ fn the_machines_end_is_a_hangup() {
     world.wait_until_clean();
 }
 
-/// A time to sleep, a day at least, by which this run of the tests knows its own processes.
+/// Returns a time to sleep, at least a day, which identifies this test's processes.
 pub(crate) fn seconds(number: u32) -> String {
     format!(
         "{}",
@@ -120,7 +132,7 @@ pub(crate) fn seconds(number: u32) -> String {
     )
 }
 
-/// Processes `sleep SECONDS`.
+/// Returns processes `sleep SECONDS`.
 pub(crate) fn sleeping(seconds: &[String]) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let words = |entry: std::fs::DirEntry| {

@@ -1,10 +1,12 @@
-//! Exit status, and what is said when there is no command.
+//! Exit statuses, and messages if there is no command.
 
-use crate::world::World;
+use crate::testbed::Testbed;
 
 #[test]
-fn the_commands_status_is_handed_on() {
-    let Some(world) = World::new(&[]) else { return };
+fn the_commands_status_is_returned() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     for (command, code) in [
         (&["sh", "-c", "exit 7"][..], 7),
         (&["sh", "-c", "kill -9 $$"], 137),
@@ -23,14 +25,30 @@ fn the_commands_status_is_handed_on() {
     }
 }
 
-/// 125 is never a command's own by custom, and always said to be ours.
+/// The monitor starts and then cannot create a domain's memory.
 #[test]
-fn mistakes_are_told_and_start_nothing() {
-    let Some(world) = World::new(&[]) else { return };
+fn a_machine_that_cannot_start_leaves_nothing() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
+    let script = format!("ulimit -v 60000; exec {} run -- true", world.program());
+    let ran = world.spawn(&mut world.command("sh", &["-c", &script]));
+    let ran = ran.finish();
+    assert_eq!(ran.code, 125, "{ran:?}");
+    assert!(ran.err.contains("Cannot allocate memory"), "{ran:?}");
+    assert_eq!(world.left(), [""; 0], "{ran:?}");
+}
+
+/// By convention 125 is never a command's status; the message is grantway's.
+#[test]
+fn mistakes_are_reported_and_start_nothing() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     for (args, part) in [
         (
             &["--ip", "10.9.0.2/32", "--", "true"][..],
-            "no room for a gateway",
+            "no address for a gateway",
         ),
         (&["--ip", "10.9.0.2", "--", "true"], "like 10.9.0.2/24"),
         (
@@ -53,7 +71,10 @@ fn mistakes_are_told_and_start_nothing() {
             "10.9.0.2",
         ),
         (&["--mtu", "100", "--", "true"], "576"),
-        (&["--name", "a/b", "--", "true"], "no name for an instance"),
+        (
+            &["--name", "a/b", "--", "true"],
+            "is not a name for an instance",
+        ),
         (&["--nonsense", "--", "true"], "--nonsense"),
         (&[], "<CMD>"),
     ] {
@@ -68,10 +89,12 @@ fn mistakes_are_told_and_start_nothing() {
     );
 }
 
-/// A command's options are not `grantway`'s, with or without the dashes.
+/// Options after the command are the command's, with or without the dashes.
 #[test]
-fn what_follows_the_command_is_the_commands() {
-    let Some(world) = World::new(&[]) else { return };
+fn options_after_the_command_belong_to_it() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     for args in [
         &["--", "echo", "--report", "--", "-q"][..],
         &["echo", "--report", "--", "-q"],

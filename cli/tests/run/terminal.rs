@@ -1,12 +1,12 @@
-//! On a terminal, which the program `script` makes.
+//! On a terminal, which the program `script` creates.
 
 use crate::signals::{seconds, sleeping};
-use crate::world::{Running, World, grantway};
+use crate::testbed::{Running, Testbed, grantway};
 use std::process::Stdio;
 use testing::wait_until;
 
-/// A shell on a terminal.
-fn shell(world: &World) -> Running {
+/// Returns a shell on a terminal.
+fn shell(world: &Testbed) -> Running {
     let shell = "bash --norc --noprofile -i";
     let mut command = world.command("script", &["-qec", shell, "/dev/null"]);
     let mut shell = world.spawn(command.env("PS1", "$ ").stdin(Stdio::piped()));
@@ -16,8 +16,8 @@ fn shell(world: &World) -> Running {
 }
 
 #[test]
-fn keys_mean_what_they_mean_to_a_shell() {
-    let Some(world) = World::new(&["script", "bash", "stty"]) else {
+fn keys_work_as_in_a_shell() {
+    let Some(world) = Testbed::new(&["script", "bash", "stty"]) else {
         return;
     };
     let mut shell = shell(&world);
@@ -25,8 +25,8 @@ fn keys_mean_what_they_mean_to_a_shell() {
     // The window.
     shell.write(&format!("{run} stty size\n"));
     shell.line_with("33 77");
-    // Ctrl-C, to a command that dies of it and to one that does not. By `exec`, for a child of a
-    // shell loses a signal that comes before it has become another program.
+    // Ctrl-C, for a command that it ends and for one that ignores it. `exec` is needed, because a
+    // shell's child loses a signal that arrives before its exec.
     shell.write(&format!(
         "{run} sh -c 'echo run\"\"s; exec sleep 1000'; echo status-$?\n"
     ));
@@ -39,15 +39,15 @@ fn keys_mean_what_they_mean_to_a_shell() {
     shell.write("\x03");
     shell.line_with("caught");
     shell.line_with("status-5");
-    // Ctrl-Z stops it, `fg` goes on.
+    // Ctrl-Z stops it, `fg` continues it.
     let mark = seconds(32);
     let script = format!("echo run\"\"s; : {mark}; read line; echo got-$line");
     shell.write(&format!("{run} sh -c '{script}'; echo stopped-$?\n"));
     shell.line_with("runs");
     shell.write("\x1a");
     shell.line_with("stopped-148");
-    // Who is in the midst of reading and has no CPU to stop would still take what is typed.
-    wait_until("the command goes on", || is_stopped(&mark));
+    // A process that is reading, and has not run since the signal, would still read the keys.
+    wait_until("the command has not stopped", || is_stopped(&mark));
     shell.write("jobs; fg; echo status-$?\n");
     shell.line_with("Stopped");
     shell.write("that\n");
@@ -58,7 +58,7 @@ fn keys_mean_what_they_mean_to_a_shell() {
     world.wait_until_clean();
 }
 
-/// Whether the shell with this mark in its script has stopped.
+/// Returns whether the shell with this mark in its script has stopped.
 fn is_stopped(mark: &str) -> bool {
     let mut processes = std::fs::read_dir("/proc").unwrap().flatten();
     processes.any(|entry| {
@@ -71,10 +71,10 @@ fn is_stopped(mark: &str) -> bool {
     })
 }
 
-/// A shell that is the command has job control of its own.
+/// A shell as the command has its own job control.
 #[test]
 fn a_shell_can_be_the_command() {
-    let Some(world) = World::new(&["script", "bash"]) else {
+    let Some(world) = Testbed::new(&["script", "bash"]) else {
         return;
     };
     let mut shell = shell(&world);
@@ -89,7 +89,7 @@ fn a_shell_can_be_the_command() {
     wait_until("sleep has not begun", || !sleeping(&asleep).is_empty());
     shell.write("\x1a");
     shell.line_with("Stopped");
-    // A shell that has not noticed the end of a job yet refuses once.
+    // A shell that has not noticed the end of a job yet does not exit at the first attempt.
     shell.write("kill -9 %1; exit 6 || exit 6\n");
     shell.line_with("status-6");
     shell.write("exit\n");

@@ -1,6 +1,10 @@
 //! Without privileges.
 
-use crate::world::{OUTSIDE, Ran, SYSTEM, World, grantway, wait_until_none};
+use crate::removed::rests;
+use crate::testbed::{
+    OUTSIDE, RunOutput, Running, SYSTEM, Testbed, grantway, parents, wait_until_none,
+};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -8,11 +12,15 @@ use testing::require;
 
 const NOBODY: u32 = 65_534;
 
-/// What is the same with and without a way outside.
+/// Checks that hold with and without an uplink.
 const SCRIPT: &str = "ip -o address show dev eth0; id -u; exit 7";
 
-/// As somebody who has a folder and nothing else.
-fn as_nobody(world: &World, args: &[&str], path: Option<&str>) -> Ran {
+/// Runs `grantway` as a user without rights, in a folder of this user.
+pub(crate) fn as_nobody(world: &Testbed, args: &[&str], path: Option<&str>) -> RunOutput {
+    start_as_nobody(world, args, path).finish()
+}
+
+fn start_as_nobody(world: &Testbed, args: &[&str], path: Option<&str>) -> Running {
     let runtime = world.runtime();
     fs::create_dir_all(&runtime).unwrap();
     std::os::unix::fs::chown(&runtime, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -21,14 +29,14 @@ fn as_nobody(world: &World, args: &[&str], path: Option<&str>) -> Ran {
     if let Some(path) = path {
         command.env("PATH", path);
     }
-    world.spawn(command.uid(NOBODY).gid(NOBODY)).finish()
+    world.spawn(command.uid(NOBODY).gid(NOBODY))
 }
 
-/// In a user namespace that owns no network.
+/// In a user namespace that owns no network namespace.
 #[test]
-fn root_of_a_user_namespace_is_nobody_special() {
+fn root_of_a_user_namespace_has_no_extra_rights() {
     require!(userns);
-    let Some(world) = World::new(&["unshare"]) else {
+    let Some(world) = Testbed::new(&["unshare"]) else {
         return;
     };
     let program = grantway();
@@ -41,9 +49,11 @@ fn root_of_a_user_namespace_is_nobody_special() {
 }
 
 #[test]
-fn anybody_can_run_a_command() {
+fn every_user_can_run_a_command() {
     require!(userns);
-    let Some(world) = World::new(&[]) else { return };
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     let ran = as_nobody(
         &world,
         &["--", "sh", "-c", SCRIPT],
@@ -61,8 +71,8 @@ fn anybody_can_run_a_command() {
     world.wait_until_clean();
 }
 
-/// What is seen without a way outside.
-fn check_alone(ran: &Ran) {
+/// Checks the output without an uplink.
+fn check_alone(ran: &RunOutput) {
     assert_eq!(ran.code, 7, "{ran:?}");
     assert!(
         ran.out.contains("inet 10.") && ran.out.ends_with("\n0\n"),
@@ -70,15 +80,15 @@ fn check_alone(ran: &Ran) {
     );
     assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
     assert!(
-        ran.err.contains("no way outside") && ran.err.contains("pasta"),
+        ran.err.contains("no connection to the outside") && ran.err.contains("pasta"),
         "{ran:?}"
     );
 }
 
 #[test]
-fn pasta_leads_outside() {
+fn pasta_connects_to_the_outside() {
     require!(userns);
-    let Some(world) = World::new(&["pasta", "curl"]) else {
+    let Some(world) = Testbed::new(&["pasta", "curl"]) else {
         return;
     };
     let route = ["route", "add", "default", "via", OUTSIDE];
@@ -99,16 +109,16 @@ fn pasta_leads_outside() {
         ran.err
     );
     world.wait_until_clean();
-    // Another test's machine may have one, and its end is as sure.
+    // Another test's machine may have a pasta, which ends as well.
     wait_until_none(pastas);
 }
 
-/// What README shows: a server of the system itself, at the system's own address. Its loopback
-/// stays out of reach.
+/// As in README: a server of the system itself, at the system's own address. Its loopback stays
+/// unreachable.
 #[test]
-fn pasta_leads_to_the_system_itself() {
+fn pasta_connects_to_the_system_itself() {
     require!(userns);
-    let Some(world) = World::new(&["pasta", "curl"]) else {
+    let Some(world) = Testbed::new(&["pasta", "curl"]) else {
         return;
     };
     let route = ["route", "add", "default", "via", OUTSIDE];
@@ -138,16 +148,51 @@ fn pasta_leads_to_the_system_itself() {
     wait_until_none(pastas);
 }
 
-/// Processes of pasta.
+/// The command continues without an uplink, and no process spins on descriptors that pasta has
+/// closed.
+#[test]
+fn no_process_spins_when_pasta_ends() {
+    require!(userns);
+    let Some(world) = Testbed::new(&["pasta"]) else {
+        return;
+    };
+    let route = ["route", "add", "default", "via", OUTSIDE];
+    let routed = world.spawn(&mut world.command("ip", &route)).finish();
+    assert_eq!(routed.code, 0);
+    let script = ["--", "sh", "-c", "echo up; exec sleep 1000"];
+    let mut run = start_as_nobody(&world, &script, None);
+    assert_eq!(run.line(), "up");
+    let parents = parents();
+    let is_ours = |pid: &&u32| {
+        let mut above = std::iter::successors(Some(**pid), |pid| parents.get(pid).copied());
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        is_pasta(&name) && above.any(|pid| pid == std::process::id())
+    };
+    let pasta = parents.keys().find(is_ours).expect("pasta runs");
+    let pasta = Pid::from_raw(pasta.cast_signed()).unwrap();
+    kill_process(pasta, Signal::KILL).unwrap();
+    rests(&world, 5);
+    run.signal(Signal::TERM);
+    assert_eq!(run.finish().code, 143);
+    world.wait_until_clean();
+}
+
+/// Returns the processes of pasta.
 fn pastas() -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let name = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).ok();
     let names = processes.filter_map(name);
-    names.filter(|name| name.starts_with("pasta")).collect()
+    names.filter(|name| is_pasta(name)).collect()
 }
 
-/// A search path with all programs of this one's but pasta.
-fn without_pasta(world: &World) -> String {
+/// Returns whether this is the name of pasta's process: the program is a link to passt, and
+/// executes the variant for the CPU.
+fn is_pasta(name: &str) -> bool {
+    name.starts_with("pasta") || name.starts_with("passt")
+}
+
+/// Returns a search path with all programs of this one except pasta.
+fn without_pasta(world: &Testbed) -> String {
     let folder = world.folder.path().join("programs");
     if !folder.exists() {
         fs::create_dir(&folder).unwrap();
@@ -156,7 +201,7 @@ fn without_pasta(world: &World) -> String {
         for program in folders.flatten().flatten() {
             let name = program.file_name();
             if name != "pasta" {
-                // Of several with one name the first is found.
+                // If several have one name, the first is used.
                 let _later = std::os::unix::fs::symlink(program.path(), folder.join(name));
             }
         }

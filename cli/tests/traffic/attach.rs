@@ -1,9 +1,9 @@
-//! Guests that come to a machine that runs, and go again.
+//! Attaches guests to a running machine, and detaches them.
 
 use crate::machine::{Machine, text};
 use crate::processes::{descriptors, kill};
 use crate::reload::{answer, ask, send, socket};
-use crate::returning::Inside;
+use crate::returning::NetnsProcess;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ use testing::{PATIENCE, Stops, accept, child_of, end_of, patient, require, wait_
 
 pub(crate) const NAMES: [&str; 3] = ["c0", "c1", "c2"];
 
-/// A machine without a guest or a NIC, and three namespaces.
+/// Returns a machine without a guest or a NIC, and three namespaces.
 pub(crate) fn empty(needed: &[&str]) -> Option<Machine> {
     Machine::start(needed, &NAMES, |_| {
         "[driver]\nrestart_pause_ms = 20\n".to_owned()
@@ -27,7 +27,7 @@ pub(crate) fn address(place: usize) -> String {
     format!("10.0.0.{}", place + 1)
 }
 
-/// What is typed to attach the namespace at a place, under the name of its interface.
+/// Returns the arguments that attach the namespace of a place, under the name of its interface.
 fn typed(machine: &Machine, place: usize) -> Vec<String> {
     let (namespace, name) = &machine.places[place];
     let netns = namespace.path().display().to_string();
@@ -48,7 +48,7 @@ pub(crate) fn detach(machine: &Machine, place: usize) -> Value {
     machine.ask(&["detach", NAMES[place]])
 }
 
-/// Whether one namespace hears from another within a second.
+/// Returns whether one namespace reaches another within a second.
 pub(crate) fn hears(machine: &Machine, from: usize, to: usize) -> bool {
     let ping = machine.run(from, "ping", &["-c", "1", "-W", "1", &address(to)]);
     ping.status.success()
@@ -58,21 +58,21 @@ pub(crate) fn reaches(machine: &Machine, from: usize, to: usize) {
     wait_until("no answer to a ping", || hears(machine, from, to));
 }
 
-/// Whether a namespace has an interface of this name.
+/// Returns whether a namespace has an interface of this name.
 pub(crate) fn has_interface(machine: &Machine, place: usize) -> bool {
     let (namespace, name) = &machine.places[place];
     let read = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     namespace.enter(read).unwrap().contains(name)
 }
 
-/// It is promised to go within a second.
+/// Waits for its removal, which is specified to take at most a second.
 pub(crate) fn loses_interface(machine: &Machine, place: usize) {
     wait_until("the interface has stayed", || {
         !has_interface(machine, place)
     });
 }
 
-/// A machine of eight guests that has just begun to come up, and a connection to its socket.
+/// Starts a machine of eight guests; returns it while it starts, with a connection to its socket.
 fn early() -> Option<(Machine, UnixStream)> {
     let guest = |n| format!("[[guest]]\nname = \"g{n}\"\n[[guest.vif]]\nendpoint = \"sink\"\n");
     let guests: String = (0..8).map(guest).collect();
@@ -88,10 +88,10 @@ fn attach_late() -> Value {
     json!({ "op": "attach", "guest": guest })
 }
 
-/// It asks as soon as anybody listens, in one breath: how the machine stands, and for a guest.
+/// Sends two requests as soon as the socket listens: for the status, and for a guest.
 #[test]
-fn who_asks_before_the_machine_is_complete_is_answered_when_it_is() {
-    // A machine may be complete before this process has had its turn.
+fn early_requests_are_answered_when_it_is_ready() {
+    // A machine may be ready before this process runs again.
     let was_early = (0..20).any(|_| {
         let Some((machine, mut stream)) = early() else {
             return true;
@@ -110,7 +110,7 @@ fn who_asks_before_the_machine_is_complete_is_answered_when_it_is() {
 }
 
 #[test]
-fn who_waits_for_a_machine_that_does_not_come_up_is_told() {
+fn early_clients_receive_the_failure_of_a_start() {
     let refused = (0..20).any(|_| {
         let Some((machine, mut stream)) = early() else {
             return true;
@@ -123,7 +123,7 @@ fn who_waits_for_a_machine_that_does_not_come_up_is_told() {
     assert!(refused, "the machine was always complete");
 }
 
-/// Names of the machine's domains.
+/// Returns the names of the machine's domains.
 pub(crate) fn domains(machine: &Machine) -> Vec<String> {
     let status = machine.ask(&["status"]);
     let domains = status["domains"].as_array().unwrap().iter();
@@ -132,7 +132,7 @@ pub(crate) fn domains(machine: &Machine) -> Vec<String> {
         .collect()
 }
 
-/// The core, and its two helpers.
+/// Returns the core, and its two helpers.
 fn trusted(machine: &Machine) -> [u64; 3] {
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let [netd, manager] = ["grantway-netd", "grantway-manager"]
@@ -140,15 +140,15 @@ fn trusted(machine: &Machine) -> [u64; 3] {
     [core, netd, manager]
 }
 
-/// What must not have grown when as many guests are there again: descriptors of the trusted
-/// processes, and pages that the driver has of others.
+/// Resources that must not have grown with the same number of guests: descriptors of the trusted
+/// processes, and the driver's pages of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct ResourceUsage {
     descriptors: [usize; 3],
     pub(crate) mapped: u64,
 }
 
-impl Held {
+impl ResourceUsage {
     pub(crate) fn now(machine: &Machine) -> Self {
         let audit = machine.ask(&["grants"]);
         assert_eq!(audit["leaked"], 0, "{audit}");
@@ -160,8 +160,8 @@ impl Held {
         }
     }
 
-    /// As it stays: a connection is closed, and a page is given back, a little later than who asked
-    /// for it is answered.
+    /// Waits until they are stable, because connections are closed and pages returned shortly after
+    /// an answer.
     pub(crate) fn at_rest(machine: &Machine) -> Self {
         wait_for("it never stays the same", || {
             let now = Self::now(machine);
@@ -171,7 +171,7 @@ impl Held {
         })
     }
 
-    /// Whether no more is held now than this.
+    /// Returns whether no more resources are held than these.
     pub(crate) fn covers_now(&self, machine: &Machine) -> bool {
         let now = Self::now(machine);
         println!("{now:?} are held");
@@ -186,7 +186,7 @@ impl Held {
     }
 }
 
-/// A stream from one place to another, whose bytes are counted and checked until it is stopped.
+/// Sends a stream from one place to another, and counts and checks its bytes, until it is stopped.
 pub(crate) fn stream(
     machine: &Machine,
     places: (usize, usize),
@@ -196,7 +196,7 @@ pub(crate) fn stream(
     stream_to(machine, places, 7000, stop, carried);
 }
 
-/// [`stream`] to this port.
+/// Sends a [`stream`] to this port.
 pub(crate) fn stream_to(
     machine: &Machine,
     (from, to): (usize, usize),
@@ -248,7 +248,7 @@ pub(crate) fn replace(machine: &Machine, victim: &str) {
 }
 
 #[test]
-fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
+fn namespaces_attached_to_an_empty_machine_connect() {
     let Some(machine) = empty(&["ping"]) else {
         return;
     };
@@ -271,7 +271,8 @@ fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
     assert_eq!(&got[..length], b"one datagram");
     assert_eq!(from, a.local_addr().unwrap());
 
-    // A third one comes and goes under their stream: nothing of it stays, and no byte is lost.
+    // A third guest is attached and detached during their stream: nothing of it is left, and no
+    // byte is lost.
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let stops = Stops(&stop);
@@ -282,7 +283,7 @@ fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
         wait_until("nothing is streamed", || {
             carried.load(Ordering::Relaxed) > 0
         });
-        let before = Held::at_rest(&machine);
+        let before = ResourceUsage::at_rest(&machine);
         for turn in 0..50 {
             let so_far = carried.load(Ordering::Relaxed);
             attach(&machine, 2);
@@ -301,7 +302,7 @@ fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
         streaming.join().unwrap();
     });
 
-    // The next driver knows them, too, and so does the next manager.
+    // The next driver and the next manager know them, too.
     attach(&machine, 2);
     for victim in ["driver", "manager", "driver"] {
         replace(&machine, victim);
@@ -316,12 +317,12 @@ fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
 }
 
 #[test]
-fn what_cannot_be_attached_is_refused_in_words_and_leaves_nothing() {
+fn rejected_attaches_leave_nothing() {
     let Some(machine) = empty(&["ping"]) else {
         return;
     };
     attach(&machine, 0);
-    let before = Held::at_rest(&machine);
+    let before = ResourceUsage::at_rest(&machine);
     let run = |args: &[&str]| {
         let run = machine.grantway(args);
         assert_eq!(run.status.code(), Some(2), "{args:?}: {run:?}");
@@ -354,7 +355,7 @@ fn what_cannot_be_attached_is_refused_in_words_and_leaves_nothing() {
         ),
         (
             vec!["attach", "driver", "--netns", &here],
-            "that of the driver domain",
+            "reserved for the driver domain",
         ),
         (
             vec!["attach", "g", "--netns", &here, "--ip", "10.0.0.1/24"],
@@ -379,13 +380,13 @@ fn what_cannot_be_attached_is_refused_in_words_and_leaves_nothing() {
             vec!["attach", "g", "--netns", &here, "--ifname", "a/b"],
             "`ifname`",
         ),
-        // The loopback is there already: it is netd that finds out.
+        // netd detects that the loopback exists already.
         (
             vec!["attach", "g", "--netns", &here, "--ifname", "lo"],
             "lo",
         ),
-        (vec!["detach", "g"], "there is no guest g"),
-        (vec!["detach", "driver"], "there is no guest driver"),
+        (vec!["detach", "g"], "no guest is named g"),
+        (vec!["detach", "driver"], "no guest is named driver"),
     ] {
         let why = run(&args);
         assert!(why.contains(says), "{args:?}: {why}");
@@ -406,9 +407,9 @@ fn what_cannot_be_attached_is_refused_in_words_and_leaves_nothing() {
     machine.end();
 }
 
-/// The requests as the documentation has them, on the socket itself; and an endpoint without a TAP.
+/// Documented requests on the socket itself; and an endpoint without a TAP.
 #[test]
-fn guests_come_and_go_by_json() {
+fn guests_are_attached_and_detached_by_json() {
     let Some(machine) = empty(&[]) else {
         return;
     };
@@ -455,9 +456,9 @@ fn guests_come_and_go_by_json() {
     machine.end();
 }
 
-/// Whenever its manager dies, a guest that comes is there as a whole afterwards, or not at all.
+/// Whenever the manager dies, the guest is attached completely afterwards, or not at all.
 #[test]
-fn a_manager_that_dies_in_the_midst_leaves_no_half_guest() {
+fn a_dying_manager_leaves_no_partial_guest() {
     let Some(machine) = empty(&["ping"]) else {
         return;
     };
@@ -473,7 +474,7 @@ fn a_manager_that_dies_in_the_midst_leaves_no_half_guest() {
         crate::machine::in_folder(command.args(&typed), machine.folder.path());
         let began = Instant::now();
         let mut coming = command.spawn().unwrap();
-        // In every step of an attach that takes its usual time, and of one that is slow.
+        // Kills hit every step of an attach of normal speed, and of a slow one.
         let slow = if turn % 4 == 0 { 10 } else { 1 };
         let delay = Duration::from_micros(400 * turn * slow);
         thread::sleep(delay.saturating_sub(began.elapsed()));
@@ -482,7 +483,7 @@ fn a_manager_that_dies_in_the_midst_leaves_no_half_guest() {
         wait_until("no other manager", || {
             child_of(core, "grantway-manager").is_some_and(|now| now != manager)
         });
-        // It is there and works; or it is not, and nothing of it: what is half done goes.
+        // Either the guest works, or it does not exist and its partial state is removed.
         let mut whole = false;
         wait_until("it is neither there nor gone", || {
             let run = machine.grantway(&["status", "--json"]);
@@ -508,13 +509,13 @@ fn a_manager_that_dies_in_the_midst_leaves_no_half_guest() {
 }
 
 #[test]
-fn a_namespace_that_goes_takes_its_guest_along() {
+fn a_guest_is_detached_with_its_namespace() {
     let Some(mut machine) = empty(&["ping"]) else {
         return;
     };
     attach(&machine, 0);
     attach(&machine, 1);
-    let before = Held::at_rest(&machine);
+    let before = ResourceUsage::at_rest(&machine);
     attach(&machine, 2);
     reaches(&machine, 2, 0);
     let (namespace, _) = machine.places.pop().unwrap();
@@ -527,9 +528,9 @@ fn a_namespace_that_goes_takes_its_guest_along() {
     machine.end();
 }
 
-/// A guest of its own, in a namespace that has one already.
+/// A second guest in a namespace that has one.
 #[test]
-fn a_namespace_that_is_attached_gets_a_further_interface() {
+fn an_attached_namespace_gets_another_interface() {
     let Some(machine) = empty(&["ping"]) else {
         return;
     };
@@ -561,15 +562,15 @@ fn a_namespace_that_is_attached_gets_a_further_interface() {
     machine.end();
 }
 
-/// Its network belongs to a user namespace of its own.
+/// Its network belongs to a separate user namespace.
 #[test]
-fn a_sandbox_is_attached_by_its_process_and_by_a_path() {
+fn a_sandbox_is_attached_by_process_or_path() {
     require!(userns);
     let Some(machine) = empty(&["ping", "unshare"]) else {
         return;
     };
     attach(&machine, 0);
-    let sandbox = Inside::new("-rn");
+    let sandbox = NetnsProcess::new("-rn");
     let pid = sandbox.0.id();
     let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).unwrap();
     wait_until("it has no network of its own", || {

@@ -1,16 +1,16 @@
-//! Guests that come and go again and again, and all of them at once: nothing of them stays.
+//! Attaches and detaches guests repeatedly, and all at once: nothing of them is left.
 
-use crate::attach::{Held, NAMES, attach, domains, reaches};
+use crate::attach::{NAMES, ResourceUsage, attach, domains, reaches};
 use crate::machine::{Machine, text};
 use crate::soak::records;
 use netdev::netns::Namespace;
 use std::process::Command;
 use testing::{require, wait_until};
 
-/// As `cargo xtask soak --attaches` does it for hours.
+/// Like `cargo xtask soak --attaches`, which runs for hours.
 #[test]
-fn guests_come_and_go_under_streams_and_kills_and_nothing_grows() {
-    require!(machine);
+fn attaching_under_load_and_kills_leaks_nothing() {
+    require!(machine, program("grantway-lab"));
     let spec = r#"{"attaches": 50, "every": 25, "kill_every": 5, "seconds": null, "seed": 1}"#;
     let records = records("attaches", spec);
     assert_eq!(records.len(), 2, "{records:?}");
@@ -24,7 +24,7 @@ fn guests_come_and_go_under_streams_and_kills_and_nothing_grows() {
     }
 }
 
-/// What the system that guests are joined to says of its links and its rules.
+/// Returns the links and rules of the system to which guests are connected.
 fn host(namespace: &Namespace) -> String {
     let says = |words: &[&str]| {
         let command = || Command::new(words[0]).args(&words[1..]).output().unwrap();
@@ -32,7 +32,7 @@ fn host(namespace: &Namespace) -> String {
         assert!(said.status.success(), "{words:?}: {said:?}");
         text(&said.stdout)
     };
-    // Without the addresses that the kernel makes by itself, later than the interface.
+    // Without the addresses that the kernel adds some time after the interface.
     let [links, rules] = [
         ["ip", "-4", "-brief", "address"].as_slice(),
         ["nft", "list", "ruleset"].as_slice(),
@@ -42,7 +42,7 @@ fn host(namespace: &Namespace) -> String {
 }
 
 #[test]
-fn when_all_are_detached_the_host_is_as_before() {
+fn detaching_all_guests_restores_the_host() {
     let config = |paths: &[String]| {
         format!(
             "[[nic]]\nname = \"up\"\nkind = \"tap\"\nifname = \"up\"\nnetns = \"{}\"\n\
@@ -61,10 +61,13 @@ fn when_all_are_detached_the_host_is_as_before() {
         return;
     };
     let up = NAMES.len();
-    // What is made once is made by the first guest.
+    // The first guest creates everything that outlives a guest.
     attach(&machine, 0);
     machine.ask(&["detach", NAMES[0]]);
-    let (before, host_before) = (Held::at_rest(&machine), host(&machine.places[up].0));
+    let (before, host_before) = (
+        ResourceUsage::at_rest(&machine),
+        host(&machine.places[up].0),
+    );
     for place in 0..NAMES.len() {
         attach(&machine, place);
     }

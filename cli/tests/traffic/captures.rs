@@ -5,12 +5,12 @@ use crate::programs::{DB, FOR_FILES, IPV4, NAMES, SomeFile, WEB, WIRE, config};
 use std::process::Command;
 use testing::require;
 
-/// How many frames have a TCP checksum of this status: `0` bad, `1` good.
+/// Returns the number of frames with a TCP checksum of this status: `0` bad, `1` good.
 fn with_status(statuses: &str, status: &str) -> usize {
     statuses.lines().filter(|line| *line == status).count()
 }
 
-/// Segments of 64 KB, whose checksums are not computed on the way, are among them.
+/// Including segments of 64 KB, whose checksums are not computed on the way.
 #[test]
 fn captured_checksums_are_right() {
     require!(tool("tshark"));

@@ -1,8 +1,8 @@
-//! A wire on AF_XDP with a queue for each guest (`pdev`): the kernel writes what comes into the
-//! guest's own pages and into no other's, also when the guest or the driver domain dies.
+//! An AF_XDP wire with a queue for each guest (`pdev`): the kernel writes frames only into the
+//! guest's own pages, even when the guest or the driver domain dies.
 
-use crate::crowd::{self, MARK, for_whom};
 use crate::machine::{Machine, Running};
+use crate::many_guests::{self, MARK, for_whom};
 use crate::pages::Pages;
 use crate::processes::{descriptors, kill, pid};
 use crate::programs::{FOR_FILES, NAMES, WEB, carry_files, config};
@@ -11,11 +11,11 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use testing::{require, wait_for, wait_until};
+use testing::{child_of, require, wait_for, wait_until};
 
 const FILE_BYTES: usize = 20_000_000;
 
-/// The usual machine with a queue for each guest; `switches` comes first.
+/// Starts the usual machine with a queue for each guest; `switches` precedes the configuration.
 fn start(switches: &str, needed: &[&str]) -> Option<Machine> {
     require!(af_xdp);
     let text = |namespaces: &[String]| {
@@ -31,16 +31,16 @@ fn start(switches: &str, needed: &[&str]) -> Option<Machine> {
 }
 
 const NEW: &str = "[driver]\ngrants = \"counted\"\n";
-/// A driver domain that dies stays dead.
+/// A driver domain that is not restarted.
 const FOR_GOOD: &str = "[driver]\ngrants = \"counted\"\nrestart = false\n";
 
-/// What the driver says of a guest's own queue.
+/// Returns the driver's counters of a guest's queue.
 fn queue(machine: &Machine, guest: &str) -> Value {
     driver(machine)["ports"][format!("vif.{guest}-0")]["queue"].clone()
 }
 
 #[test]
-fn files_arrive_by_queues_of_the_guests_own() {
+fn files_arrive_in_dedicated_queues() {
     for (switches, merged) in [
         ("", true),
         ("[lro]\nat = \"virtual\"\n", false),
@@ -63,7 +63,7 @@ fn files_arrive_by_queues_of_the_guests_own() {
                 assert_eq!(queue["device"][wrong], 0, "{wrong}: {queue}");
             }
         }
-        // All that came for this guest by the wire: half of a file, and acknowledgements.
+        // All frames from the wire to this guest: half of a file, and acknowledgements.
         let web = queue(&machine, "web");
         let direct = count(&web["direct_packets"]);
         assert!(direct > FILE_BYTES as u64 / 1448, "{web}");
@@ -74,10 +74,10 @@ fn files_arrive_by_queues_of_the_guests_own() {
 
 const GUESTS: usize = 4;
 
-/// All guests but the last have queues of their own.
+/// All guests but the last have dedicated queues.
 fn crowd(switches: &str, netns: &str) -> String {
     let wire = format!("kind = \"xdp\"\nvmq_queues = {GUESTS}\n");
-    crowd::config(switches, netns, &wire, GUESTS, |n| {
+    many_guests::config(switches, netns, &wire, GUESTS, |n| {
         let own = format!("pdev = \"wire:{}\"\n", n + 1);
         if n + 1 < GUESTS { own } else { String::new() }
     })
@@ -92,7 +92,7 @@ fn start_crowd(switches: &str) -> Option<Machine> {
 
 /// Sends to every guest in turn.
 fn sender(machine: &Machine) -> Running {
-    crowd::sender(machine, GUESTS, "while True:\n    send(frames)\n")
+    many_guests::sender(machine, GUESTS, "while True:\n    send(frames)\n")
 }
 
 fn direct(machine: &Machine, n: usize) -> u64 {
@@ -107,7 +107,7 @@ fn wait_for_frames(machine: &Machine, n: usize, more: u64) {
 }
 
 #[test]
-fn a_guest_sees_its_own_frames_alone_in_its_pages() {
+fn a_guests_pages_hold_only_its_own_frames() {
     let Some(machine) = start_crowd(NEW) else {
         return;
     };
@@ -118,7 +118,7 @@ fn a_guest_sees_its_own_frames_alone_in_its_pages() {
     let mut seen = [false; GUESTS];
     let mut rounds = 0;
     let end = Instant::now() + Duration::from_secs(600);
-    // The scanner sees what there is.
+    // The scanner finds frames of every guest.
     let enough = |seen| seen == [true; GUESTS] && direct(&machine, 0) >= 50_000;
     while rounds < 100 || !enough(seen) {
         rounds += 1;
@@ -143,7 +143,7 @@ fn a_guest_sees_its_own_frames_alone_in_its_pages() {
     machine.end();
 }
 
-/// The sockets whose rings a process sees, one for each ring.
+/// Returns the sockets whose rings a process has mapped, one for each ring.
 fn rings(pid: u64) -> Vec<String> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let names = maps.lines().filter_map(|line| line.rsplit(' ').next());
@@ -152,7 +152,7 @@ fn rings(pid: u64) -> Vec<String> {
 }
 
 #[test]
-fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
+fn only_the_queue_of_a_dead_guest_ends() {
     let Some(machine) = start_crowd(NEW) else {
         return;
     };
@@ -170,25 +170,22 @@ fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
         });
         wait_for_frames(&machine, 2, 1000);
     }
-    // The driver has closed the queues' descriptors, and the monitor has done with them and with
-    // the dead.
+    // The driver has closed the queues' descriptors, and the monitor has released them and the dead
+    // process.
     wait_until("descriptors stay", || {
         descriptors(driver_pid) <= before[1] - 2 && descriptors(monitor) < before[0] - 4
     });
-    // Four of the shared socket, two of the last guest's.
+    // Four rings of the shared socket, and two of the last guest's.
     let left = wait_for("rings stay", || {
         let left = rings(driver_pid);
         (left.len() == 4 + 2).then_some(left)
     });
-    let ended: Vec<_> = there.iter().filter(|ring| !left.contains(ring)).collect();
+    let ended = there.into_iter().filter(|ring| !left.contains(ring));
+    let ended: Vec<String> = ended.collect();
     assert_eq!(ended.len(), 2 * 2, "{ended:?}");
-    // A socket that somebody has a descriptor of has not ended.
+    // A socket with an open descriptor has not ended.
     wait_until("the monitor has sockets that have ended", || {
-        let mut all = fs::read_dir(format!("/proc/{monitor}/fd")).unwrap();
-        !all.any(|fd| {
-            let name = fs::read_link(fd.unwrap().path()).unwrap_or_default();
-            ended.iter().any(|ring| name == Path::new(ring))
-        })
+        !holds(monitor, &ended)
     });
     assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     assert_eq!(
@@ -201,7 +198,7 @@ fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
 }
 
 #[test]
-fn a_driver_that_is_killed_leaves_no_queue_behind() {
+fn a_killed_driver_leaves_no_queue_behind() {
     let Some(machine) = start_crowd(FOR_GOOD) else {
         return;
     };
@@ -214,7 +211,7 @@ fn a_driver_that_is_killed_leaves_no_queue_behind() {
         grants()["domains"][0]["mapped"] == 0
     });
     assert_eq!(grants()["leaked"], 0);
-    // What is in the guest's pages is the guest's to say from now on.
+    // From now on only the guest itself writes to its pages.
     let (mut one, mut two) = (Vec::new(), Vec::new());
     guest.read(&mut one);
     std::thread::sleep(Duration::from_millis(200));
@@ -228,10 +225,9 @@ fn a_driver_that_is_killed_leaves_no_queue_behind() {
     machine.end();
 }
 
-/// The one that takes a dead driver's place gets sockets of its own over the same pools, with
-/// frames in flight all the time.
+/// The next driver gets new sockets over the same pools, with frames in flight all the time.
 #[test]
-fn a_driver_that_is_started_again_has_the_queues_again() {
+fn a_restarted_driver_gets_the_queues_back() {
     let Some(machine) = start_crowd(NEW) else {
         return;
     };
@@ -254,7 +250,7 @@ fn a_driver_that_is_started_again_has_the_queues_again() {
             (0..3).all(open)
         });
     }
-    // One that is dead by then is none of its concern.
+    // A guest that has died meanwhile does not matter.
     assert!(kill(pid(&machine, "g0")));
     wait_until("its queue is there", || {
         queue(&machine, "g0")["state"] == "over"
@@ -270,4 +266,69 @@ fn a_driver_that_is_started_again_has_the_queues_again() {
     assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     drop(sender);
     machine.end();
+}
+
+/// Returns whether a process has a descriptor of one of these sockets.
+fn holds(pid: u64, sockets: &[String]) -> bool {
+    let mut all = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    all.any(|fd| {
+        let name = fs::read_link(fd.path()).unwrap_or_default();
+        sockets.iter().any(|socket| name == Path::new(socket))
+    })
+}
+
+/// Kills a guest, its driver domain and netd in every order, without a pause and with frames in
+/// flight: afterwards no process holds a socket over the dead guest's pages, so the kernel has none
+/// of them, and the other guests have their queues again.
+#[test]
+fn a_queue_ends_in_any_order_of_kills() {
+    for orders in [
+        ["g netd driver", "netd driver g", "driver g netd"],
+        ["netd g driver", "g driver netd", "driver netd g"],
+    ] {
+        let Some(machine) = start_crowd(NEW) else {
+            return;
+        };
+        let sender = sender(&machine);
+        let core = count(&machine.ask(&["status"])["pid"]);
+        for (n, order) in orders.iter().enumerate() {
+            let guest = format!("g{n}");
+            wait_for_frames(&machine, n, 1000);
+            let before = rings(pid(&machine, "driver"));
+            let victims = order.split(' ').map(|who| match who {
+                "g" => pid(&machine, &guest),
+                "netd" => wait_for("no netd", || child_of(core, "grantway-netd")),
+                name => pid(&machine, name),
+            });
+            let victims: Vec<u64> = victims.collect();
+            for victim in victims {
+                assert!(kill(victim), "{order}");
+            }
+            wait_until("its queue or another's is not as it should be", || {
+                let run = machine.grantway(&["stat", "driver", "--json"]);
+                let stat: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();
+                let queue = |n| &stat["driver"]["ports"][format!("vif.g{n}-0")]["queue"];
+                let ended = |n| queue(n).is_null() || queue(n)["state"] == "over";
+                (0..GUESTS - 1).all(|other| match other > n {
+                    true => queue(other)["direct_packets"].as_u64() > Some(1000),
+                    false => ended(other),
+                }) && stat["driver"].is_object()
+            });
+            let left = wait_for("the driver has rings of the dead", || {
+                let left = rings(pid(&machine, "driver"));
+                (left.len() == 4 + 2 * (GUESTS - 2 - n)).then_some(left)
+            });
+            let ended = before.into_iter().filter(|ring| !left.contains(ring));
+            let ended: Vec<String> = ended.collect();
+            assert!(ended.len() >= 2, "{ended:?}");
+            wait_until("a socket outlives its guest", || {
+                let netd = wait_for("no netd", || child_of(core, "grantway-netd"));
+                let all = [core, netd, pid(&machine, "driver")];
+                !all.into_iter().any(|pid| holds(pid, &ended))
+            });
+            assert_eq!(machine.ask(&["grants"])["leaked"], 0, "{order}");
+        }
+        drop(sender);
+        machine.end();
+    }
 }

@@ -1,17 +1,17 @@
-//! Firewall rules with real traffic: what is denied reaches no socket, and where a NIC writes to a
-//! guest's pages itself, no header of it those pages.
+//! Firewall rules with real traffic: denied frames reach no socket, and if a NIC writes directly to
+//! a guest's pages, their headers do not reach those pages.
 
 use crate::machine::{Machine, text};
 use crate::pages::Pages;
 use crate::queues::{count, driver, vmq};
 use testing::wait_for;
 
-/// Port that is denied, and one that is not.
+/// A denied port, and an allowed one.
 const DENIED: u16 = 4001;
 const ALLOWED: u16 = 4002;
 const DATAGRAMS: u64 = 200;
 
-/// A wire with queues for single guests, and a guest with rules.
+/// Returns a configuration of a wire with dedicated queues, and a guest with rules.
 fn config(namespaces: &[String], queues: &str, rules: &str) -> String {
     format!(
         "[[nic]]\nname = \"wire\"\nkind = \"tap\"\nifname = \"wire\"\nnetns = \"{}\"\n\
@@ -22,7 +22,7 @@ fn config(namespaces: &[String], queues: &str, rules: &str) -> String {
     )
 }
 
-/// Denies one port, of UDP.
+/// Denies one UDP port.
 fn deny_port(name: &str) -> String {
     format!(
         "[[guest.vif.rule]]\nname = \"{name}\"\naction = \"deny\"\ndirection = \"to-guest\"\n\
@@ -38,8 +38,8 @@ fn start(queues: &str, rules: &str) -> Option<Machine> {
 
 const VMQ: &str = "queues = \"vmq\"";
 
-/// Sends datagrams to two ports in turns. Each says in its first bytes, and behind its first 128
-/// bytes of frame, which port it is for.
+/// Sends datagrams to two ports alternately. Each contains its port in its first bytes, and after
+/// its first 128 bytes of frame.
 const SENDER: &str = r#"
 import socket, sys, time
 address, times, ports = sys.argv[1], int(sys.argv[2]), [int(port) for port in sys.argv[3:]]
@@ -52,8 +52,8 @@ for n in range(times):
     time.sleep(0.001)
 "#;
 
-/// Counts datagrams to each port: until as many have come to the last one as are sent to it, and
-/// then none for half a second; with more patience where some have been lost.
+/// Counts datagrams to each port, until all of the last port have arrived and then none arrives for
+/// half a second; waits longer if some were lost.
 const RECEIVER: &str = r#"
 import select, socket, sys, time
 times, ports = int(sys.argv[1]), [int(port) for port in sys.argv[2:]]
@@ -79,7 +79,7 @@ while idle < (5 if counts[ports[-1]] >= times else 100) and time.monotonic() < e
 print(*[counts[port] for port in ports])
 "#;
 
-/// Datagrams that the sockets of the denied and of the allowed port get.
+/// Returns the datagrams that the sockets of the denied and of the allowed port receive.
 fn exchange(machine: &Machine, address: &str) -> [u64; 2] {
     let ports = [DENIED, ALLOWED].map(|port| port.to_string());
     let ports = ports.each_ref().map(String::as_str);
@@ -87,7 +87,7 @@ fn exchange(machine: &Machine, address: &str) -> [u64; 2] {
     let args = [&["-c", RECEIVER, &times][..], &ports].concat();
     let mut receiver = machine.spawn(1, "python3", &args);
     receiver.wait_for_line();
-    // Both ends know each other when a ping has passed.
+    // After a ping both ends have resolved each other's address.
     let ping = machine.run(0, "ping", &["-c", "3", "-i", "0.3", "-w", "60", address]);
     assert!(ping.status.success(), "{ping:?}");
     let args = [&["-c", SENDER, address, &times][..], &ports].concat();
@@ -102,9 +102,9 @@ fn exchange(machine: &Machine, address: &str) -> [u64; 2] {
     counts.try_into().unwrap()
 }
 
-/// BR-18, by the shared queue and by one of the guest's own, merged and not.
+/// BR-18, by the shared queue and by a dedicated queue, merged and unmerged.
 #[test]
-fn what_is_denied_reaches_no_socket() {
+fn denied_frames_reach_no_socket() {
     for queues in ["", VMQ] {
         let Some(machine) = start(queues, &deny_port("no-4001")) else {
             return;
@@ -126,8 +126,7 @@ fn what_is_denied_reaches_no_socket() {
     }
 }
 
-/// The driver's trace of the next packet that comes from the wire, which is sent to the denied
-/// port.
+/// Returns the driver's trace of the next packet from the wire, which is sent to the denied port.
 fn trace_of_a_denied_one(machine: &Machine) -> String {
     let port = DENIED.to_string();
     let args = ["-c", SENDER, "10.9.0.2", "1000000", &port];
@@ -140,7 +139,7 @@ fn trace_of_a_denied_one(machine: &Machine) -> String {
     })
 }
 
-/// VMQ-14, from outside: a guest that looks into its own pages.
+/// VMQ-14, end to end: a guest searches its own pages.
 #[test]
 fn a_denied_header_never_reaches_the_guest() {
     let Some(machine) = start(VMQ, &deny_port("no-4001")) else {
@@ -170,7 +169,7 @@ fn a_denied_header_never_reaches_the_guest() {
 
 /// VMQ-15.
 #[test]
-fn who_wants_nothing_of_a_denied_frame_gets_no_queue() {
+fn shared_firewall_excludes_a_dedicated_queue() {
     let rules = format!("firewall = \"shared\"\n{}", deny_port("no-4001"));
     let Some(machine) = start(VMQ, &rules) else {
         return;
@@ -187,10 +186,10 @@ fn who_wants_nothing_of_a_denied_frame_gets_no_queue() {
     machine.end();
 }
 
-/// XDP-20, from outside, with rules of the interface and of the wire: of a denied frame no byte is
-/// ever in the guest's pages, and who denied it has counted it.
+/// XDP-20, end to end, with rules of the interface and of the wire: no byte of a denied frame is
+/// ever in the guest's pages, and the denying side counts it.
 #[test]
-fn what_the_kernel_denies_never_reaches_the_guest() {
+fn frames_denied_by_the_kernel_never_arrive() {
     testing::require!(af_xdp);
     let of_guest = deny_port("no-4001");
     let of_wire = of_guest

@@ -1,10 +1,10 @@
-//! A guest in which somebody sends what no kernel would: nobody else's traffic comes to it.
+//! A guest that sends frames which no kernel would send: it does not attract other guests' traffic.
 
 use crate::machine::{Machine, text};
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, start_with};
 use testing::wait_until;
 
-/// Sends each frame that it is given, in hexadecimal, a hundred times, past the kernel's own stack.
+/// Sends each given frame, in hexadecimal, a hundred times, bypassing the kernel's stack.
 const SENDER: &str = "
 import socket, sys
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -17,7 +17,7 @@ pub(crate) const TIMES: u64 = 100;
 
 pub(crate) const EVERYBODY: &str = "ffffffffffff";
 
-/// The MAC of a place's interface, in hexadecimal.
+/// Returns the MAC of a place's interface, in hexadecimal.
 pub(crate) fn mac(machine: &Machine, place: usize) -> String {
     let run = machine.run(place, "ip", &["-br", "link", "show", NAMES[place]]);
     let line = text(&run.stdout);
@@ -42,7 +42,7 @@ pub(crate) fn send(machine: &Machine, place: usize, frames: &[String]) {
 
 /// BR-3, BR-13, end to end.
 #[test]
-fn forged_macs_and_arp_take_nobody_s_traffic() {
+fn forged_macs_and_arp_attract_no_traffic() {
     let Some(machine) = start_with("", &["python3", "ip", "ping"]) else {
         return;
     };
@@ -52,7 +52,8 @@ fn forged_macs_and_arp_take_nobody_s_traffic() {
         let value = &driver()["ports"][format!("vif.{}-0", NAMES[WEB])]["traffic"]["out_packets"];
         value.as_u64().unwrap_or_else(|| panic!("{}", driver()))
     };
-    // "The victim's MAC is here", and "the victim's address is at my MAC", asked and unasked.
+    // "The victim's MAC is here", and "the victim's address is at my MAC", as a request and as a
+    // reply.
     let source = format!("{EVERYBODY}{victim}88b5{}", "00".repeat(46));
     let arp = |operation: &str| {
         let head = format!("{EVERYBODY}{own}0806000108000604{operation}");
@@ -66,13 +67,13 @@ fn forged_macs_and_arp_take_nobody_s_traffic() {
     let args = ["-c", "100", "-i", "0.005", "-w", "120", IPV4[DB]];
     let run = machine.run(WIRE, "ping", &args);
     assert!(run.status.success(), "{run:?}");
-    // What comes to everybody comes to it too.
+    // Frames to all stations arrive, too.
     let seen = delivered() - before;
     assert!(seen < 50, "{seen} frames came to the forger");
     let neighbour = machine.run(WIRE, "ip", &["neigh", "show", IPV4[DB]]);
     let neighbour = text(&neighbour.stdout).replace(':', "");
     assert!(neighbour.contains(&victim), "{neighbour} is not {victim}");
-    // What waits in the forger's own queues is another's who may be slow.
+    // Frames may wait in the forger's own queues, if its CPU is busy.
     wait_until("not every forged frame is dropped", || {
         let drops = &driver()["drops"];
         println!("{drops}");

@@ -1,5 +1,5 @@
-//! What guests can never send is the same for guests of the file and for attached ones, and the
-//! log and `grantway status` name what was dropped.
+//! Guests of the file and attached ones are guarded alike, and the log and `grantway status` name
+//! dropped frames.
 
 use crate::forged::{EVERYBODY, TIMES, hex, mac, send};
 use crate::machine::{Machine, text};
@@ -9,10 +9,10 @@ use std::fs;
 use testing::{wait_for, wait_until};
 
 const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
-/// A router behind the wire that no station of the machine is.
+/// A router behind the wire that is not a station of the machine.
 const GATEWAY: &str = "10.0.0.254";
 
-/// A machine whose guests are in its file.
+/// Returns a machine whose guests are in its file.
 fn of_the_file() -> Option<Machine> {
     Machine::start(&["python3", "ip", "ping"], &NAMES, |namespaces| {
         let gateway = format!("endpoint = \"tap\"\ngateway = \"{GATEWAY}\"\n");
@@ -20,7 +20,7 @@ fn of_the_file() -> Option<Machine> {
     })
 }
 
-/// The same machine, to which its guests are attached.
+/// Returns the same machine with attached guests.
 fn attached() -> Option<Machine> {
     let machine = Machine::start(&["python3", "ip", "ping"], &NAMES, |namespaces| {
         let whole = config("", namespaces);
@@ -49,7 +49,7 @@ fn attached() -> Option<Machine> {
     Some(machine)
 }
 
-/// An UDP packet in hexadecimal, from an address to the wire's, with these ports.
+/// Returns a UDP packet in hexadecimal, from an address to the wire's, with these ports.
 fn udp(own: &str, to: &str, source: &str, ports: &str) -> String {
     let datagram = format!("{ports}000c000064617461");
     match source.contains(':') {
@@ -66,7 +66,7 @@ fn udp(own: &str, to: &str, source: &str, ports: &str) -> String {
     }
 }
 
-/// Sends all that a guest can never send from DB, and checks that it is dropped and named.
+/// Sends every frame that a guest can never send from DB, and checks that it is dropped and named.
 fn is_guarded(machine: &Machine) {
     let [own, wire] = [DB, WIRE].map(|place| mac(machine, place));
     let arp = |address: &str| {
@@ -79,7 +79,7 @@ fn is_guarded(machine: &Machine) {
         )
     };
     let frames = [
-        // As of a macvlan.
+        // As from a macvlan.
         format!("{EVERYBODY}02000000070788b5{}", "00".repeat(46)),
         arp(GATEWAY),
         arp(IPV4[WEB]),
@@ -152,7 +152,7 @@ fn attached_guests_are_guarded_alike() {
     }
 }
 
-/// The kernel of a guest that has another's IPv6 address asks for its neighbours from there.
+/// The kernel of a guest with another's IPv6 address sends neighbour solicitations from it.
 #[test]
 fn a_duplicate_ipv6_address_is_named() {
     let Some(machine) = attached() else { return };
@@ -177,9 +177,9 @@ fn a_duplicate_ipv6_address_is_named() {
     machine.end();
 }
 
-/// Keys of the interface, which are a file's of `attach`, allow what is dropped otherwise.
+/// Keys of the interface, from a file of `attach`, allow frames that are dropped by default.
 #[test]
-fn keys_allow_what_is_dropped_otherwise() {
+fn keys_allow_frames_dropped_by_default() {
     let Some(machine) = Machine::start(&["python3", "ip"], &NAMES, |namespaces| {
         let whole = config("", namespaces);
         whole[..whole.find("[[guest]]").unwrap()].to_owned()
@@ -218,9 +218,9 @@ fn keys_allow_what_is_dropped_otherwise() {
     machine.end();
 }
 
-/// What no station can have is refused, with the reason, and nothing is left of it.
+/// Addresses that no station can have are rejected with the reason, and leave nothing.
 #[test]
-fn addresses_that_no_station_has_are_refused() {
+fn addresses_of_no_station_are_rejected() {
     let Some(machine) = attached() else { return };
     let netns = machine.places[WIRE].0.path().display().to_string();
     let refused = |args: &[&str], why: &str| {
@@ -248,7 +248,7 @@ fn addresses_that_no_station_has_are_refused() {
     ] {
         refused(&["--ip", "10.91.0.7/24", "--gateway", gateway], why);
     }
-    // A link-local router is everybody's neighbour.
+    // A link-local router is a neighbour of every station.
     let own = "--allow-overlap --ip fd00::9/64 --gateway fe80::1".split(' ');
     let all: Vec<&str> = ["attach", "x", "--netns", &netns, "--ifname", "x"]
         .into_iter()
@@ -265,7 +265,7 @@ fn addresses_that_no_station_has_are_refused() {
 }
 
 #[test]
-fn an_mtu_that_does_not_fit_is_warned_of() {
+fn a_mismatched_mtu_causes_a_warning() {
     let Some(machine) = attached() else { return };
     let netns = machine.places[WIRE].0.path().display().to_string();
     let all = [
@@ -273,7 +273,7 @@ fn an_mtu_that_does_not_fit_is_warned_of() {
     ];
     let run = machine.grantway(&all);
     assert!(run.status.success(), "{run:?}");
-    let warns = "`mtu` is 9000, and that of NIC wire is 1500";
+    let warns = "`mtu` is 9000, but that of NIC wire is 1500";
     let attached: Value = serde_json::from_slice(&run.stdout).unwrap();
     let said = attached["warnings"][0].as_str().unwrap();
     assert!(said.contains(warns), "{said}");

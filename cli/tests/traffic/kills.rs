@@ -15,7 +15,7 @@ fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
     })
 }
 
-/// Kills a helper that is there, and waits until there is another.
+/// Kills a helper, and waits for the next one.
 fn kill_helper(core: u64, name: &str) {
     let before = wait_for("no helper", || child_of(core, name));
     assert!(kill(before));
@@ -25,7 +25,7 @@ fn kill_helper(core: u64, name: &str) {
 }
 
 #[test]
-fn traffic_does_not_notice_that_manager_and_netd_die() {
+fn traffic_survives_manager_and_netd() {
     for nic in [
         "kind = \"tap\"",
         "kind = \"tap\"\nqueues = \"vmq\"",
@@ -38,7 +38,7 @@ fn traffic_does_not_notice_that_manager_and_netd_die() {
         let before = NAMES[1..].iter().map(|name| pid(&machine, name));
         let before: Vec<u64> = before.chain([pid(&machine, "driver")]).collect();
         let file = SomeFile::new(&machine, 20_000_000);
-        // Alone first: a stream fills queues, and then a ping may be lost although all live.
+        // Without other traffic: a stream fills queues, in which a ping may be lost anyway.
         let pings = ["-i", "0.01", "-c", "200", "-W", "60", IPV4[WEB]];
         let pings = machine.spawn(WIRE, "ping", &pings);
         for name in ["grantway-manager", "grantway-netd", "grantway-manager"] {
@@ -61,7 +61,7 @@ fn traffic_does_not_notice_that_manager_and_netd_die() {
         let after = NAMES[1..].iter().map(|name| pid(&machine, name));
         let after: Vec<u64> = after.chain([pid(&machine, "driver")]).collect();
         assert_eq!(after, before, "no domain has died");
-        // The next driver is given what a netd has opened that is long dead.
+        // The next driver gets descriptors that a dead netd has opened.
         let restarted = machine.ask(&["restart", "driver"]);
         assert_eq!(restarted["domain"], "driver", "{restarted}");
         carry_files(&machine, 100_000);
@@ -70,7 +70,7 @@ fn traffic_does_not_notice_that_manager_and_netd_die() {
 }
 
 #[test]
-fn a_guest_that_dies_comes_back_under_the_same_interface() {
+fn a_dead_guest_returns_with_its_interface() {
     for nic in ["kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\""] {
         let Some(machine) = start("", nic, FOR_FILES) else {
             return;
@@ -92,7 +92,7 @@ fn a_guest_that_dies_comes_back_under_the_same_interface() {
 }
 
 #[test]
-fn domains_are_restarted_one_after_another_and_a_stream_goes_on() {
+fn a_stream_survives_restarts_of_all_domains() {
     let Some(machine) = start("", "kind = \"tap\"", FOR_FILES) else {
         return;
     };

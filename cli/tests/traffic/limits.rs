@@ -1,4 +1,4 @@
-//! What goes to a guest stays within its limit, however much comes and from whom.
+//! Traffic to a guest stays within its limit, whatever its amount and its senders.
 
 use crate::attach::{NAMES, address, reaches, stream, stream_to};
 use crate::machine::{Machine, text};
@@ -10,12 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testing::{Stops, flood, wait_until};
 
-/// Bytes a second to the second guest, and at once.
+/// Limit of the second guest, bytes a second, and its burst.
 const RATE: f64 = 100_000.0;
 const BURST: f64 = 20_000.0;
 const LIMITED: &str = "rate_to_guest_mbps = 0.8\nburst_to_guest_bytes = 20000\n";
 
-/// What the machine's file says, with these keys of its second guest's interface.
+/// Returns the machine's file with these keys of its second guest's interface.
 fn file(paths: &[String], more: &str) -> String {
     let guest = |(place, netns): (usize, &String)| {
         let (name, address) = (NAMES[place], address(place));
@@ -32,7 +32,7 @@ fn start(more: &str) -> Option<Machine> {
     Machine::start(&["ping"], &NAMES, |paths| file(paths, more))
 }
 
-/// The second guest's interface has these keys from now on.
+/// Reloads with these keys of the second guest's interface.
 fn reload(machine: &Machine, more: &str) {
     let places = machine.places.iter();
     let paths: Vec<String> = places
@@ -42,14 +42,14 @@ fn reload(machine: &Machine, more: &str) {
     fs::write(&name, file(&paths, more)).unwrap();
     let said = machine.grantway(&["reload", &name.display().to_string()]);
     let way = text(&said.stdout);
-    assert!(way.starts_with("change c1 as it is: vif 1: "), "{said:?}");
+    assert!(way.starts_with("change c1 in place: vif 1: "), "{said:?}");
 }
 
 fn stat(machine: &Machine) -> Value {
     machine.ask(&["stat", "driver"])["driver"].clone()
 }
 
-/// Packets that the queue towards the second guest has dropped.
+/// Returns the packets that the queue towards the second guest has dropped.
 fn above(machine: &Machine) -> u64 {
     let stat = stat(machine);
     let queue = &stat["ports"]["vif.c1-0"]["egress_queue"];
@@ -57,15 +57,15 @@ fn above(machine: &Machine) -> u64 {
     count("full") + count("codel") + count("late")
 }
 
-/// Bytes of frames that went to it.
+/// Returns the bytes of frames delivered to it.
 fn went(machine: &Machine) -> u64 {
     let traffic = &stat(machine)["ports"]["vif.c1-0"]["traffic"];
     traffic["out_bytes"].as_u64().unwrap()
 }
 
-/// Sends datagrams from one place to another, until the limit has dropped some.
+/// Sends datagrams from one place to another until the limit has dropped some.
 fn flooded(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64, Duration) {
-    // Another one for each sender: what comes late is counted with nobody else's.
+    // A separate port for each sender: late datagrams are counted with no other's.
     let port = 9000 + from as u16;
     let bind = |place: usize| {
         let bind = || UdpSocket::bind((address(place), port)).unwrap();
@@ -75,9 +75,9 @@ fn flooded(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64,
     flood((&bind(from), &bind(to)), bytes, || above(machine) > before)
 }
 
-/// Small frames go by the driver domain's fast path, large ones by the other.
+/// Small frames take the driver domain's fast path, large ones the slow path.
 #[test]
-fn nobody_gets_more_than_its_limit_lets_through() {
+fn no_guest_receives_more_than_its_limit() {
     let Some(machine) = start(LIMITED) else {
         return;
     };
@@ -90,7 +90,7 @@ fn nobody_gets_more_than_its_limit_lets_through() {
     machine.end();
 }
 
-/// One stream, and eight, have what the limit allows: what is above it waits.
+/// One stream, and eight streams, reach the limit, because excess packets wait.
 #[test]
 fn streams_reach_the_limit() {
     const MBPS: f64 = 20.0;
@@ -107,7 +107,7 @@ fn streams_reach_the_limit() {
             let (machine, stop, carried) = (&machine, &stop, &carried);
             let one = |n| scope.spawn(move || stream_to(machine, (0, 1), 7000 + n, stop, carried));
             let streaming: Vec<_> = (0..streams).map(one).collect();
-            // A busy machine may starve one window or the other.
+            // A busy machine may starve either interval.
             wait_until("the streams stay below the limit", || {
                 let (begin, before) = (Instant::now(), went(machine));
                 thread::sleep(Duration::from_secs(2));
@@ -121,9 +121,9 @@ fn streams_reach_the_limit() {
     machine.end();
 }
 
-/// A stream through a limit that comes and goes while it lives.
+/// A stream through a limit that is set and removed during it.
 #[test]
-fn a_limit_comes_and_goes_under_a_stream() {
+fn a_limit_changes_under_a_stream() {
     let Some(machine) = start("") else {
         return;
     };

@@ -1,5 +1,5 @@
-//! Large receive offload under real TCP: every byte arrives with any setting, a forwarder
-//! gets frames that can be cut into the original ones, and nothing is lost when a domain dies.
+//! Large receive offload under real TCP: every byte arrives with any setting, a forwarder gets
+//! frames that can be segmented into the original ones, and nothing is lost when a domain dies.
 
 use crate::machine::Machine;
 use crate::processes::{kill, pid};
@@ -11,10 +11,10 @@ use std::fs;
 use std::time::Duration;
 use testing::{wait_for, wait_until};
 
-/// Bytes of a file that `curl` carries.
+/// Bytes of a file that `curl` transfers.
 const FILE_BYTES: usize = 100_000_000;
 
-/// What a NIC or interface has counted.
+/// Returns the counters of a NIC or interface.
 fn counted(lro: &Value) -> (u64, u64) {
     let count = |name: &str| lro[name].as_u64().unwrap_or(0);
     (count("segments"), count("aggregates"))
@@ -29,9 +29,9 @@ fn of_guest(machine: &Machine, guest: &str) -> Value {
     machine.ask(&["stat", guest])[guest]["vifs"]["0"]["lro"].clone()
 }
 
-/// Every value of every switch, in few rows.
+/// Every value of every setting, in few rows.
 #[test]
-fn files_of_100_mb_arrive_whatever_is_merged() {
+fn files_of_100_mb_arrive_with_every_lro_setting() {
     for (at, buffers, backend, flush, psh, moderation) in [
         ("physical", "skb", "linearize", "poll", "flush", "event"),
         ("physical", "page", "scatter", "t50", "merge", "tick"),
@@ -58,7 +58,7 @@ fn files_of_100_mb_arrive_whatever_is_merged() {
         let merged = |lro: &Value| lro["rate"].as_f64().is_some_and(|rate| rate > 1.5);
         let physical = at != "virtual";
         assert_eq!(merged(&driver), physical, "{driver}");
-        // What the NIC's driver has merged is as long as can be.
+        // The NIC's driver merges packets up to the maximum length.
         assert_eq!(merged(&guest), !physical, "{guest}");
         assert_eq!(guest["on"], at != "physical");
         let linear = driver["linearized"].as_u64() > Some(0);
@@ -69,9 +69,9 @@ fn files_of_100_mb_arrive_whatever_is_merged() {
     }
 }
 
-/// A stream of single packets from one guest to another: the NIC's driver sees none of it.
+/// A stream of single packets from one guest to another, which bypasses the NIC's driver.
 #[test]
-fn what_a_sibling_sends_in_single_packets_is_merged() {
+fn single_packets_of_a_sibling_are_merged() {
     let switches = "[lro]\nat = \"virtual\"\nflush = \"t50\"";
     let started = Machine::start(FOR_FILES, &NAMES, |namespaces| {
         let text = config(switches, namespaces);
@@ -84,7 +84,7 @@ fn what_a_sibling_sends_in_single_packets_is_merged() {
     let lro = of_guest(&machine, "db");
     let (segments, aggregates) = counted(&lro);
     assert!(segments > 2 * aggregates && segments > 13_000, "{lro}");
-    // Whose endpoint takes single packets gets them.
+    // An endpoint that accepts only single packets receives them.
     file.carry(DB, (WEB, IPV4[DB]), &[]);
     assert_eq!(of_guest(&machine, "web")["on"], false);
     machine.ask(&["set", "web", "lro.at", "both"]);
@@ -92,7 +92,7 @@ fn what_a_sibling_sends_in_single_packets_is_merged() {
     machine.end();
 }
 
-/// A guest that is a router between two wires.
+/// Returns a configuration of a guest that is a router between two wires.
 fn router(switches: &str, namespaces: &[String]) -> String {
     let end = |n: usize, addresses: &str, gateway: &str| {
         format!(
@@ -121,7 +121,7 @@ fn router(switches: &str, namespaces: &[String]) -> String {
 }
 
 #[test]
-fn a_router_s_next_wire_sees_the_packets_that_were_merged() {
+fn a_routers_next_wire_gets_original_packets() {
     const NEAR: usize = 0;
     const ROUTER: usize = 1;
     const FAR: usize = 2;
@@ -140,7 +140,7 @@ fn a_router_s_next_wire_sees_the_packets_that_were_merged() {
         assert_eq!(lengths.iter().max(), Some(&1514));
         let lro = of_nic(&machine, "near");
         assert!(lro["rate"].as_f64() > Some(2.0), "{lro}");
-        // Nobody can ask for what cannot be undone.
+        // Irreversible merging is rejected.
         let run = machine.grantway(&["set", "driver", "lro.rules", "lro"]);
         assert_eq!(run.status.code(), Some(2), "{run:?}");
         machine.end();
@@ -148,7 +148,7 @@ fn a_router_s_next_wire_sees_the_packets_that_were_merged() {
 }
 
 #[test]
-fn switches_are_thrown_while_a_stream_runs() {
+fn settings_change_while_a_stream_runs() {
     let Some(machine) = start_with("", FOR_FILES) else {
         return;
     };
@@ -192,8 +192,8 @@ fn switches_are_thrown_while_a_stream_runs() {
 }
 
 #[test]
-fn who_is_killed_takes_no_buffer_with_it() {
-    // Ten milliseconds: at any moment something is held.
+fn a_killed_domain_leaks_no_buffer() {
+    // Ten milliseconds: at any moment packets are held.
     let switches = "[lro]\nat = \"both\"\npsh = \"merge\"\nflush = \"t10000\"\n";
     let Some(machine) = start_with(switches, &["iperf3"]) else {
         return;
@@ -204,7 +204,7 @@ fn who_is_killed_takes_no_buffer_with_it() {
         let held = port["lro"]["held"].as_u64().unwrap();
         (port["buffers_free"].as_u64().unwrap(), held)
     };
-    // What the kernels say when they come up has passed.
+    // The kernels' packets at start-up have passed.
     let idle = wait_for("something is always held", || {
         let (free, held) = free(&machine);
         (held == 0).then_some(free)

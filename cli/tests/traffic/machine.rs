@@ -1,8 +1,8 @@
-//! A real machine with its TAPs in network namespaces of its own.
+//! A real machine with its TAPs in network namespaces.
 //!
-//! Skipped, with the reason, without root, without a TAP driver, where a program is absent, and
-//! where the machine's own programs were not built beside `grantway` (`cargo test` in the
-//! workspace builds them).
+//! Skipped, with the reason, without root, without a TAP driver, if a program is missing, and if
+//! the machine's own programs were not built beside `grantway` (`cargo test` in the workspace
+//! builds them).
 
 use netdev::netns::Namespace;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use testing::{PATIENCE, Tied, default_signals, end_of, output_of, require, wait_
 /// How long a program may run.
 const LONGEST: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
 
-/// One machine at a time: they share few CPUs.
+/// One machine at a time: tests share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// Waits until no other machine of these tests runs.
@@ -26,20 +26,20 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A running machine, and the namespaces that its TAPs are in.
+/// A running machine, and the namespaces of its TAPs.
 pub(crate) struct Machine {
     pub(crate) up: Child,
     /// Ends `up`, and the machine with it, if these tests are killed.
     tied: Tied,
     pub(crate) folder: TempDir,
-    /// In each is one TAP, of the name beside it.
+    /// Namespaces with one TAP each, of the given name.
     pub(crate) places: Vec<(Namespace, String)>,
     _one: MutexGuard<'static, ()>,
 }
 
 impl Machine {
-    /// A machine with a namespace for each of the interfaces `names`; `config` makes its
-    /// configuration of their paths. None, with the reason told: it cannot run here.
+    /// Starts a machine with a namespace for each of the interfaces `names`; `config` returns its
+    /// configuration from their paths. Returns `None` and logs why if it cannot run here.
     pub(crate) fn start<N: ToString>(
         needed: &[&str],
         names: &[N],
@@ -50,7 +50,7 @@ impl Machine {
         Some(machine)
     }
 
-    /// One that may not be up yet.
+    /// Starts a machine without waiting until it is ready.
     pub(crate) fn begin<N: ToString>(
         needed: &[&str],
         names: &[N],
@@ -98,12 +98,13 @@ impl Machine {
         status.is_some_and(|status| !status["up_took_ns"].is_null())
     }
 
-    /// Waits for the end of one whose core was killed.
+    /// Waits for the end of a machine whose core was killed.
     pub(crate) fn has_died(&mut self) {
         assert!(!end_of(&mut self.up).success());
     }
 
-    /// Starts it once more from its file. What the one before has had may be busy for a moment.
+    /// Starts the machine again from its file. Resources of the previous one may be busy for a
+    /// moment.
     pub(crate) fn start_again(&mut self) {
         let file = self.folder.path().join("machine.toml");
         let mut command = Command::new(grantway());
@@ -131,7 +132,7 @@ impl Machine {
         let mut command = Command::new(grantway());
         let command = in_folder(command.args(args), self.folder.path());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Running(Some(command.spawn().unwrap()))
+        Running::new(command.spawn().unwrap())
     }
 
     /// Starts a program in a namespace.
@@ -142,20 +143,16 @@ impl Machine {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        Running(Some(
-            self.places[place]
-                .0
-                .enter(|| command.spawn().unwrap())
-                .unwrap(),
-        ))
+        let child = self.places[place].0.enter(|| command.spawn().unwrap());
+        Running::new(child.unwrap())
     }
 
-    /// Runs a program in a namespace to its end.
+    /// Runs a program in a namespace until it ends.
     pub(crate) fn run(&self, place: usize, program: &str, args: &[&str]) -> Output {
         self.spawn(place, program, args).output()
     }
 
-    /// Waits until somebody listens on a TCP port in a namespace.
+    /// Waits until a server listens on a TCP port in a namespace.
     pub(crate) fn wait_for_listener(&self, place: usize, port: u16) {
         let wanted = format!(":{port:04X} ");
         let listens = || {
@@ -172,15 +169,15 @@ impl Machine {
         });
     }
 
-    /// What `grantway ARGS --json` prints.
+    /// Returns the output of `grantway ARGS --json`.
     pub(crate) fn ask(&self, args: &[&str]) -> Value {
         let run = self.grantway(&[args, &["--json"]].concat());
         assert!(run.status.success(), "{args:?}: {run:?}");
         serde_json::from_slice(&run.stdout).unwrap()
     }
 
-    /// Ends the machine: everything granted is accounted for, and nothing stays behind. The
-    /// namespaces, as they are then.
+    /// Ends the machine and checks that everything granted is accounted for and nothing is left.
+    /// Returns the namespaces.
     pub(crate) fn end(mut self) -> Vec<(Namespace, String)> {
         let audit = self.ask(&["grants"]);
         assert_eq!(audit["leaked"], 0, "{audit}");
@@ -207,7 +204,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // A test that failed: `up` takes the machine down with it.
+        // The test has failed: `up` ends the machine with it.
         if self.up.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = self.grantway(&["down"]);
             let _ = self.up.kill();
@@ -217,20 +214,25 @@ impl Drop for Machine {
 }
 
 /// A program that does not outlive its test.
-pub(crate) struct Running(Option<Child>);
+pub(crate) struct Running(Option<Child>, #[expect(dead_code, reason = "dropped")] Tied);
 
 impl Running {
+    fn new(child: Child) -> Self {
+        let tied = Tied::new(child.id());
+        Self(Some(child), tied)
+    }
+
     /// Waits until it has printed a line.
     pub(crate) fn wait_for_line(&mut self) {
         let stdout = self.0.as_mut().unwrap().stdout.as_mut().unwrap();
         let mut byte = [0];
-        // What comes behind it is for `output`.
+        // `output` gets the rest.
         while byte != *b"\n" {
             stdout.read_exact(&mut byte).unwrap();
         }
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     pub(crate) fn is_over(&mut self) -> bool {
         self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
@@ -239,7 +241,7 @@ impl Running {
         output_of(self.0.take().unwrap(), LONGEST)
     }
 
-    /// Ends it in the way of Ctrl-C, so that it can write what it has.
+    /// Ends it by Ctrl-C, so that it can write its results.
     pub(crate) fn interrupt(mut self) -> Output {
         let child = self.0.take().unwrap();
         let pid = child.id().to_string();

@@ -1,4 +1,4 @@
-//! Address translation: who reaches guests behind it, and what is left of it after a crash.
+//! Address translation: reachability of guests behind it, and its leftovers after a crash.
 
 use crate::attach::loses_interface;
 use crate::machine::{Machine, text};
@@ -81,6 +81,61 @@ fn received(socket: &UdpSocket) -> (String, String) {
     (text(&bytes[..len]), from.ip().to_string())
 }
 
+/// Returns the connections that the host's kernel tracks.
+fn tracked(machine: &Machine) -> usize {
+    const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+    let read = || fs::read_to_string(COUNT).unwrap();
+    let text = machine.places[HOST].0.enter(read).unwrap();
+    text.trim().parse().unwrap()
+}
+
+/// A guest that continuously opens connections does not prevent the host or other guests from
+/// opening theirs, because the shared table has room.
+#[test]
+fn a_guests_connections_are_limited() {
+    const FLOOD: u16 = 600;
+    for (connections, bounds) in [(64, 60..=70), (0, 600..=620)] {
+        let names = [&NAMES[..], &["db0"]].concat();
+        let machine = Machine::start(&["ip", "nft"], &names, |paths| {
+            prepare(paths);
+            let bound = format!("nat = true, connections = {connections}, ");
+            let config = config(paths).replacen("nat = true, ", &bound, 1);
+            let db = &paths[names.len() - 1];
+            format!(
+                "{config}[[guest]]\nname = \"db\"\n[[guest.vif]]\nendpoint = \"tap\"\n\
+                 ifname = \"db0\"\nnetns = \"{db}\"\naddresses = [\"10.7.0.3/24\"]\n\
+                 gateway = \"10.7.0.1\"\n"
+            )
+        });
+        let Some(machine) = machine else { return };
+        let station = socket(&machine, LAN, "192.0.2.1:7");
+        let first = socket(&machine, WEB, "10.7.0.2:80");
+        first.send_to(b"first", "192.0.2.1:7").unwrap();
+        assert_eq!(received(&station).0, "first");
+        // To the outside, and to the host itself.
+        for n in 0..FLOOD {
+            let to = ["192.0.2.1:9", "10.7.0.1:9"][usize::from(n % 2)];
+            let own = format!("10.7.0.2:{}", 1024 + n);
+            let own = socket(&machine, WEB, &own);
+            // The last one's port is closed.
+            let _ = own.send_to(b"flood", to);
+        }
+        // Everything before it in the guest's queue has arrived.
+        wait_until("what was begun before goes on", || {
+            first.send_to(b"goes on", "192.0.2.1:7").unwrap();
+            received(&station).0 == "goes on" && tracked(&machine) >= *bounds.start()
+        });
+        let tracked = tracked(&machine);
+        assert!(bounds.contains(&tracked), "{connections}: {tracked}");
+        let other = socket(&machine, 3, "10.7.0.3:80");
+        other.send_to(b"another", "192.0.2.1:7").unwrap();
+        wait_until("another guest's arrives", || {
+            received(&station).0 == "another"
+        });
+        machine.end();
+    }
+}
+
 fn forwards(machine: &Machine) -> String {
     let read = || fs::read_to_string(FORWARD).unwrap();
     let text = machine.places[HOST].0.enter(read).unwrap();
@@ -98,7 +153,7 @@ fn only_forwarded_ports_of_guests_are_reached() {
     guest.send_to(b"out", "192.0.2.1:7").unwrap();
     let (what, from) = received(&station);
     assert_eq!((&*what, &*from), ("out", "192.0.2.254"));
-    // Another station's port is none of the connections that the guest has begun.
+    // The port of another station belongs to no connection of the guest.
     let other = socket(&machine, LAN, "192.0.2.1:8");
     other.send_to(b"by a route", "10.7.0.2:80").unwrap();
     other
@@ -130,7 +185,7 @@ fn kill_core(machine: &Machine) {
 }
 
 #[test]
-fn forwarding_that_a_killed_machine_left_is_taken_back() {
+fn forwarding_of_a_killed_machine_is_disabled() {
     let Some(mut machine) = start() else { return };
     kill_core(&machine);
     assert!(!testing::end_of(&mut machine.up).success());
@@ -142,7 +197,7 @@ fn forwarding_that_a_killed_machine_left_is_taken_back() {
     let up = || grantway(&["up", "machine.toml", "--detach"]);
     // By the `up` that has started it.
     assert_eq!(forwards(&machine), "0");
-    // By the next machine, which switches it on once more and off at its end.
+    // By the next machine, which enables it again and disables it at its end.
     up();
     kill_core(&machine);
     assert_eq!(forwards(&machine), "1");
@@ -150,7 +205,7 @@ fn forwarding_that_a_killed_machine_left_is_taken_back() {
     assert_eq!(forwards(&machine), "1");
     grantway(&["down"]);
     assert_eq!(forwards(&machine), "0");
-    // By `down`, which says so.
+    // By `down`, which reports it.
     up();
     kill_core(&machine);
     assert_eq!(forwards(&machine), "1");
@@ -194,7 +249,7 @@ fn the_last_of_two_machines_ends_forwarding() {
 }
 
 #[test]
-fn what_keeps_translation_from_working_is_told() {
+fn obstacles_to_translation_are_reported() {
     let Some(machine) = start() else { return };
     let place = &machine.places[HOST].0;
     let status = || text(&machine.grantway(&["status"]).stderr);

@@ -1,5 +1,5 @@
-//! Networks and names that a namespace has before an interface is made in it, and the settings of
-//! that interface.
+//! Networks and names that a namespace has before an interface is created in it, and the settings
+//! of that interface.
 
 use crate::machine::{Machine, grantway, in_folder, text};
 use netdev::netns::{Namespace, in_netns};
@@ -23,7 +23,7 @@ fn nic(netns: &str, keys: &str) -> String {
 }
 
 #[test]
-fn check_finds_what_up_would_find() {
+fn check_reports_the_findings_of_up() {
     require!(machine, tool("ip"));
     let host = Namespace::new().unwrap();
     host.enter(|| {
@@ -45,13 +45,13 @@ fn check_finds_what_up_would_find() {
         text(&ran.stderr)
     };
     let cases = [
-        ("nic0", "", "the interface nic0 exists already"),
+        ("nic0", "", "the interface nic0 already exists"),
         (
             "nic1",
             "uplink = \"br77\"",
             "the bridge br77 does not exist",
         ),
-        ("nic1", "uplink = \"other0\"", "the interface other0 of"),
+        ("nic1", "uplink = \"other0\"", "the interface other0 in"),
         (
             "nic1",
             "addresses = [\"10.91.0.1/24\"]",
@@ -82,7 +82,7 @@ fn check_finds_what_up_would_find() {
 }
 
 #[test]
-fn overlapping_guests_are_refused_unless_allowed() {
+fn overlapping_guests_are_rejected_unless_allowed() {
     let config = |paths: &[String]| {
         in_netns(&paths[1], || {
             run("ip link add other0 type veth peer name other1");

@@ -1,7 +1,7 @@
-//! A machine outlives attach requests of every kind: several at once for one name, half a request,
-//! thousands of connections, a namespace that goes before its guest has come.
+//! A machine survives attach requests of every kind: several at once for one name, half a request,
+//! thousands of connections, a namespace that is removed before its guest is attached.
 
-use crate::attach::{Held, address, attach, detach, domains, reaches};
+use crate::attach::{ResourceUsage, address, attach, detach, domains, reaches};
 use crate::machine::Machine;
 use crate::reload::{answer, send};
 use netdev::netns::Namespace;
@@ -13,21 +13,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testing::wait_until;
 
-/// A machine with one guest, a place for another, what it holds, and its control socket.
-fn with_one() -> Option<(Machine, Held, PathBuf)> {
+/// Returns a machine with one guest, a place for another, its resources, and its control socket.
+fn with_one() -> Option<(Machine, ResourceUsage, PathBuf)> {
     let machine = Machine::start(&["ping"], &["c0", "c1"], |_| {
         "[driver]\nrestart_pause_ms = 20\n".to_owned()
     })?;
     attach(&machine, 0);
-    // What is made once for all that come by and by is there.
+    // Resources that are created once exist by now.
     attach(&machine, 1);
     detach(&machine, 1);
-    let before = Held::at_rest(&machine);
+    let before = ResourceUsage::at_rest(&machine);
     let socket = machine.folder.path().join("run").join("grantway.sock");
     Some((machine, before, socket))
 }
 
-/// The line that asks for a guest in the namespace of a place, with that place's address.
+/// Returns the line that requests a guest in the namespace of a place, with that place's address.
 fn request(machine: &Machine, name: &str, place: usize) -> String {
     let (namespace, ifname) = &machine.places[place];
     let vif = json!({
@@ -38,21 +38,21 @@ fn request(machine: &Machine, name: &str, place: usize) -> String {
     format!("{}\n", json!({ "op": "attach", "guest": guest }))
 }
 
-/// It is as it was, with one guest in the first place.
-fn is_as(machine: &Machine, before: &Held) {
+/// Asserts that it is as before, with one guest in the first place.
+fn is_as(machine: &Machine, before: &ResourceUsage) {
     wait_until("something has stayed", || {
         domains(machine) == ["driver", "c0"] && before.covers_now(machine)
     });
 }
 
 #[test]
-fn of_many_attaches_of_one_name_at_once_one_is_done() {
+fn one_of_many_attaches_of_one_name_succeeds() {
     let Some((machine, before, socket)) = with_one() else {
         return;
     };
     for _ in 0..5 {
         let line = request(&machine, "c1", 1);
-        // All are asked before any is answered.
+        // All are sent before any is answered.
         let asked: Vec<UnixStream> = (0..8).map(|_| send(&socket, line.as_bytes())).collect();
         let answers: Vec<Value> = asked.into_iter().map(answer).collect();
         let (done, refused): (Vec<&Value>, Vec<&Value>) =
@@ -72,7 +72,7 @@ fn of_many_attaches_of_one_name_at_once_one_is_done() {
         for answer in answers.iter().filter(|answer| answer["domain"] != "c1") {
             let why = answer["error"].as_str().unwrap();
             let is_going = why == "guest c1 is being detached by another request";
-            assert!(is_going || why == "there is no guest c1", "{why}");
+            assert!(is_going || why == "no guest is named c1", "{why}");
         }
         is_as(&machine, &before);
     }
@@ -80,17 +80,17 @@ fn of_many_attaches_of_one_name_at_once_one_is_done() {
 }
 
 #[test]
-fn who_hangs_up_leaves_nothing_half_done() {
+fn a_disconnected_client_leaves_no_partial_guest() {
     let Some((machine, before, socket)) = with_one() else {
         return;
     };
     let line = request(&machine, "c1", 1);
-    // Anything but the whole line asks for nothing.
+    // An incomplete line requests nothing.
     for length in (0..line.len()).step_by(17) {
         drop(send(&socket, &line.as_bytes()[..length]));
     }
     is_as(&machine, &before);
-    // The whole line does, also of one who does not wait for the answer.
+    // A complete line requests the guest, even if the client does not wait for the answer.
     drop(send(&socket, line.as_bytes()));
     wait_until("it has not come", || {
         domains(&machine) == ["driver", "c0", "c1"]
@@ -101,9 +101,9 @@ fn who_hangs_up_leaves_nothing_half_done() {
     machine.end();
 }
 
-/// More than have a place: they sit in all of them, and before the door.
+/// More clients than the limit: they occupy all connections, and others wait.
 #[test]
-fn who_keeps_half_a_line_open_keeps_nobody_waiting() {
+fn half_requests_delay_no_other_client() {
     let Some((machine, before, socket)) = with_one() else {
         return;
     };
@@ -115,7 +115,7 @@ fn who_keeps_half_a_line_open_keeps_nobody_waiting() {
     attach(&machine, 1);
     reaches(&machine, 1, 0);
     detach(&machine, 1);
-    // Without a place of their own they would wait a minute.
+    // Without a free connection they would wait for a minute.
     assert!(began.elapsed() < Duration::from_secs(30), "{began:?}");
     drop(held);
     is_as(&machine, &before);
@@ -123,7 +123,7 @@ fn who_keeps_half_a_line_open_keeps_nobody_waiting() {
 }
 
 #[test]
-fn ten_thousand_connections_are_outlived() {
+fn ten_thousand_connections_are_survived() {
     let Some((machine, before, socket)) = with_one() else {
         return;
     };
@@ -139,7 +139,7 @@ fn ten_thousand_connections_are_outlived() {
             scope.spawn(|| {
                 for number in 0..2500 {
                     let mut stream = UnixStream::connect(&socket).unwrap();
-                    // The manager may have hung up already.
+                    // The manager may have disconnected already.
                     let _ = stream.write_all(junk[number % junk.len()]);
                 }
             });
@@ -154,14 +154,14 @@ fn ten_thousand_connections_are_outlived() {
 }
 
 #[test]
-fn a_namespace_that_goes_in_the_midst_of_an_attach_takes_all_of_it_along() {
+fn removing_the_namespace_undoes_an_attach() {
     let Some((mut machine, before, socket)) = with_one() else {
         return;
     };
     let mut outcomes = [0, 0];
     for turn in 0..16 {
         let asked = send(&socket, request(&machine, "c1", 1).as_bytes());
-        // In every step of an attach that takes its usual time, and after it.
+        // In every step of an attach of normal speed, and after it.
         thread::sleep(Duration::from_millis(turn));
         machine.places[1].0 = Namespace::new().unwrap();
         let answer = answer(asked);

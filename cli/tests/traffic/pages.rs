@@ -1,11 +1,11 @@
-//! The pages of a domain, as the domain itself could read them.
+//! The pages of a domain, as the domain itself can read them.
 
 use crate::machine::Machine;
 use crate::processes::pid;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-/// The pages of a domain, as bytes: what the domain itself could read in them.
+/// The bytes of a domain's pages.
 pub(crate) struct Pages {
     memory: fs::File,
     from: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// The domain's own frames (`abi::layout::FRAMES`).
+    /// Returns the domain's own frames (`abi::layout::FRAMES`).
     pub(crate) fn of(pid: u64) -> Self {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let line = maps.lines().find(|line| line.starts_with("5e0000000000-"));
@@ -27,7 +27,7 @@ impl Pages {
         }
     }
 
-    /// A guest's, by its name.
+    /// Returns a guest's, by its name.
     pub(crate) fn of_guest(machine: &Machine, name: &str) -> Self {
         Self::of(pid(machine, name))
     }
@@ -38,7 +38,7 @@ impl Pages {
         self.memory.read_exact_at(room, self.from).unwrap();
     }
 
-    /// Whether `mark` stands anywhere in them.
+    /// Returns whether they contain `mark`.
     pub(crate) fn hold(&self, mark: &[u8]) -> bool {
         let mut room = Vec::new();
         self.read(&mut room);

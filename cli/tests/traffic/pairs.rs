@@ -1,4 +1,4 @@
-//! Sixty-four guests on TAPs, each of whose kernels pings each other's.
+//! Sixty-four guests on TAPs; each kernel pings all others.
 
 use crate::machine::Machine;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
@@ -9,13 +9,13 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 const GUESTS: u8 = 64;
-/// Ten times what `grantway up` is promised to take, milliseconds.
+/// Ten times the specified duration of `grantway up`, milliseconds.
 const UP_MS_MAX: f64 = 50_000.0;
-/// How often a guest asks whom it has not heard, and how long it waits each time: a kernel that
-/// gets no ARP reply for three seconds gives up what waits for it.
+/// Attempts for each silent guest, and the time of each: a kernel without an ARP reply for three
+/// seconds drops packets that wait for it.
 const ASKS: usize = 30;
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Guests that are asked at once: more of them, and a kernel drops what waits for their addresses.
+/// Guests pinged at once: with more, a kernel drops packets that wait for addresses.
 const AT_ONCE: usize = 16;
 
 const ECHO_REQUEST: u8 = 8;
@@ -40,14 +40,14 @@ fn config(namespaces: &[String]) -> String {
     text
 }
 
-/// The kernel's limits on neighbours, which count those of all namespaces together: raised while
-/// this lives.
+/// The kernel's limits on neighbours, which apply to all namespaces together: raised while this
+/// lives.
 struct Neighbours(Vec<(String, String)>);
 
 impl Neighbours {
     fn room_for(entries: u32) -> std::io::Result<Self> {
         let mut before = Self(Vec::new());
-        // The largest first: the kernel does not order them, people do.
+        // The largest first: the kernel does not check their order.
         for n in [3, 2, 1] {
             let path = format!("/proc/sys/net/ipv4/neigh/default/gc_thresh{n}");
             let old = fs::read_to_string(&path)?;
@@ -84,7 +84,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Pings every other guest from a thread in guest `from`'s namespace; who did not answer.
+/// Pings every other guest from a thread in guest `from`'s namespace; returns the silent ones.
 fn ping_all(from: u8) -> Vec<u8> {
     let socket =
         rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
@@ -97,13 +97,13 @@ fn ping_all(from: u8) -> Vec<u8> {
     silent.collect()
 }
 
-/// Pings each of `asked` until it answers; who never did.
+/// Pings each of `asked` until it answers; returns the silent ones.
 fn ping(socket: &OwnedFd, from: u8, asked: &[u8]) -> Vec<u8> {
     let all = asked.to_vec();
     (0..ASKS).fold(all, |silent, _| ping_once(socket, from, silent))
 }
 
-/// Pings each of `silent` once; who did not answer.
+/// Pings each of `silent` once; returns the silent ones.
 fn ping_once(socket: &OwnedFd, from: u8, mut silent: Vec<u8>) -> Vec<u8> {
     for &to in &silent {
         let mut echo = [ECHO_REQUEST, 0, 0, 0, from, to, 0, 0];

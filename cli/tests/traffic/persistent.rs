@@ -12,9 +12,9 @@ use std::thread;
 use std::time::Duration;
 use testing::{accept, child_of, end_of, wait_for};
 
-/// The first two stay, the third does not.
+/// The first two are persistent, the third is not.
 const NAMES: [&str; 3] = ["a0", "b0", "c0"];
-/// A stream to a machine that is gone for some seconds goes on when its sender tries again.
+/// A stream to a machine that was down for some seconds continues when its sender retries.
 const LONGEST: Duration = Duration::from_secs(300);
 
 fn config(driver: &str, namespaces: &[String]) -> String {
@@ -41,7 +41,7 @@ fn ip(machine: &Machine, place: usize, args: &[&str]) -> String {
     text(&ran.stdout)
 }
 
-/// An interface by its number, and whose it is.
+/// Returns an interface's number and owner.
 fn link(machine: &Machine, place: usize) -> (u64, String) {
     let shown = ip(machine, place, &["-j", "link", "show", NAMES[place]]);
     let shown: Value = serde_json::from_str(&shown).unwrap();
@@ -49,7 +49,7 @@ fn link(machine: &Machine, place: usize) -> (u64, String) {
     (shown[0]["ifindex"].as_u64().unwrap(), alias.to_owned())
 }
 
-/// Kills the core, and with it everything that it has not made to stay.
+/// Kills the core, and with it everything that is not persistent.
 fn die(machine: &mut Machine) {
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     assert!(kill(core));
@@ -58,7 +58,7 @@ fn die(machine: &mut Machine) {
 }
 
 #[test]
-fn what_a_namespace_has_outlives_the_machine() {
+fn persistent_interfaces_outlive_the_machine() {
     let Some(mut machine) = start() else { return };
     reaches(&machine, 0, 1);
     let before = link(&machine, 0);
@@ -96,11 +96,11 @@ fn what_a_namespace_has_outlives_the_machine() {
     }
     machine.ask(&["detach", "a0"]);
     loses_interface(&machine, 0);
-    // The other one goes with the machine that ends in order.
+    // The other one is removed when the machine is shut down.
     machine.end();
 }
 
-/// `kill` of a process, with what it says of the signal.
+/// Sends a signal to a process by `kill`.
 pub(crate) fn signal(pid: u64, signal: &str) {
     let ran = Command::new("kill")
         .args([signal, &pid.to_string()])
@@ -109,7 +109,7 @@ pub(crate) fn signal(pid: u64, signal: &str) {
 }
 
 #[test]
-fn a_machine_that_is_told_to_end_by_a_signal_leaves_nothing() {
+fn an_orderly_end_by_a_signal_leaves_nothing() {
     let Some(mut machine) = start() else { return };
     for how in ["-TERM", "-INT", "-HUP"] {
         let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
@@ -118,7 +118,7 @@ fn a_machine_that_is_told_to_end_by_a_signal_leaves_nothing() {
         (0..3).for_each(|place| loses_interface(&machine, place));
         machine.start_again();
     }
-    // Who has started it dies without a word: that is no end in order.
+    // The `grantway up` of the machine is killed, which is not an orderly shutdown.
     let before = link(&machine, 0);
     signal(machine.up.id().into(), "-KILL");
     machine.has_died();
@@ -130,7 +130,7 @@ fn a_machine_that_is_told_to_end_by_a_signal_leaves_nothing() {
 }
 
 #[test]
-fn what_a_dead_netd_was_to_close_goes_with_the_next_one() {
+fn the_next_netd_closes_what_a_dead_one_held() {
     let Some(mut machine) = start() else { return };
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let netd = || wait_for("no netd", || child_of(core, "grantway-netd"));
@@ -144,7 +144,7 @@ fn what_a_dead_netd_was_to_close_goes_with_the_next_one() {
     assert!(has_interface(&machine, 0), "it cannot have been closed");
     signal(stopped, "-KILL");
     loses_interface(&machine, 0);
-    // The same at the machine's end.
+    // The same when the machine ends.
     let stopped = stop();
     signal(core, "-TERM");
     thread::sleep(Duration::from_millis(200));
@@ -154,7 +154,7 @@ fn what_a_dead_netd_was_to_close_goes_with_the_next_one() {
 }
 
 #[test]
-fn another_machines_interface_is_not_taken_and_other_workers_make_it_anew() {
+fn only_its_own_machine_takes_an_interface_over() {
     let Some(mut machine) = start() else { return };
     let before = link(&machine, 0);
     die(&mut machine);
@@ -163,7 +163,7 @@ fn another_machines_interface_is_not_taken_and_other_workers_make_it_anew() {
     let other = machine.grantway(&["up", &shown, "--name", "other", "--detach"]);
     let said = text(&other.stderr);
     assert!(
-        !other.status.success() && said.contains("exists already"),
+        !other.status.success() && said.contains("already exists"),
         "{other:?}"
     );
     assert_eq!(link(&machine, 0), before);

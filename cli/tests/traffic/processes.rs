@@ -1,11 +1,11 @@
-//! The machine's processes: killing them, and waiting for what comes of it.
+//! The machine's processes: kills them, and waits for the consequences.
 
 use crate::machine::Machine;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
 
-/// What the machine says of a domain.
+/// Returns the status of a domain.
 pub(crate) fn domain(machine: &Machine, name: &str) -> Value {
     let status = machine.ask(&["status"]);
     let mut domains = status["domains"].as_array().unwrap().iter();
@@ -15,19 +15,19 @@ pub(crate) fn domain(machine: &Machine, name: &str) -> Value {
         .clone()
 }
 
-/// The process of a domain.
+/// Returns the process of a domain.
 pub(crate) fn pid(machine: &Machine, name: &str) -> u64 {
     domain(machine, name)["pid"].as_u64().unwrap()
 }
 
-/// Whether it was still there to be killed.
+/// Kills a process; returns whether it still existed.
 pub(crate) fn kill(pid: u64) -> bool {
     let pid = pid.to_string();
     let kill = Command::new("kill").args(["-KILL", &pid]).status();
     kill.unwrap().success()
 }
 
-/// How many a process has open.
+/// Returns the number of a process's open descriptors.
 pub(crate) fn descriptors(pid: u64) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use testing::{wait_for, wait_until};
 
-/// Bytes of the file that `curl` carries.
+/// Bytes of the file that `curl` transfers.
 pub(crate) const FILE_BYTES: usize = 100_000_000;
 
 pub(crate) const WIRE: usize = 0;
@@ -23,15 +23,15 @@ pub(crate) const NAMES: [&str; 3] = ["wire", "web", "db"];
 pub(crate) const IPV4: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 pub(crate) const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 
-/// Every way that traffic can take.
+/// Every path that traffic can take.
 pub(crate) const WAYS: [(usize, usize); 4] = [(WIRE, WEB), (WEB, WIRE), (WEB, DB), (DB, WEB)];
 
-/// A machine of the usual configuration. None, with the reason told: it cannot run here.
+/// Starts a machine of the usual configuration; returns `None` and logs why if it cannot run here.
 fn start(needed: &[&str]) -> Option<Machine> {
     start_with("", needed)
 }
 
-/// A machine whose configuration begins with `switches`.
+/// Starts a machine whose configuration begins with `switches`.
 pub(crate) fn start_with(switches: &str, needed: &[&str]) -> Option<Machine> {
     Machine::start(needed, &NAMES, |namespaces| config(switches, namespaces))
 }
@@ -58,7 +58,7 @@ pub(crate) fn config(switches: &str, namespaces: &[String]) -> String {
     )
 }
 
-/// Lets `ping` ask every way, by IPv4, IPv6, and in fragments.
+/// Runs `ping` on every path, over IPv4, IPv6, and in fragments.
 pub(crate) fn ping_every_way(machine: &Machine) {
     for (from, to) in WAYS {
         for (family, address) in [("-4", IPV4[to]), ("-6", IPV6[to])] {
@@ -71,7 +71,7 @@ pub(crate) fn ping_every_way(machine: &Machine) {
             assert!(run.status.success(), "{} to {address}: {out}", NAMES[from]);
             assert!(!out.contains("DUP!"), "{out}");
         }
-        // A datagram that is cut into fragments.
+        // A datagram that is fragmented.
         let run = machine.run(
             from,
             "ping",
@@ -82,7 +82,7 @@ pub(crate) fn ping_every_way(machine: &Machine) {
 }
 
 #[test]
-fn ping_and_ping6_go_every_way() {
+fn ping_and_ping6_pass_on_every_path() {
     let Some(machine) = start(&["ping"]) else {
         return;
     };
@@ -90,7 +90,7 @@ fn ping_and_ping6_go_every_way() {
     machine.end();
 }
 
-/// Lets `curl` fetch a file of `bytes` random bytes every way.
+/// Transfers a file of `bytes` random bytes by `curl` on every path.
 pub(crate) fn carry_files(machine: &Machine, bytes: usize) {
     let file = SomeFile::new(machine, bytes);
     for (from, to) in WAYS {
@@ -98,9 +98,9 @@ pub(crate) fn carry_files(machine: &Machine, bytes: usize) {
     }
 }
 
-/// Does `work`, and meanwhile `disturb`, with pauses; the work again until it was disturbed `times`
-/// times at least, for a slow machine disturbs slowly, and not more than four times as often, for
-/// the work goes slowly there, too.
+/// Runs `work`, and at the same time `disturb`, with pauses. Repeats the work until `disturb` has
+/// run at least `times` times, because a slow machine disturbs slowly; but at most four times as
+/// often, because the work is also slow there.
 pub(crate) fn disturbed(
     times: usize,
     pause: Duration,
@@ -110,7 +110,7 @@ pub(crate) fn disturbed(
     let so_far = AtomicUsize::new(0);
     thread::scope(|scope| {
         let working = scope.spawn(|| {
-            // Not for ever, if nobody disturbs it.
+            // Ends even if nothing disturbs it.
             for _ in 0..100 {
                 work();
                 if so_far.load(Ordering::Relaxed) >= times {
@@ -145,7 +145,7 @@ impl<'m> SomeFile<'m> {
         }
     }
 
-    /// Lets `curl` fetch it by `address`, which is that of place `from`.
+    /// Fetches it by `curl` from `address`, which is that of place `from`.
     pub(crate) fn carry(&self, from: usize, (to, address): (usize, &str), args: &[&str]) {
         let server = self.serve(from, address);
         let url = format!("http://{address}:8000/file");
@@ -179,7 +179,8 @@ fn random(bytes: usize) -> Vec<u8> {
     content
 }
 
-/// A folder with `file`, on the first disk that has room: the one for temporary files may be small.
+/// Returns a folder with `file`, on the first disk with room: the one for temporary files may be
+/// small.
 fn folder_with(content: &[u8]) -> TempDir {
     let mut full = None;
     for place in [env!("CARGO_TARGET_TMPDIR"), "/tmp", "/dev/shm"] {
@@ -198,7 +199,7 @@ fn folder_with(content: &[u8]) -> TempDir {
 pub(crate) const FOR_FILES: &[&str] = &["curl", "python3"];
 
 #[test]
-fn files_of_100_mb_arrive_as_they_left() {
+fn files_of_100_mb_arrive_unchanged() {
     let Some(machine) = start(FOR_FILES) else {
         return;
     };
@@ -207,7 +208,7 @@ fn files_of_100_mb_arrive_as_they_left() {
 }
 
 #[test]
-fn files_arrive_whatever_the_switches_say() {
+fn files_arrive_with_every_setting() {
     for switches in [
         "[driver]\ngrants = \"copy\"",
         "[driver]\ngrants = \"map\"",
@@ -230,10 +231,10 @@ fn files_arrive_whatever_the_switches_say() {
     }
 }
 
-/// Pages leave the pool of receive buffers under traffic and come back, by every mechanism that can
-/// take one back; every byte arrives, and what is free in the end is not granted.
+/// Pages leave the pool of receive buffers under traffic and return, with every mechanism that can
+/// revoke them; every byte arrives, and free pages are not granted in the end.
 #[test]
-fn files_arrive_while_pages_come_and_go() {
+fn files_arrive_while_pages_are_recycled() {
     const THRESHOLD: u64 = 4;
     const BYTES: usize = 5_000_000;
     for grants in ["counted", "copy", "map"] {
@@ -245,7 +246,7 @@ fn files_arrive_while_pages_come_and_go() {
             return;
         };
         carry_files(&machine, BYTES);
-        // The last packets may be on their way yet.
+        // The last packets may be in flight.
         let pool = wait_for("what is free stays granted", || {
             let stat = machine.ask(&["stat", "web"]);
             let pool = stat["web"]["vifs"]["0"]["pool"].clone();
@@ -260,7 +261,7 @@ fn files_arrive_while_pages_come_and_go() {
         assert_eq!(of("pages"), 256 + 64);
         assert!(of("revoked") > 0 && of("refused") == 0, "{grants}: {pool}");
         assert_eq!(of("granted"), 256 + of("granted_anew") - of("revoked"));
-        // A buffer is a page here, and every byte has come in one.
+        // A buffer is a page here, and every byte has arrived in one.
         assert!(
             of("buffers_posted") > BYTES as u64 / 4096,
             "{grants}: {pool}"
@@ -269,10 +270,10 @@ fn files_arrive_while_pages_come_and_go() {
     }
 }
 
-/// Pages change hands with what is in them: every byte arrives, nobody owns more pages than before,
-/// and a guest that goes down leaves its pages with nobody.
+/// Pages are exchanged with their frames: every byte arrives, no domain owns more pages than
+/// before, and no domain gets the pages of a guest that ends.
 #[test]
-fn files_arrive_in_pages_that_change_hands() {
+fn files_arrive_in_exchanged_pages() {
     const PAGES: u64 = 128;
     let switches =
         format!("[driver]\ngrants = \"flip\"\n[buffers]\nsize = \"full\"\nto_guest = {PAGES}");
@@ -300,8 +301,8 @@ fn files_arrive_in_pages_that_change_hands() {
         let stat = machine.ask(&["stat", "driver"]);
         let web = &stat["driver"]["ports"]["vif.web-0"]["counters"]["to_guest_drops"];
         assert_eq!(web["grant"], 0, "{lro}: {stat}");
-        // Both ends of two exchanges; a guest that dies takes one end with it, the driver gives up
-        // the other.
+        // Both ends of two exchanges; a dying guest takes one end with it, the driver releases the
+        // other.
         let status = machine.ask(&["status"]);
         assert!(kill(status["domains"][1]["pid"].as_u64().unwrap()));
         wait_until("pages are somebody's", || {
@@ -313,7 +314,7 @@ fn files_arrive_in_pages_that_change_hands() {
     }
 }
 
-/// Runs `iperf3` both ends and answers the client's report.
+/// Runs both ends of `iperf3` and returns the client's report.
 fn iperf3(machine: &Machine, from: usize, to: usize, args: &[&str]) -> Value {
     let server = machine.spawn(to, "iperf3", &["-s", "-1"]);
     machine.wait_for_listener(to, 5201);
@@ -327,7 +328,7 @@ fn iperf3(machine: &Machine, from: usize, to: usize, args: &[&str]) -> Value {
 }
 
 #[test]
-fn iperf3_with_four_streams_goes_every_way() {
+fn iperf3_with_four_streams_passes_on_every_path() {
     let Some(machine) = start(&["iperf3"]) else {
         return;
     };
@@ -347,8 +348,8 @@ fn iperf3_with_four_streams_goes_every_way() {
     machine.end();
 }
 
-/// What was lost on the way, as far as somebody has counted it: frames by the driver domain and by
-/// the kernels' interfaces, datagrams by sockets that had no room.
+/// Returns the counted losses: frames of the driver domain and of the kernels' interfaces,
+/// datagrams of sockets without room.
 fn counted_losses(machine: &Machine) -> u64 {
     let stat = machine.ask(&["stat", "driver"]);
     let drops = stat["driver"]["drops"].as_object().unwrap();
@@ -379,10 +380,10 @@ fn counted_losses(machine: &Machine) -> u64 {
     dropped + kernels.sum::<u64>()
 }
 
-/// A receiver that gets no CPU for a while loses what its socket cannot hold. So how much is lost
-/// depends on the machine; that each loss is somebody's does not.
+/// A receiver without CPU time loses datagrams that its socket cannot hold. The number of losses
+/// depends on the machine, but each one must be counted.
 #[test]
-fn iperf3_over_udp_goes_every_way() {
+fn iperf3_over_udp_passes_on_every_path() {
     let Some(machine) = start(&["iperf3"]) else {
         return;
     };
@@ -405,7 +406,7 @@ fn iperf3_over_udp_goes_every_way() {
     machine.end();
 }
 
-/// Lengths of the packets in a capture, as they were on the wire.
+/// Returns the lengths of the packets in a capture, as on the wire.
 fn packet_lengths(capture: &[u8]) -> Vec<u32> {
     let word = |at: usize| {
         let bytes = capture.get(at..at + 4)?;
@@ -438,15 +439,15 @@ fn only_frames_of_the_mtu_are_on_the_wire() {
     machine.end();
 }
 
-/// Lengths of the first TCP packets that `tcpdump` sees on an interface while `work` is done, more
-/// than `full` of which are those of full frames.
+/// Returns the lengths of the first TCP packets that `tcpdump` captures on an interface during
+/// `work`, of which more than `full` are of full frames.
 pub(crate) fn lengths_of(
     machine: &Machine,
     (place, interface): (usize, &str),
     full: usize,
     work: impl FnOnce(),
 ) -> Vec<u32> {
-    // Of what waits for it the kernel keeps 64 MB.
+    // The kernel buffers 64 MB of waiting packets.
     let args = ["-i", interface, "-s", "80", "-B", "65536", "-c", "20000"];
     let args = [&args[..], &["-U", "-w", "capture", "tcp"]].concat();
     let tcpdump = machine.spawn(place, "tcpdump", &args);
@@ -455,7 +456,7 @@ pub(crate) fn lengths_of(
         fs::metadata(&capture).map_or(0, |file| file.len()) >= 24
     });
     work();
-    // It may not have looked at them yet, and would not when it is interrupted.
+    // tcpdump may not have read them yet, and would not after an interrupt.
     let lengths = wait_for("too few full frames", || {
         let lengths = packet_lengths(&fs::read(&capture).unwrap());
         let seen = lengths.iter().filter(|length| **length == 1514).count();
@@ -480,7 +481,7 @@ fn segments_reach_another_guest_whole() {
     machine.end();
 }
 
-/// Bytes and packets that the guest "db" has received on its TAP.
+/// Returns the bytes and packets that the guest "db" has received on its TAP.
 fn read_counters(machine: &Machine) -> Option<(u64, u64)> {
     let text = machine.places[DB]
         .0
@@ -495,9 +496,9 @@ fn read_counters(machine: &Machine) -> Option<(u64, u64)> {
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// The driver domain's own end of the bridge, with every offload, and a guest.
+/// The driver domain's own port in the kernel, with every offload, and a guest.
 #[test]
-fn a_local_nic_is_an_end_like_any_other() {
+fn a_local_nic_passes_all_traffic() {
     let config = |paths: &[String]| {
         format!(
             "[[nic]]\nname = \"own\"\nkind = \"local\"\nifname = \"own\"\nnetns = \"{}\"\n\
@@ -518,7 +519,7 @@ fn a_local_nic_is_an_end_like_any_other() {
         let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
         assert!(bits > Some(20e6), "{from} to {to}: {bits:?} b/s");
     }
-    // It takes segments whole: nothing is cut by software.
+    // It accepts whole segments: nothing is segmented in software.
     let stat = machine.ask(&["stat", "driver"]);
     assert_eq!(stat["driver"]["software"]["segments"], 0, "{stat}");
     machine.end();

@@ -1,8 +1,8 @@
-//! A wire with a queue for each guest: the same traffic, and nothing of anybody else's in a
-//! guest's pages, however often the queues change hands.
+//! A wire with a queue for each guest: the same traffic, and no other guest's frames in a guest's
+//! pages, however often the queues are reassigned.
 
-use crate::crowd;
 use crate::machine::{Machine, Running};
+use crate::many_guests;
 use crate::pages::Pages;
 use crate::processes::{kill, pid};
 use crate::programs::{FILE_BYTES, FOR_FILES, carry_files, config};
@@ -11,7 +11,8 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 use testing::wait_until;
 
-/// What the driver says about the queues of its wire. None: this system cannot steer frames.
+/// Returns the driver's counters of the wire's queues, or `None` if this system cannot steer
+/// frames.
 pub(crate) fn vmq(machine: &Machine) -> Option<Value> {
     let status = machine.ask(&["status"]);
     if status["missing"].to_string().contains("NIC queues") {
@@ -29,7 +30,7 @@ pub(crate) fn count(value: &Value) -> u64 {
 }
 
 #[test]
-fn files_of_100_mb_arrive_by_queues_of_their_own() {
+fn files_of_100_mb_arrive_in_dedicated_queues() {
     let with_queues = |namespaces: &[String]| {
         config("", namespaces).replacen("kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\"", 1)
     };
@@ -40,9 +41,8 @@ fn files_of_100_mb_arrive_by_queues_of_their_own() {
     if vmq(&machine).is_some() {
         carry_files(&machine, FILE_BYTES);
         let vmq = vmq(&machine).unwrap();
-        // Half of the file's packets and all acknowledgements come by the wire. A guest that has
-        // nothing posted gets its packets by the shared queue; how often that is depends on the
-        // machine's speed.
+        // Half of the file's packets and all acknowledgements use the wire. A guest without posted
+        // buffers gets its packets from the shared queue; how often depends on the machine's speed.
         let direct = count(&vmq["direct_packets"]);
         assert!(direct > FILE_BYTES as u64 / 1448 / 10, "{vmq}");
         assert_eq!(vmq["misdirected"], 0, "{vmq}");
@@ -51,9 +51,9 @@ fn files_of_100_mb_arrive_by_queues_of_their_own() {
     machine.end();
 }
 
-/// Merged in the guests' pages, with and without a request for what that needs, and with headers
-/// that come last because there are rules: every byte arrives, most frames merged, and what
-/// consumes requests says so.
+/// Merged in the guests' pages, with and without a request for metadata, and with headers written
+/// last because of rules: every byte arrives, most frames merged, and the counter shows consumed
+/// requests.
 #[test]
 fn files_arrive_merged_in_the_guests_pages() {
     const RULE: &str = "[[nic.rule]]\nname = \"no-telnet\"\naction = \"deny\"\nprotocol = \"tcp\"\n\
@@ -79,7 +79,7 @@ fn files_arrive_merged_in_the_guests_pages() {
             }
             assert!(count(&vmq["lro"]["merged"]) > 1000, "{meta}: {vmq}");
             let web = &driver["ports"]["vif.web-0"];
-            // Segments of 64 KB from the sibling guest are said of in the same way.
+            // Segments of 64 KB from the sibling guest use the same kind of metadata.
             let consumed = count(&web["counters"]["meta_requests"]);
             assert_eq!(consumed > 0, meta == "request", "{web}");
             let drops = &web["counters"]["to_guest_drops"];
@@ -92,11 +92,11 @@ fn files_arrive_merged_in_the_guests_pages() {
 const GUESTS: usize = 8;
 const QUEUES: usize = 4;
 
-/// A wire with fewer queues than guests, which change hands as soon as load moves.
+/// A wire with fewer queues than guests, which are reassigned as soon as load moves.
 fn crowd(driver: &str, netns: &str) -> String {
     let switches = format!("[driver]\n{driver}\n");
     let wire = format!("kind = \"tap\"\nvmq_queues = {QUEUES}\nvmq_rebalance_ms = 2\n");
-    crowd::config(&switches, netns, &wire, GUESTS, |_| String::new())
+    many_guests::config(&switches, netns, &wire, GUESTS, |_| String::new())
 }
 
 /// Sends to one half of the guests for `hold` seconds, then to the other, and so on.
@@ -112,14 +112,14 @@ while True:
     turn += 1
 "#
     );
-    crowd::sender(machine, GUESTS, &turns)
+    many_guests::sender(machine, GUESTS, &turns)
 }
 
-/// The guests for whom frames lie in these pages, one flag each.
+/// Returns a flag for each guest whose frames are in these pages.
 fn for_whom(pages: &Pages, room: &mut Vec<u8>) -> [bool; GUESTS] {
     pages.read(room);
     let mut found = [false; GUESTS];
-    for digits in crowd::for_whom(room) {
+    for digits in many_guests::for_whom(room) {
         let number = std::str::from_utf8(digits)
             .ok()
             .and_then(|text| text.parse().ok());
@@ -130,7 +130,7 @@ fn for_whom(pages: &Pages, room: &mut Vec<u8>) -> [bool; GUESTS] {
     found
 }
 
-/// Looks for others' frames in every guest's pages, and notes who has own ones.
+/// Searches every guest's pages for others' frames, and records which guests have their own.
 fn scan(pages: &[Pages], room: &mut Vec<u8>, seen: &mut [bool; GUESTS]) {
     for (n, pages) in pages.iter().enumerate() {
         for (whose, found) in for_whom(pages, room).into_iter().enumerate() {
@@ -143,7 +143,7 @@ fn scan(pages: &[Pages], room: &mut Vec<u8>, seen: &mut [bool; GUESTS]) {
     }
 }
 
-/// The process of each guest.
+/// Returns the process of each guest.
 fn guests(machine: &Machine) -> Vec<u64> {
     let names = (0..GUESTS).map(|n| format!("g{n}"));
     names.map(|name| pid(machine, &name)).collect()
@@ -156,7 +156,7 @@ fn start_crowd(driver: &str) -> Option<Machine> {
 }
 
 #[test]
-fn a_guest_never_sees_another_s_frame_over_1000_reassignments() {
+fn reassignment_shows_no_guest_another_s_frame() {
     let Some(machine) = start_crowd("") else {
         return;
     };
@@ -172,7 +172,7 @@ fn a_guest_never_sees_another_s_frame_over_1000_reassignments() {
         let vmq = vmq(&machine).unwrap();
         assert_eq!(vmq["misdirected"], 0, "{vmq}");
         let is_much = count(&vmq["direct_packets"]) > 100_000;
-        // The scanner sees what there is.
+        // The scanner finds frames of every guest.
         if is_much && count(&vmq["taken_back"]) >= 1000 && seen == [true; GUESTS] {
             break;
         }
@@ -182,9 +182,9 @@ fn a_guest_never_sees_another_s_frame_over_1000_reassignments() {
     machine.end();
 }
 
-/// Frames lie in the queues of a driver that dies, and the next one gives the queues to others.
+/// A driver dies with frames in its queues, and the next one assigns the queues to other guests.
 #[test]
-fn a_guest_never_sees_another_s_frame_while_drivers_die() {
+fn dying_drivers_show_no_guest_another_s_frame() {
     const KILLS: usize = 30;
     let Some(machine) = start_crowd("restart_pause_ms = 20") else {
         return;
@@ -216,7 +216,7 @@ fn a_guest_never_sees_another_s_frame_while_drivers_die() {
 }
 
 #[test]
-fn who_dies_with_buffers_posted_leaves_nothing_behind() {
+fn a_death_with_posted_buffers_leaves_nothing() {
     let Some(machine) = start_crowd("restart = false") else {
         return;
     };

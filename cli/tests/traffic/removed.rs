@@ -1,5 +1,5 @@
-//! Interfaces that are removed under a machine that runs: nobody spins, everybody is told, and they
-//! are made again when they are asked for.
+//! Interfaces that are removed under a running machine: no process spins, the removal is reported,
+//! and they are created again on request.
 
 use crate::attach::{NAMES, attach, domains, empty, hears, loses_interface, reaches};
 use crate::machine::{Machine, text};
@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 use testing::{child_of, cpu_ticks, require, wait_for, wait_until};
 
-/// Waits for a second in which none of the machine's processes takes a third of a CPU.
+/// Waits for a second in which no process of the machine uses a third of a CPU.
 fn comes_to_rest(machine: &Machine) {
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let helper = |name| wait_for("no helper", || child_of(core, name));
@@ -33,14 +33,14 @@ fn remove(machine: &Machine, place: usize) {
     assert!(run.status.success(), "{run:?}");
 }
 
-/// Waits until the machine says that a domain lacks exactly these interfaces.
+/// Waits until the status lists exactly these missing interfaces of a domain.
 fn lacks(machine: &Machine, name: &str, interfaces: &[&str]) {
     wait_until("it is not said", || {
         domain(machine, name)["removed"] == json!(interfaces)
     });
 }
 
-/// Asserts how a domain without its interface is reported.
+/// Asserts the reports about a domain without its interface.
 fn is_told(machine: &Machine, name: &str, interface: &str) {
     lacks(machine, name, &[interface]);
     let status = text(&machine.grantway(&["status"]).stdout);
@@ -67,7 +67,7 @@ fn devices_gone(stat: &Value) -> u64 {
 }
 
 #[test]
-fn a_guest_without_its_interface_rests_and_gets_it_again() {
+fn a_removed_interface_is_created_again() {
     let Some(machine) = start(2) else { return };
     reaches(&machine, 0, 1);
     remove(&machine, 0);
@@ -75,7 +75,7 @@ fn a_guest_without_its_interface_rests_and_gets_it_again() {
     comes_to_rest(&machine);
     assert_eq!(devices_gone(&machine.ask(&["stat", "c0"])), 1);
     assert!(!hears(&machine, 1, 0));
-    // A helper that is started again meanwhile knows it, too.
+    // A restarted helper knows it, too.
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     for helper in ["grantway-manager", "grantway-netd"] {
         assert!(kill(wait_for("no helper", || child_of(core, helper))));
@@ -85,11 +85,11 @@ fn a_guest_without_its_interface_rests_and_gets_it_again() {
     machine.ask(&["restart", "c0"]);
     lacks(&machine, "c0", &[]);
     reaches(&machine, 1, 0);
-    // By a reload, and by a death, as well.
+    // A reload and a crash also recreate it.
     remove(&machine, 0);
     lacks(&machine, "c0", &["c0"]);
     let file = file_of(&machine, &GUESTS);
-    assert_eq!(reload(&machine, &file), ["start c0 again: c0 was removed"]);
+    assert_eq!(reload(&machine, &file), ["restart c0: c0 was removed"]);
     reaches(&machine, 1, 0);
     assert!(reload(&machine, &file).is_empty());
     remove(&machine, 0);
@@ -102,7 +102,7 @@ fn a_guest_without_its_interface_rests_and_gets_it_again() {
 
 /// The kernel removes it with the namespace.
 #[test]
-fn an_interface_that_was_moved_and_went_is_noticed() {
+fn removal_with_another_namespace_is_noticed() {
     let Some(machine) = start(2) else { return };
     reaches(&machine, 0, 1);
     let mut sleep = Command::new("unshare");
@@ -123,7 +123,7 @@ fn an_interface_that_was_moved_and_went_is_noticed() {
 }
 
 /// Asserts that guest `c0`, whose interface was removed, is reported and uses no CPU, and that a
-/// restart makes the interface again.
+/// restart creates the interface again.
 fn rests_until_restarted(machine: &Machine) {
     is_told(machine, "c0", "c0");
     comes_to_rest(machine);
@@ -146,9 +146,9 @@ fn an_attached_guest_without_its_interface_stays() {
     machine.end();
 }
 
-/// Somebody else has the name now: the guest goes on without it.
+/// Another interface has the name now, so the guest continues without it.
 #[test]
-fn an_interface_whose_name_is_taken_is_left_out() {
+fn an_interface_whose_name_is_taken_is_skipped() {
     let Some(machine) = start(2) else { return };
     remove(&machine, 0);
     lacks(&machine, "c0", &["c0"]);
@@ -157,7 +157,7 @@ fn an_interface_whose_name_is_taken_is_left_out() {
     machine.ask(&["restart", "c0"]);
     lacks(&machine, "c0", &["c0"]);
     let log = fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap();
-    assert!(log.contains("c0: goes without an interface: "), "{log}");
+    assert!(log.contains("c0: runs without an interface: "), "{log}");
     comes_to_rest(&machine);
     ip(&["link", "del", "c0"]);
     machine.ask(&["restart", "c0"]);
@@ -165,7 +165,7 @@ fn an_interface_whose_name_is_taken_is_left_out() {
     machine.end();
 }
 
-/// The NIC's interface is removed; the same file makes it again.
+/// The NIC's interface is removed; the same file creates it again.
 fn nic_is_made_again(machine: Machine, with: &str) {
     reload(&machine, with);
     reaches(&machine, WIRE, 0);
@@ -173,12 +173,12 @@ fn nic_is_made_again(machine: Machine, with: &str) {
         remove(&machine, WIRE);
         is_told(&machine, "driver", NAMES[WIRE]);
         comes_to_rest(&machine);
-        // Guests are none the worse for it.
+        // Guests are not affected.
         reaches(&machine, 0, 1);
         let steps = reload(&machine, with);
         assert_eq!(
             steps,
-            [format!("start driver again: {} was removed", NAMES[WIRE])]
+            [format!("restart driver: {} was removed", NAMES[WIRE])]
         );
         lacks(&machine, "driver", &[]);
         reaches(&machine, WIRE, 0);
@@ -187,7 +187,7 @@ fn nic_is_made_again(machine: Machine, with: &str) {
     }
     remove(&machine, WIRE);
     lacks(&machine, "driver", &[NAMES[WIRE]]);
-    // It is not in the file any more.
+    // It is no longer in the file.
     reload(&machine, &file_of(&machine, &GUESTS));
     lacks(&machine, "driver", &[]);
     loses_interface(&machine, WIRE);
@@ -195,21 +195,21 @@ fn nic_is_made_again(machine: Machine, with: &str) {
 }
 
 #[test]
-fn a_nic_whose_interface_was_removed_is_made_again() {
+fn a_removed_nic_interface_is_created_again() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, "");
     nic_is_made_again(machine, &with);
 }
 
 #[test]
-fn a_nic_with_queues_that_was_removed_is_made_again() {
+fn a_removed_nic_with_queues_is_created_again() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, QUEUES);
     nic_is_made_again(machine, &with);
 }
 
 #[test]
-fn a_nic_on_af_xdp_that_was_removed_is_made_again() {
+fn a_removed_xdp_nic_is_created_again() {
     require!(af_xdp);
     let Some(machine) = start(2) else { return };
     let with = on_af_xdp(&with_nic(&machine, ""));

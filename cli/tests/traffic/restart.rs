@@ -1,5 +1,5 @@
-//! A driver domain that dies under real traffic comes back: streams of unmodified programs stall,
-//! and go on.
+//! A driver domain that dies under real traffic is restarted: streams of unmodified programs stall,
+//! and continue.
 
 use crate::machine::{Machine, Running, text};
 use crate::processes::{descriptors, domain, kill, pid};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::time::Duration;
 use testing::wait_until;
 
-/// A driver that is back soon, however often it dies.
+/// A driver that restarts quickly, however often it dies.
 const SOON: &str = "restart_pause_ms = 20\n";
 
 fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
@@ -24,7 +24,7 @@ pub(crate) fn driver(machine: &Machine) -> Value {
     domain(machine, "driver")
 }
 
-/// Waits until a driver that is none of `before` serves every guest that lives.
+/// Waits until a new driver, not in `before`, serves every running guest.
 pub(crate) fn wait_for_another(machine: &Machine, before: &Value) -> Value {
     let mut now = Value::Null;
     wait_until("no other driver serves the guests", || {
@@ -38,13 +38,13 @@ pub(crate) fn wait_for_another(machine: &Machine, before: &Value) -> Value {
 
 fn kill_driver(machine: &Machine) -> Value {
     let before = driver(machine);
-    // It may have died by itself a moment ago.
+    // It may have just died by itself.
     kill(before["pid"].as_u64().unwrap());
     wait_for_another(machine, &before)
 }
 
-/// With every kind of NIC and of grants: a file that is carried meanwhile arrives whole, and then
-/// every way works.
+/// With every kind of NIC and of grants: a file that is transferred meanwhile arrives complete, and
+/// then every path works.
 #[test]
 fn a_file_arrives_whole_over_a_driver_that_is_killed() {
     for (switches, nic) in [
@@ -99,7 +99,7 @@ fn a_hundred_kills_in_a_row_under_load() {
     for round in 0..100 {
         let old = driver(&machine);
         if round % 4 == 0 {
-            // While it is under way.
+            // Kills the driver during the transfer.
             kill(old["pid"].as_u64().unwrap());
             wait_until("no other process", || {
                 let now = driver(&machine);
@@ -110,7 +110,7 @@ fn a_hundred_kills_in_a_row_under_load() {
     }
     drop(load);
     carry_files(&machine, 100_000);
-    // The connection of `status` is one of them at both times.
+    // The connection of `status` is included both times.
     wait_until("descriptors stay open", || descriptors(monitor) <= before);
     let restarts = driver(&machine)["restarts"].clone();
     assert!(restarts["count"].as_u64().unwrap() > 100, "{restarts}");
@@ -118,7 +118,7 @@ fn a_hundred_kills_in_a_row_under_load() {
 }
 
 #[test]
-fn a_guest_that_dies_while_its_driver_is_away_holds_up_nobody() {
+fn a_guest_death_during_a_driver_restart_is_handled() {
     let Some(machine) = start("", "kind = \"tap\"", FOR_FILES) else {
         return;
     };
@@ -133,7 +133,7 @@ fn a_guest_that_dies_while_its_driver_is_away_holds_up_nobody() {
 }
 
 #[test]
-fn who_does_not_want_it_back_is_told_that_it_is_gone() {
+fn guests_learn_that_a_driver_is_not_restarted() {
     let Some(machine) = start("restart = false", "kind = \"tap\"", &[]) else {
         return;
     };

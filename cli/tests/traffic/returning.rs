@@ -1,4 +1,4 @@
-//! Guests that were attached come back with their interfaces when the core has ended.
+//! Attached guests are attached again with their interfaces after the core has ended.
 
 use crate::attach::{
     NAMES, address, attach, detach, domains, empty, hears, loses_interface, reaches,
@@ -27,7 +27,7 @@ fn mac(machine: &Machine, place: usize) -> String {
     shown[0]["address"].as_str().unwrap().to_owned()
 }
 
-/// Attaches a namespace by an interface that stays. The second one's guest is never started again.
+/// Attaches a namespace by a persistent interface. The second one's guest is never restarted.
 fn attach_for_good(machine: &Machine, place: usize) {
     let (namespace, name) = &machine.places[place];
     let file = machine.folder.path().join(format!("{name}.toml"));
@@ -46,11 +46,11 @@ fn log(machine: &Machine) -> String {
     fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap()
 }
 
-/// A process in a network namespace of its own, which ends with this value.
-pub(crate) struct Inside(pub(crate) std::process::Child);
+/// A process in a new network namespace, which ends with this value.
+pub(crate) struct NetnsProcess(pub(crate) std::process::Child);
 
-impl Inside {
-    /// As `unshare` makes it with this option.
+impl NetnsProcess {
+    /// Creates one by `unshare` with this option.
     pub(crate) fn new(option: &str) -> Self {
         let mut command = Command::new("unshare");
         let child = command
@@ -60,7 +60,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for NetnsProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -68,15 +68,15 @@ impl Drop for Inside {
 }
 
 #[test]
-fn namespaces_are_attached_again_and_streams_go_on() {
+fn namespaces_are_attached_again_with_their_streams() {
     let Some(mut machine) = empty(&["ip", "ping", "unshare"]) else {
         return;
     };
     attach_for_good(&machine, 0);
     attach_for_good(&machine, 1);
     attach(&machine, 2);
-    // One whose process is another when the machine comes back, and one that is gone.
-    let inside = Inside::new("--net");
+    // For one guest, another process has the id when the machine returns; for the other, none has.
+    let inside = NetnsProcess::new("--net");
     let pid = inside.0.id();
     let own = fs::read_link("/proc/self/ns/net").unwrap();
     let theirs = || fs::read_link(format!("/proc/{pid}/ns/net")).ok();
@@ -136,7 +136,7 @@ fn namespaces_are_attached_again_and_streams_go_on() {
     is_stopped_and_started(machine, &macs);
 }
 
-/// The same when the service is stopped in order.
+/// The same after an orderly stop of the service.
 fn is_stopped_and_started(mut machine: Machine, macs: &[String]) {
     let stopped = Command::new("kill")
         .args(["-TERM", &machine.up.id().to_string()])
@@ -155,8 +155,8 @@ fn is_stopped_and_started(mut machine: Machine, macs: &[String]) {
     machine.end();
 }
 
-/// Has an interface that stays open, as a process of the machine before has until the kernel has
-/// cleared it away.
+/// Keeps an interface open, as a process of the previous machine does until the kernel has removed
+/// it.
 const HOLD: &str = "
 import fcntl, os, struct, sys, time
 tun = os.open('/dev/net/tun', os.O_RDWR)
@@ -166,10 +166,10 @@ fcntl.ioctl(tun, TUNSETIFF, struct.pack('16sH22x', name, TAP_NO_PI_VNET_HDR))
 print('has it', flush=True)
 time.sleep(1000)
 ";
-/// Longer than all tries for what cannot be had take.
+/// Longer than the pauses between all attempts.
 const HELD: Duration = Duration::from_secs(4);
 
-/// Has the interface of the first place as [`HOLD`] does.
+/// Keeps the interface of the first place open by [`HOLD`].
 fn hold(machine: &Machine) -> Killed {
     let hold = || {
         wait_for("the interface cannot be had", || {
@@ -186,7 +186,7 @@ fn hold(machine: &Machine) -> Killed {
 }
 
 #[test]
-fn one_that_has_not_come_back_yet_is_detached_and_does_not_come() {
+fn a_pending_guest_can_be_detached() {
     let Some(mut machine) = empty(&["ip", "ping", "python3"]) else {
         return;
     };
@@ -199,7 +199,7 @@ fn one_that_has_not_come_back_yet_is_detached_and_does_not_come() {
     assert_eq!(detached["domain"], NAMES[0]);
     drop(held);
     wait_until("somebody is to come back", || {
-        log(&machine).contains("attached to the machine before is there again, or left out")
+        log(&machine).contains("every guest of the machine before has returned or is left out")
     });
     assert!(!domains(&machine).contains(&NAMES[0].to_owned()));
     assert!(!machine.folder.path().join("run/grantway.state").exists());
@@ -230,13 +230,13 @@ fn an_interface_that_is_busy_is_waited_for() {
     machine.end();
 }
 
-/// What comes by ARP where an interface is, written down from now on.
-struct Watching {
+/// Records ARP traffic at an interface.
+struct ArpWatch {
     _tcpdump: Killed,
     file: PathBuf,
 }
 
-impl Watching {
+impl ArpWatch {
     fn start(machine: &Machine, place: usize) -> Self {
         let path = machine.folder.path().join(format!("seen-{place}"));
         let file = fs::File::create(&path).unwrap();
@@ -259,7 +259,7 @@ impl Watching {
         fs::read_to_string(&self.file).unwrap()
     }
 
-    /// Announcements of another place that it has seen.
+    /// Returns the number of recorded announcements of another place.
     fn announcements(&self, place: usize) -> usize {
         let ip = address(place);
         let said = [
@@ -271,19 +271,19 @@ impl Watching {
     }
 }
 
-/// Who has asked for one that was away would ask again after a second only.
+/// A station whose query was not answered would retry only after a second.
 #[test]
-fn who_comes_back_tells_others_where_it_is() {
+fn a_returning_guest_announces_itself() {
     let Some(mut machine) = empty(&["ip", "ping", "tcpdump"]) else {
         return;
     };
     attach_for_good(&machine, 0);
     attach_for_good(&machine, 1);
-    let watching = [0, 1].map(|place| Watching::start(&machine, place));
+    let watching = [0, 1].map(|place| ArpWatch::start(&machine, place));
     assert!(kill(core(&machine)));
     machine.has_died();
     machine.start_again();
-    // The first of both has nobody who could hear it.
+    // When the first of the two is attached, no other guest could receive its announcement.
     wait_until("nobody was told", || {
         watching[0].announcements(1) + watching[1].announcements(0) > 0
     });
@@ -292,10 +292,10 @@ fn who_comes_back_tells_others_where_it_is() {
     machine.end();
 }
 
-/// Its MAC is another one: the first that is free. Who has found out the one before goes on with
-/// that for fifteen seconds and more.
+/// It gets another MAC, the first free one. A station that knows the previous MAC uses that for at
+/// least fifteen seconds.
 #[test]
-fn who_comes_under_another_s_address_is_reached_at_once() {
+fn a_new_owner_of_an_address_is_reachable_at_once() {
     let Some(machine) = empty(&["ip", "ping", "tcpdump"]) else {
         return;
     };
@@ -309,17 +309,17 @@ fn who_comes_under_another_s_address_is_reached_at_once() {
     attach(&machine, 1);
     let heard = (0..5).any(|_| hears(&machine, 2, 1));
     assert!(heard, "it is still known under the MAC before");
-    // A driver domain that has died may have done so before it told anybody.
-    let watching = Watching::start(&machine, 2);
+    // A driver domain may have died before it sent the announcement.
+    let watching = ArpWatch::start(&machine, 2);
     machine.ask(&["restart", "driver"]);
     wait_until("nobody was told again", || watching.announcements(1) > 0);
     drop(watching);
     machine.end();
 }
 
-/// Another namespace of the same name is not what was attached.
+/// Another namespace of the same name was not attached.
 #[test]
-fn a_namespace_that_has_become_another_is_left_out() {
+fn a_different_namespace_of_the_name_is_skipped() {
     let Some(mut machine) = empty(&["ip", "ping"]) else {
         return;
     };
@@ -348,7 +348,7 @@ fn a_namespace_that_has_become_another_is_left_out() {
 }
 
 #[test]
-fn many_guests_are_there_again_soon() {
+fn many_guests_are_attached_again_quickly() {
     let Some(mut machine) = empty(&["ip", "ping"]) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Sandboxes of other programs, attached by the process that they tell of.
+//! Sandboxes of other programs, attached by their process.
 
 use crate::attach::{attach, domains, empty};
 use crate::machine::Machine;
@@ -11,10 +11,10 @@ use std::thread;
 use testing::needs::Root;
 use testing::{accept, child_of, end_of, require, wait_for, wait_until};
 
-/// What a sandbox sends to the first guest, and gets back when that has all of it.
+/// A sandbox sends this to the first guest, and gets it back.
 const SENDS: &str = "busybox nc 10.0.0.1 7000";
 
-/// A sandbox that runs: its process, and what starts its command.
+/// A running sandbox: its process, and the means to start its command.
 struct Sandbox {
     child: Child,
     go: ChildStdin,
@@ -28,7 +28,7 @@ impl Sandbox {
         Self { child, go }
     }
 
-    /// Attaches it, by PID or by path, and waits until it is heard of.
+    /// Attaches it, by PID or by path, and waits until it is reachable.
     fn attach(machine: &Machine, netns: &str) {
         machine.ask(&["attach", "box", "--netns", netns, "--ip", "10.0.0.9/24"]);
         wait_until("no answer to a ping", || {
@@ -37,8 +37,8 @@ impl Sandbox {
         });
     }
 
-    /// Lets its command go: that sends a file to the first guest, which sends it back. It ends,
-    /// and its guest goes with it.
+    /// Starts its command, which sends a file to the first guest and gets it back. Then the sandbox
+    /// ends, and its guest with it.
     fn talks(mut self, machine: &Machine, sent: &[u8]) {
         let bind = || TcpListener::bind(("10.0.0.1", 7000)).unwrap();
         let listener = machine.places[0].0.enter(bind).unwrap();
@@ -69,7 +69,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// A file that sandboxes send, and what is in it.
+/// Returns a file that sandboxes send, and its content.
 fn file(folder: &Path) -> (PathBuf, Vec<u8>) {
     let bytes: Vec<u8> = (0..1 << 20).map(|n: u32| (n % 251) as u8).collect();
     let path = folder.join("file");
@@ -77,9 +77,9 @@ fn file(folder: &Path) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// Its command starts when it is attached, and finds its network there.
+/// Its command starts after it is attached, and finds its network there.
 #[test]
-fn a_sandbox_of_bubblewrap_is_attached_before_its_command_starts() {
+fn bubblewrap_is_attached_before_its_command_starts() {
     require!(userns);
     let Some(machine) = empty(&["ping", "bwrap", "busybox"]) else {
         return;
@@ -91,7 +91,7 @@ fn a_sandbox_of_bubblewrap_is_attached_before_its_command_starts() {
         command.args(["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"]);
         command.args(["--proc", "/proc", "--dev", "/dev"]);
         command.args(["--ro-bind", &file.display().to_string(), "/dev/file"]);
-        // On its standard input it waits, on its standard error it says who it is.
+        // It waits for standard input, and prints its process id on standard error.
         command.args(["--block-fd", "0", "--info-fd", "2", "--", "sh", "-c"]);
         command.arg(format!("exec {SENDS} </dev/file"));
         let mut sandbox = Sandbox::start(command.stderr(Stdio::piped()));
@@ -110,9 +110,9 @@ fn a_sandbox_of_bubblewrap_is_attached_before_its_command_starts() {
     machine.end();
 }
 
-/// By its first process, which `machinectl` calls its leader.
+/// Attached by its first process, which `machinectl` calls the leader.
 #[test]
-fn a_container_of_systemd_nspawn_is_attached_by_pid_and_by_path() {
+fn nspawn_is_attached_by_pid_and_by_path() {
     require!(nspawn);
     let Some(machine) = empty(&["ping", "busybox"]) else {
         return;

@@ -1,5 +1,5 @@
-//! A file that lies in a guest's frames is sent from there, over the true path: the guest grants
-//! its pages as frames lie in them, and the driver domain reads them where they are.
+//! A file in a guest's frames is sent in place, over a real path: the guest grants its pages when
+//! frames refer to them, and the driver domain reads them in place.
 
 use crate::machine::Machine;
 use crate::processes::{kill, pid};
@@ -10,9 +10,9 @@ use testing::{accept, wait_until};
 
 /// KB of the file: four times as many pages as may be granted at once.
 const FILE_KB: usize = 8192;
-/// How often it is looked at from its beginning to its end.
+/// The number of passes over the whole file.
 const ROUNDS: usize = 2;
-/// Its n-th word is n times this.
+/// Word n of the file is n times this number.
 const WORD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn start(grants: &str) -> Option<Machine> {
@@ -29,14 +29,14 @@ fn start(grants: &str) -> Option<Machine> {
     })
 }
 
-/// Somebody who listens on the wire.
+/// Listens on the wire.
 fn listener(machine: &Machine) -> TcpListener {
     let (wire, _) = &machine.places[0];
     let listen = || TcpListener::bind("10.0.0.1:5001").unwrap();
     wire.enter(listen).unwrap()
 }
 
-/// Takes a connection and looks at every byte of so many rounds of the file.
+/// Accepts a connection and checks every byte of this many passes over the file.
 fn look(listener: &TcpListener, rounds: usize) {
     let mut stream = accept(listener);
     let mut room = vec![0; 64 << 10];
@@ -53,8 +53,8 @@ fn look(listener: &TcpListener, rounds: usize) {
     }
 }
 
-/// What the guest says of its file's pages, and how many of its frames the monitor knows as
-/// granted, once nothing moves any more.
+/// Returns the guest's counters of its file's pages, and the number of its frames that the monitor
+/// counts as granted, once they are stable.
 fn pages(machine: &Machine) -> (Value, u64) {
     let file = || machine.ask(&["stat", "g"])["g"]["vifs"]["0"]["file"].clone();
     let mut seen = (Value::Null, 0);
@@ -86,11 +86,11 @@ fn arrives_under(grants: &str) {
     let count = |name: &str| file[name].as_u64().unwrap();
     assert_eq!(granted - of_pool, count("granted"), "{file}");
     assert!(count("granted") <= 512, "{file}");
-    // Of 2048 pages a quarter may be granted: the others have made room.
+    // A quarter of 2048 pages may be granted: the others were revoked.
     assert!(count("granted_anew") >= 2048, "{file}");
     assert_eq!(count("revoked"), count("granted_anew") - count("granted"));
     assert_eq!((count("copied"), count("refused")), (0, 0), "{file}");
-    // The next driver domain has none of them, and gets them when it needs them.
+    // The next driver domain has none of them, and gets them on demand.
     let driver = pid(&machine, "driver");
     assert!(kill(driver));
     wait_until("no driver comes", || {
@@ -108,11 +108,11 @@ fn arrives_under(grants: &str) {
 }
 
 #[test]
-fn a_file_is_sent_from_where_it_lies_by_grants_that_stay() {
+fn a_file_is_sent_in_place_by_persistent_grants() {
     arrives_under("counted");
 }
 
 #[test]
-fn a_file_is_sent_from_where_it_lies_by_grants_that_are_mapped() {
+fn a_file_is_sent_in_place_by_mapped_grants() {
     arrives_under("map");
 }

@@ -1,4 +1,4 @@
-//! Other programs are installed while a machine with attached guests carries streams.
+//! Installs other programs while a machine with attached guests carries streams.
 
 use crate::machine::{alone, grantway, in_folder, text};
 use netdev::netns::Namespace;
@@ -17,19 +17,19 @@ use testing::needs::MACHINE;
 use testing::{Stops, accept, child_of, patient, place_machine, require, wait_for, wait_until};
 
 const GUESTS: usize = 16;
-/// A prime, so that a chunk that is lost or comes twice is seen.
+/// A prime, so that lost or repeated chunks are detected.
 const PATTERN: usize = 251;
 
-/// A machine whose programs lie in a folder of its own, and namespaces that are attached to it.
+/// A machine whose programs are in a separate folder, and namespaces that are attached to it.
 struct Installed {
     folder: TempDir,
     namespaces: Vec<Namespace>,
-    /// `grantway up`, where that stays.
+    /// `grantway up`, if it stays in the foreground.
     up: Option<Child>,
 }
 
 impl Installed {
-    /// A machine in the foreground, or not.
+    /// Starts a machine in the foreground, or detached.
     fn new(foreground: bool) -> Self {
         let folder = TempDir::new().unwrap();
         place_machine(&grantway(), folder.path());
@@ -85,12 +85,12 @@ impl Installed {
         text(&run.stdout)
     }
 
-    /// Puts another file in the place of a program, as a package manager does: the same bytes but
-    /// for what is written at a place of theirs.
+    /// Replaces a program's file, as a package manager does: the same bytes except for one at an
+    /// offset.
     fn replace(&self, name: &str, change: Option<(u64, u8)>) {
         let place = self.folder.path().join(name);
         let new = place.with_extension("new");
-        // Not by this process: see `place_program`.
+        // Another process writes it: see `place_program`.
         let copied = Command::new("cp").arg(&place).arg(&new).status().unwrap();
         assert!(copied.success());
         if let Some((at, byte)) = change {
@@ -100,7 +100,7 @@ impl Installed {
         fs::rename(new, place).unwrap();
     }
 
-    /// Processes of the machine by name, and which file each of them runs.
+    /// Returns the machine's processes by name, and the file that each runs.
     fn processes(&self) -> Vec<(String, u64, u64)> {
         let status: Value = serde_json::from_str(&self.done(&["status", "--json"])).unwrap();
         let core = status["pid"].as_u64().unwrap();
@@ -142,7 +142,7 @@ fn address(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n as u8 + 1)
 }
 
-/// Where in a program the version lies that its note tells: behind the owner's name.
+/// Returns the offset of the version in a program's note: after the owner's name.
 fn version_in(program: &Path) -> u64 {
     let bytes = fs::read(program).unwrap();
     let head = b"\x09\0\0\0\x04\0\0\0\x01\0\0\0Grantway\0\0\0\0";
@@ -150,7 +150,7 @@ fn version_in(program: &Path) -> u64 {
     (at.unwrap() + head.len()) as u64
 }
 
-/// Sends a pattern until it is told to stop; how much.
+/// Sends a pattern until it is stopped; returns the number of bytes.
 fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
     let pattern: Vec<u8> = (0..64 * PATTERN).map(|n| (n % PATTERN) as u8).collect();
     let mut sent = 0;
@@ -163,7 +163,7 @@ fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
     sent
 }
 
-/// Takes a pattern until its end; how much.
+/// Receives a pattern until its end; returns the number of bytes.
 fn take(mut from: TcpStream, came: &AtomicU64) -> u64 {
     let mut chunk = [0; 16_384];
     let mut got = 0;
@@ -180,7 +180,8 @@ fn take(mut from: TcpStream, came: &AtomicU64) -> u64 {
     }
 }
 
-/// A stream to each guest from its neighbour, while `body` runs, which is given what came by each.
+/// Runs `body` with a stream to each guest from its neighbour; `body` gets the received bytes of
+/// each.
 fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
     let came: Vec<AtomicU64> = (0..GUESTS).map(|_| AtomicU64::new(0)).collect();
     let stop = AtomicBool::new(false);
@@ -213,7 +214,7 @@ fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
     });
 }
 
-/// Waits until something more has come by every stream.
+/// Waits until every stream has received further bytes.
 fn all_go_on(came: &[AtomicU64]) {
     let now = |came: &AtomicU64| came.load(Ordering::Relaxed);
     let before: Vec<u64> = came.iter().map(now).collect();
@@ -249,21 +250,21 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
             assert_ne!(old, new, "{name}");
             assert_eq!(*its, installed.file_of(program), "{name}");
         }
-        // Programs of another version: nobody is touched.
+        // Programs of another version: no process is touched.
         let core = installed.folder.path().join("grantwayd");
         installed.replace("grantwayd", Some((version_in(&core), 77)));
         let refused = installed.run(&["upgrade", "--all"]);
         assert_eq!(refused.status.code(), Some(3), "{refused:?}");
         let said = text(&refused.stderr);
         assert!(
-            said.contains("installed of version 77, and no `grantway up` in the foreground"),
+            said.contains("the installed one version 77, and no `grantway up` in the foreground"),
             "{said}"
         );
         assert_eq!(installed.processes(), after);
         all_go_on(came);
     });
     installed.done(&["down"]);
-    // Nobody to be upgraded is nothing to be done; one that is named has to be there.
+    // Without a machine `--all` does nothing; a named machine must run.
     installed.done(&["upgrade", "--all"]);
     assert_eq!(installed.run(&["upgrade"]).status.code(), Some(1));
 }
@@ -281,7 +282,7 @@ fn streams_of_attached_guests_outlive_another_core() {
         }
         let core = installed.folder.path().join("grantwayd");
         installed.replace("grantwayd", Some((version_in(&core), 77)));
-        // One that does not take the file any more is told before anybody is touched.
+        // A version that rejects the file is reported before any process is touched.
         let file = installed.folder.path().join("m.toml");
         let good = fs::read_to_string(&file).unwrap();
         fs::write(&file, "[driver]\nnew_key = 1\n").unwrap();
@@ -289,7 +290,7 @@ fn streams_of_attached_guests_outlive_another_core() {
         let said = text(&refused.stderr);
         assert_eq!(refused.status.code(), Some(1), "{said}");
         assert!(
-            said.contains("runs on as it was") && said.contains("new_key"),
+            said.contains("continues unchanged") && said.contains("new_key"),
             "{said}"
         );
         let pids = |all: Vec<(String, u64, u64)>| all.into_iter().map(|(_, pid, _)| pid);
@@ -297,7 +298,7 @@ fn streams_of_attached_guests_outlive_another_core() {
         all_go_on(came);
         fs::write(&file, good).unwrap();
         let said = installed.done(&["upgrade", "--file", "m.toml"]);
-        assert!(said.contains("was started again"), "{said}");
+        assert!(said.contains("was restarted"), "{said}");
         eprint!("{said}");
         all_go_on(came);
         let after = installed.processes();
@@ -311,9 +312,9 @@ fn streams_of_attached_guests_outlive_another_core() {
             };
             assert_eq!(*file, installed.file_of(program), "{name}");
         }
-        // Once more: they are of one version now.
+        // Repeats the upgrade, now with equal versions.
         let said = installed.done(&["upgrade"]);
-        assert!(said.contains("goes on with the programs"), "{said}");
+        assert!(said.contains("runs the installed programs"), "{said}");
         all_go_on(came);
     });
     installed.done(&["down"]);

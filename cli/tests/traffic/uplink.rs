@@ -1,4 +1,4 @@
-//! A wire that leaves segments of 64 KB to cut, as behind a bridge or a router of this system, and
+//! A wire with unsegmented packets of 64 KB, as behind a bridge or a router of this system, and
 //! guests behind this system's own addresses.
 
 use crate::machine::Machine;
@@ -10,7 +10,7 @@ use std::fs;
 const RULE: &str = "[[nic.rule]]\nname = \"no-telnet\"\naction = \"deny\"\nprotocol = \"tcp\"\n\
                     direction = \"from-wire\"\ndestination_ports = 23\n";
 
-/// The usual machine, with a wire of these keys.
+/// Starts the usual machine, with a wire of these keys.
 fn start(keys: &str, rule: &str) -> Option<Machine> {
     let with_keys = |namespaces: &[String]| {
         let wire = format!("kind = \"tap\"\noffloads = \"tso\"\n{keys}");
@@ -20,11 +20,11 @@ fn start(keys: &str, rule: &str) -> Option<Machine> {
     Machine::start(FOR_FILES, &NAMES, with_keys)
 }
 
-/// Packets of the MTU that half of the ways' files are: those that come by the wire.
+/// The number of packets of the MTU in half of the paths' files, which use the wire.
 const BY_WIRE: u64 = (FILE_BYTES / 10) as u64 / 1448;
 
 #[test]
-fn a_wire_carries_segments_both_ways_and_nobody_cuts_them() {
+fn a_wire_carries_segments_uncut_both_ways() {
     let Some(machine) = start("", "") else { return };
     carry_files(&machine, FILE_BYTES / 10);
     let driver = driver(&machine);
@@ -35,10 +35,10 @@ fn a_wire_carries_segments_both_ways_and_nobody_cuts_them() {
     machine.end();
 }
 
-/// Straight into buffers that the guests have posted, as many as a segment needs, also where rules
-/// keep headers back.
+/// Segments are received into as many of the guests' posted buffers as they need, even if rules
+/// delay headers.
 #[test]
-fn segments_lie_in_the_guests_pages() {
+fn segments_are_received_in_the_guests_pages() {
     for rule in ["", RULE] {
         let Some(machine) = start("queues = \"vmq\"", rule) else {
             return;
@@ -83,7 +83,7 @@ fn an_uplink_forwards_as_long_as_the_machine_is_up() {
         return;
     };
     assert_eq!(forwards(&machine.places[WIRE].0), "1");
-    // An address of the system's that only its routes lead to.
+    // An address of the system that only its routes reach.
     let add = ["address", "add", "192.0.2.1/32", "dev", "lo"];
     assert!(machine.run(WIRE, "ip", &add).status.success());
     let ping = ["-c", "1", "-w", "60", "192.0.2.1"];

@@ -1,5 +1,5 @@
 //! A driver domain of several workers: real programs through every queue, frames of a flow in
-//! order, broadcasts once, and a worker that dies takes its own flows only.
+//! order, broadcasts once, and a worker that dies affects only its own flows.
 
 use crate::machine::{Machine, text};
 use crate::processes::{kill, pid};
@@ -24,13 +24,13 @@ fn with_workers(workers: usize, needed: &[&str]) -> Option<Machine> {
     start_with(&format!("[driver]\nworkers = {workers}"), needed)
 }
 
-/// What a worker says of its ports.
+/// Returns a worker's counters of its ports.
 fn ports(machine: &Machine, number: usize) -> Value {
     let name = worker(number);
     machine.ask(&["stat", &name])[&name]["ports"].clone()
 }
 
-/// Packets that each worker has carried towards the place `to`.
+/// Returns the packets that each worker has carried towards the place `to`.
 fn carried_to(machine: &Machine, to: usize, workers: usize) -> Vec<u64> {
     let port = match to {
         WIRE => "nic.wire".to_owned(),
@@ -47,7 +47,8 @@ fn files_arrive_through_every_queue() {
             return;
         };
         carry_files(&machine, FILE_BYTES / 5);
-        // The kernel chooses the queue of a connection: after some more of them each has had one.
+        // The kernel selects the queue of a connection: after some more of them each queue was
+        // used.
         let end = Instant::now() + Duration::from_secs(300);
         let has_carried = |to| {
             let carried = carried_to(&machine, to, workers);
@@ -73,9 +74,9 @@ fn files_arrive_by_every_grant_mechanism() {
     }
 }
 
-/// Takes numbered datagrams until all have come and no other one does for half a second, with more
-/// patience where some have been lost; says how many came of each flow, and how many after one with
-/// a higher number, or again.
+/// Receives numbered datagrams until all have arrived and then none arrives for half a second;
+/// waits longer if some were lost. Prints for each flow how many arrived, how many of these after a
+/// higher number, and how many twice.
 const TAKER: &str = r#"
 import json, os, socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -126,7 +127,7 @@ for number in range(count):
     time.sleep(0.004)
 "#;
 
-/// Sends datagrams of `flows` flows; what those in `takers` have got.
+/// Sends datagrams of `flows` flows; returns the results of the receivers in `takers`.
 fn datagrams(
     machine: &Machine,
     (from, to): (usize, &str),
@@ -200,7 +201,7 @@ fn broadcasts_arrive_once_everywhere() {
     machine.end();
 }
 
-/// Sends back what it gets, on every connection.
+/// Echoes data on every connection.
 const ECHO: &str = r#"
 import socket, threading
 s = socket.create_server(("", 7000))
@@ -215,7 +216,7 @@ while True:
     threading.Thread(target=serve, args=(c,), daemon=True).start()
 "#;
 
-/// Holds connections, and sends on one of them what it is told to: whether it comes back in time.
+/// Holds connections, and sends a given text on one of them; prints whether it returns in time.
 const TALKER: &str = r#"
 import socket, sys
 to, flows = sys.argv[1], int(sys.argv[2])
@@ -241,7 +242,7 @@ for line in lines:
 "#;
 
 #[test]
-fn a_worker_that_dies_takes_its_own_flows_only() {
+fn a_dying_worker_stalls_only_its_own_flows() {
     const FLOWS: usize = 12;
     const WORKERS: usize = 2;
     let Some(machine) = with_workers(WORKERS, &["python3"]) else {
@@ -260,7 +261,7 @@ fn a_worker_that_dies_takes_its_own_flows_only() {
         writeln!(&talker, "{flow} {times} {seconds}").unwrap();
         answers.next().unwrap().unwrap() == "came back"
     };
-    // Whose each flow is: who carries its packets.
+    // The worker of each flow, which carries its packets.
     let whose: Vec<usize> = (0..FLOWS)
         .map(|flow| {
             let before = carried_to(&machine, WEB, WORKERS);
@@ -282,7 +283,7 @@ fn a_worker_that_dies_takes_its_own_flows_only() {
     for (flow, _) in whose.iter().enumerate().filter(|(_, worker)| **worker == 0) {
         assert!(talk(flow, 50, 60), "flow {flow} of {whose:?}");
     }
-    // Another takes its place, and what is behind TAPs notices a pause.
+    // Another worker replaces it, and programs behind TAPs notice only a pause.
     for (flow, _) in whose.iter().enumerate().filter(|(_, worker)| **worker == 1) {
         assert!(talk(flow, 50, 120), "flow {flow} of {whose:?}");
     }
@@ -291,7 +292,7 @@ fn a_worker_that_dies_takes_its_own_flows_only() {
     machine.end();
 }
 
-/// Domains that share one CPU lose nothing of what their rings can hold.
+/// Domains that share one CPU lose nothing that fits their rings.
 #[test]
 fn on_one_core_nothing_is_lost() {
     const SOURCES: u8 = 6;
@@ -321,7 +322,7 @@ fn on_one_core_nothing_is_lost() {
         let of = |vif: &Value| count(&vif["endpoint"]["tx_packets"]);
         vifs.values().map(of).collect::<Vec<_>>()
     };
-    // Sources begin when they are connected themselves.
+    // Sources start when they are connected themselves.
     let too_early = || {
         let of = |number| count(&ports(&machine, number)["vif.sink-0"]["not_connected"]);
         (0..WORKERS).map(of).sum::<u64>()

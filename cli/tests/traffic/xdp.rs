@@ -1,5 +1,4 @@
-//! A wire on AF_XDP: the same programs, the same switches, and what is left of it when somebody
-//! dies.
+//! A wire on AF_XDP, with the same programs and settings, and its leftovers after a death.
 
 use crate::machine::{Machine, text};
 use crate::processes::{kill, pid};
@@ -15,7 +14,8 @@ use testing::{require, skip, wait_until};
 
 const FILE_BYTES: usize = 5_000_000;
 
-/// The usual machine, with its wire on AF_XDP; `switches` comes first, `nic` are keys of the wire.
+/// Starts the usual machine, with its wire on AF_XDP; `switches` precedes the configuration, `nic`
+/// are keys of the wire.
 fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
     require!(af_xdp);
     Machine::start(needed, &NAMES, |namespaces| {
@@ -29,7 +29,7 @@ fn wire(machine: &Machine) -> Value {
 }
 
 #[test]
-fn unmodified_programs_do_not_notice() {
+fn unmodified_programs_work_over_af_xdp() {
     let needed = [FOR_FILES, &["ping", "iperf3"]].concat();
     let Some(machine) = start("", "", &needed) else {
         return;
@@ -62,7 +62,7 @@ fn unmodified_programs_do_not_notice() {
 }
 
 #[test]
-fn files_arrive_whatever_is_switched() {
+fn files_arrive_with_every_setting_over_af_xdp() {
     for (lro, nic) in [
         (
             "at = \"physical\"\nbuffers = \"page\"\nbackend = \"linearize\"\nflush = \"t50\"",
@@ -86,7 +86,7 @@ fn files_arrive_whatever_is_switched() {
     }
 }
 
-/// Whether the wire's interface is in its namespace.
+/// Returns whether the wire's interface is in its namespace.
 fn wire_is_there(machine: &Machine) -> bool {
     let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     machine.places[WIRE]
@@ -97,7 +97,7 @@ fn wire_is_there(machine: &Machine) -> bool {
 }
 
 #[test]
-fn a_driver_that_is_killed_with_frames_in_flight_leaves_nothing() {
+fn a_killed_driver_leaves_no_wire() {
     let Some(machine) = start("[driver]\nrestart = false", "", &["iperf3"]) else {
         return;
     };
@@ -113,15 +113,15 @@ fn a_driver_that_is_killed_with_frames_in_flight_leaves_nothing() {
         let mut domains = status["domains"].as_array().unwrap().iter();
         domains.any(|domain| domain["name"] == "driver" && domain["alive"] == false)
     });
-    // Its socket goes with it, and the wire with the socket: nobody sends into the void.
+    // Its socket ends with it, and the wire with the socket.
     wait_until("the wire outlives its driver", || !wire_is_there(&machine));
     drop((client, server));
     machine.end();
 }
 
-/// XDP-10: it is the same socket, so nothing that comes meanwhile is lost for want of one.
+/// XDP-10: the socket stays the same, so frames that arrive meanwhile are not lost.
 #[test]
-fn the_next_driver_goes_on_with_the_socket_of_one_that_was_killed() {
+fn the_next_driver_continues_with_the_socket() {
     let Some(machine) = start("[driver]\nrestart_pause_ms = 20", "", FOR_FILES) else {
         return;
     };
@@ -134,7 +134,7 @@ fn the_next_driver_goes_on_with_the_socket_of_one_that_was_killed() {
     let first = socket(&before);
     assert!(first.to_string_lossy().starts_with("socket:"), "{first:?}");
     for _ in 0..5 {
-        // So much that the kernel passes all that was left in the rings, and each finds it sound.
+        // Enough frames that the kernel reuses everything left in the rings; each entry is valid.
         carry_files(&machine, FILE_BYTES);
         assert!(kill(before["pid"].as_u64().unwrap()));
         before = wait_for_another(&machine, &before);
@@ -147,7 +147,7 @@ fn the_next_driver_goes_on_with_the_socket_of_one_that_was_killed() {
 }
 
 #[test]
-fn a_monitor_that_is_killed_leaves_no_wire() {
+fn a_killed_monitor_leaves_no_wire() {
     let Some(machine) = start("", "", &[]) else {
         return;
     };
@@ -157,9 +157,9 @@ fn a_monitor_that_is_killed_leaves_no_wire() {
     wait_until("the wire outlives its monitor", || !wire_is_there(&machine));
 }
 
-/// An interface of the system's own: one end of a pair that somebody else has made.
+/// An existing interface: one end of a pair that another program has created.
 #[test]
-fn an_interface_that_is_there_is_the_wire() {
+fn an_existing_interface_becomes_the_wire() {
     require!(af_xdp);
     let started = Machine::start(&["ping", "ip"], &["far", "web", "db"], |namespaces| {
         let pair = "link add near type veth peer name far";
@@ -186,7 +186,7 @@ fn an_interface_that_is_there_is_the_wire() {
     let args = ["-c", "5", "-i", "0.05", "-w", "60", IPV4[WEB]];
     let run = machine.run(WIRE, "ping", &args);
     assert!(run.status.success(), "{run:?}");
-    // The pair is not ours to remove.
+    // The machine does not remove the pair.
     let (far, _) = machine.places.remove(WIRE);
     machine.end();
     let left = far.enter(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
@@ -194,7 +194,7 @@ fn an_interface_that_is_there_is_the_wire() {
 }
 
 #[test]
-fn a_wrong_interface_is_told_with_file_line_and_remedy() {
+fn a_wrong_interface_is_reported_with_a_remedy() {
     require!(netns, tool("ip"));
     let namespace = Namespace::new().unwrap();
     let made = namespace.enter(|| {
@@ -208,8 +208,12 @@ fn a_wrong_interface_is_told_with_file_line_and_remedy() {
     let file = folder.path().join("m.toml");
     let netns = namespace.path().display().to_string();
     for (netdev, what, remedy) in [
-        ("nowhere", "there is no interface nowhere", "`ip link`"),
-        ("many", "receives by 4 queues", "ethtool -L many combined 1"),
+        (
+            "nowhere",
+            "the interface nowhere does not exist",
+            "`ip link`",
+        ),
+        ("many", "has 4 receive queues", "ethtool -L many combined 1"),
     ] {
         let nic = "[[nic]]\nname = \"wire\"\nkind = \"xdp\"\n";
         let config = format!("{nic}netdev = \"{netdev}\"\nnetns = \"{netns}\"\n");

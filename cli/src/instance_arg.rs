@@ -1,10 +1,10 @@
-//! Which instance a command is about.
+//! Selects the instance of a command.
 
 use clap::Args;
 
-/// Which instance.
+/// An instance.
 #[derive(Debug, Args)]
-pub(crate) struct Which {
+pub(crate) struct InstanceArg {
     /// Name of the instance
     #[arg(long, default_value = config::DEFAULT_NAME)]
     pub(crate) name: String,

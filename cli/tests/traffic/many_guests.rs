@@ -1,13 +1,13 @@
-//! Guests that take everything from a wire with queues for them, and a sender whose frames say for
-//! whom they are.
+//! Guests that accept all frames of a wire with dedicated queues, and a sender whose frames name
+//! their receivers.
 
 use crate::machine::{Machine, Running};
 
-/// What every frame says, before the two digits of its guest's number.
+/// Start of every frame's payload, before the two digits of its guest's number.
 pub(crate) const MARK: &[u8] = b"FOR-GUEST-";
 
-/// A configuration of guests g0, g1 and so on; `wire` are keys of the wire, and `vif` makes further
-/// ones of a guest's interface.
+/// Returns a configuration of guests g0, g1 and so on; `wire` are keys of the wire, and `vif`
+/// returns additional keys of a guest's interface.
 pub(crate) fn config(
     switches: &str,
     netns: &str,
@@ -30,7 +30,7 @@ pub(crate) fn config(
     wire + &(0..guests).map(guest).collect::<String>()
 }
 
-/// One frame for each guest, and sending some of them.
+/// One frame for each guest, and code that sends some of them.
 const FRAMES: &str = r#"
 import socket, sys, time
 guests = int(sys.argv[1])
@@ -50,16 +50,16 @@ def send(some):
             pass
 "#;
 
-/// Sends to `guests` guests as `turns` says, which goes on for ever.
+/// Returns a program that sends to `guests` guests forever, in the order of `turns`.
 pub(crate) fn sender(machine: &Machine, guests: usize, turns: &str) -> Running {
     let program = format!("{FRAMES}{turns}");
     machine.spawn(0, "python3", &["-c", &program, &guests.to_string()])
 }
 
-/// The digits of the guests whose frames lie in these pages.
+/// Returns the digits of the guests whose frames are in these pages.
 pub(crate) fn for_whom(pages: &[u8]) -> impl Iterator<Item = &[u8]> {
-    // A mark every 20 bytes of a frame: looking at every buffer's middle would miss short
-    // leftovers, looking everywhere takes too long to catch what is soon written over.
+    // Frames have a mark every 20 bytes: checking only the middle of every buffer would miss short
+    // leftovers, and checking every byte is too slow to find data that is soon overwritten.
     pages.chunks(512).filter_map(|line| {
         let at = line.windows(MARK.len()).position(|window| window == MARK)?;
         line.get(at + MARK.len()..at + MARK.len() + 2)

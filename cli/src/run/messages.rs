@@ -1,15 +1,15 @@
-//! Lines beside what the command writes.
+//! Messages in addition to the command's output.
 
 use crate::output;
 use abi::journal::Level;
 
-/// On standard error, unless the user wants none.
-pub(super) struct Note {
+/// Writes to standard error, unless the user wants no messages.
+pub(super) struct Messages {
     pub(super) quiet: bool,
 }
 
-impl Note {
-    /// Writes it, a line or several.
+impl Messages {
+    /// Writes one or more lines.
     pub(super) fn write(&self, what: &str) {
         if !self.quiet {
             output::report(Level::Warning, "grantway", what);

@@ -1,4 +1,4 @@
-//! A place of its own for each test: the program alone in a folder, with a runtime directory.
+//! A folder for each test: the program, with a separate runtime directory.
 
 use std::fs;
 use std::io::Write;
@@ -50,13 +50,16 @@ name = "web"
 endpoint = "echo"
 "#;
 
-/// A user who may do nothing special.
+/// A user without any rights.
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// How long a program may run, experiments among them.
+/// Deadline of a program, experiments included.
 const LONGEST: Duration = Duration::from_secs(15 * PATIENCE.as_secs());
 
-/// What lies beside `grantway`.
+/// The program of `demo`, `exp` and `prof`; every folder has it beside `grantway`.
+const LAB: &str = "grantway-lab";
+
+/// The programs of a machine and of its experiments.
 const PROGRAMS: [&str; 7] = [
     "grantwayd",
     "grantwayd-lab",
@@ -69,7 +72,7 @@ const PROGRAMS: [&str; 7] = [
 
 static BUILT: Once = Once::new();
 
-/// Builds what `cargo test` of this package alone does not: the programs that lie in `folder`.
+/// Builds the programs in `folder` that `cargo test` of this package alone does not build.
 fn build(folder: &Path) {
     let mut command = Command::new(env!("CARGO"));
     command.args([
@@ -83,6 +86,7 @@ fn build(folder: &Path) {
         "--package=driver",
         "--package=guest",
         "--package=pointers",
+        "--package=lab",
     ]);
     if folder.ends_with("release") {
         command.arg("--release");
@@ -100,15 +104,27 @@ fn build(folder: &Path) {
     );
 }
 
-/// How a program ended.
+/// Returns the folder of all programs of this build.
+fn built_folder() -> &'static Path {
+    let folder = Path::new(env!("CARGO_BIN_EXE_grantway")).parent().unwrap();
+    BUILT.call_once(|| {
+        let mut all = PROGRAMS.iter().chain([&LAB]);
+        if all.any(|name| !folder.join(name).is_file()) {
+            build(folder);
+        }
+    });
+    folder
+}
+
+/// The result of a program.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct CommandOutput {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Run {
+impl CommandOutput {
     fn new(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
@@ -122,49 +138,52 @@ impl Run {
     }
 }
 
-/// The place.
-pub(crate) struct Place {
+/// The folder of a test.
+pub(crate) struct TestDir {
     dir: TempDir,
 }
 
-impl Place {
-    /// With no other program beside `grantway`.
-    pub(crate) fn new() -> Self {
+impl TestDir {
+    /// Returns a folder with `grantway` alone.
+    pub(crate) fn without_lab() -> Self {
         default_signals();
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("grantway");
-        // The program looks for others beside the file that it is: a symbolic link would not do.
+        // The program searches for others in the folder of its file, so a symbolic link would not
+        // work.
         place_program(Path::new(env!("CARGO_BIN_EXE_grantway")), &program);
         Self { dir }
     }
 
-    /// With the monitor and both domains' programs beside it.
+    /// Returns a folder with `grantway` and the program that measures.
+    pub(crate) fn new() -> Self {
+        let place = Self::without_lab();
+        place_program(&built_folder().join(LAB), &place.path(LAB));
+        place
+    }
+
+    /// Returns a folder with the monitor and both domains' programs, too.
     pub(crate) fn with_machine() -> Self {
         let place = Self::new();
-        let from = Path::new(env!("CARGO_BIN_EXE_grantway")).parent().unwrap();
-        BUILT.call_once(|| {
-            if PROGRAMS.iter().any(|name| !from.join(name).is_file()) {
-                build(from);
-            }
-        });
+        let from = built_folder();
         for name in PROGRAMS {
             place_program(&from.join(name), &place.path(name));
         }
         place
     }
 
-    /// Names of what is there beside the programs.
+    /// Returns the names of files beside the programs.
     pub(crate) fn left(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir.path()).unwrap();
         let name = |entry: std::io::Result<fs::DirEntry>| {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            let known = ["grantway", "run", "out"].contains(&name.as_str());
+            let known = ["grantway", LAB, "run", "out"].contains(&name.as_str());
             (!known && !PROGRAMS.contains(&name.as_str())).then_some(name)
         };
         entries.filter_map(name).collect()
     }
 
-    /// Processes that have to do with a file here, but for those of `grantway`.
+    /// Returns the processes that use a file of the folder, except for those of `grantway`.
     pub(crate) fn users(&self) -> Vec<String> {
         let here = self.dir.path().to_str().unwrap();
         let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -174,12 +193,12 @@ impl Place {
             .collect()
     }
 
-    /// Whether a file is there.
+    /// Returns whether a file exists.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.path(name).exists()
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub(crate) fn folder(&self) -> &Path {
         self.dir.path()
     }
@@ -188,26 +207,26 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// Writes a file; its path.
+    /// Writes a file; returns its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
-    /// Puts a shell script where the monitor belongs.
+    /// Replaces the monitor by a shell script.
     pub(crate) fn monitor(&self, script: &str) {
         place_script(&self.path("grantwayd"), script);
     }
 
-    /// Lets others change what is in the runtime directory.
+    /// Lets other users change the runtime directory.
     pub(crate) fn open_runtime_dir(&self) {
         let path = self.path("run");
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     }
 
-    /// Lets everybody use the folder.
+    /// Lets all users use the folder.
     pub(crate) fn open_to_all(&self) {
         let everybody = fs::Permissions::from_mode(0o777);
         fs::set_permissions(self.dir.path(), everybody).unwrap();
@@ -229,14 +248,19 @@ impl Place {
         command
     }
 
-    /// Runs it to its end.
-    pub(crate) fn run(&self, args: &[&str]) -> Run {
+    /// Runs the program until it ends.
+    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         let child = self.command(args).spawn().unwrap();
-        Run::new(output_of(child, LONGEST))
+        CommandOutput::new(output_of(child, LONGEST))
     }
 
-    /// Runs it to its end on a terminal, where keys are pressed after a pause.
-    pub(crate) fn on_a_terminal(&self, args: &[&str], pause: Duration, keys: &str) -> Run {
+    /// Runs it on a terminal until it ends, and presses keys after a pause.
+    pub(crate) fn on_a_terminal(
+        &self,
+        args: &[&str],
+        pause: Duration,
+        keys: &str,
+    ) -> CommandOutput {
         let program = self.path("grantway");
         let line = format!(
             "stty cols 120 rows 30; {} {}",
@@ -255,32 +279,32 @@ impl Place {
         let mut stdin = child.stdin.take().unwrap();
         std::thread::sleep(pause);
         stdin.write_all(keys.as_bytes()).unwrap();
-        let run = Run::new(output_of(child, LONGEST));
+        let run = CommandOutput::new(output_of(child, LONGEST));
         drop(stdin);
         run
     }
 
-    /// Runs it to its end where no other program is installed.
-    pub(crate) fn run_without_programs(&self, args: &[&str]) -> Run {
+    /// Runs it without other programs on the search path.
+    pub(crate) fn run_without_programs(&self, args: &[&str]) -> CommandOutput {
         let mut command = self.command(args);
         let child = command.env("PATH", self.dir.path()).spawn().unwrap();
-        Run::new(output_of(child, LONGEST))
+        CommandOutput::new(output_of(child, LONGEST))
     }
 
-    /// Runs it to its end as another user.
-    pub(crate) fn run_as(&self, user: u32, args: &[&str]) -> Run {
+    /// Runs it as another user.
+    pub(crate) fn run_as(&self, user: u32, args: &[&str]) -> CommandOutput {
         self.run_as_group(user, user, args)
     }
 
-    /// The same with a group that is not the user's own.
-    pub(crate) fn run_as_group(&self, user: u32, group: u32, args: &[&str]) -> Run {
+    /// Runs it as another user with another group.
+    pub(crate) fn run_as_group(&self, user: u32, group: u32, args: &[&str]) -> CommandOutput {
         let mut command = self.command(args);
         let child = command.uid(user).gid(group).spawn().unwrap();
-        Run::new(output_of(child, LONGEST))
+        CommandOutput::new(output_of(child, LONGEST))
     }
 
-    /// Runs it to its end as a user, under a limit as `prlimit` takes it.
-    pub(crate) fn run_limited(&self, user: u32, limit: &str, args: &[&str]) -> Run {
+    /// Runs it as a user, under a limit in `prlimit`'s syntax.
+    pub(crate) fn run_limited(&self, user: u32, limit: &str, args: &[&str]) -> CommandOutput {
         let mut prlimit = Command::new("prlimit");
         prlimit
             .arg(limit)
@@ -288,28 +312,28 @@ impl Place {
             .uid(user)
             .gid(user);
         let child = self.command_by(prlimit, args).spawn().unwrap();
-        Run::new(child.wait_with_output().unwrap())
+        CommandOutput::new(child.wait_with_output().unwrap())
     }
 
-    /// Starts it, with its output going to the file `out`.
+    /// Starts it, with its output in the file `out`.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
         self.start_with(args, &[])
     }
 
-    /// The same with variables of the environment.
+    /// Starts it with variables of the environment.
     pub(crate) fn start_with(&self, args: &[&str], variables: &[(&str, &str)]) -> Running {
         self.start_into(args, variables, Stdio::piped())
     }
 
-    /// Starts it as the first process of a PID namespace of its own.
+    /// Starts it as the first process of a new PID namespace.
     pub(crate) fn start_apart(&self, args: &[&str]) -> Running {
         self.started(self.command_apart(args))
     }
 
-    /// Runs it so to its end.
-    pub(crate) fn run_apart(&self, args: &[&str]) -> Run {
+    /// Runs it in a new PID namespace until it ends.
+    pub(crate) fn run_apart(&self, args: &[&str]) -> CommandOutput {
         let child = self.command_apart(args).spawn().unwrap();
-        Run::new(output_of(child, LONGEST))
+        CommandOutput::new(output_of(child, LONGEST))
     }
 
     fn command_apart(&self, args: &[&str]) -> Command {
@@ -319,7 +343,7 @@ impl Place {
         self.command_by(unshare, args)
     }
 
-    /// The same with another standard error.
+    /// Starts it with another standard error.
     pub(crate) fn start_into(
         &self,
         args: &[&str],
@@ -341,12 +365,12 @@ impl Place {
         }
     }
 
-    /// The content of a file that somebody else writes in one go, once it is there.
+    /// Waits for a file that another process writes atomically; returns its content.
     pub(crate) fn wait_for(&self, name: &str) -> String {
         wait(|| Some(self.read(name)).filter(|text| !text.is_empty()))
     }
 
-    /// Waits until a file is there; false: what is running has ended before.
+    /// Waits until a file exists; returns false if the running program ends before.
     pub(crate) fn wait_for_file_or_end(&self, name: &str, running: &Running) -> bool {
         wait(|| match self.has(name) {
             true => Some(true),
@@ -354,7 +378,7 @@ impl Place {
         })
     }
 
-    /// Waits until what is running has printed something.
+    /// Waits until the running program has printed a text.
     pub(crate) fn wait_for_output(&self, running: &Running, part: &str) {
         wait(|| {
             fs::read_to_string(&running.out)
@@ -364,7 +388,7 @@ impl Place {
         });
     }
 
-    /// The content of a file; empty if it is not there.
+    /// Returns the content of a file; empty if it does not exist.
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name))
             .unwrap_or_default()
@@ -373,25 +397,25 @@ impl Place {
     }
 }
 
-/// Waits until a process has gone.
+/// Waits until a process has ended.
 pub(crate) fn wait_for_end(pid: &str) {
     wait(|| (!is_alive(pid)).then_some(()));
 }
 
-/// Waits until there is something.
+/// Waits until `ready` returns a value.
 #[track_caller]
 pub(crate) fn wait<T>(ready: impl FnMut() -> Option<T>) -> T {
     wait_for("not in time", ready)
 }
 
-/// Whether a process lives: it has its memory, its files and its children until it is a zombie.
+/// Returns whether a process is alive, and not a zombie.
 pub(crate) fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, state)| state);
     state.is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
-/// A program that is running.
+/// A running program.
 pub(crate) struct Running {
     child: Option<Child>,
     _tied: Tied,
@@ -404,30 +428,30 @@ impl Running {
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub(crate) fn terminate(self) -> Run {
+    pub(crate) fn terminate(self) -> CommandOutput {
         self.signal(rustix::process::Signal::TERM)
     }
 
     /// Sends SIGINT and waits for the end.
-    pub(crate) fn interrupt(self) -> Run {
+    pub(crate) fn interrupt(self) -> CommandOutput {
         self.signal(rustix::process::Signal::INT)
     }
 
     /// Sends SIGKILL and waits for the end.
-    pub(crate) fn kill(self) -> Run {
+    pub(crate) fn kill(self) -> CommandOutput {
         self.signal(rustix::process::Signal::KILL)
     }
 
-    fn signal(self, signal: rustix::process::Signal) -> Run {
+    fn signal(self, signal: rustix::process::Signal) -> CommandOutput {
         let pid = rustix::process::Pid::from_child(self.child.as_ref().unwrap());
         rustix::process::kill_process(pid, signal).unwrap();
         self.finish()
     }
 
     /// Waits until it ends by itself.
-    pub(crate) fn finish(mut self) -> Run {
+    pub(crate) fn finish(mut self) -> CommandOutput {
         let child = self.child.take().unwrap();
-        let mut run = Run::new(output_of(child, LONGEST));
+        let mut run = CommandOutput::new(output_of(child, LONGEST));
         run.out = fs::read_to_string(&self.out).unwrap();
         run
     }

@@ -1,6 +1,6 @@
-//! What a machine leaves for the next one of its name: guests that were attached to it.
+//! The state that a machine leaves for the next one of its name: its attached guests.
 
-use crate::place::{Place, Running, SIM, wait};
+use crate::test_dir::{Running, SIM, TestDir, wait};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,16 +11,16 @@ use testing::require;
 
 const STATE: &str = "run/grantway.state";
 
-/// A machine in the foreground.
-fn up(place: &Place) -> Running {
+/// Starts a machine in the foreground.
+fn up(place: &TestDir) -> Running {
     let file = place.file("m.toml", SIM);
     let running = place.start(&["up", &file]);
     place.wait_for_output(&running, "is up");
     running
 }
 
-/// Attaches a guest that needs no interface of the system's.
-fn attach(place: &Place, name: &str) -> Value {
+/// Attaches a guest that needs no interface of the system.
+fn attach(place: &TestDir, name: &str) -> Value {
     let guest = "[[vif]]\nendpoint = \"stack\"\nnetwork = true\n";
     let file = place.file("guest.toml", guest);
     let run = place.run(&["attach", name, "--file", &file, "--json"]);
@@ -28,14 +28,14 @@ fn attach(place: &Place, name: &str) -> Value {
     serde_json::from_str(&run.out).unwrap()
 }
 
-fn status(place: &Place) -> Value {
+fn status(place: &TestDir) -> Value {
     let run = place.run(&["status", "--json"]);
     assert!(run.ok(), "{run:?}");
     serde_json::from_str(&run.out).unwrap()
 }
 
-/// Names of all domains that run.
-fn running(place: &Place) -> Vec<String> {
+/// Returns the names of all running domains.
+fn running(place: &TestDir) -> Vec<String> {
     let status = status(place);
     let domains = status["domains"].as_array().unwrap().iter();
     let runs = domains.filter(|domain| domain["state"] == "running");
@@ -46,11 +46,11 @@ fn running(place: &Place) -> Vec<String> {
     names
 }
 
-fn wait_for_guests(place: &Place, names: &[&str]) {
+fn wait_for_guests(place: &TestDir, names: &[&str]) {
     wait(|| (running(place) == names).then_some(()));
 }
 
-fn log_says(place: &Place, part: &str) {
+fn log_says(place: &TestDir, part: &str) {
     wait(|| place.read("run/grantway.log").contains(part).then_some(()));
 }
 
@@ -59,14 +59,14 @@ fn kill(pid: u64) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-fn kill_core(place: &Place, up: Running) {
+fn kill_core(place: &TestDir, up: Running) {
     kill(status(place)["pid"].as_u64().unwrap());
     assert_eq!(up.finish().code, 1);
 }
 
 #[test]
-fn guests_come_back_after_a_crash_and_after_a_stop_and_not_after_an_end() {
-    let place = Place::with_machine();
+fn guests_return_after_a_crash_or_a_stop() {
+    let place = TestDir::with_machine();
     let running = up(&place);
     let before = ["a", "b", "c"].map(|name| attach(&place, name)["macs"].clone());
     let detached = place.run(&["detach", "b"]);
@@ -100,7 +100,7 @@ fn guests_come_back_after_a_crash_and_after_a_stop_and_not_after_an_end() {
             .to_string()
             .contains(before[0][0].as_str().unwrap())
     );
-    // Who stops a service may start it again.
+    // A stopped service may be started again.
     assert_eq!(running.terminate().code, 0);
     assert!(place.has(STATE));
     let running = up(&place);
@@ -111,17 +111,17 @@ fn guests_come_back_after_a_crash_and_after_a_stop_and_not_after_an_end() {
     let running = up(&place);
     assert_eq!(self::running(&place), ["driver", "web"]);
     assert!(!place.has(STATE));
-    // So does Ctrl-C.
+    // Ctrl-C also removes the record of attached guests.
     attach(&place, "d");
     assert!(place.has(STATE));
     assert_eq!(running.interrupt().code, 0);
     assert!(!place.has(STATE));
 }
 
-/// What `down` forgets while another waits for its turn to start does not come back.
+/// If `down` removes the record while another start waits, the guests are not attached again.
 #[test]
-fn a_start_that_waits_reads_what_is_left_then() {
-    let place = Place::with_machine();
+fn a_waiting_start_reads_the_latest_state() {
+    let place = TestDir::with_machine();
     let running = up(&place);
     attach(&place, "a");
     assert_eq!(running.terminate().code, 0);
@@ -145,8 +145,8 @@ fn a_start_that_waits_reads_what_is_left_then() {
 }
 
 #[test]
-fn a_machine_starts_whatever_it_finds_that_another_has_left() {
-    let place = Place::with_machine();
+fn a_machine_starts_with_any_state_file() {
+    let place = TestDir::with_machine();
     let running = up(&place);
     attach(&place, "a");
     let good = place.read(STATE);
@@ -155,17 +155,17 @@ fn a_machine_starts_whatever_it_finds_that_another_has_left() {
     let many = vec![r#"{"guest":{"name":"x"},"origin":{"user":0,"places":{}}}"#; 10_000].join(",");
     let many = format!(r#"{{"form":1,"machine":"grantway","guests":[{many}]}}"#);
     for (text, why) in [
-        (&good[..good.len() / 2], "not taken up: it cannot be read"),
-        ("\u{1}junk", "not taken up: it cannot be read"),
+        (&good[..good.len() / 2], "is ignored: cannot read it"),
+        ("\u{1}junk", "is ignored: cannot read it"),
         (
             &good.replace("\"form\":1", "\"form\":9"),
-            "it has form 9 instead of 1",
+            "it has format 9 instead of 1",
         ),
         (
             &good.replace(":\"grantway\"", ":\"other\""),
-            "it is of a machine \"other\"",
+            "it belongs to a machine \"other\"",
         ),
-        (&many, "it has 10000 guests, and 1024 is the most"),
+        (&many, "it has 10000 guests; the limit is 1024"),
         (
             &entry(&good),
             "web: was attached before, and is not attached again: ",
@@ -179,18 +179,18 @@ fn a_machine_starts_whatever_it_finds_that_another_has_left() {
         let down = place.run(&["down"]);
         assert!(down.ok() && running.finish().code == 0, "{down:?}");
     }
-    // A file that others could have written is not read.
+    // A file that other users could have written is not read.
     let path = place.file(STATE, &good);
     fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
     let running = up(&place);
     assert_eq!(self::running(&place), ["driver", "web"]);
     let said = running.terminate();
-    assert!(said.err.contains("others may change it"), "{said:?}");
+    assert!(said.err.contains("other users may change it"), "{said:?}");
 }
 
 #[test]
-fn a_guest_is_attached_where_that_cannot_be_written_and_it_is_said() {
-    let place = Place::with_machine();
+fn a_guest_is_attached_without_a_state_file() {
+    let place = TestDir::with_machine();
     let running = up(&place);
     let obstacle = place.folder().join("run/grantway.state-new");
     fs::create_dir(&obstacle).unwrap();
@@ -206,7 +206,7 @@ fn a_guest_is_attached_where_that_cannot_be_written_and_it_is_said() {
     };
     assert!(lacks());
     assert!(!place.has(STATE));
-    // It is tried again.
+    // The manager retries.
     fs::remove_dir(&obstacle).unwrap();
     wait(|| place.has(STATE).then_some(()));
     wait(|| (!lacks()).then_some(()));
@@ -217,11 +217,11 @@ fn a_guest_is_attached_where_that_cannot_be_written_and_it_is_said() {
     assert!(down.ok() && running.finish().code == 0, "{down:?}");
 }
 
-/// A small disk at the runtime directory, which goes with this value.
+/// A small file system at the runtime directory, which is removed with this value.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn at(place: &Place) -> Self {
+    fn at(place: &TestDir) -> Self {
         let path = place.path("run");
         fs::create_dir(&path).unwrap();
         let mut mount = Command::new("mount");
@@ -230,14 +230,14 @@ impl SmallDisk {
         Self(path)
     }
 
-    /// Mounts it again for reading only, or for writing, too.
+    /// Mounts it again read-only, or read-write.
     fn remount(&self, how: &str) {
         let mut mount = Command::new("mount");
         mount.args(["-o", &format!("remount,{how}")]);
         assert!(mount.arg(&self.0).status().unwrap().success());
     }
 
-    /// Fills it to the last byte; the file that does.
+    /// Fills it to the last byte; returns the file that does so.
     fn fill(&self) -> PathBuf {
         let path = self.0.join("filler");
         let mut file = fs::File::create(&path).unwrap();
@@ -254,9 +254,9 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn on_a_full_disk_what_was_left_stays_whole_and_is_made_good_later() {
+fn a_full_disk_keeps_the_state_until_a_retry() {
     require!(root, tool("mount"));
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let disk = SmallDisk::at(&place);
     let running = up(&place);
     attach(&place, "a");
@@ -300,9 +300,9 @@ fn on_a_full_disk_what_was_left_stays_whole_and_is_made_good_later() {
 }
 
 #[test]
-fn an_end_that_cannot_forget_what_was_attached_says_so() {
+fn an_end_that_cannot_remove_its_state_reports_it() {
     require!(root, tool("mount"));
-    let place = Place::with_machine();
+    let place = TestDir::with_machine();
     let disk = SmallDisk::at(&place);
     let log = place.path("log").display().to_string();
     let file = place.file("m.toml", SIM);
@@ -325,15 +325,15 @@ fn an_end_that_cannot_forget_what_was_attached_says_so() {
     assert!(place.has(STATE));
     let again = place.run(&["down"]);
     assert!(
-        again.ok() && again.out.contains("what was attached is forgotten"),
+        again.ok() && again.out.contains("its attached guests are forgotten"),
         "{again:?}"
     );
     assert!(!place.has(STATE));
 }
 
 #[test]
-fn what_is_left_twice_or_attached_meanwhile_comes_once() {
-    let place = Place::with_machine();
+fn a_guest_returns_once() {
+    let place = TestDir::with_machine();
     let running = up(&place);
     attach(&place, "a");
     let good = place.read(STATE);
@@ -345,7 +345,7 @@ fn what_is_left_twice_or_attached_meanwhile_comes_once() {
     let running = up(&place);
     wait_for_guests(&place, &["a", "driver", "web"]);
     wait(|| (place.read(STATE) == good).then_some(()));
-    // The next manager knows all that is to be left.
+    // The next manager has the whole state.
     let core = status(&place)["pid"].as_u64().unwrap();
     let manager = wait(|| testing::child_of(core, "grantway-manager"));
     kill(manager);
@@ -355,11 +355,11 @@ fn what_is_left_twice_or_attached_meanwhile_comes_once() {
     let alone: Value = serde_json::from_str(&good).unwrap();
     assert_eq!(both["guests"][0], alone["guests"][0]);
     assert_eq!(both["guests"].as_array().unwrap().len(), 2);
-    // The machine is not there any more: what it has left can be forgotten all the same.
+    // The machine has ended, but `down` still removes its state.
     kill_core(&place, running);
     assert!(place.has(STATE));
     let down = place.run(&["down"]);
-    assert!(down.ok() && down.out.contains("is forgotten"), "{down:?}");
+    assert!(down.ok() && down.out.contains("are forgotten"), "{down:?}");
     assert!(!place.has(STATE));
     assert_eq!(place.run(&["down"]).code, 1);
 }

@@ -1,11 +1,13 @@
-//! What a command leaves running.
+//! Processes that a command leaves running.
 
 use crate::signals::{seconds, sleeping};
-use crate::world::World;
+use crate::testbed::Testbed;
 
 #[test]
-fn what_the_command_leaves_ends_with_it() {
-    let Some(world) = World::new(&[]) else { return };
+fn leftover_processes_end_with_the_command() {
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
     let [a, b] = [1, 2].map(seconds);
     let script = format!("sleep {a} & (setsid sleep {b} &) ; exit 4");
     let ran = world.run(&["--", "sh", "-c", &script]);
@@ -13,15 +15,15 @@ fn what_the_command_leaves_ends_with_it() {
     assert_eq!(sleeping(&[a, b]), [""; 0]);
 }
 
-/// `--wait`: the last process is waited for, and has the network until then.
+/// `--wait`: waits for the last process, which has the network until then.
 #[test]
-fn the_last_process_can_be_waited_for() {
-    let Some(world) = World::new(&["ping"]) else {
+fn wait_waits_for_the_last_process() {
+    let Some(world) = Testbed::new(&["ping"]) else {
         return;
     };
     let later = format!(
         "sleep 0.5; ping -c 1 -w 60 {} > /dev/null && echo late",
-        crate::world::OUTSIDE
+        crate::testbed::OUTSIDE
     );
     let script = format!("(setsid sh -c '{later}' &) ; exit 4");
     let ran = world.run(&["--wait", "--", "sh", "-c", &script]);

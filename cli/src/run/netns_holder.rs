@@ -1,9 +1,9 @@
-//! Where another process finds the command's network namespace: by a thread of this process that is
-//! in it. When this process ends, however that is, nothing is found there any more, which is how a
-//! machine that runs knows that the command has gone.
+//! Makes the command's network namespace visible to another process: by a thread of this process
+//! that is in it. When this process ends, for whatever reason, the path no longer exists, and a
+//! running machine detaches the command.
 //!
-//! Not by a descriptor: the folder of these is closed to a netd that is root and may not pass over
-//! the modes of files.
+//! A descriptor would not suffice: a netd that is root but must not override file modes cannot open
+//! this process's folder of descriptors.
 
 use netdev::netns::Namespace;
 use rustix::thread::{LinkNameSpaceType, gettid, move_into_link_name_space};
@@ -12,25 +12,25 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-/// The thread; it ends with this.
-pub(super) struct Anchor {
+/// The thread, which ends when this is dropped.
+pub(super) struct NetnsHolder {
     path: String,
     _stays: Sender<()>,
 }
 
-impl Anchor {
+impl NetnsHolder {
     pub(super) fn new(netns: &Namespace) -> io::Result<Self> {
         let netns = netns.as_fd().try_clone_to_owned()?;
         let (stays, leaves) = channel();
         let (tell, told) = channel();
-        let thread = thread::Builder::new().name("anchor".to_owned());
+        let thread = thread::Builder::new().name("netns-holder".to_owned());
         thread.spawn(move || {
             let kind = Some(LinkNameSpaceType::Network);
             let moved = move_into_link_name_space(netns.as_fd(), kind);
             drop(netns);
-            // Who asks waits for it.
+            // The receiver is waiting.
             let _ = tell.send(moved.map(|()| gettid()));
-            // Nothing is ever sent.
+            // Returns only when the sender is dropped.
             let _: Result<(), _> = leaves.recv();
         })?;
         let thread = told.recv().map_err(io::Error::other)??;
@@ -44,7 +44,7 @@ impl Anchor {
         })
     }
 
-    /// The path of the namespace.
+    /// Returns the path of the namespace.
     pub(super) fn path(&self) -> String {
         self.path.clone()
     }
@@ -57,16 +57,16 @@ mod tests {
     use testing::{require, wait_until};
 
     #[test]
-    fn a_namespace_is_found_as_long_as_the_anchor_is_there() {
+    fn the_path_is_valid_while_the_thread_lives() {
         require!(root);
         let netns = Namespace::new().unwrap();
-        let anchor = Anchor::new(&netns).unwrap();
-        let path = anchor.path();
+        let netns_holder = NetnsHolder::new(&netns).unwrap();
+        let path = netns_holder.path();
         let name = |path: &str| fs::read_link(path).unwrap();
         let inside = netns.enter(|| name("/proc/thread-self/ns/net")).unwrap();
         assert_eq!(name(&path), inside);
         assert_ne!(inside, name("/proc/thread-self/ns/net"));
-        drop(anchor);
+        drop(netns_holder);
         wait_until("the thread has stayed", || fs::read_link(&path).is_err());
     }
 }

@@ -1,9 +1,10 @@
-//! The first process of the command's namespaces: arranges what it sees of the system, starts it,
-//! hands signals on, and waits. With its end the kernel ends all others.
+//! The first process of the command's namespaces: sets up the command's view of the system, starts
+//! it, forwards signals, and waits. When it ends, the kernel kills all other processes of the
+//! namespace.
 
 use super::exit::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
-use super::note::Note;
-use super::signals;
+use super::messages::Messages;
+use super::{processes, signals};
 use crate::parent;
 use anyhow::Context;
 use rustix::fs::CWD;
@@ -25,43 +26,44 @@ use std::process::{Command, ExitCode, ExitStatus};
 use std::thread;
 
 /// Its hidden subcommand.
-pub(crate) const SUBCOMMAND: &str = "run-first";
+pub(crate) const SUBCOMMAND: &str = "run-pid1";
 
-/// What it is told.
+/// The task of the first process.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Spec {
-    /// `grantway run`, by the number that `/proc` shows.
+pub(super) struct Pid1Spec {
+    /// The process id of `grantway run` as `/proc` shows it.
     pub(super) parent: u32,
-    /// The command's resolv.conf; none: the system's.
+    /// The command's resolv.conf; `None`: the system's.
     pub(super) resolver: Option<String>,
-    /// A folder to hide something in for a moment.
+    /// A folder over which a file system can be mounted temporarily.
     pub(super) scratch: PathBuf,
-    /// Whether everything that the command leaves running is waited for.
+    /// Whether to wait for everything that the command leaves running.
     pub(super) wait: bool,
+    /// The limit of processes and threads; 0: unlimited.
+    pub(super) processes: u32,
     pub(super) quiet: bool,
 }
 
-impl Spec {
-    /// How it is started.
+impl Pid1Spec {
+    /// Returns the command that starts this process.
     pub(super) fn command(&self, command: &[OsString]) -> anyhow::Result<Command> {
-        let own = std::env::current_exe().context("find the own program")?;
-        let mut first = Command::new(own);
-        first
-            .args([SUBCOMMAND, &serde_json::to_string(self)?, "--"])
+        let own = std::env::current_exe().context("find this program's file")?;
+        let mut pid1 = Command::new(own);
+        pid1.args([SUBCOMMAND, &serde_json::to_string(self)?, "--"])
             .args(command);
-        Ok(first)
+        Ok(pid1)
     }
 }
 
-/// The process.
+/// Main function of the first process.
 pub(crate) fn main(spec: &str, command: &[OsString]) -> ExitCode {
     exit::finish(run(spec, command))
 }
 
 fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
-    let spec: Spec = figures::helper::parse(spec)?;
-    let note = Note { quiet: spec.quiet };
-    // The processes of its own namespace are still those that are shown.
+    let spec: Pid1Spec = tool::helper::parse(spec)?;
+    let messages = Messages { quiet: spec.quiet };
+    // At this point /proc still shows the outer namespace.
     if !parent::follow(spec.parent, Signal::KILL)? {
         return Ok(OWN_FAILURE);
     }
@@ -70,53 +72,57 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
     if let Some(text) = &spec.resolver
         && let Err(error) = bind_resolver(text, &spec.scratch)
     {
-        note.write(&format!(
-            "the command has the system's resolv.conf: {error}"
+        messages.write(&format!(
+            "cannot replace resolv.conf, so the command has the system's: {error}"
         ));
     }
-    // A container may not allow these. Then the command sees the processes and interfaces of the
-    // namespaces around it there, and can do nothing with them.
+    // A container may not permit these mounts. The command then sees the processes and interfaces
+    // of the outer namespaces, but has no access to them.
     let _ = mount_over("proc", "/proc");
     let _ = mount_sysfs();
+    if let Err(error) = processes::limit(spec.processes) {
+        messages.write(&format!("cannot limit the command's processes: {error}"));
+    }
     let mut signals = signals::watch().context("signals")?;
     let (program, args) = command.split_first().context("no command")?;
     let child = match Command::new(program).args(args).spawn() {
         Ok(child) => Pid::from_child(&child),
         Err(error) => {
             let not_there = error.kind() == ErrorKind::NotFound;
-            // Not a note: it is the whole result.
-            let note = Note { quiet: false };
-            note.write(&format!("{}: {error}", program.display()));
+            // Reported even with --quiet, because there is no other result.
+            let messages = Messages { quiet: false };
+            messages.write(&format!("{}: {error}", program.display()));
             return Ok(if not_there { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };
     let to = pidfd_open(child, PidfdFlags::empty()).context("watch the command")?;
     thread::spawn(move || {
-        for signal in signals::to_hand_on(&mut signals) {
+        for signal in signals::signals_to_forward(&mut signals) {
             let is_gone = pidfd_send_signal(&to, signal).is_err();
-            // Then it is for what the command has left, and ends with this process.
+            // From here on, the signal is for the processes that the command has left.
             if is_gone && spec.wait {
                 std::process::exit(exit::by_signal(signal.as_raw()).into());
             }
         }
     });
     let status = wait_for(child)?;
-    while spec.wait && next_end().is_some() {}
+    while spec.wait && wait_any_child().is_some() {}
     Ok(status)
 }
 
-/// The exit status of the command. Others that end here, because their parents have, are let go.
+/// Waits for the command and returns its exit status. Reaps orphans that end meanwhile.
 fn wait_for(command: Pid) -> anyhow::Result<u8> {
     loop {
-        let (pid, status) = next_end().context("the command is no child of this process")?;
+        let (pid, status) =
+            wait_any_child().context("the command is not a child of this process")?;
         if pid == command {
             return Ok(exit::status(ExitStatus::from_raw(status.as_raw())));
         }
     }
 }
 
-/// A child that has ended; none: there is no child.
-fn next_end() -> Option<(Pid, WaitStatus)> {
+/// Waits for a child to end; returns `None` if no child exists.
+fn wait_any_child() -> Option<(Pid, WaitStatus)> {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some(ended)) => return Some(ended),
@@ -126,13 +132,14 @@ fn next_end() -> Option<(Pid, WaitStatus)> {
     }
 }
 
-/// A new file system of this kind, which shows this process's namespaces.
+/// Mounts a new file system of this kind, which shows this process's namespaces.
 fn mount_over(kind: &str, place: &str) -> rustix::io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount(kind, place, kind, flags, None)
 }
 
-/// The interfaces of this network namespace in /sys, and the control groups that were there.
+/// Mounts a /sys with the interfaces of this network namespace, and keeps the control groups that
+/// were mounted.
 fn mount_sysfs() -> rustix::io::Result<()> {
     const CGROUPS: &str = "/sys/fs/cgroup";
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -149,8 +156,8 @@ fn mount_sysfs() -> rustix::io::Result<()> {
     )
 }
 
-/// Puts a file with this text in the place of resolv.conf, for this mount namespace. It is on a
-/// file system of its own that has no other name when this returns.
+/// Replaces resolv.conf by a file with this text, in this mount namespace. When this returns, the
+/// file's file system has no other mount point.
 fn bind_resolver(text: &str, scratch: &Path) -> std::io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("tmpfs", scratch, "tmpfs", flags, c"mode=0755,size=64k")?;

@@ -1,13 +1,13 @@
-//! Where the machine is made: here, if this user may change the network of this system, else in a
-//! user namespace with a network namespace of its own, which `pasta` joins to the outside. Where
-//! the command is to be behind a machine that runs: where that can make an interface for it.
+//! Chooses the namespaces of the machine: the caller's, if this user may change the network of this
+//! system, else a user namespace with a new network namespace, which `pasta` connects to the
+//! outside. A command behind a running machine gets namespaces in which that machine can create an
+//! interface.
 
 use super::{RunArgs, network, pasta};
 use crate::host;
 use abi::machine::Forward;
 use anyhow::Context;
 use client::Instance;
-use figures::Failure;
 use netdev::netns;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -18,18 +18,20 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
+use tool::Failure;
 
-/// Set in the process inside the namespaces, to an [`Inside`]. Nothing of it is the command's.
+/// The variable with an [`Inside`], in the environment of the process inside the namespaces. Hidden
+/// from the command.
 const INSIDE: &str = "GRANTWAY_RUN_INSIDE";
 
-/// The way outside.
+/// The connection to the outside.
 #[derive(Debug, Serialize, Deserialize)]
 enum Outside {
-    /// There is one.
+    /// Available.
     Open,
-    /// Nobody wants one.
+    /// Not requested.
     Unwanted,
-    /// There is none; why.
+    /// Not available; the reason.
     Missing(String),
 }
 
@@ -39,29 +41,29 @@ impl Outside {
     }
 }
 
-/// What the process before has found out and made.
+/// Results of the process before the exec.
 #[derive(Debug, Serialize, Deserialize)]
 struct Inside {
     outside: Outside,
     /// The control socket of the machine that the command is attached to.
     machine: Option<PathBuf>,
-    /// The process that holds pasta.
+    /// The process that controls pasta.
     keeper: Option<i32>,
-    /// Whether the runtime directory is not one that the user has chosen.
+    /// Whether to hide the runtime directory: the user has not chosen it.
     hide_runtime_dir: bool,
 }
 
-/// The place.
+/// The chosen namespaces.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct Namespaces {
     inside: Inside,
-    /// Keeps the rule against packets that no connection has, which pasta sends now and then.
+    /// Holds a rule that drops packets without a connection, which pasta sometimes sends.
     _no_strays: Option<OwnedFd>,
 }
 
-impl Home {
-    /// Here.
-    fn here(outside: Outside) -> Self {
+impl Namespaces {
+    /// Selects the caller's namespaces.
+    fn current(outside: Outside) -> Self {
         Self {
             inside: Inside {
                 outside,
@@ -73,12 +75,12 @@ impl Home {
         }
     }
 
-    /// Whether the machine is to have an uplink.
+    /// Returns whether the machine needs an uplink.
     pub(super) fn has_uplink(&self) -> bool {
         self.inside.outside.is_open()
     }
 
-    /// Why there is no way outside, where the user has not asked for that.
+    /// Returns why the outside is not reachable, unless the user has asked for that.
     pub(super) fn no_outside(&self) -> Option<&str> {
         match &self.inside.outside {
             Outside::Missing(why) => Some(why),
@@ -86,7 +88,7 @@ impl Home {
         }
     }
 
-    /// Variables of the environment that are not the command's.
+    /// Returns the environment variables to hide from the command.
     pub(super) fn hidden(&self) -> impl Iterator<Item = &'static str> {
         let runtime = self
             .inside
@@ -96,32 +98,33 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for Namespaces {
     fn drop(&mut self) {
         let keeper = self.inside.keeper.and_then(Pid::from_raw);
         if let Some(keeper) = keeper
             && kill_process(keeper, Signal::TERM).is_ok()
         {
-            // Ours since before the exec.
+            // The keeper has been this process's child since before the exec.
             let _ = waitpid(Some(keeper), WaitOptions::empty());
         }
     }
 }
 
-/// Finds it. Where it is to be a user namespace, this process begins anew in it. Must be called
-/// before any thread is started.
-pub(super) fn find(args: &RunArgs) -> anyhow::Result<Home> {
+/// Chooses the namespaces. If a user namespace is needed, this process executes itself again inside
+/// it. Must be called before any thread starts.
+pub(super) fn choose(args: &RunArgs) -> anyhow::Result<Namespaces> {
     if let Some(inside) = inside()? {
-        // Without it some connections break; where it cannot be had there is no uplink either.
+        // Without the rule some connections break. If it cannot be set, an uplink is not possible
+        // either.
         let is_open = inside.outside.is_open();
         let no_strays = is_open.then(|| netdev::own::drop_strays().ok()).flatten();
-        return Ok(Home {
+        return Ok(Namespaces {
             inside,
             _no_strays: no_strays,
         });
     }
     if is_administrator(args.no_uplink) {
-        return Ok(Home::here(match args.no_uplink {
+        return Ok(Namespaces::current(match args.no_uplink {
             true => Outside::Unwanted,
             false => Outside::Open,
         }));
@@ -129,20 +132,20 @@ pub(super) fn find(args: &RunArgs) -> anyhow::Result<Home> {
     Err(move_inside(args)?)
 }
 
-/// The same for a command that is attached to the machine `name`, and that machine. netd makes the
-/// interface in the command's network namespace. It may, if it has rights in the user namespace
-/// that owns it: that is netd's own, or one below.
-pub(super) fn beside(name: &str) -> anyhow::Result<(Home, Instance)> {
+/// Chooses the namespaces of a command that is attached to the machine `name`; returns that
+/// machine, too. netd creates the interface in the command's network namespace. That requires
+/// rights in the user namespace that owns it: netd's own, or one below.
+pub(super) fn choose_attached(name: &str) -> anyhow::Result<(Namespaces, Instance)> {
     if let Some(inside) = inside()? {
         let socket = inside.machine.clone().context("it names no machine")?;
-        let home = Home {
+        let namespaces = Namespaces {
             inside,
             _no_strays: None,
         };
-        return Ok((home, Instance::connect_at(name, socket)?));
+        return Ok((namespaces, Instance::connect_at(name, socket)?));
     }
     let instance = Instance::connect(name)?;
-    let core = instance.core_seen()?;
+    let core = instance.visible_core_pid()?;
     let theirs = core.map(|core| format!("/proc/{core}/ns/user"));
     let theirs = theirs.unwrap_or_default();
     let ours = identity("/proc/self/ns/user");
@@ -152,53 +155,53 @@ pub(super) fn beside(name: &str) -> anyhow::Result<(Home, Instance)> {
             let namespace = File::open(&theirs).context("the machine's user namespace")?;
             host::in_user_namespace(&namespace)?
         }
-        (_, true) => return Ok((Home::here(Outside::Unwanted), instance)),
-        // A machine of somebody who is above us.
+        (_, true) => return Ok((Namespaces::current(Outside::Unwanted), instance)),
+        // A machine of a more privileged user.
         (None, false) => host::in_own_namespaces("a network namespace for the command")?,
         (Some(_), false) => {
             let why = format!(
-                "the machine {name} runs without privileges and has no namespaces of its own: it \
-                 can make no interface for a command. One of root's can, and one whose file has a \
-                 TAP"
+                "the machine {name} runs without privileges and has no separate namespaces: it \
+                 cannot create an interface for a command; use a machine of root, or one whose \
+                 file has a TAP"
             );
             return Err(Failure::CannotRun(why).into());
         }
     };
     let machine = Some(instance.socket().to_owned());
-    Err(begin_anew(again, Outside::Unwanted, None, machine)?)
+    Err(exec_inside(again, Outside::Unwanted, None, machine)?)
 }
 
-/// What a namespace's file stands for; none: it may not be looked at.
+/// Returns the identity of a namespace's file, or `None` if it is not accessible.
 fn identity(namespace: &str) -> Option<(u64, u64)> {
     let file = std::fs::metadata(namespace).ok()?;
     Some((file.dev(), file.ino()))
 }
 
-/// What the process before has found out, if this is the one inside.
+/// Returns the results of the process before, if this is the one inside.
 fn inside() -> anyhow::Result<Option<Inside>> {
     let Some(inside) = std::env::var_os(INSIDE) else {
         return Ok(None);
     };
     serde_json::from_str(&inside.to_string_lossy())
-        .with_context(|| format!("the variable {INSIDE} is for grantway itself"))
+        .with_context(|| format!("the variable {INSIDE} is reserved for grantway"))
 }
 
-/// Whether this process may make namespaces and, for an uplink, change the network that it is in.
-/// Root of a user namespace may do the one and not the other.
+/// Returns whether this process may create namespaces and, for an uplink, change its network
+/// namespace. Root of a user namespace may do only the former.
 fn is_administrator(no_uplink: bool) -> bool {
     let own = capabilities(None).map(|own| own.effective);
     rustix::process::geteuid().is_root()
         && own.is_ok_and(|own| own.contains(CapabilitySet::SYS_ADMIN))
-        // It is up: nothing changes, but the kernel says whether it might.
+        // The loopback is up already, so nothing changes, but the kernel checks the right.
         && (no_uplink || netns::loopback_up().is_ok())
 }
 
-/// Becomes root of a user namespace, also where it is root of one already: pasta may enter one
-/// below its own. Starts anew there, in a new network namespace, as the same process. Returns only
-/// if that fails: with why.
+/// Becomes root of a new user namespace, even if it is root of one already, because pasta can enter
+/// only a namespace below its own. Executes itself again there, in a new network namespace, as the
+/// same process. Returns only on failure, with the reason.
 fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
     let ports: Vec<Forward> = network::forwards_of(args)?;
-    // Before this process leaves its namespaces: pasta joins both sides.
+    // The keeper must start before this process leaves its namespaces: pasta joins both.
     let keeper = match args.no_uplink {
         true => None,
         false => Some(pasta::Keeper::start(&ports)?),
@@ -209,11 +212,11 @@ fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
         Some(Ok(keeper)) => (Outside::Open, Some(keeper)),
         Some(Err(why)) => (Outside::Missing(why), None),
     };
-    begin_anew(again, outside, keeper, None)
+    exec_inside(again, outside, keeper, None)
 }
 
-/// Becomes the process inside. Returns only if that fails: with why.
-fn begin_anew(
+/// Becomes the process inside. Returns only on failure, with the reason.
+fn exec_inside(
     mut again: Command,
     outside: Outside,
     keeper: Option<i32>,
@@ -223,7 +226,7 @@ fn begin_anew(
         outside,
         machine,
         keeper,
-        hide_runtime_dir: client::given_dir().is_none(),
+        hide_runtime_dir: client::configured_runtime_dir().is_none(),
     };
     let error = again.env(INSIDE, serde_json::to_string(&inside)?).exec();
     Ok(anyhow::Error::new(error).context("start again inside the namespaces"))

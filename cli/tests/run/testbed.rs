@@ -1,4 +1,4 @@
-//! A system, and the world outside.
+//! A mock system, and the world outside.
 
 use netdev::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,32 +18,32 @@ use std::time::Duration;
 use tempfile::TempDir;
 use testing::{PATIENCE, Tied, default_signals, output_of, place_machine, require, wait_until};
 
-/// One machine at a time: they share few CPUs.
+/// Permits one machine at a time, because tests share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// The address of the system, and of who is outside.
+/// The address of the system, and that of the outside.
 pub(crate) const SYSTEM: &str = "192.0.2.1";
 pub(crate) const OUTSIDE: &str = "192.0.2.2";
 
 /// How long a program may run, and may print nothing.
 const LONGEST: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
 
-pub(crate) struct World {
+pub(crate) struct Testbed {
     pub(crate) system: Namespace,
     pub(crate) outside: Namespace,
     pub(crate) folder: TempDir,
     _one: MutexGuard<'static, ()>,
 }
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct RunOutput {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl From<Output> for Ran {
+impl From<Output> for RunOutput {
     fn from(output: Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Self {
@@ -54,8 +54,8 @@ impl From<Output> for Ran {
     }
 }
 
-impl World {
-    /// None, with the reason told: it cannot be made here.
+impl Testbed {
+    /// Returns `None` and logs why if it cannot be created here.
     pub(crate) fn new(needed: &[&str]) -> Option<Self> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         require!(root, machine, tool("ip"), tool("nft"));
@@ -91,7 +91,7 @@ impl World {
         Some(world)
     }
 
-    /// A program of the system's.
+    /// Returns a command of the system.
     pub(crate) fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command
@@ -107,7 +107,7 @@ impl World {
     pub(crate) fn spawn(&self, command: &mut Command) -> Running {
         let child = self.system.enter(|| command.spawn().unwrap()).unwrap();
         let watched = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
-        // A test that waits for a line that never comes gets an end instead.
+        // A test that waits for a missing line gets the end of the output instead.
         thread::spawn(move || {
             let mut ended = [PollFd::new(&watched, PollFlags::IN)];
             let longest = Timespec::try_from(LONGEST).unwrap();
@@ -127,15 +127,15 @@ impl World {
         self.spawn(&mut self.command(&grantway, &[&["run"], args].concat()))
     }
 
-    /// `grantway run ARGS`, to its end; nothing is left of it when it returns.
-    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+    /// Runs `grantway run ARGS` until it ends; nothing of it is left when this returns.
+    pub(crate) fn run(&self, args: &[&str]) -> RunOutput {
         let ran = self.start(args).finish();
         let left = self.left();
         assert!(left.is_empty(), "{left:?} are left of {args:?}: {ran:?}");
         ran
     }
 
-    /// `grantway`, with what it starts, where everybody may execute it.
+    /// Returns the path of `grantway`, installed where every user may execute it.
     pub(crate) fn program(&self) -> String {
         let program = self.folder.path().join("grantway");
         if !program.exists() {
@@ -148,7 +148,7 @@ impl World {
         self.folder.path().join("run")
     }
 
-    /// What is not as it was at the beginning.
+    /// Returns everything that did not exist at the start.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         let links = self.system.enter(|| {
@@ -180,8 +180,8 @@ impl World {
         left
     }
 
-    /// What runs of the programs that a command starts. What the same programs do for others does
-    /// not count: who has lost its parent is this process's child.
+    /// Returns the running programs of a command. Orphans become this process's children, so
+    /// programs of other tests do not count.
     pub(crate) fn processes(&self) -> Vec<String> {
         let folder = Path::new(&grantway()).parent().unwrap().to_owned();
         let parents = parents();
@@ -204,18 +204,18 @@ impl World {
         wait_until_none(|| self.left());
     }
 
-    /// A web server outside; it serves until the end of the test, and answers with the address of
-    /// its client.
+    /// Starts a web server outside; it runs until the end of the test, and answers with the address
+    /// of its client.
     pub(crate) fn serve_web(&self) -> String {
         serve_web(&self.outside, OUTSIDE)
     }
 
-    /// The same on the system itself, at one of its addresses.
+    /// Starts one on the system itself, at one of its addresses.
     pub(crate) fn serve_web_here(&self, address: &str) -> String {
         serve_web(&self.system, address)
     }
 
-    /// A name server outside, for which every name has the address of who is outside.
+    /// Starts a name server outside that resolves every name to the outside's address.
     pub(crate) fn serve_names(&self) {
         let bound = self
             .outside
@@ -279,18 +279,18 @@ impl Running {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Types this.
+    /// Types a text.
     pub(crate) fn write(&mut self, text: &str) {
         let stdin = self.child.as_mut().unwrap().stdin.as_mut().unwrap();
         stdin.write_all(text.as_bytes()).unwrap();
     }
 
-    /// There is no more to type.
+    /// Closes the input.
     pub(crate) fn end_of_input(&mut self) {
         drop(self.child.as_mut().unwrap().stdin.take());
     }
 
-    /// The next line that it prints.
+    /// Returns the next line of its output.
     pub(crate) fn line(&mut self) -> String {
         let stdout = self.child.as_mut().unwrap().stdout.as_mut().unwrap();
         let mut line = Vec::new();
@@ -307,7 +307,7 @@ impl Running {
         String::from_utf8_lossy(&line).trim_end().to_owned()
     }
 
-    /// Reads lines up to one that has this in it.
+    /// Returns lines up to one that contains a text.
     pub(crate) fn line_with(&mut self, part: &str) -> String {
         for _ in 0..200 {
             let line = self.line();
@@ -318,7 +318,7 @@ impl Running {
         panic!("no line has {part:?} in it");
     }
 
-    pub(crate) fn finish(mut self) -> Ran {
+    pub(crate) fn finish(mut self) -> RunOutput {
         output_of(self.child.take().unwrap(), LONGEST).into()
     }
 }
@@ -336,8 +336,8 @@ pub(crate) fn grantway() -> String {
     env!("CARGO_BIN_EXE_grantway").to_owned()
 }
 
-/// Each process's parent.
-fn parents() -> BTreeMap<u32, u32> {
+/// Returns each process's parent.
+pub(crate) fn parents() -> BTreeMap<u32, u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let parent = |entry: fs::DirEntry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
@@ -348,7 +348,7 @@ fn parents() -> BTreeMap<u32, u32> {
     processes.filter_map(parent).collect()
 }
 
-/// Waits until nothing is left of what is looked for.
+/// Waits until `host_checks` returns an empty list.
 #[track_caller]
 pub(crate) fn wait_until_none(mut look: impl FnMut() -> Vec<String>) {
     let mut before = Vec::new();

@@ -1,0 +1,275 @@
+//! Changes of NICs that fail, or during which a process dies.
+
+use crate::attach::{NAMES, address, domains, has_interface, hears, loses_interface, reaches};
+use crate::machine::{Machine, text};
+use crate::nics::{GONE, GUESTS, NEW, WIRE, at_rest, held, on_af_xdp, reload, with_nic};
+use crate::persistent::signal;
+use crate::processes::kill;
+use crate::reload::{ask, file_of, file_of_paths, request, socket, start, write};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+use testing::{PATIENCE, child_of, require, wait_for, wait_until};
+
+#[test]
+fn a_nic_that_fails_leaves_the_machine_unchanged() {
+    let Some(machine) = start(2) else { return };
+    reaches(&machine, 0, 1);
+    let netns = machine.places[WIRE].0.path().display().to_string();
+    let nowhere = with_nic(&machine, "").replace(&netns, "/no/such/namespace");
+    let pid = || machine.ask(&["status"])["domains"][0]["pid"].clone();
+    let driver = pid();
+    for _ in 0..2 {
+        let outcome = ask(&socket(&machine), &request(&nowhere));
+        assert_eq!(outcome["done"], 0, "{outcome}");
+        let failed = outcome["failed"].as_str().unwrap();
+        assert!(
+            failed.starts_with("NICs of driver: ") && failed.contains("/no/such/namespace"),
+            "{failed}"
+        );
+        assert_eq!(pid(), driver, "nothing was started again");
+        reaches(&machine, 0, 1);
+    }
+    for (changed, says) in [
+        (
+            on_af_xdp(&with_nic(&machine, "queues = \"vmq\"")),
+            "NIC wire is new; this cannot change while the machine runs: restart the machine",
+        ),
+        (
+            with_nic(&machine, "").replace("tap\"\nifname = \"c2", "sim\"\nifname = \"c2"),
+            "ifname",
+        ),
+        (with_nic(&machine, "mtu = 3"), "`mtu` is 3"),
+        (
+            with_nic(&machine, "").replace(&address(WIRE), &address(0)),
+            &address(0),
+        ),
+    ] {
+        let refused = ask(&socket(&machine), &request(&changed));
+        let why = refused["error"].as_str().unwrap_or_default();
+        assert!(why.contains(says), "{says}: {refused}");
+    }
+    assert_eq!(reload(&machine, &with_nic(&machine, "")), [NEW]);
+    reaches(&machine, WIRE, 0);
+    machine.end();
+}
+
+#[test]
+fn a_failed_attach_removes_the_new_nic() {
+    let Some(machine) = start(2) else { return };
+    let old = file_of(&machine, &GUESTS);
+    let nowhere = "[[guest]]\nname = \"g\"\n[[guest.vif]]\nendpoint = \"tap\"\n\
+                   netns = \"/no/such/namespace\"\naddresses = [\"10.0.0.77/24\"]\n";
+    let with = with_nic(&machine, "");
+    // The NIC of the first attempt leaves nothing that the second finds.
+    for _ in 0..2 {
+        let outcome = ask(&socket(&machine), &request(&format!("{with}{nowhere}")));
+        let failed = outcome["failed"].as_str().unwrap();
+        assert!(failed.starts_with("attach g: "), "{failed}");
+        assert_eq!(
+            (&outcome["done"], &outcome["warning"]),
+            (&json!(0), &Value::Null)
+        );
+        loses_interface(&machine, WIRE);
+        assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
+        reaches(&machine, 0, 1);
+        assert!(reload(&machine, &old).is_empty());
+    }
+    assert_eq!(reload(&machine, &with), [NEW]);
+    reaches(&machine, WIRE, 0);
+    machine.end();
+}
+
+/// Returns a connection to the machine.
+fn connect(machine: &Machine) -> UnixStream {
+    let stream = UnixStream::connect(socket(machine)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Requests a reload, and waits for the answer, if there is one.
+fn asks(mut stream: UnixStream, file: &str) {
+    let _ = writeln!(stream, "{}", request(file));
+    let _ = stream.read(&mut [0; 4096]);
+}
+
+/// Returns whether the NIC of this file exists completely, or not at all; `None` if it exists
+/// partly.
+fn is_whole(machine: &Machine, with: &str) -> Option<bool> {
+    let dry = machine.grantway(&["reload", &write(machine, with), "--dry-run"]);
+    let said = text(&dry.stdout);
+    let is_there = said == "nothing to change\n";
+    let is_known = is_there || said == format!("{NEW}\n");
+    let fits = is_known && has_interface(machine, WIRE) == is_there;
+    let works = || hears(machine, 0, 1) && (!is_there || hears(machine, WIRE, 0));
+    (fits && works()).then_some(is_there)
+}
+
+#[test]
+fn a_death_during_a_nic_change_leaves_no_partial_nic() {
+    let Some(machine) = start(2) else { return };
+    let with = with_nic(&machine, "");
+    dies_while_it_comes_or_goes(machine, with);
+}
+
+#[test]
+fn a_death_during_an_xdp_change_leaves_no_partial_nic() {
+    require!(af_xdp);
+    let Some(machine) = start(2) else { return };
+    let with = on_af_xdp(&with_nic(&machine, ""));
+    dies_while_it_comes_or_goes(machine, with);
+}
+
+/// Manager, netd or driver die while the NIC is added or removed: the same files continue from
+/// there.
+fn dies_while_it_comes_or_goes(machine: Machine, with: String) {
+    let files = [with, file_of(&machine, &GUESTS)];
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    for (turn, victim) in (0..).zip(["manager", "netd", "driver"].repeat(4)) {
+        let there = turn % 2 == 0;
+        let file = &files[turn % 2];
+        let pid = match victim {
+            "driver" => machine.ask(&["status"])["domains"][0]["pid"].as_u64(),
+            helper => {
+                let program = format!("grantway-{helper}");
+                Some(wait_for("no helper", || child_of(core, &program)))
+            }
+        };
+        thread::scope(|scope| {
+            // The killed manager sends no answer.
+            scope.spawn(|| asks(connect(&machine), file));
+            thread::sleep(Duration::from_millis(turn as u64 * 3));
+            kill(pid.unwrap());
+        });
+        wait_until("it is neither there nor gone", || {
+            is_whole(&machine, &files[0]).is_some()
+        });
+        wait_until("it does not become what its file says", || {
+            let run = machine.grantway(&["reload", &write(&machine, file)]);
+            text(&run.stdout).ends_with("nothing to change\n")
+        });
+        if there {
+            reaches(&machine, WIRE, 0);
+        } else {
+            loses_interface(&machine, WIRE);
+        }
+        reaches(&machine, 0, 1);
+    }
+    machine.end();
+}
+
+#[test]
+fn a_tap_is_not_added_if_its_manager_dies() {
+    let Some(machine) = start(2) else { return };
+    let with = with_nic(&machine, "");
+    has_not_come(machine, &with);
+}
+
+#[test]
+fn an_xdp_nic_is_not_added_if_its_manager_dies() {
+    require!(af_xdp);
+    let Some(machine) = start(2) else { return };
+    let with = on_af_xdp(&with_nic(&machine, ""));
+    has_not_come(machine, &with);
+}
+
+/// The manager dies while netd opens the interface. Afterwards netd completes that, or fails.
+fn has_not_come(machine: Machine, with: &str) {
+    let netns = machine.places[WIRE].0.path().display().to_string();
+    let nowhere = with.replace(&netns, "/no/such/namespace");
+    reaches(&machine, 0, 1);
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    let helper = |name| wait_for("no helper", || child_of(core, name));
+    let before = at_rest(&machine);
+    for file in [with, &nowhere, with] {
+        let (manager, netd) = (helper("grantway-manager"), helper("grantway-netd"));
+        // This manager must serve the connection, because waiting connections would reach the next
+        // one.
+        let mut stream = connect(&machine);
+        writeln!(stream, "{{\"op\":\"status\"}}").unwrap();
+        assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
+        thread::scope(|scope| {
+            signal(netd, "-STOP");
+            scope.spawn(|| asks(stream, file));
+            // Waits until the manager waits for netd. Before that, the change has not begun.
+            thread::sleep(Duration::from_millis(300));
+            kill(manager);
+            signal(netd, "-CONT");
+        });
+        wait_until("it has come, or is half there", || {
+            is_whole(&machine, with) == Some(false)
+        });
+    }
+    wait_until("a descriptor has stayed", || {
+        let mut open = held(&machine).into_iter().zip(before);
+        open.all(|(now, before)| now <= before)
+    });
+    assert_eq!(reload(&machine, with), [NEW]);
+    reaches(&machine, WIRE, 0);
+    machine.end();
+}
+
+/// Writes an empty capture file.
+fn capture(at: &Path) {
+    let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    fs::write(at, bytes).unwrap();
+}
+
+#[test]
+fn a_failed_restart_restores_the_old_nics() {
+    does_not_come_back(str::to_owned);
+}
+
+#[test]
+fn a_failed_restart_removes_the_xdp_nic() {
+    require!(af_xdp);
+    does_not_come_back(on_af_xdp);
+}
+
+/// The driver cannot start with the added NIC, whose kind `of_kind` returns.
+fn does_not_come_back(of_kind: fn(&str) -> String) {
+    let folder = tempfile::tempdir().unwrap();
+    let read = folder.path().join("in.pcap");
+    capture(&read);
+    let pcap = format!(
+        "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nread = \"{}\"\n",
+        read.display()
+    );
+    let mut own = String::new();
+    let machine = Machine::start(&["ping", "ip"], &NAMES, |paths| {
+        own = file_of_paths(paths, &GUESTS) + &pcap;
+        own.clone()
+    });
+    let Some(machine) = machine else { return };
+    let with = of_kind(&with_nic(&machine, "")) + &pcap;
+    reaches(&machine, 0, 1);
+    // No driver can start without it.
+    fs::remove_file(&read).unwrap();
+    let outcome = ask(&socket(&machine), &request(&with));
+    let failed = outcome["failed"].as_str().unwrap();
+    for says in ["did not start", "in.pcap", "the NICs again that it had"] {
+        assert!(failed.contains(says), "{says}: {failed}");
+    }
+    loses_interface(&machine, WIRE);
+    let dry = machine.grantway(&["reload", &write(&machine, &with), "--dry-run"]);
+    assert_eq!(text(&dry.stdout), format!("{NEW}\n"), "{dry:?}");
+    capture(&read);
+    reaches(&machine, 0, 1);
+    assert_eq!(reload(&machine, &with), [NEW]);
+    reaches(&machine, WIRE, 1);
+    assert_eq!(reload(&machine, &own), [GONE]);
+    // A NIC of kind `pcap` is removed, and added by the next start.
+    let without = file_of(&machine, &GUESTS);
+    let gone = "restart driver: NIC p is no longer in the file";
+    assert_eq!(reload(&machine, &without), [gone]);
+    reaches(&machine, 0, 1);
+    let refused = ask(&socket(&machine), &request(&own));
+    let why = refused["error"].as_str().unwrap_or_default();
+    assert!(why.contains("NIC p is new; this cannot change"), "{why}");
+    machine.end();
+}

@@ -1,0 +1,142 @@
+//! Senders learn the MTU of the next hop: longer packets are answered with an ICMP error.
+
+use crate::machine::{Machine, text};
+use netdev::netns::in_netns;
+use serde_json::Value;
+use std::net::UdpSocket;
+use std::process::Command;
+use testing::wait_until;
+
+const HOST: usize = 0;
+const GUEST: usize = 1;
+const LAN: usize = 2;
+/// Interfaces of the machine in each place.
+const NAMES: [&str; 3] = ["mtu0", "guest0", "absent"];
+
+fn run(line: &str) {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    let ran = command.args(words).output().unwrap();
+    assert!(ran.status.success(), "{line}: {ran:?}");
+}
+
+/// Starts a host with address translation between a guest and a LAN, whose links carry packets of
+/// 9000 bytes. NIC and guest have these MTUs.
+fn start(nic: u32, guest: u32) -> Option<Machine> {
+    Machine::start(&["ping", "ip", "nft"], &NAMES, |paths| {
+        let lan = &paths[LAN];
+        in_netns(&paths[HOST], || {
+            run(&format!(
+                "ip link add out0 mtu 9000 type veth peer name station0 mtu 9000 netns {lan}"
+            ));
+            run("ip address add 192.0.2.254/24 dev out0");
+            run("ip address add fd00:2::fe/64 dev out0 nodad");
+            run("ip link set out0 up");
+        })
+        .unwrap();
+        in_netns(lan, || {
+            run("ip address add 192.0.2.1/24 dev station0");
+            run("ip address add fd00:2::1/64 dev station0 nodad");
+            run("ip link set station0 up");
+        })
+        .unwrap();
+        format!(
+            "[[nic]]\nname = \"up\"\nkind = \"tap\"\nifname = \"mtu0\"\nnetns = \"{}\"\n\
+             mtu = {nic}\naddresses = [\"10.7.0.1/24\", \"fd00:7::1/64\"]\n\
+             uplink = {{ nat = true, forward = [\"udp:8080=10.7.0.2:80\", \
+             \"udp:8080=[fd00:7::2]:80\"] }}\n\
+             [[guest]]\nname = \"guest\"\n[[guest.vif]]\nendpoint = \"tap\"\n\
+             ifname = \"guest0\"\nnetns = \"{}\"\nmtu = {guest}\n\
+             addresses = [\"10.7.0.2/24\", \"fd00:7::2/64\"]\ngateway = \"10.7.0.1\"\n\
+             routes = [\"fd00:2::/64 via fd00:7::1\"]\n",
+            paths[HOST], paths[GUEST]
+        )
+    })
+}
+
+/// Returns whether `ip route get` shows the learned MTU.
+fn has_learned(machine: &Machine, place: usize, to: &str) -> bool {
+    let shown = machine.run(place, "ip", &["route", "get", to]);
+    text(&shown.stdout).contains("mtu 1500")
+}
+
+/// Sends long echo requests until one is rejected; returns ping's output.
+fn long_ping(machine: &Machine, place: usize, to: &str) -> String {
+    // Sends three requests: the first is answered with an error, the others find the learned MTU.
+    let options = ["-n", "-M", "do", "-s", "8000", "-c", "3", "-i", "0.2"];
+    let ping = machine.run(place, "ping", &[&options, &["-W", "2", to][..]].concat());
+    text(&ping.stdout) + &text(&ping.stderr)
+}
+
+/// Returns the ICMP errors that a domain has sent, and the packets that it has dropped for
+/// `reason`.
+fn count(machine: &Machine, domain: &str, reason: &str) -> (u64, u64) {
+    let stat: Value = machine.ask(&["stat", domain]);
+    let number = |value: &Value| value.as_u64().unwrap();
+    let stat = &stat[domain];
+    (
+        number(&stat["too_big"]["sent"]),
+        number(&stat["drops"][reason]),
+    )
+}
+
+#[test]
+fn a_guest_learns_the_smaller_mtu_of_the_wire() {
+    let Some(machine) = start(1500, 9000) else {
+        return;
+    };
+    for (to, says, from) in [
+        (
+            "192.0.2.1",
+            "Frag needed and DF set (mtu = 1500)",
+            "10.7.0.1",
+        ),
+        ("fd00:2::1", "Packet too big: mtu=1500", "fd00:7::1"),
+    ] {
+        let short = machine.run(GUEST, "ping", &["-c", "1", "-w", "60", to]);
+        assert!(short.status.success(), "{short:?}");
+        let said = long_ping(&machine, GUEST, to);
+        assert!(said.contains(says), "{said}");
+        assert!(said.contains(&format!("From {from} ")), "{said}");
+        assert!(has_learned(&machine, GUEST, to), "{to}");
+        // The guest itself fragments a packet that permits it.
+        let long = machine.run(GUEST, "ping", &["-c", "1", "-s", "8000", "-w", "60", to]);
+        assert!(long.status.success(), "{long:?}");
+    }
+    let (sent, too_long) = count(&machine, "driver", "outbox.too_long");
+    assert!(sent >= 2 && too_long >= sent, "{sent} {too_long}");
+    machine.end();
+}
+
+/// Errors pass the host's address translation to the sender.
+#[test]
+fn senders_outside_learn_the_mtu_of_a_guest() {
+    let Some(machine) = start(9000, 1500) else {
+        return;
+    };
+    let said = long_ping(&machine, HOST, "10.7.0.2");
+    assert!(said.contains("From 10.7.0.2 "), "{said}");
+    assert!(said.contains("mtu = 1500"), "{said}");
+    let said = long_ping(&machine, HOST, "fd00:7::2");
+    assert!(said.contains("Packet too big: mtu=1500"), "{said}");
+    for to in ["192.0.2.254", "fd00:2::fe"] {
+        let bind = || {
+            UdpSocket::bind(if to.contains(':') {
+                "[::]:0"
+            } else {
+                "0.0.0.0:0"
+            })
+        };
+        let station = machine.places[LAN].0.enter(bind).unwrap().unwrap();
+        station.connect((to, 8080)).unwrap();
+        wait_until("the station does not learn the MTU", || {
+            // The first is answered with an error, which the next call returns.
+            let _ = station.send(&[0; 8000]);
+            has_learned(&machine, LAN, to)
+        });
+    }
+    let (sent, too_long) = count(&machine, "guest", "too_long");
+    // The host may have learned the MTU before the station has.
+    assert!(sent >= 2 && too_long >= sent, "{sent} {too_long}");
+    machine.end();
+}

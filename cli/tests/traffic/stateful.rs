@@ -1,0 +1,214 @@
+//! Guests with a stateful firewall, and the death of the driver domain that keeps their flows.
+
+use crate::machine::{Machine, Running, text};
+use crate::processes::{domain, kill};
+use crate::programs::{DB, FOR_FILES, IPV4, IPV6, NAMES, SomeFile, WEB, WIRE, config};
+use serde_json::Value;
+use std::fs;
+use testing::wait_until;
+
+const PROGRAMS: &[&str] = &["python3", "ping", FOR_FILES[0]];
+
+/// Starts a wire and two guests that accept only replies.
+fn start() -> Option<Machine> {
+    Machine::start(PROGRAMS, &NAMES, |namespaces| {
+        config("", namespaces).replace(
+            "[[guest.vif]]\n",
+            "[[guest.vif]]\nfirewall = \"stateful\"\n",
+        )
+    })
+}
+
+/// Accepts a connection. Sends a line once the file `go` exists, before the client sends anything.
+const SERVER: &str = r#"
+import os, socket, sys, time
+s = socket.create_server((sys.argv[1], 7000))
+print("ready", flush=True)
+c, _ = s.accept()
+while not os.path.exists("go"):
+    time.sleep(0.01)
+c.sendall(b"hello\n")
+c.close()
+"#;
+
+const CLIENT: &str = r#"
+import socket, sys
+s = socket.create_connection((sys.argv[1], 7000), 60)
+print("connected", flush=True)
+s.settimeout(120)
+print(s.recv(100).decode())
+"#;
+
+/// Prints the outcome of a connection to a port, and of a datagram to a closed port.
+const TRY: &str = r#"
+import socket, sys
+def tcp(address):
+    try:
+        socket.create_connection((address, 7001), 1)
+        return "connected"
+    except OSError as error:
+        return type(error).__name__
+def udp(address):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    s = socket.socket(family, socket.SOCK_DGRAM)
+    s.settimeout(1)
+    s.connect((address, 9))
+    try:
+        s.send(b"x")
+        return s.recv(1)
+    except OSError as error:
+        return type(error).__name__
+print(*[f(address) for address in sys.argv[1:] for f in (tcp, udp)])
+"#;
+
+/// Sends SYNs from and to many ports, to fill the table.
+const FLOOD: &str = r#"
+import socket, struct, sys
+source, destination, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+for n in range(count):
+    ports = struct.pack("!HH", 1024 + n % 60000, 20000 + n // 60000)
+    s.sendto(ports + struct.pack("!IIBBHHH", n, 0, 0x50, 2, 1000, 0, 0), (destination, 0))
+"#;
+
+/// An idle connection from a guest to the wire.
+struct IdleConnection {
+    server: Running,
+    client: Running,
+}
+
+impl IdleConnection {
+    fn begin(machine: &Machine, guest: usize) -> Self {
+        let mut server = machine.spawn(WIRE, "python3", &["-c", SERVER, IPV4[WIRE]]);
+        server.wait_for_line();
+        let mut client = machine.spawn(guest, "python3", &["-c", CLIENT, IPV4[WIRE]]);
+        client.wait_for_line();
+        Self { server, client }
+    }
+
+    /// Has the server send, and the client receive.
+    fn end(self, machine: &Machine) {
+        fs::write(machine.folder.path().join("go"), "").unwrap();
+        assert_eq!(text(&self.client.output().stdout), "hello\n\n");
+        assert!(self.server.output().status.success());
+    }
+}
+
+fn tries(machine: &Machine, from: usize, addresses: &[&str]) -> String {
+    let args = [&["-c", TRY], addresses].concat();
+    let run = machine.run(from, "python3", &args);
+    assert!(run.status.success(), "{run:?}");
+    text(&run.stdout).trim_end().to_owned()
+}
+
+fn pings(machine: &Machine, from: usize, to: &str, size: &str) -> bool {
+    let args = ["-c", "2", "-i", "0.1", "-w", "3", "-s", size, to];
+    machine.run(from, "ping", &args).status.success()
+}
+
+fn flows(machine: &Machine, of: &str) -> Vec<Value> {
+    let flows = machine.ask(&["flows", of])["flows"].clone();
+    flows.as_array().unwrap().clone()
+}
+
+fn kill_driver(machine: &Machine, times: u64) {
+    assert!(kill(domain(machine, "driver")["pid"].as_u64().unwrap()));
+    wait_until("it does not come back", || {
+        let now = domain(machine, "driver");
+        now["restarts"]["count"] == times && !now["restarts"]["connected_ns"].is_null()
+    });
+}
+
+/// FW-1 … FW-6, end to end.
+#[test]
+fn a_guest_gets_replies_and_nothing_else() {
+    let Some(machine) = start() else { return };
+    let server = ["-m", "http.server", "--bind", "::", "7001"];
+    let _servers = [WIRE, WEB].map(|place| machine.spawn(place, "python3", &server));
+    for place in [WIRE, WEB] {
+        machine.wait_for_listener(place, 7001);
+    }
+    // The guest to the wire: TCP, and the ICMP error about its datagram.
+    let known = "connected ConnectionRefusedError";
+    let addresses = [IPV4[WIRE], IPV6[WIRE]];
+    assert_eq!(tries(&machine, WEB, &addresses), format!("{known} {known}"));
+    for size in ["56", "8000"] {
+        for to in addresses {
+            assert!(pings(&machine, WEB, to, size), "{to} {size}");
+        }
+    }
+    // The wire to the guest, and another guest.
+    let unknown = "TimeoutError TimeoutError";
+    for from in [WIRE, DB] {
+        let answers = tries(&machine, from, &[IPV4[WEB], IPV6[WEB]]);
+        assert_eq!(answers, format!("{unknown} {unknown}"), "{}", NAMES[from]);
+        assert!(!pings(&machine, from, IPV4[WEB], "56"));
+    }
+    SomeFile::new(&machine, 1_000_000).carry(WIRE, (WEB, IPV4[WIRE]), &[]);
+    let stat = machine.ask(&["stat", "driver"]);
+    let port = &stat["driver"]["ports"]["vif.web-0"];
+    let denied = port["rules"]["inbound"]["frames"].as_u64().unwrap();
+    assert!(denied >= 8, "{port}");
+    assert!(stat["driver"]["drops"]["firewall_state"].as_u64().unwrap() >= denied);
+    let flows = flows(&machine, "web");
+    let has = |protocol: &str, state: &str| {
+        flows.iter().any(|flow| {
+            flow["protocol"] == protocol
+                && flow["state"] == state
+                && flow["direction"] == "from-guest"
+        })
+    };
+    assert!(
+        has("tcp", "closed") && has("udp", "asked") && has("icmp", "replied"),
+        "{flows:?}"
+    );
+    let refused = machine.grantway(&["flows", "wire"]);
+    assert!(
+        text(&refused.stderr).contains("no stateful rules"),
+        "{refused:?}"
+    );
+    machine.end();
+}
+
+/// FW-10: connections need no new handshake: one that carries data, and an idle one where the other
+/// end sends first.
+#[test]
+fn flows_outlive_the_driver_domain() {
+    let Some(machine) = start() else { return };
+    let idle = IdleConnection::begin(&machine, WEB);
+    let file = SomeFile::new(&machine, 10_000_000);
+    std::thread::scope(|scope| {
+        let carry = || file.carry(WIRE, (WEB, IPV4[WIRE]), &["--limit-rate", "5M"]);
+        let carried = scope.spawn(carry);
+        for times in 1..=2 {
+            kill_driver(&machine, times);
+        }
+        carried.join().unwrap();
+    });
+    let is_idle = |flow: &Value| flow["state"] == "established" && flow["packets"] == 3;
+    let flows = flows(&machine, "web");
+    assert!(flows.iter().any(is_idle), "{flows:?}");
+    idle.end(&machine);
+    assert_eq!(
+        tries(&machine, WIRE, &[IPV4[WEB]]),
+        "TimeoutError TimeoutError"
+    );
+    machine.end();
+}
+
+/// FW-7, end to end: neither the flooder's own connection nor another guest's is lost.
+#[test]
+fn a_guest_that_floods_hurts_no_flow() {
+    for victim in [WEB, DB] {
+        let Some(machine) = start() else { return };
+        let idle = IdleConnection::begin(&machine, victim);
+        let flood = ["-c", FLOOD, IPV4[DB], IPV4[WIRE], "30000"];
+        let flood = machine.run(DB, "python3", &flood);
+        assert!(flood.status.success(), "{flood:?}");
+        let flows = flows(&machine, "db");
+        assert!((1000..=4096).contains(&flows.len()), "{}", flows.len());
+        SomeFile::new(&machine, 100_000).carry(WIRE, (victim, IPV4[WIRE]), &[]);
+        idle.end(&machine);
+        machine.end();
+    }
+}

@@ -1,0 +1,26 @@
+#!/bin/busybox sh
+# The init program of the virtual machine: configures an address and starts a few servers.
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+for word in $(cat /proc/cmdline); do
+	case "$word" in
+	address=*) address=${word#address=} ;;
+	mtu=*) mtu=${word#mtu=} ;;
+	pairs=*) pairs=${word#pairs=} ;;
+	esac
+done
+# The kernel's virtio-net drivers are modules.
+for module in failover net_failover virtio_net; do insmod /modules/$module.ko; done
+until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done
+ip link set lo up
+[ -z "$pairs" ] || /bin/pairs eth0 "$pairs"
+ip link set eth0 mtu "${mtu:-1500}" up
+ip addr add "$address" dev eth0
+# Port 6001 returns the checksum of the received data; port 6002 sends a fixed text.
+while :; do nc -l -p 6001 -e md5sum; done &
+while :; do nc -l -p 6002 -e seq 1 2000000; done &
+echo "network up"
+while :; do sleep 1000; done

@@ -1,0 +1,242 @@
+//! Virtual machines by vhost-user: their traffic, also when a process dies.
+
+mod front_end;
+mod holders;
+mod uml;
+
+use crate::attach::domains;
+use crate::machine::{Machine, text};
+use crate::processes::{kill, pid};
+use front_end::FrontEnd;
+use holders::holders;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use testing::{child_of, require, wait_for, wait_until};
+use uml::Uml;
+
+const HOST: &str = "10.7.0.1";
+const VM: &str = "10.7.0.2";
+
+/// Sends 32 MB to the virtual machine and compares its checksum; receives a text and compares it.
+const FILES: &str = r#"
+import hashlib, socket, sys
+def connect(port):
+    for _ in range(100):
+        try:
+            return socket.create_connection((sys.argv[1], port), timeout=60)
+        except ConnectionRefusedError:
+            import time; time.sleep(0.1)
+data = bytes(range(251)) * (32 * 1024 * 1024 // 251)
+s = connect(6001)
+s.sendall(data)
+s.shutdown(socket.SHUT_WR)
+answer = s.makefile().read().split()[0]
+assert answer == hashlib.md5(data).hexdigest(), answer
+expected = ''.join(f'{n}\n' for n in range(1, 2000001)).encode()
+got = b''.join(iter(lambda s=connect(6002): s.recv(1 << 20), b''))
+assert hashlib.md5(got).hexdigest() == hashlib.md5(expected).hexdigest(), len(got)
+print('whole')
+"#;
+
+/// Returns a machine with a wire that has an address, and the socket of its virtual machine. `more`
+/// are keys of the interface.
+fn start(mtu: u32, more: &str) -> Option<(Machine, PathBuf)> {
+    let mut path = PathBuf::new();
+    let machine = Machine::start(&["ping", "ip", "python3"], &["wire"], |paths| {
+        path = tempfile::tempdir().unwrap().keep().join("vm.sock");
+        format!(
+            "[driver]\nrestart_pause_ms = 20\n[[nic]]\nname = \"wire\"\nkind = \"tap\"\n\
+             ifname = \"wire\"\nnetns = \"{}\"\naddresses = [\"{HOST}/24\"]\nmtu = {mtu}\n\
+             [[guest]]\nname = \"vm\"\n[[guest.vif]]\nendpoint = \"vhost-user\"\n\
+             socket = \"{}\"\nmtu = {mtu}\n{more}\n",
+            paths[0],
+            path.display()
+        )
+    })?;
+    Some((machine, path))
+}
+
+/// The same for User-Mode Linux.
+fn start_for_uml(mtu: u32, more: &str) -> Option<(Machine, PathBuf)> {
+    require!(tool("linux.uml"), tool("busybox"), tool("cc"));
+    start(mtu, more)
+}
+
+fn boot(machine: &Machine, socket: &Path, name: &str, mtu: u32) -> Uml {
+    boot_with(machine, socket, name, &[format!("mtu={mtu}")])
+}
+
+fn boot_with(machine: &Machine, socket: &Path, name: &str, words: &[String]) -> Uml {
+    let folder = machine.folder.path().join(name);
+    let address = format!("address={VM}/24");
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Uml::boot(folder, socket, &[&[&*address], &words[..]].concat())
+}
+
+fn answers(machine: &Machine) -> bool {
+    let ping = machine.run(0, "ping", &["-c", "1", "-W", "0.3", VM]);
+    ping.status.success()
+}
+
+fn exchanges_files(machine: &Machine) {
+    let run = machine.run(0, "python3", &["-c", FILES, VM]);
+    assert_eq!(text(&run.stdout).trim(), "whole", "{run:?}");
+}
+
+#[test]
+fn files_pass_both_ways_whole() {
+    for mtu in [1500, 9000] {
+        let Some((machine, socket)) = start_for_uml(mtu, "") else {
+            return;
+        };
+        let vm = boot(&machine, &socket, "vm", mtu);
+        wait_until("no answer to a ping", || answers(&machine));
+        exchanges_files(&machine);
+        drop(vm);
+        machine.end();
+        assert!(!socket.exists(), "the socket stays");
+    }
+}
+
+#[test]
+fn a_vm_outlives_driver_manager_and_netd() {
+    let Some((machine, socket)) = start_for_uml(1500, "") else {
+        return;
+    };
+    let _vm = boot(&machine, &socket, "vm", 1500);
+    wait_until("no answer to a ping", || answers(&machine));
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    let shim = pid(&machine, "vm");
+    for _ in 0..3 {
+        for victim in ["driver", "grantway-manager", "grantway-netd"] {
+            let victim = match victim {
+                "driver" => pid(&machine, "driver"),
+                helper => wait_for("no helper", || child_of(core, helper)),
+            };
+            assert!(kill(victim));
+            wait_until("no answer to a ping", || answers(&machine));
+        }
+    }
+    wait_until("a domain is away", || domains(&machine) == ["driver", "vm"]);
+    assert_eq!(pid(&machine, "vm"), shim, "the shim stays");
+    exchanges_files(&machine);
+    machine.end();
+}
+
+#[test]
+fn a_vm_that_dies_is_followed_by_the_next() {
+    let Some((machine, socket)) = start_for_uml(1500, "") else {
+        return;
+    };
+    for life in ["first", "second", "third"] {
+        let vm = boot(&machine, &socket, life, 1500);
+        wait_until("no answer to a ping", || answers(&machine));
+        assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
+    }
+    machine.end();
+}
+
+#[test]
+fn two_queue_pairs_carry_files() {
+    let Some((machine, socket)) = start_for_uml(1500, "queue_pairs = 2") else {
+        return;
+    };
+    let _vm = boot_with(&machine, &socket, "vm", &["pairs=2".into()]);
+    wait_until("no answer to a ping", || answers(&machine));
+    let state = machine.ask(&["status"])["vms"][0].clone();
+    assert_eq!(state["queue_pairs"], 2, "{state}");
+    assert_eq!(state["interface"], "vm-0");
+    assert_eq!(
+        (&state["connected"], &state["link_up"]),
+        (&true.into(), &true.into())
+    );
+    exchanges_files(&machine);
+    machine.end();
+}
+
+/// A front end that connects again, as QEMU does.
+#[test]
+fn ten_kills_of_each_part_are_survived() {
+    require!(program("hostile-vm"));
+    let Some((machine, socket)) = start(1500, "queue_pairs = 2") else {
+        return;
+    };
+    let mut vmm = FrontEnd::start(&socket, &[VM, "2"]);
+    wait_until("no answer to a ping", || answers(&machine));
+    for _ in 0..10 {
+        for victim in ["driver", "vm"] {
+            assert!(kill(pid(&machine, victim)));
+            wait_until("no answer to a ping", || answers(&machine));
+        }
+        drop(vmm);
+        vmm = FrontEnd::start(&socket, &[VM, "2"]);
+        wait_until("no answer to a ping", || answers(&machine));
+        assert_eq!(holders(&machine, vmm.pid()), Vec::<String>::new());
+    }
+    let audit = machine.ask(&["grants"]);
+    assert_eq!(audit["leaked"], 0, "{audit}");
+    machine.end();
+}
+
+#[test]
+fn an_idle_vm_costs_no_cpu() {
+    const SECONDS: u64 = 2;
+    /// Ten times what was measured: 0.1 to 0.2 ms in two seconds.
+    const MOST_NS: u64 = SECONDS * 1_000_000;
+    require!(program("hostile-vm"));
+    let Some((machine, socket)) = start(1500, "") else {
+        return;
+    };
+    let _vmm = FrontEnd::start(&socket, &[VM]);
+    wait_until("no answer to a ping", || answers(&machine));
+    let cpu_ns = || {
+        let status = machine.ask(&["status"]);
+        let domains = status["domains"].as_array().unwrap().iter();
+        let shim = domains.filter(|domain| domain["name"] == "vm");
+        let keys = ["cpu_ns", "agent_cpu_ns", "worker_cpu_ns"];
+        shim.flat_map(|shim| keys.map(|key| shim[key].as_u64().unwrap()))
+            .sum::<u64>()
+    };
+    // The wire's kernel announces itself for a few seconds.
+    let mut least = u64::MAX;
+    wait_until("an idle virtual machine costs CPU time", || {
+        let before = cpu_ns();
+        std::thread::sleep(Duration::from_secs(SECONDS));
+        least = least.min(cpu_ns() - before);
+        least <= MOST_NS
+    });
+    println!("{least} ns in {SECONDS} s");
+    machine.end();
+}
+
+#[test]
+fn a_hostile_monitor_disturbs_nobody_else() {
+    require!(program("hostile-vm"));
+    let evil = tempfile::tempdir().unwrap().keep().join("evil.sock");
+    let more = format!(
+        "[[guest]]\nname = \"evil\"\n[[guest.vif]]\nendpoint = \"vhost-user\"\n\
+         socket = \"{}\"\n",
+        evil.display()
+    );
+    let Some((machine, socket)) = start(1500, &more) else {
+        return;
+    };
+    let vmm = FrontEnd::start(&socket, &[VM]);
+    wait_until("no answer to a ping", || answers(&machine));
+    let before = ["driver", "vm", "evil"].map(|name| pid(&machine, name));
+    let hostile: Vec<_> = (1..=2)
+        .map(|seed| FrontEnd::start(&evil, &["hostile", &seed.to_string()]))
+        .collect();
+    let pings = machine.run(0, "ping", &["-c", "100", "-i", "0.02", "-W", "1", VM]);
+    assert!(text(&pings.stdout).contains(" 0% packet loss"), "{pings:?}");
+    let stat = machine.ask(&["stat", "evil"]);
+    let endpoint = &stat["evil"]["vifs"]["0"]["endpoint"];
+    assert!(endpoint["vm_connections"].as_u64() > Some(0), "{stat}");
+    assert_eq!(holders(&machine, vmm.pid()), Vec::<String>::new());
+    drop(hostile);
+    assert_eq!(
+        before,
+        ["driver", "vm", "evil"].map(|name| pid(&machine, name))
+    );
+    machine.end();
+}
