@@ -1,45 +1,45 @@
-//! What is called, of what: the variables of the environment.
+//! The command of a call and its arguments, from environment variables.
 
-use crate::failure::{Code, Failure};
+use crate::error::{CniError, ErrorCode};
 use std::collections::BTreeMap;
 
-/// The kernel's limit of an interface's name, bytes.
+/// Maximum length of an interface's name in bytes, set by the kernel.
 const IFNAME_MAX: usize = 15;
 
-/// What a plugin can be called for.
+/// Commands of CNI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
-    /// Give a container an interface.
+pub(crate) enum CniCommand {
+    /// Attach an interface to a container.
     Add,
-    /// Is it still as it was left?
+    /// Check that the attachment is unchanged.
     Check,
-    /// Take it away.
+    /// Remove the attachment.
     Del,
-    /// Take away what no container has any more.
+    /// Remove attachments of containers that no longer exist.
     Gc,
-    /// Could one be added now?
+    /// Check that an ADD would succeed now.
     Status,
-    /// Which versions are spoken?
-    Version,
+    /// List the supported versions.
+    CniVersion,
 }
 
 /// The variables of a call.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
-    pub(crate) command: Command,
+pub(crate) struct CniCall {
+    pub(crate) command: CniCommand,
     /// The container's id.
     pub(crate) container: String,
-    /// The file of its network namespace. A DEL may have none.
+    /// The file of its network namespace; may be empty for DEL.
     pub(crate) netns: String,
-    /// Name of the interface in there.
+    /// Name of the interface in the container.
     pub(crate) ifname: String,
-    /// All variables, for the program that gives addresses.
+    /// All variables, for the `ipam` plugin.
     pub(crate) env: BTreeMap<String, String>,
 }
 
-impl Call {
-    /// Reads the variables of the environment.
-    pub(crate) fn of(env: BTreeMap<String, String>) -> Result<Self, Failure> {
+impl CniCall {
+    /// Parses the environment variables.
+    pub(crate) fn of(env: BTreeMap<String, String>) -> Result<Self, CniError> {
         let text = |key: &str| env.get(key).cloned().unwrap_or_default();
         let call = Self {
             command: command(&text("CNI_COMMAND"))?,
@@ -49,9 +49,9 @@ impl Call {
             env,
         };
         let (of_one, in_netns) = match call.command {
-            Command::Add | Command::Check => (true, true),
-            Command::Del => (true, false),
-            Command::Gc | Command::Status | Command::Version => (false, false),
+            CniCommand::Add | CniCommand::Check => (true, true),
+            CniCommand::Del => (true, false),
+            CniCommand::Gc | CniCommand::Status | CniCommand::CniVersion => (false, false),
         };
         if of_one && !is_id(&call.container) {
             return Err(wrong(
@@ -71,7 +71,7 @@ impl Call {
         Ok(call)
     }
 
-    /// An argument of CNI_ARGS, by its name. All others may be whatever they want.
+    /// Returns an argument of CNI_ARGS by its name. Unknown arguments are ignored.
     pub(crate) fn arg(&self, name: &str) -> Option<&str> {
         let args = self.env.get("CNI_ARGS")?.split(';');
         let mut pairs = args.filter_map(|pair| pair.split_once('='));
@@ -80,17 +80,17 @@ impl Call {
     }
 }
 
-fn command(text: &str) -> Result<Command, Failure> {
+fn command(text: &str) -> Result<CniCommand, CniError> {
     Ok(match text {
-        "ADD" => Command::Add,
-        "CHECK" => Command::Check,
-        "DEL" => Command::Del,
-        "GC" => Command::Gc,
-        "STATUS" => Command::Status,
-        "VERSION" => Command::Version,
+        "ADD" => CniCommand::Add,
+        "CHECK" => CniCommand::Check,
+        "DEL" => CniCommand::Del,
+        "GC" => CniCommand::Gc,
+        "STATUS" => CniCommand::Status,
+        "VERSION" => CniCommand::CniVersion,
         "" => {
-            let why = "CNI_COMMAND is not set: this is a plugin that container runtimes call";
-            return Err(Failure::new(Code::Environment, why));
+            let why = "CNI_COMMAND is not set: container runtimes call this plugin";
+            return Err(CniError::new(ErrorCode::Environment, why));
         }
         other => {
             let right = "ADD, CHECK, DEL, GC, STATUS or VERSION";
@@ -99,7 +99,7 @@ fn command(text: &str) -> Result<Command, Failure> {
     })
 }
 
-/// Whether a text is what CNI says that ids of containers and names of networks are.
+/// Returns whether a text is a valid container id or network name of CNI.
 pub(crate) fn is_id(text: &str) -> bool {
     let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
     text.bytes().all(plain) && text.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -111,10 +111,7 @@ fn is_ifname(text: &str) -> bool {
     is_long && text.bytes().all(plain) && text != "." && text != ".."
 }
 
-fn wrong(key: &str, value: &str, right: &str) -> Failure {
-    let msg = format!(
-        "{key} is \"{}\"; it has to be {right}",
-        value.escape_debug()
-    );
-    Failure::new(Code::Environment, msg)
+fn wrong(key: &str, value: &str, right: &str) -> CniError {
+    let msg = format!("{key} is \"{}\"; it must be {right}", value.escape_debug());
+    CniError::new(ErrorCode::Environment, msg)
 }

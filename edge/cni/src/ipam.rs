@@ -1,9 +1,9 @@
-//! A plugin that is called as this one is, above all the one that gives out addresses.
+//! Calls of other plugins, above all of the one that assigns addresses.
 
-use crate::call::{Call, is_id};
-use crate::failure::{Code, Failure};
+use crate::call::{CniCall, is_id};
+use crate::error::{CniError, ErrorCode};
 use crate::result::CniResult;
-use crate::version::Version;
+use crate::version::CniVersion;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
@@ -13,23 +13,23 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// An answer has at most so many bytes.
+/// Maximum length of an answer in bytes.
 const ANSWER_MAX: u64 = 1 << 20;
-/// One that has not answered by then does not.
+/// Deadline of a call.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The program, and what it is called with: the same variables and configuration.
+/// Another plugin's program. Its variables and its configuration are those of this call.
 #[derive(Debug)]
 pub(crate) struct Delegate<'a> {
     program: PathBuf,
-    call: &'a Call,
+    call: &'a CniCall,
     conf: &'a Value,
-    version: Version,
+    version: CniVersion,
 }
 
-/// What a plugin says to VERSION.
+/// A plugin's answer to VERSION.
 #[derive(Deserialize)]
-struct Speaks {
+struct VersionAnswer {
     #[serde(rename = "supportedVersions")]
     versions: Vec<String>,
 }
@@ -38,19 +38,21 @@ impl<'a> Delegate<'a> {
     /// Finds the program of this name in the folders of CNI_PATH.
     pub(crate) fn of(
         name: &str,
-        call: &'a Call,
+        call: &'a CniCall,
         conf: &'a Value,
-        version: Version,
-    ) -> Result<Self, Failure> {
+        version: CniVersion,
+    ) -> Result<Self, CniError> {
         if !is_id(name) {
             let msg = format!("`type` of `ipam` is \"{}\"", name.escape_debug());
-            return Err(Failure::new(Code::Config, msg).because("write the name of a program"));
+            return Err(
+                CniError::new(ErrorCode::Config, msg).because("set it to the name of a program")
+            );
         }
         let path = call.env.get("CNI_PATH").map_or("", String::as_str);
         let mut places = std::env::split_paths(path).map(|folder| folder.join(name));
         let program = places.find(|place| place.is_file()).ok_or_else(|| {
-            let msg = format!("there is no plugin {name} in CNI_PATH ({path})");
-            Failure::new(Code::Io, msg)
+            let msg = format!("CNI_PATH ({path}) has no plugin {name}");
+            CniError::new(ErrorCode::Io, msg)
         })?;
         Ok(Self {
             program,
@@ -60,37 +62,38 @@ impl<'a> Delegate<'a> {
         })
     }
 
-    /// Addresses for the container, in a result.
-    pub(crate) fn add(&self) -> Result<CniResult, Failure> {
+    /// Requests addresses for the container, and returns them as a result.
+    pub(crate) fn add(&self) -> Result<CniResult, CniError> {
         let answer = self.run("ADD")?;
         serde_json::from_slice(&answer).map_err(|error| {
-            let msg = format!("what {} answers cannot be read", self.program.display());
-            Failure::new(Code::Decode, msg).because(error)
+            let msg = format!("cannot parse the answer of {}", self.program.display());
+            CniError::new(ErrorCode::Decode, msg).because(error)
         })
     }
 
-    /// The container's addresses are free again; also if there are none.
-    pub(crate) fn del(&self) -> Result<(), Failure> {
+    /// Releases the container's addresses; succeeds if it has none.
+    pub(crate) fn del(&self) -> Result<(), CniError> {
         self.run("DEL").map(drop)
     }
 
-    /// Whether the addresses are still the container's.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    /// Checks that the container still has its addresses.
+    pub(crate) fn check(&self) -> Result<(), CniError> {
         self.run("CHECK").map(drop)
     }
 
-    /// STATUS or GC, which plugins before 1.1.0 do not know.
-    pub(crate) fn newer(&self, command: &str) -> Result<(), Failure> {
-        match self.version >= Version::V1_1 && self.speaks()?.contains(&Version::V1_1) {
-            true => self.run_in(command, Version::V1_1).map(drop),
+    /// Calls STATUS or GC, unless the plugin is older than 1.1.0.
+    pub(crate) fn newer(&self, command: &str) -> Result<(), CniError> {
+        match self.version >= CniVersion::V1_1 && self.speaks()?.contains(&CniVersion::V1_1) {
+            true => self.run_in(command, CniVersion::V1_1).map(drop),
             false => Ok(()),
         }
     }
 
-    /// In the version of this call, or in the newest older one that the program speaks.
-    fn run(&self, command: &str) -> Result<Vec<u8>, Failure> {
+    /// Calls the program with the version of this call, or with the newest older version that it
+    /// supports.
+    fn run(&self, command: &str) -> Result<Vec<u8>, CniError> {
         match self.run_in(command, self.version) {
-            Err(failure) if failure.is(Code::Version) => {
+            Err(failure) if failure.is(ErrorCode::CniVersion) => {
                 let speaks = self.speaks()?.into_iter();
                 match speaks.filter(|version| *version < self.version).max() {
                     Some(version) => self.run_in(command, version),
@@ -101,18 +104,18 @@ impl<'a> Delegate<'a> {
         }
     }
 
-    fn speaks(&self) -> Result<Vec<Version>, Failure> {
+    fn speaks(&self) -> Result<Vec<CniVersion>, CniError> {
         let conf = json!({ "cniVersion": self.version.text() });
         let answer = self.execute("VERSION", &conf)?;
-        let speaks: Speaks = serde_json::from_slice(&answer).map_err(|error| {
-            let msg = format!("{} does not say its versions", self.program.display());
-            Failure::new(Code::Decode, msg).because(error)
+        let speaks: VersionAnswer = serde_json::from_slice(&answer).map_err(|error| {
+            let msg = format!("{} does not report its versions", self.program.display());
+            CniError::new(ErrorCode::Decode, msg).because(error)
         })?;
         let versions = speaks.versions.iter().map(String::as_str);
-        Ok(versions.filter_map(Version::of).collect())
+        Ok(versions.filter_map(CniVersion::of).collect())
     }
 
-    fn run_in(&self, command: &str, version: Version) -> Result<Vec<u8>, Failure> {
+    fn run_in(&self, command: &str, version: CniVersion) -> Result<Vec<u8>, CniError> {
         let mut conf = self.conf.clone();
         if let Some(text) = conf.get_mut("cniVersion") {
             *text = version.text().into();
@@ -120,26 +123,26 @@ impl<'a> Delegate<'a> {
         self.execute(command, &conf)
     }
 
-    /// What the program answers.
-    fn execute(&self, command: &str, conf: &Value) -> Result<Vec<u8>, Failure> {
+    /// Returns the program's answer.
+    fn execute(&self, command: &str, conf: &Value) -> Result<Vec<u8>, CniError> {
         let shown = self.program.display();
         let mut program = Command::new(&self.program);
         program.envs(&self.call.env).env("CNI_COMMAND", command);
         let (answer, status) = finish(&mut program, conf.to_string()).map_err(|error| {
-            let msg = format!("{shown} cannot be used to {command}");
-            Failure::new(Code::Io, msg).because(error)
+            let msg = format!("cannot run {shown} to {command}");
+            CniError::new(ErrorCode::Io, msg).because(error)
         })?;
         if status.success() {
             return Ok(answer);
         }
-        Err(match serde_json::from_slice::<Failure>(&answer) {
-            Ok(failure) => Failure {
+        Err(match serde_json::from_slice::<CniError>(&answer) {
+            Ok(failure) => CniError {
                 msg: format!("{}: {}", name(&self.program), failure.msg),
                 ..failure
             },
             Err(_) => {
                 let said = String::from_utf8_lossy(&answer).trim().to_owned();
-                Failure::new(Code::Io, format!("{shown} failed: {status}")).because(said)
+                CniError::new(ErrorCode::Io, format!("{shown} failed: {status}")).because(said)
             }
         })
     }
@@ -150,7 +153,7 @@ fn name(program: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Runs a program to its end, but not for ever: what it wrote, and how it ended.
+/// Runs a program until it ends or the deadline passes; returns its output and its status.
 fn finish(program: &mut Command, input: String) -> io::Result<(Vec<u8>, ExitStatus)> {
     let end = Instant::now() + LIMIT;
     let mut child = program
@@ -158,13 +161,13 @@ fn finish(program: &mut Command, input: String) -> io::Result<(Vec<u8>, ExitStat
         .stdout(Stdio::piped())
         .spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    let (told, answer) = channel();
-    // One that reads nothing until it has written, or never, holds up a thread only.
+    let (sender, answer) = channel();
+    // A program that does not read its input blocks only this thread.
     thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(input.as_bytes())));
     thread::spawn(move || {
         let mut text = Vec::new();
         let read = stdout.map(|stdout| stdout.take(ANSWER_MAX).read_to_end(&mut text));
-        told.send(read.transpose().map(|_| text))
+        sender.send(read.transpose().map(|_| text))
     });
     let answer = answer.recv_timeout(LIMIT);
     let status = ended_by(&mut child, end);
@@ -178,7 +181,7 @@ fn finish(program: &mut Command, input: String) -> io::Result<(Vec<u8>, ExitStat
     }
 }
 
-/// How a program ended; none: it has not by then.
+/// Waits for a program to end until `end`; returns `None` if it has not ended by then.
 fn ended_by(child: &mut Child, end: Instant) -> io::Result<Option<ExitStatus>> {
     loop {
         let ended = child.try_wait()?;

@@ -1,17 +1,17 @@
-//! Who is meant: an attachment is a network's name, a container's id and an interface's name, and
-//! everything that is called something is called after these three. The namespace's path is none of
-//! them: runtimes leave it out, or have another one, when the container goes.
+//! Identity of an attachment: the network's name, the container's id and the interface's name. All
+//! other names are derived from these three. The namespace's path is not part of the identity,
+//! because a runtime may omit it for DEL or pass another one.
 
-/// Which interface of which container in which network.
+/// The identity of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key<'a> {
+pub(crate) struct AttachmentKey<'a> {
     pub(crate) network: &'a str,
     pub(crate) container: &'a str,
     pub(crate) ifname: &'a str,
 }
 
-impl Key<'_> {
-    /// The name of its guest: 29 characters, of 32 that a name may have.
+impl AttachmentKey<'_> {
+    /// Returns the guest's name, which has 29 characters of the 32 allowed.
     pub(crate) fn guest(&self) -> String {
         let key = self.hash();
         format!(
@@ -21,29 +21,31 @@ impl Key<'_> {
         )
     }
 
-    /// The MAC that it has unless somebody asks for one: as good as unique among all hosts of a
-    /// network, and the same one whenever the container is started.
+    /// Returns the default MAC, which is practically unique in a network and the same for each
+    /// start of the container.
     pub(crate) fn mac(&self) -> String {
         let key = self.hash();
         let [a, b, c, d, e, ..] = ((key >> 88) ^ key).to_le_bytes();
         format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
     }
 
-    /// No name has a zero byte, so no two keys are the same text.
+    /// Hashes the names, separated by zero bytes. No name contains one, so different keys have
+    /// different texts.
     fn hash(&self) -> u128 {
         let text = [self.network, self.container, self.ifname].join("\0");
         fnv(text.as_bytes())
     }
 }
 
-/// What the names of all guests of a network begin with, and no others.
+/// Returns the prefix that the names of all guests of a network have, and no other guest's name.
 pub(crate) fn prefix(network: &str) -> String {
     let hash = fnv(network.as_bytes());
     format!("cni-{:08x}-", ((hash >> 96) ^ hash) as u32)
 }
 
-/// FNV-1a of 128 bits (RFC 9923). It has to be the same in all versions of this program, and need
-/// not stand against anybody: who chooses ids of containers may do worse things.
+/// Returns the 128-bit FNV-1a hash (RFC 9923). The hash must be the same in all versions of this
+/// program. It need not resist attacks, because an attacker who chooses container ids already has
+/// more power.
 fn fnv(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -57,26 +59,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_those_of_the_specification() {
+    fn hashes_match_the_specification() {
         assert_eq!(fnv(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
         assert_eq!(fnv(b"foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
     }
 
     #[test]
-    fn names_stay_what_they_were() {
-        let key = Key {
+    fn names_are_the_same_in_all_versions() {
+        let key = AttachmentKey {
             network: "gwnet",
             container: "584b1177090309aacc13ee40884a3d450b12b35cb02582657f37127bc41d36ea",
             ifname: "eth0",
         };
         assert_eq!(key.guest(), GUEST);
         assert_eq!(key.mac(), MAC);
-        let other = Key {
+        let other = AttachmentKey {
             ifname: "eth1",
             ..key
         };
         assert!(other.guest().starts_with(&prefix("gwnet")) && other.guest() != key.guest());
-        let elsewhere = Key {
+        let elsewhere = AttachmentKey {
             network: "gwnet2",
             ..key
         };

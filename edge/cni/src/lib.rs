@@ -1,21 +1,25 @@
-//! `grantway-cni`: what a container runtime calls to give a container a network interface, and to
-//! take it away again. The container becomes a guest of a machine that runs.
+//! `grantway-cni`: the plugin that a container runtime calls to attach a container to a running
+//! machine as a guest, and to detach it.
 //!
 //! CNI 0.4.0, 1.0.0 and 1.1.0: the call is in the environment, the network's configuration on
-//! standard input, the answer on standard output. The process keeps nothing: whatever a later call
-//! has to know follows from the network's name, the container's id and the interface's name. Called
-//! with arguments it is a plugin of netavark's.
+//! standard input, the answer on standard output. The process keeps no state: everything that a
+//! later call needs follows from the network's name, the container's id and the interface's name.
+//! If called with arguments, it is a plugin of netavark. The crate is also the library with which
+//! `grantway-docker` attaches containers.
 
+pub mod attachment;
 mod call;
 mod commands;
-mod failure;
+mod error;
 mod ipam;
 mod key;
 mod machine;
-mod namespace;
+pub mod namespace;
 mod netavark;
 mod network;
+pub mod options;
 mod pending;
+mod ports;
 mod program;
 mod request;
 mod reserved;
@@ -26,10 +30,12 @@ pub mod testing;
 mod tests;
 mod version;
 
+pub use error::CniError;
+pub use ports::Mapping;
 use std::collections::BTreeMap;
 
-/// Carries out one call: CNI's if `args` is empty, else netavark's. `env` has the variables
-/// `CNI_…`, `input` is standard input. Returns the answer and whether the call succeeded.
+/// Executes one call, of CNI if `args` is empty and otherwise of netavark. `env` has the variables
+/// `CNI_…`, `input` is standard input. Returns the answer, and whether the call succeeded.
 #[must_use]
 pub fn run(args: &[String], env: BTreeMap<String, String>, input: &[u8]) -> (String, bool) {
     match args {

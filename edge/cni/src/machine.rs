@@ -1,6 +1,7 @@
-//! The machine that containers are guests of, by its control socket, each question with a deadline.
+//! The machine to which containers are attached, accessed by its control socket. Each request has a
+//! deadline.
 
-use crate::failure::{Code, Failure};
+use crate::error::{CniError, ErrorCode};
 use abi::machine::{Attached, BEING_DETACHED, Control, Detached, Setting, Status};
 use client::{Error, ask};
 use serde::de::DeserializeOwned;
@@ -8,56 +9,69 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Within this it says that it is there, or counts as away. One that does not run is away at once;
-/// one that runs may be attaching many.
+/// A machine that does not answer within this time counts as absent. If no machine is running,
+/// requests fail at once; a running machine may be attaching many guests.
 const READY: Duration = Duration::from_secs(5);
-/// It gives up a guest that does not come after 20 s by itself, and takes it back.
+/// Deadline of an attachment: longer than the 20 s after which the machine itself gives up and
+/// detaches the guest.
 const ATTACH: Duration = Duration::from_secs(25);
-/// It answers after 20 s at the latest.
+/// Deadline of a detachment: longer than the 20 s within which the machine answers.
 const DETACH: Duration = Duration::from_secs(22);
 
-/// Between two looks at a guest that another request detaches.
+/// Interval of checking for a guest that another request detaches.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A machine, there or not.
+/// A machine, which may not be running.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub(crate) struct MachineClient {
     /// Its control socket.
     pub(crate) socket: PathBuf,
 }
 
-impl Machine {
-    /// Its guests' names, at once or not at all.
+impl MachineClient {
+    /// Returns the names of the machine's guests, without waiting for a machine that is still
+    /// starting.
     pub(crate) fn guests(&self) -> Result<Vec<String>, Error> {
         self.guests_within(READY)
     }
 
-    fn guests_within(&self, limit: Duration) -> Result<Vec<String>, Error> {
+    /// Returns its status, without waiting for a machine that still starts.
+    pub(crate) fn status(&self) -> Result<Status, Error> {
+        self.status_within(READY)
+    }
+
+    fn status_within(&self, limit: Duration) -> Result<Status, Error> {
         let status: Status = self.ask(&Control::Status, limit)?;
-        if status.up_took_ns.is_none() {
-            return Err(Error::Refused("the machine is still starting".to_owned()));
+        match status.up_took_ns {
+            Some(_) => Ok(status),
+            None => Err(Error::Refused("the machine is still starting".to_owned())),
         }
+    }
+
+    fn guests_within(&self, limit: Duration) -> Result<Vec<String>, Error> {
+        let status = self.status_within(limit)?;
         let domains = status.domains.into_iter();
         Ok(domains.map(|domain| domain.report.name).collect())
     }
 
-    /// Whether it has a guest of this name, at once or not at all.
+    /// Returns whether the machine has a guest of this name, without waiting for a machine that is
+    /// still starting.
     pub(crate) fn has(&self, guest: &str) -> Result<bool, Error> {
         Ok(self.guests()?.iter().any(|name| name == guest))
     }
 
-    /// Attaches a guest; returns when it is up.
+    /// Attaches a guest; returns when it is connected.
     pub(crate) fn attach(&self, guest: Setting) -> Result<Attached, Error> {
         self.ask(&Control::Attach { guest }, ATTACH)
     }
 
-    /// Takes a guest away; whether it was there. Nothing is left of it then but, for an instant,
-    /// its interface.
+    /// Detaches a guest; returns whether it existed. Afterwards nothing is left of it, except its
+    /// interface for a moment.
     pub(crate) fn detach(&self, guest: &str) -> Result<bool, Error> {
         self.detach_by(guest, Instant::now() + DETACH)
     }
 
-    /// As [`Machine::detach`], until a time that may come before the machine answers.
+    /// Like [`MachineClient::detach`], with a deadline that may pass before the machine answers.
     pub(crate) fn detach_by(&self, guest: &str, end: Instant) -> Result<bool, Error> {
         let left = || end.saturating_duration_since(Instant::now());
         let has = || -> Result<bool, Error> {
@@ -73,7 +87,7 @@ impl Machine {
             return Ok(true);
         };
         let is_another_s = matches!(&error, Error::Refused(why) if why.contains(BEING_DETACHED));
-        // It may leave by itself, with its namespace, or by another request.
+        // The guest may also disappear with its namespace or by another request.
         while has()? {
             if !is_another_s || left().is_zero() {
                 return Err(error);
@@ -87,11 +101,12 @@ impl Machine {
         ask(&self.socket, control, limit)
     }
 
-    /// The failure of a call while the machine does not answer: not ready, or try again later.
-    pub(crate) fn away(&self, code: Code, error: Error) -> Failure {
+    /// Returns the failure of a call if the machine does not answer: `code` is either "not ready"
+    /// or "try again later".
+    pub(crate) fn away(&self, code: ErrorCode, error: Error) -> CniError {
         let socket = self.socket.display();
         let msg =
             format!("no machine answers at {socket}: start one with `grantway up`, then try again");
-        Failure::new(code, msg).because(error)
+        CniError::new(code, msg).because(error)
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{Read, Write, stdin, stdout};
 use std::process::ExitCode;
 
-/// More than this no runtime says, bytes.
+/// Maximum length of standard input in bytes.
 const STDIN_MAX: u64 = 4 << 20;
 
 fn main() -> ExitCode {
@@ -14,9 +14,9 @@ fn main() -> ExitCode {
     });
     let args: Vec<String> = std::env::args_os().skip(1).map(shown).collect();
     let mut conf = Vec::new();
-    // netavark sends nothing with `info`, and may leave standard input open.
+    // With `info`, netavark sends nothing and may leave standard input open.
     if args.first().is_none_or(|call| call != "info") {
-        // A configuration that cannot be read is an error where it is decoded.
+        // Decoding reports an unreadable configuration.
         let _ = stdin().take(STDIN_MAX).read_to_end(&mut conf);
     }
     let (answer, is_done) = cni::run(&args, vars.collect(), &conf);
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is no text is no argument that anybody knows.
+/// Converts an argument. One that is not UTF-8 matches no known argument.
 fn shown(arg: OsString) -> String {
     arg.to_string_lossy().into_owned()
 }

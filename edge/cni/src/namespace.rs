@@ -1,47 +1,91 @@
-//! What there is in a container's namespace. Nothing is changed there: netd makes interfaces.
+//! Reads the interfaces and routes of a container's namespace, without changing anything: netd
+//! creates interfaces.
 
 use netdev::netns::in_netns;
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An interface, and the routes of its namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct InterfaceState {
     pub(crate) mac: String,
     pub(crate) is_up: bool,
     pub(crate) addresses: Vec<IpAddr>,
-    /// Networks, with the bits of their prefixes.
+    /// Destination networks, with the lengths of their prefixes.
     pub(crate) routes: Vec<(IpAddr, u8)>,
 }
 
-/// The interface of this name in the namespace at this path, if there is one.
+/// Returns the interface of this name in the namespace at this path, if it exists.
 ///
 /// # Errors
-/// There is no such namespace, or it cannot be entered.
-pub(crate) fn look(netns: &str, ifname: &str) -> io::Result<Option<Seen>> {
+///
+/// The namespace does not exist, or cannot be entered.
+pub(crate) fn inspect(netns: &str, ifname: &str) -> io::Result<Option<InterfaceState>> {
     in_netns(netns, || seen(ifname)).map_err(io::Error::other)?
 }
 
-fn seen(ifname: &str) -> io::Result<Option<Seen>> {
+/// An interface that was found by its MAC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its name.
+    pub ifname: String,
+    /// Its number, which no later interface of the namespace has.
+    pub index: u32,
+    /// Whether it is up.
+    pub is_up: bool,
+}
+
+/// Returns the interface with this MAC in the namespace at this path, if it exists.
+///
+/// # Errors
+///
+/// The namespace does not exist, or cannot be entered.
+pub fn find(netns: &str, mac: &str) -> io::Result<Option<Found>> {
+    in_netns(netns, || found(mac)).map_err(io::Error::other)?
+}
+
+fn found(mac: &str) -> io::Result<Option<Found>> {
+    let has_it = |part: &InterfaceAddress| {
+        let link = part
+            .address
+            .as_ref()
+            .and_then(|address| address.as_link_addr()?.addr());
+        link.is_some_and(|link| written(link).eq_ignore_ascii_case(mac))
+    };
+    let Some(part) = getifaddrs()?.find(has_it) else {
+        return Ok(None);
+    };
+    Ok(Some(Found {
+        index: if_nametoindex(part.interface_name.as_str())?,
+        is_up: part.flags.contains(InterfaceFlags::IFF_UP),
+        ifname: part.interface_name,
+    }))
+}
+
+fn written(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn seen(ifname: &str) -> io::Result<Option<InterfaceState>> {
     let mut seen = None;
     for part in getifaddrs()?.filter(|part| part.interface_name == ifname) {
-        let seen: &mut Seen = seen.get_or_insert_default();
+        let seen: &mut InterfaceState = seen.get_or_insert_default();
         seen.is_up = part.flags.contains(InterfaceFlags::IFF_UP);
         let Some(address) = part.address else {
             continue;
         };
         if let Some(mac) = address.as_link_addr().and_then(|link| link.addr()) {
-            seen.mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+            seen.mac = written(mac);
         }
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
         let v6 = address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip()));
         seen.addresses.extend(v4.or(v6));
     }
     if let Some(seen) = &mut seen {
-        // Without IPv6 there is no file.
+        // Without IPv6 the file does not exist.
         let text = |file: &str| {
             fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default()
         };
@@ -53,8 +97,8 @@ fn seen(ifname: &str) -> io::Result<Option<Seen>> {
     Ok(seen)
 }
 
-/// `eth0 0000630A 00000000 0001 0 0 0 00FFFFFF 0 0 0`: destination and mask are words of memory in
-/// which the bytes lie in the network's order.
+/// Parses `eth0 0000630A 00000000 0001 0 0 0 00FFFFFF 0 0 0`. Destination and mask are words of
+/// memory whose bytes are in network order.
 fn v4_route(line: &str) -> Option<(IpAddr, u8)> {
     let mut words = line.split_whitespace().skip(1);
     let mut octets = |n| {
@@ -65,7 +109,8 @@ fn v4_route(line: &str) -> Option<(IpAddr, u8)> {
     Some((to.into(), mask.to_bits().leading_ones() as u8))
 }
 
-/// `fd990000000000000000000000000000 40 … eth0`. On the loopback lies what has no route.
+/// Parses `fd990000000000000000000000000000 40 … eth0`. Unreachable routes are on the loopback
+/// interface.
 fn v6_route(line: &str) -> Option<(IpAddr, u8)> {
     let mut words = line.split_whitespace();
     let to = u128::from_str_radix(words.next()?, 16).ok()?;
@@ -78,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_lines_are_read() {
+    fn the_kernels_lines_are_parsed() {
         let v4 = "eth0\t0000630A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0";
         assert_eq!(v4_route(v4), Some(("10.99.0.0".parse().unwrap(), 24)));
         let head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU";
@@ -96,13 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_loopback_and_nothing_else_of_that_kind() {
+    fn a_new_namespace_has_only_the_loopback() {
         testing::require!(root);
         let own = "/proc/thread-self/ns/net";
-        let lo = look(own, "lo").unwrap().unwrap();
+        let lo = inspect(own, "lo").unwrap().unwrap();
         assert_eq!(lo.mac, "00:00:00:00:00:00");
-        assert_eq!(look(own, "no-such-link").unwrap(), None);
-        let error = look("/proc/self/status", "lo").unwrap_err().to_string();
+        assert_eq!(inspect(own, "no-such-link").unwrap(), None);
+        let found = find(own, &lo.mac).unwrap().unwrap();
+        assert_eq!((found.ifname.as_str(), found.index), ("lo", 1));
+        assert_eq!(find(own, "02:00:00:00:00:01").unwrap(), None);
+        let error = inspect("/proc/self/status", "lo").unwrap_err().to_string();
         assert!(error.contains("/proc/self/status"), "{error}");
     }
 }

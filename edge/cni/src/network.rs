@@ -1,23 +1,23 @@
-//! The configuration of a network, as far as every call needs it. What only ADD reads is read
-//! there: what makes no sense in it must not keep a container from going.
+//! The part of a network's configuration that every call needs. ADD parses the parts that only it
+//! needs, so that mistakes in them do not block a DEL.
 
 use crate::call::is_id;
-use crate::failure::{Code, Failure};
-use crate::version::Version;
+use crate::error::{CniError, ErrorCode};
+use crate::version::CniVersion;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// The machine that is meant where none is named, as for `grantway attach`.
+/// The default machine, as for `grantway attach`.
 const MACHINE: &str = "grantway";
-/// What is to be done later is noted here.
+/// The folder of pending cleanups.
 const STATE_DIR: &str = "/run/grantway/cni";
 
 /// The configuration of a network.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Network {
+pub(crate) struct NetworkConfig {
     cni_version: String,
     /// Its name.
     pub(crate) name: String,
@@ -41,59 +41,66 @@ fn state_dir() -> PathBuf {
     STATE_DIR.into()
 }
 
-impl Network {
-    /// Reads it, with the version that answers are to have.
-    pub(crate) fn of(conf: &Value) -> Result<(Self, Version), Failure> {
+impl NetworkConfig {
+    /// Parses the configuration; also returns the version for answers.
+    pub(crate) fn of(conf: &Value) -> Result<(Self, CniVersion), CniError> {
         let network: Self = decoded(conf)?;
-        let version = Version::of(&network.cni_version).ok_or_else(|| {
-            let spoken = Version::ALL.map(Version::text).join(", ");
-            let msg = format!("CNI {} is not spoken", network.cni_version.escape_debug());
-            Failure::new(Code::Version, msg).because(format!("these are: {spoken}"))
+        let version = CniVersion::of(&network.cni_version).ok_or_else(|| {
+            let spoken = CniVersion::ALL.map(CniVersion::text).join(", ");
+            let msg = format!(
+                "CNI {} is not supported",
+                network.cni_version.escape_debug()
+            );
+            CniError::new(ErrorCode::CniVersion, msg).because(format!("supported: {spoken}"))
         })?;
-        let wrong = |msg: String| Err(Failure::new(Code::Config, msg));
+        let wrong = |msg: String| Err(CniError::new(ErrorCode::Config, msg));
         if !is_id(&network.name) {
             return wrong(format!("`name` is \"{}\"", network.name.escape_debug()));
         }
         if network.machine.is_some() && network.socket.is_some() {
-            return wrong("there are `machine` and `socket`: leave one of them out".into());
+            return wrong("both `machine` and `socket` are set: remove one of them".into());
         }
         for (key, path) in [
             ("socket", network.socket.as_ref()),
             ("stateDir", Some(&network.state_dir)),
         ] {
             if let Some(path) = path.filter(|path| !path.is_absolute()) {
-                return wrong(format!("`{key}` is {path:?}: write an absolute path"));
+                return wrong(format!("`{key}` is {path:?}: set an absolute path"));
             }
         }
         Ok((network, version))
     }
 
-    /// The control socket of its machine.
-    pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
+    /// Returns the control socket of its machine.
+    pub(crate) fn socket(&self) -> Result<PathBuf, CniError> {
         match (&self.socket, self.machine.as_deref()) {
             (Some(socket), _) => Ok(socket.clone()),
             (None, machine) => client::find(machine.unwrap_or(MACHINE)).map_err(|error| {
-                Failure::new(Code::Config, "there is no way to the machine").because(error)
+                CniError::new(
+                    ErrorCode::Config,
+                    "cannot determine the path of the machine's socket",
+                )
+                .because(error)
             }),
         }
     }
 
-    /// The program that gives out its addresses, if one does.
+    /// Returns the plugin that assigns its addresses, if any.
     pub(crate) fn ipam(&self) -> Option<&str> {
         let program = self.ipam.as_ref()?.program.as_deref();
         program.filter(|program| !program.is_empty())
     }
 
-    /// The folder of the files of the program that gives out its addresses, if one is given.
+    /// Returns the folder of that plugin's files, if set.
     pub(crate) fn ipam_data_dir(&self) -> Option<&Path> {
         self.ipam.as_ref()?.data_dir.as_deref()
     }
 }
 
-/// A part of what was said on standard input.
-pub(crate) fn decoded<T: DeserializeOwned>(value: &Value) -> Result<T, Failure> {
+/// Decodes a part of standard input.
+pub(crate) fn decoded<T: DeserializeOwned>(value: &Value) -> Result<T, CniError> {
     T::deserialize(value).map_err(|error| {
-        let msg = "the network's configuration cannot be read";
-        Failure::new(Code::Decode, msg).because(error)
+        let msg = "cannot parse the network's configuration";
+        CniError::new(ErrorCode::Decode, msg).because(error)
     })
 }

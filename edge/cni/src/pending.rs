@@ -1,11 +1,12 @@
-//! Guests that are to be detached once their machine answers: a note for each, a file of its name
-//! with the path of the machine's control socket. The next call detaches them.
+//! Pending cleanups: guests that are to be detached once their machine answers. Each has a file
+//! with the guest's name, which contains the path of the machine's control socket. The next call
+//! detaches them.
 //!
-//! A call holds the lock of a note while it detaches the guest. Other calls leave that guest to it
-//! and wait for nothing, so a slow machine delays no container of another one.
+//! A call holds the lock of a guest's file while it detaches the guest. Other calls skip that
+//! guest, so a slow machine does not delay the containers of other machines.
 
-use crate::failure::{Code, Failure};
-use crate::machine::Machine;
+use crate::error::{CniError, ErrorCode};
+use crate::machine::MachineClient;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -13,53 +14,55 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Files that are no notes begin so. No guest's name does.
+/// Prefix of files that are not cleanups. No guest's name begins with it.
 const HIDDEN: &str = ".";
-/// How long one call spends on all guests that are to be detached; the next call goes on.
+/// Longest time that one call spends on all pending guests; the next call continues.
 const BUDGET: Duration = Duration::from_secs(5);
 
-/// What is to be done later.
+/// The pending cleanups.
 #[derive(Clone, Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingCleanups {
     pub(crate) folder: PathBuf,
 }
 
-impl Pending {
-    /// Notes that a guest is to be detached.
+impl PendingCleanups {
+    /// Records that a guest is to be detached.
     ///
     /// # Errors
-    /// The note cannot be written; there is none then.
-    pub(crate) fn note(&self, machine: &Machine, guest: &str) -> Result<(), Failure> {
+    ///
+    /// The file cannot be written, and does not exist.
+    pub(crate) fn record(&self, machine: &MachineClient, guest: &str) -> Result<(), CniError> {
         let new = self
             .folder
             .join(format!("{HIDDEN}{guest}.{}", std::process::id()));
         let write = || {
             let mut folder = DirBuilder::new();
             folder.recursive(true).mode(0o700).create(&self.folder)?;
-            // Half a note would keep the guest's name for ever, and its guest attached.
+            // Written under another name first: a truncated file would block the guest's name
+            // forever and leave the guest attached.
             fs::write(&new, machine.socket.as_os_str().as_bytes())?;
             fs::rename(&new, self.folder.join(guest))
         };
         write().map_err(|error| {
             let _ = fs::remove_file(&new);
             let folder = self.folder.display();
-            let msg = format!("that {guest} is to be detached cannot be noted in {folder}");
-            Failure::new(Code::Io, msg).because(error)
+            let msg = format!("cannot record in {folder} that {guest} must be detached");
+            CniError::new(ErrorCode::Io, msg).because(error)
         })
     }
 
-    /// Whether a guest is to be detached.
+    /// Returns whether a guest is to be detached.
     pub(crate) fn has(&self, guest: &str) -> bool {
         self.folder.join(guest).exists()
     }
 
-    /// Detaches what is to be detached from a machine that answers, within [`BUDGET`]. What does
-    /// not leave in time stays noted.
-    pub(crate) fn make_good(&self, machine: &Machine) {
+    /// Detaches pending guests of a machine that answers, within [`BUDGET`]. Guests that are not
+    /// detached in time stay recorded.
+    pub(crate) fn retry_all(&self, machine: &MachineClient) {
         let end = Instant::now() + BUDGET;
         for guest in self.of(machine) {
-            if let Err(error) = self.make_one_good(machine, &guest, end) {
-                eprintln!("grantway-cni: {guest} is still to be detached: {error}");
+            if let Err(error) = self.retry_one(machine, &guest, end) {
+                eprintln!("grantway-cni: {guest} has not been detached yet: {error}");
             }
             if Instant::now() >= end {
                 return;
@@ -67,8 +70,8 @@ impl Pending {
         }
     }
 
-    /// Detaches one guest, unless another call is about to.
-    fn make_one_good(&self, machine: &Machine, guest: &str, end: Instant) -> io::Result<()> {
+    /// Detaches one guest, unless another call is already doing so.
+    fn retry_one(&self, machine: &MachineClient, guest: &str, end: Instant) -> io::Result<()> {
         let path = self.folder.join(guest);
         let note = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -78,7 +81,8 @@ impl Pending {
             Err(TryLockError::WouldBlock) => return Ok(()),
             locked => locked?,
         }
-        // Who had the lock before may have detached it, and its name may be in use again.
+        // The previous holder of the lock may have detached the guest, and its name may be in use
+        // again.
         if !path.exists() {
             return Ok(());
         }
@@ -89,8 +93,8 @@ impl Pending {
         }
     }
 
-    /// The names of all that are to be detached from a machine.
-    fn of(&self, machine: &Machine) -> Vec<String> {
+    /// Returns the names of all guests to be detached from a machine.
+    fn of(&self, machine: &MachineClient) -> Vec<String> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let is_its = |path: &Path| {

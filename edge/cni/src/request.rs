@@ -1,28 +1,28 @@
-//! A call with the configuration that it comes with.
+//! A call with its configuration.
 
-use crate::call::Call;
-use crate::failure::Failure;
+use crate::call::CniCall;
+use crate::error::CniError;
 use crate::ipam::Delegate;
-use crate::key::Key;
-use crate::machine::Machine;
-use crate::network::Network;
-use crate::pending::Pending;
-use crate::version::Version;
+use crate::key::AttachmentKey;
+use crate::machine::MachineClient;
+use crate::network::NetworkConfig;
+use crate::pending::PendingCleanups;
+use crate::version::CniVersion;
 use serde_json::Value;
 
-/// A call with the configuration that it comes with.
+/// A call with its configuration.
 #[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) call: Call,
-    /// What was said on standard input.
+pub(crate) struct PluginRequest {
+    pub(crate) call: CniCall,
+    /// Standard input.
     pub(crate) conf: Value,
-    pub(crate) network: Network,
-    pub(crate) version: Version,
+    pub(crate) network: NetworkConfig,
+    pub(crate) version: CniVersion,
 }
 
-impl Request {
-    pub(crate) fn new(call: Call, conf: Value) -> Result<Self, Failure> {
-        let (network, version) = Network::of(&conf)?;
+impl PluginRequest {
+    pub(crate) fn new(call: CniCall, conf: Value) -> Result<Self, CniError> {
+        let (network, version) = NetworkConfig::of(&conf)?;
         Ok(Self {
             call,
             conf,
@@ -31,27 +31,27 @@ impl Request {
         })
     }
 
-    /// What is attached by it.
-    pub(crate) fn key(&self) -> Key<'_> {
-        Key {
+    /// Returns the identity of the attachment.
+    pub(crate) fn key(&self) -> AttachmentKey<'_> {
+        AttachmentKey {
             network: &self.network.name,
             container: &self.call.container,
             ifname: &self.call.ifname,
         }
     }
 
-    pub(crate) fn machine(&self) -> Result<Machine, Failure> {
+    pub(crate) fn machine(&self) -> Result<MachineClient, CniError> {
         let socket = self.network.socket()?;
-        Ok(Machine { socket })
+        Ok(MachineClient { socket })
     }
 
-    pub(crate) fn pending(&self) -> Pending {
+    pub(crate) fn pending(&self) -> PendingCleanups {
         let folder = self.network.state_dir.clone();
-        Pending { folder }
+        PendingCleanups { folder }
     }
 
-    /// What gives out addresses, if anything does.
-    pub(crate) fn ipam(&self) -> Result<Option<Delegate<'_>>, Failure> {
+    /// Returns the plugin that assigns addresses, if any.
+    pub(crate) fn ipam(&self) -> Result<Option<Delegate<'_>>, CniError> {
         let name = self.network.ipam();
         let delegate = |name| Delegate::of(name, &self.call, &self.conf, self.version);
         name.map(delegate).transpose()

@@ -1,16 +1,16 @@
-//! Addresses that `host-local` keeps for containers: a file for each, whose name is the address and
-//! whose text is the container's id and the interface. `host-local` knows no GC.
+//! Addresses that `host-local` has assigned. Each has a file, whose name is the address and which
+//! contains the container's id and the interface. `host-local` does not implement GC.
 
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// The program whose files these are.
+/// The program that writes these files.
 pub(crate) const PROGRAM: &str = "host-local";
-/// Where it keeps them unless `dataDir` says otherwise.
+/// Default folder of these files, which `dataDir` overrides.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// The containers and interfaces that have addresses of a network, each once.
+/// Returns the containers and interfaces with addresses of a network, without duplicates.
 pub(crate) fn holders(data_dir: Option<&Path>, network: &str) -> Vec<(String, String)> {
     let folder = data_dir.map_or(PathBuf::from(DATA_DIR), Path::to_owned);
     let files = fs::read_dir(folder.join(network)).into_iter().flatten();
@@ -27,8 +27,8 @@ pub(crate) fn holders(data_dir: Option<&Path>, network: &str) -> Vec<(String, St
     holders
 }
 
-/// Container and interface of a reservation. Old versions noted the container alone: such an
-/// address cannot be released for one interface.
+/// Returns the container and the interface of a reservation. Old versions recorded only the
+/// container; their addresses cannot be released for a single interface.
 fn holder(text: &str) -> Option<(String, String)> {
     let mut lines = text.lines().map(str::trim);
     let (container, ifname) = (lines.next()?, lines.next()?);

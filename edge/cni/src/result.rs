@@ -1,8 +1,8 @@
-//! What a plugin answers to ADD: of other plugins in any version, of this one in that which was
-//! asked for.
+//! Results of ADD: parses the results of other plugins in any version, and writes this plugin's in
+//! the requested version.
 
-use crate::failure::{Code, Failure};
-use crate::version::Version;
+use crate::error::{CniError, ErrorCode};
+use crate::version::CniVersion;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
@@ -28,10 +28,10 @@ pub(crate) struct CniInterface {
     pub(crate) name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) mac: String,
-    /// The namespace that it is in; none: the host's.
+    /// Its namespace; empty: the host's namespace.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) sandbox: String,
-    /// What later versions have beside: `mtu`, `socketPath`, `pciID`.
+    /// Fields of later versions: `mtu`, `socketPath`, `pciID`.
     #[serde(flatten)]
     pub(crate) more: Map<String, Value>,
 }
@@ -43,10 +43,10 @@ pub(crate) struct CniIp {
     /// `4` or `6`, before 1.0.0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) version: Option<String>,
-    /// Which of the interfaces has it.
+    /// Index of its interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) interface: Option<usize>,
-    /// With the length of the network's prefix.
+    /// The address with the prefix length of its network.
     pub(crate) address: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gateway: Option<String>,
@@ -59,12 +59,12 @@ pub(crate) struct CniRoute {
     pub(crate) dst: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gw: Option<String>,
-    /// What later versions have beside: `mtu`, `table`, `scope` …
+    /// Fields of later versions: `mtu`, `table`, `scope` …
     #[serde(flatten)]
     pub(crate) more: Map<String, Value>,
 }
 
-/// How names are looked up.
+/// DNS settings.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct CniDns {
@@ -78,7 +78,7 @@ pub(crate) struct CniDns {
     options: Vec<String>,
 }
 
-/// Go writes lists that it does not have as `null`.
+/// Go writes a missing list as `null`.
 fn or_null<'de, T, D>(from: D) -> Result<T, D::Error>
 where
     T: Default + Deserialize<'de>,
@@ -99,21 +99,21 @@ impl CniIp {
         }
     }
 
-    /// Without the prefix.
+    /// Returns the address without the prefix length.
     pub(crate) fn plain(&self) -> &str {
         self.address.split('/').next().unwrap_or_default()
     }
 }
 
 impl CniResult {
-    /// As a version has it.
-    pub(crate) fn in_version(mut self, version: Version) -> Self {
+    /// Returns the result in the form of a version.
+    pub(crate) fn in_version(mut self, version: CniVersion) -> Self {
         version.text().clone_into(&mut self.cni_version);
         for ip in &mut self.ips {
             let family = if is_v6(&ip.address) { "6" } else { "4" };
-            ip.version = (version == Version::V0_4).then(|| family.to_owned());
+            ip.version = (version == CniVersion::V0_4).then(|| family.to_owned());
         }
-        if version < Version::V1_1 {
+        if version < CniVersion::V1_1 {
             let interfaces = self
                 .interfaces
                 .iter_mut()
@@ -124,7 +124,7 @@ impl CniResult {
         self
     }
 
-    /// The same with what the next plugin of a list adds.
+    /// Returns the result combined with that of the next plugin in a list.
     pub(crate) fn and(mut self, other: Self) -> Self {
         let before = self.interfaces.len();
         self.interfaces.extend(other.interfaces);
@@ -143,12 +143,13 @@ impl CniResult {
         self
     }
 
-    /// Its routes as a machine is told them: one without a gateway goes by that of its family.
-    pub(crate) fn routes_told(&self) -> Result<Vec<String>, Failure> {
-        let told = self.routes.iter().map(|route| {
+    /// Returns the routes in the machine's form. A route without a gateway uses the gateway of its
+    /// address family.
+    pub(crate) fn machine_routes(&self) -> Result<Vec<String>, CniError> {
+        let routes = self.routes.iter().map(|route| {
             if let Some((key, value)) = route.more.iter().next() {
-                let msg = format!("unsupported: `{key}` is {value} of the route {}", route.dst);
-                return Err(Failure::new(Code::Unsupported, msg));
+                let msg = format!("unsupported: `{key}` is {value} in the route {}", route.dst);
+                return Err(CniError::new(ErrorCode::Unsupported, msg));
             }
             let family = is_v6(&route.dst);
             let mut own = self.ips.iter().filter(|ip| is_v6(&ip.address) == family);
@@ -158,7 +159,7 @@ impl CniResult {
                 None => route.dst.clone(),
             })
         });
-        told.collect()
+        routes.collect()
     }
 }
 
@@ -180,7 +181,7 @@ mod tests {
             "routes": [{ "dst": "::/0", "mtu": 1300 }],
             "dns": { "nameservers": ["10.0.0.1"], "search": null },
         }));
-        let old = json!(from.clone().in_version(Version::V0_4));
+        let old = json!(from.clone().in_version(CniVersion::V0_4));
         assert_eq!(
             old,
             json!({
@@ -194,15 +195,15 @@ mod tests {
                 "dns": { "nameservers": ["10.0.0.1"] },
             })
         );
-        let middle = json!(result(old).in_version(Version::V1_0));
+        let middle = json!(result(old).in_version(CniVersion::V1_0));
         assert_eq!(middle["ips"][1], json!({ "address": "10.0.0.2/24" }));
-        let new = json!(from.in_version(Version::V1_1));
+        let new = json!(from.in_version(CniVersion::V1_1));
         assert_eq!(new["interfaces"][0]["socketPath"], "/x");
         assert_eq!(new["routes"][0]["mtu"], 1300);
     }
 
     #[test]
-    fn what_is_chained_comes_behind() {
+    fn chained_results_are_appended() {
         let before = result(json!({
             "interfaces": [{ "name": "br0" }, { "name": "eth0", "sandbox": "/n" }],
             "ips": [{ "address": "10.1.0.2/24", "interface": 1 }],
@@ -219,26 +220,26 @@ mod tests {
     }
 
     #[test]
-    fn routes_go_by_the_gateway_of_their_family() {
-        let told = |routes: Value| {
+    fn routes_use_the_gateway_of_their_family() {
+        let routes_of = |routes: Value| {
             let ips = json!([
                 { "address": "10.0.0.2/24", "gateway": "10.0.0.1" },
                 { "address": "fd00::2/64" },
             ]);
-            result(json!({ "ips": ips, "routes": routes })).routes_told()
+            result(json!({ "ips": ips, "routes": routes })).machine_routes()
         };
         let some = json!([{ "dst": "0.0.0.0/0" }, { "dst": "10.1.0.0/16", "gw": "10.0.0.9" },
             { "dst": "fd01::/64" }]);
         assert_eq!(
-            told(some).unwrap(),
+            routes_of(some).unwrap(),
             [
                 "0.0.0.0/0 via 10.0.0.1",
                 "10.1.0.0/16 via 10.0.0.9",
                 "fd01::/64"
             ]
         );
-        let refused = told(json!([{ "dst": "0.0.0.0/0", "table": 7 }])).unwrap_err();
-        assert!(refused.is(Code::Unsupported), "{refused:?}");
+        let refused = routes_of(json!([{ "dst": "0.0.0.0/0", "table": 7 }])).unwrap_err();
+        assert!(refused.is(ErrorCode::Unsupported), "{refused:?}");
         assert!(refused.msg.contains("`table` is 7"), "{refused:?}");
     }
 }

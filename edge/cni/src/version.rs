@@ -1,8 +1,8 @@
-//! The versions of CNI that are spoken.
+//! Supported versions of CNI.
 
 /// A version of CNI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Version {
+pub(crate) enum CniVersion {
     /// 0.4.0
     V0_4,
     /// 1.0.0
@@ -11,7 +11,7 @@ pub(crate) enum Version {
     V1_1,
 }
 
-impl Version {
+impl CniVersion {
     /// All of them, oldest first.
     pub(crate) const ALL: [Self; 3] = [Self::V0_4, Self::V1_0, Self::V1_1];
     /// The newest.
@@ -25,7 +25,7 @@ impl Version {
         }
     }
 
-    /// The version of this text, if it is spoken.
+    /// Returns the version of this text, if it is supported.
     pub(crate) fn of(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.text() == text)
     }

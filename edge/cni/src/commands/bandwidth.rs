@@ -1,19 +1,19 @@
-//! What may go to a container and come from it: what the network's configuration has, and what
-//! the runtime asks for, as keys of an interface.
+//! Rates and bursts of a container: converts those of the network's configuration and of the
+//! runtime to keys of an interface.
 
-use crate::failure::{Code, Failure};
+use crate::error::{CniError, ErrorCode};
 use abi::machine::Setting;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Bits of a burst that somebody has named. Runtimes pass on 2³¹ - 1 or 2³² - 1 where nobody has:
-/// that many bytes would let through most of what a container ever gets.
+/// Largest burst that counts as set, in bits. Runtimes pass 2³¹ - 1 or 2³² - 1 if none was set; a
+/// burst that large would pass most of a container's traffic.
 const BURST_MAX: u64 = i32::MAX as u64 - 1;
-/// Bits a second that a machine takes for a rate.
+/// Highest rate that a machine accepts, in bits per second.
 const RATE_MAX: u64 = 1_000_000_000_000_000;
 
-/// As the reference plugin `bandwidth` has it, with all keys in lower case: bits a second, and
-/// bits. A rate of 0 is none; a burst without a rate limits nothing.
+/// The keys of the reference plugin `bandwidth`, in lower case. Rates are in bits per second,
+/// bursts in bits. A rate of 0 means no limit; a burst without a rate has no effect.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Bandwidth {
@@ -24,9 +24,9 @@ pub(super) struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// Puts it among the keys of an interface. Where there is a rate already, the lower one holds,
-    /// with its burst.
-    pub(super) fn put(&self, vif: &mut BTreeMap<String, Setting>) -> Result<(), Failure> {
+    /// Adds the limits to the keys of an interface. If a rate is already set there, the lower rate
+    /// applies, with its burst.
+    pub(super) fn put(&self, vif: &mut BTreeMap<String, Setting>) -> Result<(), CniError> {
         let to_guest = ["rate_to_guest_mbps", "burst_to_guest_bytes"];
         let from_guest = ["rate_mbps", "burst_bytes"];
         for (way, rate, burst, [rate_key, burst_key]) in [
@@ -38,14 +38,14 @@ impl Bandwidth {
             };
             if rate > RATE_MAX {
                 let msg = format!("`bandwidth.{way}Rate` is {rate}");
-                let why = format!("write bits a second, at most {RATE_MAX}");
-                return Err(Failure::new(Code::Config, msg).because(why));
+                let why = format!("set bits per second, at most {RATE_MAX}");
+                return Err(CniError::new(ErrorCode::Config, msg).because(why));
             }
             let mbps = rate as f64 / 1e6;
             let is_lower = |there: &Setting| match there {
                 Setting::Number(there) => mbps < *there as f64,
                 Setting::Real(there) => mbps < *there,
-                // It is no rate: the machine says so.
+                // The value is not a rate; the machine rejects it.
                 _ => false,
             };
             if !vif.get(rate_key).is_none_or(is_lower) {

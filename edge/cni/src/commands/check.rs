@@ -1,9 +1,9 @@
-//! CHECK: is everything as ADD has left it?
+//! CHECK: compares an attachment with the result of ADD.
 
-use crate::failure::{Code, Failure};
-use crate::namespace::{self, Seen};
+use crate::error::{CniError, ErrorCode};
+use crate::namespace::{self, InterfaceState};
 use crate::network::decoded;
-use crate::request::Request;
+use crate::request::PluginRequest;
 use crate::result::CniResult;
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -14,58 +14,58 @@ struct Added {
     prev_result: Option<CniResult>,
 }
 
-pub(crate) fn check(request: &Request) -> Result<(), Failure> {
+pub(crate) fn check(request: &PluginRequest) -> Result<(), CniError> {
     let added: Added = decoded(&request.conf)?;
     let Some(added) = added.prev_result else {
-        return Err(Failure::new(Code::Config, "there is no `prevResult`"));
+        return Err(CniError::new(ErrorCode::Config, "`prevResult` is missing"));
     };
     let call = &request.call;
     let machine = request.machine()?;
     let guest = request.key().guest();
     let there = machine.has(&guest);
-    if !there.map_err(|error| machine.away(Code::Later, error))? {
+    if !there.map_err(|error| machine.away(ErrorCode::Later, error))? {
         let msg = format!("the machine has no guest {guest}");
-        return Err(Failure::new(Code::Differs, msg));
+        return Err(CniError::new(ErrorCode::Differs, msg));
     }
-    let seen = namespace::look(&call.netns, &call.ifname).map_err(|error| {
-        let msg = format!("there is no namespace {}", call.netns);
-        Failure::new(Code::NoContainer, msg).because(error)
+    let seen = namespace::inspect(&call.netns, &call.ifname).map_err(|error| {
+        let msg = format!("the namespace {} does not exist", call.netns);
+        CniError::new(ErrorCode::NoContainer, msg).because(error)
     })?;
     let is_as_added = match &seen {
         Some(seen) => compare(&added, &call.ifname, seen),
-        None => Err("it is gone".to_owned()),
+        None => Err("it does not exist".to_owned()),
     };
     is_as_added.map_err(|what| {
         let msg = format!(
             "{} of the container {} has changed",
             call.ifname, call.container
         );
-        Failure::new(Code::Differs, msg).because(what)
+        CniError::new(ErrorCode::Differs, msg).because(what)
     })?;
     request.ipam()?.map_or(Ok(()), |ipam| ipam.check())
 }
 
-/// What has changed of an interface.
-fn compare(added: &CniResult, ifname: &str, seen: &Seen) -> Result<(), String> {
+/// Returns an error that describes how an interface has changed, if it has.
+fn compare(added: &CniResult, ifname: &str, seen: &InterfaceState) -> Result<(), String> {
     let mut interfaces = added.interfaces.iter().enumerate();
     let own = interfaces.find(|(_, found)| found.name == ifname && !found.sandbox.is_empty());
-    let (number, own) = own.ok_or("`prevResult` does not have it")?;
+    let (number, own) = own.ok_or("`prevResult` does not contain the interface")?;
     if !seen.is_up {
         return Err("it is down".to_owned());
     }
     if !own.mac.eq_ignore_ascii_case(&seen.mac) {
-        return Err(format!("its MAC is {} and was {}", seen.mac, own.mac));
+        return Err(format!("its MAC is {} instead of {}", seen.mac, own.mac));
     }
     for ip in added.ips.iter().filter(|ip| ip.interface == Some(number)) {
         let is_same = |address: &IpAddr| ip.plain().parse::<IpAddr>() == Ok(*address);
         if !seen.addresses.iter().any(is_same) {
-            return Err(format!("its address {} is gone", ip.address));
+            return Err(format!("its address {} is missing", ip.address));
         }
     }
     for route in &added.routes {
         let is_same = |(to, prefix): &(IpAddr, u8)| format!("{to}/{prefix}") == route.dst;
         if !seen.routes.iter().any(is_same) {
-            return Err(format!("its route {} is gone", route.dst));
+            return Err(format!("its route {} is missing", route.dst));
         }
     }
     Ok(())
@@ -90,22 +90,22 @@ mod tests {
             "routes": [{ "dst": "::/0" }],
         }))
         .unwrap();
-        let right = || Seen {
+        let right = || InterfaceState {
             mac: "02:00:00:00:00:aa".into(),
             is_up: true,
             addresses: vec!["10.0.0.2".parse().unwrap()],
             routes: vec![("::".parse().unwrap(), 0)],
         };
         assert_eq!(compare(&added, "eth0", &right()), Ok(()));
-        let told = |change: fn(&mut Seen)| {
+        let difference = |change: fn(&mut InterfaceState)| {
             let mut seen = right();
             change(&mut seen);
             compare(&added, "eth0", &seen).unwrap_err()
         };
-        assert!(told(|seen| seen.is_up = false).contains("down"));
-        assert!(told(|seen| seen.mac.replace_range(0..2, "06")).contains("its MAC is 06:"));
-        assert!(told(|seen| seen.addresses.clear()).contains("10.0.0.2/24 is gone"));
-        assert!(told(|seen| seen.routes.clear()).contains("::/0 is gone"));
+        assert!(difference(|seen| seen.is_up = false).contains("down"));
+        assert!(difference(|seen| seen.mac.replace_range(0..2, "06")).contains("its MAC is 06:"));
+        assert!(difference(|seen| seen.addresses.clear()).contains("10.0.0.2/24 is missing"));
+        assert!(difference(|seen| seen.routes.clear()).contains("::/0 is missing"));
         assert!(compare(&added, "eth1", &right()).is_err());
     }
 }

@@ -1,40 +1,40 @@
-//! DEL: nothing is left of an attachment. It succeeds as well when there was nothing.
+//! DEL: removes an attachment completely. Succeeds if none exists.
 
-use crate::failure::Failure;
-use crate::namespace::look;
-use crate::request::Request;
+use crate::error::CniError;
+use crate::namespace::inspect;
+use crate::request::PluginRequest;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A detached guest's interface is gone long before this is over; it takes milliseconds.
+/// Longest wait for the removal of a detached guest's interface, which usually takes milliseconds.
 const LINK: Duration = Duration::from_secs(20);
 
-pub(crate) fn del(request: &Request) -> Result<(), Failure> {
+pub(crate) fn del(request: &PluginRequest) -> Result<(), CniError> {
     let machine = request.machine()?;
     let pending = request.pending();
     let guest = request.key().guest();
     match machine.detach(&guest) {
         Ok(was_there) => {
-            pending.make_good(&machine);
+            pending.retry_all(&machine);
             if was_there {
-                await_the_link_s_end(request);
+                wait_for_link_removal(request);
             }
         }
         Err(error) => {
-            pending.note(&machine, &guest)?;
-            eprintln!("grantway-cni: {guest} is detached when its machine answers: {error}");
+            pending.record(&machine, &guest)?;
+            eprintln!("grantway-cni: {guest} will be detached when its machine answers: {error}");
         }
     }
-    // Its addresses last: nobody else gets them while it is there.
+    // Addresses last, so that no other container gets them while the interface exists.
     request.ipam()?.map_or(Ok(()), |ipam| ipam.del())
 }
 
-/// A runtime may make an interface of this name at once. No namespace, as runtimes say it that have
-/// forgotten it, has no interface.
-fn await_the_link_s_end(request: &Request) {
+/// Waits until the interface has been removed, because a runtime may create one with this name
+/// next. Some runtimes pass an empty or missing namespace for DEL; then there is no interface.
+fn wait_for_link_removal(request: &PluginRequest) {
     let end = Instant::now() + LINK;
     let is_there =
-        || look(&request.call.netns, &request.call.ifname).is_ok_and(|seen| seen.is_some());
+        || inspect(&request.call.netns, &request.call.ifname).is_ok_and(|seen| seen.is_some());
     while is_there() && Instant::now() < end {
         thread::sleep(Duration::from_millis(2));
     }

@@ -1,44 +1,45 @@
-//! GC: the runtime says what there still is in a network; everything else of it goes.
+//! GC: removes every attachment of a network that is not in the runtime's list.
 
-use crate::failure::{Code, Failure};
+use crate::error::{CniError, ErrorCode};
 use crate::ipam::Delegate;
-use crate::key::{Key, prefix};
-use crate::machine::Machine;
+use crate::key::{AttachmentKey, prefix};
+use crate::machine::MachineClient;
 use crate::network::decoded;
-use crate::request::Request;
+use crate::request::PluginRequest;
 use crate::reserved;
 use client::Error;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::io;
 
-/// What is sent with GC. Without a list nothing is known to be gone; with an empty one everything.
+/// The runtime's list of valid attachments. If it is missing, nothing is removed; if it is empty,
+/// everything is.
 #[derive(Deserialize)]
-struct Valid {
+struct ValidAttachments {
     #[serde(rename = "cni.dev/valid-attachments")]
-    attachments: Option<Vec<Attachment>>,
-    /// The same under another name.
+    attachments: Option<Vec<ValidAttachment>>,
+    /// The same list under another name.
     #[serde(rename = "cni.dev/attachments")]
-    also: Option<Vec<Attachment>>,
+    also: Option<Vec<ValidAttachment>>,
 }
 
 #[derive(Deserialize)]
-struct Attachment {
+struct ValidAttachment {
     #[serde(rename = "containerID")]
     container: String,
     ifname: String,
 }
 
-pub(crate) fn gc(request: &Request) -> Result<(), Failure> {
+pub(crate) fn gc(request: &PluginRequest) -> Result<(), CniError> {
     let machine = request.machine()?;
-    let valid: Valid = decoded(&request.conf)?;
+    let valid: ValidAttachments = decoded(&request.conf)?;
     let Some(valid) = valid.attachments.or(valid.also) else {
         return Ok(());
     };
     let network = &request.network.name;
-    let guest = |attachment: &Attachment| {
-        let Attachment { container, ifname } = attachment;
-        let key = Key {
+    let guest = |attachment: &ValidAttachment| {
+        let ValidAttachment { container, ifname } = attachment;
+        let key = AttachmentKey {
             network,
             container,
             ifname,
@@ -58,10 +59,10 @@ pub(crate) fn gc(request: &Request) -> Result<(), Failure> {
 }
 
 /// Releases the addresses that `host-local` keeps for attachments that are not valid.
-fn release(request: &Request, valid: &[Attachment]) -> Result<(), Failure> {
+fn release(request: &PluginRequest, valid: &[ValidAttachment]) -> Result<(), CniError> {
     let network = &request.network;
     for (container, ifname) in reserved::holders(network.ipam_data_dir(), &network.name) {
-        let is_valid = |attachment: &Attachment| {
+        let is_valid = |attachment: &ValidAttachment| {
             (&attachment.container, &attachment.ifname) == (&container, &ifname)
         };
         if !valid.iter().any(is_valid) {
@@ -76,20 +77,20 @@ fn release(request: &Request, valid: &[Attachment]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Detaches all guests of a network that are not valid. As many as go.
+/// Detaches as many invalid guests of a network as possible.
 fn sweep(
-    request: &Request,
-    machine: &Machine,
+    request: &PluginRequest,
+    machine: &MachineClient,
     prefix: &str,
     valid: &BTreeSet<String>,
-) -> Result<(), Failure> {
+) -> Result<(), CniError> {
     let guests = match machine.guests() {
         Ok(guests) => guests,
-        // No machine has no guests.
+        // A machine that is not running has no guests.
         Err(error) if is_absent(&error) => return Ok(()),
-        Err(error) => return Err(machine.away(Code::Later, error)),
+        Err(error) => return Err(machine.away(ErrorCode::Later, error)),
     };
-    request.pending().make_good(machine);
+    request.pending().retry_all(machine);
     let stale = guests
         .iter()
         .filter(|name| name.starts_with(prefix) && !valid.contains(*name));
@@ -97,7 +98,7 @@ fn sweep(
     for guest in stale {
         if let Err(error) = machine.detach(guest) {
             let msg = format!("{guest} is still attached");
-            swept = Err(Failure::new(Code::Refused, msg).because(error));
+            swept = Err(CniError::new(ErrorCode::Refused, msg).because(error));
         }
     }
     swept

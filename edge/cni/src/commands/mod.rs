@@ -1,19 +1,21 @@
-//! What a plugin can be called for, each in a file.
+//! The commands of CNI, one per file.
 
 pub(crate) mod add;
 mod bandwidth;
 pub(crate) mod check;
 pub(crate) mod del;
 pub(crate) mod gc;
+mod interface_request;
 pub(crate) mod status;
-mod wanted;
 
-/// Reads everything that ADD reads, and attaches nothing.
+/// Parses everything that ADD parses, without attaching anything.
 #[cfg(feature = "testing")]
-pub(crate) fn read_add(request: &crate::request::Request) -> Result<(), crate::failure::Failure> {
-    let wanted = wanted::Wanted::of(request)?;
-    let given = wanted.before.clone().unwrap_or_default();
-    wanted.are_given(&given)?;
-    let joined = given.and(wanted.addresses()?);
-    joined.routes_told().map(drop)
+pub(crate) fn read_add(
+    request: &crate::request::PluginRequest,
+) -> Result<(), crate::error::CniError> {
+    let requested = interface_request::InterfaceRequest::of(request)?;
+    let given = requested.before.clone().unwrap_or_default();
+    requested.check_assigned(&given)?;
+    let joined = given.and(requested.addresses()?);
+    joined.machine_routes().map(drop)
 }

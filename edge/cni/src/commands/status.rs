@@ -1,14 +1,14 @@
-//! STATUS: could a container be added now?
+//! STATUS: checks that an ADD would succeed now.
 
-use crate::failure::{Code, Failure};
-use crate::request::Request;
+use crate::error::{CniError, ErrorCode};
+use crate::request::PluginRequest;
 
-pub(crate) fn status(request: &Request) -> Result<(), Failure> {
+pub(crate) fn status(request: &PluginRequest) -> Result<(), CniError> {
     let machine = request.machine()?;
     let there = machine.guests();
-    there.map_err(|error| machine.away(Code::NotReady, error))?;
-    let ipam = request.ipam().map_err(|failure| Failure {
-        code: Code::NotReady as u32,
+    there.map_err(|error| machine.away(ErrorCode::NotReady, error))?;
+    let ipam = request.ipam().map_err(|failure| CniError {
+        code: ErrorCode::NotReady as u32,
         ..failure
     })?;
     ipam.map_or(Ok(()), |ipam| ipam.newer("STATUS"))

@@ -1,23 +1,26 @@
-//! The same for podman since version 5, which has no CNI: a plugin of netavark's, API 1.0.0. The
-//! call is in the arguments, what it is about on standard input. A container is attached as by CNI;
-//! podman gives out the addresses, and published ports are for CNI's `portmap`, which is called as
-//! behind this plugin in a list.
+//! Plugin of netavark (API 1.0.0), for podman 5 and later, which does not support CNI. The call is
+//! in the arguments, its data on standard input. The plugin attaches containers as for CNI; podman
+//! assigns the addresses. CNI's `portmap` publishes ports: the plugin calls it as if it were
+//! chained after itself.
 
 mod create;
-mod ports;
+mod podman;
 mod setup;
-mod told;
 
-use crate::failure::{Code, Failure};
+use crate::error::{CniError, ErrorCode};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Does what the arguments and the text `input` say: the answer, and whether it was done.
+/// Executes the call in the arguments with the text `input`; returns the answer, and whether the
+/// call succeeded.
 pub(crate) fn run(args: &[String], env: &BTreeMap<String, String>, input: &[u8]) -> (String, bool) {
     match answer(args, env, input) {
         Ok(None) => (String::new(), true),
         Ok(Some(answer)) => (format!("{answer}\n"), true),
-        Err(failure) => (format!("{}\n", json!({ "error": said(&failure) })), false),
+        Err(failure) => (
+            format!("{}\n", json!({ "error": failure.to_string() })),
+            false,
+        ),
     }
 }
 
@@ -25,7 +28,7 @@ fn answer(
     args: &[String],
     env: &BTreeMap<String, String>,
     input: &[u8],
-) -> Result<Option<Value>, Failure> {
+) -> Result<Option<Value>, CniError> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["info"] => Ok(Some(json!({
@@ -38,32 +41,29 @@ fn answer(
         _ => {
             let msg = "netavark's calls are `info`, `create`, `setup NETNS`, `teardown NETNS`; \
                        CNI's have no argument";
-            Err(Failure::new(Code::Environment, msg))
+            Err(CniError::new(ErrorCode::Environment, msg))
         }
     }
 }
 
-/// Reads everything that `setup` reads, and attaches nothing.
+/// Parses everything that `setup` parses, without attaching anything.
 #[cfg(feature = "testing")]
 pub(crate) fn read_setup(input: &[u8]) {
-    if let Ok(told) = read(input)
-        && let Ok(container) = crate::network::decoded::<told::Container>(&told)
+    if let Ok(input) = read(input)
+        && let Ok(container) = crate::network::decoded::<podman::PodmanContainer>(&input)
     {
-        // Refusals are answers.
-        let _refused = container.given().err();
+        // A rejection is also a valid answer.
+        let _refused = container.assigned_addresses().err();
         let _refused = setup::request("ADD", "/run/netns/c", &BTreeMap::new(), &container).err();
     }
 }
 
-fn read(input: &[u8]) -> Result<Value, Failure> {
+fn read(input: &[u8]) -> Result<Value, CniError> {
     serde_json::from_slice(input).map_err(|error| {
-        Failure::new(Code::Decode, "standard input is no network of podman's").because(error)
+        CniError::new(
+            ErrorCode::Decode,
+            "standard input is not a network of podman",
+        )
+        .because(error)
     })
-}
-
-fn said(failure: &Failure) -> String {
-    match failure.details.as_str() {
-        "" => failure.msg.clone(),
-        details => format!("{}: {details}", failure.msg),
-    }
 }

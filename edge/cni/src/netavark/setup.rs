@@ -1,34 +1,35 @@
-//! A container comes, or goes.
+//! Attaches and detaches a container.
 
 use super::create::conf;
-use super::ports::Ports;
-use super::told::Container;
-use crate::call::Call;
+use super::podman::PodmanContainer;
+use crate::call::CniCall;
 use crate::commands::{add, del};
-use crate::failure::Failure;
+use crate::error::CniError;
 use crate::network::decoded;
-use crate::request::Request;
+use crate::ports::PublishedPorts;
+use crate::request::PluginRequest;
 use crate::result::{CniIp, CniResult};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Attaches it, as a whole or not at all: after a failure nobody asks to take anything away.
+/// Attaches a container completely or not at all, because netavark does not call teardown after a
+/// failure.
 pub(super) fn setup(
     netns: &str,
     env: &BTreeMap<String, String>,
-    told: &Value,
-) -> Result<Value, Failure> {
-    let container: Container = decoded(told)?;
+    input: &Value,
+) -> Result<Value, CniError> {
+    let container: PodmanContainer = decoded(input)?;
     let request = request("ADD", netns, env, &container)?;
-    let given = container.given()?;
-    let ports = Ports::of(&container, &request)?;
+    let given = container.assigned_addresses()?;
+    let ports = PublishedPorts::of(&container.mappings()?, &request);
     let result = add::with(&request, given)?;
     if let Some(ports) = ports
         && let Err(failure) = ports.open(&result)
     {
         for undone in [ports.close(), del::del(&request)] {
             if let Err(left) = undone {
-                eprintln!("grantway-cni: something is left: {left:?}");
+                eprintln!("grantway-cni: cannot undo the attachment: {left:?}");
             }
         }
         return Err(failure);
@@ -36,26 +37,28 @@ pub(super) fn setup(
     Ok(status(&request, &result))
 }
 
-/// Takes it away; it succeeds as well when there was nothing.
+/// Detaches a container. Succeeds if it is not attached.
 pub(super) fn teardown(
     netns: &str,
     env: &BTreeMap<String, String>,
-    told: &Value,
-) -> Result<(), Failure> {
-    let container: Container = decoded(told)?;
+    input: &Value,
+) -> Result<(), CniError> {
+    let container: PodmanContainer = decoded(input)?;
     let request = request("DEL", netns, env, &container)?;
-    let ports = Ports::of(&container, &request);
-    let closed = ports.and_then(|ports| ports.map_or(Ok(()), |ports| ports.close()));
+    let closed = container.mappings().and_then(|mappings| {
+        let ports = PublishedPorts::of(&mappings, &request);
+        ports.map_or(Ok(()), |ports| ports.close())
+    });
     del::del(&request).and(closed)
 }
 
-/// The same call, of CNI.
+/// Returns the call in CNI's form.
 pub(super) fn request(
     command: &str,
     netns: &str,
     env: &BTreeMap<String, String>,
-    container: &Container,
-) -> Result<Request, Failure> {
+    container: &PodmanContainer,
+) -> Result<PluginRequest, CniError> {
     let options = &container.network_options;
     let mut call = env.clone();
     for (key, value) in [
@@ -68,11 +71,11 @@ pub(super) fn request(
     }
     let mut conf = conf(&container.network)?;
     conf["runtimeConfig"] = json!({ "mac": options.static_mac });
-    Request::new(Call::of(call)?, conf)
+    PluginRequest::new(CniCall::of(call)?, conf)
 }
 
-/// What podman is told, and shows.
-fn status(request: &Request, result: &CniResult) -> Value {
+/// Returns the answer, which podman shows.
+fn status(request: &PluginRequest, result: &CniResult) -> Value {
     let subnet = |ip: &CniIp| match &ip.gateway {
         Some(gateway) => json!({ "ipnet": ip.address, "gateway": gateway }),
         None => json!({ "ipnet": ip.address }),

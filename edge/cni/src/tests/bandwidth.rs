@@ -1,10 +1,10 @@
-//! Rates and bursts, each way, from who may name them.
+//! Rates and bursts in each direction, from the network and the runtime.
 
 use super::bench::{Bench, Fake};
-use crate::failure::Code;
+use crate::error::ErrorCode;
 use serde_json::{Value, json};
 
-/// Keys of an interface: to the container, from it.
+/// Keys of an interface: rate and burst to the container, then from it.
 const KEYS: [&str; 4] = [
     "rate_to_guest_mbps",
     "burst_to_guest_bytes",
@@ -12,7 +12,7 @@ const KEYS: [&str; 4] = [
     "burst_bytes",
 ];
 
-/// A bench and a machine, with addresses to give.
+/// Returns a bench and a machine, with addresses to assign.
 fn bench() -> (Bench, Fake) {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
@@ -20,8 +20,8 @@ fn bench() -> (Bench, Fake) {
     (bench, machine)
 }
 
-/// What the machine is told of the limits of a container that is added like that.
-fn told(more: Value) -> [Value; 4] {
+/// Returns the limits that the machine receives for a container with this configuration.
+fn vif_keys(more: Value) -> [Value; 4] {
     let (bench, machine) = bench();
     let conf = bench.conf(more);
     bench.of("ADD", "c1", &conf).done();
@@ -43,22 +43,22 @@ fn keys(values: [Option<f64>; 4]) -> [Value; 4] {
 }
 
 #[test]
-fn bits_become_megabits_and_bytes_each_way() {
+fn bits_become_megabits_and_bytes() {
     let all = json!({
         "ingressRate": 10_500_000, "ingressBurst": 800_001,
         "egressRate": 1, "egressBurst": 1,
     });
     let expected = keys([Some(10.5), Some(100_001.0), Some(0.000_001), Some(1.0)]);
-    // By the runtime, for one container; by the network's configuration, for all of them.
+    // From the runtime for one container, and from the network's configuration for all containers.
     assert_eq!(
-        told(json!({ "runtimeConfig": { "bandwidth": all } })),
+        vif_keys(json!({ "runtimeConfig": { "bandwidth": all } })),
         expected
     );
-    assert_eq!(told(json!({ "bandwidth": all })), expected);
+    assert_eq!(vif_keys(json!({ "bandwidth": all })), expected);
 }
 
 #[test]
-fn what_is_left_out_or_nothing_is_no_limit() {
+fn unset_or_zero_is_no_limit() {
     for none in [
         json!(null),
         json!({}),
@@ -66,61 +66,65 @@ fn what_is_left_out_or_nothing_is_no_limit() {
         json!({ "ingressRate": null, "ingressBurst": 9, "egressBurst": 4_294_967_295_u32 }),
     ] {
         let runtime = json!({ "runtimeConfig": { "bandwidth": none } });
-        assert_eq!(told(runtime), keys([None; 4]), "{none}");
-        assert_eq!(told(json!({ "bandwidth": none })), keys([None; 4]));
+        assert_eq!(vif_keys(runtime), keys([None; 4]), "{none}");
+        assert_eq!(vif_keys(json!({ "bandwidth": none })), keys([None; 4]));
     }
-    // One way only; bursts that nobody has named, as runtimes write them.
+    // One direction only, with unset bursts as runtimes write them.
     for burst in [json!(null), json!(0), json!(i32::MAX), json!(u32::MAX)] {
         let one = json!({ "ingressrate": 8, "ingressburst": burst });
-        let told = told(json!({ "runtimeConfig": { "bandwidth": one } }));
-        assert_eq!(told, keys([Some(0.000_008), None, None, None]));
+        let found = vif_keys(json!({ "runtimeConfig": { "bandwidth": one } }));
+        assert_eq!(found, keys([Some(0.000_008), None, None, None]));
     }
     let largest = json!({ "EgressRate": 8, "EgressBurst": i32::MAX - 1 });
-    let told = told(json!({ "bandwidth": largest }));
+    let found = vif_keys(json!({ "bandwidth": largest }));
     let burst = Some(268_435_456.0);
-    assert_eq!(told, keys([None, None, Some(0.000_008), burst]));
+    assert_eq!(found, keys([None, None, Some(0.000_008), burst]));
 }
 
-/// Neither the network nor the container gets more than it may.
+/// Neither the network's limit nor the container's is exceeded.
 #[test]
-fn of_two_rates_the_lower_one_holds_with_its_burst() {
+fn the_lower_of_two_rates_applies_with_its_burst() {
     let of = |rate: u32, burst: u32| json!({ "ingressRate": rate, "ingressBurst": burst });
     let both = |network: Value, runtime: Value| {
-        told(json!({ "bandwidth": network, "runtimeConfig": { "bandwidth": runtime } }))
+        vif_keys(json!({ "bandwidth": network, "runtimeConfig": { "bandwidth": runtime } }))
     };
     let low = keys([Some(1.0), Some(10.0), None, None]);
     assert_eq!(both(of(1_000_000, 80), of(2_000_000, 800)), low);
     assert_eq!(both(of(2_000_000, 800), of(1_000_000, 80)), low);
     let unnamed = keys([Some(1.0), None, None, None]);
     assert_eq!(both(of(2_000_000, 800), of(1_000_000, 0)), unnamed);
-    // The keys of an interface, which are the network's, too.
+    // The network can also set the keys of an interface directly.
     let vif = json!({ "rate_mbps": 3, "burst_bytes": 5000 });
     for (rate, expected) in [
         (4_000_000, [json!(3), json!(5000)]),
         (2_500_000, [json!(2.5), Value::Null]),
     ] {
         let runtime = json!({ "bandwidth": { "egressRate": rate } });
-        let told = told(json!({ "vif": vif, "runtimeConfig": runtime }));
-        assert_eq!(told[2..], expected);
+        let found = vif_keys(json!({ "vif": vif, "runtimeConfig": runtime }));
+        assert_eq!(found[2..], expected);
     }
-    // What is no rate stays, for the machine to say so.
+    // A value that is not a rate is passed on, and the machine rejects it.
     let vif = json!({ "rate_mbps": "fast" });
     let bandwidth = json!({ "egressRate": 1 });
-    let told = told(json!({ "vif": vif, "bandwidth": bandwidth }));
-    assert_eq!(told[2], "fast");
+    let found = vif_keys(json!({ "vif": vif, "bandwidth": bandwidth }));
+    assert_eq!(found[2], "fast");
 }
 
 #[test]
-fn what_is_no_rate_is_named_and_takes_no_address() {
+fn an_invalid_rate_is_named_and_takes_no_address() {
     let (bench, machine) = bench();
     for (bandwidth, wanted, what) in [
-        (json!({ "ingressRate": -1 }), Code::Decode, "integer `-1`"),
-        (json!({ "egressBurst": 1.5 }), Code::Decode, "1.5"),
-        (json!({ "egressRate": "10M" }), Code::Decode, "\"10M\""),
-        (json!("10M"), Code::Decode, "\"10M\""),
+        (
+            json!({ "ingressRate": -1 }),
+            ErrorCode::Decode,
+            "integer `-1`",
+        ),
+        (json!({ "egressBurst": 1.5 }), ErrorCode::Decode, "1.5"),
+        (json!({ "egressRate": "10M" }), ErrorCode::Decode, "\"10M\""),
+        (json!("10M"), ErrorCode::Decode, "\"10M\""),
         (
             json!({ "egressRate": 1_000_000_000_000_001_u64 }),
-            Code::Config,
+            ErrorCode::Config,
             "`bandwidth.egressRate` is 1000000000000001",
         ),
     ] {
@@ -132,7 +136,7 @@ fn what_is_no_rate_is_named_and_takes_no_address() {
             let (code, why) = bench.of("ADD", "c1", &conf).failed();
             assert_eq!(code, wanted as u64, "{bandwidth}: {why}");
             assert!(why.contains(what), "{why}");
-            // It keeps nobody from going.
+            // DEL still succeeds.
             bench.of("DEL", "c1", &conf).done();
         }
     }

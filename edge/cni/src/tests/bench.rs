@@ -1,4 +1,4 @@
-//! A folder for what a call needs, and a machine that does nothing but answer.
+//! The environment of a call: a folder and a mock machine.
 
 use crate::program;
 use serde_json::{Value, json};
@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, spawn};
 use tempfile::TempDir;
 
-/// What a call came to.
+/// The result of a call.
 pub(super) struct Answered {
     pub(super) is_done: bool,
-    /// Null if nothing was said.
+    /// The answer; null if there is none.
     pub(super) said: Value,
 }
 
@@ -26,7 +26,7 @@ impl Answered {
         self.said
     }
 
-    /// Its code, and its message with the details.
+    /// Returns the failure's code, and its message with the details.
     #[track_caller]
     pub(super) fn failed(self) -> (u64, String) {
         assert!(!self.is_done, "{}", self.said);
@@ -56,7 +56,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// The configuration of a network of this bench.
+    /// Returns the configuration of a network of this bench.
     pub(super) fn conf(&self, more: Value) -> Value {
         let conf = json!({
             "cniVersion": "1.0.0",
@@ -67,7 +67,7 @@ impl Bench {
         self.here(merged(conf, more))
     }
 
-    /// A configuration whose machine, state and addresses are those of this bench.
+    /// Returns a configuration with the machine, state and addresses of this bench.
     pub(super) fn here(&self, mut conf: Value) -> Value {
         conf["socket"] = json!(self.socket());
         conf["stateDir"] = json!(self.file("state"));
@@ -77,7 +77,7 @@ impl Bench {
         conf
     }
 
-    /// What gives out addresses gives out these.
+    /// Sets the addresses that the `ipam` plugin assigns.
     pub(super) fn gives(&self, ips: &[&str], routes: Value) {
         let ips = ips.iter().map(|ip| {
             let (address, gateway) = ip.split_once(' ').unwrap_or((ip, ""));
@@ -96,7 +96,8 @@ impl Bench {
         fs::write(self.file("ADD.answer"), result.to_string()).unwrap();
     }
 
-    /// What it was called for since the last time.
+    /// Returns the commands with which the `ipam` plugin was called since the last call of this
+    /// function.
     pub(super) fn ipam_calls(&self) -> Vec<String> {
         let calls = fs::read_to_string(self.file("calls")).unwrap_or_default();
         let _ = fs::remove_file(self.file("calls"));
@@ -117,7 +118,7 @@ impl Bench {
         Answered { is_done, said }
     }
 
-    /// A call for `eth0` of a container.
+    /// Returns a call for `eth0` of a container.
     pub(super) fn of(&self, command: &str, container: &str, conf: &Value) -> Answered {
         let env = [
             ("CNI_COMMAND", command),
@@ -129,7 +130,7 @@ impl Bench {
     }
 }
 
-/// Keys of one object over those of another.
+/// Returns one object with the keys of another one added.
 fn merged(mut to: Value, from: Value) -> Value {
     for (key, value) in from.as_object().cloned().unwrap_or_default() {
         to[key] = value;
@@ -137,7 +138,7 @@ fn merged(mut to: Value, from: Value) -> Value {
     to
 }
 
-/// What a machine says, and what it has heard.
+/// State of the mock machine: its answers, and the requests that it has received.
 #[derive(Default)]
 struct Heart {
     guests: Mutex<Vec<String>>,
@@ -145,7 +146,7 @@ struct Heart {
     ends: AtomicBool,
 }
 
-/// A machine that takes every guest but one whose `mtu` is 1.
+/// A mock machine that accepts every guest except one whose `mtu` is 1.
 pub(super) struct Fake {
     heart: Arc<Heart>,
     socket: PathBuf,
@@ -177,13 +178,13 @@ impl Fake {
         self.heart.guests.lock().unwrap().clone()
     }
 
-    /// A guest that is there from before.
+    /// Adds an existing guest.
     pub(super) fn with(self, guest: &str) -> Self {
         self.heart.guests.lock().unwrap().push(guest.to_owned());
         self
     }
 
-    /// The last guest that was asked for.
+    /// Returns the last attached guest.
     pub(super) fn last(&self) -> Value {
         let attached = self.heart.attached.lock().unwrap();
         attached.last().cloned().unwrap_or_default()
@@ -198,7 +199,7 @@ impl Heart {
             return;
         };
         let answer = self.answer(&request);
-        // Who asks may have gone.
+        // The client may have disconnected.
         let _ = stream.write_all(format!("{answer}\n").as_bytes());
     }
 
@@ -247,7 +248,7 @@ impl Drop for Fake {
         self.heart.ends.store(true, Ordering::SeqCst);
         let _ = UnixStream::connect(&self.socket);
         let ended = self.thread.take().map(JoinHandle::join);
-        // A test that fails already says why.
+        // A failing test already reports why.
         assert!(std::thread::panicking() || !matches!(ended, Some(Err(_))));
     }
 }

@@ -1,20 +1,20 @@
-//! Calls of which one follows another.
+//! Sequences of calls.
 
 use super::bench::{Bench, Fake};
-use crate::failure::Code;
+use crate::error::ErrorCode;
 use serde_json::{Value, json};
 
 const GIVEN: &str = "10.99.0.9/24 10.99.0.1";
 
 #[test]
-fn the_second_add_of_a_key_fails_and_takes_nothing_away() {
+fn a_second_add_fails_and_changes_nothing() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
     bench.gives(&[GIVEN], json!([]));
     let conf = bench.conf(json!({}));
     bench.of("ADD", "c1", &conf).done();
     let (code, why) = bench.of("ADD", "c1", &conf).failed();
-    assert_eq!(code, Code::Exists as u64, "{why}");
+    assert_eq!(code, ErrorCode::Exists as u64, "{why}");
     assert_eq!(bench.ipam_calls(), ["ADD 1.0.0"]);
     assert_eq!(machine.guests().len(), 1);
     // Another interface of the same container is another key.
@@ -29,27 +29,27 @@ fn the_second_add_of_a_key_fails_and_takes_nothing_away() {
 }
 
 #[test]
-fn what_the_machine_refuses_gives_its_addresses_back() {
+fn addresses_are_released_if_the_machine_rejects() {
     let bench = Bench::new();
     let _machine = Fake::up(&bench.socket());
     bench.gives(&[GIVEN], json!([]));
     let (code, why) = bench
         .of("ADD", "c1", &bench.conf(json!({ "mtu": 1 })))
         .failed();
-    assert_eq!(code, Code::Refused as u64);
+    assert_eq!(code, ErrorCode::Refused as u64);
     assert!(why.contains("`mtu` is 1"), "{why}");
     assert_eq!(bench.ipam_calls(), ["ADD 1.0.0", "DEL 1.0.0"]);
 }
 
 #[test]
-fn an_address_that_was_asked_for_and_not_given_is_missed() {
+fn a_requested_address_that_is_not_given_fails() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
     bench.gives(&[GIVEN], json!([]));
     for ips in [json!(["10.99.0.8/24"]), json!(["10.99.0.9/24", "nonsense"])] {
         let conf = bench.conf(json!({ "runtimeConfig": { "ips": ips } }));
         let (code, why) = bench.of("ADD", "c1", &conf).failed();
-        assert_eq!(code, Code::Unsupported as u64, "{why}");
+        assert_eq!(code, ErrorCode::Unsupported as u64, "{why}");
         assert_eq!(bench.ipam_calls(), ["ADD 1.0.0", "DEL 1.0.0"]);
     }
     let conf = bench.conf(json!({ "runtimeConfig": { "ips": ["10.99.0.9"] } }));
@@ -58,7 +58,7 @@ fn an_address_that_was_asked_for_and_not_given_is_missed() {
 }
 
 #[test]
-fn without_ipam_the_addresses_are_those_that_are_asked_for() {
+fn without_ipam_the_requested_addresses_are_used() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
     let ips = json!(["10.99.0.8/24", "fd99::8/64"]);
@@ -72,9 +72,9 @@ fn without_ipam_the_addresses_are_those_that_are_asked_for() {
     bench.of("DEL", "c1", &conf).done();
     let conf = bench.conf(json!({ "ipam": {}, "runtimeConfig": { "ips": ["10.99.0.8"] } }));
     let (code, why) = bench.of("ADD", "c1", &conf).failed();
-    assert_eq!(code, Code::Config as u64);
+    assert_eq!(code, ErrorCode::Config as u64);
     assert!(why.contains("10.99.0.8 has no prefix length"), "{why}");
-    // An interface without an address is one, too.
+    // An interface without an address is also valid.
     let said = bench
         .of("ADD", "c1", &bench.conf(json!({ "ipam": Value::Null })))
         .done();
@@ -83,7 +83,7 @@ fn without_ipam_the_addresses_are_those_that_are_asked_for() {
 }
 
 #[test]
-fn a_result_has_the_version_that_is_asked_for_whatever_the_ipam_speaks() {
+fn a_result_has_the_requested_version() {
     let bench = Bench::new();
     let _machine = Fake::up(&bench.socket());
     bench.gives(&[GIVEN], json!([{ "dst": "0.0.0.0/0" }]));
@@ -104,7 +104,7 @@ fn a_result_has_the_version_that_is_asked_for_whatever_the_ipam_speaks() {
 }
 
 #[test]
-fn what_plugins_before_have_made_is_passed_on() {
+fn results_of_earlier_plugins_are_passed_on() {
     let bench = Bench::new();
     let _machine = Fake::up(&bench.socket());
     bench.gives(&[GIVEN], json!([]));
@@ -124,22 +124,29 @@ fn what_plugins_before_have_made_is_passed_on() {
 }
 
 #[test]
-fn an_interface_has_the_other_keys_of_the_configuration() {
+fn other_keys_of_the_network_apply_to_interfaces() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
     bench.gives(&[GIVEN], json!([]));
-    let vif = json!({ "rate_mbps": 100, "rule": [{ "action": "deny", "protocol": "udp" }] });
+    let vif = json!({
+        "rate_mbps": 100,
+        "rule": [{ "action": "allow", "state": "new", "destination_ports": 80 }],
+        "firewall": "stateful",
+        "inbound": "deny",
+    });
     let more = json!({ "vif": vif, "mtu": 1400, "dns": { "domain": "x" } });
     let said = bench.of("ADD", "c1", &bench.conf(more)).done();
     assert_eq!(said["dns"]["domain"], "x");
-    let told = &machine.last()["vif"][0];
+    let sent = &machine.last()["vif"][0];
     assert_eq!(
-        (&told["rate_mbps"], &told["mtu"]),
+        (&sent["rate_mbps"], &sent["mtu"]),
         (&json!(100), &json!(1400))
     );
-    assert_eq!(told["rule"], vif["rule"]);
+    for key in ["rule", "firewall", "inbound"] {
+        assert_eq!(sent[key], vif[key]);
+    }
     let more = json!({ "vif": { "mac": "02:00:00:00:00:01" } });
     let (code, why) = bench.of("ADD", "c2", &bench.conf(more)).failed();
-    assert_eq!(code, Code::Config as u64);
-    assert!(why.contains("`vif` has `mac`"), "{why}");
+    assert_eq!(code, ErrorCode::Config as u64);
+    assert!(why.contains("`vif` sets `mac`"), "{why}");
 }

@@ -1,8 +1,8 @@
-//! Calls as they came from runtimes: podman 4.3.1 (with CNI), containerd 1.6.20 (CRI and `ctr`),
-//! cnitool 1.3.1. Machine, state and addresses are the bench's; all else is as it was.
+//! Captured calls of runtimes: podman 4.3.1 (with CNI), containerd 1.6.20 (CRI and `ctr`), cnitool
+//! 1.3.1. Only the machine, the state and the addresses are those of the bench.
 
 use super::bench::{Bench, Fake};
-use crate::failure::Code;
+use crate::error::ErrorCode;
 use serde_json::{Value, json};
 
 /// Variables and configuration of a call.
@@ -66,7 +66,7 @@ fn replay(text: &str, change: impl Fn(&mut Value)) {
             }
             "CHECK" => {
                 let (code, why) = answer(&conf).failed();
-                assert_eq!(code, Code::NoContainer as u64, "{why}");
+                assert_eq!(code, ErrorCode::NoContainer as u64, "{why}");
             }
             "VERSION" => {
                 let said = answer(&conf).done();
@@ -83,7 +83,7 @@ fn replay(text: &str, change: impl Fn(&mut Value)) {
     assert!(seen > 1);
 }
 
-/// The addresses that the container was given when the calls were captured.
+/// Sets the addresses that the container had when the calls were captured.
 fn gives_what_came_then(bench: &Bench, call: &Captured, later: &[Captured]) {
     let same = |other: &&Captured| {
         other.var("CNI_CONTAINERID") == call.var("CNI_CONTAINERID")
@@ -97,7 +97,7 @@ fn gives_what_came_then(bench: &Bench, call: &Captured, later: &[Captured]) {
     bench.answers(result);
 }
 
-/// What was answered to ADD, and what the machine was asked for.
+/// Checks the answer to ADD, and the request to the machine.
 fn added(call: &Captured, said: &Value, guest: &Value) {
     let interface = &said["interfaces"][0];
     assert_eq!(said["cniVersion"], call.conf["cniVersion"]);
@@ -177,10 +177,10 @@ fn calls_of_containerd() {
     replay(CONTAINERD, |_| ());
 }
 
-/// A pod with annotations of its bandwidth, 10M in and 20M out: containerd writes keys in a case of
-/// its own, and a burst that nobody has named.
+/// A pod with bandwidth annotations, 10M in and 20M out. containerd writes keys in another case,
+/// and a burst that was not set.
 #[test]
-fn a_pod_is_limited_as_its_annotations_say() {
+fn annotations_of_a_pod_limit_it() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
     let add = &calls(CONTAINERD)[0];

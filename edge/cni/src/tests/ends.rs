@@ -1,7 +1,7 @@
-//! What goes, and machines that do not answer.
+//! Removals, and machines that do not answer.
 
 use super::bench::{Bench, Fake};
-use crate::failure::Code;
+use crate::error::ErrorCode;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use testing::require;
 
 const GIVEN: &str = "10.99.0.9/24 10.99.0.1";
-/// Ten times what is promised to three who ask for a machine that does not answer.
+/// Ten times the specified duration of three calls to a machine that does not answer.
 const SOON: Duration = Duration::from_secs(150);
-/// The same where none runs, and a shell or two is slow.
+/// The same for a machine that is not running, with a margin for slow shells.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
 fn added(bench: &Bench, containers: &[&str]) {
@@ -25,7 +25,7 @@ fn added(bench: &Bench, containers: &[&str]) {
 }
 
 #[test]
-fn without_a_machine_add_is_for_later_and_del_is_made_good() {
+fn without_a_machine_add_fails_and_del_is_retried() {
     let bench = Bench::new();
     let conf = bench.conf(json!({}));
     let machine = Fake::up(&bench.socket());
@@ -34,9 +34,9 @@ fn without_a_machine_add_is_for_later_and_del_is_made_good() {
     drop(machine);
     let began = Instant::now();
     let (code, why) = bench.of("STATUS", "", &conf).failed();
-    assert_eq!(code, Code::NotReady as u64, "{why}");
+    assert_eq!(code, ErrorCode::NotReady as u64, "{why}");
     let (code, why) = bench.of("ADD", "c2", &conf).failed();
-    assert_eq!(code, Code::Later as u64, "{why}");
+    assert_eq!(code, ErrorCode::Later as u64, "{why}");
     assert!(why.contains("grantway up"), "{why}");
     assert!(bench.ipam_calls().is_empty());
     for _ in 0..2 {
@@ -44,7 +44,7 @@ fn without_a_machine_add_is_for_later_and_del_is_made_good() {
         assert_eq!(bench.ipam_calls(), ["DEL 1.0.0"]);
     }
     assert!(began.elapsed() < AT_ONCE);
-    // It is there again, and the guest still is: the next call detaches it first.
+    // The machine runs again and has the guest. The next call first detaches it.
     let machine = Fake::up(&bench.socket()).with(&guest).with("other");
     bench.of("ADD", "c1", &conf).done();
     assert_eq!(machine.guests(), ["other", guest.as_str()]);
@@ -52,19 +52,19 @@ fn without_a_machine_add_is_for_later_and_del_is_made_good() {
 }
 
 #[test]
-fn a_detach_that_takes_long_holds_up_no_other_container() {
+fn a_slow_detach_delays_no_other_container() {
     let bench = Bench::new();
     let conf = bench.conf(json!({}));
     added_and_deleted_without_a_machine(&bench, &conf);
     let guest = notes(&bench).remove(0);
-    // Another call detaches it, and its machine takes its time.
+    // Another call is detaching the guest, and its machine is slow.
     let detaches = fs::File::open(bench.file("state").join(&guest)).unwrap();
     detaches.lock().unwrap();
     let machine = Fake::up(&bench.socket()).with(&guest);
     let began = Instant::now();
     bench.of("ADD", "c2", &conf).done();
     let (code, why) = bench.of("ADD", "c1", &conf).failed();
-    assert_eq!(code, Code::Later as u64, "{why}");
+    assert_eq!(code, ErrorCode::Later as u64, "{why}");
     assert!(began.elapsed() < AT_ONCE);
     assert!(machine.guests().contains(&guest));
     drop(detaches);
@@ -73,14 +73,14 @@ fn a_detach_that_takes_long_holds_up_no_other_container() {
 }
 
 #[test]
-fn a_note_that_cannot_be_written_fails_the_call() {
+fn an_unrecorded_cleanup_fails_the_call() {
     require!(root, tool("mount"));
     let bench = Bench::new();
     let conf = bench.conf(json!({}));
     let state = bench.file("state");
     let _disk = SmallDisk::at(&state);
     let filler = state.join(".filler");
-    // The last byte of it.
+    // Fill the disk up to its last byte.
     let mut file = fs::File::create(&filler).unwrap();
     std::io::copy(&mut std::io::repeat(1), &mut file).unwrap_err();
     drop(file);
@@ -88,19 +88,19 @@ fn a_note_that_cannot_be_written_fails_the_call() {
     added(&bench, &["c1"]);
     drop(machine);
     let (code, why) = bench.of("DEL", "c1", &conf).failed();
-    assert_eq!(code, Code::Io as u64, "{why}");
+    assert_eq!(code, ErrorCode::Io as u64, "{why}");
     assert!(why.contains("No space left on device"), "{why}");
-    assert_eq!(notes(&bench), [".filler"], "nothing is half noted");
+    assert_eq!(notes(&bench), [".filler"], "no partial cleanup is recorded");
     assert!(
         bench.ipam_calls().is_empty(),
-        "its addresses are not given back yet"
+        "its addresses are not released yet"
     );
     fs::remove_file(filler).unwrap();
     bench.of("DEL", "c1", &conf).done();
     assert_eq!(notes(&bench).len(), 1);
 }
 
-/// A small file system of its own, which goes with this value.
+/// A separate small file system, which is unmounted when this is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -119,7 +119,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Leaves a note of the guest of the container `c1`.
+/// Leaves a pending cleanup of the guest of the container `c1`.
 fn added_and_deleted_without_a_machine(bench: &Bench, conf: &Value) {
     let machine = Fake::up(&bench.socket());
     added(bench, &["c1"]);
@@ -128,7 +128,7 @@ fn added_and_deleted_without_a_machine(bench: &Bench, conf: &Value) {
     assert_eq!(notes(bench).len(), 1);
 }
 
-/// Names of what lies in the folder of notes.
+/// Returns the names of pending cleanups.
 fn notes(bench: &Bench) -> Vec<String> {
     let entries = fs::read_dir(bench.file("state")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -136,22 +136,22 @@ fn notes(bench: &Bench) -> Vec<String> {
 }
 
 #[test]
-fn a_machine_that_hangs_is_one_that_does_not_answer() {
+fn a_hanging_machine_counts_as_absent() {
     let bench = Bench::new();
     let conf = bench.conf(json!({}));
     let _silent = UnixListener::bind(bench.socket()).unwrap();
     let began = Instant::now();
     let (code, _) = bench.of("ADD", "c1", &conf).failed();
-    assert_eq!(code, Code::Later as u64);
+    assert_eq!(code, ErrorCode::Later as u64);
     bench.of("DEL", "c1", &conf).done();
     let valid = bench.conf(json!({ "cni.dev/valid-attachments": [] }));
     let (code, _) = bench.of("GC", "", &valid).failed();
-    assert_eq!(code, Code::Later as u64);
+    assert_eq!(code, ErrorCode::Later as u64);
     assert!(began.elapsed() < SOON);
 }
 
 #[test]
-fn gc_takes_away_what_is_not_in_the_list_and_nothing_without_one() {
+fn gc_removes_only_attachments_not_in_its_list() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket()).with("web").with("cni-0-0");
     added(&bench, &["c1", "c2"]);
@@ -187,7 +187,7 @@ fn gc_takes_away_what_is_not_in_the_list_and_nothing_without_one() {
 }
 
 #[test]
-fn newer_commands_are_for_an_ipam_that_knows_them() {
+fn newer_commands_need_an_ipam_that_supports_them() {
     let bench = Bench::new();
     let _machine = Fake::up(&bench.socket());
     for (version, ipam, calls) in [
@@ -199,7 +199,7 @@ fn newer_commands_are_for_an_ipam_that_knows_them() {
         bench.of("STATUS", "", &conf).done();
         assert_eq!(bench.ipam_calls(), calls, "{version} {ipam}");
     }
-    // What it is not ready for nobody is.
+    // If the `ipam` is not ready, neither is the plugin.
     let conf = bench.conf(json!({ "cniVersion": "1.1.0" }));
     let failure = json!({ "cniVersion": "1.1.0", "code": 51, "msg": "no lease is free" });
     fs::write(bench.file("STATUS.answer"), failure.to_string()).unwrap();
@@ -209,6 +209,6 @@ fn newer_commands_are_for_an_ipam_that_knows_them() {
     assert!(why.contains("answers: no lease is free"), "{why}");
     let conf = bench.conf(json!({ "ipam": { "type": "no-such-plugin" } }));
     let (code, why) = bench.of("STATUS", "", &conf).failed();
-    assert_eq!(code, Code::NotReady as u64);
+    assert_eq!(code, ErrorCode::NotReady as u64);
     assert!(why.contains("no plugin no-such-plugin"), "{why}");
 }

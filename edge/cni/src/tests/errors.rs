@@ -1,7 +1,7 @@
-//! What is wrong with a call is answered by code, and named.
+//! Errors of calls have a code and a message.
 
 use super::bench::{Bench, Fake};
-use crate::failure::Code;
+use crate::error::ErrorCode;
 use serde_json::json;
 use std::fs;
 
@@ -33,7 +33,7 @@ fn wrong_variables_are_named() {
             pair.1 = value;
         }
         let (code, why) = bench.call(&env, &conf).failed();
-        assert_eq!(code, Code::Environment as u64, "{key}={value}");
+        assert_eq!(code, ErrorCode::Environment as u64, "{key}={value}");
         assert!(why.contains(key), "{why}");
     }
 }
@@ -45,20 +45,36 @@ fn wrong_configurations_are_named() {
     for (more, wanted, what) in [
         (
             json!({ "cniVersion": "0.3.1" }),
-            Code::Version,
+            ErrorCode::CniVersion,
             "0.4.0, 1.0.0, 1.1.0",
         ),
-        (json!({ "cniVersion": 7 }), Code::Decode, "integer `7`"),
-        (json!({ "name": "a b" }), Code::Config, "`name` is \"a b\""),
-        (json!({ "name": "" }), Code::Config, "`name` is \"\""),
+        (json!({ "cniVersion": 7 }), ErrorCode::Decode, "integer `7`"),
+        (
+            json!({ "name": "a b" }),
+            ErrorCode::Config,
+            "`name` is \"a b\"",
+        ),
+        (json!({ "name": "" }), ErrorCode::Config, "`name` is \"\""),
         (
             json!({ "machine": "m" }),
-            Code::Config,
+            ErrorCode::Config,
             "`machine` and `socket`",
         ),
-        (json!({ "mtu": "1500" }), Code::Decode, "string \"1500\""),
-        (json!({ "ipam": { "type": "../x" } }), Code::Config, "../x"),
-        (json!({ "ipam": { "type": "x" } }), Code::Io, "no plugin x"),
+        (
+            json!({ "mtu": "1500" }),
+            ErrorCode::Decode,
+            "string \"1500\"",
+        ),
+        (
+            json!({ "ipam": { "type": "../x" } }),
+            ErrorCode::Config,
+            "../x",
+        ),
+        (
+            json!({ "ipam": { "type": "x" } }),
+            ErrorCode::Io,
+            "no plugin x",
+        ),
     ] {
         let (code, why) = bench.of("ADD", "c1", &bench.conf(more)).failed();
         assert_eq!(code, wanted as u64, "{why}");
@@ -67,17 +83,20 @@ fn wrong_configurations_are_named() {
     let mut conf = bench.conf(json!({}));
     conf["stateDir"] = json!("state");
     let (code, why) = bench.of("DEL", "c1", &conf).failed();
-    assert_eq!(code, Code::Config as u64);
+    assert_eq!(code, ErrorCode::Config as u64);
     assert!(why.contains("`stateDir` is \"state\""), "{why}");
 }
 
 #[test]
-fn what_only_add_reads_keeps_nothing_from_going() {
+fn mistakes_that_only_add_reads_do_not_block_del() {
     let bench = Bench::new();
     let _machine = Fake::up(&bench.socket());
     let more = json!({ "mtu": "x", "vif": 7, "runtimeConfig": [], "prevResult": "y" });
     let conf = bench.conf(more);
-    assert_eq!(bench.of("ADD", "c1", &conf).failed().0, Code::Decode as u64);
+    assert_eq!(
+        bench.of("ADD", "c1", &conf).failed().0,
+        ErrorCode::Decode as u64
+    );
     bench.of("DEL", "c1", &conf).done();
 }
 
@@ -94,16 +113,16 @@ fn failures_of_the_ipam_are_passed_on() {
     for junk in ["", "[]", "{"] {
         fs::write(bench.file("ADD.answer"), junk).unwrap();
         let (code, why) = bench.of("ADD", "c1", &conf).failed();
-        assert_eq!(code, Code::Io as u64, "{why}");
+        assert_eq!(code, ErrorCode::Io as u64, "{why}");
     }
     fs::remove_file(bench.file("ADD.fails")).unwrap();
     let (code, why) = bench.of("ADD", "c1", &conf).failed();
-    assert_eq!(code, Code::Decode as u64, "{why}");
+    assert_eq!(code, ErrorCode::Decode as u64, "{why}");
     assert!(machine.guests().is_empty());
 }
 
 #[test]
-fn routes_that_cannot_be_had_are_refused_and_nothing_stays() {
+fn unsupported_routes_are_rejected_without_leftovers() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
     bench.gives(
@@ -111,7 +130,7 @@ fn routes_that_cannot_be_had_are_refused_and_nothing_stays() {
         json!([{ "dst": "0.0.0.0/0", "priority": 7 }]),
     );
     let (code, why) = bench.of("ADD", "c1", &bench.conf(json!({}))).failed();
-    assert_eq!(code, Code::Unsupported as u64, "{why}");
+    assert_eq!(code, ErrorCode::Unsupported as u64, "{why}");
     assert_eq!(bench.ipam_calls(), ["ADD 1.0.0", "DEL 1.0.0"]);
     assert!(machine.guests().is_empty());
 }

@@ -1,5 +1,4 @@
-//! Calls as runtimes make them, with a machine that only answers and a plugin that gives out
-//! addresses from a file.
+//! Calls of runtimes, with a mock machine and a plugin that assigns addresses from a file.
 
 mod bandwidth;
 mod bench;

@@ -1,4 +1,4 @@
-//! Calls of netavark's, as its documentation has them (API 1.0.0, netavark 1.17).
+//! Calls of netavark, as documented (API 1.0.0, netavark 1.17).
 
 use super::bench::{Bench, Fake};
 use crate::netavark;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 const ID: &str = "752947ff91f961eb3cb47ffe9315016979f3ffbec09e4d96a4fae3fb03391697";
 
-/// A network as podman tells it.
+/// A network in podman's form.
 fn network(bench: &Bench) -> Value {
     json!({
         "dns_enabled": true,
@@ -43,21 +43,21 @@ fn container(bench: &Bench) -> Value {
     })
 }
 
-fn call(bench: &Bench, args: &[&str], told: &Value) -> Result<Value, String> {
+fn call(bench: &Bench, args: &[&str], input: &Value) -> Result<Value, String> {
     let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/ports");
     let folder = bench.file("").display().to_string();
     let env = [("CNI_PATH", path), ("FOLDER", &folder)];
     let env = env.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let env = BTreeMap::from(env);
-    let (said, is_done) = netavark::run(&args, &env, told.to_string().as_bytes());
-    let said = match said.as_str() {
+    let (output, is_done) = netavark::run(&args, &env, input.to_string().as_bytes());
+    let output = match output.as_str() {
         "" => Value::Null,
-        said => serde_json::from_str(said).unwrap(),
+        output => serde_json::from_str(output).unwrap(),
     };
     match is_done {
-        true => Ok(said),
-        false => Err(said["error"].as_str().unwrap().to_owned()),
+        true => Ok(output),
+        false => Err(output["error"].as_str().unwrap().to_owned()),
     }
 }
 
@@ -65,15 +65,15 @@ const SETUP: [&str; 2] = ["setup", "/run/netns/no-such-namespace"];
 const TEARDOWN: [&str; 2] = ["teardown", "/run/netns/no-such-namespace"];
 
 #[test]
-fn a_container_comes_and_goes() {
+fn a_container_is_attached_and_detached() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
-    let mut told = container(&bench);
-    told["network"]["options"]["mtu"] = json!("1400");
-    told["network"]["options"]["rate_mbps"] = json!("100");
+    let mut input = container(&bench);
+    input["network"]["options"]["mtu"] = json!("1400");
+    input["network"]["options"]["rate_mbps"] = json!("100");
     let route = json!({ "destination": "192.0.2.0/24", "gateway": "10.96.0.9", "metric": null });
-    told["network"]["routes"] = json!([route]);
-    let status = call(&bench, &SETUP, &told).unwrap();
+    input["network"]["routes"] = json!([route]);
+    let status = call(&bench, &SETUP, &input).unwrap();
     assert_eq!(
         status,
         json!({
@@ -95,22 +95,22 @@ fn a_container_comes_and_goes() {
         (&json!(1400), &json!(100))
     );
     assert_eq!(machine.guests().len(), 1);
-    let again = call(&bench, &SETUP, &told).unwrap_err();
-    assert!(again.contains("attached already"), "{again}");
+    let again = call(&bench, &SETUP, &input).unwrap_err();
+    assert!(again.contains("already attached"), "{again}");
     for _ in 0..2 {
-        assert_eq!(call(&bench, &TEARDOWN, &told), Ok(Value::Null));
+        assert_eq!(call(&bench, &TEARDOWN, &input), Ok(Value::Null));
         assert!(machine.guests().is_empty());
     }
 }
 
 #[test]
-fn an_internal_network_has_no_way_out() {
+fn an_internal_network_has_no_default_route() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
-    let mut told = container(&bench);
-    told["network"]["internal"] = json!(true);
-    told["network_options"]["static_ips"] = json!(["10.96.0.7", "fd96::7"]);
-    let status = call(&bench, &SETUP, &told).unwrap();
+    let mut input = container(&bench);
+    input["network"]["internal"] = json!(true);
+    input["network_options"]["static_ips"] = json!(["10.96.0.7", "fd96::7"]);
+    let status = call(&bench, &SETUP, &input).unwrap();
     let subnets = &status["interfaces"]["eth0"]["subnets"];
     assert_eq!(
         *subnets,
@@ -120,46 +120,46 @@ fn an_internal_network_has_no_way_out() {
 }
 
 #[test]
-fn ports_are_for_portmap() {
+fn ports_are_passed_to_portmap() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
-    let mut told = container(&bench);
+    let mut input = container(&bench);
     let port = |host: u16, range: u16| {
         json!([{ "container_port": 80, "host_ip": "", "host_port": host, "protocol": "tcp,udp",
             "range": range }])
     };
-    told["port_mappings"] = port(8080, 2);
+    input["port_mappings"] = port(8080, 2);
     let heard = |command: &str| -> Value {
         let text = std::fs::read_to_string(bench.file(command)).unwrap();
         serde_json::from_str(&text).unwrap()
     };
-    told["network"]["name"] = json!("ports");
-    call(&bench, &SETUP, &told).unwrap();
+    input["network"]["name"] = json!("ports");
+    call(&bench, &SETUP, &input).unwrap();
     let add = heard("ADD");
     let mappings = add["runtimeConfig"]["portMappings"].as_array().unwrap();
     assert_eq!(mappings.len(), 4);
     let last = json!({ "hostPort": 8081, "containerPort": 81, "protocol": "udp", "hostIP": "" });
     assert_eq!(mappings[3], last);
     assert_eq!(add["prevResult"]["ips"][0]["address"], "10.96.0.77/16");
-    call(&bench, &TEARDOWN, &told).unwrap();
+    call(&bench, &TEARDOWN, &input).unwrap();
     assert_eq!(heard("DEL")["name"], "ports");
 
-    // One that fails leaves nothing behind: nobody else takes it away.
+    // On failure nothing is left: netavark calls no teardown.
     std::fs::write(bench.file("fails"), "").unwrap();
-    let said = call(&bench, &SETUP, &told).unwrap_err();
-    assert!(said.contains("portmap: no such chain"), "{said}");
+    let output = call(&bench, &SETUP, &input).unwrap_err();
+    assert!(output.contains("portmap: no such chain"), "{output}");
     assert!(machine.guests().is_empty());
-    told["port_mappings"] = port(65535, 2);
-    let said = call(&bench, &SETUP, &told).unwrap_err();
+    input["port_mappings"] = port(65535, 2);
+    let output = call(&bench, &SETUP, &input).unwrap_err();
     assert!(
-        said.contains("there are not 2 ports from 65535 on"),
-        "{said}"
+        output.contains("fewer than 2 ports exist from 65535 on"),
+        "{output}"
     );
     assert!(machine.guests().is_empty());
 }
 
 #[test]
-fn a_network_is_looked_at_when_it_is_made() {
+fn a_network_is_validated_when_it_is_created() {
     let bench = Bench::new();
     let made = call(&bench, &["create"], &network(&bench)).unwrap();
     let mut expected = network(&bench);
@@ -168,8 +168,8 @@ fn a_network_is_looked_at_when_it_is_made() {
     let refused = |key: &str, value: Value, why: &str| {
         let mut network = network(&bench);
         network[key] = value;
-        let said = call(&bench, &["create"], &network).unwrap_err();
-        assert!(said.contains(why), "{said}");
+        let output = call(&bench, &["create"], &network).unwrap_err();
+        assert!(output.contains(why), "{output}");
     };
     refused("subnets", Value::Null, "`--subnet`");
     refused(
@@ -180,7 +180,7 @@ fn a_network_is_looked_at_when_it_is_made() {
     refused(
         "options",
         json!({ "rate": "7" }),
-        "unknown option `rate`: there are machine,",
+        "unknown option `rate`: known options: machine,",
     );
     refused(
         "options",
@@ -191,20 +191,20 @@ fn a_network_is_looked_at_when_it_is_made() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn errors_are_reported() {
     let bench = Bench::new();
     let info = call(&bench, &["info"], &Value::Null).unwrap();
     assert_eq!(info["api_version"], "1.0.0");
-    let refused = |args: &[&str], told: &Value, why: &str| {
-        let said = call(&bench, args, told).unwrap_err();
-        assert!(said.contains(why), "{said}");
+    let refused = |args: &[&str], input: &Value, why: &str| {
+        let output = call(&bench, args, input).unwrap_err();
+        assert!(output.contains(why), "{output}");
     };
-    let told = container(&bench);
-    refused(&SETUP, &told, "no machine answers at");
-    refused(&["--help"], &told, "`setup NETNS`");
-    refused(&["setup"], &told, "`setup NETNS`");
+    let input = container(&bench);
+    refused(&SETUP, &input, "no machine answers at");
+    refused(&["--help"], &input, "`setup NETNS`");
+    refused(&["setup"], &input, "`setup NETNS`");
     refused(&SETUP, &json!({}), "missing field");
-    let mut elsewhere = told.clone();
+    let mut elsewhere = input.clone();
     elsewhere["network_options"]["static_ips"] = json!(["10.97.0.1"]);
     refused(
         &SETUP,
@@ -213,8 +213,8 @@ fn what_cannot_be_done_is_said() {
     );
     let machine = Fake::up(&bench.socket());
     elsewhere["network_options"]["static_ips"] = Value::Null;
-    refused(&SETUP, &elsewhere, "podman has given no address");
-    let mut metric = told.clone();
+    refused(&SETUP, &elsewhere, "podman has assigned no address");
+    let mut metric = input.clone();
     let route = json!({ "destination": "192.0.2.0/24", "gateway": "10.96.0.9", "metric": 7 });
     metric["network"]["routes"] = json!([route]);
     refused(&SETUP, &metric, "`metric` is 7");

@@ -1,4 +1,4 @@
-//! A container that its runtime limits is limited, each way.
+//! A runtime limits a container's bandwidth in each direction.
 
 use crate::machine::{Machine, call, path, reaches};
 use netdev::netns::Namespace;
@@ -7,10 +7,11 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 use testing::flood;
 
-/// Bits a second to the container, and from it: what waits there goes on when the test has enough.
+/// Bits per second to the container, and from it. Packets that wait for the first continue after
+/// the test.
 const INGRESS: u32 = 800_000;
 const EGRESS: u32 = 8_000_000;
-/// Bits at once.
+/// Bits of a burst.
 const BURST: u32 = 160_000;
 /// Bytes of a datagram.
 const DATAGRAM: usize = 1400;
@@ -37,7 +38,7 @@ impl Limited {
 }
 
 #[test]
-fn a_container_that_is_limited_gets_and_sends_no_more() {
+fn a_containers_limits_hold_in_both_directions() {
     let Some(mut machine) = Machine::up() else {
         return;
     };
@@ -61,7 +62,7 @@ fn a_container_that_is_limited_gets_and_sends_no_more() {
         got <= most(INGRESS, took) + burst,
         "{got} bytes in {took:?}"
     );
-    // A turn of what it sends may be a packet too long.
+    // A turn of the sender may exceed the burst by a packet.
     let (got, took) = flood((&b.socket(), &a.socket()), DATAGRAM, || true);
     assert!(
         got <= most(EGRESS, took) + burst + 65_536.0,

@@ -1,10 +1,10 @@
-//! CNI's own library, as a program.
+//! The plugin as called by CNI's own library, through its program `cnitool`.
 
 use crate::machine::run_script;
 use testing::require;
 
 #[test]
-fn cnis_own_client_is_content() {
+fn cnitool_accepts_the_plugin() {
     require!(
         machine,
         program("grantway"),

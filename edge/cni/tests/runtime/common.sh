@@ -1,6 +1,5 @@
-# What the scripts here begin with: `NAME.sh GRANTWAY PLUGIN FOLDER`, in mount and network
-# namespaces of its own, so that nothing of the system's is touched. Says what is not as it has to
-# be.
+# Common part of the scripts, which run as `NAME.sh GRANTWAY PLUGIN FOLDER` in new mount and network
+# namespaces, so that they do not change the system.
 set -eu
 grantway=$1 plugin=$2 w=$3
 export GRANTWAY_RUNTIME_DIR="$w/run"
@@ -16,7 +15,7 @@ eventually() {
     done
     fail "not within two minutes: $*"
 }
-# Folders that are the system's, empty.
+# Hides the system's folders behind empty ones.
 own() {
     for folder in "$@"; do
         mkdir -p "$folder"

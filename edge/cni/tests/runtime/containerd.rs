@@ -1,4 +1,4 @@
-//! Pods of a real runtime: containerd, asked as a kubelet asks it.
+//! Pods of a real runtime: containerd, called as a kubelet does.
 
 use crate::cri::{Fields, Message};
 use crate::manifest::{contrib, file};
@@ -8,14 +8,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use testing::{require, wait_until};
 
-/// The node's own address.
+/// The node's address.
 const GATEWAY: &str = "10.99.0.1";
-/// How often the driver domain is killed while streams run.
+/// Kills of the driver domain while streams run.
 const KILLS: usize = 10;
-/// A slow machine needs this for 100 MB.
+/// Deadline of a stream of 100 MB on a slow machine.
 const STREAM: Duration = Duration::from_secs(180);
 
-/// A node with a runtime; none: it cannot be here.
+/// Returns a node with a runtime, or `None` if this machine cannot run one.
 fn node() -> Option<Node> {
     require!(
         machine,
@@ -51,14 +51,14 @@ fn pods_of_containerd_are_guests() {
     let status = node.cri("Status", &Message::default()).unwrap().message(1);
     let mut conditions = status.messages(1);
     let is_ready = |of: Fields| of.text(1) == "NetworkReady" && of.number(2) == 1;
-    assert!(conditions.any(is_ready), "a conflist is there");
+    assert!(conditions.any(is_ready), "a network configuration exists");
     let [a, b] = talk(&node);
     stream(&mut node, &a, &b);
     come_and_go(&node, &a, b);
     refused(&mut node, &a);
 }
 
-/// The machine is a pod itself, as in the DaemonSet.
+/// The machine itself is a pod, as in the DaemonSet.
 #[test]
 fn a_machine_in_a_pod_serves_the_others() {
     let Some(node) = node() else {
@@ -69,7 +69,8 @@ fn a_machine_in_a_pod_serves_the_others() {
     let [a, b] = talk(&node);
     node.said(grantway(), &["restart", "driver"]);
     a.reaches(&node, &b);
-    // A new version of the set: pods are there again with their addresses, without being made anew.
+    // After an update of the DaemonSet, pods are attached again with their addresses, without being
+    // recreated.
     machine.end(&node);
     let machine = Pod::machine(&node);
     node.await_machine();
@@ -83,7 +84,7 @@ fn a_machine_in_a_pod_serves_the_others() {
     machine.end(&node);
 }
 
-/// What an administrator, and then the cluster, do before there are pods.
+/// Does what an administrator and then the cluster do before the first pod.
 fn installed(node: &Node) {
     let script = contrib("node.sh");
     let fast = "[driver]\nrestart_pause_ms = 20\n";
@@ -110,7 +111,7 @@ fn talk(node: &Node) -> [Pod; 2] {
     );
     a.reaches(node, &b);
     b.reaches(node, &a);
-    // From the node, and by the port that it publishes.
+    // From the node, by the pod's address and by its published port.
     for to in [a.ip.clone(), format!("{GATEWAY}:8080")] {
         let url = format!("http://{to}/");
         wait_until("no page of a pod on the node", || {
@@ -121,7 +122,7 @@ fn talk(node: &Node) -> [Pod; 2] {
     [a, b]
 }
 
-/// Streams in both directions outlive ten driver domains, and the runtime.
+/// Streams in both directions survive kills of ten driver domains, and of the runtime.
 fn stream(node: &mut Node, a: &Pod, b: &Pod) {
     a.send_to(node, b);
     b.send_to(node, a);
@@ -143,12 +144,12 @@ fn stream(node: &mut Node, a: &Pod, b: &Pod) {
         node.write(&format!("{}/stop", from.name), "");
         let end = Instant::now() + STREAM;
         while file(from, "sent").is_empty() || file(to, "got").is_empty() {
-            assert!(Instant::now() < end, "a stream does not come to its end");
+            assert!(Instant::now() < end, "a stream does not finish");
             sleep(Duration::from_millis(50));
         }
         assert_eq!(file(from, "sent"), file(to, "got"));
     }
-    // Nobody was called, nothing has changed.
+    // The runtime made no call, and nothing has changed.
     assert_eq!((node.guests(), node.leases()), (2, 2));
     for pod in [a, b] {
         assert_eq!(Pod::network(node, &pod.id), pod.ip);
@@ -160,7 +161,7 @@ fn come_and_go(node: &Node, a: &Pod, b: Pod) {
     assert_eq!((node.guests(), node.leases()), (1, 1));
     let b = Pod::run(node, "b", None).unwrap();
     a.reaches(node, &b);
-    // The runtime's own client calls the plugin by itself.
+    // The runtime's own client calls the plugin itself.
     let group = format!("{}/alone", node.cgroup());
     let run = [
         "run",
@@ -178,11 +179,11 @@ fn come_and_go(node: &Node, a: &Pod, b: Pod) {
     assert_eq!((node.guests(), node.leases()), (1, 1));
 }
 
-/// Nobody is there: what comes is refused with the reason, what goes goes.
+/// Without a machine, new pods fail with the reason, and existing pods can be removed.
 fn refused(node: &mut Node, a: &Pod) {
     node.said(grantway(), &["down"]);
     let said = Pod::run(node, "c", None).map(|_| ()).unwrap_err();
-    // The page quotes the event that a user sees.
+    // The documentation quotes the event that a user sees.
     let why = "no machine answers at /run/grantway/grantway.sock: start one with `grantway up`, \
                then try again";
     assert!(said.contains(why), "{said}");
@@ -192,7 +193,7 @@ fn refused(node: &mut Node, a: &Pod) {
     a.end(node);
     assert_eq!(node.leases(), 0);
     assert!(!node.undone().is_empty());
-    // The next one makes good what was to be done, and then nothing is left.
+    // Calls for the next machine perform the pending cleanups; then nothing is left.
     node.start_machine();
     let d = Pod::run(node, "d", None).unwrap();
     assert!(node.undone().is_empty());

@@ -1,25 +1,25 @@
 #!/bin/sh
-# A place for containerd, `containerd.sh FOLDER`: mounts, processes and links of its own, which end
-# with it, and an image that comes from no registry. Ends with its standard input.
+# `containerd.sh FOLDER`: prepares containerd's mounts, processes and links in namespaces, and an
+# image without a registry. Ends with its standard input, and the namespaces with it.
 set -eu
 w=$1 image=$1/image
 
 for folder in /run/netns /run/containerd /run/grantway /var/lib/cni /etc/cni/net.d /opt/cni/bin; do
     mkdir -p "$folder"
-    # `ip netns` may have made it a mount: the runtime looks at the first one.
+    # `ip netns` may have mounted it before, and the runtime uses the first mount.
     while umount -l "$folder" 2>/dev/null; do :; done
     mount -t tmpfs -o mode=755 tmpfs "$folder"
 done
-# As systemd leaves it: containers may see what is mounted in there later.
+# As under systemd, containers see later mounts.
 mount --make-shared /run/netns
 ip link set lo up
-# Plugins of the image, from which the node gets its own.
+# The image contains these plugins, which are copied to the node.
 mkdir "$w/plugins"
 for folder in /usr/lib/cni /usr/libexec/cni; do
     [ ! -d "$folder" ] || cp "$folder"/* "$w/plugins/"
 done
 
-# Files of an image lie under their checksums.
+# The names of an image's files are their checksums.
 keep() {
     sum=$(sha256sum "$1" | cut -c 1-64) size=$(stat -c %s "$1")
     mv "$1" "$image/blobs/sha256/$sum"

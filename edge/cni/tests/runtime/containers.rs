@@ -1,4 +1,4 @@
-//! Containers come, talk and go.
+//! Containers are attached, communicate and are detached.
 
 use crate::machine::{HOST, Machine, call, has_interface, names, path, reaches, run};
 use netdev::netns::Namespace;
@@ -18,26 +18,28 @@ impl Container {
     }
 }
 
-/// The configuration that a runtime sends after ADD.
+/// Returns the configuration that a runtime sends after ADD.
 fn after(conf: &Value, result: &Value) -> Value {
     let mut conf = conf.clone();
     conf["prevResult"] = result.clone();
     conf
 }
 
-/// The plain address, of the family number `n`, that a container was given.
+/// Returns the address of a container without its prefix length: the one of family number `n`.
 fn address(result: &Value, n: usize) -> &str {
     let address = result["ips"][n]["address"].as_str().unwrap();
     address.split('/').next().unwrap()
 }
 
-/// No runtime waits for what it has forgotten: the interface goes a little after its guest.
+/// Waits until the interface disappears, which it does a little after its guest.
 fn loses_its_interface(namespace: &Namespace) {
-    wait_until("the interface stays", || !has_interface(namespace, "eth0"));
+    wait_until("the interface still exists", || {
+        !has_interface(namespace, "eth0")
+    });
 }
 
 #[test]
-fn containers_come_talk_and_go_and_nothing_is_left() {
+fn containers_communicate_and_leave_nothing() {
     let Some(mut machine) = Machine::up() else {
         return;
     };
@@ -49,7 +51,8 @@ fn containers_come_talk_and_go_and_nothing_is_left() {
     assert_eq!(came_a["interfaces"][0]["sandbox"], path(&a.1));
     assert_eq!(machine.leases().len(), 4);
 
-    // To each other and to the host, by both families; by the default route to what is behind it.
+    // To each other and to the host, in both address families, and by the default route to a
+    // network behind the host.
     let lo = ["address", "add", "192.0.2.7/32", "dev", "lo"];
     assert!(run(&machine.host, "ip", &lo).status.success());
     for family in [0, 1] {
@@ -63,7 +66,7 @@ fn containers_come_talk_and_go_and_nothing_is_left() {
     let mac = came_a["interfaces"][0]["mac"].as_str().unwrap();
     assert!(String::from_utf8_lossy(&link).contains(mac), "{mac}");
 
-    // What is as it was passes, what is not does not.
+    // CHECK succeeds only for unchanged attachments.
     a.call("CHECK", &after(&conf, &came_a)).done();
     let add = a.call("ADD", &conf);
     assert_eq!(add.failed(), 102);
@@ -75,14 +78,14 @@ fn containers_come_talk_and_go_and_nothing_is_left() {
     );
     assert_eq!(b.call("CHECK", &after(&conf, &came_b)).failed(), 101);
 
-    // Gone, twice, the second time as runtimes say it that have forgotten everything.
+    // DEL twice, the second time in the form used by runtimes without state.
     a.call("DEL", &after(&conf, &came_a)).done();
     call("DEL", a.0, "", &conf).done();
     assert!(!has_interface(&a.1, "eth0"));
     assert_eq!((machine.guests().len(), machine.leases().len()), (1, 2));
     call("GC", "", "", &conf).done();
     assert_eq!(machine.guests().len(), 1);
-    // Of two, the one that the runtime still has.
+    // GC keeps the attachment that the runtime lists, and removes the other.
     a.call("ADD", &conf).done();
     let mut gc = conf.clone();
     gc["cni.dev/valid-attachments"] = json!([{ "containerID": b.0, "ifname": "eth0" }]);
@@ -90,7 +93,7 @@ fn containers_come_talk_and_go_and_nothing_is_left() {
     assert_eq!(machine.guests().len(), 1);
     loses_its_interface(&a.1);
     reaches(&b.1, HOST);
-    // `host-local` has only those of the other one.
+    // `host-local` has only the addresses of the other container.
     assert_eq!(machine.leases().len(), 2, "{:?}", machine.leases());
     a.call("DEL", &conf).done();
     gc["cni.dev/valid-attachments"] = json!([]);
@@ -100,7 +103,7 @@ fn containers_come_talk_and_go_and_nothing_is_left() {
     assert!(machine.leases().is_empty(), "{:?}", machine.leases());
     b.call("DEL", &conf).done();
 
-    // Both may come again; then the machine goes under them.
+    // Both can be attached again. Then the machine ends while they are attached.
     for container in [&a, &b] {
         container.call("ADD", &conf).done();
     }
@@ -115,9 +118,9 @@ fn containers_come_talk_and_go_and_nothing_is_left() {
     assert!(machine.leases().is_empty(), "{:?}", machine.leases());
 }
 
-/// A machine that hangs answers nobody; what is deleted meanwhile goes when it answers again.
+/// A hanging machine answers no client. Pending DELs are carried out when it answers again.
 #[test]
-fn what_is_deleted_while_nobody_answers_is_made_good() {
+fn deletions_without_an_answer_are_retried() {
     let Some(mut machine) = Machine::up() else {
         return;
     };
@@ -134,7 +137,7 @@ fn what_is_deleted_while_nobody_answers_is_made_good() {
     assert_eq!(names(&folder.join("state")).len(), 1);
     std::fs::rename(&hidden, &socket).unwrap();
     assert_eq!(machine.guests().len(), 1);
-    // Its address is given out again: nobody has it any more.
+    // Its address is assigned again, because no container has it any more.
     let came = b.call("ADD", &conf).done();
     loses_its_interface(&a.1);
     assert_eq!(machine.guests().len(), 1);
@@ -146,7 +149,7 @@ fn what_is_deleted_while_nobody_answers_is_made_good() {
 }
 
 #[test]
-fn what_the_machine_cannot_do_is_said_and_takes_no_address() {
+fn machine_errors_are_reported_and_take_no_address() {
     let Some(mut machine) = Machine::up() else {
         return;
     };
@@ -165,7 +168,7 @@ fn what_the_machine_cannot_do_is_said_and_takes_no_address() {
     taken["runtimeConfig"] = json!({ "ips": [format!("{HOST}/24")] });
     assert_eq!(a.call("ADD", &taken).failed(), 100);
     assert!(machine.leases().is_empty() && machine.guests().is_empty());
-    // What stands in the way goes away with its namespace.
+    // The conflicting interface disappears with its namespace.
     a.call("ADD", &conf).done();
     drop(a.1);
     wait_until("it is still there", || machine.guests().is_empty());

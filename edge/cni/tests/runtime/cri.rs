@@ -1,9 +1,9 @@
-//! The calls that a kubelet makes, of the Container Runtime Interface: gRPC, by `curl`.
+//! A kubelet's calls of the Container Runtime Interface, as gRPC through `curl`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// A message of protocol buffers that is being written.
+/// A protocol buffers message that is being written.
 #[derive(Clone, Default)]
 pub(crate) struct Message(Vec<u8>);
 
@@ -34,7 +34,8 @@ impl Message {
     }
 }
 
-/// A message that has been read: values of its fields, in order. Numbers are told apart by no test.
+/// A parsed message: the values of its fields, in order. No test needs to distinguish kinds of
+/// numbers.
 pub(crate) struct Fields(Vec<(u64, Vec<u8>)>);
 
 impl Fields {
@@ -70,7 +71,7 @@ impl Fields {
         String::from_utf8_lossy(self.bytes(field)).into_owned()
     }
 
-    /// Zero if it is not there: that is how it is written.
+    /// Returns a number, or zero if the field is missing, which is how zero is encoded.
     pub(crate) fn number(&self, field: u64) -> u64 {
         let bytes = self.bytes(field).try_into();
         u64::from_le_bytes(bytes.unwrap_or_default())
@@ -98,7 +99,8 @@ fn taken(bytes: &mut &[u8]) -> u64 {
     number
 }
 
-/// Calls a method of the runtime that listens at a socket: its answer, or the message of its error.
+/// Calls a method of the runtime that listens on a socket; returns its answer, or the error
+/// message.
 pub(crate) fn call(socket: &str, method: &str, asked: &Message) -> Result<Fields, String> {
     let mut curl = Command::new("curl");
     let args = ["--http2-prior-knowledge", "--unix-socket", socket];
@@ -114,11 +116,11 @@ pub(crate) fn call(socket: &str, method: &str, asked: &Message) -> Result<Fields
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut curl = curl.spawn().unwrap();
-    // A message has a byte for its compression, and its length, before it.
+    // A message is preceded by a byte for its compression, and its length.
     let mut sent = vec![0];
     sent.extend((asked.0.len() as u32).to_be_bytes());
     sent.extend(&asked.0);
-    // One that cannot connect reads nothing.
+    // A `curl` that cannot connect reads nothing.
     let _ = curl.stdin.take().unwrap().write_all(&sent);
     let run = curl.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&run.stderr);
@@ -131,7 +133,7 @@ pub(crate) fn call(socket: &str, method: &str, asked: &Message) -> Result<Fields
 }
 
 #[test]
-fn a_message_is_read_as_it_was_written() {
+fn a_message_round_trips() {
     let inner = Message::default().text(1, "x".repeat(300)).number(2, 8080);
     let message = Message::default().message(7, &inner).text(15, "y");
     let read = Fields::of(&message.0);

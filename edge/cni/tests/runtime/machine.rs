@@ -1,4 +1,5 @@
-//! A machine that runs, with a namespace that plays the host, and the plugin as a runtime calls it.
+//! A running machine, with a namespace that represents the host, and the plugin as a runtime calls
+//! it.
 
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
@@ -19,15 +20,15 @@ pub(crate) struct Machine {
     pub(crate) host: Namespace,
 }
 
-/// What the plugin answered.
+/// The plugin's answer.
 pub(crate) struct Answer {
     pub(crate) is_done: bool,
-    /// Null if it said nothing.
+    /// Null if there is none.
     pub(crate) said: Value,
 }
 
 impl Machine {
-    /// None, with the reason told: it cannot run here.
+    /// Returns `None` and logs why if the machine cannot run here.
     pub(crate) fn up() -> Option<Self> {
         require!(
             machine,
@@ -66,7 +67,7 @@ impl Machine {
         serde_json::from_slice(&run.unwrap().stdout).ok()
     }
 
-    /// What a domain of it counts.
+    /// Returns the counters of one of its domains.
     pub(crate) fn stat(&self, domain: &str) -> Value {
         let run = grantway(&self.folder)
             .args(["stat", domain, "--json"])
@@ -75,7 +76,7 @@ impl Machine {
         told[domain].clone()
     }
 
-    /// Names of its guests.
+    /// Returns the names of its guests.
     pub(crate) fn guests(&self) -> Vec<String> {
         let status = self.status().unwrap();
         let domains = status["domains"].as_array().unwrap().iter();
@@ -92,7 +93,7 @@ impl Machine {
         assert!(self.up.wait().unwrap().success());
     }
 
-    /// A network of it, with addresses of both families.
+    /// Returns a network of the machine, with addresses of both families.
     pub(crate) fn network(&self) -> Value {
         let folder = self.folder.path();
         json!({
@@ -110,7 +111,7 @@ impl Machine {
         })
     }
 
-    /// Addresses that are given out.
+    /// Returns the assigned addresses.
     pub(crate) fn leases(&self) -> Vec<String> {
         let leases = fs::read_dir(self.folder.path().join("leases/gwnet"));
         let names = leases.into_iter().flatten().map(|entry| {
@@ -127,7 +128,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // A test that failed: `up` takes the machine down with it.
+        // The test has failed; ending `up` also ends the machine.
         if self.up.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = grantway(&self.folder).arg("down").output();
             let _ = self.up.kill();
@@ -147,7 +148,7 @@ fn grantway(folder: &TempDir) -> Command {
     command
 }
 
-/// What a plugin answers that reads this.
+/// Returns the answer of a plugin with this input.
 pub(crate) fn answered(plugin: &mut Command, told: &Value) -> Output {
     let plugin = plugin.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut plugin = plugin.spawn().unwrap();
@@ -157,7 +158,7 @@ pub(crate) fn answered(plugin: &mut Command, told: &Value) -> Output {
     plugin.wait_with_output().unwrap()
 }
 
-/// Calls the plugin for `eth0` of a container, in the environment that runtimes give it.
+/// Calls the plugin for `eth0` of a container, in the environment of a runtime.
 pub(crate) fn call(command: &str, container: &str, netns: &str, conf: &Value) -> Answer {
     let mut plugin = Command::new(env!("CARGO_BIN_EXE_grantway-cni"));
     let plugin = plugin
@@ -187,7 +188,7 @@ impl Answer {
         self.said
     }
 
-    /// Its code.
+    /// Returns its code.
     #[track_caller]
     pub(crate) fn failed(self) -> u64 {
         assert!(!self.is_done, "{}", self.said);
@@ -195,22 +196,14 @@ impl Answer {
     }
 }
 
-/// Runs a script that lies here, with a folder and in namespaces of its own.
+/// Runs a script of this folder, with a temporary folder and in new namespaces.
 #[track_caller]
 pub(crate) fn run_script(name: &str) {
-    let folder = TempDir::new().unwrap();
-    let plugin = Path::new(env!("CARGO_BIN_EXE_grantway-cni"));
-    let here = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/runtime");
-    let run = Command::new("unshare")
-        .args(["--mount", "--net", "--propagation", "private", "sh"])
-        .arg(Path::new(here).join(name))
-        .arg(plugin.with_file_name("grantway"))
-        .arg(plugin)
-        .arg(folder.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{said}");
+    let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/runtime"));
+    testing::run_script(
+        &here.join(name),
+        env!("CARGO_BIN_EXE_grantway-cni").as_ref(),
+    );
 }
 
 /// Runs a program in a namespace.
@@ -228,7 +221,7 @@ pub(crate) fn reaches(namespace: &Namespace, address: &str) {
     });
 }
 
-/// Whether there is an interface of this name.
+/// Returns whether an interface of this name exists.
 pub(crate) fn has_interface(namespace: &Namespace, name: &str) -> bool {
     let read = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     namespace.enter(read).unwrap().contains(name)
@@ -238,7 +231,7 @@ pub(crate) fn path(namespace: &Namespace) -> String {
     namespace.path().display().to_string()
 }
 
-/// Names in a folder; none if there is no such folder.
+/// Returns the names in a folder; none if it does not exist.
 pub(crate) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -6,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// A file of `contrib/kubernetes`.
+/// Returns the path of a file of `contrib/kubernetes`.
 pub(crate) fn contrib(name: &str) -> PathBuf {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/kubernetes");
     Path::new(folder).join(name)
 }
 
-/// The object of this kind.
+/// Returns the object of this kind.
 fn object(kind: &str) -> Yaml {
     let text = fs::read_to_string(contrib("grantway.yaml")).unwrap();
     let objects = YamlLoader::load_from_str(&text).unwrap().into_iter();
@@ -22,7 +22,7 @@ fn object(kind: &str) -> Yaml {
     object
 }
 
-/// A file that the ConfigMap brings to the nodes.
+/// Returns a file that the ConfigMap installs on the nodes.
 pub(crate) fn file(name: &str) -> String {
     let text = &object("ConfigMap")["data"][name];
     text.as_str().unwrap().to_owned()
@@ -47,7 +47,7 @@ fn the_network_of_a_cluster_is_that_of_the_example() {
 }
 
 #[test]
-fn what_a_pod_of_the_set_refers_to_is_there() {
+fn references_of_the_daemonset_exist() {
     let set = object("DaemonSet");
     let spec = &set["spec"]["template"]["spec"];
     let labels = &set["spec"]["template"]["metadata"]["labels"];
@@ -68,7 +68,7 @@ fn what_a_pod_of_the_set_refers_to_is_there() {
     let config = &config.unwrap()["configMap"]["name"];
     assert_eq!(config, &object("ConfigMap")["metadata"]["name"]);
 
-    // Who asks the API server may.
+    // The service account may query the API server.
     let account = &object("ServiceAccount")["metadata"];
     assert_eq!(spec["serviceAccountName"], account["name"]);
     let binding = object("ClusterRoleBinding");
@@ -85,7 +85,7 @@ fn what_a_pod_of_the_set_refers_to_is_there() {
 }
 
 #[test]
-fn a_machine_is_asked_whether_it_is_there_and_the_script_is_told_all_it_needs() {
+fn probes_and_script_arguments_are_complete() {
     let set = object("DaemonSet");
     let spec = &set["spec"]["template"]["spec"];
     let machine = &spec["containers"][0];

@@ -30,7 +30,7 @@ fn container(machine: &Machine) -> Value {
     })
 }
 
-/// Netavark is at home in the namespace of the host.
+/// Calls the plugin as netavark does, which runs in the namespace of the host.
 fn call(host: &Namespace, args: &[&str], told: &Value) -> Output {
     let call = || {
         let mut plugin = Command::new(env!("CARGO_BIN_EXE_grantway-cni"));
@@ -48,7 +48,7 @@ fn done(run: &Output) -> Value {
 }
 
 #[test]
-fn containers_of_a_podman_without_cni_are_guests() {
+fn netavark_attaches_containers_as_guests() {
     require!(
         cni_plugin("portmap"),
         tool("iptables-save"),

@@ -1,4 +1,4 @@
-//! A node of a cluster: a place of its own for a runtime and a machine.
+//! A node of a cluster: namespaces for a runtime and a machine.
 
 use crate::cri::{Fields, Message, call};
 use crate::machine::names;
@@ -10,14 +10,14 @@ use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 use testing::wait_until;
 
-/// A place of its own for a runtime, with its mounts, processes and links.
+/// Namespaces for a runtime: mounts, processes and links.
 pub(crate) struct Node {
-    /// Everything in there ends with it.
+    /// The first process of the namespaces. Everything inside ends with it.
     shell: Child,
-    /// Its number out here.
+    /// Its process id outside.
     pid: String,
     folder: TempDir,
-    /// Daemons that were started in there, by the names of their programs.
+    /// Daemons that were started inside, by the names of their programs.
     daemons: Vec<(String, Child)>,
 }
 
@@ -42,7 +42,7 @@ impl Node {
             daemons: Vec::new(),
         };
         let shell = node.shell.id().into();
-        wait_until("the place is not made", || {
+        wait_until("the namespaces are not ready", || {
             // The shell becomes `cat` when it is ready.
             testing::child_of(shell, "cat").is_some() && node.read("said").contains("ready")
         });
@@ -55,18 +55,18 @@ impl Node {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// A group of processes that is its own.
+    /// Returns its control group.
     pub(crate) fn cgroup(&self) -> String {
         let folder = self.folder.path().file_name().unwrap().to_string_lossy();
         format!("/grantway-test-{}", folder.trim_start_matches('.'))
     }
 
-    /// What there is in one of its own folders.
+    /// Returns the names in one of the node's folders.
     fn names(&self, folder: &str) -> Vec<String> {
         names(&Path::new("/proc").join(&self.pid).join("root").join(folder))
     }
 
-    /// What the plugin has noted to be done later.
+    /// Returns the plugin's pending cleanups.
     pub(crate) fn undone(&self) -> Vec<String> {
         self.names("run/grantway/cni")
     }
@@ -79,7 +79,7 @@ impl Node {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// A program in there.
+    /// Returns a command that runs inside.
     fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -160,13 +160,13 @@ impl Node {
         guests.count()
     }
 
-    /// How many addresses are given out.
+    /// Returns the number of assigned addresses.
     pub(crate) fn leases(&self) -> usize {
         let names = self.names("var/lib/cni/networks/grantway");
         names.iter().filter(|name| name.starts_with("10.")).count()
     }
 
-    /// Kills the driver domain, and waits until there is another one.
+    /// Kills the driver domain, and waits for the next one.
     pub(crate) fn kill_driver(&self) {
         let driver = || {
             let status = self.status();
@@ -203,13 +203,13 @@ impl Drop for Node {
                 eprintln!("{name}: {}", self.read(&format!("{name}.log")));
             }
         }
-        // The first process in there ends with its input, and everybody else with it.
+        // The first process inside ends when its input ends, and all others end with it.
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
         for (_, daemon) in &mut self.daemons {
             let _ = daemon.wait();
         }
-        // Groups of processes are the only thing that outlives it.
+        // Only control groups outlive the node.
         let own = format!("*{}", self.cgroup());
         let _ = Command::new("find")
             .args(["/sys/fs/cgroup", "-depth", "-type", "d"])

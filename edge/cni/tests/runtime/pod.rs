@@ -1,21 +1,22 @@
-//! A pod, as a kubelet makes it.
+//! A pod, created as by a kubelet.
 
 use crate::cri::Message;
 use crate::node::{Node, grantway};
 use std::fs;
 use testing::wait_until;
 
-/// The only image that there is.
+/// The only available image.
 pub(crate) const IMAGE: &str = "localhost/busybox:1";
 
-/// A namespace that is the node's, and one that is the container's own.
+/// Kinds of namespaces in the runtime's interface: the node's, and the container's.
 const NODE: u64 = 2;
 const CONTAINER: u64 = 1;
-/// What is mounted later is seen, too.
+/// Mount propagation: later mounts of the host are visible in the container.
 const HOST_TO_CONTAINER: u64 = 1;
 
-/// Serves a page; takes a stream; sends one to `peer`, a hundred blocks of a MiB at least, until
-/// `stop` is there. A checksum tells what was sent, and what has come.
+/// The container's program: serves a page, receives a stream, and sends one to `peer`: at least a
+/// hundred blocks of a MiB, until `stop` exists. It records checksums of the sent and the received
+/// data.
 const SCRIPT: &str = r#"
     sum() { sha256sum >/www/part-$1 && mv /www/part-$1 /www/$1; }
     mkfifo /tmp/never /tmp/all
@@ -37,7 +38,7 @@ const SCRIPT: &str = r#"
     exec httpd -f -p 80 -h /www
 "#;
 
-/// A pod that runs, with a container that serves a folder.
+/// A running pod, with a container that serves a folder.
 pub(crate) struct Pod {
     pub(crate) name: &'static str,
     pub(crate) id: String,
@@ -46,8 +47,8 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// The machine as a pod of the DaemonSet: privileged, in the node's own network namespace, with
-    /// processes of its own and these folders of the node.
+    /// Starts the machine as a pod of the DaemonSet: privileged, in the node's own network
+    /// namespace, with a separate process namespace and these folders of the node.
     pub(crate) fn machine(node: &Node) -> Self {
         let namespaces = Message::default().number(1, NODE).number(2, CONTAINER);
         let context = Message::default().message(1, &namespaces).number(6, 1);
@@ -111,7 +112,8 @@ impl Pod {
         config.message(8, &linux)
     }
 
-    /// A pod, or why there is none. Its container runs a script, and has the folder of its name.
+    /// Starts a pod, or returns why this failed. Its container runs a script, and has the folder of
+    /// the pod's name.
     pub(crate) fn run(node: &Node, name: &'static str, port: Option<u64>) -> Result<Self, String> {
         let config = Self::config(node, name, port);
         let run = Message::default().message(1, &config);
@@ -143,7 +145,7 @@ impl Pod {
         Ok(pod)
     }
 
-    /// The address that the runtime has of it, while it is ready.
+    /// Returns the address that the runtime reports for the pod while it is ready.
     pub(crate) fn network(node: &Node, id: &str) -> String {
         let asked = Message::default().text(1, id);
         let status = node.cri("PodSandboxStatus", &asked).unwrap().message(1);
@@ -155,7 +157,7 @@ impl Pod {
         format!("this is {}\n", self.name)
     }
 
-    /// What a command of busybox prints.
+    /// Returns the output of a command of busybox.
     pub(crate) fn exec(&self, node: &Node, command: &str) -> String {
         let mut asked = Message::default().text(1, &self.container);
         let limited = "/bin/busybox timeout 20 /bin/busybox ".to_owned() + command;
@@ -172,14 +174,14 @@ impl Pod {
         });
     }
 
-    /// Begins the stream to another pod.
+    /// Starts the stream to another pod.
     pub(crate) fn send_to(&self, node: &Node, other: &Self) {
         let (part, whole) = (format!("{}/part", self.name), format!("{}/peer", self.name));
         node.write(&part, &other.ip);
         fs::rename(node.path(&part), node.path(&whole)).unwrap();
     }
 
-    /// As kubelets do it: more than once.
+    /// Ends the pod more than once, as a kubelet does.
     pub(crate) fn end(&self, node: &Node) {
         let asked = Message::default().text(1, &self.id);
         for method in ["StopPodSandbox", "StopPodSandbox", "RemovePodSandbox"] {

@@ -1,4 +1,4 @@
-//! Containers of a real runtime.
+//! Containers of a real runtime: podman.
 
 use crate::machine::run_script;
 use testing::require;
@@ -19,7 +19,7 @@ fn containers_of_podman_are_guests() {
 }
 
 #[test]
-fn the_lines_of_readme_run_on_a_new_system() {
+fn the_commands_of_readme_run_on_a_new_system() {
     require!(
         machine,
         program("grantway"),

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Containers of podman 4 behind a machine.
+# Runs containers of podman 4 behind a machine.
 . "$(dirname "$0")/common.sh"
 export CONTAINERS_CONF="$w/containers.conf" CONTAINERS_STORAGE_CONF="$w/storage.conf"
 leave() {
     podman rm -fa -t 0 >/dev/null 2>&1 || true
     "$grantway" down >/dev/null 2>&1 || true
-    # Groups of processes are the only thing that outlives these namespaces.
+    # Everything but control groups ends with these namespaces.
     find /sys/fs/cgroup -depth -path '*/libpod_parent*' -type d -exec rmdir {} + 2>/dev/null || true
 }
 trap leave EXIT
@@ -70,7 +70,7 @@ graphroot = "$w/podman/root"
 runroot = "$w/podman/run"
 END
 
-# A container of this name, with options of its own, that serves a page.
+# Starts a container with this name and these options, which serves a page.
 start() {
     name=$1
     shift
@@ -90,8 +90,8 @@ eventually "$grantway" status
 
 start a --ip 10.99.0.50 --mac-address 02:11:22:33:44:55 -p 8080:80 >/dev/null
 start b >/dev/null
-has_guests 2 || fail "two containers, and not two guests"
-podman exec a /bin/busybox ip link show eth0 | grep -q 02:11:22:33:44:55 || fail "another MAC"
+has_guests 2 || fail "two containers are not two guests"
+podman exec a /bin/busybox ip link show eth0 | grep -q 02:11:22:33:44:55 || fail "wrong MAC"
 b=$(podman inspect b --format '{{.NetworkSettings.Networks.gwnet.IPAddress}}')
 eventually page 10.99.0.50 a
 eventually page_from b 10.99.0.50 "this is a"
@@ -99,11 +99,11 @@ eventually page_from a "$b" "this is b"
 
 eventually page 10.99.0.1:8080 a
 
-# 100 MB each way, while the driver domain is killed ten times.
+# Sends 100 MB in each direction while the driver domain is killed ten times.
 streams=
 stream() {
     head -c 104857600 /dev/urandom >"$w/$1/sent"
-    # Its input never ends: the other end would take that for the end of the stream.
+    # The input never ends, because its end would end the stream.
     timeout 600 podman exec "$2" /bin/busybox sh -c 'mkfifo /f; nc -l -p 7000 <>/f >/got' &
     streams="$streams $!"
     timeout 600 podman exec "$1" /bin/busybox sh -c "
@@ -120,19 +120,19 @@ for _ in $(seq 10); do
     eventually kill_driver
     eventually "$grantway" stat driver
 done
-for pid in $streams; do wait "$pid" || fail "a stream has broken"; done
-cmp "$w/a/sent" "$w/b/got" || fail "what came at b is not what a sent"
-cmp "$w/b/sent" "$w/a/got" || fail "what came at a is not what b sent"
+for pid in $streams; do wait "$pid" || fail "a stream broke"; done
+cmp "$w/a/sent" "$w/b/got" || fail "b did not receive what a sent"
+cmp "$w/b/sent" "$w/a/got" || fail "a did not receive what b sent"
 
 podman stop -t 0 a >/dev/null
 eventually has_guests 1
 podman start a >/dev/null
-has_guests 2 || fail "no guest after a start"
+has_guests 2 || fail "the container has no guest after a start"
 eventually page_from b 10.99.0.50 "this is a"
 
-# A container whose monitor was killed is one that ended: podman clears up at the next call.
+# If a container's monitor is killed, podman cleans up in its next call.
 podman run -d --name d --network gwnet --rootfs "$w/c" /bin/busybox sleep 1000000 >/dev/null
-has_guests 3 || fail "no guest of a third container"
+has_guests 3 || fail "the third container has no guest"
 kill -9 "$(podman inspect d --format '{{.State.ConmonPid}}')"
 podman rm -f -t 0 d >/dev/null
 eventually has_guests 2
@@ -142,12 +142,12 @@ podman rm -f -t 0 b >/dev/null
 eventually has_guests 1
 eventually has_leases 10.99.0.50
 
-# Nobody is there: what comes is refused with the reason, what goes goes.
+# Without a machine, podman rejects new containers with the reason, and still removes containers.
 "$grantway" down >/dev/null
-said=$(start c 2>&1) && fail "a container without a machine"
+said=$(start c 2>&1) && fail "a container started without a machine"
 case $said in
 *"no machine answers at $w/run/grantway.sock"*) ;;
-*) fail "no reason: $said" ;;
+*) fail "the reason is missing: $said" ;;
 esac
 podman rm -fa -t 0 >/dev/null
 eventually has_leases ""

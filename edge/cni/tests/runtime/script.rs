@@ -1,4 +1,4 @@
-//! The script that a node of Kubernetes runs, on a node that is a folder.
+//! The script of a Kubernetes node, run on a folder that represents the node.
 
 use crate::machine::names;
 use crate::manifest::contrib;
@@ -16,7 +16,7 @@ const CONFLIST: &str = r#"{
   ]
 }"#;
 
-/// A folder with everything that the script looks at or writes.
+/// A folder with everything that the script reads or writes.
 struct Host(TempDir);
 
 impl Host {
@@ -98,7 +98,7 @@ fn refused(run: &Output, why: &str) {
 }
 
 #[test]
-fn a_node_gets_the_plugins_and_a_network_of_its_own_subnet() {
+fn a_node_gets_the_plugins_and_its_subnet() {
     let host = Host::new();
     done(&host.install());
     let plugins = ["grantway-cni", "host-local", "loopback"];
@@ -113,7 +113,7 @@ fn a_node_gets_the_plugins_and_a_network_of_its_own_subnet() {
     let conf = done(&host.of_subnet("render", "10.244.3.0/24"));
     assert_eq!(conf, "addresses = [\"10.244.3.1/24\"]\n");
 
-    // Again: the plugin is new, what others have installed stays.
+    // A second run replaces the plugin, and leaves other plugins unchanged.
     host.program("plugins/grantway-cni", "echo second");
     host.program("host/bin/host-local", "echo their own");
     done(&host.install());
@@ -128,7 +128,7 @@ fn a_node_gets_the_plugins_and_a_network_of_its_own_subnet() {
 }
 
 #[test]
-fn a_program_that_runs_is_replaced() {
+fn a_running_program_is_replaced() {
     require!(tool("sleep"));
     let host = Host::new();
     let sleep = std::env::split_paths(&std::env::var_os("PATH").unwrap())
@@ -147,7 +147,7 @@ fn a_program_that_runs_is_replaced() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_nothing_is_written() {
+fn errors_are_reported_before_anything_is_written() {
     let host = Host::new();
     let nothing = |why: &str| {
         refused(&host.install(), why);
@@ -162,7 +162,7 @@ fn what_cannot_be_done_is_said_and_nothing_is_written() {
         "$(id)/24",
     ] {
         let run = host.of_subnet("install", subnet);
-        refused(&run, "is no subnet of IPv4");
+        refused(&run, "is not an IPv4 subnet");
     }
     refused(
         &host.command("install").output().unwrap(),
@@ -170,7 +170,7 @@ fn what_cannot_be_done_is_said_and_nothing_is_written() {
     );
     refused(
         &host.command("instal").output().unwrap(),
-        "install, render, remove or routes",
+        "install|render|remove|routes",
     );
     for plugin in ["host-local", "loopback"] {
         fs::remove_file(host.path(&format!("plugins/{plugin}"))).unwrap();
@@ -178,17 +178,17 @@ fn what_cannot_be_done_is_said_and_nothing_is_written() {
         host.program(&format!("plugins/{plugin}"), "");
     }
     fs::rename(host.path("files"), host.path("elsewhere")).unwrap();
-    nothing("there is no file");
+    nothing("grantway.conflist does not exist");
     fs::rename(host.path("elsewhere"), host.path("files")).unwrap();
     host.write("files/10-grantway.conflist", "{}");
     nothing("names no plugin");
     host.write("files/10-grantway.conflist", r#"{"type": "../../bin/sh"}"#);
-    nothing("../../bin/sh is no name of a plugin");
+    nothing("../../bin/sh is not a plugin name");
     host.write("files/10-grantway.conflist", CONFLIST);
-    // A runtime would go on with the network of the other one.
+    // A runtime would use the network of the other file instead.
     fs::create_dir_all(host.path("host/net.d")).unwrap();
     host.write("host/net.d/05-other.conf", "{}");
-    refused(&host.install(), "05-other.conf would be taken before");
+    refused(&host.install(), "05-other.conf takes precedence");
     assert_eq!(host.names("host/net.d"), ["05-other.conf"]);
     fs::rename(
         host.path("host/net.d/05-other.conf"),
@@ -198,9 +198,9 @@ fn what_cannot_be_done_is_said_and_nothing_is_written() {
     done(&host.install());
 }
 
-/// The server is a program in the place of `curl` that writes down how it was called.
+/// A mock `curl` records its arguments.
 #[test]
-fn the_api_server_is_asked_for_the_subnet() {
+fn the_subnet_is_requested_from_the_api_server() {
     let host = Host::new();
     let curl = "cat >\"$(dirname \"$0\")/stdin\"\n\
                 echo \"$*\" >\"$(dirname \"$0\")/args\"\ncat \"$(dirname \"$0\")/answer\"\n";
@@ -238,7 +238,7 @@ fn the_api_server_is_asked_for_the_subnet() {
     host.write("path/answer", r#"{"kind":"Node","spec":{}}"#);
     refused(&ask(), "the node node-3 has no podCIDR");
     host.program("path/curl", "exit 22");
-    refused(&ask(), "does not tell of the node node-3");
+    refused(&ask(), "does not describe the node node-3");
 }
 
 #[test]
@@ -270,9 +270,12 @@ fn pods_of_other_nodes_have_a_route() {
     assert!(all.contains("10.244.2.0/24 via 192.0.2.2"), "{all}");
     assert!(all.contains("10.244.4.0/24 via 192.0.2.4"), "{all}");
     assert!(!all.contains("10.244.3.0/24"), "{all}");
-    refused(&routes("192.0.2.2\n"), "no line of an address and a subnet");
+    refused(
+        &routes("192.0.2.2\n"),
+        "expected a line with an address and a subnet",
+    );
     refused(
         &routes("198.51.100.1 10.244.9.0/24\n"),
-        "no route to 10.244.9.0/24",
+        "cannot add a route to 10.244.9.0/24",
     );
 }

@@ -1,19 +1,20 @@
-//! What podman tells of a network and of a container in it.
+//! podman's description of a network and of a container in it.
 
-use crate::failure::{Code, Failure};
+use crate::error::{CniError, ErrorCode};
+use crate::ports::Mapping;
 use crate::result::{CniIp, CniResult, CniRoute};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// A network, as far as it matters here.
+/// The fields of a network that this plugin uses.
 #[derive(Debug, Deserialize)]
 pub(super) struct PodmanNetwork {
     pub(super) name: String,
     #[serde(default)]
     pub(super) internal: bool,
     pub(super) subnets: Option<Vec<Subnet>>,
-    routes: Option<Vec<Route>>,
+    routes: Option<Vec<PodmanRoute>>,
     pub(super) options: Option<BTreeMap<String, String>>,
     pub(super) ipam_options: Option<BTreeMap<String, String>>,
 }
@@ -24,47 +25,54 @@ pub(super) struct Subnet {
     gateway: Option<IpAddr>,
 }
 
-/// A route that `podman network create --route` asks for.
+/// A route of `podman network create --route`.
 #[derive(Debug, Deserialize)]
-struct Route {
+struct PodmanRoute {
     destination: String,
     gateway: IpAddr,
     metric: Option<u32>,
 }
 
-/// A container that comes or goes.
+/// A container to attach or detach.
 #[derive(Debug, Deserialize)]
-pub(super) struct Container {
+pub(super) struct PodmanContainer {
     pub(super) container_id: String,
     pub(super) network: PodmanNetwork,
-    pub(super) network_options: Interface,
-    pub(super) port_mappings: Option<Vec<Port>>,
+    pub(super) network_options: PodmanInterface,
+    port_mappings: Option<Vec<PublishedPort>>,
 }
 
 /// Its interface.
 #[derive(Debug, Deserialize)]
-pub(super) struct Interface {
+pub(super) struct PodmanInterface {
     pub(super) interface_name: String,
     static_ips: Option<Vec<IpAddr>>,
     pub(super) static_mac: Option<String>,
 }
 
-/// Ports that it publishes.
+/// A range of published ports.
 #[derive(Debug, Deserialize)]
-pub(super) struct Port {
-    pub(super) container_port: u16,
-    pub(super) host_port: u16,
+struct PublishedPort {
+    container_port: u16,
+    host_port: u16,
     #[serde(default)]
-    pub(super) host_ip: String,
-    /// How many of them.
-    pub(super) range: u16,
-    /// Several, with a comma between them.
-    pub(super) protocol: String,
+    host_ip: String,
+    /// Number of ports in the range.
+    range: u16,
+    /// One or more protocols, separated by commas.
+    protocol: String,
 }
 
-impl Container {
-    /// Its addresses, and the default routes by the gateways of their subnets.
-    pub(super) fn given(&self) -> Result<CniResult, Failure> {
+impl PodmanContainer {
+    /// Returns its published ports, ranges split into single ones.
+    pub(super) fn mappings(&self) -> Result<Vec<Mapping>, CniError> {
+        let ports = self.port_mappings.iter().flatten();
+        let each: Result<Vec<_>, _> = ports.map(PublishedPort::each).collect();
+        Ok(each?.concat())
+    }
+
+    /// Returns its addresses, and default routes through the gateways of their subnets.
+    pub(super) fn assigned_addresses(&self) -> Result<CniResult, CniError> {
         let subnets = self.network.subnets.as_deref().unwrap_or_default();
         let mut given = CniResult::default();
         for ip in self.network_options.static_ips.iter().flatten() {
@@ -72,7 +80,7 @@ impl Container {
             let Some((prefix, gateway)) = own else {
                 let name = &self.network.name;
                 let msg = format!("the address {ip} is in no subnet of the network {name}");
-                return Err(Failure::new(Code::Config, msg));
+                return Err(CniError::new(ErrorCode::Config, msg));
             };
             let gateway = gateway.filter(|_| !self.network.internal);
             given.routes.extend(gateway.map(|via| CniRoute {
@@ -86,16 +94,41 @@ impl Container {
             });
         }
         let routes = self.network.routes.iter().flatten();
-        given.routes.extend(routes.map(Route::told));
+        given.routes.extend(routes.map(PodmanRoute::to_cni));
         match given.ips.is_empty() {
-            true => Err(Failure::new(Code::Config, "podman has given no address")),
+            true => Err(CniError::new(
+                ErrorCode::Config,
+                "podman has assigned no address",
+            )),
             false => Ok(given),
         }
     }
 }
 
-impl Route {
-    fn told(&self) -> CniRoute {
+impl PublishedPort {
+    /// Splits a range of ports into single ones.
+    fn each(&self) -> Result<Vec<Mapping>, CniError> {
+        let mut each = Vec::new();
+        for n in 0..self.range.max(1) {
+            let both = [self.host_port, self.container_port].map(|first| first.checked_add(n));
+            let [Some(host_port), Some(container_port)] = both else {
+                let (first, range) = (self.host_port, self.range);
+                let msg = format!("fewer than {range} ports exist from {first} on");
+                return Err(CniError::new(ErrorCode::Config, msg));
+            };
+            each.extend(self.protocol.split(',').map(|protocol| Mapping {
+                host_port,
+                container_port,
+                protocol: protocol.to_owned(),
+                host_ip: self.host_ip.clone(),
+            }));
+        }
+        Ok(each)
+    }
+}
+
+impl PodmanRoute {
+    fn to_cni(&self) -> CniRoute {
         let metric = self
             .metric
             .map(|metric| ("metric".to_owned(), metric.into()));
@@ -108,11 +141,11 @@ impl Route {
 }
 
 impl Subnet {
-    /// The length of its prefix and its gateway, if an address is in it.
+    /// Returns the prefix length and the gateway of the subnet, if an address is in it.
     fn prefix_of(&self, ip: IpAddr) -> Option<(u32, Option<IpAddr>)> {
         let (base, prefix) = self.subnet.split_once('/')?;
         let (base, prefix): (IpAddr, u32) = (base.parse().ok()?, prefix.parse().ok()?);
-        // As the upper bits of as many as there can be.
+        // Compare both families as the upper bits of 128.
         let (base, ip, bits): (u128, u128, u32) = match (base, ip) {
             (IpAddr::V4(base), IpAddr::V4(ip)) => (base.to_bits().into(), ip.to_bits().into(), 32),
             (IpAddr::V6(base), IpAddr::V6(ip)) => (base.to_bits(), ip.to_bits(), 128),

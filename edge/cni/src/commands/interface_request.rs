@@ -1,9 +1,10 @@
-//! What ADD reads: the rest of the network's configuration, and what the runtime wishes.
+//! The input of ADD: the parts of the network's configuration that only ADD uses, and the runtime's
+//! requests.
 
 use super::bandwidth::Bandwidth;
-use crate::failure::{Code, Failure};
+use crate::error::{CniError, ErrorCode};
 use crate::network::decoded;
-use crate::request::Request;
+use crate::request::PluginRequest;
 use crate::result::{CniDns, CniIp, CniResult};
 use abi::machine::Setting;
 use serde::Deserialize;
@@ -11,9 +12,9 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Bytes of IP in the longest packets, unless something else is written.
+/// Default MTU in bytes of IP.
 const MTU: i64 = 1500;
-/// Keys of an interface that are not the configuration's to say.
+/// Keys of an interface that a network's configuration must not set.
 const NOT_ITS: [&str; 8] = [
     "endpoint",
     "netns",
@@ -39,8 +40,8 @@ struct Conf {
     runtime_config: Value,
 }
 
-/// What a runtime passes on because the plugin's `capabilities` name it. Keys are in lower case:
-/// some write them as the fields of their structures (`IngressRate`).
+/// Requests of a runtime for the plugin's `capabilities`. Keys are converted to lower case, because
+/// some runtimes write the names of their structures' fields (`IngressRate`).
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Runtime {
@@ -49,26 +50,26 @@ struct Runtime {
     bandwidth: Option<Bandwidth>,
 }
 
-/// What a container's interface is to be.
+/// The interface that a container requests.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct InterfaceRequest {
     pub(super) mtu: i64,
     pub(super) mac: String,
-    /// Addresses that are asked for, with a prefix or without.
+    /// Requested addresses, with or without a prefix length.
     ips: Vec<String>,
     /// Other keys of the interface.
     pub(super) vif: BTreeMap<String, Setting>,
     pub(super) dns: Option<CniDns>,
-    /// What plugins before this one in the list have made.
+    /// The result of earlier plugins in the list.
     pub(super) before: Option<CniResult>,
 }
 
-impl Wanted {
-    pub(super) fn of(request: &Request) -> Result<Self, Failure> {
+impl InterfaceRequest {
+    pub(super) fn of(request: &PluginRequest) -> Result<Self, CniError> {
         let conf: Conf = decoded(&request.conf)?;
         if let Some(key) = NOT_ITS.iter().find(|key| conf.vif.contains_key(**key)) {
-            let msg = format!("`vif` has `{key}`, which is the container's own: leave it out");
-            return Err(Failure::new(Code::Config, msg));
+            let msg = format!("`vif` sets `{key}`, which differs between containers: remove it");
+            return Err(CniError::new(ErrorCode::Config, msg));
         }
         let runtime = match folded(conf.runtime_config) {
             Value::Null => Runtime::default(),
@@ -95,11 +96,11 @@ impl Wanted {
         })
     }
 
-    /// The addresses that are asked for, where nobody gives out others.
-    pub(super) fn addresses(&self) -> Result<CniResult, Failure> {
+    /// Returns the requested addresses as a result, for networks without an `ipam`.
+    pub(super) fn addresses(&self) -> Result<CniResult, CniError> {
         if let Some(ip) = self.ips.iter().find(|ip| !ip.contains('/')) {
-            let msg = format!("the address {ip} has no prefix length, and there is no `ipam`");
-            return Err(Failure::new(Code::Config, msg));
+            let msg = format!("the address {ip} has no prefix length, and no `ipam` is configured");
+            return Err(CniError::new(ErrorCode::Config, msg));
         }
         Ok(CniResult {
             ips: self.ips.iter().map(|ip| CniIp::of(ip)).collect(),
@@ -107,22 +108,25 @@ impl Wanted {
         })
     }
 
-    /// Whether every address that is asked for was given.
-    pub(super) fn are_given(&self, given: &CniResult) -> Result<(), Failure> {
+    /// Checks that every requested address was assigned.
+    pub(super) fn check_assigned(&self, given: &CniResult) -> Result<(), CniError> {
         let plain = |text: &str| text.parse::<IpAddr>().ok();
-        for wanted in self.ips.iter().map(|ip| CniIp::of(ip)) {
-            let same = |ip: &CniIp| plain(ip.plain()) == plain(wanted.plain());
-            if plain(wanted.plain()).is_none() || !given.ips.iter().any(same) {
-                let msg = format!("unsupported: the address {} was not given", wanted.address);
-                let why = "the plugin in `ipam` has to heed it";
-                return Err(Failure::new(Code::Unsupported, msg).because(why));
+        for requested in self.ips.iter().map(|ip| CniIp::of(ip)) {
+            let same = |ip: &CniIp| plain(ip.plain()) == plain(requested.plain());
+            if plain(requested.plain()).is_none() || !given.ips.iter().any(same) {
+                let msg = format!(
+                    "unsupported: the address {} was not assigned",
+                    requested.address
+                );
+                let why = "the plugin in `ipam` must support requested addresses";
+                return Err(CniError::new(ErrorCode::Unsupported, msg).because(why));
             }
         }
         Ok(())
     }
 }
 
-/// The same with all keys in lower case.
+/// Returns the value with all keys in lower case.
 fn folded(value: Value) -> Value {
     match value {
         Value::Object(keys) => {
