@@ -1,21 +1,21 @@
 //! The rights of the process once it has its descriptors: the system calls of every confined
-//! program that serves clients, and these. A call that is not on a list fails with EPERM.
+//! program that serves clients, and those listed here. All others fail with EPERM.
 
 use crate::dev::{EVTCHN_REQUESTS, GNTDEV_REQUESTS};
 use confine::{COMMON, Call, CapabilitySet, Rights, SERVING, When, calls};
 
-/// The process's rights. It adds the user that it becomes.
+/// The process's rights, including the user that it switches to.
 pub const RIGHTS: Rights<'_> = Rights {
     name: "the driver domain",
     user: None,
     keep: CapabilitySet::empty(),
-    // Guests are served on when the shell that started it ends.
+    // The process serves guests even after the shell that started it has ended.
     ends_with_parent: false,
     files: None,
     calls: &[COMMON, SERVING, OWN],
 };
 
-/// Requests of Xen's devices, and that by which a socket is told not to wait.
+/// Requests of Xen's devices, and the request that makes a socket non-blocking.
 const REQUESTS: [u64; 7] = {
     let [bind, unbind, notify] = EVTCHN_REQUESTS;
     let [map, unmap, copy] = GNTDEV_REQUESTS;
@@ -23,13 +23,13 @@ const REQUESTS: [u64; 7] = {
 };
 
 const OWN: &[Call] = &calls! {
-    // Xen's devices, and sockets that do not wait. A TAP is told nothing any more.
+    // For Xen's devices and non-blocking sockets. No requests to TAPs are allowed.
     SYS_ioctl When::OneOf(1, &REQUESTS);
-    // How long a client of the control socket may take.
+    // For the deadlines of clients of the control socket.
     SYS_setsockopt When::Is(1, libc::SOL_SOCKET as u64);
-    // Frames of a TAP or of a file, in pieces.
+    // For frames of a TAP or of a file in several pieces.
     SYS_readv When::Always;
-    // How the driver sleeps.
+    // For the driver's sleep.
     SYS_epoll_create1 When::Always;
     SYS_epoll_ctl When::Always;
     SYS_epoll_wait When::Always;
@@ -58,7 +58,7 @@ mod tests {
         SYS_splice, SYS_statx, SYS_write, SYS_writev,
     ];
 
-    /// A change of the rights has to change this table, too.
+    /// Any change of the rights must also change this table.
     #[test]
     fn the_process_has_the_rights_of_its_table() {
         // Xen's devices (linux/evtchn.h, linux/gntdev.h), then FIONBIO.
@@ -88,7 +88,7 @@ mod tests {
         assert!(RIGHTS.keep.is_empty() && RIGHTS.user.is_none() && RIGHTS.files.is_none());
     }
 
-    /// From inside the filter, in a thread that ends with it.
+    /// Tries the calls under the filter, in a thread that ends afterwards.
     #[test]
     fn the_process_makes_no_call_of_an_attacker() {
         let attack = || {

@@ -1,15 +1,15 @@
-//! The control socket: the one that `grantway status`, `stat`, `set`, `trace` and `down` speak to.
+//! The control socket of `grantway status`, `stat`, `set`, `trace` and `down`.
 //!
-//! A thread of its own takes one request at a time, a line of JSON, and asks the driver by its
-//! mailbox. It touches nothing of the path.
+//! A thread serves one request at a time, each a line of JSON, and queries the driver through its
+//! mailbox. It does not touch the data path.
 
-use crate::tally::Tally;
+use crate::hypercall_counters::HypercallCounters;
 use abi::machine::{Control, ControlError, DomainReport, DomainStatus, Program, Relayed, Status};
 use nix::sys::socket::{getsockopt, sockopt};
 use runtime::mailbox::Asker;
 use runtime::platform::Asked;
 use serde_json::{Value, json};
-use shmem::home::Home;
+use shmem::domain_memory::DomainMemory;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,21 +17,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of the longest request.
+/// Maximum length of a request in bytes.
 const REQUEST_MAX: u64 = 1 << 16;
-/// How long a client may take to send its request, and to take the answer.
+/// Time that a client has to send its request, and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The driver's name.
 const DRIVER: &str = "driver";
 
-/// Listens at `path`, for this user alone. What a killed process has left there is removed.
+/// Listens at `path`, accessible only to this user. Removes the socket that a killed process has
+/// left.
 ///
 /// # Errors
-/// Another one answers there, or the file cannot be made.
+///
+/// Another process answers there, or the socket cannot be created.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     match UnixStream::connect(path) {
         Ok(_) => {
-            let why = format!("{}: one is running already", path.display());
+            let why = format!(
+                "{}: another process already serves this socket",
+                path.display()
+            );
             return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -39,33 +44,34 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
         }
         Err(_) => {}
     }
-    // The process has one thread yet: no other thread makes files under this mask.
+    // The process is still single-threaded, so no other thread creates files with this mask.
     let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(path);
     rustix::process::umask(before);
     listener.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// What answers.
+/// Serves the socket.
 #[derive(Debug)]
-pub struct Server {
+pub struct ControlServer {
     /// The instance's name.
     pub name: String,
-    /// Who may ask: the user that the process was started by, beside root.
+    /// The user who started the process. Only this user and root may send requests.
     pub user: u32,
     /// The driver's memory.
-    pub home: Home,
+    pub home: DomainMemory,
     /// The driver's doorbell.
     pub bell: OwnedFd,
     /// The driver's hypercalls.
-    pub tally: Arc<Tally>,
+    pub tally: Arc<HypercallCounters>,
 }
 
-impl Server {
-    /// Answers for ever, in a thread of its own.
+impl ControlServer {
+    /// Serves requests for ever, in a new thread.
     ///
     /// # Errors
-    /// There can be no thread.
+    ///
+    /// The thread cannot be started.
     pub fn start(self, listener: UnixListener) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("control".to_owned());
         let begun = Instant::now();
@@ -73,7 +79,7 @@ impl Server {
         thread
             .spawn(move || {
                 for client in listener.incoming() {
-                    // A client that fails has failed alone.
+                    // A failing client affects no other.
                     let _ = client.and_then(|client| self.serve(&client, &mut asker, begun));
                 }
             })
@@ -101,10 +107,10 @@ impl Server {
                 })
             }
             Ok(Control::Relay { domain, .. }) => {
-                Err(format!("no domain {domain}; there is {DRIVER}"))
+                Err(format!("no domain {domain}; the only one is {DRIVER}"))
             }
             Ok(Control::Grants) => {
-                Err("Xen keeps the grants: `xl debug-keys g` prints them to `xl dmesg`".to_owned())
+                Err("Xen has the grants: `xl debug-keys g` prints them to `xl dmesg`".to_owned())
             }
             Ok(Control::Restart { .. }) => {
                 Err("the toolstack restarts guests; end this process and start it again".to_owned())
@@ -118,7 +124,7 @@ impl Server {
         let answer = answer.unwrap_or_else(|error| json!(ControlError { error }));
         write_line(&mut client, &answer)?;
         if ends {
-            // Guests keep their interfaces: the next process takes them over.
+            // Guests keep their interfaces, which the next process takes over.
             std::process::exit(0);
         }
         Ok(())
@@ -159,13 +165,14 @@ impl Server {
                 report: self.driver(),
                 restarts: None,
                 removed: Vec::new(),
+                serves_vm: false,
             }],
             connections: Vec::new(),
         }
     }
 }
 
-/// CPU time of this process.
+/// Returns the CPU time of this process.
 fn cpu_ns() -> u64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64

@@ -1,7 +1,9 @@
-//! Control rings of guests that have one: mapped, bound, answered between the driver's turns.
+//! Control rings of guests: maps and binds them, and serves them between the driver's turns.
 
-use crate::dev::{CopySegment, Evtchn, Gntdev, Mapped, PageRights, Port, Remote, Window};
-use crate::netif::control::{ControlRing, Fetch, TakenRequest};
+use crate::dev::{
+    CopySegment, Evtchn, EvtchnPort, Gntdev, GrantedRange, Mapped, PageRights, Window,
+};
+use crate::netif::control::{ControlRing, ReadGranted, TakenRequest};
 use crate::netif::features::ControlPage;
 use abi::{ConnId, GrantStatus};
 use driver::vifs::hashing::Hashing;
@@ -9,45 +11,47 @@ use shmem::Span;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use vif::ring::{Format, Pages};
+use vif::ring::{Format, GrantedRingPages};
 
-/// Of whom a control ring is, and what its requests are about.
+/// The owner of a control ring, and what its requests change.
 #[derive(Debug)]
-pub struct Owner {
+pub struct ControlOwner {
     /// The guest.
     pub domain: u16,
-    /// Queues of its interface.
+    /// Number of queues of its interface.
     pub queues: u32,
-    /// What it chooses.
+    /// Its flow steering.
     pub hashing: Hashing,
-    /// What was taken off the ring last.
+    /// The last request taken from the ring.
     pub taken: TakenRequest,
 }
 
-/// Where a control ring appears, and what the guest's bytes go through.
+/// Memory for a control ring and for bytes that the guest passes.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct ControlMemory {
     /// A page.
     pub window: Window,
-    /// A page of ours that nobody else uses.
+    /// A page of this process that nothing else uses.
     pub staging: Span,
 }
 
-/// All that there are.
+/// All control rings.
 #[derive(Debug, Default)]
-pub struct ControlRings(RefCell<BTreeMap<u32, Bound>>);
+pub struct ControlRings(RefCell<BTreeMap<u32, BoundControlRing>>);
 
 impl ControlRings {
     /// Begins to serve the control ring of an interface.
     ///
     /// # Errors
-    /// The guest does not grant or offer what it has named, for people.
+    ///
+    /// The guest has not granted the ring or offered the event channel that its nodes name; the
+    /// reason as text for the log.
     pub fn open(
         &self,
         conn: ConnId,
         page: ControlPage,
-        of: Owner,
-        room: Room,
+        of: ControlOwner,
+        room: ControlMemory,
         gntdev: &Rc<Gntdev>,
         evtchn: &Rc<Evtchn>,
     ) -> Result<(), String> {
@@ -57,12 +61,12 @@ impl ControlRings {
         let map = map.map_err(|why| {
             format!("the control ring of domain {domain} cannot be mapped: {why}")
         })?;
-        let pages = Pages::new(Format::Xen, &[map.span()], Span::EMPTY);
+        let pages = GrantedRingPages::new(Format::Xen, &[map.span()], Span::EMPTY);
         let pages = pages.map_err(|why| why.to_string())?;
         let port = evtchn.bind(domain, page.port).map_err(|why| {
             format!("the control ring's event channel of domain {domain} cannot be bound: {why}")
         })?;
-        let mut bound = Bound {
+        let mut bound = BoundControlRing {
             ring: ControlRing::new(pages, of.taken),
             port,
             granted: Granted {
@@ -73,25 +77,25 @@ impl ControlRings {
             of,
             _map: map,
         };
-        // The end of the one before may have been between showing an answer and telling of it, and
-        // nobody tells again of what is there already.
+        // The previous process may have ended after publishing an answer and before notifying the
+        // guest, and no later event would repeat that notification.
         bound.port.notify();
         bound.serve();
         self.0.borrow_mut().insert(conn.0, bound);
         Ok(())
     }
 
-    /// An interface has ended.
+    /// Ends an interface's control ring.
     pub fn end(&self, conn: ConnId) {
         self.0.borrow_mut().remove(&conn.0);
     }
 
-    /// Whether any of them has a request.
+    /// Returns whether a request is pending in any control ring.
     pub fn have_work(&self) -> bool {
         self.0.borrow().values().any(|bound| bound.ring.has_work())
     }
 
-    /// Answers what there is.
+    /// Serves all pending requests.
     pub fn serve(&self) {
         for bound in self.0.borrow_mut().values_mut() {
             if bound.ring.has_work() {
@@ -101,20 +105,20 @@ impl ControlRings {
     }
 }
 
-/// One of them.
+/// A mapped and bound control ring.
 #[derive(Debug)]
-struct Bound {
+struct BoundControlRing {
     ring: ControlRing,
-    port: Port,
+    port: EvtchnPort,
     granted: Granted,
-    of: Owner,
-    /// Unmapped with it.
+    of: ControlOwner,
+    /// The mapping of the ring, which lasts as long as this value.
     _map: Mapped,
 }
 
-impl Bound {
+impl BoundControlRing {
     fn serve(&mut self) {
-        let Owner {
+        let ControlOwner {
             hashing, queues, ..
         } = self.of;
         if self.ring.serve(hashing, queues, &self.granted) {
@@ -123,7 +127,7 @@ impl Bound {
     }
 }
 
-/// What one guest has granted.
+/// Read access to pages that one guest has granted.
 #[derive(Debug)]
 struct Granted {
     gntdev: Rc<Gntdev>,
@@ -131,15 +135,15 @@ struct Granted {
     staging: Span,
 }
 
-impl Fetch for Granted {
+impl ReadGranted for Granted {
     fn fetch(&self, gref: u32, bytes: &mut [u8]) -> bool {
-        let from = Remote {
+        let from = GrantedRange {
             domain: self.domain,
             gref,
             offset: 0,
         };
         let to = self.staging.sub(0, bytes.len());
-        let segment = to.and_then(|to| CopySegment::to_us(from, to));
+        let segment = to.and_then(|to| CopySegment::to_local(from, to));
         let (Some(to), Some(segment)) = (to, segment) else {
             return false;
         };

@@ -1,6 +1,6 @@
-//! The driver domain's NICs: opened while this process is root, and kept as long as it lives. What
-//! the monitor does on Linux is done here: the rings of AF_XDP sockets are mapped, and it is told
-//! what they look like.
+//! The driver domain's NICs, which are opened while this process is root and kept until it ends.
+//! This module does what the monitor does on Linux: it maps the rings of AF_XDP sockets and
+//! describes them.
 
 use crate::dev::{PageRights, Window};
 use abi::PAGE;
@@ -16,32 +16,34 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// What a driver domain of Xen's has for a NIC.
+/// Error for a NIC of an unsupported kind.
 const KINDS: &str =
     "on Xen NICs are of kind \"tap\", \"local\", \"xdp\", \"sim\" or \"pcap\", with one queue";
 
-/// Why a NIC cannot be opened, for people.
-pub type Refusal = Box<dyn std::error::Error>;
+/// The reason why a NIC cannot be opened, as text.
+pub type OpenError = Box<dyn std::error::Error>;
 
-/// The NICs' descriptors, by number.
+/// The devices of a driver domain, by number.
 #[derive(Debug)]
 pub struct Devices {
-    /// Until they are attached.
+    /// Descriptors that have not been attached yet.
     descriptors: RefCell<Vec<Option<OwnedFd>>>,
-    /// Of those that are AF_XDP sockets.
+    /// The devices that are AF_XDP sockets.
     sockets: Vec<Option<XdpDevice>>,
-    /// Where the sockets' rings appear.
+    /// The mapped rings of the sockets.
     rings: Window,
-    /// What joins TAPs to networks of this domain's, as long as this is here.
+    /// Joins TAPs to networks of this domain, until it is dropped.
     _uplinks: Vec<Uplink>,
 }
 
 impl Devices {
-    /// Opens what `domain` has. AF_XDP sockets receive into its own `frames`.
+    /// Opens the devices of `domain`. AF_XDP sockets receive into `frames`, the domain's own
+    /// memory.
     ///
     /// # Errors
-    /// Which one cannot be opened, and why.
-    pub fn open(domain: &Domain, frames: Area) -> Result<Self, Refusal> {
+    ///
+    /// Names the device that cannot be opened, and the reason.
+    pub fn open(domain: &Domain, frames: Area) -> Result<Self, OpenError> {
         let rings = Window::new((domain.window_slots as usize).max(1))?;
         let (mut descriptors, mut sockets, mut uplinks) = (Vec::new(), Vec::new(), Vec::new());
         for device in &domain.devices {
@@ -63,6 +65,7 @@ impl Devices {
                 Device::TapQueue
                 | Device::TapShare { .. }
                 | Device::Xdp(_)
+                | Device::VhostUser(_)
                 | Device::XdpQueue(_)
                 | Device::Nothing => return Err(KINDS.into()),
             }));
@@ -76,28 +79,29 @@ impl Devices {
         })
     }
 
-    /// Further descriptors of all of them, to wait for.
+    /// Returns duplicates of all descriptors, for waiting.
     ///
     /// # Errors
+    ///
     /// Out of descriptors.
     pub fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let all = self.descriptors.borrow();
         all.iter().flatten().map(OwnedFd::try_clone).collect()
     }
 
-    /// Where rings appear.
+    /// Returns the area of the rings.
     pub(crate) fn rings(&self) -> Area {
         self.rings.area()
     }
 
-    /// The descriptor of a device, once.
+    /// Returns the descriptor of a device. A device can be attached once.
     pub(crate) fn attach(&self, device: u32) -> io::Result<OwnedFd> {
         let mut descriptors = self.descriptors.borrow_mut();
         let device = descriptors.get_mut(device as usize).and_then(Option::take);
         device.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// What a device is asked.
+    /// Executes a request to a device.
     pub(crate) fn tell(&self, device: u32, words: [u64; 2]) -> io::Result<u64> {
         let socket = self.sockets.get(device as usize).and_then(Option::as_ref);
         let socket = socket.ok_or(io::ErrorKind::Unsupported)?.socket();
@@ -109,14 +113,14 @@ impl Devices {
     }
 }
 
-/// An AF_XDP socket, whose rings appear in their places within `rings`.
-fn open_socket(xdp: &Xdp, frames: Area, rings: Window) -> Result<XdpDevice, Refusal> {
+/// Opens an AF_XDP socket, and maps its rings at their places in `rings`.
+fn open_socket(xdp: &Xdp, frames: Area, rings: Window) -> Result<XdpDevice, OpenError> {
     let (first, count) = (xdp.first_frame as usize, xdp.frames as usize);
     let packets = frames.at(first * PAGE, count * PAGE);
     let packets = packets.ok_or("the driver domain has too few frames")?;
     let wire = Arc::new(Wire::open(xdp)?);
     for lack in wire.lacks() {
-        eprintln!("this system does not grant {lack}");
+        eprintln!("not available on this system: {lack}");
     }
     let socket = wire.socket()?;
     let memory = Umem {
@@ -126,7 +130,7 @@ fn open_socket(xdp: &Xdp, frames: Area, rings: Window) -> Result<XdpDevice, Refu
         transmits: true,
     };
     umem::register(&socket, &memory)?;
-    // Before Linux 6.4 the rings of a socket that is bound cannot be mapped any more.
+    // Before Linux 6.4 the rings of a bound socket cannot be mapped.
     for ring in wire.adopt_socket(socket.try_clone()?)?.ring_pages() {
         let slot = xdp.rings_slot + ring.ring.place() * Ring::slots(xdp.entries);
         let place = rings.part(slot as usize, ring.pages as usize);
@@ -148,7 +152,7 @@ mod tests {
 
     const PAGES: u32 = 32;
 
-    fn opened(device: Device) -> Result<Devices, Refusal> {
+    fn opened(device: Device) -> Result<Devices, OpenError> {
         let domain = Domain {
             name: "driver".into(),
             program: Program::Driver,
@@ -156,6 +160,7 @@ mod tests {
             grant_entries: 0,
             window_slots: 4 * Ring::slots(PAGES),
             collateral: 0,
+            foreign_pages: 0,
             weight: 1,
             restart_pause_ms: None,
             cpus: vec![],
@@ -176,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn what_has_several_queues_is_refused() {
+    fn nics_with_several_queues_are_rejected() {
         let why = opened(Device::TapQueue).unwrap_err().to_string();
         assert!(why.starts_with("on Xen NICs are of kind"), "{why}");
     }
 
     #[test]
-    fn a_sockets_rings_appear_and_it_says_where() {
+    fn a_sockets_rings_are_mapped_and_described() {
         require!(root, netns, af_xdp);
         let namespace = Namespace::new().unwrap();
         let devices = opened(Device::Xdp(Xdp {
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_joins_a_tap_to_a_network_stays() {
+    fn an_uplink_stays_with_the_devices() {
         require!(root, netns, tap, tool("nft"));
         let namespace = Namespace::new().unwrap();
         let devices = opened(Device::Tap(Tap {

@@ -1,10 +1,10 @@
-//! A guest's pages by Xen's grant copy: one request of the kernel's for a whole batch, nothing is
-//! ever mapped. Xen checks every grant; a reference that is none costs its packet and no more.
+//! Access to a guest's pages by Xen's grant copy: one request to the kernel for a whole batch,
+//! without mapping. Xen checks every grant; an invalid reference costs only its packet.
 //!
-//! What a guest sends may be mapped instead, for the time of a batch: then nothing is copied on its
-//! way to a NIC, but for each batch the kernel makes four hypercalls and is asked four times.
+//! Optionally, pages that a guest sends are mapped for a batch. Then nothing is copied on the way
+//! to a NIC, but each batch needs four system calls, with which the kernel makes four hypercalls.
 
-use crate::dev::{CopySegment, Gntdev, MAPPED_MAX, Mapped, PageRights, Remote, Window};
+use crate::dev::{CopySegment, Gntdev, GrantedRange, MAPPED_MAX, Mapped, PageRights, Window};
 use abi::{GrantRef, GrantStatus, PAGE};
 use nic::Frame;
 use nic::frame::SNAPSHOT;
@@ -12,28 +12,29 @@ use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
 use std::io;
 use std::rc::Rc;
-use vif::grants::{Access, CopyOut, Grants, Source};
+use vif::grants::{CopyOut, CopySource, GrantAccess, Grants};
 use vif::netback::ACCESSES_MAX;
 
-/// Headers that are copied out together.
+/// Maximum number of headers in one batch of copies.
 const HEADERS: usize = 256;
 
-/// Memory of ours that one guest's bytes go through.
+/// Memory of this process for the bytes of one guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Staging {
     /// A page for each access of a batch.
     reads: Span,
     /// A cell for each header.
     headers: Span,
-    /// A page for each copy of what another guest has sent and what is mapped.
+    /// A page for each copy from a mapped page of another guest.
     bounced: Span,
 }
 
 impl Staging {
-    /// New memory, which is never given back.
+    /// Allocates the memory, which is never freed.
     ///
     /// # Errors
-    /// Out of memory.
+    ///
+    /// Memory is exhausted.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             reads: Area::anonymous(ACCESSES_MAX * PAGE)?.span(),
@@ -49,17 +50,17 @@ pub struct GrantCopy {
     device: Rc<Gntdev>,
     domain: u16,
     staging: Staging,
-    /// Where pages of guests are mapped, if they are.
+    /// Window of mapped guest pages, if any.
     mapped: Span,
     ledger: Rc<Ledger>,
     segments: Vec<CopySegment>,
-    /// By operation of the caller's, the segment that it is in; none: it cannot be one.
+    /// For each operation of the caller: its segment, or `None` if the operation is invalid.
     of: Vec<Option<usize>>,
 }
 
 impl GrantCopy {
-    /// For the pages of `domain`, through `staging`, which nobody else uses. Pages of guests are
-    /// mapped within `mapped`.
+    /// Returns the mechanism for the pages of `domain`. It uses `staging` exclusively. Mapped pages
+    /// of guests lie in `mapped`.
     #[must_use]
     pub fn new(
         device: Rc<Gntdev>,
@@ -79,39 +80,40 @@ impl GrantCopy {
         }
     }
 
-    fn remote(&self, gref: GrantRef, offset: u16) -> Remote {
-        Remote {
+    fn remote(&self, gref: GrantRef, offset: u16) -> GrantedRange {
+        GrantedRange {
             domain: self.domain,
             gref: gref.0,
             offset,
         }
     }
 
-    /// The segment of a copy to the guest; `n` is its place among those that go together.
+    /// Returns the segment of a copy to the guest. `n` is its index in the batch.
     fn out(&self, n: usize, op: &CopyOut, frames: &[Frame]) -> Option<CopySegment> {
         let source = match op.source {
-            Source::Span(span) if self.is_mapped(span) => self.bounce(n, span)?,
-            Source::Span(span) => span,
-            Source::Header { frame, from } => self.header(n, frames, frame, from, op.len)?,
+            CopySource::Span(span) if self.is_mapped(span) => self.bounce(n, span)?,
+            CopySource::Span(span) => span,
+            CopySource::Header { frame, from } => self.header(n, frames, frame, from, op.len)?,
         };
         let fits = source.len() == usize::from(op.len);
-        fits.then(|| CopySegment::from_us(source, self.remote(op.gref, op.offset)))?
+        fits.then(|| CopySegment::from_local(source, self.remote(op.gref, op.offset)))?
     }
 
-    /// Whether memory is another guest's page, which Xen would not copy for this domain.
+    /// Returns whether `span` lies in a mapped page of another guest, from which Xen does not copy
+    /// for this domain.
     fn is_mapped(&self, span: Span) -> bool {
         span.addr().wrapping_sub(self.mapped.addr()) < self.mapped.len()
     }
 
-    /// Copies what another guest sends to where the kernel can copy it from.
+    /// Copies another guest's bytes to memory from which the kernel can copy them.
     fn bounce(&self, n: usize, span: Span) -> Option<Span> {
         let cell = self.staging.bounced.sub(n.checked_mul(PAGE)?, span.len())?;
         shmem::copy(cell, span).ok()?;
         Some(cell)
     }
 
-    /// Puts header bytes where the kernel can copy them from: back to where they were received, so
-    /// that the frame goes on behind them, or into a cell.
+    /// Writes header bytes to memory from which the kernel can copy them: back to where they were
+    /// received, so that the rest of the frame follows them, or else into a cell.
     fn header(&self, n: usize, frames: &[Frame], frame: u32, from: u16, len: u16) -> Option<Span> {
         let (from, len) = (usize::from(from), usize::from(len));
         let frame = frames.get(frame as usize)?;
@@ -124,14 +126,15 @@ impl GrantCopy {
         })
     }
 
-    /// The memory that a frame's whole header was received into, if it is this domain's.
+    /// Returns the memory into which a frame's whole header was received, if it belongs to this
+    /// domain.
     fn below(&self, frame: &Frame) -> Option<Span> {
         let bytes = frame.header().len();
         let first = frame.pieces.first()?.span.sub(0, bytes)?;
         (frame.covered() == bytes && !self.is_mapped(first)).then_some(first)
     }
 
-    /// Adds an operation of the caller's to the batch.
+    /// Adds an operation of the caller to the batch.
     fn add(&mut self, segment: Option<CopySegment>) {
         if let Some(segment) = segment {
             let joined = self
@@ -146,7 +149,7 @@ impl GrantCopy {
         self.of.push(segment.and(last));
     }
 
-    /// How operation `n` of the batch has ended.
+    /// Returns the result of operation `n` of the batch.
     fn status(&self, n: usize) -> GrantStatus {
         let segment = self.of.get(n).copied().flatten();
         let segment = segment.and_then(|at| self.segments.get(at));
@@ -164,14 +167,14 @@ impl GrantCopy {
 }
 
 impl Grants for GrantCopy {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let before = self.ledger.enter(Hop::Copy);
         self.segments.clear();
         self.of.clear();
         for (n, access) in accesses.iter_mut().enumerate() {
             let page = self.staging.reads.sub(n * PAGE, access.len.into());
             let from = self.remote(access.gref, access.offset);
-            self.add(page.and_then(|page| CopySegment::to_us(from, page)));
+            self.add(page.and_then(|page| CopySegment::to_local(from, page)));
             access.result = page.ok_or(GrantStatus::NoSpace);
         }
         self.run();
@@ -188,7 +191,7 @@ impl Grants for GrantCopy {
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.ledger.enter(Hop::Copy);
-        // As many at a time as have a place for their headers.
+        // At most as many copies at a time as there are cells for headers.
         for batch in copies.chunks_mut(HEADERS) {
             self.segments.clear();
             self.of.clear();
@@ -204,18 +207,18 @@ impl Grants for GrantCopy {
     }
 }
 
-/// The mechanism that maps what a guest sends, for the time of a batch. What it is sent is copied.
+/// The mechanism that maps packets from a guest for a batch. Packets to the guest are copied.
 #[derive(Debug)]
 pub struct GrantMap {
     copy: GrantCopy,
-    /// As many pages as a batch has accesses.
+    /// Window with a page for each access of a batch.
     window: Window,
-    /// The batch's.
+    /// The mapped pages of the batch.
     mapped: Option<Mapped>,
 }
 
 impl GrantMap {
-    /// For the guest of `copy`, whose pages are mapped in `window`.
+    /// Returns the mechanism for the guest of `copy`. The guest's pages are mapped in `window`.
     #[must_use]
     pub fn new(copy: GrantCopy, window: Window) -> Self {
         Self {
@@ -227,8 +230,8 @@ impl GrantMap {
 }
 
 impl Grants for GrantMap {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
-        // What a window holds is one batch's.
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
+        // The window holds one batch.
         self.read_end();
         let GrantCopy { device, domain, .. } = &self.copy;
         let ledger = &self.copy.ledger;
@@ -237,7 +240,7 @@ impl Grants for GrantMap {
         let mapped = ledger.call(|| device.map(*domain, grefs, self.window, PageRights::Read));
         ledger.enter(before);
         let Ok(mapped) = mapped else {
-            // One of them is not granted: a copy tells which. All others are read.
+            // One page is not granted. Copying shows which, and reads all others.
             return self.copy.read_begin(accesses);
         };
         for (n, access) in accesses.iter_mut().enumerate() {

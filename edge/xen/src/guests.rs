@@ -1,12 +1,13 @@
-//! Guests as they come and go: what the toolstack makes and takes away, told to the driver.
+//! Reports to the driver which guests the toolstack creates and removes.
 
-use crate::interfaces::{Interface, News};
+use crate::guest_memory::XenGuestAccess;
+use crate::interfaces::{Interface, InterfaceChange};
 use crate::platform::Xen;
-use crate::reach::XenReach;
 use abi::ConnId;
 use config::domain::VifConfig;
 use driver::guests::{Change, Guests};
-use driver::vifs::memory::Reach;
+use driver::vifs::memory::GuestAccess;
+use shmem::time::monotonic_ns;
 use std::rc::Rc;
 
 /// The guests of a driver domain.
@@ -15,7 +16,7 @@ pub struct XenGuests(pub Rc<Xen>);
 
 impl Guests for XenGuests {
     fn changes(&mut self) -> Vec<Change> {
-        let looked = self.0.interfaces.borrow_mut().look();
+        let looked = self.0.interfaces.borrow_mut().look(monotonic_ns());
         if let Err(error) = looked {
             eprintln!("{error}");
         }
@@ -23,16 +24,16 @@ impl Guests for XenGuests {
         self.0.control_rings.serve();
         let mut interfaces = self.0.interfaces.borrow_mut();
         let mut changes = Vec::new();
-        while let Some(news) = interfaces.news() {
+        while let Some(news) = interfaces.next_change() {
             match news {
-                News::Gone(conn) => changes.push(Change::Gone(conn)),
-                News::Came(conn) => {
+                InterfaceChange::Removed(conn) => changes.push(Change::Removed(conn)),
+                InterfaceChange::Added(conn) => {
                     let Some(served) = interfaces.get(conn) else {
                         continue;
                     };
-                    changes.push(Change::Came {
+                    changes.push(Change::Added {
                         vif: Box::new(vif_config(conn, served)),
-                        reach: Box::new(XenReach {
+                        access: Box::new(XenGuestAccess {
                             xen: Rc::clone(&self.0),
                             conn,
                         }),
@@ -49,12 +50,12 @@ impl Guests for XenGuests {
         }
     }
 
-    fn reach(&self, _: &VifConfig) -> Result<Box<dyn Reach>, String> {
-        Err("guests come by the xenstore".into())
+    fn access(&self, _: &VifConfig) -> Result<Box<dyn GuestAccess>, String> {
+        Err("on Xen the toolstack attaches guests".into())
     }
 }
 
-/// An interface as the driver has it in its configuration.
+/// Returns an interface in the form of the driver's configuration.
 fn vif_config(conn: ConnId, served: &Interface) -> VifConfig {
     let name = format!("{}.{}", served.key.domain, served.key.device);
     let is_guarded = !served.settings.addresses.is_empty();

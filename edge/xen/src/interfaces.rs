@@ -1,63 +1,72 @@
-//! The interfaces of this domain in the xenstore: found, followed, answered, left clean.
+//! The interfaces of this domain in the xenstore: finds, watches, answers and removes them.
 //!
-//! Below `backend/vif` the toolstack has made a directory for each interface of each guest. This
-//! module knows nothing of grants and events: [`crate::platform`] joins both.
+//! The toolstack creates a directory below `backend/vif` for each interface of each guest. This
+//! module does not handle grants and events; [`crate::platform`] adds these.
 
-use crate::netif::features::{BadFront, Chosen, back_nodes, chosen};
-use crate::netif::settings::Settings;
-use crate::netif::states::{First, first, of_node, shown};
+use crate::netif::features::{BadFront, FrontendChoice, back_nodes, chosen};
+use crate::netif::settings::InterfaceSettings;
+use crate::netif::states::{FirstAction, first, of_node, shown};
 use crate::store::{Channel, Store, StoreError};
 use abi::{ConnId, XenbusState};
+use nic::rate::TokenBucket;
 use std::collections::{BTreeSet, VecDeque};
 use vif::netif::BackRecord;
 
-/// Where the toolstack makes interfaces, in this domain's part of the xenstore.
+/// The toolstack's directory of interfaces, in this domain's part of the xenstore.
 const BASE: &str = "backend/vif";
-/// Interfaces that are served at once.
+/// Maximum number of interfaces served at once.
 pub const INTERFACES_MAX: usize = 256;
 
-/// The frontend's node that says that it hears only the groups which it has asked for.
+/// Maximum number of reads of one interface's states per second, and at once. Each write of a guest
+/// causes a read, which costs some five requests to the xenstore, on which all guests depend.
+const READS_PER_S: u64 = 50;
+const READS_AT_ONCE: u32 = 32;
+
+/// Node of a frontend that wants to receive only the groups that it has requested.
 const CHOOSES_GROUPS: &str = "request-multicast-control";
 
-/// An interface as the toolstack names it.
+/// The toolstack's name of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct InterfaceId {
     /// The guest's domain.
     pub domain: u16,
-    /// Its interface's number.
+    /// The interface's number.
     pub device: u32,
 }
 
-/// What has changed.
+/// A change to the set of interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// There is a new interface to serve.
-    Came(ConnId),
-    /// It is no more.
-    Gone(ConnId),
+pub enum InterfaceChange {
+    /// A new interface to serve.
+    Added(ConnId),
+    /// A removed one.
+    Removed(ConnId),
 }
 
-/// One interface that is served.
+/// A served interface.
 #[derive(Debug)]
 pub struct Interface {
-    /// What the toolstack calls it.
-    pub key: Key,
-    /// What the toolstack wants of it.
-    pub settings: Settings,
-    /// Whether it is taken over from a backend that is no more, and has not been connected since.
+    /// The toolstack's name of the interface.
+    pub key: InterfaceId,
+    /// The toolstack's settings.
+    pub settings: InterfaceSettings,
+    /// Whether the interface is taken over from a previous backend and has not been connected
+    /// since.
     pub resumes: bool,
-    /// Whether the frontend hears only the groups that it has asked for.
+    /// Whether the frontend receives only the groups that it has requested.
     pub chooses_groups: bool,
-    /// What the frontend has written, once that was looked at.
-    pub chosen: Option<Chosen>,
+    /// The frontend's choices, once they have been read.
+    pub chosen: Option<FrontendChoice>,
     backend: String,
     frontend: String,
-    /// How far the driver has come.
+    /// The driver's state.
     own: XenbusState,
     /// The frontend's state, as last read.
     front: XenbusState,
-    /// The toolstack wants it to end.
+    /// Whether the toolstack wants the interface to end.
     ending: bool,
+    /// Rate limit of reads of its states.
+    reads: TokenBucket,
 }
 
 /// All interfaces of this domain.
@@ -66,21 +75,22 @@ pub struct Interfaces<C> {
     store: Store<C>,
     /// By connection.
     served: Vec<Option<Interface>>,
-    news: VecDeque<News>,
-    /// What has to be read again.
-    stale: BTreeSet<Key>,
-    /// Everything has to be read again.
+    news: VecDeque<InterfaceChange>,
+    /// Interfaces that must be read again.
+    stale: BTreeSet<InterfaceId>,
+    /// Whether everything must be read again.
     all_stale: bool,
     /// Whether this domain removes the nodes of an interface that has ended. In dom0 the toolstack
-    /// does it; in a driver domain it does not.
+    /// does that, in a driver domain it does not.
     removes: bool,
 }
 
 impl<C: Channel> Interfaces<C> {
-    /// Follows the interfaces of this domain.
+    /// Watches the interfaces of this domain.
     ///
     /// # Errors
-    /// The xenstore cannot be asked.
+    ///
+    /// The xenstore does not answer.
     pub fn new(mut store: Store<C>) -> Result<Self, StoreError> {
         let domain = store.read("domid")?;
         store.watch(BASE)?;
@@ -94,28 +104,31 @@ impl<C: Channel> Interfaces<C> {
         })
     }
 
-    /// What carries the messages.
+    /// Returns the channel of messages.
     pub fn channel(&self) -> &C {
         self.store.channel()
     }
 
-    /// The interface of a connection, if there is one.
+    /// Returns the interface of a connection, if it exists.
     #[must_use]
     pub fn get(&self, conn: ConnId) -> Option<&Interface> {
         self.served.get(conn.0 as usize)?.as_ref()
     }
 
-    /// All interfaces that are served.
+    /// Returns all served interfaces.
     pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Interface)> {
         let all = (0..).map(ConnId).zip(&self.served);
         all.filter_map(|(conn, served)| Some((conn, served.as_ref()?)))
     }
 
-    /// Looks at what has changed. What could not be read is read the next time.
+    /// Reads changes. Retries an interface that could not be read at the next call, and delays one
+    /// that changes too often ([`Interfaces::due_ns`]). Reports an interface that the xenstore
+    /// refuses to read or to watch, without delaying others.
     ///
     /// # Errors
-    /// The xenstore's.
-    pub fn look(&mut self) -> Result<(), StoreError> {
+    ///
+    /// The xenstore fails or does not answer.
+    pub fn look(&mut self, now_ns: u64) -> Result<(), StoreError> {
         loop {
             match self.store.event() {
                 Ok(Some(path)) => self.mark(&path),
@@ -131,34 +144,62 @@ impl<C: Channel> Interfaces<C> {
                 .extend(self.served.iter().flatten().map(|served| served.key));
             self.all_stale = false;
         }
-        while let Some(key) = self.stale.first().copied() {
-            self.refresh(key)?;
+        for key in Vec::from_iter(self.stale.iter().copied()) {
+            let served = self.served.iter_mut().flatten();
+            let mut reads = served.filter(|s| s.key == key).map(|s| &mut s.reads);
+            if reads.next().is_some_and(|reads| !reads.take(now_ns, 1)) {
+                continue;
+            }
+            match self.refresh(key) {
+                Err(error @ (StoreError::Refused(_) | StoreError::TooLong)) => {
+                    // If this fails, there is no other way to report the error.
+                    let _ = self.report(&backend_of(key), &error.to_string());
+                }
+                refreshed => refreshed?,
+            }
             self.stale.remove(&key);
         }
         Ok(())
     }
 
-    /// What has changed since it was last asked; [`Interfaces::look`] finds it.
-    pub fn news(&mut self) -> Option<News> {
+    /// Returns whether no interface has changed since it was last read.
+    #[must_use]
+    pub fn is_up_to_date(&self) -> bool {
+        self.stale.is_empty()
+    }
+
+    /// Returns the time from which [`Interfaces::look`] reads an interface that has changed too
+    /// often.
+    #[must_use]
+    pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        let due = self.stale.iter().map(|key| {
+            let served = self.served.iter().flatten().find(|s| s.key == *key);
+            served.map_or(Some(now_ns), |served| served.reads.ready_at(now_ns, 1))
+        });
+        due.flatten().min()
+    }
+
+    /// Returns the next change that [`Interfaces::look`] has found.
+    pub fn next_change(&mut self) -> Option<InterfaceChange> {
         self.news.pop_front()
     }
 
-    /// Whether [`Interfaces::look`] or [`Interfaces::news`] would find anything, without a word of
-    /// the xenstore's.
+    /// Returns whether [`Interfaces::look`] or [`Interfaces::next_change`] would find anything,
+    /// without a request to the xenstore.
     #[must_use]
     pub fn has_news(&self) -> bool {
         self.all_stale || !self.news.is_empty() || self.store.has_events()
     }
 
-    /// Notes what a change of `path` makes stale.
+    /// Marks everything that a change of `path` makes stale.
     fn mark(&mut self, path: &str) {
         if let Some(rest) = path.strip_prefix(BASE) {
             let mut parts = rest.split('/').skip(1);
             let domain = parts.next().and_then(|part| part.parse().ok());
             let device = parts.next().and_then(|part| part.parse().ok());
             match domain.zip(device) {
-                Some((domain, device)) => drop(self.stale.insert(Key { domain, device })),
-                // Something above the interfaces: some of them may be new, or gone.
+                Some((domain, device)) => drop(self.stale.insert(InterfaceId { domain, device })),
+                // For a change above the interfaces, some may be new or removed.
                 None => self.all_stale = true,
             }
             return;
@@ -171,13 +212,13 @@ impl<C: Channel> Interfaces<C> {
         self.stale.extend(found.map(|served| served.key));
     }
 
-    /// Every interface that there is.
-    fn find(&mut self) -> Result<Vec<Key>, StoreError> {
+    /// Returns every existing interface.
+    fn find(&mut self) -> Result<Vec<InterfaceId>, StoreError> {
         let mut keys = Vec::new();
         for domain in self.store.list(BASE)? {
             let Ok(number) = domain.parse() else { continue };
             for device in self.store.list(&format!("{BASE}/{domain}"))? {
-                keys.extend(device.parse().ok().map(|device| Key {
+                keys.extend(device.parse().ok().map(|device| InterfaceId {
                     domain: number,
                     device,
                 }));
@@ -187,12 +228,12 @@ impl<C: Channel> Interfaces<C> {
     }
 
     /// Reads an interface's states again.
-    fn refresh(&mut self, key: Key) -> Result<(), StoreError> {
-        let backend = format!("{BASE}/{}/{}", key.domain, key.device);
+    fn refresh(&mut self, key: InterfaceId) -> Result<(), StoreError> {
+        let backend = backend_of(key);
         let conn = self.iter().find(|(_, served)| served.key == key);
         let conn = conn.map(|(conn, _)| conn);
         let Some(frontend) = self.store.read(&format!("{backend}/frontend"))? else {
-            return conn.map_or(Ok(()), |conn| self.part_with(conn));
+            return conn.map_or(Ok(()), |conn| self.remove(conn));
         };
         let own = self.store.read(&format!("{backend}/state"))?;
         let own = of_node(own.as_deref());
@@ -210,25 +251,25 @@ impl<C: Channel> Interfaces<C> {
             {
                 served.front = front;
                 served.chooses_groups = chooses_groups;
-                // Closing is never this end's word: it goes straight to Closed.
+                // Only the toolstack writes Closing; this end changes directly to Closed.
                 served.ending |= own == XenbusState::Closing || !online;
             }
             return Ok(());
         }
         match first(own, online) {
-            First::Nothing => Ok(()),
-            First::Finish if own == XenbusState::Closed => Ok(()),
-            First::Finish => self.finish(&backend, !online),
-            how @ (First::Serve | First::Resume) => {
+            FirstAction::Nothing => Ok(()),
+            FirstAction::Finish if own == XenbusState::Closed => Ok(()),
+            FirstAction::Finish => self.finish(&backend, !online),
+            how @ (FirstAction::Serve | FirstAction::Resume) => {
                 let node = |name: &str| self.store.read(&format!("{backend}/{name}")).ok()?;
-                let settings = match Settings::of(node) {
+                let settings = match InterfaceSettings::of(node) {
                     Ok(settings) => settings,
                     Err(error) => return self.report(&backend, &error.to_string()),
                 };
                 self.serve(Interface {
                     key,
                     settings,
-                    resumes: how == First::Resume,
+                    resumes: how == FirstAction::Resume,
                     chooses_groups,
                     chosen: None,
                     backend,
@@ -236,6 +277,7 @@ impl<C: Channel> Interfaces<C> {
                     own: XenbusState::Initialising,
                     front,
                     ending: false,
+                    reads: TokenBucket::new(READS_PER_S, READS_AT_ONCE),
                 })
             }
         }
@@ -248,20 +290,21 @@ impl<C: Channel> Interfaces<C> {
             let why = format!("more than {INTERFACES_MAX} interfaces");
             return self.report(&interface.backend, &why);
         }
-        // One watch for all of it: a domain may have so many watches and no more.
+        // A single watch, because the number of watches of a domain is limited.
         self.store.watch(&interface.frontend)?;
         match self.served.get_mut(place) {
             Some(slot) => *slot = Some(interface),
             None => self.served.push(Some(interface)),
         }
-        self.news.push_back(News::Came(ConnId(place as u32)));
+        self.news
+            .push_back(InterfaceChange::Added(ConnId(place as u32)));
         Ok(())
     }
 
-    /// Tells people, where the toolstack shows it, why an interface is not served.
+    /// Writes the reason why an interface is not served to the node that the toolstack displays.
     fn report(&mut self, backend: &str, why: &str) -> Result<(), StoreError> {
-        // What is written there is an event: an interface that is refused again and again for one
-        // reason would never be left alone.
+        // Written only if it differs: writing the node causes an event, so an interface that is
+        // repeatedly rejected for the same reason would otherwise cause events for ever.
         let mut node = |name| self.store.read(&format!("{backend}/{name}"));
         let said = (node("hotplug-status")?, node("hotplug-error")?);
         if (said.0.as_deref(), said.1.as_deref()) == (Some("error"), Some(why)) {
@@ -275,10 +318,11 @@ impl<C: Channel> Interfaces<C> {
         self.store.write_all(backend, &nodes).map(drop)
     }
 
-    /// The driver cannot serve an interface.
+    /// Reports that the driver cannot serve an interface.
     ///
     /// # Errors
-    /// The xenstore's.
+    ///
+    /// The xenstore's error.
     pub fn refuse(&mut self, conn: ConnId, why: &str) -> Result<(), StoreError> {
         let Some(served) = self.take(conn) else {
             return Ok(());
@@ -287,18 +331,20 @@ impl<C: Channel> Interfaces<C> {
         self.report(&served.backend, why)
     }
 
-    /// What the driver is shown of the other end; none: there is no such connection.
+    /// Returns the other end's state as the driver sees it, or `None` if the connection does not
+    /// exist.
     #[must_use]
     pub fn shown(&self, conn: ConnId) -> Option<XenbusState> {
         let served = self.get(conn)?;
         Some(shown(served.own, served.ending, served.front))
     }
 
-    /// Reads what the frontend has chosen.
+    /// Reads the frontend's choices.
     ///
     /// # Errors
-    /// Why it makes no sense.
-    pub fn choose(&mut self, conn: ConnId) -> Result<Option<&Chosen>, BadFront> {
+    ///
+    /// The reason why they are invalid.
+    pub fn choose(&mut self, conn: ConnId) -> Result<Option<&FrontendChoice>, BadFront> {
         let slot = self.served.get_mut(conn.0 as usize);
         let Some(served) = slot.and_then(Option::as_mut) else {
             return Ok(None);
@@ -310,10 +356,11 @@ impl<C: Channel> Interfaces<C> {
         Ok(served.chosen.as_ref())
     }
 
-    /// The driver has reached `state`, and offers `offer`.
+    /// Records that the driver has reached `state`, and offers `offer`.
     ///
     /// # Errors
-    /// The xenstore's.
+    ///
+    /// The xenstore's error.
     pub fn set(
         &mut self,
         conn: ConnId,
@@ -328,7 +375,8 @@ impl<C: Channel> Interfaces<C> {
         let mut nodes = offer.map(back_nodes).unwrap_or_default();
         nodes.push(("state", (state as u8).to_string()));
         match state {
-            // The frontend has all this from the backend before, and is not to notice.
+            // The frontend has read all this from the previous backend, and must not notice the
+            // change.
             XenbusState::InitWait if served.resumes => return Ok(()),
             XenbusState::Connected => {
                 nodes.retain(|(name, _)| *name == "state");
@@ -341,17 +389,16 @@ impl<C: Channel> Interfaces<C> {
         let (backend, ending) = (served.backend.clone(), served.ending);
         let there = self.store.write_all(&backend, &nodes)?;
         if !there {
-            return self.part_with(conn);
+            return self.remove(conn);
         }
         if state == XenbusState::Closed && ending {
-            self.part_with(conn)?;
+            self.remove(conn)?;
             return self.clear(&backend);
         }
         Ok(())
     }
 
-    /// Says that an interface that this domain does not serve is closed, and removes it if it is
-    /// `offline`.
+    /// Marks an interface that this domain does not serve as closed. Removes it if it is `offline`.
     fn finish(&mut self, backend: &str, offline: bool) -> Result<(), StoreError> {
         let closed = [("state", (XenbusState::Closed as u8).to_string())];
         self.store.write_all(backend, &closed)?;
@@ -361,13 +408,13 @@ impl<C: Channel> Interfaces<C> {
         Ok(())
     }
 
-    /// Removes what is left of an interface that has ended, where that is this domain's to do.
+    /// Removes the remaining nodes of an interface that has ended, if that is up to this domain.
     fn clear(&mut self, backend: &str) -> Result<(), StoreError> {
         if !self.removes {
             return Ok(());
         }
         self.store.remove(backend)?;
-        // The guest's directory goes with its last interface.
+        // The guest's directory is removed with its last interface.
         if let Some((guest, _)) = backend.rsplit_once('/')
             && self.store.list(guest)?.is_empty()
         {
@@ -376,13 +423,13 @@ impl<C: Channel> Interfaces<C> {
         Ok(())
     }
 
-    /// An interface is no more.
-    fn part_with(&mut self, conn: ConnId) -> Result<(), StoreError> {
+    /// Removes an interface.
+    fn remove(&mut self, conn: ConnId) -> Result<(), StoreError> {
         if let Some(served) = self.take(conn) {
-            self.news.push_back(News::Gone(conn));
-            // One that was refused for it may be served now.
+            self.news.push_back(InterfaceChange::Removed(conn));
+            // A guest that was rejected because of this one may be served now.
             self.all_stale = true;
-            // The guest may have taken the node with it.
+            // Fails if the guest has removed the node.
             let _ = self.store.unwatch(&served.frontend);
         }
         Ok(())
@@ -393,7 +440,12 @@ impl<C: Channel> Interfaces<C> {
     }
 }
 
-/// Whether a node switches something on, as xen-netback reads it: a number that is not 0.
+/// Returns the directory of an interface.
+fn backend_of(key: InterfaceId) -> String {
+    format!("{BASE}/{}/{}", key.domain, key.device)
+}
+
+/// Returns whether a node enables a feature. As in xen-netback, that is a number other than 0.
 fn is_set(node: &str) -> bool {
     node.trim().parse::<u32>().is_ok_and(|number| number != 0)
 }

@@ -1,4 +1,4 @@
-//! Journals of rings, in a file that outlives this process (`vif::ring::Journal`).
+//! Journals of rings (`vif::ring::Journal`), in a file that outlives this process.
 //!
 //! ```text
 //!   the file: cells of CELL bytes, one for each queue of an interface
@@ -10,13 +10,13 @@
 //!          …     the journal of the ring to the guest
 //! ```
 //!
-//! A cell names the connection that it is of. A process that takes an interface over uses the cell
-//! of the same connection. A new connection begins with an empty one.
+//! A cell identifies its connection. A process that takes over an interface uses the cell of the
+//! same connection. A new connection begins with an empty cell.
 
 use crate::dev::{PageRights, Window};
-use crate::interfaces::{INTERFACES_MAX, Key};
+use crate::interfaces::{INTERFACES_MAX, InterfaceId};
 use crate::netif::control::TakenRequest;
-use crate::netif::features::{Ports, QUEUES_MAX};
+use crate::netif::features::{EventPorts, QUEUES_MAX};
 use abi::PAGE;
 use driver::vifs::hashing::Hashing;
 use shmem::Span;
@@ -25,67 +25,67 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use vif::netback::Groups;
+use vif::netback::MulticastFilter;
 use vif::ring::{Journal, SLOTS_PER_PAGE};
 
 const _: () = {
-    assert!(NAME * 4 <= GROUPS && GROUPS + Groups::BYTES <= HASHING);
+    assert!(NAME * 4 <= GROUPS && GROUPS + MulticastFilter::BYTES <= HASHING);
     assert!(HASHING + Hashing::BYTES <= REQUEST && REQUEST + TakenRequest::BYTES <= PAGE);
 };
 
-/// Bytes of a ring's journal.
+/// Size of a ring's journal in bytes.
 const JOURNAL: usize = Journal::bytes(SLOTS_PER_PAGE).next_multiple_of(PAGE);
-/// Bytes of a cell.
+/// Size of a cell in bytes.
 const CELL: usize = PAGE + 2 * JOURNAL;
-/// Words that name a connection.
+/// Number of words that identify a connection.
 const NAME: usize = 8;
-/// Where the groups lie, the choice of queues, and the control ring's request.
+/// Offsets of the groups, of the flow steering, and of the control ring's request.
 const GROUPS: usize = 64;
 const HASHING: usize = 1024;
 const REQUEST: usize = 2048;
-/// Those of them that name the queue, not who is connected to it.
+/// Number of these words that identify the queue and not its connection.
 const OF_QUEUE: usize = 4;
 
-/// Which connection of which queue.
+/// Identity of a queue's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct ConnectionId {
     /// The interface.
-    pub key: Key,
+    pub key: InterfaceId,
     /// The queue's number.
     pub queue: u32,
     /// The grants of both rings.
     pub rings: [u32; 2],
     /// The frontend's ends of the event channels.
-    pub ports: Ports,
+    pub ports: EventPorts,
 }
 
-impl Connection {
-    /// As a cell has it: all that tells this connection from others.
+impl ConnectionId {
+    /// Returns the words that distinguish this connection from others.
     fn words(&self) -> [u32; NAME] {
-        let Key { domain, device } = self.key;
+        let InterfaceId { domain, device } = self.key;
         let [tx, rx] = self.rings;
-        // Xen gives no event channel the port 0.
+        // No event channel has port 0.
         let ports = match self.ports {
-            Ports::Shared(port) => [port, 0],
-            Ports::Split { tx, rx } => [tx, rx],
+            EventPorts::Shared(port) => [port, 0],
+            EventPorts::Split { tx, rx } => [tx, rx],
         };
         let [first, second] = ports;
         [1, domain.into(), device, self.queue, tx, rx, first, second]
     }
 }
 
-/// What is kept of a queue's connection.
+/// The stored state of a queue's connection.
 #[derive(Debug)]
-pub struct Kept {
-    /// Where: for [`Journals::end`].
+pub struct StoredConnection {
+    /// The cell, for [`Journals::end`].
     pub cell: usize,
-    /// The journals of the ring from the guest and of the one to it.
+    /// The journals of the ring from the guest and of the ring to it.
     pub journals: [Journal; 2],
-    /// What the guest hears; of the first queue it counts.
-    pub groups: Groups,
-    /// Which queue frames go to; likewise.
+    /// The guest's multicast groups; used only for the first queue.
+    pub groups: MulticastFilter,
+    /// The guest's flow steering; used only for the first queue.
     pub hashing: Hashing,
-    /// The request of its control ring that was taken last; likewise.
+    /// The last request taken from the control ring; used only for the first queue.
     pub request: TakenRequest,
 }
 
@@ -93,15 +93,16 @@ pub struct Kept {
 #[derive(Debug)]
 pub struct Journals {
     memory: Span,
-    /// By cell, whether this process uses it.
+    /// For each cell: whether this process uses it.
     held: Vec<bool>,
 }
 
 impl Journals {
-    /// The journals in the file at `path`, which is made if it is not there.
+    /// Opens the journals in the file at `path`. Creates the file if it does not exist.
     ///
     /// # Errors
-    /// It cannot be made, or is not as long as it has to be and cannot be.
+    ///
+    /// The file cannot be created or extended to its length.
     pub fn open(path: &Path) -> io::Result<Self> {
         let bytes = CELL * INTERFACES_MAX * QUEUES_MAX;
         let file = OpenOptions::new()
@@ -123,9 +124,9 @@ impl Journals {
         }
     }
 
-    /// What is kept of a connection. It is empty, unless the connection is taken over (`resumes`)
-    /// and it was noted before. None: every cell is in use.
-    pub fn begin(&mut self, of: Connection, resumes: bool) -> Option<Kept> {
+    /// Returns the state of a connection. It is empty unless the connection is taken over
+    /// (`resumes`) and was recorded before. Returns `None` if every cell is in use.
+    pub fn begin(&mut self, of: ConnectionId, resumes: bool) -> Option<StoredConnection> {
         let named: Vec<Option<[u32; NAME]>> =
             (0..self.held.len()).map(|cell| self.name(cell)).collect();
         let free = |cell: &usize| self.held.get(*cell) == Some(&false);
@@ -134,8 +135,8 @@ impl Journals {
             name.is_some_and(|name| name.get(..OF_QUEUE) == of.words().get(..OF_QUEUE))
         };
         let cells = 0..self.held.len();
-        // What a queue's last process has left, else a cell that nobody has used, else one
-        // whose interface is no more.
+        // Prefer the cell that the queue had before, then an unused cell, then one whose interface
+        // no longer exists.
         let found = cells.clone().filter(free).find(same_queue);
         let unused = |cell: &usize| named.get(*cell) == Some(&None);
         let found = found.or_else(|| cells.clone().filter(free).find(unused));
@@ -144,7 +145,7 @@ impl Journals {
         if !(resumes && noted) {
             self.empty(cell);
             let name = self.cell(cell);
-            // The name counts when its first word is there.
+            // The identity becomes valid when its first word is written.
             let words = of.words();
             let _ = name.write_words(4, words.get(1..).unwrap_or(&[]));
             let _ = name.store_u32(0, words[0]);
@@ -157,11 +158,11 @@ impl Journals {
             Journal::over(self.cell(cell).sub(at, JOURNAL).unwrap_or(Span::EMPTY))
         };
         let part = |at, bytes| self.cell(cell).sub(at, bytes).unwrap_or(Span::EMPTY);
-        let groups = Groups::over(part(GROUPS, Groups::BYTES));
+        let groups = MulticastFilter::over(part(GROUPS, MulticastFilter::BYTES));
         if !resumes {
             groups.begin();
         }
-        Some(Kept {
+        Some(StoredConnection {
             cell,
             journals: [journal(0), journal(1)],
             groups,
@@ -170,8 +171,8 @@ impl Journals {
         })
     }
 
-    /// This process uses a cell no more. What it holds stays: what begins there anew empties it
-    /// first, and a process that ends in the middle of this leaves it to its successor.
+    /// Releases a cell but keeps its contents: the next connection empties it first, and if this
+    /// process is ending, its successor uses them.
     pub fn end(&mut self, cell: usize) {
         if let Some(held) = self.held.get_mut(cell) {
             *held = false;
@@ -179,7 +180,7 @@ impl Journals {
     }
 
     fn empty(&self, cell: usize) {
-        // The name goes first: a journal without one is of no connection.
+        // The identity is cleared first, because a journal without one belongs to no connection.
         let memory = self.cell(cell);
         let _ = memory.store_u32(0, 0);
         let _ = memory.fill(0);
@@ -206,18 +207,18 @@ mod tests {
         Area::anonymous(cells * CELL).unwrap().span()
     }
 
-    fn connection(domain: u16, port: u32) -> Connection {
-        let key = Key { domain, device: 0 };
+    fn connection(domain: u16, port: u32) -> ConnectionId {
+        let key = InterfaceId { domain, device: 0 };
         let rings = [8, 9];
-        Connection {
+        ConnectionId {
             key,
             queue: 0,
             rings,
-            ports: Ports::Shared(port),
+            ports: EventPorts::Shared(port),
         }
     }
 
-    /// Marks the journals of a cell, and whether they are marked.
+    /// Writes marks to both journals of a cell, for which [`marked`](Self::marked) looks.
     fn mark(memory: Span, cell: usize) {
         let at = cell * CELL + PAGE;
         memory.store_u32(at, 77).unwrap();
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_process_finds_what_the_last_one_noted() {
+    fn the_next_process_finds_the_journal() {
         let memory = memory(3);
         let mut first = Journals::over(memory);
         assert_eq!(first.begin(connection(1, 5), false).unwrap().cell, 0);
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn another_connection_of_the_same_interface_begins_anew() {
+    fn a_new_connection_starts_with_an_empty_journal() {
         for (next, resumes) in [(connection(1, 6), true), (connection(1, 5), false)] {
             let memory = memory(2);
             Journals::over(memory)
@@ -259,7 +260,7 @@ mod tests {
     #[test]
     fn each_queue_has_a_cell() {
         let memory = memory(3);
-        let of = |queue| Connection {
+        let of = |queue| ConnectionId {
             queue,
             ..connection(1, 5)
         };
@@ -282,18 +283,18 @@ mod tests {
         let first = kept(connection(1, 5), false);
         first.apply(true);
         assert!(kept(connection(1, 5), true).is_applied());
-        // Taken over without a note of it: what was asked for is not known.
+        // A connection is taken over without a record, so the requested groups are unknown.
         let unknown = kept(connection(1, 6), true);
         unknown.apply(true);
         assert!(!unknown.is_applied());
         let anew = kept(connection(1, 6), false);
-        assert!(!anew.is_applied(), "nobody has asked yet");
+        assert!(!anew.is_applied(), "no group has been requested yet");
         anew.apply(true);
         assert!(anew.is_applied());
     }
 
     #[test]
-    fn cells_of_the_dead_are_used_when_no_other_is_left() {
+    fn cells_of_dead_interfaces_are_reused_last() {
         let memory = memory(2);
         let mut dead = Journals::over(memory);
         dead.begin(connection(1, 5), false).unwrap();

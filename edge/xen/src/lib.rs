@@ -1,44 +1,44 @@
-//! The driver domain on the real Xen: the path's own switch, netback and rings, for stock
-//! netfronts, in place of the kernel's xen-netback.
+//! The driver domain on the real Xen: Grantway's switch, netback and rings for stock netfronts, in
+//! place of the kernel's xen-netback.
 //!
-//! | module | what it is |
+//! | module | purpose |
 //! |---|---|
-//! | [`program`] | from the command line to a running driver |
-//! | [`calls`] | the system calls that are left to it |
+//! | [`program`] | starts the driver from the command line |
+//! | [`calls`] | the process's system calls |
 //! | [`control`] | the control socket |
 //! | [`devices`] | the NICs |
-//! | [`platform`] | Xen as the driver sees it: connections, doorbells |
-//! | [`guests`] | guests that come and go |
-//! | [`reach`] | how one guest's memory is reached, queue by queue |
-//! | [`bells`] | how a frontend is notified |
+//! | [`platform`] | the platform of the driver: connections, doorbells |
+//! | [`guests`] | guests that are created and removed |
+//! | [`guest_memory`] | access to one guest's memory, queue by queue |
+//! | [`notifications`] | doorbells of frontends |
 //! | [`control_rings`] | guests' control rings |
-//! | [`waiter`] | how the driver sleeps |
+//! | [`waiter`] | the driver's sleep |
 //! | [`interfaces`] | this domain's interfaces in the xenstore |
-//! | [`netif`] | what both ends of an interface write there: features, states, settings |
+//! | [`netif`] | the xenstore nodes of both ends of an interface: features, states, settings |
 //! | [`grants`] | guests' pages by grant copy, or mapped |
-//! | [`journals`] | what lets the next process take over from a killed one |
-//! | [`tally`] | hypercalls, counted by kind |
+//! | [`journals`] | state for the successor of a killed process |
+//! | [`hypercall_counters`] | hypercalls, counted by kind |
 //! | [`store`] | the xenstore's protocol |
-//! | [`dev`] | Xen's devices: `unsafe` |
+//! | [`dev`] | Xen's devices (`unsafe`) |
 //!
-//! Who may touch what: this process its own memory, both rings of each guest (mapped), and exactly
-//! the pages that guests grant: byte ranges at a time, by Xen's copy. If it is to map, those that
-//! guests send are mapped, to be read, for the time of a batch.
+//! The process can access its own memory, the mapped rings of each guest, and exactly the pages
+//! that guests grant, of which Xen copies byte ranges. With `grants = "map"`, pages that guests
+//! send are mapped read-only for a batch.
 
-pub mod bells;
 pub mod calls;
 pub mod control;
 pub mod control_rings;
 pub mod dev;
 pub mod devices;
 pub mod grants;
+pub mod guest_memory;
 pub mod guests;
+pub mod hypercall_counters;
 pub mod interfaces;
 pub mod journals;
 pub mod netif;
+pub mod notifications;
 pub mod platform;
 pub mod program;
-pub mod reach;
 pub mod store;
-pub mod tally;
 pub mod waiter;

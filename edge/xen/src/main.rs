@@ -1,4 +1,5 @@
-//! `grantway-xen`: the driver domain on Xen. Started by `grantway xen`, or by hand.
+//! `grantway-xen`: the driver domain on Xen. `grantway xen` starts it; it can also be started
+//! directly.
 
 fn main() -> std::process::ExitCode {
     xen::program::main()

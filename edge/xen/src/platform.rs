@@ -1,29 +1,30 @@
-//! Xen as the driver sees it: connections in the xenstore, doorbells that are event channels.
+//! Xen as the driver's platform: connections in the xenstore, event channels as doorbells.
 
-use crate::bells::Bell;
-use crate::control_rings::{ControlRings, Room};
+use crate::control_rings::{ControlMemory, ControlRings};
 use crate::dev::{Evtchn, Gntdev, Window};
 use crate::devices::Devices;
 use crate::grants::Staging;
+use crate::hypercall_counters::HypercallCounters;
 use crate::interfaces::{INTERFACES_MAX, Interfaces};
 use crate::journals::Journals;
 use crate::netif::features::QUEUES_MAX;
+use crate::notifications::Notifier;
 use crate::store::XenBus;
-use crate::tally::Tally;
 use abi::{ConnId, DomId, PAGE, XenbusState};
 use config::domain::{DriverConfig, GrantMode, Offloads};
 use runtime::platform::{Asked, Doorbell, NO_RECORD, Peer, Platform, Record};
+use shmem::time::monotonic_ns;
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use vif::events::Rings;
-use vif::netback::{ACCESSES_MAX, Groups};
+use vif::events::NotifiedRings;
+use vif::netback::{ACCESSES_MAX, MulticastFilter};
 use vif::netif::BackRecord;
 
-/// Rings of a queue, of a page each.
+/// Number of rings of a queue, each of one page.
 pub(crate) const RINGS: usize = 2;
 
 /// Xen, for one driver domain.
@@ -33,61 +34,65 @@ pub struct Xen {
     pub(crate) journals: RefCell<Journals>,
     pub(crate) gntdev: Rc<Gntdev>,
     pub(crate) evtchn: Rc<Evtchn>,
-    tally: Arc<Tally>,
-    /// Where rings appear: two pages a queue, [`QUEUES_MAX`] queues a connection.
+    tally: Arc<HypercallCounters>,
+    /// Window of rings: two pages per queue, [`QUEUES_MAX`] queues per connection.
     pub(crate) window: Window,
-    /// Where pages that guests send appear, if they are mapped: [`ACCESSES_MAX`] a queue, as above.
+    /// Window of mapped pages of guests, if they are mapped: [`ACCESSES_MAX`] per queue, as above.
     pub(crate) mapped_pages: Option<Window>,
-    /// Of those guests that have one; behind the other rings' pages each connection has one more.
+    /// Control rings of guests. Each connection has one more page for it, behind those of the other
+    /// rings.
     pub(crate) control_rings: ControlRings,
     /// By connection.
-    places: RefCell<Vec<Places>>,
+    places: RefCell<Vec<QueueResourceList>>,
     devices: Devices,
     pub(crate) offloads: Offloads,
 }
 
-/// What a connection keeps from one guest to the next, by queue.
-pub(crate) type Places = Rc<[Place]>;
+/// Resources that a connection reuses from one guest to the next, by queue.
+pub(crate) type QueueResourceList = Rc<[QueueResources]>;
 
-/// What a queue keeps.
+/// Resources of a queue.
 #[derive(Debug)]
-pub(crate) struct Place {
-    /// Bytes of the guest's go through it that its control ring speaks of.
+pub(crate) struct QueueResources {
+    /// Memory for bytes that the guest passes by its control ring.
     control: Span,
-    /// What the guest hears, while this queue is its first.
-    pub(crate) groups: Cell<Option<Groups>>,
+    /// The guest's multicast groups, if this is its first queue.
+    pub(crate) groups: Cell<Option<MulticastFilter>>,
     pub(crate) staging: Staging,
-    pub(crate) bell: Bell,
+    pub(crate) notifier: Notifier,
 }
 
 /// The doorbell of one connection.
 #[derive(Debug)]
-struct XenDoorbell(Places);
+struct XenDoorbell(QueueResourceList);
 
 impl Doorbell for XenDoorbell {
     fn ring(&self) {
-        self.0.iter().for_each(|place| place.bell.ring(Rings::BOTH));
+        self.0
+            .iter()
+            .for_each(|place| place.notifier.ring(NotifiedRings::BOTH));
     }
 
-    fn ring_for(&self, queue: usize, rings: Rings) {
+    fn ring_for(&self, queue: usize, rings: NotifiedRings) {
         if let Some(place) = self.0.get(queue) {
-            place.bell.ring(rings);
+            place.notifier.ring(rings);
         }
     }
 }
 
 impl Xen {
-    /// The domain that this process runs in, whose guests are served as `config` says.
-    /// `devices` are what it attaches; `tally` is what both of Xen's devices count in.
+    /// Returns the platform of this process's domain, which serves guests according to `config`.
+    /// `devices` are the devices to attach. Both of Xen's devices count in `hypercall_counters`.
     ///
     /// # Errors
+    ///
     /// Out of memory.
     pub fn new(
         interfaces: Interfaces<XenBus>,
         journals: Journals,
         gntdev: Gntdev,
         evtchn: Rc<Evtchn>,
-        tally: Arc<Tally>,
+        tally: Arc<HypercallCounters>,
         devices: Devices,
         config: &DriverConfig,
     ) -> io::Result<Self> {
@@ -109,22 +114,33 @@ impl Xen {
         })
     }
 
-    /// Whether guests have come or gone that [`Guests::changes`] has not told about.
+    /// Returns whether [`Guests::changes`] has unreported changes.
     pub(crate) fn has_news(&self) -> bool {
         self.interfaces.borrow().has_news()
     }
 
-    /// Where the control ring of a connection appears.
-    pub(crate) fn control_room(&self, conn: ConnId) -> Option<Room> {
+    /// Returns the time until the xenstore must be read again even without an event, if it must.
+    pub(crate) fn due_in_ns(&self) -> Option<u64> {
+        let interfaces = self.interfaces.borrow();
+        if interfaces.is_up_to_date() {
+            return None;
+        }
+        let now_ns = monotonic_ns();
+        let due = interfaces.due_ns(now_ns);
+        due.map(|due| due.saturating_sub(now_ns))
+    }
+
+    /// Returns the memory of a connection's control ring.
+    pub(crate) fn control_memory(&self, conn: ConnId) -> Option<ControlMemory> {
         let page = INTERFACES_MAX * QUEUES_MAX * RINGS + conn.0 as usize;
         let places = self.places.borrow();
-        Some(Room {
+        Some(ControlMemory {
             window: self.window.part(page, 1)?,
             staging: places.get(conn.0 as usize)?.first()?.control,
         })
     }
 
-    /// Guests have their choice of groups applied as they want it now.
+    /// Applies the guests' current choices of groups.
     pub(crate) fn apply_groups(&self) {
         let places = self.places.borrow();
         for (conn, served) in self.interfaces.borrow().iter() {
@@ -137,17 +153,17 @@ impl Xen {
         }
     }
 
-    /// What the queues of connection `conn` keep.
-    pub(crate) fn places(&self, conn: ConnId) -> io::Result<Places> {
+    /// Returns the resources of the queues of connection `conn`.
+    pub(crate) fn queue_resources(&self, conn: ConnId) -> io::Result<QueueResourceList> {
         let mut places = self.places.borrow_mut();
         let number = conn.0 as usize;
         while places.len() <= number {
             let place = |_| {
-                Ok(Place {
+                Ok(QueueResources {
                     control: Area::anonymous(PAGE)?.span(),
                     groups: Cell::new(None),
                     staging: Staging::new()?,
-                    bell: Bell::new()?,
+                    notifier: Notifier::new()?,
                 })
             };
             places.push((0..QUEUES_MAX).map(place).collect::<io::Result<_>>()?);
@@ -176,7 +192,7 @@ impl Platform for Xen {
             match interfaces.choose(conn) {
                 Ok(Some(chosen)) => peer.record = chosen.record.encode(),
                 Ok(None) => return Ok(None),
-                // The path refuses a record of zeros; people want to know what was wrong.
+                // The data path rejects a record of zeros; this logs the reason.
                 Err(error) => eprintln!("domain {domain}: {error}"),
             }
         }
@@ -191,10 +207,10 @@ impl Platform for Xen {
     }
 
     fn doorbell(&self, conn: ConnId) -> io::Result<Box<dyn Doorbell>> {
-        Ok(Box::new(XenDoorbell(self.places(conn)?)))
+        Ok(Box::new(XenDoorbell(self.queue_resources(conn)?)))
     }
 
-    /// Guests' rings lie in a window of this module's; here are those of NICs.
+    /// Returns the window of the rings of NICs. Rings of guests are in a window of this module.
     fn window(&self) -> Area {
         self.devices.rings()
     }

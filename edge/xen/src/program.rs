@@ -1,19 +1,19 @@
-//! From the command line to a running driver.
+//! Start of the driver from the command line.
 //!
-//! Everything that needs privileges comes first: Xen's devices, the journal, the NICs, the control
-//! socket. Then the process becomes the user `nobody`, for good, and a filter leaves it the system
-//! calls that it needs.
+//! The process first does everything that needs privileges: it opens Xen's devices, the journal,
+//! the NICs and the control socket. Then it drops its rights permanently, and a filter allows only
+//! the system calls that it needs.
 
 use crate::calls::RIGHTS;
-use crate::control::{self, Server};
+use crate::control::{self, ControlServer};
 use crate::dev::{Evtchn, Gntdev};
 use crate::devices::Devices;
 use crate::guests::XenGuests;
+use crate::hypercall_counters::HypercallCounters;
 use crate::interfaces::Interfaces;
 use crate::journals::Journals;
 use crate::platform::Xen;
 use crate::store::{Store, XenBus};
-use crate::tally::Tally;
 use crate::waiter::XenWaiter;
 use abi::layout::{info, mailbox};
 use abi::machine::{Domain, Program};
@@ -23,7 +23,7 @@ use confine::{Rights, confine, own_user};
 use runtime::call::Calls;
 use runtime::start::{StartError, Started};
 use shmem::Area;
-use shmem::home::Home;
+use shmem::domain_memory::DomainMemory;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io;
@@ -40,10 +40,10 @@ Serves every network interface that Xen's toolstack gives to this domain as a ba
 told to end. Needs root at its start. SOCKET is where `grantway` speaks to it; the journal lies
 beside it. `grantway xen CONFIG.toml` chooses both.";
 
-/// The status of a process that has panicked.
+/// Exit status of a process that has panicked.
 pub const PANICKED: i32 = 70;
 
-/// Why it could not start, for people.
+/// Reason why the program could not start.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
     #[error("{0}")]
@@ -58,7 +58,7 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// What the program's `main` is.
+/// The program's `main`.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
@@ -77,7 +77,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// From now on a panic, in whichever thread, ends the process, and the next one takes over.
+/// Makes a panic in any thread end the process from now on, so that the next process takes over.
 pub fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");
@@ -90,8 +90,8 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
     let mut driver: DriverConfig =
         serde_json::from_str(&domain.config).map_err(|error| Failed::Text(error.to_string()))?;
     if driver.adapts {
-        // No length was given, and none can be learnt: only Xen knows which processor is whose, and
-        // to offer the own one to another domain is beyond a process.
+        // No spin time is set, and none can be learned: only Xen knows which CPU runs which domain,
+        // and a process cannot yield its CPU to another domain.
         (driver.spin_us, driver.adapts, driver.yields) = (0, false, false);
     }
     let listener = control::listen(socket)?;
@@ -99,7 +99,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
 
     let bus = XenBus::open()?;
     let store = bus.as_fd().try_clone_to_owned()?;
-    let tally = Arc::new(Tally::default());
+    let tally = Arc::new(HypercallCounters::default());
     let evtchn = Rc::new(Evtchn::open(Arc::clone(&tally))?);
     let gntdev = Gntdev::open(Arc::clone(&tally))?;
     let journals = Journals::open(&beside(socket))?;
@@ -123,7 +123,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
     let info = home.info.span();
     let nics: Vec<BorrowedFd<'_>> = waits_for.iter().map(AsFd::as_fd).collect();
     let (waiter, bell) = XenWaiter::new(Rc::clone(&xen), evtchn, store, &nics, info)?;
-    let server = Server {
+    let server = ControlServer {
         name,
         user,
         home,
@@ -133,7 +133,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
     server.start(listener)?;
     let platform: Rc<Xen> = Rc::clone(&xen);
     let started = Started {
-        home,
+        domain_memory: home,
         platform,
         calls: Rc::new(RefCell::new(Calls::refused())),
         waiter,
@@ -142,7 +142,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
     Ok(driver::run_with(started, Box::new(XenGuests(xen)))?)
 }
 
-/// The instance's name and the driver domain of a configuration.
+/// Returns the instance's name and the driver domain of a configuration.
 fn configured(path: &Path) -> Result<(String, Domain), Failed> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failed::Text(format!("{}: {error}", path.display())))?;
@@ -150,39 +150,40 @@ fn configured(path: &Path) -> Result<(String, Domain), Failed> {
     let config = config::parse(&path.to_string_lossy(), &text).map_err(wrong)?;
     let refuse = |why: &str| Err(Failed::Text(format!("{}: {why}", path.display())));
     if !config.guests.is_empty() {
-        return refuse("[[guest]]: on Xen guests come from the xenstore, not from this file");
+        return refuse("[[guest]]: on Xen the toolstack creates guests; remove this section");
     }
     if config.driver.workers > 1 {
-        return refuse("[driver] workers: on Xen there is one");
+        return refuse("[driver] workers: on Xen only 1 is supported");
     }
     if config.nics.iter().any(|nic| nic.dedicated_queues() > 0) {
-        return refuse("[[nic]] queues: on Xen it is \"shared\"");
+        return refuse("[[nic]] queues: on Xen only \"shared\" is supported");
     }
     let served = [GrantMode::Copy, GrantMode::Map, GrantMode::Counted];
     if !served.contains(&config.driver.grants) {
-        return refuse("[driver] grants: on Xen it is \"copy\" or \"map\"");
+        return refuse("[driver] grants: on Xen only \"copy\" and \"map\" are supported");
     }
     let machine = config.machine().map_err(wrong)?;
     let mut domains = machine.domains.into_iter();
     let driver = domains.find(|domain| domain.program == Program::Driver);
     match driver {
         Some(driver) => Ok((machine.name, driver)),
-        None => refuse("there is no driver domain"),
+        None => refuse("the configuration has no driver domain"),
     }
 }
 
-/// Where the journal lies.
+/// Returns the journal's path.
 fn beside(socket: &Path) -> PathBuf {
     socket.with_extension("journal")
 }
 
-/// Memory as the driver expects it.
-fn home(domain: &Domain) -> io::Result<Home> {
-    Ok(Home {
+/// Allocates memory in the driver's layout.
+fn home(domain: &Domain) -> io::Result<DomainMemory> {
+    Ok(DomainMemory {
         info: Area::anonymous(info::bytes(0, domain.config.len()))?,
         mailbox: Area::anonymous(mailbox::BYTES)?,
         frames: Area::anonymous((domain.frames as usize).max(1) * PAGE)?,
         window: Area::anonymous(PAGE)?,
+        foreign: Area::anonymous(PAGE)?,
         domain: DomId(0),
         grant_entries: 0,
         config_bytes: domain.config.len(),
@@ -191,18 +192,20 @@ fn home(domain: &Domain) -> io::Result<Home> {
     })
 }
 
-/// Becomes a user that no other process has, and keeps [`RIGHTS`] alone. The process still has one
-/// thread.
+/// Switches to a user that no other process has, and keeps only [`RIGHTS`]. The process is still
+/// single-threaded.
 fn give_up_rights() -> Result<(), Failed> {
     if !rustix::process::getuid().is_root() {
-        return Err(Failed::Text("it has to be started by root".to_owned()));
+        return Err(Failed::Text(
+            "only root can start the driver domain on Xen".to_owned(),
+        ));
     }
     let user = own_user();
     let missing = confine(&Rights { user, ..RIGHTS })?;
     match missing.first() {
         None => Ok(()),
         Some(missing) => Err(Failed::Text(format!(
-            "this system does not grant {missing}"
+            "not available on this system: {missing}"
         ))),
     }
 }
@@ -212,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_there_is_not_on_xen_is_refused_by_its_key() {
+    fn keys_unsupported_on_xen_are_rejected() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let told = |text: &str| {
             std::fs::write(file.path(), text).unwrap();

@@ -1,8 +1,8 @@
-//! How the driver sleeps on Xen: an epoll set with the event channels, the xenstore, the mailbox's
-//! doorbell and the NICs. The protocol against lost wake-ups is `runtime::platform::Waiting`'s.
+//! The driver's sleep on Xen: an epoll set with the event channels, the xenstore, the mailbox's
+//! doorbell and the NICs. `runtime::platform::Waiting` has the protocol against lost wake-ups.
 //!
-//! Nothing is armed here before a sleep: an event channel stays pending until it is taken, and the
-//! set reports every descriptor as long as it is readable. Only the rings' event indices are armed.
+//! Before a sleep, only the rings' event indices must be armed: an event channel stays pending
+//! until its event is taken, and the set reports every descriptor as long as it is readable.
 
 use crate::dev::Evtchn;
 use crate::platform::Xen;
@@ -20,18 +20,18 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Descriptors that one wake-up can report.
+/// Maximum number of descriptors that one wake-up reports.
 const EVENTS: usize = 64;
-/// Turns between two looks at the xenstore while there is always work, so that no sleep looks at
+/// Number of turns between two checks of the xenstore under continuous load, when no sleep checks
 /// it.
 const LOOK_EVERY: u32 = 256;
 
-/// What the set knows a descriptor by; a NIC has none of these.
+/// Identifiers in the set for descriptors that are not NICs.
 const EVTCHN: u64 = u64::MAX;
 const STORE: u64 = u64::MAX - 1;
 const MAIL: u64 = u64::MAX - 2;
 
-/// What the driver waits for.
+/// The event sources of the driver.
 #[derive(Debug)]
 pub struct XenWaiter {
     set: OwnedFd,
@@ -41,17 +41,18 @@ pub struct XenWaiter {
     mail: OwnedFd,
     info: Span,
     turns: Cell<u32>,
-    /// The xenstore has something.
+    /// Whether the xenstore has a message.
     store_ready: Cell<bool>,
-    /// A control ring may have.
+    /// Whether a control ring may have a request.
     control_ready: Cell<bool>,
 }
 
 impl XenWaiter {
-    /// Waits for these, and for `nics`. `store` is a descriptor of the xenstore's device; `info`
-    /// has the words of the mailbox, and the descriptor that is returned too rings for it.
+    /// Creates a waiter for these sources and for `nics`. `store` is a descriptor of the xenstore's
+    /// device. `info` has the words of the mailbox; the returned descriptor is its doorbell.
     ///
     /// # Errors
+    ///
     /// Out of descriptors.
     pub fn new(
         xen: Rc<Xen>,
@@ -71,7 +72,7 @@ impl XenWaiter {
         for (fd, data) in all.into_iter().chain(nics) {
             let data = epoll::EventData::new_u64(data);
             match epoll::add(&set, fd, data, epoll::EventFlags::IN) {
-                // A file is always ready, so there is nothing to wait for.
+                // A file is always ready, so waiting for it is unnecessary.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -91,33 +92,44 @@ impl XenWaiter {
         Ok((waiter, bell))
     }
 
-    /// Whether a request lies in the mailbox.
+    /// Returns whether the mailbox has a request.
     fn asked(&self) -> bool {
         let word = self.info.u32(info::PENDING);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & info::PENDING_MAILBOX != 0)
     }
 
-    /// Something of the set is ready.
-    fn woken(&self, by: u64) {
+    /// Handles a descriptor of the set that is ready or has an error.
+    ///
+    /// # Errors
+    /// The ring of the event channel device has overflowed. The device then reports an error and no
+    /// events until it is opened anew.
+    fn woken(&self, by: u64, has_failed: bool) -> Result<(), Errno> {
         match by {
+            EVTCHN if has_failed => return Err(Errno::OVERFLOW),
             EVTCHN => {
                 self.evtchn.take();
-                self.look_at_control_rings();
+                self.serve_control_rings();
             }
             STORE => self.store_ready.set(true),
             MAIL => drop(rustix::io::read(&self.mail, &mut [0; 8])),
             _ => {}
         }
+        Ok(())
     }
 
-    /// Whether a guest has asked for something by its control ring.
-    fn look_at_control_rings(&self) {
+    /// Checks whether a guest has a request on its control ring.
+    fn serve_control_rings(&self) {
         if self.xen.control_rings.have_work() {
             self.control_ready.set(true);
         }
     }
 
-    /// Whether the xenstore has something, asked without waiting.
+    /// Returns whether an interface that changed too often is due to be read.
+    fn is_due(&self) -> bool {
+        self.xen.due_in_ns() == Some(0)
+    }
+
+    /// Checks whether the xenstore has a message, without waiting.
     fn look(&self) {
         let mut fds = [PollFd::new(&self.store, PollFlags::IN)];
         if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
@@ -132,17 +144,18 @@ impl Waiting for XenWaiter {
         self.turns.set(self.turns.get().wrapping_add(1));
         if self.turns.get().is_multiple_of(LOOK_EVERY) {
             self.look();
-            self.look_at_control_rings();
+            self.serve_control_rings();
         }
         let requests = self.asked();
         if requests && let Some(word) = self.info.u32(info::PENDING) {
-            // Acquire: the request is seen with the bit.
+            // Acquire: the request is visible once the bit is.
             word.fetch_and(!info::PENDING_MAILBOX, Ordering::Acquire);
         }
         Pending {
             connections: self.store_ready.replace(false)
                 | self.control_ready.replace(false)
-                | self.xen.has_news(),
+                | self.xen.has_news()
+                | self.is_due(),
             requests,
         }
     }
@@ -152,6 +165,7 @@ impl Waiting for XenWaiter {
             || self.control_ready.get()
             || self.xen.control_rings.have_work()
             || self.xen.has_news()
+            || self.is_due()
             || self.asked()
     }
 
@@ -162,24 +176,28 @@ impl Waiting for XenWaiter {
     fn disarm(&self) {}
 
     fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()> {
+        let timeout_ns = timeout_ns.into_iter().chain(self.xen.due_in_ns()).min();
         let timeout = timeout_ns.map(Duration::from_nanos).map(Timespec::try_from);
         let timeout = timeout.transpose().map_err(io::Error::other)?;
         let woken = match bell {
             Bell::All => {
                 let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
-                epoll::wait(&self.set, &mut events, timeout.as_ref()).map(|(ready, _)| {
-                    ready.iter().for_each(|event| self.woken(event.data.u64()));
+                epoll::wait(&self.set, &mut events, timeout.as_ref()).and_then(|(ready, _)| {
+                    ready.iter().try_for_each(|event| {
+                        let (by, flags) = (event.data.u64(), event.flags);
+                        self.woken(by, flags.contains(epoll::EventFlags::ERR))
+                    })
                 })
             }
             Bell::Doorbell => {
                 let fds = [self.evtchn.as_fd(), self.store.as_fd(), self.mail.as_fd()];
                 let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-                poll(&mut fds, timeout.as_ref()).map(|_| {
-                    for (fd, by) in fds.iter().zip([EVTCHN, STORE, MAIL]) {
-                        if fd.revents().contains(PollFlags::IN) {
-                            self.woken(by);
-                        }
-                    }
+                poll(&mut fds, timeout.as_ref()).and_then(|_| {
+                    let ready = fds.iter().zip([EVTCHN, STORE, MAIL]);
+                    let mut ready = ready.filter(|(fd, _)| !fd.revents().is_empty());
+                    ready.try_for_each(|(fd, by)| {
+                        self.woken(by, fd.revents().contains(PollFlags::ERR))
+                    })
                 })
             }
         };

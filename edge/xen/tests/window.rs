@@ -1,5 +1,5 @@
-//! A page of another domain's that cannot be unmapped ends the process: then the kernel unmaps it.
-//! Alone in its file: its process may map nothing any more.
+//! A page of another domain that cannot be unmapped ends the process, upon which the kernel unmaps
+//! it. The test is alone in its file, because its process cannot map anything afterwards.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::env;
@@ -8,10 +8,10 @@ use std::process::{Command, exit};
 use xen::dev::{PageRights, Window};
 use xen::program::{PANICKED, end_on_panic};
 
-/// Says to the test that it is the process which ends.
+/// Environment variable that marks the process that ends.
 const ENDS: &str = "GRANTWAY_TEST_ENDS";
 
-/// Shows a page, is out of memory for mappings, and hides it.
+/// Maps a page, exhausts the mappings, and unmaps it.
 fn hides_in_vain() {
     end_on_panic();
     let window = Window::new(1).unwrap();
@@ -28,7 +28,7 @@ fn hides_in_vain() {
 }
 
 #[test]
-fn a_page_that_stays_ends_the_process() {
+fn a_page_that_cannot_be_unmapped_ends_the_process() {
     if env::var_os(ENDS).is_some() {
         hides_in_vain();
         exit(0);
@@ -36,7 +36,7 @@ fn a_page_that_stays_ends_the_process() {
     let mut again = Command::new(env::current_exe().unwrap());
     again.args([
         "--exact",
-        "a_page_that_stays_ends_the_process",
+        "a_page_that_cannot_be_unmapped_ends_the_process",
         "--nocapture",
     ]);
     let output = again.env(ENDS, "1").output().unwrap();

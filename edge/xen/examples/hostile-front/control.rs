@@ -1,12 +1,12 @@
-//! A frontend with a control ring (NETIF-29), as Linux' netfront has none: what it may ask for, and
-//! what it must not.
+//! A frontend with a control ring (NETIF-29), which Linux's netfront does not have. It sends valid
+//! and invalid requests.
 
 use crate::front::{CONNECTED, Front, Link, Outcome, text, within};
 use crate::pages::{Offered, PAGES};
 use shmem::Span;
 use xen::netif::control::{ControlStatus, SLOTS, kind};
 
-/// Pages of the connection that carry the ring, and what its requests name.
+/// Page of the connection that holds the ring, and the page that its requests name.
 const RING: usize = PAGES - 1;
 const TABLE: usize = PAGES - 2;
 
@@ -30,7 +30,7 @@ impl Control<'_> {
         Ok(())
     }
 
-    /// What a request is answered with: its status, and data.
+    /// Sends a request; returns the status and the data of the answer.
     fn ask(&self, kind: u16, data: [u32; 3]) -> Outcome<(u32, u32)> {
         let made = self.word(0)?;
         let at = 64 + (made % SLOTS) as usize * 16;
@@ -100,17 +100,17 @@ pub(crate) fn control_ring(front: &mut Front) -> Outcome {
     ] {
         control.wants(kind, data, wanted)?;
     }
-    // There is one queue.
+    // The interface has one queue.
     link.page(TABLE).store_u32(0, 1).map_err(text)?;
     let bad = [table, 1, 0];
     control.wants(kind::SET_HASH_MAPPING, bad, (InvalidParameter, 0))?;
-    // More than a ring full: the ring ends, and nothing else does.
+    // If there are more requests than slots, only the control ring ends.
     control.set_made(control.word(0)?.wrapping_add(SLOTS + 1))?;
     link.post(1);
     if !within(|| Ok(link.rx.rsp_prod() == 1))? {
-        return Err("packets come no more".into());
+        return Err("packets no longer arrive".into());
     }
-    // The next connection has none.
+    // The next connection has no control ring.
     let none = ["ctrl-ring-ref", "event-channel-ctrl"];
     front.set(&none.map(|name| (name, String::new())))
 }

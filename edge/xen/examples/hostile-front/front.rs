@@ -1,32 +1,32 @@
-//! A frontend that does what it likes: rings without rules, nodes without sense.
+//! A hostile frontend, with invalid rings and nodes.
 
 use crate::pages::{Granted, Offered, PAGES};
 use abi::PAGE;
 use shmem::Span;
 use std::time::{Duration, Instant};
 use vif::netif::{RxRequest, TxRequest, TxResponse};
-use vif::ring::{Format, Pages};
+use vif::ring::{Format, GrantedRingPages};
 use vif::testing::RawFront;
 use xen::dev::Window;
 use xen::store::{Store, XenBus};
 
-/// Where the toolstack has put the interface.
+/// The interface's directory, which the toolstack has created.
 const NODES: &str = "device/vif/0";
-/// How long the driver may take for anything, in emulation on a busy machine.
+/// Deadline of every step of the driver. It allows for emulation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes of a packet that nothing is wrong with.
+/// Bytes of a valid packet.
 const GOOD: u16 = 60;
 
-/// States of the hand-shake.
+/// States of the handshake.
 pub(crate) const INITIALISING: &str = "1";
 pub(crate) const INIT_WAIT: &str = "2";
 pub(crate) const CONNECTED: &str = "4";
 pub(crate) const CLOSED: &str = "6";
 
-/// What fails names itself.
+/// An error describes the failed step.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
-/// One connection's memory.
+/// Memory of one connection.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) tx: RawFront<3, 1>,
@@ -36,17 +36,17 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The grant of buffer `n`.
+    /// Returns the grant of buffer `n`.
     pub(crate) fn gref(&self, n: usize) -> u32 {
         self.granted.grefs[2 + n % (PAGES - 2)]
     }
 
-    /// Buffer `n`.
+    /// Returns buffer `n`.
     pub(crate) fn buffer(&self, n: usize) -> Span {
         self.granted.page(2 + n % (PAGES - 2))
     }
 
-    /// Page `n` of the connection, and its grant.
+    /// Returns page `n` of the connection.
     pub(crate) fn page(&self, n: usize) -> Span {
         self.granted.page(n)
     }
@@ -55,13 +55,13 @@ impl Link {
         self.granted.grefs[n % PAGES]
     }
 
-    /// Sends these requests, whatever they are, and tells the driver.
+    /// Sends these requests, valid or not, and notifies the driver.
     pub(crate) fn send(&self, requests: &[[u32; 3]]) {
         self.tx.send(requests);
         self.channel.notify();
     }
 
-    /// The answers from `from` on, as soon as there are so many.
+    /// Waits for `count` answers from `from` on, and returns them.
     pub(crate) fn answers(&self, from: u32, count: usize) -> Outcome<Vec<TxResponse>> {
         let come = || self.tx.rsp_prod().wrapping_sub(from) as usize;
         if !within(|| Ok(come() >= count))? {
@@ -86,7 +86,7 @@ impl Link {
         self.channel.notify();
     }
 
-    /// A part of a packet, in buffer 0.
+    /// Returns a part of a packet, in buffer 0.
     pub(crate) fn part(&self, id: u16, size: u16, flags: u16) -> TxRequest {
         TxRequest {
             gref: self.gref(0),
@@ -114,10 +114,10 @@ impl Front {
         let mut node = |name: &str| -> Outcome<String> {
             let path = format!("{NODES}/{name}");
             let value = store.read(&path).map_err(text)?;
-            value.ok_or_else(|| format!("there is no {path}"))
+            value.ok_or_else(|| format!("{path} does not exist"))
         };
         let (backend, domain, mac) = (node("backend")?, node("backend-id")?, node("mac")?);
-        let mac: config::Mac = mac.parse().map_err(|_| format!("{mac} is no MAC"))?;
+        let mac: config::Mac = mac.parse().map_err(|_| format!("{mac} is not a MAC"))?;
         Ok(Self {
             store,
             backend,
@@ -127,7 +127,7 @@ impl Front {
         })
     }
 
-    /// The driver's domain.
+    /// Returns the driver's domain.
     pub(crate) fn domain(&self) -> u16 {
         self.domain
     }
@@ -135,7 +135,9 @@ impl Front {
     /// Sets nodes of this end.
     pub(crate) fn set(&mut self, nodes: &[(&str, String)]) -> Outcome {
         let there = self.store.write_all(NODES, nodes).map_err(text)?;
-        there.then_some(()).ok_or("the interface is gone".into())
+        there
+            .then_some(())
+            .ok_or("the interface has been removed".into())
     }
 
     pub(crate) fn set_state(&mut self, state: &str) -> Outcome {
@@ -156,7 +158,7 @@ impl Front {
         }
     }
 
-    /// Leaves what was connected and begins anew: the driver waits for nodes.
+    /// Disconnects and starts again; the driver then waits for nodes.
     pub(crate) fn begin(&mut self) -> Outcome {
         self.set_state(CLOSED)?;
         self.await_state(CLOSED)?;
@@ -164,11 +166,12 @@ impl Front {
         self.await_state(INIT_WAIT)
     }
 
-    /// Memory of a connection, and the nodes that tell of it; the driver does not know of it yet.
+    /// Returns the memory of a connection, and the nodes that describe it, which the caller has yet
+    /// to write.
     pub(crate) fn link(&self) -> Outcome<(Link, Vec<(&'static str, String)>)> {
         let granted = Granted::new(self.domain, self.window).map_err(text)?;
         let channel = Offered::new(self.domain).map_err(text)?;
-        let pages = |n| Pages::new(Format::Xen, &[granted.page(n)], Span::EMPTY);
+        let pages = |n| GrantedRingPages::new(Format::Xen, &[granted.page(n)], Span::EMPTY);
         let (tx, rx) = (pages(0).map_err(text)?, pages(1).map_err(text)?);
         let link = Link {
             tx: RawFront::new(tx),
@@ -191,7 +194,7 @@ impl Front {
         Ok((link, nodes))
     }
 
-    /// Connects as a stock frontend does.
+    /// Connects like a stock frontend.
     pub(crate) fn connect(&mut self) -> Outcome<Link> {
         self.begin()?;
         let (link, nodes) = self.link()?;
@@ -200,7 +203,7 @@ impl Front {
         Ok(link)
     }
 
-    /// Whether the driver serves this interface: it sends a packet that nothing is wrong with.
+    /// Sends a valid packet to check whether the driver serves this interface.
     pub(crate) fn is_served(&mut self) -> Outcome {
         let link = self.connect()?;
         link.send(&[link.part(7, GOOD, 0).encode()]);
@@ -211,7 +214,7 @@ impl Front {
         }
     }
 
-    /// A broadcast of this guest's, of an experimental kind.
+    /// Returns a broadcast of this guest with an experimental EtherType.
     fn frame(&self) -> [u8; PAGE] {
         let mut frame = [0; PAGE];
         frame[..6].fill(0xff);
@@ -221,7 +224,7 @@ impl Front {
     }
 }
 
-/// Whether something happens in time.
+/// Returns whether a condition becomes true before the deadline.
 pub(crate) fn within(mut happens: impl FnMut() -> Outcome<bool>) -> Outcome<bool> {
     let end = Instant::now() + PATIENCE;
     while !happens()? {

@@ -1,15 +1,15 @@
-//! A frontend that chooses the groups it hears (NETIF-28), as Linux' netfront does not. The caller
-//! has dom0 send to [`GROUP`] and to everybody, all the time.
+//! A frontend that selects multicast groups (NETIF-28), which Linux's netfront does not do.
+//! Meanwhile dom0 continuously sends to [`GROUP`] and to all stations.
 
 use crate::front::{Front, Link, Outcome, text, within};
 use vif::netif::{RxResponse, TxRequest, TxResponse, extra, rsp, txf};
 
 /// 239.1.2.3.
 const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
-/// So many frames without one for the group show that it is not heard.
+/// Number of frames that must arrive without one for the group to show that it is filtered.
 const MANY: usize = 12;
 
-/// The node, which may be written at any time.
+/// The node that enables the filter. The frontend may write it at any time.
 const CHOOSES: &str = "request-multicast-control";
 
 pub(crate) fn groups(front: &mut Front) -> Outcome {
@@ -22,7 +22,7 @@ pub(crate) fn groups(front: &mut Front) -> Outcome {
     change(&link, extra::TYPE_MCAST_DEL)?;
     until_silent(&link).map_err(|why| format!("it has left the group: {why}"))?;
     front.set(&[(CHOOSES, "0".to_owned())])?;
-    until_heard(&link).map_err(|why| format!("it chooses no more: {why}"))
+    until_heard(&link).map_err(|why| format!("the filter is disabled: {why}"))
 }
 
 /// Joins or leaves the group.
@@ -51,7 +51,7 @@ fn change(link: &Link, kind: u8) -> Outcome {
     }
 }
 
-/// Whom the next frame is for.
+/// Returns the destination of the next frame.
 fn next(link: &Link) -> Outcome<[u8; 6]> {
     let from = link.rx.rsp_prod();
     link.post(1);
@@ -69,7 +69,7 @@ fn next(link: &Link) -> Outcome<[u8; 6]> {
 fn until_heard(link: &Link) -> Outcome {
     match within(|| Ok(next(link)? == GROUP))? {
         true => Ok(()),
-        false => Err("the group is not heard".into()),
+        false => Err("no frame for the group arrives".into()),
     }
 }
 
@@ -81,6 +81,6 @@ fn until_silent(link: &Link) -> Outcome {
     })?;
     match silent {
         true => Ok(()),
-        false => Err("the group is still heard".into()),
+        false => Err("frames for the group still arrive".into()),
     }
 }

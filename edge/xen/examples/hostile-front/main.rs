@@ -1,11 +1,11 @@
-//! A guest of Xen's whose netfront is hostile, run by `cargo xtask xen hostile` in a guest without
-//! a netfront of its own: the attacks on a backend that need Xen to be carried out. Those on the
-//! rings' contents alone are `vif::attacks`.
+//! A hostile netfront, which `cargo xtask xen hostile` runs in a Xen guest without a kernel
+//! netfront. It performs the attacks on a backend that need Xen; `vif::attacks` has those that
+//! concern only the contents of rings.
 //!
-//! Each attack connects anew and says what the driver has to do: end this interface, or answer each
-//! request once and serve on. After each one the interface is served again. Whether other guests
-//! notice anything is the caller's to see. Two are no attacks: they ask for what
-//! Linux' netfront does not.
+//! Each attack reconnects, and requires one reaction of the driver: end this interface, or answer
+//! each request once and continue. After each attack the driver must serve the interface again. The
+//! caller checks whether other guests are affected. Two entries are not attacks, but use features
+//! that Linux's netfront does not use.
 
 mod control;
 mod front;
@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vif::netif::{RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
 
-/// How long a storm lasts.
+/// Duration of a storm.
 const STORM: Duration = Duration::from_secs(3);
-/// A grant reference that this guest has given to nobody.
+/// A grant reference that this guest has not granted.
 const NOT_GRANTED: u32 = 60_000;
 
-/// Name, after the row of SPECIFICATION's table of attacks, and what is done.
+/// The name, which begins with the row in SPECIFICATION's table of attacks, and the attack.
 type Attack = (&'static str, fn(&mut Front) -> Outcome);
 
 const ATTACKS: [Attack; 17] = [
@@ -70,7 +70,8 @@ fn run() -> Outcome {
     Ok(())
 }
 
-/// These requests are answered once each, all with one status, and the interface is served on.
+/// Checks that the driver answers each of these requests once with an error, and continues to serve
+/// the interface.
 fn refused(link: &Link, requests: &[[u32; 3]]) -> Outcome {
     let from = link.tx.rsp_prod();
     link.send(requests);
@@ -91,8 +92,8 @@ fn producer_index(front: &mut Front) -> Outcome {
     Ok(())
 }
 
-/// The driver looks at the index when there is a packet for this guest; broadcasts come all the
-/// time.
+/// The driver reads the index only when it has a packet for this guest, so broadcasts arrive
+/// continuously.
 fn producer_index_of_buffers(front: &mut Front) -> Outcome {
     let link = front.connect()?;
     link.rx.set_req_prod(1000);
@@ -100,7 +101,7 @@ fn producer_index_of_buffers(front: &mut Front) -> Outcome {
     front.await_state(CLOSED)
 }
 
-/// Requests of any contents: each is answered once, or the interface ends.
+/// Sends requests with arbitrary contents: the driver answers each once, or ends the interface.
 fn garbage(front: &mut Front) -> Outcome {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut word = || {
@@ -115,7 +116,7 @@ fn garbage(front: &mut Front) -> Outcome {
             let from = link.tx.rsp_prod();
             let requests: Vec<[u32; 3]> = (0..60)
                 .map(|n| {
-                    // Some name a page that is there.
+                    // Some requests name an existing page.
                     let gref = if n % 2 == 0 { link.gref(n) } else { word() };
                     [gref, word(), word()]
                 })
@@ -123,7 +124,7 @@ fn garbage(front: &mut Front) -> Outcome {
             link.send(&requests);
             let all = || Ok(link.tx.rsp_prod() == link.tx.req_prod());
             if link.answers(from, 1).is_err() || !within(all)? {
-                // A packet without end: it waits for its rest, or has ended the interface.
+                // The packet has no end: the driver waits for the rest or has ended the interface.
                 break;
             }
         }
@@ -131,7 +132,7 @@ fn garbage(front: &mut Front) -> Outcome {
     Ok(())
 }
 
-/// A request whose size changes all the time while the driver looks at it.
+/// Changes the size of a request continuously while the driver reads it.
 fn double_fetch(front: &mut Front) -> Outcome {
     let link = front.connect()?;
     let over = AtomicBool::new(false);
@@ -161,7 +162,7 @@ fn double_fetch(front: &mut Front) -> Outcome {
     })
 }
 
-/// A packet of this many parts.
+/// Returns a packet of this many parts.
 fn chain(link: &Link, parts: u16) -> Vec<[u32; 3]> {
     let part = |id: u16| {
         let more = if id + 1 < parts { txf::MORE_DATA } else { 0 };
@@ -210,7 +211,7 @@ fn parts_beyond_the_packet(front: &mut Front) -> Outcome {
     refused(&link, &[first.encode(), second.encode()])
 }
 
-/// Notifications without a request, as fast as they go.
+/// Sends notifications without requests, as fast as possible.
 fn event_storm(front: &mut Front) -> Outcome {
     let link = front.connect()?;
     let end = Instant::now() + STORM;
@@ -227,7 +228,7 @@ fn event_storm(front: &mut Front) -> Outcome {
 
 fn references_not_granted(front: &mut Front) -> Outcome {
     let link = front.connect()?;
-    // The first ones the toolstack has granted, to dom0: the console, the xenstore.
+    // The toolstack has granted the first references to dom0, for the console and the xenstore.
     for gref in [NOT_GRANTED, 1 << 23, u32::MAX] {
         let bad = TxRequest {
             gref,
@@ -238,7 +239,7 @@ fn references_not_granted(front: &mut Front) -> Outcome {
     Ok(())
 }
 
-/// Buffers that the driver cannot write to: they are answered with an error.
+/// Posts buffers to which the driver cannot write: it answers them with an error.
 fn buffers_not_granted(front: &mut Front) -> Outcome {
     let link = front.connect()?;
     let bad = |id: u16| RxRequest {
@@ -250,12 +251,14 @@ fn buffers_not_granted(front: &mut Front) -> Outcome {
     link.rx.send(&buffers);
     link.channel.notify();
     if !within(|| Ok(link.rx.rsp_prod() > 0))? {
-        return Err("no broadcast came".into());
+        return Err("no broadcast arrived".into());
     }
     let answers = link.rx.responses(0).into_iter().map(RxResponse::decode);
     match answers.into_iter().find(|answer| answer.status >= 0) {
         None => Ok(()),
-        Some(answer) => Err(format!("a packet is said to be there: {answer:?}")),
+        Some(answer) => Err(format!(
+            "the driver claims to have written a packet: {answer:?}"
+        )),
     }
 }
 
@@ -275,7 +278,7 @@ fn rings_not_granted(front: &mut Front) -> Outcome {
     Ok(())
 }
 
-/// The guest takes its pages back while requests name them, rings and all.
+/// The guest revokes its pages, including the rings, while requests name them.
 fn grants_end_while_used(front: &mut Front) -> Outcome {
     for _ in 0..5 {
         let link = front.connect()?;
@@ -289,7 +292,7 @@ fn grants_end_while_used(front: &mut Front) -> Outcome {
     Ok(())
 }
 
-/// States change under load, in every order.
+/// Changes states under load, in every order.
 fn closed_under_load(front: &mut Front) -> Outcome {
     for n in 0..20 {
         let link = front.connect()?;
@@ -321,7 +324,7 @@ fn nonsense_in_the_store(front: &mut Front) -> Outcome {
         front.set(&nodes)?;
         let ended = front.await_state(CLOSED);
         ended.map_err(|why| format!("{name} {value:?}: {why}"))?;
-        // What a frontend has not written counts as nothing.
+        // An empty node counts as missing.
         front.set(&[(name, String::new())])?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! What a guest's user space has of Xen: pages that it grants (`/dev/xen/gntalloc`) and an event
-//! channel that it offers (`/dev/xen/evtchn`).
+//! Xen's interfaces for user space in a guest, to grant pages (`/dev/xen/gntalloc`) and to offer an
+//! event channel (`/dev/xen/evtchn`).
 #![allow(unsafe_code)]
 
 use abi::PAGE;
@@ -12,7 +12,7 @@ use xen::dev::{PageRights, Window, open};
 /// Pages of a connection: both rings, and buffers.
 pub(crate) const PAGES: usize = 10;
 
-/// `IOCTL_GNTALLOC_ALLOC_GREF`: the structure with room for one reference.
+/// `IOCTL_GNTALLOC_ALLOC_GREF`, with room for one reference in the structure.
 const ALLOC: libc::Ioctl = 24 << 16 | (b'G' as libc::Ioctl) << 8 | 5;
 /// `GNTALLOC_FLAG_WRITABLE`.
 const WRITABLE: u16 = 1;
@@ -30,7 +30,7 @@ struct Alloc {
     grefs: [u32; PAGES],
 }
 
-/// Pages that the driver domain may reach, until this is dropped.
+/// Pages that the driver domain may access, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Granted {
     window: Window,
@@ -39,7 +39,7 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// Grants [`PAGES`] zeroed pages to `domain`, which show in `window`.
+    /// Grants [`PAGES`] zeroed pages to `domain`, which appear in `window`.
     pub(crate) fn new(domain: u16, window: Window) -> io::Result<Self> {
         let device = open("/dev/xen/gntalloc", 0)?;
         let mut alloc = Alloc {
@@ -49,7 +49,8 @@ impl Granted {
             index: 0,
             grefs: [0; PAGES],
         };
-        // SAFETY: the structure of this request, with room for as many references as it says.
+        // SAFETY: this is the structure of the request, and it has room for the number of
+        // references that it states.
         let refused = unsafe { libc::ioctl(device.as_raw_fd(), ALLOC, &raw mut alloc) } < 0;
         if refused {
             return Err(io::Error::last_os_error());
@@ -62,7 +63,7 @@ impl Granted {
         })
     }
 
-    /// Page `n`.
+    /// Returns page `n`.
     pub(crate) fn page(&self, n: usize) -> Span {
         let page = self.window.span().sub(n * PAGE, PAGE);
         page.expect("a page of the window")
@@ -71,12 +72,12 @@ impl Granted {
 
 impl Drop for Granted {
     fn drop(&mut self) {
-        // A page that is mapped stays granted.
+        // A page stays granted while it is mapped.
         self.window.hide();
     }
 }
 
-/// An event channel that a domain may bind to.
+/// An event channel to which a domain may bind.
 #[derive(Debug)]
 pub(crate) struct Offered {
     device: File,
@@ -87,7 +88,7 @@ impl Offered {
     pub(crate) fn new(domain: u16) -> io::Result<Self> {
         let device = open("/dev/xen/evtchn", 0)?;
         let mut remote = u32::from(domain);
-        // SAFETY: the structure of this request is the domain.
+        // SAFETY: the structure of this request contains only the domain.
         let port = unsafe { libc::ioctl(device.as_raw_fd(), BIND_UNBOUND, &raw mut remote) };
         match u32::try_from(port) {
             Ok(port) => Ok(Self { device, port }),
@@ -97,7 +98,7 @@ impl Offered {
 
     pub(crate) fn notify(&self) {
         let mut port = self.port;
-        // SAFETY: the structure of this request is the port.
+        // SAFETY: the structure of this request contains only the port.
         let _ = unsafe { libc::ioctl(self.device.as_raw_fd(), NOTIFY, &raw mut port) };
     }
 }

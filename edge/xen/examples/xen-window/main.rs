@@ -1,8 +1,8 @@
-//! A window of `cargo xtask xen exp`, run in dom0: for so many milliseconds the hypervisor's trace
-//! is taken beside the counters of the wire, and what both come to is printed as one line of JSON.
+//! Records one window of `cargo xtask xen exp` in dom0: the hypervisor's trace and the counters of
+//! the wire for a given time. Prints their sums as one line of JSON.
 //!
-//! The emulator counts one instruction of the machine as one tick of the time-stamp counter, and
-//! its idle time as ticks too: instructions are the ticks in which Xen did not run its idle domain.
+//! The emulator counts each instruction of the machine as one tick of the time-stamp counter, and
+//! idle time as ticks, too. So instructions are the ticks in which Xen did not run its idle domain.
 
 mod trace;
 
@@ -20,25 +20,26 @@ usage: xen-window NAME INTERFACE tx|rx MILLISECONDS
 NAME is repeated in what is printed; frames of INTERFACE are counted in that direction. With tx,
 where guests receive, also segments that were acknowledged.";
 
-/// Subclasses of events: entries of hypercalls (`TRC_PV_ENTRY`), those within multicalls
+/// Subclasses of events to record: hypercalls (`TRC_PV_ENTRY`), hypercalls within multicalls
 /// (`TRC_PV_SUBCALL`), and switches between domains (`TRC_SCHED_VERBOSE`).
 const EVENTS: &str = "0x0022b000";
-/// Pages of Xen's trace buffer: a window fits, so nothing is written while it lasts.
+/// Pages of Xen's trace buffer. A whole window fits, so the tracer writes nothing during the
+/// window.
 const BUFFER_PAGES: &str = "4096";
-/// What Xen has traced.
+/// The trace file.
 const FILE: &str = "/tmp/trace";
-/// How long the tracer may take to begin, and to end.
+/// Deadline of the tracer's start and of its end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Counters of the wire, and of dom0's TCP, at a moment.
+/// Counters of the wire and of dom0's TCP at one time.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     at: u64,
     frames: u64,
     bytes: u64,
-    /// Segments that the other ends have acknowledged.
+    /// Segments that the peers have acknowledged.
     acknowledged: u64,
-    /// Segments that were sent again, or came twice.
+    /// Segments that were retransmitted or arrived twice.
     again: u64,
 }
 
@@ -66,7 +67,8 @@ impl Moment {
     }
 }
 
-/// A counter of the kernel's tables: a line of names, below it a line of values.
+/// Returns a counter of a table of the kernel, which has a line of names and then a line of values
+/// per group.
 fn counter(table: &str, group: &str, name: &str) -> io::Result<u64> {
     let mut lines = table.lines().filter(|line| line.starts_with(group));
     let names = lines.next().unwrap_or_default().split_whitespace();
@@ -117,7 +119,7 @@ fn window(name: &str, interface: &str, direction: &str, milliseconds: &str) -> i
     Ok(line.to_string())
 }
 
-/// Starts the tracer; it traces when this returns.
+/// Starts the tracer, and returns when tracing is enabled.
 fn start() -> io::Result<Child> {
     if Path::new(FILE).exists() {
         std::fs::remove_file(FILE)?;
@@ -127,10 +129,10 @@ fn start() -> io::Result<Child> {
         .stdout(Stdio::null())
         .spawn()?;
     let since = Instant::now();
-    // It makes the file before it switches tracing on, which takes it no time worth speaking of.
+    // The tracer creates the file just before it enables tracing.
     while !Path::new(FILE).exists() {
         if since.elapsed() > PATIENCE {
-            return Err(io::Error::other("xentrace does not begin"));
+            return Err(io::Error::other("xentrace does not start"));
         }
         sleep(Duration::from_millis(10));
     }

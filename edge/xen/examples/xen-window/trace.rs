@@ -1,15 +1,16 @@
-//! What `xentrace` writes: records of 4-byte words, as <public/trace.h> of Xen has them.
+//! Parser of the output of `xentrace`: records of 4-byte words, which Xen's <public/trace.h>
+//! defines.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// `TRC_LOST_RECORDS`.
 const LOST: u32 = 0x0001_f001;
-/// `TRC_SCHED_SWITCH`: the domain and the processor that stop, those that run.
+/// `TRC_SCHED_SWITCH`: domain and virtual CPU that stop, then those that run.
 const SWITCH: u32 = 0x0002_800a;
 /// `TRC_PV_HYPERCALL_V2`: a hypercall.
 const HYPERCALL: u32 = 0x0020_100d;
-/// `TRC_PV_HYPERCALL_SUBCALL`: one of those that a multicall carries.
+/// `TRC_PV_HYPERCALL_SUBCALL`: one hypercall within a multicall.
 const SUBCALL: u32 = 0x0020_200e;
 
 /// `DOMID_IDLE`.
@@ -18,14 +19,14 @@ const IDLE: u32 = 0x7fff;
 /// `__HYPERVISOR_grant_table_op`.
 const GRANT_TABLE_OP: u32 = 20;
 
-/// What happened in a window.
+/// The sums of a window.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// Ticks in which each domain ran, with what Xen did for it.
+    /// Ticks in which each domain ran, including Xen's work for it.
     pub(crate) ran: BTreeMap<String, u64>,
     /// Hypercalls of each domain, by name.
     pub(crate) calls: BTreeMap<String, BTreeMap<String, u64>>,
-    /// What the grant hypercalls of each domain asked for, by name: copies, maps.
+    /// Operations in the grant hypercalls of each domain, by name: copies, maps.
     pub(crate) operations: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
@@ -37,10 +38,10 @@ struct Record<'a> {
     extra: &'a [u32],
 }
 
-/// Takes the first record off `words`.
+/// Removes the first record from `words`.
 fn take<'a>(words: &mut &'a [u32]) -> Option<Record<'a>> {
     let (head, rest) = words.split_first()?;
-    // Bits 0 … 27: event; 28 … 30: words that follow; 31: a time stamp is before them.
+    // Bits 0 … 27: event; 28 … 30: words that follow; 31: a time stamp precedes them.
     let (at, rest) = match (head >> 31, rest) {
         (0, _) => (None, rest),
         (_, [low, high, rest @ ..]) => (Some(u64::from(*high) << 32 | u64::from(*low)), rest),
@@ -55,10 +56,11 @@ fn take<'a>(words: &mut &'a [u32]) -> Option<Record<'a>> {
     })
 }
 
-/// Sums up what lies in `window`, by its time stamps.
+/// Summarizes the records whose time stamps lie in `window`.
 ///
 /// # Errors
-/// It is no such trace, or not all of it.
+///
+/// The bytes are not a trace, or the trace is incomplete.
 pub(crate) fn sums(bytes: &[u8], window: Range<u64>) -> Result<Sums, String> {
     let words: Vec<u32> = bytes
         .chunks_exact(4)
@@ -70,10 +72,10 @@ pub(crate) fn sums(bytes: &[u8], window: Range<u64>) -> Result<Sums, String> {
         .collect();
     let mut words = words.as_slice();
     let mut sums = Sums::default();
-    // Which domain runs, and since when it has run within the window.
+    // The running domain, and the start of its run within the window.
     let mut running: Option<(u32, u64)> = None;
     while !words.is_empty() {
-        let record = take(&mut words).ok_or("the trace breaks off")?;
+        let record = take(&mut words).ok_or("the trace is truncated")?;
         if record.event == LOST {
             return Err("Xen's trace buffer was too small: records were lost".into());
         }
@@ -112,7 +114,7 @@ impl Sums {
             }
             _ => hypercall(op),
         };
-        // What a multicall carries enters Xen with it.
+        // The calls of a multicall enter Xen together with it.
         if event == HYPERCALL {
             let of = self.calls.entry(named(domain)).or_default();
             *of.entry(name).or_default() += 1;
@@ -127,7 +129,7 @@ fn named(domain: u32) -> String {
     }
 }
 
-/// The names of <public/grant_table.h>.
+/// Returns the name of a command in <public/grant_table.h>.
 fn grant_command(command: u32) -> String {
     match command {
         0 => "grant_map".to_owned(),
@@ -137,7 +139,7 @@ fn grant_command(command: u32) -> String {
     }
 }
 
-/// The names of <public/xen.h>.
+/// Returns the name of a hypercall in <public/xen.h>.
 fn hypercall(op: u32) -> String {
     match op {
         1 => "mmu_update",
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_the_window_is_the_running_domains() {
+    fn events_of_a_window_count_for_the_running_domain() {
         let grants = |at, count| record(HYPERCALL, at, &[20 | 5 << 20, 5, count]);
         let trace = [
             grants(50, 9),
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_with_gaps_is_refused() {
+    fn a_trace_with_gaps_is_rejected() {
         let lost = [record(LOST, 5, &[1, 0]), record(SWITCH, 6, &[0, 0, 1, 0])];
         assert!(sums(&lost.concat(), 0..9).is_err());
         let mut broken = record(SWITCH, 6, &[0, 0, 1, 0]);

@@ -1,7 +1,7 @@
 //! Event channels: `/dev/xen/evtchn`.
 
 use super::{ioctl, open, request};
-use crate::tally::{Hypercall, Tally};
+use crate::hypercall_counters::{Hypercall, HypercallCounters};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,10 +15,10 @@ const UNBIND: libc::Ioctl = request(b'E', 3, size_of::<PortArgument>());
 /// `IOCTL_EVTCHN_NOTIFY`.
 const NOTIFY: libc::Ioctl = request(b'E', 4, size_of::<PortArgument>());
 
-/// All of them.
+/// All requests of the device.
 pub const EVTCHN_REQUESTS: [u64; 3] = [BIND_INTERDOMAIN, UNBIND, NOTIFY];
 
-/// Ports that one read reports; what is left is reported by the next.
+/// Maximum number of ports that one read reports. The next read reports the rest.
 const PORTS: usize = 512;
 
 #[repr(C)]
@@ -36,45 +36,47 @@ struct PortArgument {
 #[derive(Debug)]
 pub struct Evtchn {
     device: File,
-    tally: Arc<Tally>,
+    tally: Arc<HypercallCounters>,
 }
 
 impl Evtchn {
-    /// Opens it; notifications are counted in `tally`. No channel is bound.
+    /// Opens the device, without binding a channel. Counts notifications in `hypercall_counters`.
     ///
     /// # Errors
-    /// It is not there, or not for us.
-    pub fn open(tally: Arc<Tally>) -> io::Result<Self> {
+    ///
+    /// The device does not exist or is inaccessible.
+    pub fn open(tally: Arc<HypercallCounters>) -> io::Result<Self> {
         let device = open("/dev/xen/evtchn", libc::O_NONBLOCK)?;
         Ok(Self { device, tally })
     }
 
-    /// Binds to a port that domain `domain` offers. The port's other end may have been another
-    /// process of this domain: when that closed it, Xen offered it anew.
+    /// Binds to a port that domain `domain` offers. An earlier process of this domain may have been
+    /// bound to it: when that process closed its end, Xen offered the port again.
     ///
     /// # Errors
-    /// There is no such domain, or it offers no such port to this one.
-    pub fn bind(self: &Rc<Self>, domain: u16, remote_port: u32) -> io::Result<Port> {
+    ///
+    /// The domain does not exist or does not offer this port to this domain.
+    pub fn bind(self: &Rc<Self>, domain: u16, remote_port: u32) -> io::Result<EvtchnPort> {
         let mut argument = BindInterdomain {
             remote_domain: domain.into(),
             remote_port,
         };
-        // SAFETY: the structure of this request; it points at nothing.
+        // SAFETY: this is the structure of the request, and it contains no pointer.
         let port = unsafe { ioctl(&self.device, BIND_INTERDOMAIN, &mut argument)? };
-        Ok(Port {
+        Ok(EvtchnPort {
             device: Rc::clone(self),
             port: port as u32,
         })
     }
 
-    /// Takes the events that have come, once each, and lets further ones come. A guest that
-    /// notifies all the time has the next one there at once: it must not keep this end here.
+    /// Takes the pending events, each once, and re-enables further ones. Reads only once: a guest
+    /// that notifies continuously would otherwise keep the driver here.
     pub fn take(&self) {
         let mut ports = [0; PORTS * 4];
         let bytes = (&self.device).read(&mut ports).unwrap_or(0);
         if let Some(took) = ports.get(..bytes).filter(|took| !took.is_empty()) {
-            // What is written back is unmasked. A port that was unbound meanwhile is refused: that
-            // is one event less to wait for.
+            // Writing the ports back unmasks them. The kernel rejects a port that has been unbound
+            // meanwhile; then there is just one event less to wait for.
             let _ = (&self.device).write(took);
         }
     }
@@ -86,27 +88,27 @@ impl AsFd for Evtchn {
     }
 }
 
-/// One end of an event channel; unbound when it is dropped.
+/// One end of an event channel. Dropping it unbinds it.
 #[derive(Debug)]
-pub struct Port {
+pub struct EvtchnPort {
     device: Rc<Evtchn>,
     port: u32,
 }
 
-impl Port {
-    /// Notifies the other end. There is nothing to be done if that is no more.
+impl EvtchnPort {
+    /// Notifies the other end. Has no effect if that no longer exists.
     pub fn notify(&self) {
         let mut argument = PortArgument { port: self.port };
         self.device.tally.count(Hypercall::Notify, 1, 1);
-        // SAFETY: the structure of this request; it points at nothing.
+        // SAFETY: this is the structure of the request, and it contains no pointer.
         let _ = unsafe { ioctl(&self.device.device, NOTIFY, &mut argument) };
     }
 }
 
-impl Drop for Port {
+impl Drop for EvtchnPort {
     fn drop(&mut self) {
         let mut argument = PortArgument { port: self.port };
-        // SAFETY: the structure of this request; it points at nothing.
+        // SAFETY: this is the structure of the request, and it contains no pointer.
         let _ = unsafe { ioctl(&self.device.device, UNBIND, &mut argument) };
     }
 }

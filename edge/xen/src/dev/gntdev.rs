@@ -2,7 +2,7 @@
 
 use super::window::{PageRights, Window};
 use super::{ioctl, open, request};
-use crate::tally::{Hypercall, Tally};
+use crate::hypercall_counters::{Hypercall, HypercallCounters};
 use abi::{GrantRef, GrantStatus, PAGE};
 use shmem::Span;
 use std::fs::File;
@@ -18,13 +18,13 @@ const UNMAP: libc::Ioctl = request(b'G', 1, size_of::<UnmapGrantRef>());
 /// `IOCTL_GNTDEV_GRANT_COPY`.
 const COPY: libc::Ioctl = request(b'G', 8, size_of::<CopyArgument>());
 
-/// All of them.
+/// All requests of the device.
 pub const GNTDEV_REQUESTS: [u64; 3] = [MAP, UNMAP, COPY];
 
-/// Operations that Linux puts into one hypercall (`GNTDEV_COPY_BATCH`).
+/// Number of operations that Linux puts into one hypercall (`GNTDEV_COPY_BATCH`).
 const COPY_BATCH: u64 = 16;
 
-/// Pages that are mapped by one request at the most.
+/// Maximum number of pages that one request maps.
 pub const MAPPED_MAX: usize = 256;
 
 /// `GNTCOPY_source_gref`.
@@ -32,7 +32,7 @@ const SOURCE_GREF: u16 = 1;
 /// `GNTCOPY_dest_gref`.
 const DEST_GREF: u16 = 2;
 
-/// The structure of [`MAP`]: `count` pages, which is at most `N`.
+/// The structure of [`MAP`], for `count` pages, at most `N`.
 #[repr(C)]
 struct MapGrantRef<const N: usize> {
     count: u32,
@@ -61,8 +61,8 @@ struct CopyArgument {
     segments: *mut CopySegment,
 }
 
-/// One copy between a page of another domain and memory of ours, as the kernel takes it. Which of
-/// the two places is an address and which a grant, `flags` says.
+/// A copy between a page of another domain and memory of this process, in the kernel's form.
+/// `flags` states which of the two places is a grant and which an address.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CopySegment {
@@ -75,7 +75,7 @@ pub struct CopySegment {
 
 /// A place in a page that another domain has granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub struct GrantedRange {
     /// The domain.
     pub domain: u16,
     /// Its grant.
@@ -84,19 +84,19 @@ pub struct Remote {
     pub offset: u16,
 }
 
-impl Remote {
-    /// As the kernel's union has it.
+impl GrantedRange {
+    /// Encodes the place like the kernel's union.
     fn encode(self) -> u64 {
         u64::from(self.gref) | u64::from(self.offset) << 32 | u64::from(self.domain) << 48
     }
 }
 
-/// How a copy ended.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied(i16);
+pub struct CopyStatus(i16);
 
-impl Copied {
-    /// The status of the grant operation.
+impl CopyStatus {
+    /// Returns the status of the grant operation.
     #[must_use]
     pub fn status(self) -> GrantStatus {
         GrantStatus::from_wire(self.0)
@@ -104,22 +104,23 @@ impl Copied {
 }
 
 impl CopySegment {
-    /// From a granted page to memory of ours.
+    /// Returns a copy from a granted page to memory of this process.
     ///
-    /// Both kinds take memory that spans reach: its bytes may change at any time. None: the bytes
-    /// would cross the end of the granted page, for which the kernel would refuse the whole batch.
+    /// Like [`CopySegment::from_local`], it takes memory of spans, whose bytes may change at any
+    /// time. Returns `None` if the bytes would cross the end of the granted page, for which the
+    /// kernel would reject the whole batch.
     #[must_use]
-    pub fn to_us(from: Remote, to: Span) -> Option<Self> {
+    pub fn to_local(from: GrantedRange, to: Span) -> Option<Self> {
         Self::new(from, to, SOURCE_GREF)
     }
 
-    /// From memory of ours to a granted page.
+    /// Returns a copy from memory of this process to a granted page.
     #[must_use]
-    pub fn from_us(from: Span, to: Remote) -> Option<Self> {
+    pub fn from_local(from: Span, to: GrantedRange) -> Option<Self> {
         Self::new(to, from, DEST_GREF)
     }
 
-    fn new(remote: Remote, own: Span, flags: u16) -> Option<Self> {
+    fn new(remote: GrantedRange, own: Span, flags: u16) -> Option<Self> {
         if usize::from(remote.offset) + own.len() > PAGE {
             return None;
         }
@@ -137,8 +138,8 @@ impl CopySegment {
         })
     }
 
-    /// Takes up `next`, if its bytes lie behind this one's at both ends: then Xen has to look at
-    /// one grant less. They end alike.
+    /// Merges `next` into this copy if its bytes follow this copy's at both ends. Then Xen checks
+    /// one grant less, and both copies have the same result.
     #[must_use]
     pub fn join(&mut self, next: &Self) -> bool {
         let len = u64::from(self.len);
@@ -147,7 +148,8 @@ impl CopySegment {
             (DEST_GREF, DEST_GREF) => (self.source + len, self.dest + (len << 32)),
             _ => return false,
         };
-        // Each lies in its granted page, and the second behind the first, so both do together.
+        // Each copy is within its granted page and the second follows the first, so the merged copy
+        // is also within the page.
         let joins = behind == (next.source, next.dest);
         if joins {
             self.len += next.len;
@@ -155,7 +157,8 @@ impl CopySegment {
         joins
     }
 
-    /// Operations that Linux makes of it: one for each page of ours that it touches.
+    /// Returns the number of operations that Linux makes of this copy: one for each page of this
+    /// process that it touches.
     fn operations(&self) -> u64 {
         let own = match self.flags {
             SOURCE_GREF => self.dest,
@@ -165,10 +168,10 @@ impl CopySegment {
         (own % page + u64::from(self.len)).div_ceil(page)
     }
 
-    /// How it ended; an error before [`Gntdev::copy`].
+    /// Returns the result of the copy. It is an error before [`Gntdev::copy`].
     #[must_use]
-    pub fn copied(&self) -> Copied {
-        Copied(self.status)
+    pub fn copied(&self) -> CopyStatus {
+        CopyStatus(self.status)
     }
 }
 
@@ -176,21 +179,22 @@ impl CopySegment {
 #[derive(Debug)]
 pub struct Gntdev {
     device: File,
-    tally: Arc<Tally>,
+    tally: Arc<HypercallCounters>,
 }
 
 impl Gntdev {
-    /// Opens it; what is asked for is counted in `tally`. Nothing is mapped.
+    /// Opens the device, without mapping anything. Counts requests in `hypercall_counters`.
     ///
     /// # Errors
-    /// It is not there, or not for us.
-    pub fn open(tally: Arc<Tally>) -> io::Result<Self> {
+    ///
+    /// The device does not exist or is inaccessible.
+    pub fn open(tally: Arc<HypercallCounters>) -> io::Result<Self> {
         let device = open("/dev/xen/gntdev", 0)?;
         Ok(Self { device, tally })
     }
 
-    /// Carries out all copies, by as few hypercalls as the kernel makes of them. Each says how it
-    /// ended; if the kernel refuses the batch, those that were not carried out say so.
+    /// Executes all copies in one request, and sets the result of each. If the kernel rejects the
+    /// batch, copies that were not executed have an error.
     pub fn copy(&self, segments: &mut [CopySegment]) {
         let operations = segments.iter().map(CopySegment::operations).sum();
         let calls = u64::div_ceil(operations, COPY_BATCH);
@@ -199,23 +203,25 @@ impl Gntdev {
             count: segments.len() as u32,
             segments: segments.as_mut_ptr(),
         };
-        // SAFETY: the structure of this request, over a slice that is ours alone. The kernel reads
-        // and writes the memory that the segments name; each names memory of a span, which may
-        // change at any time, and which no Rust object lies in. It checks that it is there.
+        // SAFETY: this is the structure of the request, over an exclusively borrowed slice. The
+        // kernel reads and writes the memory that the segments name. That is memory of spans, which
+        // may change at any time and contains no Rust object. The kernel checks that it is mapped.
         let refused = unsafe { ioctl(&self.device, COPY, &mut argument) }.is_err();
         if refused {
-            // What the kernel had done before it stopped it has not told in every case.
+            // The kernel does not always report the copies that it had executed before it stopped.
             for segment in segments {
                 segment.status = GrantStatus::BadCopyArg as i16;
             }
         }
     }
 
-    /// Maps pages that domain `domain` grants, one behind the other, from the start of `window` on:
-    /// all of them or none. They stay in the window's first pages until they are unmapped.
+    /// Maps pages that domain `domain` grants, all or none, consecutively from the start of
+    /// `window` on, until they are unmapped.
     ///
     /// # Errors
-    /// One of them is not granted so, there are more than [`MAPPED_MAX`], or more than fit.
+    ///
+    /// A page is not granted with these rights, or there are more pages than [`MAPPED_MAX`] or than
+    /// fit into the window.
     pub fn map(
         self: &Rc<Self>,
         domain: u16,
@@ -241,8 +247,8 @@ impl Gntdev {
                 gref: gref.0,
             };
         }
-        // SAFETY: the structure of this request, with room for as many pages as it says or more; it
-        // points at nothing.
+        // SAFETY: this is the structure of the request. It has room for at least the number of
+        // pages that it states, and contains no pointer.
         unsafe { ioctl(&self.device, MAP, &mut argument)? };
         self.tally.count(Hypercall::Map, 1, count as u64);
         let mut mapped = Mapped {
@@ -257,7 +263,7 @@ impl Gntdev {
     }
 }
 
-/// Granted pages that are mapped; unmapped when this is dropped.
+/// Mapped granted pages. Dropping this unmaps them.
 #[derive(Debug)]
 pub struct Mapped {
     device: Rc<Gntdev>,
@@ -268,7 +274,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Their bytes.
+    /// Returns the bytes of the pages.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
@@ -285,13 +291,13 @@ impl Drop for Mapped {
             count,
             padding: 0,
         };
-        // SAFETY: the structure of this request; it points at nothing.
+        // SAFETY: this is the structure of the request, and it contains no pointer.
         let _ = unsafe { ioctl(&self.device.device, UNMAP, &mut argument) };
     }
 }
 
 const _: () = {
-    // As <xen/gntdev.h> has them.
+    // The sizes that <xen/gntdev.h> defines.
     assert!(size_of::<MapGrantRef<1>>() == 24);
     assert!(size_of::<MapGrantRef<3>>() == 40);
     assert!(size_of::<UnmapGrantRef>() == 16);
@@ -304,20 +310,20 @@ mod tests {
     use super::*;
     use shmem::Area;
 
-    const THERE: Remote = Remote {
+    const THERE: GrantedRange = GrantedRange {
         domain: 7,
         gref: 0x1234_5678,
         offset: 0x0fc0,
     };
 
     #[test]
-    fn segments_are_what_the_kernel_takes() {
+    fn segments_match_the_kernels_structure() {
         let own = Area::anonymous(PAGE).unwrap().at(64, 60).unwrap();
         let there = 0x0007_0fc0_1234_5678;
-        let out = CopySegment::from_us(own, THERE).unwrap();
+        let out = CopySegment::from_local(own, THERE).unwrap();
         assert_eq!((out.source, out.dest), (own.addr() as u64, there));
         assert_eq!((out.flags, out.len), (DEST_GREF, 60));
-        let back = CopySegment::to_us(THERE, own).unwrap();
+        let back = CopySegment::to_local(THERE, own).unwrap();
         assert_eq!((back.source, back.dest), (there, own.addr() as u64));
         assert_eq!((back.flags, back.len), (SOURCE_GREF, 60));
         for segment in [out, back] {
@@ -330,9 +336,9 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_an_operation_for_each_page_of_ours() {
+    fn a_copy_is_an_operation_for_each_own_page() {
         let area = Area::anonymous(2 * PAGE).unwrap();
-        let there = Remote { offset: 0, ..THERE };
+        let there = GrantedRange { offset: 0, ..THERE };
         for (at, len, wanted) in [
             (0, PAGE, 1),
             (PAGE - 1, 1, 1),
@@ -341,8 +347,8 @@ mod tests {
         ] {
             let own = area.at(at, len).unwrap();
             for segment in [
-                CopySegment::to_us(there, own),
-                CopySegment::from_us(own, there),
+                CopySegment::to_local(there, own),
+                CopySegment::from_local(own, there),
             ] {
                 assert_eq!(segment.unwrap().operations(), wanted, "{at}+{len}");
             }
@@ -350,12 +356,12 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_lie_behind_each_other_are_joined() {
+    fn consecutive_copies_are_joined() {
         let page = Area::anonymous(2 * PAGE).unwrap();
-        let there = |offset| Remote { offset, ..THERE };
+        let there = |offset| GrantedRange { offset, ..THERE };
         let make = [
-            CopySegment::from_us as fn(Span, Remote) -> _,
-            |own, there| CopySegment::to_us(there, own),
+            CopySegment::from_local as fn(Span, GrantedRange) -> _,
+            |own, there| CopySegment::to_local(there, own),
         ];
         for make in make {
             let segment = |at, offset, len| make(page.at(at, len).unwrap(), there(offset)).unwrap();
@@ -372,22 +378,22 @@ mod tests {
             }
             assert!(!first.join(&elsewhere), "another grant");
             assert_eq!(first.len, 296);
-            // To the last byte of the granted page, and not into the next one.
+            // Copies merge up to the last byte of the granted page, but not into the next page.
             assert!(first.join(&segment(360, 296, PAGE - 296)));
             assert!(!first.join(&segment(64 + PAGE, 0, 8)));
         }
-        let out = CopySegment::from_us(page.at(8, 8).unwrap(), there(8)).unwrap();
-        let mut back = CopySegment::to_us(there(0), page.at(0, 8).unwrap()).unwrap();
-        assert!(!back.join(&out), "the other way");
+        let out = CopySegment::from_local(page.at(8, 8).unwrap(), there(8)).unwrap();
+        let mut back = CopySegment::to_local(there(0), page.at(0, 8).unwrap()).unwrap();
+        assert!(!back.join(&out), "the opposite direction");
     }
 
     #[test]
-    fn a_copy_across_the_end_of_a_granted_page_is_none() {
+    fn a_copy_across_the_end_of_a_granted_page_fails() {
         let page = Area::anonymous(PAGE).unwrap();
         let own = |len| page.at(0, len).unwrap();
-        assert!(CopySegment::to_us(THERE, own(64)).is_some());
-        assert!(CopySegment::to_us(THERE, own(65)).is_none());
-        assert!(CopySegment::from_us(own(65), THERE).is_none());
+        assert!(CopySegment::to_local(THERE, own(64)).is_some());
+        assert!(CopySegment::to_local(THERE, own(65)).is_none());
+        assert!(CopySegment::from_local(own(65), THERE).is_none());
     }
 
     #[test]

@@ -1,16 +1,18 @@
-//! Xen's devices, as Linux shows them to user space: the only `unsafe` code of this crate.
+//! Xen's devices as Linux presents them to user space. This is the only `unsafe` code of the crate.
 //!
-//! Everything that is passed to the kernel is a structure of ours with a fixed layout. Pages of
-//! other domains are mapped into a [`Window`] alone: memory that is this process's for ever and
-//! that no Rust object lies in, so a page which goes away leaves nothing dangling.
+//! Every structure that is passed to the kernel has a fixed layout. Pages of other domains are
+//! mapped only into a [`Window`]. This process never frees that memory, and it contains no Rust
+//! object, so an unmapped page leaves no dangling reference.
 #![allow(unsafe_code)]
 
 mod evtchn;
 mod gntdev;
 mod window;
 
-pub use evtchn::{EVTCHN_REQUESTS, Evtchn, Port};
-pub use gntdev::{Copied, CopySegment, GNTDEV_REQUESTS, Gntdev, MAPPED_MAX, Mapped, Remote};
+pub use evtchn::{EVTCHN_REQUESTS, Evtchn, EvtchnPort};
+pub use gntdev::{
+    CopySegment, CopyStatus, GNTDEV_REQUESTS, Gntdev, GrantedRange, MAPPED_MAX, Mapped,
+};
 pub use window::{PageRights, Window};
 
 use std::fs::{File, OpenOptions};
@@ -18,10 +20,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Opens a device of Xen's; it is closed on exec.
+/// Opens a device of Xen, close-on-exec.
 ///
 /// # Errors
-/// With its path, and what may be missing.
+///
+/// The device cannot be opened; the error has its path and a likely reason.
 pub fn open(path: &str, extra_flags: i32) -> io::Result<File> {
     let opened = OpenOptions::new()
         .read(true)
@@ -31,7 +34,7 @@ pub fn open(path: &str, extra_flags: i32) -> io::Result<File> {
     opened.map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::NotFound => {
-                ": this is no domain of Xen's, or xen-gntdev and xen-evtchn are not loaded"
+                ": not a Xen domain, or the modules xen-gntdev and xen-evtchn are not loaded"
             }
             io::ErrorKind::PermissionDenied => ": only root may open it",
             _ => "",
@@ -40,7 +43,7 @@ pub fn open(path: &str, extra_flags: i32) -> io::Result<File> {
     })
 }
 
-/// The number of a request of Xen's devices (`_IOC(_IOC_NONE, …)`).
+/// Returns the number of a request of Xen's devices (`_IOC(_IOC_NONE, …)`).
 const fn request(group: u8, number: u8, bytes: usize) -> libc::Ioctl {
     ((bytes as u64) << 16 | (group as u64) << 8 | number as u64) as libc::Ioctl
 }
@@ -48,10 +51,11 @@ const fn request(group: u8, number: u8, bytes: usize) -> libc::Ioctl {
 /// Makes a request of a device.
 ///
 /// # Safety
-/// `T` is the structure that the request `number` of this device takes, and whatever it points at
-/// is valid for what the request does.
+///
+/// `T` must be the structure that the request `number` of this device takes, and everything to
+/// which it points must be valid for the request.
 unsafe fn ioctl<T>(device: &File, number: libc::Ioctl, argument: &mut T) -> io::Result<i32> {
-    // SAFETY: the caller vouches for the structure, which is ours alone for the time of the call.
+    // SAFETY: the caller guarantees the structure, which is exclusively borrowed during the call.
     let answer = unsafe { libc::ioctl(device.as_raw_fd(), number, std::ptr::from_mut(argument)) };
     match answer {
         ..0 => Err(io::Error::last_os_error()),

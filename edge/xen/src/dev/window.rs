@@ -1,27 +1,28 @@
-//! Where pages of other domains and of files appear.
+//! Address ranges in which pages of other domains and of files are mapped.
 
 use abi::PAGE;
 use shmem::{Area, Span};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A part of this process's memory for pages from elsewhere. It is never given back, so a span into
-/// it is good for ever; where nothing appears, every access fails.
+/// A part of this process's address space for foreign pages. It is never freed, so a span into it
+/// stays valid. Every access fails where nothing is mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Window(Area);
 
 impl Window {
-    /// Room for `pages` pages. Nothing appears there.
+    /// Reserves `pages` pages without mapping anything.
     ///
     /// # Errors
-    /// Out of addresses.
+    ///
+    /// The address space is exhausted.
     pub fn new(pages: usize) -> io::Result<Self> {
         let window = Self(Area::anonymous(pages * PAGE)?);
         window.blank()?;
         Ok(window)
     }
 
-    /// Pages `first .. first + count` of the window.
+    /// Returns pages `first .. first + count` of the window.
     #[must_use]
     pub fn part(self, first: usize, count: usize) -> Option<Self> {
         let part = self
@@ -30,22 +31,23 @@ impl Window {
         part.map(Self)
     }
 
-    /// All of it.
+    /// Returns the whole window.
     #[must_use]
     pub fn span(self) -> Span {
         self.0.span()
     }
 
-    /// The same memory, for those who only read and write what appears.
+    /// Returns the window for code that only reads and writes mapped pages.
     #[must_use]
     pub fn area(self) -> Area {
         self.0
     }
 
-    /// Lets pages of a descriptor appear in the window: as many as there is room for.
+    /// Maps as many pages of a descriptor into the window as fit.
     ///
     /// # Errors
-    /// The descriptor cannot be mapped so. Nothing appears then.
+    ///
+    /// The descriptor cannot be mapped this way; nothing is mapped.
     pub fn show(self, fd: BorrowedFd<'_>, offset: u64, rights: PageRights) -> io::Result<Span> {
         let rights = match rights {
             PageRights::Read => libc::PROT_READ,
@@ -59,13 +61,15 @@ impl Window {
         Ok(self.span())
     }
 
-    /// Lets what appears in the window disappear.
+    /// Unmaps everything in the window.
     ///
     /// # Panics
-    /// If the kernel is out of memory for the description of a mapping. A page that stayed beyond
-    /// its grant's end would make a frontend disable itself for good, and the kernel may have left
-    /// a hole where Rust's memory could be put. With the process all pages go, whatever the kernel
-    /// has memory for; the next process goes on with the rings, and guests notice a pause.
+    ///
+    /// Panics if the kernel has no memory for the description of a mapping. A page that stays
+    /// mapped after the end of its grant would make a frontend disable itself permanently, and the
+    /// kernel may have left a hole into which Rust's memory could be mapped. The end of the process
+    /// unmaps all pages even if the kernel has no memory. The next process continues with the
+    /// rings, and guests notice only a pause.
     pub fn hide(self) {
         if let Err(error) = self.blank() {
             panic!("pages of other domains cannot be unmapped: {error}");
@@ -80,8 +84,8 @@ impl Window {
     fn over(self, flags: i32, rights: i32, fd: i32, offset: u64) -> io::Result<()> {
         let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         let span = self.span();
-        // SAFETY: the addresses are an area of our own, which holds no Rust object and is only ever
-        // touched through spans: any contents, and none, are fine.
+        // SAFETY: the addresses are a reserved area, which contains no Rust object and is accessed
+        // only through spans. Any contents are sound, and so is no mapping.
         let at = unsafe {
             libc::mmap(
                 span.as_ptr().cast(),
@@ -99,11 +103,11 @@ impl Window {
     }
 }
 
-/// What may be done with pages that appear.
+/// Access rights of mapped pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageRights {
-    /// They may be read: the other end has granted no more, or no more is needed.
+    /// Read-only, because the other end has granted no more or no more is needed.
     Read,
-    /// They may be read and written.
+    /// Read-write.
     ReadWrite,
 }

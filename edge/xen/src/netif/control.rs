@@ -1,13 +1,13 @@
-//! The control ring of an interface (public/io/netif.h): how its guest chooses the queue that a
-//! frame comes by. Requests and their answers, whatever a guest may write.
+//! The control ring of an interface (public/io/netif.h), by which its guest configures flow
+//! steering: requests and their answers, for anything that a guest may write.
 
 use driver::vifs::hashing::{Hashing, KEY_MAX, TABLE_MAX};
 use net::packet::toeplitz::HashTypes;
 use shmem::Span;
 use std::sync::atomic::{Ordering, fence};
-use vif::ring::{HEADER_BYTES, Index, Pages, Words, passes};
+use vif::ring::{GrantedRingPages, HEADER_BYTES, RingIndex, RingMemory, passes};
 
-/// Slots of the ring: 16 bytes each, as many as fit a page, a power of two.
+/// Number of slots of the ring: the highest power of two of slots of 16 bytes that fit a page.
 pub const SLOTS: u32 = 128;
 /// Words of a request.
 const REQUEST: usize = 4;
@@ -16,19 +16,19 @@ const ANSWER: usize = 3;
 
 /// `XEN_NETIF_CTRL_TYPE_*`.
 pub mod kind {
-    /// Which packets can have a hash.
+    /// Returns the kinds of packets that can have a hash.
     pub const GET_HASH_FLAGS: u16 = 1;
-    /// Which packets shall have one.
+    /// Sets the kinds of packets that get a hash.
     pub const SET_HASH_FLAGS: u16 = 2;
-    /// The key lies in a granted page.
+    /// Sets the key from a granted page.
     pub const SET_HASH_KEY: u16 = 3;
-    /// How long a table can be.
+    /// Returns the maximum size of the table.
     pub const GET_HASH_MAPPING_SIZE: u16 = 4;
-    /// How long it is.
+    /// Sets the size of the table.
     pub const SET_HASH_MAPPING_SIZE: u16 = 5;
-    /// A part of it lies in a granted page.
+    /// Sets a part of the table from a granted page.
     pub const SET_HASH_MAPPING: u16 = 6;
-    /// None, or Toeplitz.
+    /// Sets the algorithm: none, or Toeplitz.
     pub const SET_HASH_ALGORITHM: u16 = 7;
 }
 
@@ -38,27 +38,28 @@ pub mod kind {
 pub enum ControlStatus {
     /// Done.
     Success = 0,
-    /// Nothing of the kind is done here.
+    /// Not supported here.
     NotSupported = 1,
-    /// It makes no sense.
+    /// Invalid.
     InvalidParameter = 2,
-    /// More than is kept.
+    /// The data exceeds the available space.
     BufferOverflow = 3,
 }
 
 use ControlStatus::{BufferOverflow, InvalidParameter, NotSupported, Success};
 
-/// Reads from the start of a page that the guest has granted; false: it is not granted.
-pub trait Fetch {
-    /// Fills `bytes`, at most a page.
+/// Read access to pages that the guest has granted.
+pub trait ReadGranted {
+    /// Fills `bytes`, at most a page, from the start of a granted page. Returns false if the page
+    /// is not granted.
     fn fetch(&self, gref: u32, bytes: &mut [u8]) -> bool;
 }
 
-/// Does what a request asks for; `queues` is how many the interface has.
+/// Executes a request. `queues` is the number of the interface's queues.
 fn answer(
     hashing: Hashing,
     queues: u32,
-    of: &impl Fetch,
+    of: &impl ReadGranted,
     request: [u32; REQUEST],
 ) -> [u32; ANSWER] {
     let [head, one, two, three] = request;
@@ -81,7 +82,7 @@ fn answer(
         kind::SET_HASH_MAPPING => set_table(hashing, queues, of, [one, two, three]),
         _ => Err(NotSupported),
     };
-    // Id and kind are the request's.
+    // The answer repeats the id and the kind of the request.
     match done {
         Ok(data) => [head, Success as u32, data],
         Err(status) => [head, status as u32, 0],
@@ -108,7 +109,7 @@ fn set_types(hashing: Hashing, types: u32) -> Done {
     Ok(0)
 }
 
-fn set_key(hashing: Hashing, of: &impl Fetch, gref: u32, len: u32) -> Done {
+fn set_key(hashing: Hashing, of: &impl ReadGranted, gref: u32, len: u32) -> Done {
     let mut key = [0; KEY_MAX];
     let key = key.get_mut(..len as usize).ok_or(BufferOverflow)?;
     if !key.is_empty() && !of.fetch(gref, key) {
@@ -118,7 +119,12 @@ fn set_key(hashing: Hashing, of: &impl Fetch, gref: u32, len: u32) -> Done {
     Ok(0)
 }
 
-fn set_table(hashing: Hashing, queues: u32, of: &impl Fetch, [gref, len, first]: [u32; 3]) -> Done {
+fn set_table(
+    hashing: Hashing,
+    queues: u32,
+    of: &impl ReadGranted,
+    [gref, len, first]: [u32; 3],
+) -> Done {
     let end = first.checked_add(len).ok_or(BufferOverflow)?;
     if end as usize > TABLE_MAX {
         return Err(BufferOverflow);
@@ -140,8 +146,8 @@ fn set_table(hashing: Hashing, queues: u32, of: &impl Fetch, [gref, len, first]:
     Ok(0)
 }
 
-/// The request that was taken off the ring last, in memory that outlives the process: its answer
-/// is written over it before the guest sees that.
+/// The last request taken from the ring, in memory that outlives the process. Needed because the
+/// answer overwrites the request in the ring before the guest sees the answer.
 ///
 /// ```text
 ///   0  u32 noted   1: what follows is there
@@ -152,17 +158,17 @@ fn set_table(hashing: Hashing, queues: u32, of: &impl Fetch, [gref, len, first]:
 pub struct TakenRequest(Span);
 
 impl TakenRequest {
-    /// Bytes that it takes.
+    /// Size of the record in bytes.
     pub const BYTES: usize = 8 + REQUEST * 4;
 
-    /// In `memory`, which was made full of zeros.
+    /// Opens the record in `memory`, which must start zeroed.
     #[must_use]
     pub const fn over(memory: Span) -> Self {
         Self(memory)
     }
 
     fn note(self, index: u32, request: [u32; REQUEST]) {
-        // Half of it is none of it.
+        // A partial record is invalid.
         let _ = self.0.store_u32(0, 0);
         let _ = self.0.write_words(8, &request);
         let _ = self.0.store_u32(4, index);
@@ -176,23 +182,23 @@ impl TakenRequest {
     }
 }
 
-/// This domain's end of a control ring. Each request is answered, and its answer shown, before the
-/// next is taken.
+/// This domain's end of a control ring. It answers each request, and publishes the answer, before
+/// it takes the next.
 #[derive(Debug)]
 pub struct ControlRing {
-    pages: Pages,
+    pages: GrantedRingPages,
     taken: TakenRequest,
-    /// Requests answered.
+    /// Number of requests answered so far.
     done: u32,
-    /// The guest breaks the ring: it is not served any more.
+    /// Whether the guest has broken the ring, which is then no longer served.
     broken: bool,
 }
 
 impl ControlRing {
-    /// Goes on behind the answers that the guest has been shown.
+    /// Opens the ring, and continues after the answers that were published.
     #[must_use]
-    pub fn new(pages: Pages, taken: TakenRequest) -> Self {
-        let done = pages.index(Index::RspProd, Ordering::Acquire);
+    pub fn new(pages: GrantedRingPages, taken: TakenRequest) -> Self {
+        let done = pages.index(RingIndex::RspProd, Ordering::Acquire);
         Self {
             pages,
             taken,
@@ -201,19 +207,20 @@ impl ControlRing {
         }
     }
 
-    /// Whether there is a request.
+    /// Returns whether a request is pending.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.broken && self.made() != 0
     }
 
     fn made(&self) -> u32 {
-        let made = self.pages.index(Index::ReqProd, Ordering::Acquire);
+        let made = self.pages.index(RingIndex::ReqProd, Ordering::Acquire);
         made.wrapping_sub(self.done)
     }
 
-    /// Answers what there is, at most a ring full; whether the guest is to be notified.
-    pub fn serve(&mut self, hashing: Hashing, queues: u32, of: &impl Fetch) -> bool {
+    /// Answers pending requests, at most as many as the ring has slots. Returns whether to notify
+    /// the guest.
+    pub fn serve(&mut self, hashing: Hashing, queues: u32, of: &impl ReadGranted) -> bool {
         let before = self.done;
         for _ in 0..SLOTS {
             if self.broken || self.made() == 0 {
@@ -227,15 +234,15 @@ impl ControlRing {
         }
         let next = self.done.wrapping_add(1);
         self.pages
-            .set_index(Index::ReqEvent, next, Ordering::Release);
-        // The guest is asked to notify before [`ControlRing::has_work`] looks once more; what it
-        // asks for is read after it was shown the answers.
+            .set_index(RingIndex::ReqEvent, next, Ordering::Release);
+        // Orders the request for notifications before the next check by [`ControlRing::has_work`],
+        // and the publication of the answers before the guest's request for notifications is read.
         fence(Ordering::SeqCst);
-        let event = self.pages.index(Index::RspEvent, Ordering::Acquire);
+        let event = self.pages.index(RingIndex::RspEvent, Ordering::Acquire);
         passes(event, before, self.done)
     }
 
-    fn serve_one(&mut self, hashing: Hashing, queues: u32, of: &impl Fetch) {
+    fn serve_one(&mut self, hashing: Hashing, queues: u32, of: &impl ReadGranted) {
         let at = HEADER_BYTES + (self.done % SLOTS) as usize * REQUEST * 4;
         let request = self.taken.noted(self.done).unwrap_or_else(|| {
             let mut slot = [[0; REQUEST]];
@@ -248,7 +255,7 @@ impl ControlRing {
         self.pages.write(0, at, answer);
         self.done = self.done.wrapping_add(1);
         self.pages
-            .set_index(Index::RspProd, self.done, Ordering::Release);
+            .set_index(RingIndex::RspProd, self.done, Ordering::Release);
     }
 }
 

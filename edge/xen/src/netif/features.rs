@@ -1,19 +1,19 @@
-//! What both ends offer and ask for: nodes of the xenstore (public/io/netif.h) as the records that
-//! the path knows, and the other way round.
+//! Features that the two ends offer and request: converts nodes of the xenstore (public/io/netif.h)
+//! to the records of the data path, and back.
 
 use abi::{GrantRef, Handle, PAGE};
 use config::domain::Offloads;
 use smallvec::SmallVec;
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS_STOCK, RecordError};
 
-/// In the place of the event channel's page in a frontend's record: that page is this domain's own,
-/// and no grant of any frontend's has this reference.
+/// Stands for the event channel's page in a frontend's record. That page belongs to this domain,
+/// and no grant of a frontend has this reference.
 pub const OWN_PAGE: GrantRef = GrantRef(u32::MAX);
 
-/// Queues that an interface may have.
+/// Maximum number of queues of an interface.
 pub const QUEUES_MAX: usize = 4;
 
-/// Features of a backend and their nodes. A node says that the backend *takes* it.
+/// Nodes of a backend and their features. A node states that the backend *accepts* the feature.
 const BACK: [(&str, Features); 4] = [
     ("feature-sg", Features::SG),
     ("feature-gso-tcpv4", Features::GSO_TCPV4),
@@ -21,7 +21,7 @@ const BACK: [(&str, Features); 4] = [
     ("feature-ipv6-csum-offload", Features::IPV6_CSUM),
 ];
 
-/// Features of a frontend and their nodes: the same, and what only a frontend says.
+/// Nodes of a frontend and their features: those of a backend, and those that only a frontend has.
 const FRONT: [(&str, Features); 6] = [
     ("feature-sg", Features::SG),
     ("feature-gso-tcpv4", Features::GSO_TCPV4),
@@ -31,8 +31,8 @@ const FRONT: [(&str, Features); 6] = [
     ("request-rx-copy", Features::RX_COPY),
 ];
 
-/// What is offered to every frontend. A stock one leaves checksums over IPv4 blank whatever it is
-/// told, so these are always taken.
+/// Returns the offer to every frontend. It always accepts blank checksums over IPv4, because a
+/// stock frontend leaves them blank regardless of the offer.
 #[must_use]
 pub fn offered(offloads: Offloads) -> BackRecord {
     let checksums = Features::SG.with(Features::RX_COPY);
@@ -51,7 +51,7 @@ pub fn offered(offloads: Offloads) -> BackRecord {
     }
 }
 
-/// The nodes of a backend that offers this.
+/// Returns the nodes of a backend with this offer.
 #[must_use]
 pub fn back_nodes(offer: &BackRecord) -> Vec<(&'static str, String)> {
     let switch = |is_on: bool| if is_on { "1" } else { "0" }.to_owned();
@@ -69,14 +69,14 @@ pub fn back_nodes(offer: &BackRecord) -> Vec<(&'static str, String)> {
     features.chain(fixed).collect()
 }
 
-/// What a frontend has chosen.
+/// The choices of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct FrontendChoice {
     /// Its record, with the rings of the first queue; the page of the event channel is
     /// [`OWN_PAGE`].
     pub record: FrontRecord,
-    /// Its queues: one at least, [`QUEUES_MAX`] at most.
-    pub queues: Vec<Queue>,
+    /// Its queues, at least one and at most [`QUEUES_MAX`].
+    pub queues: Vec<FrontendQueue>,
     /// Its control ring, if it has one.
     pub control: Option<ControlPage>,
 }
@@ -90,18 +90,18 @@ pub struct ControlPage {
     pub port: u32,
 }
 
-/// One queue of a frontend's.
+/// One queue of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
-    /// The pages of the ring from the guest and of the one to it.
+pub struct FrontendQueue {
+    /// The pages of the ring from the guest and of the ring to it.
     pub rings: [GrantRef; 2],
     /// Its event channels.
-    pub ports: Ports,
+    pub ports: EventPorts,
 }
 
 /// A frontend's ends of a queue's event channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ports {
+pub enum EventPorts {
     /// One channel for both rings.
     Shared(u32),
     /// A channel for each ring (`feature-split-event-channels`).
@@ -113,38 +113,39 @@ pub enum Ports {
     },
 }
 
-/// Why what a frontend wrote cannot be used.
+/// Reason why a frontend's nodes are unusable.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFront {
-    /// A node is not there, or no number.
-    #[error("the guest's `{0}` is missing or no number")]
+    /// A node is missing or not a number.
+    #[error("the guest's `{0}` is missing or not a number")]
     Node(String),
-    /// It uses none, or more than it was offered.
-    #[error("the guest uses {0} queues, and was offered 1 to {QUEUES_MAX}")]
+    /// The guest uses no queue, or more queues than were offered.
+    #[error("the guest uses {0} queues, but the offer is 1 to {QUEUES_MAX}")]
     Queues(u32),
-    /// Two event channels with one end.
+    /// Both event channels have the same port.
     #[error("the guest's `event-channel-tx` and `event-channel-rx` are both {0}")]
     SamePort(u32),
-    /// One page for two rings.
-    #[error("two rings of the guest's are both {0}")]
+    /// Two rings have the same page.
+    #[error("two rings of the guest have the same grant reference {0}")]
     SameRing(u32),
-    /// The record makes no sense.
+    /// The record is invalid.
     #[error(transparent)]
     Record(#[from] RecordError),
 }
 
-/// What a frontend has chosen whose nodes `node` reads, and whose MAC the toolstack says.
+/// Returns the choices of a frontend. `node` reads its nodes; the toolstack has written its MAC.
 ///
 /// # Errors
+///
 /// [`BadFront`].
 pub fn chosen(
     mac: [u8; 6],
     mut node: impl FnMut(&str) -> Option<String>,
-) -> Result<Chosen, BadFront> {
+) -> Result<FrontendChoice, BadFront> {
     let mut number = |name: &str| -> Option<u32> { node(name)?.trim().parse().ok() };
     let count = number("multi-queue-num-queues").unwrap_or(1);
-    let queues: Vec<Queue> = match count {
-        // The nodes of a single queue are the interface's.
+    let queues: Vec<FrontendQueue> = match count {
+        // The nodes of a single queue are in the interface's directory.
         1 => vec![queue("", &mut number)?],
         _ if (2..=QUEUES_MAX as u32).contains(&count) => (0..count)
             .map(|n| queue(&format!("queue-{n}/"), &mut number))
@@ -163,8 +164,8 @@ pub fn chosen(
         .into_iter()
         .filter(|(name, _)| number(name).unwrap_or(0) != 0);
     let features = features.fold(Features::default(), |all, (_, feature)| all.with(feature));
-    // What a frontend has written may be anything: two rings in one page, for instance.
-    let record = |queue: &Queue| {
+    // A frontend's nodes may contain anything, for example two rings in one page.
+    let record = |queue: &FrontendQueue| {
         let record = FrontRecord {
             features,
             max_slots: MAX_SLOTS_STOCK,
@@ -191,16 +192,19 @@ pub fn chosen(
     }
     let record = records.into_iter().next();
     let record = record.ok_or(BadFront::Queues(0))?;
-    Ok(Chosen {
+    Ok(FrontendChoice {
         record,
         queues,
         control,
     })
 }
 
-/// One queue, whose nodes are below `place`.
-fn queue(place: &str, mut number: impl FnMut(&str) -> Option<u32>) -> Result<Queue, BadFront> {
-    // As xen-netback looks for them: a channel for each ring first.
+/// Reads one queue, whose nodes are below `place`.
+fn queue(
+    place: &str,
+    mut number: impl FnMut(&str) -> Option<u32>,
+) -> Result<FrontendQueue, BadFront> {
+    // As in xen-netback, a channel for each ring takes precedence.
     let split = number(&format!("{place}event-channel-tx"));
     let mut need = |name: &str| {
         let name = format!("{place}{name}");
@@ -208,13 +212,13 @@ fn queue(place: &str, mut number: impl FnMut(&str) -> Option<u32>) -> Result<Que
     };
     let rings = [need("tx-ring-ref")?, need("rx-ring-ref")?].map(GrantRef);
     let ports = match split {
-        None => Ports::Shared(need("event-channel")?),
+        None => EventPorts::Shared(need("event-channel")?),
         Some(tx) => match need("event-channel-rx")? {
             rx if rx == tx => return Err(BadFront::SamePort(tx)),
-            rx => Ports::Split { tx, rx },
+            rx => EventPorts::Split { tx, rx },
         },
     };
-    Ok(Queue { rings, ports })
+    Ok(FrontendQueue { rings, ports })
 }
 
 #[cfg(test)]
@@ -222,11 +226,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-    use vif::netif::Terms;
+    use vif::netif::Negotiated;
 
     const MAC: [u8; 6] = [0, 0x16, 0x3e, 1, 2, 3];
 
-    /// What Linux' netfront writes.
+    /// Returns the nodes of Linux's netfront.
     fn stock() -> BTreeMap<&'static str, &'static str> {
         [
             ("tx-ring-ref", "8"),
@@ -242,41 +246,45 @@ mod tests {
         .into()
     }
 
-    fn of(nodes: &BTreeMap<&str, &str>) -> Result<Chosen, BadFront> {
+    fn of(nodes: &BTreeMap<&str, &str>) -> Result<FrontendChoice, BadFront> {
         chosen(MAC, |name| nodes.get(name).map(|value| (*value).to_owned()))
     }
 
     #[test]
     fn a_stock_frontend_gets_everything() {
         let chosen = of(&stock()).unwrap();
-        let ports = Ports::Shared(15);
+        let ports = EventPorts::Shared(15);
         let rings = [8, 9].map(GrantRef);
-        assert_eq!(chosen.queues, [Queue { rings, ports }]);
-        let terms = Terms::of(&offered(Offloads::Tso), &chosen.record).unwrap();
-        for end in [terms.to_guest, terms.from_guest] {
+        assert_eq!(chosen.queues, [FrontendQueue { rings, ports }]);
+        let negotiated = Negotiated::of(&offered(Offloads::Tso), &chosen.record).unwrap();
+        for end in [negotiated.to_guest, negotiated.from_guest] {
             assert!(end.gso_tcpv4 && end.gso_tcpv6 && end.csum && end.ipv6_csum);
             assert_eq!(end.max_slots, 18);
         }
         assert_eq!(
-            (terms.tx_order, terms.rx_order, terms.rx_offset),
+            (
+                negotiated.tx_order,
+                negotiated.rx_order,
+                negotiated.rx_offset
+            ),
             (0, 0, false)
         );
-        assert!(!terms.rx_meta && !terms.any_order);
+        assert!(!negotiated.rx_meta && !negotiated.any_order);
     }
 
     #[test]
-    fn who_offers_less_is_served_with_less() {
+    fn fewer_features_are_used_if_fewer_are_offered() {
         for (missing, taken) in [
             ("feature-gso-tcpv4", [false, true, true, true]),
             ("feature-gso-tcpv6", [true, false, true, true]),
             ("feature-ipv6-csum-offload", [true, true, true, false]),
-            // Without several slots there are no segments either.
+            // GSO packets need several slots.
             ("feature-sg", [false, false, true, true]),
         ] {
             let mut nodes = stock();
             nodes.remove(missing);
             let record = of(&nodes).unwrap().record;
-            let to = Terms::of(&offered(Offloads::Tso), &record)
+            let to = Negotiated::of(&offered(Offloads::Tso), &record)
                 .unwrap()
                 .to_guest;
             let got = [to.gso_tcpv4, to.gso_tcpv6, to.csum, to.ipv6_csum];
@@ -286,7 +294,7 @@ mod tests {
         nodes.insert("feature-no-csum-offload", "1");
         let record = of(&nodes).unwrap().record;
         assert!(
-            !Terms::of(&offered(Offloads::Tso), &record)
+            !Negotiated::of(&offered(Offloads::Tso), &record)
                 .unwrap()
                 .to_guest
                 .csum
@@ -294,11 +302,11 @@ mod tests {
     }
 
     #[test]
-    fn blank_checksums_over_ipv4_are_taken_whatever_is_offered() {
+    fn blank_ipv4_checksums_are_always_accepted() {
         for offloads in [Offloads::None, Offloads::Checksum, Offloads::Tso] {
             let record = of(&stock()).unwrap().record;
             assert!(
-                Terms::of(&offered(offloads), &record)
+                Negotiated::of(&offered(offloads), &record)
                     .unwrap()
                     .from_guest
                     .csum
@@ -307,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_say_what_is_offered() {
+    fn nodes_match_the_offer() {
         let nodes: BTreeMap<_, _> = back_nodes(&offered(Offloads::Checksum))
             .into_iter()
             .collect();
@@ -330,14 +338,14 @@ mod tests {
         nodes.insert("event-channel-rx", "15");
         assert_eq!(of(&nodes), Err(BadFront::SamePort(15)));
         nodes.insert("event-channel-rx", "16");
-        let split = Ports::Split { tx: 15, rx: 16 };
+        let split = EventPorts::Split { tx: 15, rx: 16 };
         assert_eq!(of(&nodes).unwrap().queues[0].ports, split);
-        // As xen-netback: what an older attempt left behind does not count.
+        // Like xen-netback, it ignores nodes of an earlier attempt.
         nodes.insert("event-channel", "9");
         assert_eq!(of(&nodes).unwrap().queues[0].ports, split);
     }
 
-    /// What Linux' netfront writes on a machine with several processors.
+    /// Returns the nodes of Linux's netfront on a machine with several CPUs.
     fn with_queues(count: u32) -> BTreeMap<String, String> {
         let one = [
             "tx-ring-ref",
@@ -367,9 +375,9 @@ mod tests {
         let nodes = with_queues(4);
         let four = of(&nodes).unwrap();
         assert_eq!(four.queues.len(), 4);
-        let last = Queue {
+        let last = FrontendQueue {
             rings: [20, 21].map(GrantRef),
-            ports: Ports::Split { tx: 22, rx: 23 },
+            ports: EventPorts::Split { tx: 22, rx: 23 },
         };
         assert_eq!(four.queues[3], last);
         assert_eq!(four.record.tx_ring[0], GrantRef(8));
@@ -402,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn invalid_nodes_are_named() {
         for name in ["tx-ring-ref", "rx-ring-ref", "event-channel"] {
             for value in ["", "-1", "x", "4294967296"] {
                 let mut nodes = stock();
@@ -429,12 +437,12 @@ mod tests {
         let mut flips = stock();
         flips.remove("request-rx-copy");
         let record = of(&flips).unwrap().record;
-        assert!(Terms::of(&offered(Offloads::Tso), &record).is_err());
+        assert!(Negotiated::of(&offered(Offloads::Tso), &record).is_err());
     }
 
     proptest! {
         #[test]
-        fn nothing_that_a_guest_writes_is_too_strange(
+        fn any_nodes_of_a_guest_are_handled(
             values in prop::collection::vec("\\PC{0,12}", 9),
         ) {
             let names: Vec<_> = stock().into_keys().collect();
@@ -447,7 +455,7 @@ mod tests {
         }
 
         #[test]
-        fn numbers_come_through(tx in 1u32..u32::MAX, rx in 1u32..u32::MAX, port: u32) {
+        fn numbers_are_parsed(tx in 1u32..u32::MAX, rx in 1u32..u32::MAX, port: u32) {
             prop_assume!(tx != rx);
             let (tx_text, rx_text, port_text) = (tx.to_string(), rx.to_string(), port.to_string());
             let mut nodes = stock();
@@ -457,7 +465,7 @@ mod tests {
             let chosen = of(&nodes).unwrap();
             prop_assert_eq!(chosen.record.tx_ring[0], GrantRef(tx));
             prop_assert_eq!(chosen.record.rx_ring[0], GrantRef(rx));
-            prop_assert_eq!(chosen.queues[0].ports, Ports::Shared(port));
+            prop_assert_eq!(chosen.queues[0].ports, EventPorts::Shared(port));
         }
     }
 }

@@ -1,12 +1,12 @@
-//! A network interface as Xen has it: what both ends write into the xenstore, and when, and what
-//! the guest asks for besides.
+//! A network interface on Xen: the nodes that the two ends write to the xenstore, their states, and
+//! the guest's requests.
 //!
-//! | module | what it is |
+//! | module | purpose |
 //! |---|---|
-//! | [`features`] | what is offered and asked for, between nodes and records: pure |
-//! | [`states`] | the states of both ends: a table |
+//! | [`features`] | offered and requested features: converts nodes to records and back (pure) |
+//! | [`states`] | the states of both ends, as tables |
 //! | [`control`] | the control ring: requests and their answers |
-//! | [`settings`] | what a toolstack has written about an interface: pure |
+//! | [`settings`] | the toolstack's settings of an interface (pure) |
 
 pub mod control;
 pub mod features;

@@ -1,37 +1,38 @@
-//! What a toolstack has written about an interface: nodes below `backend/vif/DOMAIN/NUMBER`.
+//! The toolstack's settings of an interface: nodes below `backend/vif/DOMAIN/NUMBER`.
 
 use config::Mac;
 use std::net::IpAddr;
 
 /// Settings of an interface.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Its MAC: the only one that the guest may use.
+pub struct InterfaceSettings {
+    /// Its MAC, the only one that the guest may use.
     pub mac: [u8; 6],
-    /// Its addresses, if the toolstack names any: no other guest may claim them.
+    /// Its addresses, if the toolstack names any. No other guest may claim them.
     pub addresses: Vec<IpAddr>,
-    /// The most that the guest may send, megabits a second.
+    /// Rate limit of traffic that the guest sends, in megabits per second.
     pub rate_mbps: Option<f64>,
 }
 
-/// Why an interface cannot be served.
+/// Reason why an interface cannot be served.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSettings {
-    /// No MAC, or none of a station.
-    #[error("`mac` is {0:?}, which is no station's address")]
+    /// The MAC is missing or not a station's.
+    #[error("`mac` is {0:?}, which is not a station's address")]
     Mac(String),
     /// Not an address.
-    #[error("`ip` has {0:?}, which is no address")]
+    #[error("`ip` has {0:?}, which is not an address")]
     Address(String),
-    /// Not as libxl writes it.
+    /// Not in libxl's form.
     #[error("`rate` is {0:?}, not BYTES,MICROSECONDS")]
     Rate(String),
 }
 
-impl Settings {
-    /// The settings whose nodes `node` reads.
+impl InterfaceSettings {
+    /// Returns the settings. `node` reads their nodes.
     ///
     /// # Errors
+    ///
     /// [`BadSettings`].
     pub fn of(mut node: impl FnMut(&str) -> Option<String>) -> Result<Self, BadSettings> {
         let mac = node("mac").unwrap_or_default();
@@ -51,13 +52,14 @@ impl Settings {
     }
 }
 
-/// libxl's rate: so many bytes in so many microseconds. None: no limit, as xen-netback takes it.
+/// Parses libxl's rate, bytes per number of microseconds. Returns `None` for an unlimited one, as
+/// xen-netback does.
 fn rate(text: &str) -> Result<Option<f64>, BadSettings> {
     let bad = || BadSettings::Rate(text.to_owned());
     let (bytes, micros) = text.split_once(',').ok_or_else(bad)?;
     let number = |text: &str| text.trim().parse::<u64>().map_err(|_| bad());
     let (bytes, micros) = (number(bytes)?, number(micros)?);
-    // Bits a microsecond are megabits a second.
+    // Bits per microsecond are megabits per second.
     Ok((bytes > 0 && micros > 0).then(|| bytes as f64 * 8.0 / micros as f64))
 }
 
@@ -65,8 +67,8 @@ fn rate(text: &str) -> Result<Option<f64>, BadSettings> {
 mod tests {
     use super::*;
 
-    fn of(nodes: &[(&str, &str)]) -> Result<Settings, BadSettings> {
-        Settings::of(|name| {
+    fn of(nodes: &[(&str, &str)]) -> Result<InterfaceSettings, BadSettings> {
+        InterfaceSettings::of(|name| {
             let found = nodes.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_stand_side_by_side() {
+    fn several_addresses_are_parsed() {
         let both = of(&[MAC, ("ip", "10.137.0.9 fd09::9/128")]).unwrap();
         let wanted: [IpAddr; 2] = ["10.137.0.9".parse().unwrap(), "fd09::9".parse().unwrap()];
         assert_eq!(both.addresses, wanted);
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_is_a_stations() {
+    fn a_mac_must_be_a_stations() {
         for bad in [
             "",
             "00:16:3e",

@@ -1,52 +1,55 @@
-//! The states of both ends, as tables: what is done with an interface that is seen for the first
-//! time, and what the driver is shown of a frontend.
+//! The states of both ends, as tables: the action for a new interface, and a frontend's state as
+//! the driver sees it.
 //!
-//! Xen's hand-shake is the path's own (`driver::vifs`), with three differences. A stock frontend
-//! goes from Initialising straight to Connected, when it has written its rings. The toolstack has a
-//! say: it writes Closing into the *backend's* state, and takes `online` away. And a backend may
-//! find an interface in any state, because the one before it was killed.
+//! Xen's handshake is that of the data path (`driver::vifs`), with three differences. A stock
+//! frontend changes directly from Initialising to Connected when it has written its rings. The
+//! toolstack takes part: it writes Closing into the *backend's* state and clears `online`. And a
+//! backend may find an interface in any state, because its predecessor was killed.
 
 use abi::XenbusState;
 use abi::XenbusState as S;
 
-/// What is done with an interface that is seen for the first time.
+/// The action for a new interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
-    /// It is served from the beginning of the hand-shake.
+pub enum FirstAction {
+    /// Serve it from the start of the handshake.
     Serve,
-    /// A backend before this one has served it, and its frontend knows nothing of its end: the
-    /// rings are taken over.
+    /// Take over its rings: a previous backend has served it, and the frontend has not noticed the
+    /// end of that backend.
     Resume,
-    /// It is on its way out: all that is left to do is to say Closed.
+    /// Write Closed, because the interface is ending.
     Finish,
-    /// The toolstack has not said yet what is to become of it.
+    /// Do nothing, because the toolstack has not decided yet.
     Nothing,
 }
 
-/// By the backend's state in the xenstore: what is done while the interface is `online`, and what
-/// when it is not.
-const FIRST: [(XenbusState, First, First); 7] = [
-    (S::Unknown, First::Nothing, First::Nothing),
-    (S::Initialising, First::Serve, First::Finish),
-    (S::InitWait, First::Serve, First::Finish),
-    (S::Initialised, First::Serve, First::Finish),
-    (S::Connected, First::Resume, First::Finish),
-    (S::Closing, First::Finish, First::Finish),
-    (S::Closed, First::Serve, First::Finish),
+/// By the backend's state in the xenstore: the action if the interface is `online`, and the action
+/// otherwise.
+const FIRST: [(XenbusState, FirstAction, FirstAction); 7] = [
+    (S::Unknown, FirstAction::Nothing, FirstAction::Nothing),
+    (S::Initialising, FirstAction::Serve, FirstAction::Finish),
+    (S::InitWait, FirstAction::Serve, FirstAction::Finish),
+    (S::Initialised, FirstAction::Serve, FirstAction::Finish),
+    (S::Connected, FirstAction::Resume, FirstAction::Finish),
+    (S::Closing, FirstAction::Finish, FirstAction::Finish),
+    (S::Closed, FirstAction::Serve, FirstAction::Finish),
 ];
 
-/// What is done with an interface that is seen for the first time.
+/// Returns the action for a new interface.
 #[must_use]
-pub fn first(backend: XenbusState, online: bool) -> First {
+pub fn first(backend: XenbusState, online: bool) -> FirstAction {
     let row = FIRST.iter().find(|(state, ..)| *state == backend);
-    row.map_or(First::Nothing, |(_, is_online, is_not)| match online {
-        true => *is_online,
-        false => *is_not,
-    })
+    row.map_or(
+        FirstAction::Nothing,
+        |(_, is_online, is_not)| match online {
+            true => *is_online,
+            false => *is_not,
+        },
+    )
 }
 
-/// A frontend's state in the xenstore: what the driver is shown while it waits for the frontend,
-/// and what otherwise.
+/// A frontend's state in the xenstore, the state that the driver sees while it waits for the
+/// frontend, and the state that it sees otherwise.
 const SHOWN: [(XenbusState, XenbusState, XenbusState); 7] = [
     (S::Unknown, S::Unknown, S::Unknown),
     (S::Initialising, S::Initialising, S::Initialising),
@@ -57,7 +60,7 @@ const SHOWN: [(XenbusState, XenbusState, XenbusState); 7] = [
     (S::Closed, S::Closed, S::Closed),
 ];
 
-/// What the driver is shown of a frontend: `own` is how far the driver has come, `ending` whether
+/// Returns a frontend's state as the driver sees it. `own` is the driver's state, `ending` whether
 /// the toolstack wants the interface to end.
 #[must_use]
 pub fn shown(own: XenbusState, ending: bool, frontend: XenbusState) -> XenbusState {
@@ -71,7 +74,7 @@ pub fn shown(own: XenbusState, ending: bool, frontend: XenbusState) -> XenbusSta
     })
 }
 
-/// A state as a node has it; what is no state is Unknown.
+/// Parses the state in a node. An invalid one is Unknown.
 #[must_use]
 pub fn of_node(text: Option<&str>) -> XenbusState {
     let number = text.and_then(|text| text.trim().parse().ok());
@@ -102,24 +105,24 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_connected_is_taken_over() {
+    fn only_connected_interfaces_are_taken_over() {
         for state in ALL {
-            let resumes = first(state, true) == First::Resume;
+            let resumes = first(state, true) == FirstAction::Resume;
             assert_eq!(resumes, state == S::Connected, "{state:?}");
-            assert_ne!(first(state, false), First::Resume, "{state:?}");
-            assert_ne!(first(state, false), First::Serve, "{state:?}");
+            assert_ne!(first(state, false), FirstAction::Resume, "{state:?}");
+            assert_ne!(first(state, false), FirstAction::Serve, "{state:?}");
         }
     }
 
     #[test]
-    fn a_stock_frontend_that_says_connected_has_written_its_rings() {
+    fn a_connected_stock_frontend_has_rings() {
         assert_eq!(shown(S::InitWait, false, S::Connected), S::Initialised);
         assert_eq!(shown(S::Connected, false, S::Connected), S::Connected);
         assert_eq!(shown(S::Closed, false, S::Initialising), S::Initialising);
     }
 
     #[test]
-    fn the_toolstack_has_the_last_word() {
+    fn the_toolstack_decides() {
         for own in ALL {
             for frontend in ALL {
                 assert_eq!(shown(own, true, frontend), S::Closing);

@@ -1,9 +1,9 @@
-//! Requests to the xenstore, one at a time, and the changes of what is watched.
+//! Client of the xenstore: sends requests, one at a time, and receives watch events.
 //!
-//! The daemon may be slow, be started again, or never answer. A request waits `PATIENCE` and then
-//! fails; an answer that comes later is known by its number and thrown away.
+//! The daemon may be slow, restart, or never answer. A request fails after `PATIENCE`; the client
+//! recognizes a later answer by its number and drops it.
 
-use super::wire::{HEADER, Header, Kind, Part, request, texts};
+use super::wire::{HEADER, Header, MessageType, PayloadPart, request, texts};
 use crate::dev;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -13,27 +13,27 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// How long a request waits for its answer.
+/// Deadline of an answer to a request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Changes that wait to be asked for; of more than these it is only known that there were some.
+/// Maximum number of queued events. Of further ones only the existence is recorded.
 const EVENTS_MAX: usize = 4096;
-/// How often a transaction that met another one is tried.
+/// Maximum number of attempts of a transaction that conflicts with others.
 const ATTEMPTS: usize = 16;
 
-/// Why a request failed.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The daemon refused: an errno by its name.
-    #[error("the xenstore refuses: {0}")]
+    /// The daemon rejected the request, with the name of an errno.
+    #[error("the xenstore rejected the request: {0}")]
     Refused(String),
     /// The daemon did not answer in time.
     #[error("the xenstore does not answer")]
     Late,
-    /// What came makes no sense.
-    #[error("the xenstore's answer makes no sense")]
+    /// The daemon sent an invalid message.
+    #[error("the xenstore's answer is invalid")]
     Nonsense,
-    /// The request is longer than any may be.
-    #[error("too long for the xenstore")]
+    /// The request is too long.
+    #[error("the request is too long for the xenstore")]
     TooLong,
     /// The device failed.
     #[error("the xenstore: {0}")]
@@ -41,8 +41,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the node is not there, or not for this domain: in a driver domain the nodes of a
-    /// guest that has died are such.
+    /// Returns whether the node does not exist or is inaccessible to this domain, as the nodes of a
+    /// dead guest are in a driver domain.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Refused(errno) if errno == "ENOENT" || errno == "EACCES")
@@ -53,24 +53,27 @@ impl StoreError {
     }
 }
 
-/// What carries messages: each is written as a whole, and read as header and payload.
+/// A channel of messages. Each is written as a whole, and read as a header and a payload.
 pub trait Channel {
     /// Writes a whole message.
     ///
     /// # Errors
-    /// The device's.
+    ///
+    /// The device's error.
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
-    /// Waits until a message can be read; whether one can, within `limit`.
+    /// Waits up to `limit` for a message; returns whether one can be read.
     ///
     /// # Errors
-    /// The device's.
+    ///
+    /// The device's error.
     fn wait(&mut self, limit: Duration) -> io::Result<bool>;
 
-    /// Fills `bytes` from the message that waits.
+    /// Fills `bytes` from the next message.
     ///
     /// # Errors
-    /// The device's.
+    ///
+    /// The device's error.
     fn receive(&mut self, bytes: &mut [u8]) -> io::Result<()>;
 }
 
@@ -79,10 +82,11 @@ pub trait Channel {
 pub struct XenBus(File);
 
 impl XenBus {
-    /// Opens it.
+    /// Opens the device.
     ///
     /// # Errors
-    /// It is not there, or not for us.
+    ///
+    /// The device does not exist or is inaccessible.
     pub fn open() -> io::Result<Self> {
         dev::open("/dev/xen/xenbus", 0).map(Self)
     }
@@ -125,12 +129,12 @@ pub struct Store<C> {
     number: u32,
     /// Paths of watched nodes that have changed.
     events: VecDeque<String>,
-    /// Whether there were more than can wait.
+    /// Whether events were dropped because too many were queued.
     overflown: bool,
 }
 
 impl<C: Channel> Store<C> {
-    /// A client over a channel that nobody else uses.
+    /// Returns a client over a channel that nothing else uses.
     pub fn new(channel: C) -> Self {
         Self {
             channel,
@@ -140,40 +144,43 @@ impl<C: Channel> Store<C> {
         }
     }
 
-    /// What carries the messages.
+    /// Returns the channel of messages.
     pub fn channel(&self) -> &C {
         &self.channel
     }
 
-    /// The value of a node; none if it is gone.
+    /// Returns the value of a node, or `None` if it does not exist.
     ///
     /// # Errors
-    /// Any but that.
+    ///
+    /// Any other failure.
     pub fn read(&mut self, path: &str) -> Result<Option<String>, StoreError> {
-        match self.ask(Kind::Read, 0, &[Part::Name(path)]) {
+        match self.ask(MessageType::Read, 0, &[PayloadPart::Name(path)]) {
             Ok(payload) => Ok(Some(String::from_utf8_lossy(&payload).into_owned())),
             Err(error) if error.is_gone() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// The names of a node's children; none of a node that is gone.
+    /// Returns the names of a node's children; none if the node does not exist.
     ///
     /// # Errors
-    /// Any but that.
+    ///
+    /// Any other failure.
     pub fn list(&mut self, path: &str) -> Result<Vec<String>, StoreError> {
-        match self.ask(Kind::Directory, 0, &[Part::Name(path)]) {
+        match self.ask(MessageType::Directory, 0, &[PayloadPart::Name(path)]) {
             Ok(payload) => Ok(texts(&payload).collect()),
             Err(error) if error.is_gone() => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// Sets nodes below `base`, all at once, if `base` is there still: whether it is. A node that
-    /// its owner has removed does not come back so.
+    /// Sets nodes below `base` atomically if `base` still exists, and returns whether it does. So
+    /// it never recreates a node that its owner has removed.
     ///
     /// # Errors
-    /// Any but that.
+    ///
+    /// Any other failure.
     pub fn write_all(&mut self, base: &str, nodes: &[(&str, String)]) -> Result<bool, StoreError> {
         for _ in 0..ATTEMPTS {
             let transaction = self.begin()?;
@@ -194,7 +201,11 @@ impl<C: Channel> Store<C> {
         base: &str,
         nodes: &[(&str, String)],
     ) -> Result<bool, StoreError> {
-        let there = self.ask(Kind::Directory, transaction, &[Part::Name(base)]);
+        let there = self.ask(
+            MessageType::Directory,
+            transaction,
+            &[PayloadPart::Name(base)],
+        );
         match there {
             Ok(_) => {}
             Err(error) if error.is_gone() => return Ok(false),
@@ -203,17 +214,17 @@ impl<C: Channel> Store<C> {
         for (name, value) in nodes {
             let path = format!("{base}/{name}");
             self.ask(
-                Kind::Write,
+                MessageType::Write,
                 transaction,
-                &[Part::Name(&path), Part::Value(value)],
+                &[PayloadPart::Name(&path), PayloadPart::Value(value)],
             )?;
         }
         Ok(true)
     }
 
     fn begin(&mut self) -> Result<u32, StoreError> {
-        // Its payload is an empty text.
-        let payload = self.ask(Kind::TransactionStart, 0, &[Part::Name("")])?;
+        // The payload is an empty text.
+        let payload = self.ask(MessageType::TransactionStart, 0, &[PayloadPart::Name("")])?;
         let number = texts(&payload).next().and_then(|text| text.parse().ok());
         number
             .filter(|number| *number != 0)
@@ -221,51 +232,57 @@ impl<C: Channel> Store<C> {
     }
 
     fn end(&mut self, transaction: u32, keep: bool) -> Result<(), StoreError> {
-        let how = Part::Name(if keep { "T" } else { "F" });
-        self.ask(Kind::TransactionEnd, transaction, &[how])
+        let how = PayloadPart::Name(if keep { "T" } else { "F" });
+        self.ask(MessageType::TransactionEnd, transaction, &[how])
             .map(drop)
     }
 
-    /// Removes a node and all below it, if it is there.
+    /// Removes a node and all nodes below it, if it exists.
     ///
     /// # Errors
-    /// Any but that it is gone.
+    ///
+    /// Any failure except that it does not exist.
     pub fn remove(&mut self, path: &str) -> Result<(), StoreError> {
-        match self.ask(Kind::Remove, 0, &[Part::Name(path)]) {
+        match self.ask(MessageType::Remove, 0, &[PayloadPart::Name(path)]) {
             Err(error) if !error.is_gone() => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// From now on [`Store::event`] tells about changes of a node and below it, and once at once.
+    /// Watches a node and all nodes below it: from now on [`Store::event`] returns their changes,
+    /// and one event at once.
     ///
     /// # Errors
+    ///
     /// The node cannot be watched.
     pub fn watch(&mut self, path: &str) -> Result<(), StoreError> {
-        self.watching(Kind::Watch, path)
+        self.watching(MessageType::Watch, path)
     }
 
-    /// The contrary of [`Store::watch`].
+    /// Ends a watch.
     ///
     /// # Errors
-    /// It was not watched.
+    ///
+    /// The node was not watched.
     pub fn unwatch(&mut self, path: &str) -> Result<(), StoreError> {
-        self.watching(Kind::Unwatch, path)
+        self.watching(MessageType::Unwatch, path)
     }
 
-    /// The token is the path: nothing is told apart by it.
-    fn watching(&mut self, kind: Kind, path: &str) -> Result<(), StoreError> {
-        self.ask(kind, 0, &[Part::Name(path), Part::Name(path)])
+    /// Starts or ends a watch. The path serves as the token, because the client does not need
+    /// tokens.
+    fn watching(&mut self, kind: MessageType, path: &str) -> Result<(), StoreError> {
+        self.ask(kind, 0, &[PayloadPart::Name(path), PayloadPart::Name(path)])
             .map(drop)
     }
 
-    /// The path of something watched that has changed, if anything has, without waiting.
+    /// Returns the path of a watched node that has changed, if any, without waiting.
     ///
     /// # Errors
-    /// The channel's. [`StoreError::Nonsense`]: there were more changes than could be kept.
+    ///
+    /// The channel's error, or [`StoreError::Nonsense`] if events were dropped.
     pub fn event(&mut self) -> Result<Option<String>, StoreError> {
         while self.channel.wait(Duration::ZERO)? {
-            // An answer to a request that was given up.
+            // Drops the answer to a request that has timed out.
             let _ = self.message()?;
         }
         if std::mem::take(&mut self.overflown) {
@@ -275,19 +292,19 @@ impl<C: Channel> Store<C> {
         Ok(self.events.pop_front())
     }
 
-    /// Whether [`Store::event`] has something that came between the answers to requests: the
-    /// channel shows nothing of it any more.
+    /// Returns whether [`Store::event`] has events that arrived before an answer, and that the
+    /// channel therefore no longer signals.
     #[must_use]
     pub fn has_events(&self) -> bool {
         self.overflown || !self.events.is_empty()
     }
 
-    /// Makes a request and waits for its answer.
+    /// Sends a request and waits for its answer.
     fn ask(
         &mut self,
-        kind: Kind,
+        kind: MessageType,
         transaction: u32,
-        parts: &[Part<'_>],
+        parts: &[PayloadPart<'_>],
     ) -> Result<Vec<u8>, StoreError> {
         self.number = self.number.wrapping_add(1);
         let message = request(kind, self.number, transaction, parts).ok_or(StoreError::TooLong)?;
@@ -304,7 +321,7 @@ impl<C: Channel> Store<C> {
             if header.request != self.number {
                 continue;
             }
-            if header.kind == Kind::Error as u32 {
+            if header.kind == MessageType::Error as u32 {
                 let errno = texts(&payload).next().unwrap_or_default();
                 return Err(StoreError::Refused(errno));
             }
@@ -315,14 +332,14 @@ impl<C: Channel> Store<C> {
         }
     }
 
-    /// The next message, which waits; none: it was an event, and is kept.
+    /// Receives the next message. Queues an event and then returns `None`.
     fn message(&mut self) -> Result<Option<(Header, Vec<u8>)>, StoreError> {
         let mut bytes = [0; HEADER];
         self.channel.receive(&mut bytes)?;
         let header = Header::decode(bytes).ok_or(StoreError::Nonsense)?;
         let mut payload = vec![0; header.length as usize];
         self.channel.receive(&mut payload)?;
-        if header.kind != Kind::WatchEvent as u32 {
+        if header.kind != MessageType::WatchEvent as u32 {
             return Ok(Some((header, payload)));
         }
         if self.events.len() < EVENTS_MAX {

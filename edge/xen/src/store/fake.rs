@@ -1,47 +1,51 @@
-//! A xenstore in memory, for tests: nodes, watches, transactions that may meet others.
+//! An in-memory xenstore for tests: nodes, watches, transactions with conflicts.
 
 use super::client::Channel;
-use super::wire::{HEADER, Header, Kind, texts};
+use super::wire::{HEADER, Header, MessageType, texts};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The nodes, with a handle for the test and one for the client.
+/// The xenstore. The test and the client each have a handle.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fake(Rc<RefCell<Nodes>>);
+pub(crate) struct FakeStore(Rc<RefCell<Nodes>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
     pub(crate) tree: BTreeMap<String, String>,
     watched: Vec<String>,
-    /// Bytes for the client.
+    /// Bytes that the client has not read yet.
     out: VecDeque<u8>,
-    /// Transactions that will end with a conflict.
+    /// Number of transactions that will end with a conflict.
     pub(crate) conflicts: u32,
-    /// What a transaction has written.
+    /// Nodes written in a transaction.
     written: Vec<(String, String)>,
-    /// Answers that are withheld.
+    /// Whether answers are withheld.
     pub(crate) silent: bool,
+    /// A path that may not be watched.
+    pub(crate) unwatchable: Option<String>,
+    /// Number of requests.
+    pub(crate) asked: usize,
 }
 
-impl Fake {
+impl FakeStore {
     pub(crate) fn nodes(&self) -> std::cell::RefMut<'_, Nodes> {
         self.0.borrow_mut()
     }
 
-    /// Sets a node as somebody else does.
+    /// Sets a node as another client would.
     pub(crate) fn set(&self, path: &str, value: &str) {
         self.nodes().set(path, value);
     }
 
-    /// Removes a node and those below as somebody else does.
+    /// Removes a node and those below it, as another client would.
     pub(crate) fn remove(&self, path: &str) {
         self.nodes().remove(path);
     }
 
-    /// A message that nobody waits for.
+    /// Sends a message that answers no pending request.
     pub(crate) fn late(&self, header: Header, payload: &[u8]) {
         let mut nodes = self.nodes();
         nodes.out.extend(header.encode());
@@ -86,11 +90,11 @@ impl Nodes {
                 path
             };
             let payload = format!("{tell}\0{watched}\0");
-            self.tell(Kind::WatchEvent, 0, payload.as_bytes());
+            self.tell(MessageType::WatchEvent, 0, payload.as_bytes());
         }
     }
 
-    fn tell(&mut self, kind: Kind, request: u32, payload: &[u8]) {
+    fn tell(&mut self, kind: MessageType, request: u32, payload: &[u8]) {
         let header = Header {
             kind: kind as u32,
             request,
@@ -119,6 +123,7 @@ impl Nodes {
         let value = all.next().unwrap_or_default();
         drop(all);
         let within = header.transaction != 0;
+        self.asked += 1;
         let ok = Ok(b"OK\0".to_vec());
         let answer = match header.kind {
             1 => self.children(&path).ok_or("ENOENT").map(|names| {
@@ -132,9 +137,14 @@ impl Nodes {
                 .get(&path)
                 .ok_or("ENOENT")
                 .map(|value| value.clone().into_bytes()),
+            4 if self.unwatchable.as_ref() == Some(&path) => Err("E2BIG"),
             4 => {
                 self.watched.push(path.clone());
-                self.tell(Kind::WatchEvent, 0, format!("{path}\0{path}\0").as_bytes());
+                self.tell(
+                    MessageType::WatchEvent,
+                    0,
+                    format!("{path}\0{path}\0").as_bytes(),
+                );
                 ok
             }
             5 => {
@@ -188,13 +198,17 @@ impl Nodes {
                 self.out.extend(payload);
             }
             Err(errno) => {
-                self.tell(Kind::Error, header.request, format!("{errno}\0").as_bytes());
+                self.tell(
+                    MessageType::Error,
+                    header.request,
+                    format!("{errno}\0").as_bytes(),
+                );
             }
         }
     }
 }
 
-impl Channel for Fake {
+impl Channel for FakeStore {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         let (header, payload) = message.split_at(HEADER);
         let header = Header::decode(header.try_into().unwrap()).unwrap();

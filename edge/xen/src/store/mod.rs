@@ -1,8 +1,8 @@
-//! The xenstore: Xen's small database, by which domains find each other.
+//! The xenstore: Xen's small database, through which domains find each other.
 //!
-//! | module | what it is |
+//! | module | purpose |
 //! |---|---|
-//! | [`wire`] | messages as bytes: pure |
+//! | [`wire`] | messages as bytes (pure) |
 //! | [`client`] | requests and answers over a device, watches, transactions |
 
 pub mod client;

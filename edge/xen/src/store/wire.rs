@@ -15,33 +15,33 @@ pub const PAYLOAD_MAX: usize = 4096;
 /// Types of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Kind {
-    /// The names of a node's children.
+pub enum MessageType {
+    /// List a node's children.
     Directory = 1,
-    /// A node's value.
+    /// Read a node's value.
     Read = 2,
-    /// Tell about changes of a node and below it.
+    /// Watch a node and all nodes below it.
     Watch = 4,
-    /// Tell no more.
+    /// End a watch.
     Unwatch = 5,
     /// Begin a transaction.
     TransactionStart = 6,
     /// End it.
     TransactionEnd = 7,
-    /// Set a node's value; nodes that are missing are made.
+    /// Set a node's value; create missing nodes.
     Write = 11,
-    /// Remove a node and all below it.
+    /// Remove a node and all nodes below it.
     Remove = 13,
-    /// Not a request: something that is watched has changed.
+    /// A watched node has changed (not a request).
     WatchEvent = 15,
-    /// Not a request: it was refused.
+    /// The request was rejected (not a request).
     Error = 16,
 }
 
 /// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its type, perhaps one that is not known.
+    /// Its type, which may be unknown.
     pub kind: u32,
     /// The number of the request.
     pub request: u32,
@@ -52,7 +52,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// As bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
@@ -63,7 +63,7 @@ impl Header {
         bytes
     }
 
-    /// From bytes; none: its payload would be longer than any is.
+    /// Decodes a header. Returns `None` if the payload would exceed the limit.
     #[must_use]
     pub fn decode(bytes: [u8; HEADER]) -> Option<Self> {
         let mut words = bytes.chunks_exact(4).map(|word| {
@@ -81,15 +81,20 @@ impl Header {
     }
 }
 
-/// A request as bytes, whose payload is `parts`, each but a value with a zero behind it: see
-/// [`Part`]. None: it is longer than any may be, or a part has a zero of its own.
+/// Encodes a request with the payload `parts` (see [`PayloadPart`]). Returns `None` if it is too
+/// long or a part contains a zero.
 #[must_use]
-pub fn request(kind: Kind, number: u32, transaction: u32, parts: &[Part<'_>]) -> Option<Vec<u8>> {
+pub fn request(
+    kind: MessageType,
+    number: u32,
+    transaction: u32,
+    parts: &[PayloadPart<'_>],
+) -> Option<Vec<u8>> {
     let mut bytes = vec![0; HEADER];
     for part in parts {
         let (text, zero) = match part {
-            Part::Name(text) => (text, true),
-            Part::Value(text) => (text, false),
+            PayloadPart::Name(text) => (text, true),
+            PayloadPart::Value(text) => (text, false),
         };
         if text.contains('\0') {
             return None;
@@ -115,15 +120,15 @@ pub fn request(kind: Kind, number: u32, transaction: u32, parts: &[Part<'_>]) ->
 
 /// A part of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part<'a> {
-    /// A path, a token, an answer: a zero ends it.
+pub enum PayloadPart<'a> {
+    /// A path, a token or an answer, terminated by a zero.
     Name(&'a str),
-    /// A node's value, which goes to the end.
+    /// A node's value, which extends to the end.
     Value(&'a str),
 }
 
-/// The texts of a payload, each of which a zero ends (the last perhaps not). What is not UTF-8 has
-/// marks in the place of what cannot be read.
+/// Iterates over the texts of a payload, each terminated by a zero, which is optional for the last.
+/// Replaces invalid UTF-8 by replacement characters.
 pub fn texts(payload: &[u8]) -> impl Iterator<Item = String> + '_ {
     let ended = payload.strip_suffix(&[0]).unwrap_or(payload);
     let texts = ended.split(|byte| *byte == 0);
@@ -137,18 +142,18 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_write_is_what_the_header_file_says() {
-        let parts = [Part::Name("a/state"), Part::Value("4")];
-        let bytes = request(Kind::Write, 7, 9, &parts).unwrap();
+    fn a_write_matches_the_header_file() {
+        let parts = [PayloadPart::Name("a/state"), PayloadPart::Value("4")];
+        let bytes = request(MessageType::Write, 7, 9, &parts).unwrap();
         let header = [11, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 9, 0, 0, 0];
         assert_eq!(bytes.split_at(HEADER), (&header[..], &b"a/state\x004"[..]));
     }
 
     #[test]
-    fn payloads_have_an_end() {
+    fn payloads_are_limited() {
         let long = "x".repeat(PAYLOAD_MAX);
-        assert!(request(Kind::Read, 0, 0, &[Part::Value(&long)]).is_some());
-        assert!(request(Kind::Read, 0, 0, &[Part::Name(&long)]).is_none());
+        assert!(request(MessageType::Read, 0, 0, &[PayloadPart::Value(&long)]).is_some());
+        assert!(request(MessageType::Read, 0, 0, &[PayloadPart::Name(&long)]).is_none());
         let header = |length| Header {
             kind: 2,
             request: 0,
@@ -161,9 +166,9 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_zero_is_refused() {
-        assert!(request(Kind::Read, 0, 0, &[Part::Name("a\0b")]).is_none());
-        assert!(request(Kind::Write, 0, 0, &[Part::Value("a\0b")]).is_none());
+    fn a_name_with_a_zero_is_rejected() {
+        assert!(request(MessageType::Read, 0, 0, &[PayloadPart::Name("a\0b")]).is_none());
+        assert!(request(MessageType::Write, 0, 0, &[PayloadPart::Value("a\0b")]).is_none());
     }
 
     #[test]
@@ -177,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(
+        fn headers_round_trip(
             kind: u32,
             request: u32,
             transaction: u32,
@@ -188,15 +193,15 @@ mod tests {
         }
 
         #[test]
-        fn names_come_back(names in prop::collection::vec("[a-z/0-9]{1,20}", 1..20)) {
-            let parts: Vec<_> = names.iter().map(|name| Part::Name(name)).collect();
-            let bytes = super::request(Kind::Watch, 1, 0, &parts).unwrap();
+        fn names_round_trip(names in prop::collection::vec("[a-z/0-9]{1,20}", 1..20)) {
+            let parts: Vec<_> = names.iter().map(|name| PayloadPart::Name(name)).collect();
+            let bytes = super::request(MessageType::Watch, 1, 0, &parts).unwrap();
             let got: Vec<_> = texts(&bytes[HEADER..]).collect();
             prop_assert_eq!(got, names);
         }
 
         #[test]
-        fn no_payload_is_too_strange(payload in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_payload_is_handled(payload in prop::collection::vec(any::<u8>(), 0..300)) {
             let total: usize = texts(&payload).count();
             prop_assert!(total <= payload.len());
         }

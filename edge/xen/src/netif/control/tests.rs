@@ -9,7 +9,7 @@ use vif::ring::Format;
 #[derive(Default)]
 struct Granted(BTreeMap<u32, Vec<u8>>);
 
-impl Fetch for Granted {
+impl ReadGranted for Granted {
     fn fetch(&self, gref: u32, bytes: &mut [u8]) -> bool {
         let page = self.0.get(&gref).and_then(|page| page.get(..bytes.len()));
         page.map(|page| bytes.copy_from_slice(page)).is_some()
@@ -26,7 +26,7 @@ fn request(id: u16, kind: u16, data: [u32; 3]) -> [u32; 4] {
     [u32::from(id) | u32::from(kind) << 16, one, two, three]
 }
 
-/// The guest's page 5: a table of these queues.
+/// Returns a guest whose page 5 holds a table of these queues.
 fn table(queues: &[u32]) -> Granted {
     let bytes = queues.iter().flat_map(|queue| queue.to_le_bytes());
     let mut page: Vec<u8> = bytes.collect();
@@ -37,13 +37,13 @@ fn table(queues: &[u32]) -> Granted {
 const FOUR: u32 = 4;
 
 #[test]
-fn netif_29_each_request_has_the_answers_of_the_header() {
+fn netif_29_requests_have_the_headers_answers() {
     use kind::*;
     let granted = table(&[3, 1, 0, 2]);
     let hashing = hashing();
     let all = HashTypes::ALL.0;
     let key = KEY_MAX as u32;
-    // In this order.
+    // The requests in this order:
     for (n, (kind, data, wanted)) in [
         (GET_HASH_FLAGS, [0; 3], Err(NotSupported)),
         (SET_HASH_FLAGS, [all, 0, 0], Err(InvalidParameter)),
@@ -73,7 +73,7 @@ fn netif_29_each_request_has_the_answers_of_the_header() {
         (SET_HASH_MAPPING, [5, 2, u32::MAX], Err(BufferOverflow)),
         (SET_HASH_MAPPING, [6, 4, 0], Err(InvalidParameter)),
         (SET_HASH_MAPPING, [6, 0, 8], Ok(0)),
-        // Pages that stay mapped, and what nobody has thought of.
+        // A request for static grants, and an unknown request.
         (8, [0; 3], Err(NotSupported)),
         (0, [0; 3], Err(NotSupported)),
         (u16::MAX, [0; 3], Err(NotSupported)),
@@ -92,7 +92,7 @@ fn netif_29_each_request_has_the_answers_of_the_header() {
 }
 
 #[test]
-fn a_table_with_a_queue_that_there_is_not_changes_nothing() {
+fn a_table_with_an_unknown_queue_changes_nothing() {
     let hashing = hashing();
     hashing.set_on(true);
     hashing.set_types(HashTypes::ALL);
@@ -108,15 +108,15 @@ fn a_table_with_a_queue_that_there_is_not_changes_nothing() {
     }
 }
 
-/// A ring, and where the request that was taken last is noted.
+/// A ring, and the record of the last taken request.
 struct Shared {
-    pages: Pages,
+    pages: GrantedRingPages,
     taken: TakenRequest,
 }
 
 fn shared() -> Shared {
     let page = Area::anonymous(PAGE).unwrap().span();
-    let pages = Pages::new(Format::Xen, &[page], Span::EMPTY).unwrap();
+    let pages = GrantedRingPages::new(Format::Xen, &[page], Span::EMPTY).unwrap();
     let noted = Area::anonymous(PAGE).unwrap().span();
     Shared {
         pages,
@@ -130,11 +130,11 @@ impl Shared {
     }
 
     fn send(&self, request: [u32; 4]) -> u32 {
-        let index = self.pages.index(Index::ReqProd, Ordering::Acquire);
+        let index = self.pages.index(RingIndex::ReqProd, Ordering::Acquire);
         self.pages.write_run(0, Self::at(index), &[request]);
         let next = index.wrapping_add(1);
         self.pages
-            .set_index(Index::ReqProd, next, Ordering::Release);
+            .set_index(RingIndex::ReqProd, next, Ordering::Release);
         index
     }
 
@@ -145,7 +145,7 @@ impl Shared {
     }
 
     fn shown(&self) -> u32 {
-        self.pages.index(Index::RspProd, Ordering::Acquire)
+        self.pages.index(RingIndex::RspProd, Ordering::Acquire)
     }
 
     fn ring(&self) -> ControlRing {
@@ -154,14 +154,14 @@ impl Shared {
 }
 
 #[test]
-fn requests_are_answered_in_their_slots_and_the_guest_is_told_if_it_asks() {
+fn requests_are_answered_in_their_slots() {
     let shared = shared();
     let (hashing, granted) = (hashing(), Granted::default());
     let mut ring = shared.ring();
     assert!(!ring.has_work());
     shared
         .pages
-        .set_index(Index::RspEvent, 2, Ordering::Release);
+        .set_index(RingIndex::RspEvent, 2, Ordering::Release);
     for (id, told) in [(7, false), (8, true), (9, false)] {
         let index = shared.send(request(id, kind::GET_HASH_MAPPING_SIZE, [0; 3]));
         assert!(ring.has_work());
@@ -169,13 +169,17 @@ fn requests_are_answered_in_their_slots_and_the_guest_is_told_if_it_asks() {
         let head = u32::from(id) | 4 << 16;
         assert_eq!(shared.answer(index), [head, 0, 128]);
         assert_eq!(shared.shown(), index + 1);
-        let asked = shared.pages.index(Index::ReqEvent, Ordering::Acquire);
-        assert_eq!(asked, index + 2, "to be told of the next one");
+        let asked = shared.pages.index(RingIndex::ReqEvent, Ordering::Acquire);
+        assert_eq!(
+            asked,
+            index + 2,
+            "a notification of the next request is enabled"
+        );
     }
 }
 
 #[test]
-fn a_ring_goes_round() {
+fn a_ring_wraps() {
     let shared = shared();
     let (hashing, granted) = (hashing(), Granted::default());
     let mut ring = shared.ring();
@@ -192,13 +196,13 @@ fn a_ring_goes_round() {
 }
 
 #[test]
-fn a_guest_beyond_its_ring_is_not_served_any_more() {
+fn a_guest_that_overruns_its_ring_is_not_served() {
     let shared = shared();
     let mut ring = shared.ring();
     let beyond = SLOTS + 1;
     shared
         .pages
-        .set_index(Index::ReqProd, beyond, Ordering::Release);
+        .set_index(RingIndex::ReqProd, beyond, Ordering::Release);
     assert!(ring.has_work());
     ring.serve(hashing(), FOUR, &Granted::default());
     assert!(!ring.has_work());
@@ -206,16 +210,16 @@ fn a_guest_beyond_its_ring_is_not_served_any_more() {
 }
 
 #[test]
-fn who_is_killed_before_the_answer_is_shown_leaves_the_request_to_the_next() {
+fn a_kill_before_the_answer_leaves_the_request() {
     let shared = shared();
     let (hashing, granted) = (hashing(), Granted::default());
     let request = request(7, kind::SET_HASH_ALGORITHM, [1, 0, 0]);
     let index = shared.send(request);
     shared.ring().serve(hashing, FOUR, &granted);
-    // The answer lies over the request, and nobody was shown it.
+    // The answer has overwritten the request and is not published.
     shared
         .pages
-        .set_index(Index::RspProd, index, Ordering::Release);
+        .set_index(RingIndex::RspProd, index, Ordering::Release);
     hashing.begin();
     let mut next = shared.ring();
     assert!(next.has_work());
@@ -223,7 +227,7 @@ fn who_is_killed_before_the_answer_is_shown_leaves_the_request_to_the_next() {
     assert!(hashing.is_on());
     assert_eq!(shared.answer(index), [request[0], 0, 0]);
     assert_eq!(shared.shown(), index + 1);
-    // Of a request that is noted no other is made.
+    // Another request does not replace a recorded one.
     shared.send([4 << 16, 0, 0, 0]);
     next.serve(hashing, FOUR, &granted);
     assert_eq!(shared.answer(index + 1), [4 << 16, 0, 128]);
@@ -231,7 +235,7 @@ fn who_is_killed_before_the_answer_is_shown_leaves_the_request_to_the_next() {
 
 proptest! {
     #[test]
-    fn no_request_is_too_strange(
+    fn any_request_is_answered(
         requests: Vec<[u32; 4]>,
         page in prop::collection::vec(any::<u8>(), PAGE),
     ) {

@@ -1,13 +1,13 @@
-use super::super::fake::Fake;
+use super::super::fake::FakeStore;
 use super::*;
 
-fn both() -> (Fake, Store<Fake>) {
-    let fake = Fake::default();
+fn both() -> (FakeStore, Store<FakeStore>) {
+    let fake = FakeStore::default();
     (fake.clone(), Store::new(fake))
 }
 
 #[test]
-fn what_is_gone_is_none_and_no_error() {
+fn a_missing_node_is_none_and_not_an_error() {
     let (fake, mut store) = both();
     assert_eq!(store.read("a").unwrap(), None);
     assert_eq!(store.list("a").unwrap(), [""; 0]);
@@ -19,7 +19,7 @@ fn what_is_gone_is_none_and_no_error() {
 }
 
 #[test]
-fn several_nodes_are_written_at_once_or_not_at_all() {
+fn several_nodes_are_written_atomically() {
     let (fake, mut store) = both();
     fake.set("be/state", "1");
     let nodes = [("feature-sg", "1".to_owned()), ("state", "2".to_owned())];
@@ -27,14 +27,14 @@ fn several_nodes_are_written_at_once_or_not_at_all() {
     assert!(store.write_all("be", &nodes).unwrap());
     assert_eq!(fake.get("be/state").as_deref(), Some("2"));
     assert_eq!(fake.get("be/feature-sg").as_deref(), Some("1"));
-    // The toolstack has removed it: nothing comes back.
+    // The toolstack has removed the node, so it is not created again.
     fake.remove("be");
     assert!(!store.write_all("be", &nodes).unwrap());
     assert_eq!(fake.get("be/state"), None);
 }
 
 #[test]
-fn a_transaction_that_never_ends_well_is_given_up() {
+fn a_transaction_fails_after_repeated_conflicts() {
     let (fake, mut store) = both();
     fake.set("be/state", "1");
     fake.nodes().conflicts = u32::MAX;
@@ -43,13 +43,13 @@ fn a_transaction_that_never_ends_well_is_given_up() {
 }
 
 #[test]
-fn changes_come_between_answers() {
+fn events_arrive_between_answers() {
     let (fake, mut store) = both();
     store.watch("backend/vif").unwrap();
     assert_eq!(
         store.event().unwrap().as_deref(),
         Some("backend/vif"),
-        "once at once"
+        "a new watch causes one event at once"
     );
     fake.set("backend/vif/3/0/state", "1");
     assert_eq!(store.read("nothing").unwrap(), None);
@@ -62,7 +62,7 @@ fn changes_come_between_answers() {
 }
 
 #[test]
-fn of_more_changes_than_can_wait_it_is_known_that_there_were_some() {
+fn dropped_events_are_reported() {
     let (fake, mut store) = both();
     store.watch("n").unwrap();
     for _ in 0..=EVENTS_MAX {
@@ -73,15 +73,16 @@ fn of_more_changes_than_can_wait_it_is_known_that_there_were_some() {
 }
 
 #[test]
-fn an_answer_that_comes_late_is_thrown_away() {
+fn a_late_answer_is_dropped() {
     let (fake, mut store) = both();
     fake.set("a", "1");
     fake.nodes().silent = true;
     assert!(matches!(store.read("a"), Err(StoreError::Late)));
     fake.nodes().silent = false;
-    // The answer to the request that was given up comes now, before the next one's.
+    // The answer to the request that has timed out arrives now, before the answer to the next
+    // request.
     let late = Header {
-        kind: Kind::Read as u32,
+        kind: MessageType::Read as u32,
         request: 1,
         transaction: 0,
         length: 4,

@@ -1,7 +1,7 @@
-//! What this domain asks of Xen, counted by kind: hypercalls, as Linux makes them of the requests
-//! of its devices, and the operations in them.
+//! Counts of this domain's hypercalls by kind, which Linux makes for requests to its devices, and
+//! of the operations in them.
 //!
-//! One thread counts, any may read: the control socket's does.
+//! One thread counts; others, such as the control socket's, read.
 
 use runtime::platform::Asked;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Hypercall {
-    /// Bytes are copied from or to granted pages; an operation is one place in one page.
+    /// Copies of bytes from or to granted pages. An operation copies one range of one page.
     Copy,
-    /// Granted pages are mapped.
+    /// Maps of granted pages.
     Map,
-    /// They are unmapped.
+    /// Unmaps of granted pages.
     Unmap,
-    /// The other end of an event channel is notified.
+    /// Notifications of the other end of an event channel.
     Notify,
 }
 
@@ -34,9 +34,9 @@ impl Hypercall {
     }
 }
 
-/// Counts, since this process has started.
+/// Counts since the start of this process.
 #[derive(Debug, Default)]
-pub struct Tally([Counts; Hypercall::ALL.len()]);
+pub struct HypercallCounters([Counts; Hypercall::ALL.len()]);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -44,10 +44,10 @@ struct Counts {
     operations: AtomicU64,
 }
 
-impl Tally {
-    /// So many hypercalls with so many operations were made. By one thread alone.
+impl HypercallCounters {
+    /// Counts `calls` hypercalls with `operations` operations. Only one thread may call this.
     pub fn count(&self, kind: Hypercall, calls: u64, operations: u64) {
-        // With one writer this loses nothing, and costs less than an atomic addition.
+        // With a single writer this loses no count, and is cheaper than an atomic addition.
         let add = |to: &AtomicU64, n| to.store(to.load(Ordering::Relaxed) + n, Ordering::Relaxed);
         if let Some(counts) = self.0.get(kind as usize) {
             add(&counts.calls, calls);
@@ -55,7 +55,7 @@ impl Tally {
         }
     }
 
-    /// What was counted, by kind.
+    /// Returns the counts, by kind.
     pub fn asked(&self) -> impl Iterator<Item = Asked> + '_ {
         let kinds = Hypercall::ALL.iter().zip(&self.0);
         kinds.map(|(kind, counts)| Asked {
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_has_counts_of_its_own() {
-        let tally = Tally::default();
+    fn each_kind_has_separate_counts() {
+        let tally = HypercallCounters::default();
         for (n, kind) in (1..).zip(Hypercall::ALL) {
             tally.count(kind, 1, n);
             tally.count(kind, 2, n);

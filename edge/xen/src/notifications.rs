@@ -1,35 +1,36 @@
-//! How a frontend is notified: by the event channels that it has for a queue.
+//! Doorbells of a frontend: the event channels of its queues.
 //!
 //! A stock frontend grants no page for the words of an event channel (RING-11 to RING-13), so each
-//! queue has one of this domain's own. The frontend's end of it always says that it sleeps: each
-//! notification rings, and how many there are the rings' event indices decide alone, as Xen's
-//! protocol has it.
+//! queue has a page of this domain. The frontend's word always states that the frontend sleeps. So
+//! every notification rings, and only the rings' event indices limit their number, as in Xen's
+//! protocol.
 
-use crate::dev::{Evtchn, Port};
-use crate::netif::features::Ports;
+use crate::dev::{Evtchn, EvtchnPort};
+use crate::netif::features::EventPorts;
 use abi::PAGE;
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use vif::events::{Rings, WORD_STRIDE};
+use vif::events::{NotifiedRings, WORD_STRIDE};
 
 /// The word of an event channel that says that the frontend sleeps.
 const FRONT_ARMED: usize = 3 * WORD_STRIDE;
 
-/// How the frontend of one queue is notified.
+/// The doorbell of one queue of a frontend.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Notifier {
     /// The words of the event channel.
     words: Span,
     channels: RefCell<Option<Channels>>,
 }
 
-impl Bell {
-    /// Without a frontend.
+impl Notifier {
+    /// Returns a doorbell without a frontend.
     ///
     /// # Errors
-    /// Out of memory.
+    ///
+    /// Memory is exhausted.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             words: Area::anonymous(PAGE)?.span(),
@@ -37,25 +38,31 @@ impl Bell {
         })
     }
 
-    /// Domain `domain` has come; the words that its netback uses.
+    /// Connects domain `domain`; returns the words that its netback uses.
     ///
     /// # Errors
+    ///
     /// The domain does not offer these ports.
-    pub fn connect(&self, evtchn: &Rc<Evtchn>, domain: u16, ports: Ports) -> Result<Span, String> {
+    pub fn connect(
+        &self,
+        evtchn: &Rc<Evtchn>,
+        domain: u16,
+        ports: EventPorts,
+    ) -> Result<Span, String> {
         self.words.fill(0).map_err(|_| "out of memory")?;
         let channels = Channels::bind(evtchn, domain, ports)?;
         self.channels.replace(Some(channels));
         Ok(self.words)
     }
 
-    /// The frontend has gone.
+    /// Disconnects the frontend.
     pub fn disconnect(&self) {
         self.channels.replace(None);
     }
 
     /// Notifies the frontend about `rings`.
-    pub fn ring(&self, rings: Rings) {
-        // Notifying took it away.
+    pub fn ring(&self, rings: NotifiedRings) {
+        // Set the word again, because the notification has cleared it.
         let _ = self.words.store_u32(FRONT_ARMED, 1);
         match &*self.channels.borrow() {
             None => {}
@@ -75,21 +82,21 @@ impl Bell {
 /// This end of a frontend's event channels.
 #[derive(Debug)]
 enum Channels {
-    Shared(Port),
-    Split { tx: Port, rx: Port },
+    Shared(EvtchnPort),
+    Split { tx: EvtchnPort, rx: EvtchnPort },
 }
 
 impl Channels {
-    /// Binds to what domain `domain` offers.
-    fn bind(evtchn: &Rc<Evtchn>, domain: u16, ports: Ports) -> Result<Self, String> {
+    /// Binds to the ports that domain `domain` offers.
+    fn bind(evtchn: &Rc<Evtchn>, domain: u16, ports: EventPorts) -> Result<Self, String> {
         let bind = |port| {
             evtchn.bind(domain, port).map_err(|why| {
                 format!("the event channel of domain {domain}, port {port}, cannot be bound: {why}")
             })
         };
         Ok(match ports {
-            Ports::Shared(port) => Self::Shared(bind(port)?),
-            Ports::Split { tx, rx } => Self::Split {
+            EventPorts::Shared(port) => Self::Shared(bind(port)?),
+            EventPorts::Split { tx, rx } => Self::Split {
                 tx: bind(tx)?,
                 rx: bind(rx)?,
             },

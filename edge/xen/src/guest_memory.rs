@@ -1,39 +1,39 @@
-//! How one guest's memory is reached: its rings are mapped, its event channels are bound, its
-//! journals are found, all of it for each queue.
+//! Access to one guest's memory: for each queue, maps the rings, binds the event channels and finds
+//! the journals.
 
-use crate::control_rings::Owner;
+use crate::control_rings::ControlOwner;
 use crate::dev::{Mapped, PageRights, Window};
 use crate::grants::{GrantCopy, GrantMap};
-use crate::interfaces::Key;
-use crate::journals::Connection;
+use crate::interfaces::InterfaceId;
+use crate::journals::ConnectionId;
 use crate::netif::control::TakenRequest;
-use crate::netif::features::{Chosen, QUEUES_MAX, Queue, offered};
-use crate::platform::{Places, RINGS, Xen};
+use crate::netif::features::{FrontendChoice, FrontendQueue, QUEUES_MAX, offered};
+use crate::platform::{QueueResourceList, RINGS, Xen};
 use abi::{ConnId, GrantRef};
 use driver::vifs::hashing::Hashing;
-use driver::vifs::memory::{Mechanism, Opened, OpenedQueue, Reach};
+use driver::vifs::memory::{GuestAccess, Mechanism, OpenedMemory, OpenedQueue};
 use runtime::ledger::Ledger;
 use runtime::platform::Peer;
 use shmem::Span;
 use std::io;
 use std::rc::Rc;
-use vif::events::Rings;
+use vif::events::NotifiedRings;
 use vif::grants::Grants;
 use vif::netback::ACCESSES_MAX;
 use vif::netif::{BackRecord, FrontRecord};
 
-/// How one guest's memory is reached.
+/// Access to one guest's memory.
 #[derive(Debug)]
-pub struct XenReach {
+pub struct XenGuestAccess {
     /// This domain.
     pub xen: Rc<Xen>,
     /// The guest's interface.
     pub conn: ConnId,
 }
 
-impl XenReach {
-    /// The pages of both rings of queue `number`, mapped.
-    fn map(&self, domain: u16, number: usize, queue: &Queue) -> io::Result<Vec<Mapped>> {
+impl XenGuestAccess {
+    /// Maps the pages of both rings of queue `number`.
+    fn map(&self, domain: u16, number: usize, queue: &FrontendQueue) -> io::Result<Vec<Mapped>> {
         let first = (self.conn.0 as usize * QUEUES_MAX + number) * RINGS;
         let places = (first..first + RINGS).map(|at| self.xen.window.part(at, 1));
         let rings = queue.rings.iter().zip(places);
@@ -47,14 +47,14 @@ impl XenReach {
         rings.map(map).collect()
     }
 
-    /// Opens queue `number`. What ends with it is in `held`, also if it fails.
+    /// Opens queue `number`. Adds everything that ends with the queue to `held`, even on failure.
     fn open_queue(
         &self,
         of: &Connecting,
         number: usize,
-        queue: &Queue,
+        queue: &FrontendQueue,
         ledger: &Rc<Ledger>,
-        held: &mut Held,
+        held: &mut ConnectionResources,
     ) -> Result<OpenedQueue, String> {
         let (xen, domain) = (&self.xen, of.key.domain);
         let maps = self.map(domain, number, queue);
@@ -62,22 +62,23 @@ impl XenReach {
             maps.map_err(|why| format!("a ring of domain {domain} cannot be mapped: {why}"))?;
         let places = Rc::clone(&held.places);
         let place = places.get(number).ok_or("out of queues")?;
-        let words = place.bell.connect(&xen.evtchn, domain, queue.ports)?;
-        let connection = Connection {
+        let words = place.notifier.connect(&xen.evtchn, domain, queue.ports)?;
+        let connection = ConnectionId {
             key: of.key,
             queue: number as u32,
             rings: queue.rings.map(|gref| gref.0),
             ports: queue.ports,
         };
         let begun = xen.journals.borrow_mut().begin(connection, of.resumes);
-        let kept = begun.ok_or("there is no journal left")?;
+        let kept = begun.ok_or("no journal is free")?;
         held.cells.push(kept.cell);
         if number == 0 {
             held.chosen = Some((kept.hashing, kept.request));
         }
         place.groups.set((number == 0).then_some(kept.groups));
-        // The end of the one before may have been between showing responses and telling of them.
-        place.bell.ring(Rings::BOTH);
+        // The previous process may have ended after publishing responses and before notifying the
+        // guest.
+        place.notifier.ring(NotifiedRings::BOTH);
         let rings = maps.iter().map(Mapped::span);
         let ring_pages = rings.chain([words]).collect();
         held.maps.extend(maps);
@@ -101,20 +102,20 @@ impl XenReach {
     fn open_control_ring(
         &self,
         of: &Connecting,
-        chosen: &Chosen,
-        held: &Held,
+        chosen: &FrontendChoice,
+        held: &ConnectionResources,
     ) -> Result<(), String> {
         let Some((page, (hashing, taken))) = chosen.control.zip(held.chosen) else {
             return Ok(());
         };
         let xen = &self.xen;
-        let owner = Owner {
+        let owner = ControlOwner {
             domain: of.key.domain,
             queues: chosen.queues.len() as u32,
             hashing,
             taken,
         };
-        let room = xen.control_room(self.conn).ok_or("out of memory")?;
+        let room = xen.control_memory(self.conn).ok_or("out of memory")?;
         let rings = &xen.control_rings;
         rings.open(self.conn, page, owner, room, &xen.gntdev, &xen.evtchn)
     }
@@ -122,27 +123,32 @@ impl XenReach {
 
 /// An interface that is about to be connected.
 struct Connecting {
-    key: Key,
+    key: InterfaceId,
     resumes: bool,
-    /// Whether its guest hears only the groups that it has asked for.
+    /// Whether its guest receives only the groups that it has requested.
     chooses_groups: bool,
 }
 
-impl Reach for XenReach {
+impl GuestAccess for XenGuestAccess {
     fn record(&self, _: bool) -> BackRecord {
         offered(self.xen.offloads)
     }
 
-    fn open(&mut self, _: &Peer, _: &FrontRecord, ledger: &Rc<Ledger>) -> Result<Opened, String> {
+    fn open(
+        &mut self,
+        _: &Peer,
+        _: &FrontRecord,
+        ledger: &Rc<Ledger>,
+    ) -> Result<OpenedMemory, String> {
         let (of, chosen) = {
             let interfaces = self.xen.interfaces.borrow();
             let served = interfaces
                 .get(self.conn)
-                .ok_or("the interface is no more")?;
+                .ok_or("the interface no longer exists")?;
             let chosen = served
                 .chosen
                 .as_ref()
-                .ok_or("the guest has chosen nothing")?;
+                .ok_or("the guest has written no nodes")?;
             let of = Connecting {
                 key: served.key,
                 resumes: served.resumes,
@@ -150,9 +156,12 @@ impl Reach for XenReach {
             };
             (of, chosen.clone())
         };
-        let mut held = Held {
+        let mut held = ConnectionResources {
             xen: Rc::clone(&self.xen),
-            places: self.xen.places(self.conn).map_err(|why| why.to_string())?,
+            places: self
+                .xen
+                .queue_resources(self.conn)
+                .map_err(|why| why.to_string())?,
             conn: self.conn,
             chosen: None,
             cells: Vec::new(),
@@ -168,7 +177,7 @@ impl Reach for XenReach {
         }
         let hashing = held.chosen.map(|(hashing, _)| hashing);
         self.open_control_ring(&of, &chosen, &held)?;
-        Ok(Opened {
+        Ok(OpenedMemory {
             first: opened.next().ok_or("the guest has no queue")?,
             others: opened.collect(),
             groups,
@@ -178,24 +187,24 @@ impl Reach for XenReach {
     }
 }
 
-/// What ends with a connection.
+/// Resources that end with a connection.
 #[derive(Debug)]
-struct Held {
+struct ConnectionResources {
     xen: Rc<Xen>,
     conn: ConnId,
-    /// What is kept of its guest's choice of queues.
+    /// The stored flow steering of the guest, and the last request of its control ring.
     chosen: Option<(Hashing, TakenRequest)>,
-    places: Places,
+    places: QueueResourceList,
     cells: Vec<usize>,
     maps: Vec<Mapped>,
 }
 
-impl Drop for Held {
+impl Drop for ConnectionResources {
     fn drop(&mut self) {
         self.xen.control_rings.end(self.conn);
         self.maps.clear();
         for place in self.places.iter() {
-            place.bell.disconnect();
+            place.notifier.disconnect();
             place.groups.set(None);
         }
         let mut journals = self.xen.journals.borrow_mut();
