@@ -1,13 +1,15 @@
-//! A domain's program that a person starts.
+//! Programs of domains that a user starts manually.
 
 use std::process::Command;
 
-/// Starts a domain's program without grantwayd, and checks that it ends with one line that says so.
+/// Starts a domain's program without grantwayd, and checks that it exits with an
+/// explanation in one line.
 ///
 /// # Panics
-/// It does something else.
+///
+/// Panics if the program does anything else.
 #[track_caller]
-pub fn refuses_a_person(program: &str) {
+pub fn rejects_a_start_by_hand(program: &str) {
     let output = Command::new(program).output().expect("the program starts");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let words = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Datagrams without end, for tests of what is let through.
+//! A continuous stream of datagrams, for tests of rate limits.
 
 use crate::wait_until;
 use std::net::UdpSocket;
@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of Ethernet, IP and UDP before those of a datagram.
+/// Bytes of the Ethernet, IP and UDP headers in front of a datagram's data.
 const HEADERS: usize = 14 + 20 + 8;
 
-/// Sets a flag at its end: threads of a scope that look at it end, too, when the test panics.
+/// Sets a flag when dropped, so that threads of a scope that poll the flag also end if the test
+/// panics.
 #[derive(Debug)]
 pub struct Stops<'a>(pub &'a AtomicBool);
 
@@ -19,12 +20,12 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Sends datagrams of so many bytes without end, until some came, a second is over, and `enough`
-/// says so. Bytes of frames that came, and how long that took.
+/// Sends datagrams of this size continuously until some have arrived, a second has passed, and
+/// `enough` returns true. Returns the bytes of the frames that arrived, and the duration.
 ///
 /// # Panics
 ///
-/// As [`wait_until`], and if a socket cannot be used.
+/// Panics like [`wait_until`], and if a socket cannot be used.
 pub fn flood(
     (sender, receiver): (&UdpSocket, &UdpSocket),
     bytes: usize,
@@ -40,13 +41,13 @@ pub fn flood(
         scope.spawn(|| {
             let datagram = vec![7; bytes];
             while !stop.load(Ordering::Relaxed) {
-                // What the kernel has no room for is lost, which is as good.
+                // Datagrams that the kernel cannot queue are lost, which the test allows.
                 let _ = sender.send_to(&datagram, to);
             }
         });
         let all = scope.spawn(|| {
             let mut datagram = vec![0; bytes];
-            // Those that were under way when the sender has ended come as well.
+            // Datagrams that were in flight when the sender ended also count.
             loop {
                 match receiver.recv(&mut datagram) {
                     Ok(bytes) => got.fetch_add((bytes + HEADERS) as u64, Ordering::Relaxed),
@@ -55,7 +56,7 @@ pub fn flood(
                 };
             }
         });
-        wait_until("nothing comes, or all of it does", || {
+        wait_until("no datagram arrives, or none is lost", || {
             let came = got.load(Ordering::Relaxed) > 0;
             came && begin.elapsed() > Duration::from_secs(1) && enough()
         });

@@ -2,10 +2,11 @@
 
 use std::fs;
 
-/// The id of a group.
+/// Returns the id of a group.
 ///
 /// # Panics
-/// There is no such group.
+///
+/// Panics if the group does not exist.
 #[must_use]
 #[track_caller]
 pub fn group_id(name: &str) -> u32 {

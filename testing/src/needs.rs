@@ -1,4 +1,4 @@
-//! What a test may need. Each is there, or it is told what is missing.
+//! Needs of tests: each function checks one, and returns an error that names what is missing.
 
 use netdev::netns::Namespace;
 use netdev::own::open_tap;
@@ -7,16 +7,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where distributions put plugins of containers' networks.
+/// Folders in which distributions install CNI plugins.
 pub const CNI_PLUGINS: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
 
-/// What is missing.
+/// A missing need.
 type Missing = String;
 
-/// The user may do everything.
+/// Checks that the user is root.
 ///
 /// # Errors
-/// Another user than root.
+///
+/// The user is not root.
 pub fn root() -> Result<(), Missing> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
@@ -24,10 +25,11 @@ pub fn root() -> Result<(), Missing> {
     }
 }
 
-/// Network namespaces can be made.
+/// Checks that network namespaces can be created.
 ///
 /// # Errors
-/// The kernel's reason.
+///
+/// The error of the kernel.
 pub fn netns() -> Result<(), Missing> {
     fresh_netns().map(drop)
 }
@@ -36,11 +38,11 @@ fn fresh_netns() -> Result<Namespace, Missing> {
     Namespace::new().map_err(|error| format!("network namespaces: {error}"))
 }
 
-/// Network namespaces, and TAPs in them.
+/// Checks that network namespaces and TAPs in them can be created.
 ///
 /// # Errors
-/// Without the one, or without a TAP driver. Everything else is a fault of ours, for the test to
-/// find.
+///
+/// Network namespaces or the TAP driver are missing. The test itself reports any other failure.
 pub fn tap() -> Result<(), Missing> {
     let namespace = fresh_netns()?;
     let spec = TapSpec {
@@ -55,13 +57,15 @@ pub fn tap() -> Result<(), Missing> {
     }
 }
 
-/// AF_XDP sockets and their programs.
+/// Checks that AF_XDP sockets and their programs can be used.
 ///
 /// # Errors
+///
 /// The kernel does not permit them.
 ///
 /// # Panics
-/// Everything else that goes wrong is a fault of ours.
+///
+/// Panics on any other failure, which is a bug in the project.
 pub fn af_xdp() -> Result<(), Missing> {
     let Err(error) = xdp::probe() else {
         return Ok(());
@@ -71,24 +75,26 @@ pub fn af_xdp() -> Result<(), Missing> {
     Err(format!("AF_XDP: {error}"))
 }
 
-/// User namespaces for those without privileges.
+/// Checks that unprivileged users can create user namespaces.
 ///
 /// # Errors
-/// They are switched off.
+///
+/// They are disabled.
 pub fn userns() -> Result<(), Missing> {
     let mut command = Command::new("unshare");
     let probe = command.args(["-Ur", "true"]).stderr(Stdio::null());
     match probe.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err("user namespaces: switched off".into()),
+        Ok(_) => Err("user namespaces: disabled".into()),
         Err(error) => Err(format!("user namespaces: `unshare`: {error}")),
     }
 }
 
-/// VXLAN tunnels.
+/// Checks for VXLAN tunnels.
 ///
 /// # Errors
-/// The kernel has none, or there is no `ip` to make one with.
+///
+/// The kernel has no VXLAN, or the program `ip` is missing.
 pub fn vxlan() -> Result<(), Missing> {
     let namespace = fresh_netns()?;
     tool("ip")?;
@@ -103,22 +109,45 @@ pub fn vxlan() -> Result<(), Missing> {
     };
     match namespace.enter(add) {
         Ok(Ok(status)) if status.success() => Ok(()),
-        _ => Err("vxlan: the kernel makes no tunnel".into()),
+        _ => Err("vxlan: the kernel creates no tunnel".into()),
     }
 }
 
-/// All that confining a domain stands on, seccomp's user notification above all.
+/// Checks for limits on process ids per PID namespace (Linux 6.14).
 ///
 /// # Errors
-/// What the kernel lacks.
+///
+/// The kernel is older.
+pub fn pid_limits() -> Result<(), Missing> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || {
+        numbers
+            .next()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0)
+    };
+    let version: (u32, u32) = (next(), next());
+    match version >= (6, 14) {
+        true => Ok(()),
+        false => Err("Linux 6.14".into()),
+    }
+}
+
+/// Checks for everything that confines a domain, above all seccomp user notification.
+///
+/// # Errors
+///
+/// The feature that the kernel lacks.
 pub fn seccomp_notify() -> Result<(), Missing> {
     confine::probe()
 }
 
-/// Landlock.
+/// Checks for Landlock.
 ///
 /// # Errors
-/// The kernel has none, or it is switched off.
+///
+/// The kernel has no Landlock, or it is disabled.
 pub fn landlock() -> Result<(), Missing> {
     match confine::has_landlock() {
         true => Ok(()),
@@ -126,10 +155,11 @@ pub fn landlock() -> Result<(), Missing> {
     }
 }
 
-/// A program of the system's.
+/// Checks for a program of the system.
 ///
 /// # Errors
-/// It is in no folder of `PATH`.
+///
+/// No folder of `PATH` has it.
 pub fn tool(name: &str) -> Result<(), Missing> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     match std::env::split_paths(&paths).any(|folder| folder.join(name).is_file()) {
@@ -138,15 +168,16 @@ pub fn tool(name: &str) -> Result<(), Missing> {
     }
 }
 
-/// A folder that `systemd-nspawn` takes for a system: busybox, and nothing else.
+/// A root folder for `systemd-nspawn` that contains only busybox.
 #[derive(Debug)]
 pub struct Root(tempfile::TempDir);
 
 impl Root {
-    /// Makes one.
+    /// Creates the folder.
     ///
     /// # Errors
-    /// Without busybox, or where no folder can be made.
+    ///
+    /// Busybox is missing, or the folder cannot be created.
     pub fn new() -> std::io::Result<Self> {
         let folder = tempfile::tempdir()?;
         for name in ["bin", "usr"] {
@@ -160,17 +191,18 @@ impl Root {
         Ok(Self(folder))
     }
 
-    /// The folder.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// A container in it, with a network of its own; what is added is a command of busybox.
+    /// Returns a command that starts a container in the folder, with a separate network. The caller
+    /// adds a command of busybox as arguments.
     #[must_use]
     pub fn nspawn(&self) -> Command {
         let mut command = Command::new("systemd-nspawn");
-        // Also where systemd is not the first process.
+        // Works even if systemd is not the first process.
         command.args(["--quiet", "--keep-unit", "--register=no"]);
         command.args(["--private-network", "--pipe", "--directory"]);
         command.arg(self.path()).arg("/bin/busybox");
@@ -178,10 +210,11 @@ impl Root {
     }
 }
 
-/// Containers of `systemd-nspawn`.
+/// Checks that containers of `systemd-nspawn` can be started.
 ///
 /// # Errors
-/// Its own words.
+///
+/// The message of `systemd-nspawn`.
 pub fn nspawn() -> Result<(), Missing> {
     root()?;
     tool("busybox")?;
@@ -195,10 +228,11 @@ pub fn nspawn() -> Result<(), Missing> {
     }
 }
 
-/// A CNI plugin of the system's.
+/// Checks for a CNI plugin of the system.
 ///
 /// # Errors
-/// It is not where distributions put them.
+///
+/// No folder in which distributions install plugins has it.
 pub fn cni_plugin(name: &str) -> Result<(), Missing> {
     match CNI_PLUGINS
         .iter()
@@ -209,11 +243,12 @@ pub fn cni_plugin(name: &str) -> Result<(), Missing> {
     }
 }
 
-/// A program of this workspace, built as the test was: it lies a folder above. `cargo test` builds
-/// them all, of a single package only that package's.
+/// Checks for a program of this workspace from the same build, one folder above the test. `cargo
+/// test` builds all programs, but for a single package only that package's.
 ///
 /// # Errors
-/// It is not built.
+///
+/// The program is not built.
 pub fn program(name: &str) -> Result<(), Missing> {
     let test = std::env::current_exe().unwrap_or_default();
     let built = test
@@ -229,7 +264,7 @@ pub fn program(name: &str) -> Result<(), Missing> {
     }
 }
 
-/// The programs that a machine consists of; `grantway` starts them from its own folder.
+/// The programs of a machine; `grantway` starts them from its own folder.
 pub const MACHINE: [&str; 5] = [
     "grantwayd",
     "grantway-netd",
@@ -238,10 +273,11 @@ pub const MACHINE: [&str; 5] = [
     "guest",
 ];
 
-/// A machine with TAPs: the programs that it consists of, and a TAP driver.
+/// Checks for a machine with TAPs: its programs, and a TAP driver.
 ///
 /// # Errors
-/// As [`program`] and [`tap`].
+///
+/// As for [`program`] and [`tap`].
 pub fn machine() -> Result<(), Missing> {
     for name in MACHINE {
         program(name)?;
@@ -254,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_program_is_named() {
         assert_eq!(tool("sh"), Ok(()));
         assert_eq!(tool("no-such-tool"), Err("the program no-such-tool".into()));
         let missing = program("no-such-program").unwrap_err();

@@ -1,4 +1,4 @@
-//! Programs that a test puts where it wants to run them.
+//! Installs programs in folders of a test's choice.
 
 use crate::needs::MACHINE;
 use std::fs;
@@ -6,17 +6,17 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-// A file that somebody has open for writing cannot be executed. Were it this process that writes
-// it, each child that another thread's test forks meanwhile would hold it open until it becomes
-// another program. So children write.
+// A file that is open for writing cannot be executed. If this process wrote it, each child that
+// another thread's test forks meanwhile would hold it open until its exec. So children write.
 
-/// Puts a program of this build at `to`: as the same file, or as a copy where that cannot be.
+/// Places a program of this build at `to`, as a hard link or, if that is impossible, as a copy.
 ///
 /// # Panics
-/// It is there already, or cannot be made.
+///
+/// Panics if `to` exists or cannot be created.
 #[track_caller]
 pub fn place_program(from: &Path, to: &Path) {
-    assert!(!to.exists(), "{} is there already", to.display());
+    assert!(!to.exists(), "{} already exists", to.display());
     if fs::hard_link(from, to).is_ok() {
         return;
     }
@@ -24,11 +24,12 @@ pub fn place_program(from: &Path, to: &Path) {
     assert!(copied.expect("cp starts").success(), "{}", from.display());
 }
 
-/// Puts `grantway` and the programs that a machine consists of into a folder, from that in which
-/// `grantway` was built.
+/// Places `grantway` and the programs of a machine in a folder. The programs are next to
+/// `grantway`.
 ///
 /// # Panics
-/// As [`place_program`].
+///
+/// Panics like [`place_program`].
 #[track_caller]
 pub fn place_machine(grantway: &Path, folder: &Path) {
     for name in MACHINE.iter().chain(&["grantway"]) {
@@ -36,13 +37,14 @@ pub fn place_machine(grantway: &Path, folder: &Path) {
     }
 }
 
-/// Puts a shell script at `to`, in the place of what is there.
+/// Writes a shell script to `to`, replacing an existing file.
 ///
 /// # Panics
-/// It cannot be written.
+///
+/// Panics if it cannot be written.
 #[track_caller]
 pub fn place_script(to: &Path, script: &str) {
-    // Another file, not another text: the old one may be a program of this build.
+    // Replace the file, not its contents, because the old file may be a program of this build.
     let _ = fs::remove_file(to);
     let mut writer = Command::new("sh")
         .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])

@@ -1,10 +1,10 @@
-//! Processes that others have started.
+//! Processes that other programs have started.
 
 use std::fs;
 use std::path::Path;
 use std::process::Child;
 
-/// A child that lives until this is dropped.
+/// A child that is killed when this is dropped.
 #[derive(Debug)]
 pub struct Killed(pub Child);
 
@@ -15,12 +15,12 @@ impl Drop for Killed {
     }
 }
 
-/// The child of a process that has this name, and lives.
+/// Returns the running child of a process with this name.
 #[must_use]
 pub fn child_of(parent: u64, name: &str) -> Option<u64> {
-    // The kernel keeps 15 bytes of a name, and the children of each thread.
+    // The kernel keeps 15 bytes of a name, and lists children by thread.
     let kept = name.get(..15).unwrap_or(name);
-    // `PID (NAME) STATE …`; one that has ended and was not waited for is Z.
+    // `PID (NAME) STATE …`; the state of a process that has not been waited for is Z.
     let is_named = |pid: &u64| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let named = stat.rsplit_once(')').and_then(|(start, state)| {
@@ -41,14 +41,16 @@ pub fn child_of(parent: u64, name: &str) -> Option<u64> {
     threads.find_map(|thread| of_thread(&thread.path()))
 }
 
-/// CPU time that a process has used, in hundredths of a second.
+/// Returns the CPU time of a process, in hundredths of a second.
 ///
 /// # Panics
-/// There is no such process.
+///
+/// Panics if the process does not exist.
 #[must_use]
 pub fn cpu_ticks(pid: u64) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("its /proc/PID/stat");
-    // The name before it may be anything. User and system time are the 14th and the 15th field.
+    // The name may contain anything, so fields count from its end. User and system time are the
+    // 14th and the 15th field.
     let fields = stat.rsplit_once(") ").into_iter();
     let fields = fields.flat_map(|(_, rest)| rest.split(' ').skip(11).take(2));
     fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
@@ -68,7 +70,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // A process that has just been started may not have its name yet; one that answers has.
+        // A new process may not have its name yet, but has it once it answers.
         let mut input = cat.stdin.take().unwrap();
         input.write_all(b"x").unwrap();
         let mut answer = [0];

@@ -1,12 +1,14 @@
-//! Prometheus' own opinion of metrics and rules.
+//! Validation of metrics and rules by Prometheus' `promtool`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Has `promtool ARGS` read this text: what it said.
+/// Passes the text to `promtool ARGS`; returns its output.
 ///
 /// # Panics
-/// It refuses the text, or cannot be run: `require!(tool("promtool"))` first.
+///
+/// Panics if promtool rejects the text or cannot be run. Tests must first
+/// `require!(tool("promtool"))`.
 #[track_caller]
 pub fn promtool(args: &[&str], text: &str) -> String {
     let mut check = Command::new("promtool")

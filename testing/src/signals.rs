@@ -4,14 +4,15 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Once};
 
-/// Gives programs that this process starts the default dispositions, also where this process was
-/// started with signals ignored: by `nohup`, or by a shell as a background job.
+/// Gives programs that this process starts the default signal dispositions, even if this process
+/// was started with signals ignored, by `nohup` or by a shell as a background job.
 ///
-/// A new program keeps ignored signals ignored, and resets handled ones. So this process handles
-/// them, as their default is.
+/// A new program inherits ignored signals, and resets handled ones. So this process installs
+/// handlers that perform the default action.
 ///
 /// # Panics
-/// If the kernel refuses a handler.
+///
+/// Panics if the kernel rejects a handler.
 pub fn default_signals() {
     static SET: Once = Once::new();
     SET.call_once(|| {
@@ -32,7 +33,7 @@ mod tests {
     /// Set in the process that runs [`the_child_of_a_background_job`].
     const ROLE: &str = "GRANTWAY_TEST_SIGNALS";
 
-    /// Not a test by itself: the other one runs it with signals ignored.
+    /// Not a test itself: the test below runs it with signals ignored.
     #[test]
     fn the_child_of_a_background_job() {
         if std::env::var_os(ROLE).is_none() {

@@ -1,4 +1,4 @@
-//! A skip is said, listed, and refused where everything is required.
+//! Reports and lists skipped tests, and rejects skips if everything is required.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -6,17 +6,17 @@ use std::io::{Write, stderr};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 
-/// The list of skips, in the target folder: a line is `BINARY TEST: what is missing`.
+/// The list of skips, in the target folder: a line is `BINARY TEST: reason`.
 pub const LIST: &str = "skipped-tests.txt";
 
-/// Every skip fails where this variable is `all`.
+/// If this variable is `all`, every skip fails.
 const REQUIRE: &str = "GRANTWAY_REQUIRE";
 
-/// Says that a test cannot run here, or a part of it, and what is missing; returns the default of
-/// what is asked for.
+/// Reports that a test or a part of it cannot run here, and why. Returns a default value.
 ///
 /// # Panics
-/// If everything is required.
+///
+/// Panics if everything is required.
 #[track_caller]
 pub fn skip<T: Default>(missing: impl Display) -> T {
     let line = line(&name(Location::caller()), &missing.to_string());
@@ -33,14 +33,15 @@ pub fn skip<T: Default>(missing: impl Display) -> T {
     T::default()
 }
 
-/// One line, whatever is in the reason.
+/// Formats the reason as one line.
 fn line(name: &str, missing: &str) -> String {
     let words: Vec<&str> = missing.split_whitespace().collect();
     format!("{name}: {}", words.join(" "))
 }
 
-/// The binary, without cargo's hash, and the test: libtest names its thread so. A thread of the
-/// test's own has no name, or the only thread is `main`: then it is the place that says it.
+/// Returns the binary without cargo's hash, and the test, whose name libtest gives to its thread. A
+/// thread that the test has started has no name, and a single thread is called `main`; in these
+/// cases returns the place in the source instead.
 fn name(at: &Location<'_>) -> String {
     let binary = std::env::current_exe().unwrap_or_default();
     let binary = binary.file_stem().unwrap_or_default().to_string_lossy();
@@ -52,16 +53,17 @@ fn name(at: &Location<'_>) -> String {
     }
 }
 
-/// The outermost folder above this program that cargo has marked as its own.
+/// Returns the path of the list, which is in the outermost folder above this program that cargo has
+/// marked.
 fn list() -> std::io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let marked = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
     let target = program.ancestors().filter(marked).last();
-    let target = target.ok_or_else(|| std::io::Error::other("this is no program of cargo's"))?;
+    let target = target.ok_or_else(|| std::io::Error::other("cargo has not built this program"))?;
     Ok(target.join(LIST))
 }
 
-/// In one write to the end: tests of several processes do so at the same time.
+/// Appends with a single write, because tests in several processes append at the same time.
 fn append(list: &Path, line: &str) -> std::io::Result<()> {
     let mut list = OpenOptions::new().create(true).append(true).open(list)?;
     list.write_all(format!("{line}\n").as_bytes())
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
     use std::process::{Command, Output};
 
-    /// What [`what_the_others_run`] skips for.
+    /// Environment variable that selects the skip of [`the_child_of_the_other_tests`].
     const ROLE: &str = "GRANTWAY_TEST_SKIP";
 
     fn prepares() -> Option<u32> {
@@ -80,9 +82,9 @@ mod tests {
         Some(1)
     }
 
-    /// Not a test of its own: what the others run in a process of its own.
+    /// Not a test itself: the other tests run it in a new process.
     #[test]
-    fn what_the_others_run() {
+    fn the_child_of_the_other_tests() {
         let Ok(missing) = std::env::var(ROLE) else {
             return;
         };
@@ -93,7 +95,7 @@ mod tests {
         }
     }
 
-    /// In a folder that looks like cargo's; what it wrote there.
+    /// Runs that test in a folder that looks like cargo's; returns its output and the list.
     fn run(role: &str, require: &str) -> (Output, String) {
         let target = tempfile::tempdir().unwrap();
         std::fs::write(target.path().join("CACHEDIR.TAG"), "").unwrap();
@@ -104,7 +106,7 @@ mod tests {
         let output = Command::new(program)
             .args([
                 "--exact",
-                "skips::tests::what_the_others_run",
+                "skips::tests::the_child_of_the_other_tests",
                 "--test-threads=2",
             ])
             .env(ROLE, role)
@@ -116,8 +118,8 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_is_said_past_the_capture_and_listed() {
-        let name = "some_tests skips::tests::what_the_others_run";
+    fn a_skip_bypasses_the_capture_and_is_listed() {
+        let name = "some_tests skips::tests::the_child_of_the_other_tests";
         let (output, list) = run("a\nsecond line", "");
         assert!(output.status.success(), "{output:?}");
         assert_eq!(list, format!("{name}: a second line\n"));
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn where_everything_is_required_a_skip_fails() {
+    fn a_skip_fails_if_everything_is_required() {
         for (require, part) in [
             ("all", "a reason (GRANTWAY_REQUIRE=all)"),
             ("al", "the only value"),

@@ -1,11 +1,12 @@
-//! Processes that end with the test program, also where that is killed.
+//! Processes that end with the test program, even if it is killed.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Reads `+ PID` and `- PID`, and kills what is left when its input ends.
+/// The keeper's script: reads `+ PID` and `- PID`, and kills the remaining processes when its input
+/// ends.
 const KEEPER: &str = "trap '' HUP INT QUIT TERM
 pids=' '
 while read -r sign pid; do
@@ -16,19 +17,20 @@ while read -r sign pid; do
 done
 for pid in $pids; do kill -9 \"$pid\"; done";
 
-/// Where the keeper reads; the kernel closes it when this process ends.
+/// The keeper's input; the kernel closes it when this process ends.
 static KEEPS: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
-/// A running process, by its number: it is killed when this process ends, in whatever way, unless
-/// this value was dropped before.
+/// A process that is killed when this process ends for whatever reason, unless this value has been
+/// dropped before.
 #[derive(Debug)]
 pub struct Tied(u32);
 
 impl Tied {
-    /// Ties a child of this process, or of a thread of it, that nobody has waited for yet.
+    /// Ties a child of any thread of this process that has not been waited for.
     ///
     /// # Panics
-    /// If `sh` cannot be started.
+    ///
+    /// Panics if `sh` cannot be started.
     #[must_use]
     pub fn new(pid: u32) -> Self {
         tell('+', pid);
@@ -54,7 +56,7 @@ fn keeper() -> ChildStdin {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Signals to the group of the tests are not for it.
+        // Signals to the process group of the tests must not reach the keeper.
         .process_group(0)
         .spawn();
     child.expect("sh starts").stdin.expect("a pipe")
@@ -70,7 +72,7 @@ mod tests {
     /// Set in the process that runs [`the_program_that_is_killed`].
     const ROLE: &str = "GRANTWAY_TEST_TIED";
 
-    /// Not a test by itself: the other one kills it.
+    /// Not a test itself: the test below kills it.
     #[test]
     fn the_program_that_is_killed() {
         if std::env::var_os(ROLE).is_none() {
@@ -110,8 +112,8 @@ mod tests {
             let words = std::fs::read(Path::new("/proc").join(pid).join("cmdline"));
             words.unwrap_or_default().starts_with(b"sleep\x001000")
         };
-        wait_until("the tied process goes on", || !sleeps(&pids[0]));
-        assert!(sleeps(&pids[1]), "one that was untied was killed");
+        wait_until("the tied process continues", || !sleeps(&pids[0]));
+        assert!(sleeps(&pids[1]), "an untied process was killed");
         let killed = Command::new("kill").args(["-9", &pids[1]]).status();
         assert!(killed.unwrap().success());
     }

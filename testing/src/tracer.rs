@@ -1,18 +1,18 @@
-//! A process that the kernel does not let go of.
+//! A process that the kernel keeps after its death because it is traced.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Traces the process of its argument until its standard input ends.
+/// Traces the process in its argument until its standard input ends.
 const SCRIPT: &str = "import ctypes, sys
 libc = ctypes.CDLL(None)
 libc.ptrace.argtypes = [ctypes.c_long] * 4
 print('held' if libc.ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0 else 'refused', flush=True)
 sys.stdin.read()";
 
-/// Traces a process, which stays when it is dead as long as its tracer has not looked. Needs
-/// [`crate::needs::root`] and the tool `python3`.
+/// Tracer of a process. The process stays a zombie after its death until its tracer waits for it.
+/// Needs [`crate::needs::root`] and the tool `python3`.
 #[derive(Debug)]
 pub struct Tracer(Child);
 
@@ -20,7 +20,8 @@ impl Tracer {
     /// Traces the process of this number.
     ///
     /// # Panics
-    /// It cannot be traced.
+    ///
+    /// Panics if it cannot be traced.
     #[must_use]
     pub fn of(pid: impl Display) -> Self {
         let mut child = Command::new("python3")
@@ -36,10 +37,11 @@ impl Tracer {
         Self(child)
     }
 
-    /// Lets the process go.
+    /// Releases the process.
     ///
     /// # Panics
-    /// The tracer cannot be waited for.
+    ///
+    /// Panics if the tracer cannot be waited for.
     pub fn release(mut self) {
         drop(self.0.stdin.take());
         self.0.wait().expect("waited");

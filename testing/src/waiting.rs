@@ -1,4 +1,4 @@
-//! Waiting for what has to come, without a guess how soon.
+//! Waiting for conditions and events without assumptions about time.
 
 use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
@@ -6,22 +6,23 @@ use std::process::{Child, ExitStatus, Output};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long something that has to come is waited for: no promise of anybody's, only the end of a
-/// test that fails. A test's machine may be many times slower than ours.
+/// Deadline for an event that must occur. It guarantees nothing; it only ends a test that fails.
+/// The machine of a test may be many times slower than ours.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Looks so often.
+/// Interval between checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Looks until there is something: what there is.
+/// Waits until `look` returns a value, and returns it.
 ///
 /// # Panics
-/// Nothing comes: says what is missing.
+///
+/// Panics after the deadline with the message `missing`.
 #[track_caller]
 pub fn wait_for<T>(missing: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
-        // What is late by the clock may be there all the same: it is looked for after the end, too.
+        // One more check after the deadline: the machine may have been too slow to check in time.
         let is_over = Instant::now() >= end;
         if let Some(found) = look() {
             return found;
@@ -31,36 +32,39 @@ pub fn wait_for<T>(missing: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Looks until it is so.
+/// Waits until a condition is true.
 ///
 /// # Panics
-/// It never is: says what is wrong.
+///
+/// Panics after the deadline with the message `wrong`.
 #[track_caller]
 pub fn wait_until(wrong: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(wrong, || is_so().then_some(()));
 }
 
-/// The next connection. Who waits for it too long, or later for a byte of it, fails.
+/// Accepts the next connection. Waiting for it, or later for its bytes, fails after the deadline.
 ///
 /// # Panics
-/// None comes.
+///
+/// Panics if no connection arrives.
 #[track_caller]
 pub fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).expect("a socket");
-    let stream = wait_for("nobody connects", || match listener.accept() {
+    let stream = wait_for("no client connects", || match listener.accept() {
         Ok((stream, _)) => Some(stream),
         Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-        Err(error) => panic!("nobody can connect: {error}"),
+        Err(error) => panic!("cannot accept a connection: {error}"),
     });
     listener.set_nonblocking(false).expect("a socket");
     stream.set_nonblocking(false).expect("a socket");
     patient(stream)
 }
 
-/// A connection whose bytes are not waited for longer than [`PATIENCE`].
+/// Returns the connection with a read timeout of [`PATIENCE`].
 ///
 /// # Panics
-/// It is none.
+///
+/// Panics if the timeout cannot be set.
 #[track_caller]
 pub fn patient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -68,12 +72,13 @@ pub fn patient(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Returns what a program has printed into its pipes when it ends, as
-/// [`Child::wait_with_output`], within a deadline. A process that the program has left behind may
-/// hold the pipes open.
+/// Returns the output of a program when it ends, like [`Child::wait_with_output`], within a
+/// deadline. A process that the program has left behind may hold the pipes open.
 ///
 /// # Panics
-/// If the pipes stay open for longer than `longest`, or the program does not end then.
+///
+/// Panics if the pipes stay open for longer than `longest`, or if the program does not end
+/// afterwards.
 #[track_caller]
 pub fn output_of(mut child: Child, longest: Duration) -> Output {
     drop(child.stdin.take());
@@ -104,10 +109,11 @@ fn read_all(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
     bytes
 }
 
-/// How a program has ended, which is waited for.
+/// Waits for a program to end; returns its status.
 ///
 /// # Panics
-/// It does not end.
+///
+/// Panics if the program does not end.
 #[track_caller]
 pub fn end_of(child: &mut Child) -> ExitStatus {
     let ended = || child.try_wait().expect("a child");
