@@ -1,5 +1,5 @@
-//! The audit of classic grants: every grant in use and every mapping, and whether the two sides of
-//! the books agree.
+//! Audit of classic grants. It collects every grant in use and every mapping, and checks that the
+//! books of granters and users agree.
 
 use crate::books::{Bookkeeping, Books, Locked};
 use crate::entry::{self, Active};
@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Adds every domain's part to what others have said; the number of uses and mappings that have no
-/// counterpart.
+/// Adds every domain's numbers to those that other mechanisms reported. Returns the number of uses
+/// and mappings without a counterpart.
 pub(crate) fn audit(
     books: &Books,
     grants: &Grants,
@@ -37,7 +37,7 @@ pub(crate) fn audit(
         memories.push((id, Arc::clone(&account.memory)));
     }
     drop(locked);
-    // The tables of the domains are theirs to change at any time; reading them needs no lock.
+    // Domains can change their tables at any time, so reading them needs no lock.
     for (id, memory) in memories {
         if let Some(GrantAudit {
             granted, in_use, ..
@@ -50,7 +50,7 @@ pub(crate) fn audit(
     leaked
 }
 
-/// Frames that a domain's table offers to somebody.
+/// Returns the frames that a domain's table grants.
 fn offered(memory: &Memory) -> impl Iterator<Item = u32> {
     let frame_count = memory.frame_count;
     (0..memory.grant_entries)
@@ -69,7 +69,7 @@ fn in_use_of(index: usize, active: &Active) -> InUse {
     }
 }
 
-/// Compares what granters' entries say with what users' windows and copies say.
+/// Compares granters' entries with users' windows and copies.
 fn leaked(locked: &Locked<'_>) -> u64 {
     let Locked { accounts, parts } = locked;
     // Uses by window slots: (granter, entry, user) → readers, writers.
@@ -114,14 +114,14 @@ fn leaked(locked: &Locked<'_>) -> u64 {
         }
         wrong += u64::from(part.pinned.abs_diff(pinned));
     }
-    // What the accounts say of the same windows.
+    // The windows again, this time according to the accounts.
     for (user, account) in accounts.all() {
         let held = account.window.held();
         let shown = held.filter(|(_, holds)| *holds == WindowSlot::Page).count() as u32;
         let taken = parts.get(user).map_or(0, |part| part.pages.taken);
         wrong += u64::from(taken.abs_diff(shown));
     }
-    // Window slots whose grant is not in use, and copies that no grant knows of.
+    // Count window slots whose grant is not in use, and copies without a grant.
     let unmatched = by_windows.values().flatten().chain(copying.values());
     wrong + unmatched.map(|&n| u64::from(n)).sum::<u64>()
 }

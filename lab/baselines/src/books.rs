@@ -1,8 +1,8 @@
-//! The books of classic grants: every domain's entries in use, and pages of others that it has
-//! mapped or copies.
+//! The books of classic grants: each domain's entries in use, and the pages of other domains that
+//! it maps or copies.
 //!
-//! They are locked after the accounts, and changed only while these are locked too: who is alive
-//! stays so meanwhile.
+//! The books are locked after the accounts. They change only while both are locked, so no domain
+//! can die meanwhile.
 
 use crate::entry::{self, Active, PinnedGrant, Purpose};
 use crate::pages::Pages;
@@ -13,22 +13,23 @@ use shmem::Span;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One domain's part.
+/// One domain's part of the books.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// By entry of its table.
+    /// Entries in use, by index in the domain's table.
     pub(crate) active: Vec<Active>,
-    /// Entries of `active` in use. While there are any its account is held.
+    /// Number of used entries in `active`. While it is above 0, the account stays open.
     pub(crate) pinned: u32,
-    /// Pages of others in its window.
+    /// Pages of other domains in the domain's window.
     pub(crate) pages: Pages,
-    /// Pins of its copies under way.
+    /// Pins of copies in progress.
     pub(crate) copying: u32,
-    /// It is dead, and uses nothing of others any more.
+    /// True if the domain is dead and no longer uses pages of other domains.
     gone: bool,
 }
 
-/// All domains' parts: by id, each from its first use of or by others on.
+/// Parts of all domains by id. A domain's part exists from the first time that it uses another
+/// domain's page, or another domain uses one of its pages.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(Vec<Option<Part>>);
 
@@ -46,7 +47,7 @@ impl Parts {
         all.filter_map(|(id, part)| Some((DomId(id as u16), part.as_ref()?)))
     }
 
-    /// The part of a domain, whose account this is.
+    /// Returns the part of a domain. Creates it for this account if necessary.
     pub(crate) fn open(&mut self, id: DomId, account: &Account) -> Option<&mut Part> {
         let at = usize::from(id.0);
         if self.0.len() <= at {
@@ -81,13 +82,13 @@ impl Books {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a domain has a part in them.
+    /// Returns whether a domain has a part in the books.
     pub(crate) fn names(&self, id: DomId) -> bool {
         self.parts().get(id).is_some()
     }
 }
 
-/// What a batch of classic grants needs.
+/// The accounts and the books, which each batch of classic grants locks.
 #[derive(Clone, Copy)]
 pub(crate) struct Bookkeeping<'a> {
     pub(crate) grants: &'a Grants,
@@ -103,14 +104,14 @@ impl<'a> Bookkeeping<'a> {
     }
 }
 
-/// Accounts and books while both are locked.
+/// Accounts and books, both locked.
 pub(crate) struct Locked<'a> {
     pub(crate) accounts: MutexGuard<'a, Accounts>,
     pub(crate) parts: MutexGuard<'a, Parts>,
 }
 
 impl Locked<'_> {
-    /// Begins a use of a grant: checks it, marks the entry, and returns what was granted.
+    /// Begins a use of a grant. Checks the entry, marks it as in use, and returns the pin.
     pub(crate) fn pin(
         &mut self,
         user: DomId,
@@ -170,8 +171,8 @@ impl Locked<'_> {
         })
     }
 
-    /// Ends a use of a grant; the last one clears the entry's in-use flags, and takes the part of
-    /// a dead granter with it.
+    /// Ends a use of a grant. The end of the last use clears the entry's in-use flags, and removes
+    /// the granter's part if the granter is dead.
     pub(crate) fn unpin(&mut self, pin: PinnedGrant, purpose: Purpose) {
         let account = self.accounts.account(pin.granter);
         let entry = account.and_then(|account| entry::of(&account.memory, pin.index));
@@ -182,8 +183,8 @@ impl Locked<'_> {
             return;
         };
         let count = active.count(purpose, pin.write);
-        // Every pin is ended once (the window's slots and the copies' lists see to that); the
-        // audit would show it if not.
+        // Every pin ends exactly once, because a window slot or a list of copies owns it. The audit
+        // would detect an error.
         *count = count.saturating_sub(1);
         let ended = if !active.in_use() {
             part.pinned = part.pinned.saturating_sub(1);
@@ -195,8 +196,8 @@ impl Locked<'_> {
         };
         let is_last = !active.in_use() && part.pinned == 0;
         if let Some(entry) = entry.filter(|_| ended != 0) {
-            // Release: who sees the flags gone may take the page for something else, and must
-            // not see our accesses afterwards.
+            // Release ordering: a granter that sees the flags cleared may reuse the page, and must
+            // not see our accesses after that.
             entry.fetch_and(!u64::from(ended), Ordering::AcqRel);
         }
         if is_last {
@@ -205,21 +206,21 @@ impl Locked<'_> {
         }
     }
 
-    /// The page behind a pin.
+    /// Returns the page of a pin.
     pub(crate) fn page(&self, pin: PinnedGrant) -> Option<Span> {
         self.accounts.account(pin.granter)?.memory.frame(pin.frame)
     }
 
-    /// The part of a domain whose account is open.
+    /// Returns the part of a domain with an open account.
     pub(crate) fn part(&mut self, id: DomId) -> Option<&mut Part> {
         let account = self.accounts.account(id)?;
         self.parts.open(id, account)
     }
 
-    /// Puts a grant that is about to be mapped into a slot.
+    /// Reserves a slot for a grant that is about to be mapped.
     ///
     /// # Errors
-    /// `BadSlot`: it is not free, and the use of the grant has ended.
+    /// `BadSlot` if the slot is not free. This function then ends the use of the grant.
     pub(crate) fn take(
         &mut self,
         id: DomId,
@@ -236,7 +237,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Frees a slot that was taken.
+    /// Frees a reserved slot.
     pub(crate) fn free(&mut self, id: DomId, slot: Slot) {
         if let Some(window) = self.accounts.window(id) {
             window.unreserve(&[only(slot)]);
@@ -246,8 +247,9 @@ impl Locked<'_> {
         }
     }
 
-    /// Releases up to `budget` slots of a dead domain's window, from `from` on; returns where to
-    /// go on, or none when all are free. Its process is gone: nothing can touch the pages.
+    /// Releases up to `budget` slots of a dead domain's window, starting at `from`. Returns the
+    /// slot at which to continue, or `None` when all slots are free. The domain's process has
+    /// exited, so nothing can access the pages.
     pub(crate) fn release(&mut self, id: DomId, from: u32, budget: u32) -> Option<u32> {
         let (pins, next) = self.parts.get_mut(id)?.pages.clear(from, budget);
         for (slot, pin) in pins {
@@ -259,7 +261,8 @@ impl Locked<'_> {
         next
     }
 
-    /// All of a dead domain's uses have ended: its part goes as soon as no domain uses its grants.
+    /// Records that a dead domain no longer uses any page. Its part is removed as soon as no domain
+    /// uses its grants.
     pub(crate) fn clear(&mut self, id: DomId) {
         if let Some(part) = self.parts.get_mut(id) {
             part.gone = true;
@@ -268,7 +271,7 @@ impl Locked<'_> {
     }
 }
 
-/// A slot alone; none, if it is no window's.
+/// Returns a range of one slot, or an empty one if no window contains the slot.
 pub(crate) fn only(slot: Slot) -> std::ops::Range<u32> {
     slot.0..slot.0.saturating_add(1)
 }

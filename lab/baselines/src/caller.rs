@@ -1,4 +1,4 @@
-//! The calls of one domain: decoded once into typed operations, then done.
+//! Calls of one domain. Each call is decoded once into typed operations, which are then executed.
 
 use crate::books::{Bookkeeping, Books};
 use crate::copy::Copier;
@@ -11,7 +11,7 @@ use monitor::grant::Grants;
 use monitor::grant::mechanism::{Done, OtherCall};
 use monitor::space::{AddressSpace, SpaceError};
 
-/// Serves one domain. The buffers are reused: decoding allocates nothing.
+/// Serves the calls of one domain. The buffers are reused, so decoding does not allocate memory.
 #[derive(Debug)]
 pub(crate) struct Classic {
     id: DomId,
@@ -36,7 +36,7 @@ impl Classic {
         }
     }
 
-    /// Does a call of the domain's; none: there is no such call.
+    /// Executes a call of the domain. Returns `None` for an unknown call.
     pub(crate) fn call(
         &mut self,
         (books, flips): (&Books, &Exchanges),
@@ -76,8 +76,8 @@ impl Classic {
         Ok(Some(Done::Batch(statuses)))
     }
 
-    /// A granter has died: its memory goes from the domain's address space as soon as no page of
-    /// it is mapped any more.
+    /// Handles the death of a granter. Its memory leaves the domain's address space as soon as none
+    /// of its pages is mapped.
     pub(crate) fn granter_died(
         &mut self,
         grants: &Grants,
@@ -87,20 +87,20 @@ impl Classic {
         self.mapper.granter_died(grants, space, granter)
     }
 
-    /// Ends every use of the domain's. Its process and its agent are gone.
+    /// Ends every use by the domain. Its process and agent have exited.
     pub(crate) fn tear_down(&mut self, grants: &Grants, books: &Books) {
         self.mapper.tear_down(Bookkeeping { grants, books });
     }
 
-    /// Makes the granter's half of an exchange; the words of the call name its connection, the
-    /// pages of each end, and the caller's first slot.
+    /// Creates the granter's half of an exchange. The words of the call are the connection, the
+    /// number of pages per end, and the caller's first slot.
     fn create(
         flips: &Exchanges,
         call: &OtherCall<'_>,
         [conn, pages, first]: [u64; 3],
     ) -> Result<Handle, GrantStatus> {
         let (own, peer) = (call.ends)(ConnId(u32::try_from(conn).unwrap_or(u32::MAX)))?;
-        // No window has slots beyond.
+        // No window has more than `u32::MAX` slots.
         let narrow = |word: u64| u32::try_from(word).map_err(|_| GrantStatus::BadSlot);
         let place = (narrow(pages)?, Slot(narrow(first)?));
         flips.create(own, peer, place)

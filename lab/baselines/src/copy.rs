@@ -1,4 +1,5 @@
-//! `GNTTABOP_copy`: bytes from page to page, each end the caller's own or granted to it.
+//! `GNTTABOP_copy`: copies bytes between pages. Each page either belongs to the caller or is
+//! granted to it.
 
 use crate::books::{Bookkeeping, Locked};
 use crate::entry::{PinnedGrant, Purpose};
@@ -6,23 +7,23 @@ use abi::classic::{Copy, Place};
 use abi::{DomId, GrantStatus, PAGE};
 use shmem::Span;
 
-/// One end of a copy that was found to be in order.
+/// One end of a validated copy.
 #[derive(Clone, Copy, Debug)]
 struct CopyEnd {
     at: Span,
     pin: Option<PinnedGrant>,
 }
 
-/// Copies for one caller. Holds the batch's pins; the buffer is reused.
+/// Executes copies for one caller. Holds the pins of a batch in a buffer that is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Copier {
     jobs: Vec<Option<(CopyEnd, CopyEnd)>>,
 }
 
 impl Copier {
-    /// Carries out a batch in order and leaves one status per operation in `status`.
+    /// Executes a batch in order and stores one status per operation in `status`.
     ///
-    /// All pages of the batch are pinned first, then copied without any lock, then unpinned.
+    /// Pins all pages of the batch, then copies without holding a lock, then unpins the pages.
     pub(crate) fn run(
         &mut self,
         keeping: Bookkeeping<'_>,

@@ -1,7 +1,8 @@
-//! Entries of a classic grant table: which are in use, how one is marked and used up.
+//! Entries of a classic grant table: the record of an entry in use, and how an entry is captured
+//! and consumed.
 //!
-//! A domain rewrites its own entries at will. What counts is the private record of the first use
-//! ([`Active`]), captured by one compare-and-swap.
+//! A domain can rewrite its entries at any time. Therefore only the monitor's private record
+//! ([`Active`]) counts, which one compare-and-swap captures at the first use.
 
 use abi::classic::GrantEntry;
 use abi::layout::info;
@@ -9,19 +10,19 @@ use abi::{DomId, GrantStatus, Slot};
 use monitor::memory::Memory;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often an entry that its domain keeps rewriting is read again.
+/// Maximum number of times that an entry is read while its domain keeps rewriting it.
 const ENTRY_TRIES: u32 = 8;
 
-/// What a pin is for.
+/// Purpose of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A mapping in the user's window: lasts until it is unmapped.
+    /// A mapping in the user's window, until it is unmapped.
     Map,
-    /// A copy: lasts for a batch.
+    /// A copy, for one batch.
     Copy,
 }
 
-/// A use of a grant that is accounted for.
+/// A counted use of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PinnedGrant {
     pub(crate) granter: DomId,
@@ -30,7 +31,7 @@ pub(crate) struct PinnedGrant {
     pub(crate) write: bool,
 }
 
-/// An entry in use, as it was when the first use began.
+/// An entry in use, with the contents that it had at the start of the first use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Active {
     pub(crate) frame: u32,
@@ -61,14 +62,14 @@ impl Active {
     }
 }
 
-/// The stored form of an entry of a domain's table, if there is one.
+/// Returns an entry of a domain's table, or `None` if the index is out of range.
 pub(crate) fn of(memory: &Memory, index: u32) -> Option<&'static AtomicU64> {
     let at = (index < memory.grant_entries).then(|| info::GRANT_TABLE + index as usize * 8)?;
     memory.info.span().u64(at)
 }
 
-/// Reads an entry, checks that `user` may use it so, and marks it as in use, all in one step as
-/// seen from the domain that owns it.
+/// Reads an entry, checks that `user` may use it for this purpose, and marks it as in use. To the
+/// granter this is one atomic step.
 pub(crate) fn capture(
     entry: &AtomicU64,
     user: DomId,
@@ -79,8 +80,7 @@ pub(crate) fn capture(
     let mark = GrantEntry::READING | if write { GrantEntry::WRITING } else { 0 };
     let mut now = GrantEntry(entry.load(Ordering::Acquire));
     for _ in 0..ENTRY_TRIES {
-        // Any other flag means another type of grant (transfer, transitive, sub-page): not
-        // offered.
+        // Any other flag marks an unsupported type of grant (transfer, transitive, sub-page).
         let kind = now.flags() & !(IN_USE | GrantEntry::READONLY);
         if kind != GrantEntry::PERMIT_ACCESS || now.domain() != user {
             return Err(GrantStatus::BadRef);
@@ -100,8 +100,8 @@ pub(crate) fn capture(
     Err(GrantStatus::Again)
 }
 
-/// Reads an entry that accepts a page of `from`'s and uses it up, in one step as seen from the
-/// domain that owns it; the slot for the page.
+/// Reads an entry that accepts a page from `from` and consumes it. To the granter this is one
+/// atomic step. Returns the slot for the page.
 pub(crate) fn commit(entry: &AtomicU64, from: DomId) -> Result<Slot, GrantStatus> {
     let mut now = GrantEntry(entry.load(Ordering::Acquire));
     for _ in 0..ENTRY_TRIES {

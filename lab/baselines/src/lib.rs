@@ -1,25 +1,25 @@
 //! Grant mechanisms that only comparisons use. The program `grantwayd-lab` is the core with these
-//! beside counted grants; nothing that is shipped has them.
+//! mechanisms in addition to counted grants. No shipped program contains them.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `entry` | entries of a classic table: how one is marked and used up |
-//! | `books` | every domain's entries in use and pages mapped, behind one lock |
-//! | `pages` | slots of a window that show a page mapped by itself |
+//! | `entry` | entries of a classic table: capture and consumption |
+//! | `books` | every domain's entries in use and mapped pages, behind one lock |
+//! | `pages` | slots of a window that show an individually mapped page |
 //! | `copy`, `map` | classic grants: a hypercall per use |
-//! | `flip` | exchanges: pages that change hands |
+//! | `flip` | exchanges: page flipping |
 //! | `caller` | the calls of one domain |
-//! | `audit` | whether the books agree |
+//! | `audit` | consistency check of the books |
 //!
-//! A domain writes entries of its own table at will ([`abi::classic::GrantEntry`]). What counts for
-//! the monitor is its private record of the entries *in use*: an entry is read once, checked, and
-//! captured by a compare-and-swap that sets its in-use flags; until the last use ends, nothing that
-//! the domain writes over it changes anything.
+//! A domain can rewrite entries of its table at any time ([`abi::classic::GrantEntry`]). The
+//! monitor relies only on its private record of the entries *in use*: it reads an entry once,
+//! checks it, and captures it by a compare-and-swap that sets the in-use flags. Until the last use
+//! ends, anything that the domain writes to the entry has no effect.
 //!
-//! Locks, in the order in which they are taken: an exchange's `op` (held while an agent works), the
-//! accounts, the books, the registry of exchanges, an exchange's `state`; all but the first for
-//! bookkeeping only, never while bytes are copied or an address space is changed: pin under the
-//! lock, act without it, then commit or roll back under the lock.
+//! The order of locks is: an exchange's `op` (held while an agent changes address spaces), the
+//! accounts, the books, the registry of exchanges, an exchange's `state`. All but the first are
+//! held only for bookkeeping, never while bytes are copied or an address space changes. Code pins
+//! under the lock, acts without it, and then commits or rolls back under the lock.
 
 mod audit;
 mod books;
@@ -41,7 +41,7 @@ use monitor::space::{AddressSpace, SpaceError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
-/// Classic grants and exchanges, for a monitor with these accounts.
+/// Returns classic grants and exchanges for a monitor with these accounts.
 #[must_use]
 pub fn mechanisms(grants: &Arc<Grants>) -> Box<dyn Mechanism> {
     Box::new(Baselines {
@@ -57,7 +57,7 @@ struct Baselines {
     grants: Arc<Grants>,
     books: Books,
     flips: Exchanges,
-    /// Of every domain that has made a call. One is locked before any address space.
+    /// Domains that have made a call. A caller's lock is acquired before any address space.
     callers: RwLock<BTreeMap<DomId, Arc<Mutex<Classic>>>>,
 }
 
@@ -67,7 +67,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Baselines {
     fn caller(&self, id: DomId) -> Arc<Mutex<Classic>> {
-        // Calls of different domains are not to wait for each other.
+        // Only the read lock is taken, so that calls of different domains do not wait for each
+        // other.
         let made = self.callers.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(caller) = made.get(&id) {
             return Arc::clone(caller);
@@ -123,11 +124,11 @@ impl Mechanism for Baselines {
             let all = callers.iter();
             all.map(|(id, caller)| (*id, Arc::clone(caller))).collect()
         };
-        // Nobody pins what the dead one grants any more: who does not know its memory now will
-        // not get to know it.
+        // The dead domain's grants can no longer be pinned, so a caller that does not know the
+        // domain's memory by now never will.
         for (user, caller) in others {
             let mut caller = lock(&caller);
-            // An address space that is lost with it is ended.
+            // If a change of the address space fails, the domain is killed.
             let _ = self.grants.change(user, |space| {
                 let forgot = caller.granter_died(&self.grants, space, id);
                 forgot.map_err(SpaceError::fatal)

@@ -1,4 +1,4 @@
-//! `grantwayd-lab`: the core with the mechanisms that only comparisons use.
+//! `grantwayd-lab`: the core, with additional grant mechanisms that only comparisons use.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: granted pages enter and leave a window.
+//! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: maps granted pages in a window and
+//! unmaps them.
 
 use crate::books::{Bookkeeping, Locked, only};
 use crate::entry::{PinnedGrant, Purpose};
@@ -8,28 +9,28 @@ use monitor::grant::Grants;
 use monitor::space::{AddressSpace, PageMap, SpaceError};
 use std::collections::BTreeMap;
 
-/// What one granter's memory is to an address space.
+/// A granter's memory in an address space.
 #[derive(Debug, Default)]
 struct Known {
-    /// Pages of it in the window.
+    /// Its pages in the window.
     pages: u32,
-    /// The granter is dead: the descriptor goes with the last page.
+    /// True if the granter is dead. The descriptor is closed when the last page is unmapped.
     doomed: bool,
 }
 
-/// Maps and unmaps for one caller, by its worker; the buffers are reused.
+/// Maps and unmaps pages for one caller, in its worker. The buffers are reused.
 #[derive(Debug)]
 pub(crate) struct Mapper {
     caller: DomId,
     known: BTreeMap<DomId, Known>,
-    /// The batch under way: which operation, and its pin. Empty in between.
+    /// Index, slot and pin of each operation of the current batch. Empty between batches.
     pinned: Vec<(usize, Slot, PinnedGrant)>,
     maps: Vec<PageMap>,
     slots: Vec<Slot>,
 }
 
 impl Mapper {
-    /// A mapper with nothing mapped yet.
+    /// Creates a mapper without mappings.
     pub(crate) fn new(caller: DomId) -> Self {
         Self {
             caller,
@@ -40,12 +41,13 @@ impl Mapper {
         }
     }
 
-    /// Maps a batch and leaves one status per operation in `status`. Operations that are in order
-    /// are mapped whatever becomes of the others, unless the address space refuses them: then
-    /// none of them is mapped, and they say [`GrantStatus::NoSpace`].
+    /// Maps a batch and stores one status per operation in `status`. An invalid operation does not
+    /// affect the others. If the address space cannot be changed, no page is mapped, and the valid
+    /// operations have the status [`GrantStatus::NoSpace`].
     ///
     /// # Errors
-    /// [`SpaceError::Lost`]: the caller must be killed and then torn down; the pins stay till then.
+    /// [`SpaceError::Lost`]: the caller must be killed and then torn down. The pins remain until
+    /// then.
     pub(crate) fn map(
         &mut self,
         keeping: Bookkeeping<'_>,
@@ -97,7 +99,8 @@ impl Mapper {
         Ok(())
     }
 
-    /// Lets the pages of the batch enter the window, after the memories that they are of.
+    /// Maps the batch's pages in the window. The address space already knows the granters'
+    /// memories.
     fn map_pinned(
         &mut self,
         keeping: Bookkeeping<'_>,
@@ -122,7 +125,7 @@ impl Mapper {
         space.map(&self.maps)
     }
 
-    /// Hands a granter's memory to the address space, once.
+    /// Passes a granter's memory to the address space, unless it already has it.
     fn learn(
         &mut self,
         Bookkeeping { grants, .. }: Bookkeeping<'_>,
@@ -150,12 +153,11 @@ impl Mapper {
         }
     }
 
-    /// Unmaps a batch and leaves one status per operation in `status`. When this returns, no
-    /// access through an unmapped slot is possible any more.
+    /// Unmaps a batch and stores one status per operation in `status`. When this function returns,
+    /// no access through an unmapped slot is possible.
     ///
     /// # Errors
-    /// Any error means that the caller must be killed and then torn down; the pins stay till
-    /// then.
+    /// On any error the caller must be killed and then torn down. The pins remain until then.
     pub(crate) fn unmap(
         &mut self,
         keeping: Bookkeeping<'_>,
@@ -198,11 +200,11 @@ impl Mapper {
         self.forget_doomed(keeping.grants, space)
     }
 
-    /// A granter has died: its memory goes from this address space as soon as no page of it is
-    /// mapped any more.
+    /// Handles the death of a granter. Its memory leaves this address space as soon as none of its
+    /// pages is mapped.
     ///
     /// # Errors
-    /// As [`Mapper::unmap`].
+    /// See [`Mapper::unmap`].
     pub(crate) fn granter_died(
         &mut self,
         grants: &Grants,
@@ -232,10 +234,10 @@ impl Mapper {
         Ok(())
     }
 
-    /// Ends every mapping of the caller, a piece at a time, and its part in the books. The caller's
-    /// process and its agent are gone.
+    /// Ends every mapping of the caller, in steps, and then its part in the books. The caller's
+    /// process and agent have exited.
     pub(crate) fn tear_down(&mut self, keeping: Bookkeeping<'_>) {
-        /// Slots released under one hold of the lock.
+        /// Slots released each time that the lock is held.
         const BUDGET: u32 = 512;
         let mut from = Some(0);
         while let Some(at) = from {
@@ -248,7 +250,7 @@ impl Mapper {
     }
 }
 
-/// Checks one map operation, pins the page and reserves the slot.
+/// Checks one map operation, pins the page, and reserves the slot.
 fn reserve(locked: &mut Locked<'_>, caller: DomId, op: &Map) -> Result<PinnedGrant, GrantStatus> {
     let account = locked.accounts.account(caller);
     let account = account.ok_or(GrantStatus::BadDomain)?;

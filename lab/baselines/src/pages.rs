@@ -1,22 +1,22 @@
-//! The slots of one domain's window that show a page mapped by itself.
+//! Slots of one domain's window, and the individually mapped pages that they show.
 
 use crate::entry::PinnedGrant;
 use abi::Slot;
 
-/// What a slot shows.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// No page that was mapped by itself.
+    /// No individually mapped page.
     #[default]
     Nothing,
-    /// A page that is just being mapped or unmapped: pinned, and touched by its own worker alone.
+    /// A page that is being mapped or unmapped. It is pinned, and only the domain's worker uses it.
     Busy(PinnedGrant),
-    /// A page.
+    /// A mapped page.
     Mapped(PinnedGrant),
 }
 
 impl Shown {
-    /// The grant behind a page, mapped or on its way.
+    /// Returns the grant of the page, mapped or in transition.
     pub(crate) fn pin(&self) -> Option<&PinnedGrant> {
         match self {
             Self::Nothing => None,
@@ -25,21 +25,21 @@ impl Shown {
     }
 }
 
-/// Slots of a piece.
+/// Slots per chunk.
 const PIECE: usize = 512;
 
 type Piece = [Shown; PIECE];
 
-/// The pages of one window. Where none was ever mapped takes no memory.
+/// Pages of one window. Chunks without pages take no memory.
 #[derive(Debug)]
 pub(crate) struct Pages {
     pieces: Vec<Option<Box<Piece>>>,
-    /// Slots that show a page. Counted beside the slots, so that the audit can compare.
+    /// Number of slots with a page, counted separately so that the audit can compare.
     pub(crate) taken: u32,
 }
 
 impl Pages {
-    /// None, in a window of so many slots.
+    /// Creates an empty window of `slots` slots.
     pub(crate) fn new(slots: u32) -> Self {
         let pieces = (slots as usize).div_ceil(PIECE);
         Self {
@@ -48,7 +48,7 @@ impl Pages {
         }
     }
 
-    /// What a slot shows.
+    /// Returns the state of a slot.
     pub(crate) fn get(&self, slot: Slot) -> Shown {
         let at = slot.0 as usize;
         let piece = self.pieces.get(at / PIECE).and_then(Option::as_ref);
@@ -56,24 +56,24 @@ impl Pages {
         shown.copied().unwrap_or_default()
     }
 
-    /// Every pinned grant.
+    /// Returns every pinned grant.
     pub(crate) fn pins(&self) -> impl Iterator<Item = &PinnedGrant> {
         let slots = self.pieces.iter().flatten().flat_map(|piece| piece.iter());
         slots.filter_map(Shown::pin)
     }
 
-    /// A grant is about to be mapped at a slot, which is free.
+    /// Reserves a free slot for a pinned grant.
     pub(crate) fn take(&mut self, slot: Slot, pin: PinnedGrant) {
         self.taken += 1;
         self.set(slot, Shown::Busy(pin));
     }
 
-    /// The page of a slot that was taken is mapped now.
+    /// Marks a reserved slot as mapped.
     pub(crate) fn map(&mut self, slot: Slot, pin: PinnedGrant) {
         self.set(slot, Shown::Mapped(pin));
     }
 
-    /// A page that is mapped is about to be unmapped; its grant. None: no page is mapped there.
+    /// Starts to unmap a page and returns its grant, or `None` if no page is mapped there.
     pub(crate) fn begin_unmap(&mut self, slot: Slot) -> Option<PinnedGrant> {
         let Shown::Mapped(pin) = self.get(slot) else {
             return None;
@@ -82,15 +82,14 @@ impl Pages {
         Some(pin)
     }
 
-    /// Frees a slot that was taken.
+    /// Frees a reserved slot.
     pub(crate) fn free(&mut self, slot: Slot) {
         self.set(slot, Shown::Nothing);
         self.taken = self.taken.saturating_sub(1);
     }
 
-    /// Frees the slots of one piece after the other, from the one that slot `from` is in on, until
-    /// `budget` of them have been looked at; the grants that were there, and where to go on, if
-    /// there is more.
+    /// Frees slots chunk by chunk, starting at the chunk that contains `from`, until it has visited
+    /// `budget` slots. Returns their grants, and where to continue if slots remain.
     pub(crate) fn clear(
         &mut self,
         from: u32,
@@ -132,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_cleared_piece_by_piece() {
+    fn a_window_is_cleared_in_chunks() {
         let pin = |index| PinnedGrant {
             granter: abi::DomId(1),
             index,
@@ -145,7 +144,7 @@ mod tests {
             pages.map(Slot(index), pin(index));
         }
         assert_eq!(pages.begin_unmap(Slot(4000)), Some(pin(4000)));
-        assert_eq!(pages.begin_unmap(Slot(4000)), None, "it is under way");
+        assert_eq!(pages.begin_unmap(Slot(4000)), None, "it is being unmapped");
         pages.free(Slot(1));
         let (mut pins, mut from, mut turns) = (Vec::new(), Some(0), 0);
         while let Some(at) = from {

@@ -1,4 +1,4 @@
-//! Real monitors with domains that use classic grants, a hypercall per use.
+//! Real monitors, with domains that use classic grants and make a hypercall per use.
 
 #[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
 mod common;
@@ -120,7 +120,7 @@ fn bytes_are_copied_between_granted_pages() {
 }
 
 #[test]
-fn a_driver_killed_with_pages_mapped_leaves_nothing() {
+fn a_driver_killed_with_mappings_leaks_nothing() {
     let daemon = Daemon::up(&machine(2));
     with_mapping(&daemon);
     let driver = daemon.domain_status("driver");
@@ -134,7 +134,7 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
 }
 
 #[test]
-fn a_guest_killed_while_mapped_lives_on_until_it_is_unmapped() {
+fn memory_of_a_dead_guest_stays_until_unmapped() {
     let daemon = Daemon::up(&machine(2));
     with_mapping(&daemon);
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
@@ -155,7 +155,7 @@ fn a_guest_killed_while_mapped_lives_on_until_it_is_unmapped() {
 }
 
 #[test]
-fn what_is_still_mapped_of_a_dead_driver_holds_up_its_successor() {
+fn a_new_driver_waits_until_old_pages_are_unmapped() {
     let mut plan = machine(1);
     plan.domains[0].restart_pause_ms = Some(5);
     let daemon = Daemon::up(&plan);
@@ -170,19 +170,19 @@ fn what_is_still_mapped_of_a_dead_driver_holds_up_its_successor() {
     };
     assert_eq!(daemon.call("g0", Kind::GrantMap, map.encode()).0, 0);
     kill(driver()["pid"].as_i64().unwrap());
-    let waits = "something of the one before is still there";
-    eventually("it is said", || {
+    let waits = "memory of its predecessor is still in use";
+    eventually("it is reported", || {
         driver()["state"].as_str().unwrap().contains(waits)
     });
     assert_eq!(daemon.domain_audit("driver")["owned"], 16);
     assert_eq!(daemon.call("g0", Kind::GrantUnmap, [0; 3]).0, 0);
-    eventually("it comes back", || driver()["state"] == "running");
+    eventually("it restarts", || driver()["state"] == "running");
     daemon.logs("driver: started again");
     assert_eq!(daemon.log().matches(waits).count(), 1, "once");
     daemon.down();
 }
 
-/// The same machine serves counted grants: the slots of their table are no mapping's.
+/// The same machine serves counted grants. The slots of their table cannot be replaced by mappings.
 #[test]
 fn slots_of_a_table_cannot_be_mapped_over() {
     let daemon = Daemon::up(&machine(1));
@@ -195,12 +195,12 @@ fn slots_of_a_table_cannot_be_mapped_over() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_an_unmapping_costs_its_domain() {
+fn an_unmap_timeout_kills_the_domain() {
     let daemon = Daemon::up(&machine(2));
     with_mapping(&daemon);
     daemon.stop_agent("driver");
     let unmap = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
-    // The call is the driver's last.
+    // The driver dies in this call.
     daemon.order("driver", unmap);
     let state = daemon.gone("driver");
     assert_eq!(state, "killed: lost: the agent did not answer in time");

@@ -1,4 +1,4 @@
-//! What hypercalls of classic grants cost, on one core: prints figures, judges nothing.
+//! Measures the hypercalls of classic grants on one core. Prints the figures and asserts nothing.
 //! `cargo test --release -p baselines --test cost -- --ignored --nocapture`
 
 #[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
@@ -12,7 +12,7 @@ use serde_json::json;
 
 #[test]
 #[ignore = "measures"]
-fn what_calls_cost() {
+fn cost_of_calls() {
     let mut plan = machine(1);
     plan.domains[0].cpus = vec![1];
     plan.domains[0].window_slots = 256;
@@ -58,7 +58,7 @@ fn what_calls_cost() {
     for ops in [1, 16, 64, 128] {
         for len in [64, 1500] {
             let kind = Kind::GrantCopy as u32;
-            // One page of the guest after the other.
+            // Each operation uses the guest's next page.
             let each = json!([{ "kind": kind, "words": copy(len), "step": [1], "ops": ops }]);
             time(&format!("copy of {len} B"), each, ops);
         }

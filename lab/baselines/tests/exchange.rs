@@ -1,5 +1,5 @@
-//! Real monitors with domains that exchange pages (`specs/grants.md`, F-1 … F-11): the processor
-//! keeps either end from what is the other's now.
+//! Real monitors, with domains that exchange pages (`specs/grants.md`, F-1 … F-11). The page tables
+//! prevent each end from accessing the other's pages.
 
 #[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
 mod common;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const PAGES: u32 = 4;
 
-/// An exchange of guest 0's with the driver: slots 0 … 3 of both.
+/// An exchange between guest 0 and the driver: slots 0 … 3 of both.
 struct Pages<'a> {
     daemon: &'a Daemon,
     handle: Handle,
@@ -47,14 +47,14 @@ impl<'a> Pages<'a> {
             .order(domain, json!({ "do": "look-slot", "slot": slot }))
     }
 
-    /// The guest accepts a page at a slot by the entry of the same number.
+    /// Lets the guest accept a page at a slot, through the entry with the same number.
     fn accept(&self, slot: u32) {
         let accept =
             json!({ "do": "grant", "accept": true, "index": slot, "to": 0, "frame": slot });
         self.daemon.order("g0", accept);
     }
 
-    /// The driver gives the page at one of its slots for the one at a slot of the guest's.
+    /// Lets the driver swap the page at one of its slots with the page at a guest's slot.
     fn transfer(&self, slot: u32, to: u32) -> i64 {
         let op = Transfer {
             exchange: self.handle,
@@ -68,7 +68,7 @@ impl<'a> Pages<'a> {
 }
 
 #[test]
-fn pages_change_hands_and_neither_end_keeps_anything() {
+fn flipped_pages_leave_no_access_behind() {
     let daemon = Daemon::up(&machine(2));
     let pages = Pages::new(&daemon);
     for domain in ["driver", "g0"] {
@@ -82,22 +82,22 @@ fn pages_change_hands_and_neither_end_keeps_anything() {
         (pages.look("g0", 2), pages.look("driver", 1)),
         (json!(9), json!(0))
     );
-    // Each writes to its own now.
+    // Each end writes to its pages.
     pages.fill("driver", 1, 5);
     assert_eq!(pages.look("g0", 2), 9);
     pages.fill("g0", 2, 6);
     assert_eq!(pages.look("driver", 1), 5);
-    // The entry is used up; what was there before is the guest's alone.
+    // The entry is consumed, and the page of the previous transfer belongs only to the guest.
     assert_eq!(pages.transfer(0, 2), -3);
     assert_eq!(pages.look("g0", 2), 6);
-    // The guest next door has no part in it.
+    // The other guest has no access to the exchange.
     assert_eq!(pages.look("g1", 2), "fault");
     daemon.down();
 }
 
-/// A thousand transfers round and round: every page carries its bytes, none comes back with any.
+/// A thousand transfers in a cycle: every page carries its bytes to the guest and returns empty.
 #[test]
-fn round_and_round() {
+fn pages_flip_in_cycles() {
     let daemon = Daemon::up(&machine(1));
     let pages = Pages::new(&daemon);
     for n in 0..1000u32 {
@@ -114,7 +114,7 @@ fn round_and_round() {
 }
 
 #[test]
-fn a_guest_whose_agent_does_not_answer_dies_and_the_driver_keeps_its_page() {
+fn a_guest_with_a_silent_agent_dies() {
     let daemon = Daemon::up(&machine(2));
     let pages = Pages::new(&daemon);
     pages.fill("driver", 1, 9);
@@ -123,7 +123,8 @@ fn a_guest_whose_agent_does_not_answer_dies_and_the_driver_keeps_its_page() {
     assert_eq!(pages.transfer(1, 2), -2);
     assert_eq!(pages.look("driver", 1), 9);
     daemon.gone("g0");
-    // The driver has its pages until it gives them up; there is nobody to exchange them with.
+    // The driver keeps its pages until it releases them, but cannot exchange them, because the
+    // other end is dead.
     assert_eq!(pages.transfer(1, 2), -4);
     assert_eq!(daemon.domain_audit("driver")["owned"], 16 + PAGES);
     let handle = [u64::from(pages.handle.0), 0, 0];
@@ -134,7 +135,7 @@ fn a_guest_whose_agent_does_not_answer_dies_and_the_driver_keeps_its_page() {
 }
 
 #[test]
-fn a_driver_whose_agent_does_not_answer_dies_and_the_guest_has_its_page() {
+fn a_driver_with_a_silent_agent_dies() {
     let daemon = Daemon::up(&machine(2));
     let pages = Pages::new(&daemon);
     pages.fill("driver", 1, 9);
@@ -147,7 +148,7 @@ fn a_driver_whose_agent_does_not_answer_dies_and_the_guest_has_its_page() {
         gref: GrantRef(2),
     };
     let call = json!({ "do": "call", "kind": Kind::GrantTransfer as u32, "ops": [op.encode()] });
-    // The call is the driver's last.
+    // The driver dies in this call.
     daemon.order("driver", call);
     daemon.gone("driver");
     assert_eq!(pages.look("g0", 2), 9);
@@ -157,7 +158,7 @@ fn a_driver_whose_agent_does_not_answer_dies_and_the_guest_has_its_page() {
 }
 
 #[test]
-fn a_guest_that_dies_leaves_nothing_with_anybody() {
+fn a_dead_guest_leaves_no_pages_behind() {
     let daemon = Daemon::up(&machine(2));
     let pages = Pages::new(&daemon);
     pages.fill("g0", 2, 7);

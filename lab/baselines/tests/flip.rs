@@ -1,7 +1,6 @@
-//! Pages that change hands against a simple model: random sequences of everything that granters,
-//! users, agents that fall silent and deaths can do (F-1 … F-11). After each step statuses, entries
-//! and every byte that an end can see are as the model says, no page is in two places, and the
-//! audit finds nothing lost.
+//! Compares page flipping with a simple model, in random sequences of operations by granters and
+//! users, of silent agents and of deaths (F-1 … F-11). After each step the statuses, the entries
+//! and every visible byte match the model, no page is mapped twice, and the audit finds no loss.
 
 mod flip_model;
 #[path = "../../../tcb/monitor/tests/spy/mod.rs"]
@@ -14,7 +13,7 @@ use proptest::prelude::*;
 
 fn op() -> impl Strategy<Value = Op> {
     let guest = || 1..3u16;
-    // One slot and one entry too many.
+    // The range includes one slot and one entry that do not exist.
     let slot = || 0..PAGES + 1;
     let entry = (0..3u16, slot(), prop_oneof![6 => Just(2u16), 1 => 0..32u16]).prop_map(
         |(to, slot, flags)| GrantEntry::transfer(DomId(to), Slot(slot)).with_flags(flags),
@@ -43,7 +42,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn flips_are_as_the_model_says(ops in prop::collection::vec(op(), 1..32)) {
+    fn flips_match_the_model(ops in prop::collection::vec(op(), 1..32)) {
         let mut rig = Rig::new();
         for op in &ops {
             rig.step(op);
@@ -52,8 +51,8 @@ proptest! {
     }
 }
 
-/// Guest 1 has an exchange that the user has bound, and accepts a page at each slot `n` by entry
-/// `n`.
+/// Returns a rig in which the user has bound an exchange with guest 1. The guest accepts a page at
+/// each slot `n` through entry `n`.
 fn offered() -> Rig {
     let mut rig = Rig::new();
     for op in [Op::Create(1), Op::Bind(1)] {
@@ -78,9 +77,9 @@ fn write(of: u16, slot: u32, byte: u8) -> Op {
     Op::Write { of, slot, byte }
 }
 
-/// F-6: the granter has the bytes, the user has zeroes.
+/// F-6: the granter receives the bytes, the user receives zeroes.
 #[test]
-fn a_page_changes_hands_and_comes_back_empty() {
+fn the_user_receives_zeroed_pages() {
     let mut rig = offered();
     rig.step(&write(1, 2, 7));
     rig.step(&write(0, 1, 9));
@@ -91,9 +90,9 @@ fn a_page_changes_hands_and_comes_back_empty() {
     rig.end();
 }
 
-/// F-4: an entry is good for one transfer, in one batch or in two.
+/// F-4: an entry is valid for one transfer, whether the second is in the same batch or in another.
 #[test]
-fn an_entry_is_used_once() {
+fn an_entry_is_valid_for_one_transfer() {
     let mut rig = offered();
     rig.step(&Op::Transfer(vec![(1, 0, 2), (1, 1, 2)]));
     assert_eq!(rig.statuses, [S::Okay, S::BadRef]);
@@ -105,33 +104,34 @@ fn an_entry_is_used_once() {
     rig.end();
 }
 
-/// F-5: a slot of either end is once in a batch, whatever entries say.
+/// F-5: a batch can use a slot of either end only once, whatever the entries contain.
 #[test]
-fn two_entries_for_one_slot_and_one_page_for_two() {
+fn a_slot_is_used_once_per_batch() {
     let mut rig = offered();
     rig.step(&offer(0, 2));
     rig.step(&Op::Transfer(vec![(1, 0, 0), (1, 1, 2), (1, 0, 1)]));
     assert_eq!(rig.statuses, [S::Okay, S::BadSlot, S::BadSlot]);
-    // The user's mistake has not used up entry 1.
+    // The user's error did not consume entry 1.
     rig.step(&Op::Transfer(vec![(1, 2, 1)]));
     assert_eq!(rig.statuses, [S::Okay]);
     rig.end();
 }
 
-/// F-3: neither another's slots nor another's entries.
+/// F-3: a domain can use neither slots nor entries of other domains.
 #[test]
-fn slots_and_entries_of_others() {
+fn other_domains_slots_and_entries_are_rejected() {
     let mut rig = offered();
     rig.step(&Op::Create(2));
     rig.step(&Op::Bind(2));
-    // Guest 2's page of the user's, to guest 1; then a slot that is not the user's at all.
+    // The first transfer sends guest 1 a page of the exchange with guest 2. The second uses a slot
+    // that does not belong to the user.
     rig.step(&Op::Transfer(vec![
         (1, PAGES, 0),
         (1, 99, 0),
         (2, PAGES, 0),
     ]));
     assert_eq!(rig.statuses, [S::BadSlot, S::BadSlot, S::BadRef]);
-    // A page for somebody else.
+    // The entry accepts the page of another domain.
     rig.step(&Op::Offer {
         guest: 1,
         index: 0,
@@ -139,15 +139,15 @@ fn slots_and_entries_of_others() {
     });
     rig.step(&Op::Transfer(vec![(1, 0, 0)]));
     assert_eq!(rig.statuses, [S::BadRef]);
-    // A domain that is not the user gives nothing.
+    // Only the user can transfer pages.
     assert_eq!(rig.transfer_as(2, &[(1, 0, 1)]), [S::BadHandle]);
     assert_eq!(rig.transfer_as(1, &[(1, 0, 1)]), [S::BadHandle]);
     rig.end();
 }
 
-/// F-8: who does not answer is dead, the other end has what is its own and goes on.
+/// F-8: a domain whose agent does not answer dies; the other end keeps its pages and continues.
 #[test]
-fn an_agent_that_does_not_answer_costs_its_domains_life() {
+fn a_domain_with_a_silent_agent_dies() {
     for of in [1, 0] {
         let mut rig = offered();
         rig.step(&write(0, 0, 9));
@@ -163,7 +163,7 @@ fn an_agent_that_does_not_answer_costs_its_domains_life() {
     }
 }
 
-/// F-2: two exchanges a connection at the most, in slots that are free and of pages that there are.
+/// F-2: a connection has at most two exchanges, which occupy free slots and existing pages.
 #[test]
 fn exchanges_are_bounded() {
     let mut rig = Rig::new();

@@ -1,6 +1,6 @@
-//! Grant tables against a simple model: random batches of everything that domains and their
-//! deaths can do. After each step statuses, table words, windows and bytes are as the model says,
-//! and the audit finds nothing leaked.
+//! Compares grant tables with a simple model, in random batches of operations by domains, and of
+//! deaths. After each step the statuses, table words, windows and bytes match the model, and the
+//! audit finds no leak.
 
 mod model;
 
@@ -14,16 +14,16 @@ pub(crate) const ENTRIES: u32 = 6;
 pub(crate) const FRAMES: u32 = 4;
 pub(crate) const SLOTS: u32 = 5;
 
-/// What may happen.
+/// Operations.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     /// A domain grants a frame.
     Grant { of: DomId, index: u32, entry: u64 },
-    /// A domain ends a grant the polite way: only if it is not in use.
+    /// A domain ends a grant if it is not in use, as a well-behaved domain does.
     EndAccess { of: DomId, index: u32 },
-    /// A domain fills a frame of its own.
+    /// A domain fills one of its frames.
     Fill { of: DomId, frame: u32, byte: u8 },
-    /// A batch of mappings; the address space may refuse it.
+    /// A batch of mappings. The change of the address space may fail.
     Map {
         of: DomId,
         ops: Vec<Map>,
@@ -33,7 +33,7 @@ pub(crate) enum Op {
     Unmap { of: DomId, ops: Vec<Unmap> },
     /// A batch of copies.
     Copy { of: DomId, ops: Vec<Copy> },
-    /// A domain dies; in the middle of a map or unmap call that its agent never answers, if so.
+    /// A domain dies, optionally in a map or unmap call that its agent never answers.
     Kill { of: DomId, lost: Option<bool> },
 }
 
@@ -62,7 +62,7 @@ fn frame() -> impl Strategy<Value = u32> {
 fn entry() -> impl Strategy<Value = u64> {
     let access = (any_domain(), frame(), any::<bool>())
         .prop_map(|(to, frame, readonly)| GrantEntry::access(to, frame, readonly).0);
-    // Other flags: transfer, transitive, sub-page, in-use ones that nobody set.
+    // Other flags: transfer, transitive, sub-page, and in-use flags that the domain itself sets.
     let odd = (any_domain(), frame(), any::<u16>()).prop_map(|(to, frame, flags)| {
         GrantEntry::access(to, frame, false)
             .with_flags(flags & 0x3f)
@@ -129,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn grants_are_as_the_model_says(ops in prop::collection::vec(op(), 1..60)) {
+    fn grants_match_the_model(ops in prop::collection::vec(op(), 1..60)) {
         let mut rig = Rig::new();
         for op in &ops {
             rig.step(op);
@@ -138,7 +138,7 @@ proptest! {
     }
 }
 
-/// Entry 0 of domain 1, for domain 0.
+/// Grants entry 0 of domain 1 to domain 0.
 fn granted(frame: u32, readonly: bool) -> Op {
     Op::Grant {
         of: DomId(1),
@@ -168,7 +168,7 @@ fn unmap(slot: u32) -> Op {
     }
 }
 
-/// Runs steps that matter by name; what they must do is in the model.
+/// Runs the given steps and compares each with the model.
 fn run(ops: &[Op]) -> Rig {
     let mut rig = Rig::new();
     for op in ops {
@@ -178,26 +178,26 @@ fn run(ops: &[Op]) -> Rig {
 }
 
 #[test]
-fn an_entry_rewritten_while_in_use_changes_nothing() {
+fn rewriting_an_entry_in_use_has_no_effect() {
     let mut rig = run(&[
         granted(2, true),
         map(0, true),
         granted(3, false),
         map(1, false),
     ]);
-    // The entry in use stays what it was: frame 2, read-only.
+    // The entry in use keeps its contents: frame 2, read-only.
     assert_eq!(rig.mapped(DomId(0)), [(0, 2, false)]);
     rig.step(&map(1, true));
     assert_eq!(rig.mapped(DomId(0)), [(0, 2, false), (1, 2, false)]);
     rig.step(&unmap(0));
     rig.step(&unmap(1));
-    // Only now the new one counts.
+    // The new contents take effect only now.
     rig.step(&map(0, false));
     assert_eq!(rig.mapped(DomId(0)), [(0, 3, true)]);
     rig.end();
 }
 
-/// Copies from an entry to itself, `count` of them in a batch.
+/// Returns a batch of `count` copies from an entry to itself.
 fn copies(count: u16) -> Op {
     let place = Place::Granted {
         domain: DomId(1),
@@ -216,9 +216,9 @@ fn copies(count: u16) -> Op {
     }
 }
 
-/// The entry is marked for as long as the last use of each kind lasts, and counted once.
+/// An entry stays marked until the last use of each kind ends, and is counted once.
 #[test]
-fn uses_of_every_kind_at_once() {
+fn uses_of_all_kinds_are_counted_once() {
     let mut rig = run(&[granted(2, false), copies(2), map(0, true), map(1, false)]);
     assert_eq!(rig.mapped(DomId(0)), [(0, 2, false), (1, 2, true)]);
     for op in [copies(3), unmap(0), copies(3), unmap(1), copies(1)] {
@@ -228,7 +228,7 @@ fn uses_of_every_kind_at_once() {
 }
 
 #[test]
-fn a_granter_that_dies_stays_mapped_until_the_user_lets_go() {
+fn a_dead_granter_stays_mapped_until_unmapped() {
     let mut rig = run(&[granted(2, false), map(0, false)]);
     let kill = Op::Kill {
         of: DomId(1),
@@ -244,7 +244,7 @@ fn a_granter_that_dies_stays_mapped_until_the_user_lets_go() {
 }
 
 #[test]
-fn a_user_that_dies_mapped_leaves_nothing() {
+fn a_user_that_dies_with_mappings_leaks_nothing() {
     let mut rig = run(&[granted(2, false), map(0, false)]);
     for (of, lost) in [(0, Some(true)), (1, None)] {
         let of = DomId(of);
@@ -254,9 +254,9 @@ fn a_user_that_dies_mapped_leaves_nothing() {
     rig.end();
 }
 
-/// XSA-362, XSA-367: an index that there is not, a domain that there is not, an entry for somebody
-/// else, one that was never made, writing what may only be read. The model has the status of each,
-/// and that nothing is mapped or copied.
+/// XSA-362, XSA-367: an index out of range, an unknown domain, an entry for another domain, an
+/// unused entry, writes to a read-only grant. The model gives the status of each, and checks that
+/// nothing is mapped or copied.
 #[test]
 fn attack_13_references_that_permit_nothing() {
     let for_another = Op::Grant {
@@ -293,9 +293,9 @@ fn attack_13_references_that_permit_nothing() {
     rig.end();
 }
 
-/// XSA-411: every other type of grant, and flags that mean one.
+/// XSA-411: every other type of grant, and flags that stand for one.
 #[test]
-fn attack_20_only_plain_grants_are_grants() {
+fn attack_20_other_grant_types_are_rejected() {
     let plain = GrantEntry::access(DomId(0), 2, false);
     let permitted = [
         GrantEntry::PERMIT_ACCESS,

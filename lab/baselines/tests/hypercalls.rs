@@ -1,5 +1,5 @@
-//! Classic grants by the call page: what a well-behaved domain gets, and that nothing a hostile one
-//! writes can make the monitor panic, hang or lose count.
+//! Classic grants through the call page. A well-behaved domain receives correct results, and no
+//! input of a hostile domain makes the monitor panic, hang or miscount.
 
 #[path = "../../../tcb/monitor/tests/rig/mod.rs"]
 mod rig;
@@ -17,7 +17,7 @@ use rig::{ENTRIES, Rig, SLOTS};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
-/// The other domain lets the caller use a frame.
+/// Lets the other domain grant a frame to the caller.
 fn grant(rig: &Rig, index: u32, frame: u32, readonly: bool) {
     let at = info::GRANT_TABLE + index as usize * 8;
     let entry = rig.memories[1].info.span().u64(at).unwrap();
@@ -26,7 +26,7 @@ fn grant(rig: &Rig, index: u32, frame: u32, readonly: bool) {
 }
 
 #[test]
-fn nonsense_is_refused_as_a_whole() {
+fn an_invalid_call_is_rejected_as_a_whole() {
     let mut rig = Rig::new(Some(mechanisms));
     for (kind, count) in [
         (Kind::GrantCopy as u32, OPS_MAX as u32 + 1),
@@ -39,9 +39,9 @@ fn nonsense_is_refused_as_a_whole() {
     }
 }
 
-/// The words of an exchange: a connection that there is, pages and a slot that there are.
+/// The words of the call name an existing connection, a number of pages, and a slot.
 #[test]
-fn an_exchange_is_made_for_a_connection_of_ones_own() {
+fn exchanges_need_a_connection_of_the_caller() {
     use GrantStatus as S;
     const WIDE: u64 = 1 << 32;
     let mut rig = Rig::new(Some(mechanisms));
@@ -66,10 +66,10 @@ fn an_exchange_is_made_for_a_connection_of_ones_own() {
     assert_eq!(rig.status(0), S::Okay);
 }
 
-/// XDP-4: a slot that shows a device is no grant's and no other device's until that has ended,
-/// however many grants there are; and no device has slots that its domain's window has not.
+/// XDP-4: neither grants nor other devices can use a slot that shows a device until the device is
+/// removed, however many grants exist. A device cannot use slots outside of its domain's window.
 #[test]
-fn what_shows_a_device_is_no_grant_s() {
+fn device_slots_reject_grants() {
     const NUMBER: u64 = 5;
     let mut rig = Rig::new(Some(mechanisms));
     grant(&rig, 3, 1, true);
@@ -113,7 +113,7 @@ fn what_shows_a_device_is_no_grant_s() {
 }
 
 #[test]
-fn a_full_batch_of_copies() {
+fn a_full_batch_is_copied() {
     let mut rig = Rig::new(Some(mechanisms));
     grant(&rig, 3, 1, true);
     let text = b"granted bytes";
@@ -144,7 +144,7 @@ fn a_full_batch_of_copies() {
 }
 
 #[test]
-fn map_and_unmap() {
+fn pages_are_mapped_and_unmapped() {
     let mut rig = Rig::new(Some(mechanisms));
     grant(&rig, 3, 1, true);
     let map = |slot, readonly| {
@@ -178,7 +178,7 @@ fn map_and_unmap() {
     );
 }
 
-/// A word as a hostile domain would choose it.
+/// Returns the words that a hostile domain may choose.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
@@ -186,7 +186,7 @@ fn word() -> impl Strategy<Value = u64> {
         // A grant of the other domain.
         (0..20u64).prop_map(|gref| 1 << 63 | 1 << 32 | gref),
         (0..20u64).prop_map(|gref| 1 << 32 | gref),
-        // Offsets and a length.
+        // Two offsets and a length.
         (0..5000u64, 0..5000u64, 0..5000u64).prop_map(|(a, b, c)| a | b << 16 | c << 32),
     ]
 }
@@ -195,7 +195,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_words_in_the_page_do_harm(
+    fn no_words_in_the_page_cause_a_panic_or_leak(
         entries in prop::collection::vec(prop_oneof![
             any::<u64>(),
             (0..6u32, any::<bool>()).prop_map(|(f, ro)| GrantEntry::access(DomId(0), f, ro).0),

@@ -1,5 +1,6 @@
-//! No mechanism: guest and driver domain are threads of one process, and a reference is the number
-//! of a page. What the path costs without any isolation, to measure what isolation costs.
+//! Grants without a mechanism: guest and driver domain are threads of one process, and a reference
+//! is the number of a page. Measurements of this path without isolation are the baseline for the
+//! cost of isolation.
 
 use abi::{DomId, GrantRef, Handle};
 use driver::grants::{copy_to, fetch_and_copy_small_frames, fetch_start, part};
@@ -7,10 +8,10 @@ use nic::{Frame, SmallFrame};
 use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
 use std::rc::Rc;
-use vif::grants::{Access, CopyOut, Grants};
+use vif::grants::{CopyOut, GrantAccess, Grants};
 use vif::netfront::{GrantError, GrantedPage, Granter};
 
-/// The guest's end: reference `n` is page `n - 1` of its own, because a reference is never 0.
+/// The guest's end. Reference `n` is its page `n - 1`, because a reference is never 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Numbers;
 
@@ -24,7 +25,7 @@ impl Granter for Numbers {
         made.extend(pages.iter().map(|page| Ok(GrantRef(page.frame + 1))));
     }
 
-    /// A pointer cannot be taken back.
+    /// Does nothing, because a pointer cannot be revoked.
     fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
         left.extend(grefs.iter().map(|_| false));
     }
@@ -50,20 +51,20 @@ pub(crate) struct Pointers {
 }
 
 impl Pointers {
-    /// The pages of a guest whose memory is `frames`.
+    /// Creates the end for a guest whose memory is `frames`.
     #[must_use]
     pub(crate) fn new(frames: Area, ledger: Rc<Ledger>) -> Self {
         Self { frames, ledger }
     }
 
-    /// The page of a reference.
+    /// Returns the page of a reference.
     #[must_use]
     #[inline]
     pub(crate) fn page(&self, gref: GrantRef) -> Option<Span> {
         self.frames.page(gref.index().checked_sub(1)?)
     }
 
-    fn open(&self, accesses: &mut [Access]) {
+    fn open(&self, accesses: &mut [GrantAccess]) {
         let before = self.ledger.enter(Hop::Grant);
         for access in accesses {
             access.result = part(self.page(access.gref), access.offset, access.len);
@@ -73,14 +74,14 @@ impl Pointers {
 }
 
 impl Grants for Pointers {
-    fn read_begin(&mut self, accesses: &mut [Access]) {
+    fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.open(accesses);
-        accesses.iter().for_each(Access::prefetch);
+        accesses.iter().for_each(GrantAccess::prefetch);
     }
 
     fn read_end(&mut self) {}
 
-    fn post_begin(&mut self, accesses: &mut [Access]) {
+    fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.open(accesses);
     }
 
@@ -90,7 +91,7 @@ impl Grants for Pointers {
 
     fn write_small_frames(
         &mut self,
-        accesses: &mut [Access],
+        accesses: &mut [GrantAccess],
         small_frames: &[SmallFrame],
         pick: &[u32],
     ) {
@@ -120,7 +121,7 @@ mod tests {
     use abi::PAGE;
 
     #[test]
-    fn a_reference_is_the_page_that_was_granted() {
+    fn a_reference_resolves_to_its_page() {
         let frames = Area::anonymous(4 * PAGE).unwrap();
         let pages: Vec<GrantedPage> = (0..4)
             .map(|frame| GrantedPage {

@@ -1,5 +1,5 @@
-//! Guest and driver domain as threads of one process, to measure what isolation costs. Started by
-//! `grantway exp`.
+//! Guest and driver domain as threads of one process, to measure the cost of isolation. `grantway
+//! exp` starts it.
 
 mod grants;
 mod platform;

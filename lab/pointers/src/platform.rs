@@ -1,5 +1,5 @@
-//! The system of two threads of one process: there is nobody between them to ask. The rings are
-//! joined by hand, and each thread rings the other's doorbell.
+//! The platform of two threads of one process, without a monitor between them. The program connects
+//! the rings directly, and each thread rings the other's doorbell.
 
 use abi::{ConnId, XenbusState};
 use runtime::platform::{Doorbell, Peer, Platform, Record};
@@ -8,12 +8,12 @@ use shmem::Area;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// What one of both threads runs on.
+/// Platform of one of the two threads.
 #[derive(Debug)]
 pub(crate) struct Threads {
     /// The other thread's doorbell.
     other: OwnedFd,
-    /// Nothing ever appears there.
+    /// Window of the platform, always empty.
     window: Area,
 }
 
@@ -24,7 +24,7 @@ impl Threads {
 }
 
 impl Platform for Threads {
-    /// Connections are not made through the system.
+    /// Returns no peer, because no monitor makes the connections.
     fn peer(&self, _: ConnId) -> io::Result<Option<Peer>> {
         Ok(None)
     }
@@ -33,7 +33,7 @@ impl Platform for Threads {
         Err(io::ErrorKind::NotFound.into())
     }
 
-    /// All connections are with the one other thread.
+    /// Returns the other thread's doorbell, because all connections are with that thread.
     fn doorbell(&self, _: ConnId) -> io::Result<Box<dyn Doorbell>> {
         Ok(Box::new(EventDoorbell::from(self.other.try_clone()?)))
     }

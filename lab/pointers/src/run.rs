@@ -1,10 +1,10 @@
-//! The program `pointers`: guest and driver domain as two threads of one process, which reach each
-//! other's memory by plain pointers. Netfronts, bridge and netbacks are those of the machine, so
-//! this is what the path costs without isolation.
+//! The program `pointers`: guest and driver domain as two threads of one process, which access each
+//! other's memory through plain pointers. Netfronts, bridge and netbacks are the same as on a
+//! machine, so this measures the path without isolation.
 //!
-//! Its argument is the description of a machine with one guest, as the monitor gets it. It says
-//! `{"ready":true}`, answers a line on standard input with both threads' counters, and ends with
-//! its input.
+//! Its argument is the description of a machine with one guest, in the monitor's format. It prints
+//! `{"ready":true}`, answers each line on standard input with both threads' counters, and exits at
+//! the end of its input.
 
 use crate::grants::{Numbers, Pointers};
 use crate::platform::Threads;
@@ -25,7 +25,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shmem::Area;
-use shmem::home::Home;
+use shmem::domain_memory::DomainMemory;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -35,12 +35,12 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use vif::netif::BackRecord;
 
-/// What the program's `main` is.
+/// Implements the program's `main`.
 #[must_use]
 pub(crate) fn main() -> ExitCode {
     let run = std::env::args()
         .nth(1)
-        .ok_or_else(|| "its argument is the description of a machine".to_owned())
+        .ok_or_else(|| "expected one argument, the description of a machine".to_owned())
         .and_then(|text| run(&text));
     match run {
         Ok(()) => ExitCode::SUCCESS,
@@ -73,7 +73,7 @@ fn run(text: &str) -> Result<(), String> {
         halves().map_err(|error| error.to_string())?;
     let (to_guest, offers) = channel();
     let (to_driver, answers) = channel();
-    let frames = guest.home.frames;
+    let frames = guest.domain_memory.frames;
     thread(move || {
         driver::run_joined(driver.started(guests)?, |ports| {
             join_driver(ports, frames, &to_guest, &answers)
@@ -84,7 +84,7 @@ fn run(text: &str) -> Result<(), String> {
             join_guest(interfaces, &to_driver, &offers)
         })
     });
-    // Both have joined when both answer.
+    // When both threads answer, they are connected.
     stat(&mut asked)?;
     print(&json!({ "ready": true }))?;
     let mut line = String::new();
@@ -98,7 +98,7 @@ fn run(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts a thread whose end is the process's.
+/// Starts a thread. The process exits when the thread ends.
 fn thread(run: impl FnOnce() -> Result<Infallible, StartError> + Send + 'static) {
     std::thread::spawn(move || {
         let Err(error) = run();
@@ -118,12 +118,12 @@ fn stat([driver, guest]: &mut [Asked; 2]) -> Result<Value, String> {
     Ok(json!({ "driver": driver.stat()?, "guest": guest.stat()? }))
 }
 
-/// Why both threads did not find each other.
+/// Returns the error for two threads that cannot be connected.
 fn apart(why: impl ToString) -> StartError {
     refused("joining both threads", io::Error::other(why.to_string()))
 }
 
-/// Connects the driver's ports to the guest's interfaces, which are as many and in the same order.
+/// Connects the driver's ports to the guest's interfaces, which have the same number and order.
 fn join_driver(
     ports: Vec<&mut VifPort>,
     frames: Area,
@@ -154,10 +154,10 @@ fn join_guest(
     Ok(())
 }
 
-/// What one thread is made of.
+/// Resources of one thread.
 struct Half {
     domain: Domain,
-    home: Home,
+    domain_memory: DomainMemory,
     event: OwnedFd,
     epoll: OwnedFd,
 }
@@ -165,12 +165,13 @@ struct Half {
 impl Half {
     fn new(domain: Domain) -> io::Result<Self> {
         let pages = |count: u32| Area::anonymous((count as usize).max(1) * PAGE);
-        let home = Home {
+        let domain_memory = DomainMemory {
             info: Area::anonymous(info::bytes(domain.grant_entries, 0))?,
             mailbox: Area::anonymous(mailbox::BYTES)?,
             frames: pages(domain.frames)?,
-            // Nothing is ever mapped there.
+            // Nothing is ever mapped in the window.
             window: pages(0)?,
+            foreign: pages(0)?,
             domain: DomId(0),
             grant_entries: domain.grant_entries,
             config_bytes: 0,
@@ -188,7 +189,7 @@ impl Half {
         )?;
         Ok(Self {
             domain,
-            home,
+            domain_memory,
             event,
             epoll,
         })
@@ -197,12 +198,13 @@ impl Half {
     fn asked(&self) -> io::Result<Asked> {
         Ok(Asked {
             name: self.domain.name.clone(),
-            asker: Asker::new(&self.home),
+            asker: Asker::new(&self.domain_memory),
             bell: EventDoorbell::from(self.event.try_clone()?),
         })
     }
 
-    /// Called by the thread itself, which moves to its CPUs; `other` is the other's doorbell.
+    /// Prepares the domain in its own thread and pins the thread to its CPUs. `other` is the other
+    /// thread's doorbell.
     fn started<C: DeserializeOwned>(self, other: OwnedFd) -> Result<Started<C>, StartError> {
         let mut cpus = CpuSet::new();
         self.domain.cpus.iter().for_each(|&cpu| cpus.set(cpu));
@@ -210,16 +212,16 @@ impl Half {
             sched_setaffinity(None, &cpus).map_err(|why| refused("its CPUs", why))?;
         }
         Ok(Started {
-            home: self.home,
-            platform: Rc::new(Threads::new(other, self.home.window)),
+            domain_memory: self.domain_memory,
+            platform: Rc::new(Threads::new(other, self.domain_memory.window)),
             calls: Rc::new(RefCell::new(Calls::refused())),
-            waiter: Waiter::new(self.epoll, self.event, self.home.info.span()),
+            waiter: Waiter::new(self.epoll, self.event, self.domain_memory.info.span()),
             config: serde_json::from_str(&self.domain.config)?,
         })
     }
 }
 
-/// A thread as it is asked: by its mailbox, as the monitor would.
+/// Queries a thread through its mailbox, as the monitor does.
 struct Asked {
     name: String,
     asker: Asker,

@@ -11,7 +11,7 @@ fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_pointers"))
 }
 
-/// A machine whose only guest sends `count` frames to itself.
+/// Returns a machine whose only guest sends `count` frames to itself.
 fn machine(count: u64) -> String {
     let mut config = Config {
         guests: vec![Guest {
@@ -28,13 +28,14 @@ fn machine(count: u64) -> String {
         window: 0,
         count: Some(count),
         touch: true,
+        flows: 0,
     });
     config.guests[0].vifs.push(source);
     config.driver.grants = GrantMode::Unchecked;
     serde_json::to_string(&config.machine().unwrap()).unwrap()
 }
 
-/// Whether so many packets have left the driver by one port.
+/// Returns whether exactly this many packets have left the driver through one port.
 fn has_passed(stat: &Value, count: u64) -> bool {
     let ports = stat["driver"]["ports"].as_object().unwrap();
     ports
@@ -43,7 +44,7 @@ fn has_passed(stat: &Value, count: u64) -> bool {
 }
 
 #[test]
-fn every_frame_crosses_the_bridge_between_both_threads() {
+fn every_frame_crosses_the_bridge_of_both_threads() {
     const COUNT: u64 = 5000;
     let mut child = program()
         .arg(machine(COUNT))
@@ -60,7 +61,7 @@ fn every_frame_crosses_the_bridge_between_both_threads() {
         stdin.write_all(b"stat\n").unwrap();
         let stat = answer();
         let taken = &stat["guest"]["vifs"]["0"]["endpoint"]["tx_packets"];
-        // The two threads count, and answer, each in a turn of its own.
+        // The two threads count and answer at different times.
         if taken == COUNT && has_passed(&stat, COUNT) || Instant::now() > end {
             break stat;
         }
@@ -79,7 +80,7 @@ fn every_frame_crosses_the_bridge_between_both_threads() {
 }
 
 #[test]
-fn what_is_no_machine_of_one_guest_is_refused() {
+fn other_machines_are_rejected() {
     let two = machine(1).replace("\"program\":\"driver\"", "\"program\":\"guest\"");
     for argument in ["nonsense", &two] {
         let output = program().arg(argument).output().unwrap();

@@ -1,5 +1,4 @@
-//! Books that are spoilt by hand, one entry at a time: the audit must say of each that it is
-//! wrong, and by how much.
+//! Corrupts one entry of the books at a time. The audit must detect each error and its size.
 
 use super::*;
 use crate::books::Part as Own;
@@ -17,7 +16,7 @@ const ENTRIES: u32 = 8;
 const SLOTS: u32 = 8;
 
 /// The user maps the granter's entry 0 twice, for writing (slot 0) and for reading (slot 1), and
-/// entry 1 for reading (slot 2); a copy out of entry 1 is under way. A third domain does nothing.
+/// entry 1 for reading (slot 2). A copy from entry 1 is in progress. A third domain is idle.
 #[derive(Default)]
 struct World {
     grants: Arc<Grants>,
@@ -67,7 +66,7 @@ fn active<'a>(books: &'a mut Locked<'_>, index: usize) -> &'a mut Active {
     &mut part(books, GRANTER).active[index]
 }
 
-/// Maps something at a slot of the user's window, and counts it.
+/// Maps a page at a slot of the user's window and counts the slot.
 fn put(books: &mut Locked<'_>, slot: u32, pin: PinnedGrant) {
     books.take(USER, Slot(slot), pin).unwrap();
     part(books, USER).pages.map(Slot(slot), pin);
@@ -86,10 +85,10 @@ fn books_in_order_have_no_leak() {
 
 type Spoil = fn(&mut Locked<'_>);
 
-/// What is done to the books, and what is then without a counterpart.
+/// Corruptions of the books, each with the expected number of uses without a counterpart.
 const SPOILT: &[(&str, Spoil, u64)] = &[
     (
-        "slots counted that are free: here, and there",
+        "free slots that are counted: here, and there",
         |t| part(t, USER).pages.taken += 2,
         4,
     ),
@@ -99,12 +98,12 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
         2,
     ),
     (
-        "a page that left the window without a word: the slot, and its use",
+        "an unmap without accounting: the slot, and its use",
         |t| part(t, USER).pages.set(Slot(0), Shown::Nothing),
         2,
     ),
     (
-        "a slot that the account does not know of",
+        "a slot missing in the account",
         |t| {
             let window = t.accounts.window(USER).unwrap();
             window.unreserve(&[crate::books::only(Slot(0))]);
@@ -112,7 +111,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
         1,
     ),
     (
-        "a page that was mapped without a use",
+        "a page mapped without a use",
         |t| {
             let pin = pin_in(t, 2);
             put(t, 5, pin);
@@ -120,7 +119,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
         1,
     ),
     (
-        "a page of a domain that there is not: the page, and its use",
+        "a page of an unknown domain: the page, and its use",
         |t| {
             let pin = PinnedGrant {
                 granter: DomId(9),
@@ -131,7 +130,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
         2,
     ),
     (
-        "a page of an entry that there is not: the page, and its use",
+        "a page of an unknown entry: the page, and its use",
         |t| {
             let pin = PinnedGrant {
                 index: ENTRIES,
@@ -151,37 +150,25 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
         |t| active(t, 0).user = IDLE.0,
         6,
     ),
-    (
-        "readers that there are not",
-        |t| active(t, 0).maps_read += 3,
-        3,
-    ),
-    (
-        "a writer that there is not",
-        |t| active(t, 0).maps_write += 1,
-        1,
-    ),
+    ("nonexistent readers", |t| active(t, 0).maps_read += 3, 3),
+    ("a nonexistent writer", |t| active(t, 0).maps_write += 1, 1),
     ("a reader too few", |t| active(t, 1).maps_read -= 1, 1),
     (
-        "a copy that no domain makes: two known here, one there",
+        "a copy without a domain: two counted here, one there",
         |t| active(t, 1).copies_read += 1,
         3,
     ),
     (
-        "a copy for writing that no domain makes",
+        "a copy for writing without a domain",
         |t| active(t, 1).copies_write += 1,
         3,
     ),
     (
-        "a copy that ended here alone",
+        "a copy that ended only here",
         |t| active(t, 1).copies_read -= 1,
         1,
     ),
-    (
-        "a copy that no grant knows",
-        |t| part(t, USER).copying += 1,
-        1,
-    ),
+    ("a copy without a grant", |t| part(t, USER).copying += 1, 1),
     (
         "copies of a domain without uses",
         |t| part(t, IDLE).copying += 4,
@@ -200,7 +187,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
 ];
 
 #[test]
-fn whatever_has_no_counterpart_is_counted() {
+fn corrupted_books_are_counted() {
     for (what, spoil, wrong) in SPOILT {
         let world = books();
         let mut books = world.lock();
@@ -209,9 +196,9 @@ fn whatever_has_no_counterpart_is_counted() {
     }
 }
 
-/// The account of a granter stays open while others use its grants.
+/// A granter's account stays open while others use its grants.
 #[test]
-fn an_account_that_is_needed_stays_open() {
+fn an_account_in_use_stays_open() {
     let world = books();
     world.grants.lock().clear(GRANTER);
     let mechanism = crate::mechanisms(&Arc::default());
@@ -237,9 +224,9 @@ fn an_account_that_is_needed_stays_open() {
     assert!(!audit().0.contains_key(&GRANTER));
 }
 
-/// A slot that holds something already shows that still, and the grant is not in use by it.
+/// An occupied slot keeps its page, and the rejected grant does not stay in use.
 #[test]
-fn a_slot_that_is_not_free_takes_no_page() {
+fn an_occupied_slot_rejects_a_page() {
     let world = books();
     let mut books = world.lock();
     let pin = books.pin(USER, GRANTER, GrantRef(1), false, Purpose::Map);
@@ -249,9 +236,9 @@ fn a_slot_that_is_not_free_takes_no_page() {
     assert_eq!(leaked(&books), 0);
 }
 
-/// What others have said of a domain stays.
+/// The audit keeps the numbers that other mechanisms reported for a domain.
 #[test]
-fn an_audit_adds_to_what_is_there() {
+fn an_audit_adds_to_earlier_results() {
     let world = books();
     let other = GrantAudit {
         granted: [0].into(),
@@ -266,9 +253,9 @@ fn an_audit_adds_to_what_is_there() {
     assert!(parts.values().take(2).all(|part| part.collateral_used == 5));
 }
 
-/// What the books say of each domain.
+/// The audit reports each domain's mapped and granted frames.
 #[test]
-fn what_is_mapped_and_granted_is_told() {
+fn mapped_and_granted_frames_are_reported() {
     let world = books();
     let mut parts = BTreeMap::new();
     let leaks = audit(&world.books, &world.grants, &mut parts);

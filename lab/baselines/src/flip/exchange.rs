@@ -1,4 +1,4 @@
-//! One exchange: its pages, and which of its two ends has which of them.
+//! One exchange: its pages, and which end has each of them.
 
 use abi::{ConnId, DomId, Handle, PAGE, Slot};
 use monitor::space::PageMap;
@@ -8,15 +8,15 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One of the two.
+/// One end of an exchange.
 #[derive(Debug)]
 pub(crate) struct ExchangeEnd {
     pub(crate) domain: DomId,
-    /// Its slots; none: it has not got its pages yet, or has given them up.
+    /// Slots of the end. `None` if the end has not bound its pages yet, or has released them.
     pub(crate) slots: Range<u32>,
-    /// It has no use for them any more.
+    /// True if the end has released the exchange.
     pub(crate) done: bool,
-    /// The pages that are its own: what each slot shows.
+    /// Pages of the end, by slot.
     pages: Vec<u32>,
 }
 
@@ -44,27 +44,27 @@ pub(crate) struct ExchangeState {
 }
 
 impl ExchangeState {
-    /// A domain's end, if it has not done with it.
+    /// Returns a domain's end, unless the domain has released the exchange.
     pub(crate) fn end(&mut self, of: DomId) -> Option<&mut ExchangeEnd> {
         let ends = [&mut self.granter, &mut self.user];
         ends.into_iter().find(|end| end.domain == of && !end.done)
     }
 }
 
-/// Pages that change hands, of one connection.
+/// Pages that the two ends of one connection exchange.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) handle: Handle,
     pub(crate) granter: DomId,
-    /// The granter's connection that it was made for.
+    /// The granter's connection.
     pub(crate) conn: ConnId,
     /// Pages of each end.
     pub(crate) count: u32,
     pub(crate) region: Region,
     pub(crate) region_readonly: OwnedFd,
-    /// Held while agents work.
+    /// Held while agents change address spaces.
     op: Mutex<()>,
-    /// Held for bookkeeping alone.
+    /// Held only for bookkeeping.
     state: Mutex<ExchangeState>,
 }
 
@@ -99,7 +99,7 @@ impl Exchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How an end sees the pages at these of its slots.
+    /// Returns the mappings of an end for the pages at these slots.
     pub(crate) fn maps(
         &self,
         end: &mut ExchangeEnd,
@@ -116,7 +116,8 @@ impl Exchange {
         slots.filter_map(map).collect()
     }
 
-    /// Pages that each end has, and how many belong to neither or to both.
+    /// Returns the number of pages of each end, and the number of pages that belong to neither end
+    /// or to both.
     pub(crate) fn audit(&self) -> ([(DomId, u32); 2], u64) {
         let state = self.state();
         let owned = [&state.granter, &state.user].map(|end| (end.domain, end.slots.len() as u32));

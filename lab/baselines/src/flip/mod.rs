@@ -1,25 +1,25 @@
-//! Pages that change hands: `GNTTABOP_transfer`, the page flipping of Xen 2.
+//! Page flipping: `GNTTABOP_transfer` of Xen 2.
 //!
 //! ```text
-//!   an exchange: one memory of the monitor's, of which n pages are the granter's and n the user's
+//!   an exchange: memory of the monitor; n pages belong to the granter and n to the user
 //!
 //!   granter's window   first … first + n − 1 ┐ each slot shows one page,
 //!   user's window      first … first + n − 1 ┘ each page is shown by one slot
 //!
-//!   a transfer   a slot of the user's and one of the granter's: what they show changes places,
-//!                and what the user gets is zero
+//!   a transfer   swaps the pages of a user's slot and a granter's slot,
+//!                and zeroes the page that the user receives
 //! ```
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `exchange` | one exchange: its pages, and which end has which |
-//! | `registry` | all exchanges: made, bound, ended, cleared away |
+//! | `exchange` | one exchange: its pages, and which end has each of them |
+//! | `registry` | all exchanges: create, bind, end, clean up |
 //! | `transfer` | batches of transfers |
 //!
-//! The granter says which of its slots accepts a page by an entry of its classic table, which is
-//! good for one transfer. Between two transfers the kernel keeps either end from the other's
-//! pages; both ends' agents work in one. An exchange belongs to one connection, so a page never
-//! gets from guest to guest, and what is left of a dead end goes back to the kernel.
+//! An entry of the granter's classic table names a slot that accepts a page, and is valid for one
+//! transfer. The agents of both ends take part in a transfer. Between two transfers the page tables
+//! prevent each end from accessing the other's pages. An exchange belongs to one connection, so no
+//! page moves from guest to guest, and the pages of a dead end return to the kernel.
 
 mod exchange;
 mod registry;

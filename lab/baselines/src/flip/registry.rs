@@ -1,5 +1,5 @@
-//! All exchanges: how one is made by its granter, bound by its user, ended by either, and cleared
-//! away when an end is dead.
+//! All exchanges. The granter creates an exchange, the user binds it, and either of them ends it.
+//! The monitor cleans up after a dead end.
 
 use super::exchange::{Exchange, ExchangeState};
 use abi::hypercall::Bind;
@@ -11,7 +11,8 @@ use std::os::fd::AsFd;
 use std::slice::from_ref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Exchanges for one connection that may exist at a time: the one before may have its user still.
+/// Maximum exchanges per connection. There can be two because the user may still hold the previous
+/// one.
 const EXCHANGES_PER_CONNECTION: usize = 2;
 
 /// All exchanges.
@@ -22,7 +23,7 @@ pub(crate) struct Exchanges {
 }
 
 impl Exchanges {
-    /// No exchanges, between domains with these accounts.
+    /// Creates an empty registry for domains with these accounts.
     pub(crate) fn new(grants: Arc<Grants>) -> Self {
         Self {
             by_handle: Mutex::default(),
@@ -36,17 +37,17 @@ impl Exchanges {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The exchange of a handle.
+    /// Returns the exchange with this handle.
     pub(crate) fn exchange(&self, handle: Handle) -> Option<Arc<Exchange>> {
         self.lock().get(&handle).cloned()
     }
 
-    /// Whether there is such an exchange.
+    /// Returns whether an exchange has this handle.
     pub(crate) fn knows(&self, handle: Handle) -> bool {
         self.lock().contains_key(&handle)
     }
 
-    /// Whether an exchange has a domain as an end.
+    /// Returns whether a domain is an end of any exchange.
     pub(crate) fn names(&self, id: DomId) -> bool {
         let all: Vec<_> = self.lock().values().cloned().collect();
         all.iter().any(|exchange| {
@@ -55,19 +56,19 @@ impl Exchanges {
         })
     }
 
-    /// Whether a domain has made an exchange for this connection of its own.
+    /// Returns whether a domain has created an exchange for this connection.
     pub(crate) fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
         let exchanges = self.lock();
         let mut all = exchanges.values();
         all.any(|exchange| exchange.granter == granter && exchange.conn == conn)
     }
 
-    /// The granter's half of an exchange of `count` pages: they enter its window from slot `first`
-    /// on.
+    /// Creates the granter's half of an exchange of `count` pages and maps them in its window from
+    /// slot `first` on.
     ///
     /// # Errors
-    /// `BadDomain`: an end is dead. `BadSlot`: a slot is not there or not free. `NoSpace`: too many
-    /// exchanges for this connection, no memory, or the address space refuses.
+    /// `BadDomain`: an end is dead. `BadSlot`: a slot does not exist or is not free. `NoSpace`: the
+    /// connection has too many exchanges, memory is exhausted, or the mapping failed.
     pub(crate) fn create(
         &self,
         (granter, conn): (DomId, ConnId),
@@ -102,11 +103,11 @@ impl Exchanges {
         shown.map(|()| exchange.handle)
     }
 
-    /// The user's half: its pages enter its window.
+    /// Binds the user's half and maps its pages in the user's window.
     ///
     /// # Errors
-    /// `BadHandle`: no such exchange for this domain, or it has been bound. `BadSlot`: a slot is
-    /// not there or not free. `NoSpace`: the address space refuses.
+    /// `BadHandle`: the domain has no such exchange, or it is already bound. `BadSlot`: a slot does
+    /// not exist or is not free. `NoSpace`: the mapping failed.
     pub(crate) fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         let exchange = self.exchange(op.table).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();
@@ -121,7 +122,7 @@ impl Exchanges {
         self.show(&exchange, user, op.first)
     }
 
-    /// Lets an end have its pages, from slot `first` on.
+    /// Maps an end's pages from slot `first` on.
     fn show(&self, exchange: &Exchange, of: DomId, first: Slot) -> Result<(), GrantStatus> {
         let last = first.0.checked_add(exchange.count);
         let slots = first.0..last.ok_or(GrantStatus::BadSlot)?;
@@ -149,17 +150,17 @@ impl Exchanges {
         done.map_err(|_| GrantStatus::NoSpace)
     }
 
-    /// An end has no use for an exchange any more, and gives its pages up.
+    /// Releases an exchange for one end, and unmaps its pages.
     ///
     /// # Errors
-    /// `BadHandle`: no such exchange of this domain.
+    /// `BadHandle`: the domain has no such exchange.
     pub(crate) fn end(&self, caller: DomId, handle: Handle) -> Result<(), GrantStatus> {
         let exchange = self.exchange(handle).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();
         let slots = exchange.state().end(caller).map(|end| end.slots.clone());
         let slots: Vec<_> = slots.ok_or(GrantStatus::BadHandle)?.map(Slot).collect();
         if !slots.is_empty() {
-            // A domain whose pages cannot be taken away is dead afterwards.
+            // If the pages cannot be unmapped, the domain is killed.
             let _ = self.grants.change(caller, |space| {
                 let unmapped = space.unmap(&slots);
                 let gone = unmapped.and_then(|()| space.remove_memory(exchange.handle.memory()));
@@ -170,7 +171,7 @@ impl Exchanges {
         Ok(())
     }
 
-    /// A domain is dead and its process is gone: its part in every exchange ends.
+    /// Ends a dead domain's part in every exchange. Its process has exited.
     pub(crate) fn tear_down(&self, id: DomId) {
         let all: Vec<_> = self.lock().values().cloned().collect();
         for exchange in all {
@@ -179,7 +180,8 @@ impl Exchanges {
         }
     }
 
-    /// Nothing of the exchange is in this end's address space any more; `op` is held.
+    /// Records that this end's address space no longer contains pages of the exchange. The caller
+    /// holds `op`.
     fn end_is_gone(&self, exchange: &Exchange, of: DomId) {
         let (slots, over) = {
             let mut state = exchange.state();
@@ -194,7 +196,8 @@ impl Exchanges {
         }
     }
 
-    /// Pages that each domain has by exchanges, and how many belong to no end or to both.
+    /// Returns the number of pages that each domain has through exchanges, and the number of pages
+    /// that belong to neither end or to both.
     pub(crate) fn audit(&self) -> (BTreeMap<DomId, u32>, u64) {
         let all: Vec<_> = self.lock().values().cloned().collect();
         let (mut owned, mut wrong) = (BTreeMap::new(), 0);

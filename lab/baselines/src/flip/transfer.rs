@@ -1,4 +1,4 @@
-//! Batches of transfers: pages change places between the two ends of an exchange.
+//! Batches of transfers, which swap pages between the two ends of an exchange.
 
 use super::exchange::{Exchange, ExchangeState};
 use super::registry::Exchanges;
@@ -10,24 +10,24 @@ use monitor::space::{PageMap, SpaceError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A transfer under way.
+/// A transfer in progress.
 struct Moving {
     op: usize,
     entry: &'static AtomicU64,
     /// The granter's slot.
     to: Slot,
-    /// The user's.
+    /// The user's slot.
     from: Slot,
 }
 
 impl Exchanges {
-    /// Gives pages away and gets as many; one status per operation.
+    /// Swaps pages between the caller and granters, and returns one status per operation.
     ///
-    /// Statuses: `BadHandle`: no such exchange whose user the caller is, or one end has done with
-    /// it. `BadDomain`: the granter is dead, or its agent did not answer: then it is. `BadSlot`: no
-    /// such slot of either end's, or one that is in this batch already. `BadRef`: the entry accepts
-    /// no page of the caller's. If it is the caller's agent that does not answer, the caller is
-    /// dead, and nothing more of the batch is done.
+    /// Statuses: `BadHandle`: the caller is not the user of such an exchange, or one end has
+    /// released it. `BadDomain`: the granter is dead, or dies because its agent does not answer.
+    /// `BadSlot`: the slot does not exist, or this batch already uses it. `BadRef`: the entry does
+    /// not accept the caller's page. If the caller's agent does not answer, the caller dies and the
+    /// rest of the batch is skipped.
     pub(crate) fn transfer(&self, caller: DomId, ops: &[Transfer]) -> Vec<GrantStatus> {
         let runs = ops.chunk_by(|a, b| a.exchange == b.exchange);
         let mut lives = true;
@@ -46,8 +46,8 @@ impl Exchanges {
         statuses.collect()
     }
 
-    /// A run of one exchange: its statuses, and whether the caller is alive after it; none: there
-    /// is no such exchange.
+    /// Executes consecutive transfers of one exchange. Returns their statuses and whether the
+    /// caller is still alive, or `None` if the exchange does not exist.
     fn transfer_in(
         &self,
         exchange: &Exchange,
@@ -72,7 +72,8 @@ impl Exchanges {
             let ExchangeState { granter, user } = state;
             let to_granter = exchange.maps(granter, moving.iter().map(|m| m.to));
             let to_user = exchange.maps(user, moving.iter().map(|m| m.from));
-            // Kept until its entries are written: the granter may die meanwhile.
+            // Keep the granter's memory until its entries are written, because the granter may die
+            // meanwhile.
             let memory = accounts
                 .alive(exchange.granter)
                 .map(|a| Arc::clone(&a.memory));
@@ -82,10 +83,10 @@ impl Exchanges {
         if !moving.is_empty() {
             let done = self.carry_out(exchange.granter, caller, exchange, maps);
             lives = done != Ok(false);
-            // Otherwise the granter is dead: whatever the books say, nothing changes hands any
-            // more.
+            // On an error the granter is dead and no page was swapped, so no transfer is marked as
+            // completed.
             for m in moving.iter().filter(|_| done.is_ok()) {
-                // Release: who sees the mark sees the page.
+                // Release ordering: a granter that sees the mark also sees the page.
                 let mark = u64::from(GrantEntry::COMPLETED);
                 m.entry.fetch_or(mark, Ordering::Release);
                 if let Some(status) = statuses.get_mut(m.op) {
@@ -96,12 +97,12 @@ impl Exchanges {
         Some((statuses, lives))
     }
 
-    /// Has both agents work, the granter's first: what is taken from it is zeroed when it cannot
-    /// write there any more, and the user sees it afterwards. `op` is held. Whether the user is
-    /// alive: one whose space cannot be changed is dead afterwards.
+    /// Changes both address spaces. The granter's is first: when the granter can no longer write to
+    /// the page, the page is zeroed and then mapped for the user. The caller holds `op`. Returns
+    /// whether the user is still alive. A user dies if its address space cannot be changed.
     ///
     /// # Errors
-    /// The granter is dead, and nothing has changed hands.
+    /// The granter is dead, and no page was swapped.
     fn carry_out(
         &self,
         granter: DomId,
@@ -127,7 +128,7 @@ impl Exchanges {
     }
 }
 
-/// Checks a transfer, uses up the entry that accepts it, and notes it in the books.
+/// Checks a transfer, consumes the entry that accepts it, and records it in the books.
 fn begin(
     accounts: &Accounts,
     state: &mut ExchangeState,
@@ -142,12 +143,12 @@ fn begin(
     let entry = entry::of(&account.memory, op.gref.index());
     let entry = entry.filter(|_| op.gref.generation() == 0);
     let entry = entry.ok_or(GrantStatus::BadRef)?;
-    // A batch is small enough to be looked through for each of its operations.
+    // A batch is small, so a linear search for each operation is cheap.
     let from = user.domain;
     let own = user.page(op.slot);
     let own = own.filter(|_| moving.iter().all(|m| m.from != op.slot));
     let own = own.ok_or(GrantStatus::BadSlot)?;
-    // An entry that names a slot which is not there is used up all the same.
+    // An entry is consumed even if it names a slot out of range.
     let to = entry::commit(entry, from)?;
     let theirs = granter.page(to);
     let theirs = theirs.filter(|_| moving.iter().all(|m| m.to != to));

@@ -1,4 +1,4 @@
-//! The model: what each slot of either end shows, as one byte.
+//! The model: the page that each slot of either end shows, as one byte.
 
 use crate::spy::Spy;
 use abi::classic::{GrantEntry, Transfer};
@@ -21,12 +21,13 @@ const ENTRIES: u32 = 4;
 const FRAMES: u32 = 2;
 const SLOTS: u32 = 8;
 
-/// What may happen. Guests are 1 and 2; domain 0 exchanges pages with both.
+/// Operations. Guests are 1 and 2; domain 0 exchanges pages with both.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    /// A guest makes an exchange, if it has none, at its slots from 0 on.
+    /// A guest without an exchange creates one, at its slots from 0 on.
     Create(u16),
-    /// The user binds it, guest 1's at slots from 0 on, guest 2's behind.
+    /// The user binds the exchange: guest 1's at slots from 0 on, guest 2's at the slots after
+    /// them.
     Bind(u16),
     /// A guest writes an entry of its table.
     Offer {
@@ -34,35 +35,35 @@ pub(crate) enum Op {
         index: u32,
         entry: GrantEntry,
     },
-    /// A domain fills what it sees at a slot.
+    /// A domain fills the page at a slot.
     Write { of: u16, slot: u32, byte: u8 },
-    /// A batch: whose exchange, the user's slot, the guest's entry.
+    /// A batch: guest, the user's slot, the guest's entry.
     Transfer(Vec<(u16, u32, u32)>),
-    /// A domain has no use for a guest's exchange any more.
+    /// A domain releases a guest's exchange.
     End { of: u16, guest: u16 },
     /// A domain dies.
     Kill(u16),
-    /// The next change of a domain's address space fails: it is refused, or carried out and never
-    /// answered.
+    /// The next change of a domain's address space fails. The agent either rejects it, or executes
+    /// it without an answer.
     Fail { of: u16, lost: bool },
 }
 
-/// One guest's exchange, in the model: the byte that each page is full of; none: it is not there.
+/// One guest's exchange in the model: the byte that fills each page, or `None` without a page.
 #[derive(Clone, Debug)]
 struct Model {
     handle: Handle,
     guest: Option<[u8; PAGES as usize]>,
     user: Option<[u8; PAGES as usize]>,
-    /// What the user gets when it binds: what it gave up.
+    /// True if the guest released its pages. The user receives them when it binds the exchange.
     guest_done: bool,
     user_done: bool,
 }
 
-/// The monitor's code, beside the model.
+/// The monitor's code beside the model.
 pub(crate) struct Rig {
     grants: Arc<Grants>,
     flips: Box<dyn Mechanism>,
-    /// What the last call said.
+    /// Statuses of the last call.
     pub(crate) statuses: Vec<S>,
     memories: Vec<Arc<Memory>>,
     spies: Vec<Arc<Mutex<Spy>>>,
@@ -70,7 +71,7 @@ pub(crate) struct Rig {
     alive: [bool; 3],
 }
 
-/// The file and the offset of what a slot shows.
+/// Returns the file and the offset of the page at a slot.
 fn shown(spy: &Spy, slot: u32) -> Option<(&File, u64)> {
     let page = spy.fake.mapped.get(&Slot(slot))?;
     let file = spy.files.get(&page.memory)?;
@@ -123,7 +124,7 @@ impl Rig {
             .is_some()
     }
 
-    /// The byte that a page is full of.
+    /// Returns the byte that fills a page.
     pub(crate) fn sees(&self, of: u16, slot: u32) -> u8 {
         let spy = self.spies[usize::from(of)].lock().unwrap();
         let (file, at) = shown(&spy, slot).expect("a page");
@@ -131,7 +132,7 @@ impl Rig {
         file.read_exact_at(&mut page, at).unwrap();
         assert!(
             page.iter().all(|byte| *byte == page[0]),
-            "one byte all over"
+            "the page is not uniform"
         );
         page[0]
     }
@@ -144,7 +145,8 @@ impl Rig {
         }
     }
 
-    /// A call as it comes from the page. Every guest has one connection, with domain 0.
+    /// Makes a call in the form in which the call page delivers it. Every guest has one connection,
+    /// with domain 0.
     fn call(&self, of: u16, kind: Kind, ops: &[[u64; 3]]) -> Done {
         let ends = &|conn: ConnId| Ok(((DomId(of), conn), DomId(0)));
         let call = OtherCall {
@@ -206,7 +208,7 @@ impl Rig {
                 }) = true;
             }
         }
-        // Domains that did not answer are cleared away.
+        // Remove domains that did not answer.
         for of in 0..3 {
             if self.is_dead(of) {
                 self.kill(of);
@@ -215,7 +217,7 @@ impl Rig {
         self.compare();
     }
 
-    /// Whether the next change of a domain's address space fails.
+    /// Returns whether the next change of a domain's address space is set to fail.
     fn fails(&self, of: u16) -> bool {
         let fake = &self.spies[usize::from(of)].lock().unwrap().fake;
         fake.lose_next || fake.refuse_next
@@ -352,7 +354,7 @@ impl Rig {
             expected.extend(fates);
         }
         if user_fell {
-            // Nobody is left to be told; what else is to be seen is compared.
+            // No caller remains to receive the statuses, so compare everything else.
             self.statuses = self.transfer_as(0, ops);
             return;
         }
@@ -363,8 +365,8 @@ impl Rig {
         }
     }
 
-    /// A batch of one exchange: the statuses if both agents do their part, and what the entries are
-    /// then.
+    /// Runs a batch of one exchange in the model. Returns the statuses that apply if both agents
+    /// answer, and the entries after the batch.
     fn run(
         &mut self,
         guest: u16,
@@ -428,7 +430,7 @@ impl Rig {
         self.keep(guest, model);
     }
 
-    /// An exchange of which both ends have had enough is not there any more.
+    /// Removes an exchange that both ends have released.
     fn keep(&mut self, guest: u16, model: Model) {
         if model.guest_done && model.user.is_none() {
             assert!(!self.flips.knows(model.handle));
@@ -462,7 +464,7 @@ impl Rig {
         }
     }
 
-    /// Everything that can be seen is as the model says, and nothing can be seen twice.
+    /// Compares all visible bytes with the model, and checks that no page is mapped twice.
     fn compare(&self) {
         let mut shown = BTreeSet::new();
         for (of, spy) in (0u16..).zip(&self.spies) {
@@ -470,7 +472,7 @@ impl Rig {
             for page in spy.fake.mapped.values() {
                 assert!(
                     shown.insert((page.memory, page.frame)),
-                    "{page:?} is in two places"
+                    "{page:?} is mapped twice"
                 );
                 assert!(page.writable);
             }
@@ -498,7 +500,7 @@ impl Rig {
         }
     }
 
-    /// Everybody dies: nothing is left.
+    /// Kills all domains and checks that nothing remains.
     pub(crate) fn end(mut self) {
         for of in [1, 0, 2] {
             self.kill(of);

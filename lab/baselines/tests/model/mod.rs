@@ -1,4 +1,4 @@
-//! The model: what grants are, without any of the monitor's machinery.
+//! The model: the semantics of grants, without the monitor's implementation.
 
 use crate::{DOMAINS, ENTRIES, FRAMES, Op, SLOTS};
 use abi::classic::{Copy, GrantEntry, Map, Place, Unmap};
@@ -26,7 +26,7 @@ struct Use {
     writers: u32,
 }
 
-/// A use of an entry: who granted it, which, and whether for writing.
+/// A use of an entry: granter, index, and whether it is for writing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pin {
     granter: DomId,
@@ -135,7 +135,7 @@ impl Model {
         *self.words.entry(key).or_default() &= !u64::from(ended);
     }
 
-    /// Distinct frames that a domain's table offers, or that are in use.
+    /// Returns the number of distinct frames that a domain's table grants or that are in use.
     fn granted(&self, id: DomId) -> u32 {
         let words = self.words.iter().filter(|((of, _), _)| *of == id);
         let entries = words.map(|(_, word)| GrantEntry(*word));
@@ -147,14 +147,14 @@ impl Model {
         frames.len() as u32
     }
 
-    /// Distinct frames of others in a domain's window.
+    /// Returns the number of distinct frames of other domains in a domain's window.
     fn mapped(&self, id: DomId) -> u32 {
         let own = self.windows.iter().filter(|((of, _), _)| *of == id);
         let frames: BTreeSet<(DomId, u32)> = own.map(|(_, pin)| (pin.granter, pin.frame)).collect();
         frames.len() as u32
     }
 
-    /// Who still needs a domain's memory although it is dead.
+    /// Returns whether other domains still map a dead domain's memory.
     fn is_mapped_by_others(&self, id: DomId) -> bool {
         self.windows
             .iter()
@@ -171,7 +171,7 @@ pub(crate) struct Rig {
     model: Model,
 }
 
-/// What a domain's worker has of it.
+/// State of a domain's worker.
 struct Living {
     space: SharedFake,
 }
@@ -218,7 +218,7 @@ impl Rig {
         self.model.alive[usize::from(of.0)]
     }
 
-    /// What the address space of a domain shows: slot, frame, writable.
+    /// Returns the contents of a domain's address space: slot, frame, writable.
     pub(crate) fn mapped(&self, of: DomId) -> Vec<(u32, u32, bool)> {
         let living = self.callers[usize::from(of.0)].as_ref();
         let mapped = living.map(|living| living.space.lock().unwrap().mapped.clone());
@@ -228,7 +228,7 @@ impl Rig {
             .collect()
     }
 
-    /// One step of the monitor and the model, and the comparison.
+    /// Executes one step in the monitor and in the model, and compares them.
     pub(crate) fn step(&mut self, op: &Op) {
         match op {
             // A dead domain does nothing.
@@ -270,7 +270,7 @@ impl Rig {
         change(&mut living.space.lock().unwrap());
     }
 
-    /// A call as it comes from the page.
+    /// Makes a call in the form in which the call page delivers it.
     fn call(&mut self, of: DomId, kind: Kind, ops: &[[u64; 3]]) -> Result<Vec<S>, SpaceError> {
         let ends = &|_| unreachable!("no call for a connection");
         let caller = of;
@@ -287,13 +287,13 @@ impl Rig {
         }
     }
 
-    /// The audit of a monitor that has classic grants alone.
+    /// Runs the audit of a monitor that has only classic grants.
     fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {
         let counted = CountedGrants::new(Arc::default());
         self.grants.audit(&counted, Some(&*self.mechanism))
     }
 
-    /// What a batch of mappings does in the model: the statuses, and the slots taken.
+    /// Runs a batch of mappings in the model. Returns the statuses and the reserved slots.
     fn model_map(&mut self, of: DomId, ops: &[Map]) -> (Vec<S>, Vec<(u32, Pin)>) {
         let mut expected = Vec::new();
         let mut pins = Vec::new();
@@ -367,7 +367,7 @@ impl Rig {
         assert_eq!(statuses, expected, "{of} copies {ops:?}");
     }
 
-    /// The two pages of a copy, pinned.
+    /// Pins the two pages of a copy.
     #[expect(clippy::type_complexity)]
     fn copy_pages(
         &mut self,
@@ -407,7 +407,7 @@ impl Rig {
         let len = usize::from(op.len);
         let overlaps = src == dst && from.abs_diff(to) < len;
         if overlaps {
-            // What becomes of the bytes in that case is the domain's business alone.
+            // The resulting bytes are unspecified in this case.
             let page = self.memories[usize::from(dst.0.0)].frame(dst.1).unwrap();
             let mut bytes = vec![0; PAGE];
             page.read(&mut bytes).unwrap();
@@ -419,8 +419,8 @@ impl Rig {
         }
     }
 
-    /// What the monitor does when a domain dies. `lost`: its agent goes silent in a map (true) or
-    /// unmap (false) call first.
+    /// Runs the work of the monitor after a domain's death. With `lost`, the agent first stops
+    /// answering in a map (true) or unmap (false) call.
     fn kill(&mut self, of: DomId, lost: Option<bool>) {
         match lost {
             Some(true) => self.lose_map(of),
@@ -441,8 +441,7 @@ impl Rig {
                 self.model.unpin(pin);
             }
         }
-        // Its memory belongs to somebody as long as an address space has descriptors of it, and
-        // no longer.
+        // The monitor keeps the memory exactly as long as an address space has descriptors of it.
         let number = u32::from(of.0);
         let mut left = self.callers.iter().flatten();
         let held = left.any(|living| living.space.lock().unwrap().memories.contains(&number));
@@ -450,7 +449,7 @@ impl Rig {
         assert_eq!(self.audit().1, 0, "while its memory is held");
     }
 
-    /// Maps whatever can be mapped; the agent does it and goes silent.
+    /// Maps everything that can be mapped. The agent executes the call but does not answer.
     fn lose_map(&mut self, of: DomId) {
         let all = (0..DOMAINS).flat_map(|granter| (0..ENTRIES).map(move |gref| (granter, gref)));
         let ops: Vec<Map> = all
@@ -470,7 +469,7 @@ impl Rig {
         assert!(matches!(outcome, Ok(_) | Err(SpaceError::Lost(_))));
     }
 
-    /// Unmaps a slot if one is mapped; the agent does it and goes silent.
+    /// Unmaps a mapped slot. The agent executes the call but does not answer.
     fn lose_unmap(&mut self, of: DomId) {
         let mapped = |slot: &u32| self.model.windows.contains_key(&(of, *slot));
         let Some(slot) = (0..SLOTS).find(mapped) else {
@@ -482,7 +481,7 @@ impl Rig {
         assert!(matches!(outcome, Err(SpaceError::Lost(_))));
     }
 
-    /// Flags that the model knows of in an entry: those that the domain itself has written.
+    /// Returns the flags that the domain itself has written to an entry.
     fn model_flags(&self, of: DomId, index: u32) -> u64 {
         self.model.words.get(&(of, index)).copied().unwrap_or(0)
     }
@@ -567,7 +566,7 @@ impl Rig {
         assert_eq!(mapped, model, "window of {id}");
     }
 
-    /// Everybody dies: nothing is left.
+    /// Kills all domains and checks that nothing remains.
     pub(crate) fn end(mut self) {
         for id in (0..DOMAINS).map(DomId) {
             self.step(&Op::Kill { of: id, lost: None });
