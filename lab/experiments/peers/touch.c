@@ -1,13 +1,13 @@
 /*
- * The guest of columns `…-touched` of `peers.toml`: sends frames by port 0 and takes those that the
- * switch sends back, and writes and reads every byte of each, as a program does. It is compiled at
- * run time against DPDK (Debian's libdpdk-dev).
+ * The guest of columns `…-touched` of `peers.toml`: sends frames through port 0, receives those
+ * that the switch returns, and writes and reads every byte of each, like a real program. It is
+ * compiled at run time against DPDK (Debian's libdpdk-dev).
  *
  *   touch [EAL arguments] -- SIZE BURST UNDER_WAY
  *
- * Answers each line of standard input with a line of JSON: `link` with whether the port is connected,
- * `start` when frames go round, `show` with sums since then; ends at its end. Cycles are those of
- * loops that moved a frame.
+ * Answers each line of standard input with a line of JSON: `link` with whether the port is
+ * connected, `start` when it has started to send, `show` with the sums since `start`. Exits at the
+ * end of its input. Counts the cycles of loops that moved a frame.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,10 +31,10 @@ static const uint8_t addresses[14] = {
 };
 static unsigned int size, burst, under_way;
 static struct rte_mempool *pool;
-/* Written by the polling thread, read by the answering one. */
+/* Written by the polling thread, read by the thread that answers. */
 static volatile int running, stop;
 static volatile uint64_t received, cycles;
-/* Keeps the compiler from dropping the reads. */
+/* Prevents the compiler from removing the reads. */
 static volatile uint64_t sum;
 
 static void fill(struct rte_mbuf *m, uint64_t number)

@@ -1,4 +1,4 @@
-//! The command `exp`: the registry of studies, and how one is run.
+//! The command `exp`: the registry of studies, and how it runs one.
 
 use crate::html::Flames;
 use crate::plan::Adjustment;
@@ -11,19 +11,19 @@ use crate::studies::restart::{self, Restart};
 use crate::studies::uplink::{self, Uplink};
 use crate::studies::{Open, Outcome, Study};
 use anyhow::Context as _;
-use figures::again::{self, Repeated};
+use figures::repeat::{self, Repeated};
 use figures::{Failure, csv, interrupt, plot, report};
 use std::path::{Path, PathBuf};
 
-/// A study that is part of the program.
+/// An embedded study.
 struct Embedded {
     name: &'static str,
-    /// Its plan.
+    /// Text of the plan.
     text: &'static str,
     open: Open,
 }
 
-/// Studies whose plans have forms of their own.
+/// Studies whose plans differ in form from those of [`base`].
 const OWN_FORM: [Embedded; 6] = [
     Embedded {
         name: attach::NAME,
@@ -57,7 +57,7 @@ const OWN_FORM: [Embedded; 6] = [
     },
 ];
 
-/// All studies.
+/// Returns all studies.
 fn studies() -> impl Iterator<Item = Embedded> {
     let of_one_form = base::PLANS.map(|(name, text)| Embedded {
         name,
@@ -67,13 +67,13 @@ fn studies() -> impl Iterator<Item = Embedded> {
     of_one_form.into_iter().chain(OWN_FORM)
 }
 
-/// Names of all plans.
+/// Returns the names of all plans.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     studies().map(|study| study.name).collect()
 }
 
-/// The study of this name, as a command line changes its plan.
+/// Opens the study with this name, with command-line options applied.
 fn find(name: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
     if name.ends_with(".toml") {
         return of_file(name, by);
@@ -81,33 +81,33 @@ fn find(name: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
     let Some(study) = studies().find(|study| study.name == name) else {
         let known = names().join(", ");
         return Err(Failure::Usage(format!(
-            "no plan `{name}`; there is: {known}; or a file of your own, NAME.toml"
+            "no plan `{name}`; known plans: {known}; or pass a plan file, NAME.toml"
         )));
     };
     (study.open)(study.text, by)
 }
 
-/// A study of the user's own, of the form of `base`.
+/// Opens a plan file of the user, in the form of `base`.
 fn of_file(path: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
     let wrong = |why: String| Failure::Usage(format!("{path}: {why}"));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     Base::open(&text, by).map_err(|error| wrong(error.to_string()))
 }
 
-/// What the user asked for.
+/// Options of the command.
 #[derive(Clone, Debug, Default)]
 pub struct Args {
     /// The plan: a name, or a file that ends in `.toml`.
     pub plan: String,
     /// Print JSON lines instead of tables.
     pub json: bool,
-    /// How the plan is changed.
+    /// Changes to the plan.
     pub adjustment: Adjustment,
-    /// A folder to keep the data and its pictures in.
+    /// Folder to store the data and plots in.
     pub out: Option<PathBuf>,
 }
 
-/// Runs a plan, keeps and prints its figures.
+/// Runs a plan; stores and prints its figures.
 ///
 /// # Errors
 /// [`Failure`]s carry their exit status; see [`figures::exit_code`].
@@ -144,8 +144,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Marks which ratios come out otherwise than in a run as long of the same plan that lies in the
-/// folder, on such a processor; with the commit of that run.
+/// Compares the ratios with those of an earlier run in the folder, if that ran the same plan for as
+/// long on the same kind of processor. Marks those that differ, and returns the commit of the
+/// earlier run.
 fn beside_before(
     folder: &Path,
     study: &dyn Study,
@@ -154,7 +155,7 @@ fn beside_before(
     let (from, before) = report::load(folder, study.name()).ok()?;
     let same = from.get("quick")?.as_bool()? == ran.provenance.quick
         && from.get("cpu")?.as_str()? == ran.provenance.cpu;
-    let repeated = same.then(|| again::mark(&mut ran.figures, &before))??;
+    let repeated = same.then(|| repeat::mark(&mut ran.figures, &before))??;
     Some((repeated, from.get("commit")?.as_str()?.to_owned()))
 }
 
@@ -174,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_a_mistake_of_usage() {
+    fn an_unknown_name_is_a_usage_error() {
         let error = find("bsae", &Adjustment::default()).err().unwrap();
         assert_eq!(error.exit_code(), 2);
     }
 
     #[test]
-    fn a_second_run_is_set_beside_the_first_if_it_is_of_the_same_kind() {
+    fn runs_of_the_same_kind_are_compared() {
         let folder = tempfile::tempdir().unwrap();
         let study = find("oi", &Adjustment::default()).unwrap();
         let outcome = |quick, lo, hi| {
@@ -198,7 +199,7 @@ mod tests {
         };
         let first = outcome(false, 1.0, 1.2);
         let again = |mut ran| beside_before(folder.path(), &*study, &mut ran);
-        assert_eq!(again(outcome(false, 1.0, 1.2)), None, "there is none");
+        assert_eq!(again(outcome(false, 1.0, 1.2)), None, "no earlier run");
         report::save(folder.path(), "oi", &first.provenance, &first.figures).unwrap();
         let overlap = |lo, hi| again(outcome(false, lo, hi)).unwrap().0.overlap;
         assert_eq!((overlap(1.1, 1.3), overlap(1.3, 1.4)), (1, 0));

@@ -1,5 +1,5 @@
-//! The baseline that a driver domain is measured against: one process, two TAPs, one `read` and one
-//! `write` per frame or segment, no isolation.
+//! The baseline for a driver domain: one process with two TAPs, one `read` and one `write` per
+//! frame or segment, and no isolation.
 
 use abi::machine::Tap;
 use anyhow::Context as _;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Frames taken from one side before the other has its turn.
+/// Maximum number of frames taken from one side before the turn of the other.
 const BUDGET: u32 = 64;
 
-/// Bytes of a virtio-net header and a segment, and more.
+/// Buffer size, bytes: more than a virtio-net header and a segment.
 const FRAME_MAX: usize = 128 << 10;
 
-/// One side: frames only, unless it is told otherwise.
+/// Returns a side without offloads, which carries only frames.
 #[must_use]
 pub fn side(ifname: &str, netns: &Path, address: Option<String>) -> Tap {
     Tap {
@@ -34,7 +34,7 @@ pub fn side(ifname: &str, netns: &Path, address: Option<String>) -> Tap {
     }
 }
 
-/// The same for segments.
+/// Returns a side that carries segments.
 #[must_use]
 pub fn side_with_segments(ifname: &str, netns: &Path, address: Option<String>) -> Tap {
     Tap {
@@ -45,24 +45,24 @@ pub fn side_with_segments(ifname: &str, netns: &Path, address: Option<String>) -
     }
 }
 
-/// What the helper is told.
+/// Arguments of the helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForwarderSpec {
     /// The two sides.
     pub taps: [Tap; 2],
-    /// Its core; none: any.
+    /// Core of the process. Unset: any.
     pub cpu: Option<usize>,
 }
 
-/// What it forwarded since its start.
+/// Frames forwarded since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Frames.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes: u64,
-    /// Frames that the other side would not take.
+    /// Frames that the other side rejected.
     pub drops: u64,
 }
 
@@ -73,10 +73,10 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// Starts it; both TAPs are up when this returns.
+    /// Starts the process. Both TAPs are up when this returns.
     ///
     /// # Errors
-    /// If a TAP cannot be made.
+    /// If a TAP cannot be created.
     pub fn start(spec: &ForwarderSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("forward")?;
         command.arg(serde_json::to_string(spec)?);
@@ -84,16 +84,16 @@ impl Forwarder {
         Ok(Self { child })
     }
 
-    /// Its process.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.child.pid()
     }
 
-    /// What it forwarded so far.
+    /// Returns the counters.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn counters(&mut self) -> anyhow::Result<Counters> {
         let answer = self.child.ask("mark", Duration::from_secs(30))?;
         Ok(serde_json::from_value(answer)?)
@@ -107,10 +107,10 @@ struct Tally {
     drops: AtomicU64,
 }
 
-/// The helper process.
+/// Runs the helper process.
 ///
 /// # Errors
-/// If a TAP or the core cannot be had.
+/// If a TAP cannot be opened or the core cannot be used.
 pub fn main(spec: &ForwarderSpec) -> anyhow::Result<()> {
     if let Some(cpu) = spec.cpu {
         pin(cpu)?;

@@ -1,16 +1,16 @@
-//! The hidden subcommand `internal`: the helper processes of this crate, all served by the one
-//! program `grantway`. Their arguments are JSON and may change at any time.
+//! The hidden subcommand `internal`: the helper processes of this crate, which `grantway-lab` runs.
+//! Their arguments are JSON and not stable.
 
-use crate::soak::{attaches, guests, probe};
+use crate::soak::{attaches, guests, probe, vms};
 use crate::{forwarder, load, ns, soak};
 use figures::Failure;
 use figures::helper::{parse, report};
 
-/// Runs a helper: `internal <load|ns|forward|probe|soak|attaches|guests> [JSON]`. Returns only if
-/// it could not start.
+/// Runs a helper: `internal <load|ns|forward|probe|soak|attaches|guests|vms> [JSON]`. Returns only
+/// if it could not start.
 ///
 /// # Errors
-/// If the arguments are wrong or the helper cannot do its work.
+/// If the arguments are invalid or the helper fails.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     report(dispatch(args))
 }
@@ -23,6 +23,7 @@ fn dispatch(args: &[String]) -> anyhow::Result<()> {
         Some("forward") => forwarder::main(&parse(spec)?),
         Some("probe") => probe::main(&parse(spec)?),
         Some("soak") => soak::main(&parse(spec)?),
+        Some("vms") => vms::main(&parse(spec)?),
         Some("guests") => guests::main(&parse(spec)?),
         Some("attaches") => attaches::main(&parse(spec)?),
         _ => Err(Failure::Usage("internal: no such helper".to_owned()).into()),

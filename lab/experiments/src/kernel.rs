@@ -1,14 +1,14 @@
-//! External programs that the kernel baselines are set up with.
+//! External programs that set up the kernel baselines.
 
 use anyhow::{Context as _, bail};
 use figures::Failure;
 use std::process::{Command, Stdio};
 
-/// Runs a program and returns what it printed.
+/// Runs a program and returns its output.
 ///
 /// # Errors
-/// [`Failure::CannotRun`], naming the package, if it is not installed; [`Failure::Failed`] with
-/// what it said if it fails.
+/// [`Failure::CannotRun`] with the package name if it is not installed; [`Failure::Failed`] with
+/// its error output if it fails.
 pub fn run(words: &[&str]) -> anyhow::Result<String> {
     let (program, args) = words.split_first().context("no command")?;
     let output = Command::new(program)
@@ -29,10 +29,10 @@ pub fn run(words: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether all `programs` are installed.
+/// Checks that all `programs` are installed.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] naming the package of the first that is not.
+/// [`Failure::CannotRun`] with the package name of the first missing one.
 pub fn need(programs: &[&str]) -> Result<(), Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     for program in programs {

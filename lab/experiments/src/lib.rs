@@ -1,22 +1,21 @@
 //! Experiments: plans, loads, baselines, studies, and the demonstration.
 //!
-//! The crate knows no Rust type of the packet path. It speaks to processes, in JSON: to loads that
-//! live in network namespaces ([`load`]), to the baselines' own forwarder ([`forwarder`]), and to
-//! a running machine through its command-line client. `README.md` beside the sources says what is
-//! measured and how.
+//! The crate uses no Rust type of the packet path. It controls processes by JSON: loads in network
+//! namespaces ([`load`]), the baselines' forwarder ([`forwarder`]), and a running machine through
+//! its command-line client. `README.md` beside the sources describes measurements and methods.
 //!
-//! The way of a figure: a plan ([`plan`]) names columns; each column becomes a lane ([`lane`]), a
-//! path between a wire and a guest with its loads; a study ([`studies`]) opens windows on the lanes
-//! in turn and reads exact CPU times around each ([`figures::measure`]); what it saw is kept by
-//! configuration and round ([`runner`]); medians, intervals and verdicts ([`figures::stats`])
-//! become figures ([`figures::report`]). [`exp`] has the table of all studies.
+//! A figure is produced in these steps. A plan ([`plan`]) names columns. Each column becomes a lane
+//! ([`lane`]), a path between a wire and a guest with its loads. A study ([`studies`]) opens
+//! windows on the lanes in turn and reads exact CPU times around each ([`figures::measure`]). The
+//! samples are stored by configuration and round ([`runner`]). Medians, intervals and verdicts
+//! ([`figures::stats`]) become figures ([`figures::report`]). [`exp`] has the table of all studies.
 #![forbid(unsafe_code)]
 
 pub mod papers;
 pub mod plan;
 
-pub mod awake;
 pub mod forwarder;
+pub mod idle_cores;
 pub mod internal;
 pub mod kernel;
 pub mod load;
@@ -29,7 +28,7 @@ pub mod progress;
 pub mod runner;
 pub mod web;
 
-mod crowd;
+mod many_guests;
 pub mod soak;
 pub mod studies;
 

@@ -1,7 +1,7 @@
-//! Network namespaces, each held open by a helper process and gone with it.
+//! Network namespaces, each held open by a helper process and removed with it.
 //!
-//! The helper also runs commands and writes kernel settings inside its namespace, so nothing has
-//! to be mounted or named outside.
+//! The helper also runs commands and writes kernel settings inside its namespace, so no mount or
+//! name is needed outside.
 
 use crate::kernel;
 use anyhow::Context as _;
@@ -15,7 +15,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A namespace.
+/// A network namespace.
 #[derive(Debug)]
 pub struct Namespace {
     holder: LineChild,
@@ -31,31 +31,32 @@ enum Order {
 const WAIT: Duration = Duration::from_secs(30);
 
 impl Namespace {
-    /// A new and empty one.
+    /// Creates an empty namespace.
     ///
     /// # Errors
-    /// If this user may not make one.
+    /// If this user may not create namespaces.
     pub fn new(name: &str) -> anyhow::Result<Self> {
         let holder = LineChild::start(name, helper::own("ns")?, WAIT)?;
         Ok(Self { holder })
     }
 
-    /// The file that names it.
+    /// Returns the path that refers to the namespace.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/ns/net", self.holder.pid()))
     }
 
-    /// The process that holds it; `ip link … netns PID` names the namespace by it.
+    /// Returns the process that holds the namespace open; `ip link … netns PID` refers to the
+    /// namespace by it.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.holder.pid()
     }
 
-    /// Runs a program inside and returns what it printed.
+    /// Runs a program inside and returns its output.
     ///
     /// # Errors
-    /// If it is not there, or fails: with what it said.
+    /// If the program does not exist, or fails; with its error output.
     pub fn run(&mut self, command: &[&str]) -> anyhow::Result<String> {
         let words = command.iter().map(|&word| word.to_owned()).collect();
         self.order(&Order::Run(words))
@@ -82,7 +83,7 @@ impl Namespace {
     }
 }
 
-/// Moves this thread into the namespace that a file names.
+/// Moves this thread into the namespace to which a file refers.
 ///
 /// # Errors
 /// If the file cannot be opened, or this user may not enter.
@@ -92,20 +93,21 @@ pub fn enter(path: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot enter {}", path.display()))
 }
 
-/// The helper: makes a namespace, says so, carries out orders.
+/// Runs the helper: creates a namespace, reports its creation, and executes commands.
 ///
 /// # Errors
-/// If it may not make one.
+/// If this user may not create namespaces.
 pub fn main() -> anyhow::Result<()> {
-    setup::unshare_net()
-        .map_err(|error| Failure::CannotRun(format!("cannot make a network namespace: {error}")))?;
+    setup::unshare_net().map_err(|error| {
+        Failure::CannotRun(format!("cannot create a network namespace: {error}"))
+    })?;
     setup::loopback_up()?;
-    // A mount namespace with its own /sys, because /sys/class/net shows the namespace of the
-    // process that mounted it. Without it only the settings below /sys are out of reach.
+    // A mount namespace with a separate /sys is needed, because /sys/class/net shows the namespace
+    // of the process that mounted it. If this fails, only settings below /sys are unavailable.
     let _no_settings = own_sysfs();
     for name in ["all", "default"] {
-        // Router solicitations and duplicate address detection would be noise in every figure;
-        // where the setting cannot be written, they are.
+        // Router solicitations and duplicate address detection add noise to every figure. Disabling
+        // them is best-effort.
         let _noise = netdev::own::set_sysctl(&format!("ipv6/conf/{name}/accept_dad"), "0");
         let _noise =
             netdev::own::set_sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");

@@ -1,8 +1,8 @@
-//! The bar that tells how far a run is.
+//! Progress bars of runs.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar of so many windows, drawn as `template` says.
+/// Creates a bar for this many windows, drawn by `template`.
 #[must_use]
 pub fn bar(windows: u64, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template);

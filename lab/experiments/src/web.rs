@@ -1,5 +1,6 @@
-//! A web server under an open load: nginx where a lane's guest is, httperf where its wire is. One
-//! connection a request, begun at a steady rate whether or not the server keeps up.
+//! A web server under an open load: nginx at a lane's guest, httperf at its wire. Each request has
+//! a separate connection. Connections are opened at a steady rate whether or not the server keeps
+//! up.
 
 use crate::kernel;
 use crate::lane::Lane;
@@ -20,17 +21,17 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The server's port.
+/// Port of the server.
 const PORT: u16 = 8080;
-/// A reply that takes longer has not come, seconds.
+/// Timeout of a reply, seconds.
 const TIMEOUT_S: u32 = 1;
-/// What it takes to run one.
+/// Required programs.
 const PROGRAMS: [&str; 5] = ["nginx", "httperf", "setpriv", "nsenter", "taskset"];
 
-/// Whether it can be run here.
+/// Checks that the programs are installed.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] with the packages that are missing.
+/// [`Failure::CannotRun`] with the missing packages.
 pub fn possible() -> Result<(), Failure> {
     let missing: Vec<String> = PROGRAMS
         .iter()
@@ -43,24 +44,25 @@ pub fn possible() -> Result<(), Failure> {
     }
 }
 
-/// A server where a lane's guest is. It ends with the value.
+/// A server at a lane's guest, stopped on drop.
 #[derive(Debug)]
 pub struct WebServer {
     program: ForeignProgram,
-    // Last, so that nobody uses it any more.
+    // The last field, so that the server ends before its files are deleted.
     _folder: TempDir,
 }
 
-/// What one rate showed.
+/// Result at one rate.
 #[derive(Clone, Debug)]
 pub struct WebWindow {
     /// Figures by metric.
     pub figures: BTreeMap<String, f64>,
-    /// Whether the hypervisor below took too much CPU time.
+    /// True if the underlying hypervisor stole too much CPU time.
     pub disturbed: bool,
 }
 
-/// A program in the namespace of a process, on one core. It stays the same process throughout.
+/// Returns a command that runs a program in the namespace of a process, on one core, with the same
+/// process id throughout.
 fn inside(holder: i32, core: usize, program: &str) -> Command {
     let mut command = mortal("nsenter");
     command.arg(format!("--net=/proc/{holder}/ns/net")).args([
@@ -73,10 +75,10 @@ fn inside(holder: i32, core: usize, program: &str) -> Command {
 }
 
 impl WebServer {
-    /// Starts one that has a file of so many bytes.
+    /// Starts a server with a file of `bytes` bytes.
     ///
     /// # Errors
-    /// With what it says, if it does not listen.
+    /// If it does not listen; the error has its output.
     pub fn start(ends: &Ends, cores: Cores, bytes: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let here = folder.path();
@@ -100,7 +102,7 @@ impl WebServer {
         Ok(Self { program, _folder })
     }
 
-    /// Asks it for its file so many times a second, for so long, and waits for what is under way.
+    /// Requests the file at this rate for this time, then waits for outstanding requests.
     ///
     /// # Errors
     /// If the client cannot run, or the user asked to stop.
@@ -143,7 +145,8 @@ impl WebServer {
         let mut said = String::new();
         let mut out = client.0.stdout.take().context("no pipe")?;
         out.read_to_string(&mut said)?;
-        let told = Told::of(&said).with_context(|| format!("httperf: {status}: {said}"))?;
+        let told =
+            HttperfOutput::of(&said).with_context(|| format!("httperf: {status}: {said}"))?;
         let mut figures = told.figures();
         if told.replies > 0.0 {
             let per_ns = tsc_hz as f64 / 1e9;
@@ -160,7 +163,7 @@ impl WebServer {
     }
 }
 
-/// Whether the server listens: it is the server already, and there is such a socket.
+/// Returns whether the process runs nginx and listens.
 fn listens(pid: i32) -> bool {
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let sockets = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
@@ -168,7 +171,7 @@ fn listens(pid: i32) -> bool {
     program.ends_with("nginx") && sockets.contains(&listener)
 }
 
-/// One process that closes each connection behind its reply, and leaves nothing elsewhere.
+/// Settings: one process, no keep-alive, no files outside `here`.
 fn settings(here: &Path) -> String {
     let here = here.display();
     let mut text = format!(
@@ -182,17 +185,17 @@ fn settings(here: &Path) -> String {
     text + &format!("server {{ listen {GUEST}:{PORT} backlog=4096; root {here}; }} }}\n")
 }
 
-/// What httperf says of a run.
+/// Results that httperf prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Told {
+struct HttperfOutput {
     connections: f64,
     replies: f64,
     seconds: f64,
-    /// Median of a connection's life, milliseconds; none: none was whole.
+    /// Median lifetime of a connection, milliseconds. `None` if no connection completed.
     median_ms: Option<f64>,
 }
 
-impl Told {
+impl HttperfOutput {
     fn of(said: &str) -> Option<Self> {
         let total = said.lines().find(|line| line.starts_with("Total: "))?;
         let time = |line: &&str| line.starts_with("Connection time [ms]: min");
@@ -218,18 +221,18 @@ impl Told {
     }
 }
 
-/// The number behind a word.
+/// Returns the number after a word.
 fn behind(line: &str, word: &str) -> Option<f64> {
     let mut words = line.split_whitespace().skip_while(|&found| found != word);
     words.nth(1)?.parse().ok()
 }
 
-/// Servers of lanes, started when they are first asked.
+/// Servers of lanes, started on first use.
 #[derive(Debug, Default)]
 pub struct WebServers(BTreeMap<usize, WebServer>);
 
 impl WebServers {
-    /// The server of a lane.
+    /// Returns the server of a lane.
     ///
     /// # Errors
     /// If it does not start.
@@ -260,14 +263,14 @@ mod tests {
         Connection time [ms]: connect 0.1\n";
 
     #[test]
-    fn what_a_run_said_becomes_figures() {
-        let figures = Told::of(SAID).unwrap().figures();
+    fn output_of_httperf_becomes_figures() {
+        let figures = HttperfOutput::of(SAID).unwrap().figures();
         assert_eq!(figures["replies"], 200.0);
         assert!((figures["unanswered"] - 0.05).abs() < 1e-9);
         assert_eq!(figures["connection_ms.p50"], 0.5);
-        assert_eq!(Told::of("httperf: no such host"), None);
+        assert_eq!(HttperfOutput::of("httperf: no such host"), None);
         let none = SAID.replace("replies 380", "replies 0");
-        let figures = Told::of(&none).unwrap().figures();
+        let figures = HttperfOutput::of(&none).unwrap().figures();
         assert_eq!((figures["replies"], figures["unanswered"]), (0.0, 1.0));
         assert!(!figures.contains_key("connection_ms.p50"));
     }

@@ -1,7 +1,7 @@
-//! Lanes with real sockets: what needs the right to make namespaces and TAPs. Without it every
-//! case is skipped.
+//! Lanes with real sockets. The tests need the right to create namespaces and TAPs, and skip every
+//! case without it.
 //!
-//! Not libtest's harness, because the helper processes are this very program called again.
+//! They do not use libtest's harness, because the helper processes are this program itself.
 
 use anyhow::Context as _;
 use experiments::lane::build::OnWire;
@@ -23,7 +23,7 @@ const TIMES: Times = Times {
     window: Duration::from_millis(200),
 };
 
-/// Set where machines have a place of their own.
+/// Environment variable that is set if machines have a private runtime directory.
 const OWN_PLACE: &str = "GRANTWAY_TEST_OWN_PLACE";
 
 fn main() -> ExitCode {
@@ -89,8 +89,8 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-/// The same once more, with a place of its own for its machines: a profiler that somebody runs
-/// would find them, and ask their domains while they are asked here.
+/// Runs the tests again with a private runtime directory for machines. Otherwise a profiler that
+/// runs at the same time would find the machines and query their domains.
 fn in_own_place() -> ExitCode {
     let run = || -> anyhow::Result<bool> {
         let folder = tempfile::tempdir()?;
@@ -109,7 +109,7 @@ fn in_own_place() -> ExitCode {
     }
 }
 
-/// A lane that this user may not set up is no failure.
+/// Returns `None` for a lane that this user may not set up.
 fn allowed(lane: anyhow::Result<Lane>) -> anyhow::Result<Option<Lane>> {
     match lane {
         Ok(lane) => Ok(Some(lane)),
@@ -140,9 +140,9 @@ fn namespaces_end() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The figures of a stream's window in which every domain's ledger closes as the specification
-/// promises: the window is short and beside other programs, so not each one's do, but none closes
-/// at ten times the error. Other lanes have no ledgers.
+/// Returns the figures of a stream's window in which every domain's ledger closes as the
+/// specification promises. A short window beside other programs may miss that; the test fails if no
+/// window closes within ten times the error. Lanes without a machine have no ledgers.
 fn closing(lane: &mut Lane, direction: Direction) -> anyhow::Result<BTreeMap<String, f64>> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -162,8 +162,8 @@ fn closing(lane: &mut Lane, direction: Direction) -> anyhow::Result<BTreeMap<Str
     }
 }
 
-/// The figures of a window in which something was carried: the first may be over before the load
-/// has had a CPU.
+/// Returns the figures of the first window with traffic, because earlier windows may end before the
+/// load gets a CPU.
 fn window_of(
     lane: &mut Lane,
     workload: Workload,
@@ -206,8 +206,8 @@ fn carries(lane: anyhow::Result<Lane>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A bridge that merges at its own ports: what reaches the guest's kernel is larger than the wire's
-/// packets, with kernel threads and without.
+/// A bridge that aggregates at its ports delivers packets larger than the wire's to the guest's
+/// kernel, with and without kernel threads.
 fn merges(cores: Cores) -> anyhow::Result<()> {
     for gro in [Gro::In, Gro::InNapi] {
         let of = Offloaded::frames(gro);
@@ -215,7 +215,7 @@ fn merges(cores: Cores) -> anyhow::Result<()> {
         else {
             return Ok(());
         };
-        // Not before the stream is fast: the first window may be over before.
+        // Wait until the stream is fast, because the first window may end before that.
         let end = Instant::now() + PATIENCE;
         loop {
             let window = lane.window(Workload::Stream, Direction::ToGuest, TIMES)?;
@@ -231,7 +231,8 @@ fn merges(cores: Cores) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From a guest, wires of the bridge and the machine carry frames of the MTU, or segments whole.
+/// From a guest, the wires of the bridge and of the machine carry MTU-sized frames or whole
+/// segments, as configured.
 fn wires(cores: Cores) -> anyhow::Result<()> {
     let (speed, loads) = (Wire::unbounded(), Loads::default());
     let gro = Gro::InNapi;
@@ -271,8 +272,8 @@ fn wires(cores: Cores) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A core that somebody kills takes its machine with it; what it has put into the place of machines
-/// goes with who started it.
+/// If the core is killed, the machine ends, and the process that started it removes its files in
+/// the runtime directory.
 fn killed(cores: Cores) -> anyhow::Result<()> {
     if let Err(error) = client::daemon_path() {
         skip::<()>(error);

@@ -6,12 +6,12 @@ use anyhow::Context as _;
 use std::io::Write;
 use std::path::Path;
 
-/// The columns.
+/// Column names.
 const HEAD: [&str; 10] = [
     "plan", "config", "metric", "value", "lo", "hi", "unit", "n", "verdict", "note",
 ];
 
-/// Writes a line of names, and a line for each figure (RFC 4180).
+/// Writes a header line and one line per figure (RFC 4180).
 ///
 /// # Errors
 /// If `out` fails.
@@ -37,7 +37,7 @@ pub fn write(out: &mut impl Write, figures: &[Figure]) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Writes the same to `FOLDER/PLAN.csv`, replacing an earlier run's.
+/// Writes `FOLDER/PLAN.csv`, replacing the file of an earlier run.
 ///
 /// # Errors
 /// If the folder or file cannot be written.
@@ -54,7 +54,7 @@ mod tests {
     use crate::stats::Verdict;
 
     #[test]
-    fn what_has_commas_and_quotes_is_quoted() {
+    fn commas_and_quotes_are_quoted() {
         let mut figure = Figure::single("prof", "session", "cycles.a,b", 1.0);
         figure.note = Some("say \"x\"".to_owned());
         figure.verdict = Some(Verdict::SameSign);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_measurable_has_no_value() {
+    fn unmeasurable_figures_have_no_value() {
         let figure = Figure::not_measurable("base", "a", "throughput", "no TAP");
         let mut out = Vec::new();
         write(&mut out, &[figure]).unwrap();

@@ -1,15 +1,15 @@
-//! Files that replace what was there.
+//! Atomic replacement of files.
 
 use anyhow::Context as _;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
-/// Writes a file, or leaves what was there: a disk that is full, or a run that is broken off, costs
-/// the new one alone. A device or a pipe is written as it is.
+/// Replaces a file atomically. If writing fails, for example because the disk is full or the run is
+/// interrupted, the old file remains. A device or a pipe is written directly.
 ///
 /// # Errors
-/// The path, and what is wrong.
+/// If the file cannot be written. The error states the path and the cause.
 pub fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> anyhow::Result<()>,
@@ -26,7 +26,7 @@ pub fn replace(
     let file = File::create(&part).with_context(wrong)?;
     let done = written(file, write).and_then(|()| Ok(fs::rename(&part, path)?));
     if done.is_err() {
-        // The first error says more.
+        // The earlier error is reported, which is more specific than one from the removal.
         let _left = fs::remove_file(&part);
     }
     done.with_context(wrong)
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_written_leaves_what_was_there() {
+    fn a_failed_write_keeps_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.svg");
         let text = |path: &Path| fs::read_to_string(path).unwrap();

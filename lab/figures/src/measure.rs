@@ -1,9 +1,8 @@
-//! Exact CPU time of processes and kernel threads, what the hypervisor below took, and on which
-//! core a thread runs.
+//! Exact CPU time of processes and kernel threads, steal, and pinning of threads to cores.
 //!
-//! The source is the CPU-time clock that the kernel keeps for every process: all its threads, those
-//! that ended among them. What a thread of *another* process has run since the last tick or switch
-//! is not in it yet, which is why windows are long against a tick (4 ms at 250 Hz).
+//! The source is the CPU-time clock that the kernel keeps for every process. It includes all
+//! threads, even those that have exited. For threads of *another* process it lacks the time since
+//! the last tick or context switch, so windows must be long compared with a tick (4 ms at 250 Hz).
 
 use anyhow::Context as _;
 use nix::time::{ClockId, clock_getcpuclockid};
@@ -13,12 +12,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// CPU time of a process, all the threads that it has and had, nanoseconds. Kernel threads are
-/// processes of one thread. None: no such process.
+/// Returns the CPU time of a process in nanoseconds, including all current and exited threads, or
+/// `None` if it does not exist. Kernel threads are processes of one thread.
 #[must_use]
 pub fn cpu_ns(pid: i32) -> Option<u64> {
-    // A clock's number is the process's with three bits appended, so a number that is too large
-    // would name another clock, and 0 means ourselves.
+    // A clock id is the process id with three bits appended. A process id that is too large would
+    // therefore name another clock, and 0 means this process.
     if !(1..1 << 28).contains(&pid) {
         return None;
     }
@@ -28,13 +27,13 @@ pub fn cpu_ns(pid: i32) -> Option<u64> {
     u64::try_from(time.tv_sec() * 1_000_000_000 + time.tv_nsec()).ok()
 }
 
-/// CPU time of this process, nanoseconds.
+/// Returns the CPU time of this process in nanoseconds.
 #[must_use]
 pub fn own_cpu_ns() -> u64 {
     cpu_ns(std::process::id().cast_signed()).unwrap_or(0)
 }
 
-/// Ids of all processes, kernel threads among them.
+/// Returns the ids of all processes, including kernel threads.
 #[must_use]
 pub fn processes() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
@@ -46,7 +45,8 @@ pub fn processes() -> Vec<i32> {
         .collect()
 }
 
-/// Kernel threads whose name begins with one of `prefixes`: `napi/IF-`, `ksoftirqd/`.
+/// Returns the kernel threads whose names start with one of `prefixes`, for example `napi/IF-` or
+/// `ksoftirqd/`.
 #[must_use]
 pub fn kernel_threads(prefixes: &[&str]) -> Vec<i32> {
     processes()
@@ -59,17 +59,17 @@ pub fn kernel_threads(prefixes: &[&str]) -> Vec<i32> {
         .collect()
 }
 
-/// Whose CPU time it is: the X of `cycles_per_byte.X`.
+/// Name of a part of the CPU time: the X of `cycles_per_byte.X`.
 pub type Part = &'static str;
 
-/// CPU time by part at one instant.
+/// CPU time of each part at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct CpuTimes {
     by_pid: BTreeMap<i32, (Part, u64)>,
 }
 
 impl CpuTimes {
-    /// Reads the processes of each part.
+    /// Reads the CPU time of each part's processes.
     #[must_use]
     pub fn read(parts: &[(Part, Vec<i32>)]) -> Self {
         let by_pid = parts
@@ -80,8 +80,8 @@ impl CpuTimes {
         Self { by_pid }
     }
 
-    /// Nanoseconds that each part used since `earlier`. A process that was not there at both
-    /// instants counts for nothing.
+    /// Returns the nanoseconds of CPU time that each part has used since `earlier`. Counts only
+    /// processes that existed at both times.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> BTreeMap<Part, u64> {
         let mut sums = BTreeMap::new();
@@ -93,24 +93,24 @@ impl CpuTimes {
     }
 }
 
-/// Share of stolen CPU time above which figures are disturbed.
+/// Share of stolen CPU time above which figures count as disturbed.
 pub const STEAL_MAX: f64 = 0.01;
 
-/// A tick of the account in `/proc/stat`, as every program is told it.
+/// Unit of the times in `/proc/stat`.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The machine's CPU account, in ticks.
+/// The machine's CPU times from `/proc/stat`, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     all: u64,
     steal: u64,
-    /// Nothing ran, or something waited for a disk.
+    /// Time in which CPUs were idle or waited for a disk.
     idle: u64,
     cpus: u32,
 }
 
 impl Machine {
-    /// Reads it.
+    /// Reads the CPU times.
     #[must_use]
     pub fn read() -> Self {
         std::fs::read_to_string("/proc/stat")
@@ -119,8 +119,8 @@ impl Machine {
             .unwrap_or_default()
     }
 
-    /// From the text of `/proc/stat`: user nice system idle iowait irq softirq steal, and two that
-    /// are contained in the first two.
+    /// Parses `/proc/stat`: user nice system idle iowait irq softirq steal. Ignores the two guest
+    /// times that follow, because user and nice include them.
     fn parse(text: &str) -> Option<Self> {
         let line = text.lines().find(|line| line.starts_with("cpu "))?;
         let ticks: Vec<u64> = line
@@ -138,9 +138,9 @@ impl Machine {
         })
     }
 
-    /// CPU time in the `wall` since `earlier` that was neither idle nor stolen: of all processes,
-    /// and of interrupts, also those that hit no process. The kernel keeps idle time exactly and
-    /// tells it in ticks, so this is off by a tick of each CPU at the most.
+    /// Returns the CPU time since `earlier`, `wall` ago, that was neither idle nor stolen. It
+    /// includes all processes, and interrupts even on idle cores. The kernel measures idle time
+    /// exactly but reports it in ticks, so the error is at most one tick per CPU.
     #[must_use]
     pub fn busy_since(self, earlier: Self, wall: Duration) -> Duration {
         let ticks =
@@ -150,14 +150,14 @@ impl Machine {
         (wall * self.cpus).saturating_sub(TICK * not_ours)
     }
 
-    /// Whether so much was stolen since `earlier` that figures are disturbed: more than 1 %, and
-    /// more than the one tick that the account cannot resolve.
+    /// Returns whether steal since `earlier` disturbs figures: more than 1 % of the CPU time, and
+    /// more than one tick, which is the resolution.
     #[must_use]
     pub fn disturbed_since(self, earlier: Self) -> bool {
         self.steal.saturating_sub(earlier.steal) > 1 && self.steal_since(earlier) > STEAL_MAX
     }
 
-    /// The share of CPU time since `earlier` that the hypervisor below gave to others.
+    /// Returns the share of CPU time stolen by the underlying hypervisor since `earlier`.
     #[must_use]
     pub fn steal_since(self, earlier: Self) -> f64 {
         let all = self.all.saturating_sub(earlier.all);
@@ -168,7 +168,7 @@ impl Machine {
     }
 }
 
-/// The cores that this process may run on.
+/// Returns the cores that this process may use.
 #[must_use]
 pub fn cores() -> Vec<usize> {
     match sched_getaffinity(None) {
@@ -179,10 +179,10 @@ pub fn cores() -> Vec<usize> {
     }
 }
 
-/// Pins this thread, and those it starts, to one core.
+/// Pins this thread, and every thread that it starts later, to one core.
 ///
 /// # Errors
-/// If there is no such core.
+/// If the core does not exist.
 pub fn pin(cpu: usize) -> anyhow::Result<()> {
     pin_process(0, cpu)
 }
@@ -190,7 +190,7 @@ pub fn pin(cpu: usize) -> anyhow::Result<()> {
 /// Pins the thread `pid`, or this one for 0, to one core.
 ///
 /// # Errors
-/// If there is no such core or thread, or it may not be moved.
+/// If the core or the thread does not exist, or the thread may not be moved.
 pub fn pin_process(pid: i32, cpu: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {
@@ -204,16 +204,16 @@ pub fn pin_process(pid: i32, cpu: usize) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Keeps a CPU busy for so long, by the account of the process.
+    /// Keeps a CPU busy until the process has used this much CPU time.
     fn burn(ns: u64) {
         let me = std::process::id().cast_signed();
         let end = cpu_ns(me).unwrap() + ns;
         while cpu_ns(me).unwrap() < end {}
     }
 
-    /// Other tests run in this process meanwhile, so there is no upper bound.
+    /// Other tests use CPU time in this process meanwhile, so there is no upper bound to check.
     #[test]
-    fn own_time_grows_and_threads_that_ended_count() {
+    fn own_time_includes_exited_threads() {
         let me = std::process::id().cast_signed();
         let parts = [("sender", vec![me]), ("receiver", vec![i32::MAX])];
         let before = CpuTimes::read(&parts);
@@ -224,9 +224,9 @@ mod tests {
         assert!(!used.contains_key("receiver"));
     }
 
-    /// Of a process that never had a second thread the scheduler's account in /proc is the same.
+    /// For a process that never had a second thread, /proc has the same figure.
     #[test]
-    fn the_clock_is_the_schedulers_account_of_kernel_threads_too() {
+    fn clocks_of_kernel_threads_match_the_scheduler() {
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()
@@ -244,7 +244,7 @@ mod tests {
             };
             let (Some(before), Some(clock), Some(after)) = (account(), cpu_ns(pid), account())
             else {
-                // An interface's thread goes with it.
+                // A thread exits when its interface is removed.
                 assert_ne!(pid, own);
                 continue;
             };
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_process_has_no_time() {
+    fn an_unknown_process_has_no_time() {
         for pid in [i32::MIN, -1, 0, 1 << 28, i32::MAX] {
             assert_eq!(cpu_ns(pid), None, "{pid}");
         }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_time_is_what_is_neither_idle_nor_stolen() {
+    fn busy_time_excludes_idle_and_stolen_time() {
         let a = Machine::parse("cpu  0 0 0 100 0 0 0 0\ncpu0 0\ncpu1 0\nintr 1").unwrap();
         let b = Machine::parse("cpu  9 9 9 130 10 9 9 20\ncpu0 0\ncpu1 0\nintr 1").unwrap();
         let busy = b.busy_since(a, Duration::from_secs(1));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_core_and_softirq_threads_have_names() {
+    fn cores_and_softirq_threads_are_found() {
         assert!(!cores().is_empty());
         assert!(kernel_threads(&["no such thread "]).is_empty());
     }

@@ -1,12 +1,13 @@
-//! Names of metrics: their units, and which side is the better one.
+//! Metrics by name: units, descriptions, and which side of 1 is better.
 
 use crate::stats::Side;
 
-/// Payload of a full segment with timestamps in a 1514-byte frame: 1500 bytes of IP less 20 of
-/// IPv4, 20 of TCP and 12 of timestamps. The denominator of `cycles_per_packet` for streams.
+/// Payload of a full TCP segment with timestamps in a 1514-byte frame: a 1500-byte IP packet
+/// without the IPv4 header (20), the TCP header (20) and the timestamps (12). This is the
+/// denominator of `cycles_per_packet` for streams.
 pub const SEGMENT_BYTES: f64 = 1448.0;
 
-/// The unit of a metric.
+/// Returns the unit of a metric.
 #[must_use]
 pub fn unit(metric: &str) -> &'static str {
     if let Some(of) = metric.strip_prefix("difference.") {
@@ -76,14 +77,14 @@ pub fn unit(metric: &str) -> &'static str {
     }
 }
 
-/// Returns a metric in words, with its unit and what it is divided by: `ACKs per GB of payload`.
+/// Describes a metric in words, with its unit and denominator: `ACKs per GB of payload`.
 #[must_use]
 pub fn words(metric: &str) -> String {
     let (stem, part) = metric.split_once('.').unwrap_or((metric, ""));
     let per_unit = stem.split_once("_per_").and_then(|(what, by)| {
         let what = match what {
             "cycles" | "instructions" => what,
-            "cache_misses" => "misses of the last cache",
+            "cache_misses" => "last-level cache misses",
             "dtlb_misses" => "data-TLB misses",
             "itlb_misses" => "instruction-TLB misses",
             _ => return None,
@@ -98,15 +99,15 @@ pub fn words(metric: &str) -> String {
     });
     let whole = match stem {
         "throughput" => "throughput, Gb/s of payload",
-        "peak_throughput" => "most throughput with any number of NICs, Gb/s of payload",
+        "peak_throughput" => "peak throughput with any number of NICs, Gb/s of payload",
         "packets" => "million packets per second",
         "transactions" => "requests per second",
         "replies" => "replies per second",
-        "peak_replies" => "most replies per second",
+        "peak_replies" => "peak replies per second",
         "unanswered" => "unanswered share of the connections",
         "lro_rate" => "LRO rate, packets received per packet delivered",
         "flush_latency_us" => "wait of an aggregate's first packet, microseconds",
-        "flush_within_us" => "share of aggregates whose first packet waits at most so many µs",
+        "flush_within_us" => "share of aggregates whose first packet waits at most N µs",
         "wire_received" => "packets received from the wire per GB of payload",
         "wire_sent" => "packets sent to the wire per GB of payload",
         "segments" => "packets delivered to TCP per GB of payload",
@@ -132,7 +133,8 @@ pub fn words(metric: &str) -> String {
         "p50" => "median".to_owned(),
         "p99" => "99th percentile".to_owned(),
         part => {
-            // `driver.class.copy`; without a class, all of them.
+            // The name may end in a class, as in `driver.class.copy`. Without one it stands for all
+            // classes.
             let part = part.strip_suffix(".*").unwrap_or(part);
             let (domain, rest) = part.split_once('.').unwrap_or((part, ""));
             let named = |word: &str| match word {
@@ -148,7 +150,7 @@ pub fn words(metric: &str) -> String {
     format!("{words}: {part}")
 }
 
-/// The side of 1 on which a ratio of this metric is the better one.
+/// Returns the side of 1 on which a ratio of this metric shows an improvement.
 #[must_use]
 pub fn better(metric: &str) -> Side {
     match metric.split('.').next().unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! Figures as pictures: one SVG per metric, a bar per configuration with its interval.
+//! Plots of figures: one SVG per metric, with a bar and an interval for each configuration.
 
 use crate::file;
 use crate::report::{Figure, number};
@@ -11,7 +11,7 @@ use plotters::style::{IntoFont as _, ShapeStyle, TextStyle};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Metrics that are worth a picture.
+/// Metrics that are plotted.
 const METRICS: &[&str] = &[
     "throughput",
     "packets",
@@ -28,14 +28,15 @@ const METRICS: &[&str] = &[
 
 const ROW: i32 = 20;
 const TOP: i32 = 44;
-/// Room for the names of configurations, for the bars, and for the numbers behind them.
+/// Widths of the columns for names, bars and numbers.
 const NAMES: i32 = 470;
 const BARS: i32 = 420;
 const NUMBERS: i32 = 190;
 const BAR: RGBColor = RGBColor(66, 116, 166);
 const DOUBTFUL: RGBColor = RGBColor(170, 170, 170);
 
-/// Writes `FOLDER/PLAN.METRIC.svg` for every metric that several configurations have; which files.
+/// Writes `FOLDER/PLAN.METRIC.svg` for every metric that several configurations have, and returns
+/// the paths.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -57,7 +58,7 @@ pub fn save(folder: &Path, plan: &str, figures: &[Figure]) -> anyhow::Result<Vec
     Ok(written)
 }
 
-/// One picture.
+/// Draws one plot.
 fn picture(plan: &str, metric: &str, rows: &[&Figure]) -> anyhow::Result<String> {
     let height = TOP + ROW * rows.len() as i32 + ROW;
     let size = ((NAMES + BARS + NUMBERS) as u32, height as u32);
@@ -122,7 +123,7 @@ mod tests {
     use crate::stats::Estimate;
 
     #[test]
-    fn a_picture_per_metric_that_can_be_compared() {
+    fn comparable_metrics_have_a_plot() {
         let folder = tempfile::tempdir().unwrap();
         let figure = |config: &str, metric: &str, value: f64| {
             let (lo, hi, n) = (value * 0.9, value * 1.1, 5);
@@ -140,7 +141,8 @@ mod tests {
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
         assert!(text.contains("poll&lt;&amp;&gt;"), "names are escaped");
         assert!(!text.contains("bridge-gro-on"));
-        // Background, and a bar each: the longer value has the longer bar.
+        // The first rectangle is the background, the others are bars. The larger value has the
+        // longer bar.
         let widths: Vec<i32> = text
             .split("<rect")
             .skip(2)

@@ -1,21 +1,21 @@
-//! Where figures come from: the first line of every report.
+//! Provenance of figures: the first line of every report.
 
 use serde::Serialize;
 
-/// The congestion control of every load. Systems differ in their default, and a rate-paced one
-/// changes what the same path seems to carry.
+/// Congestion control of every load. The default differs between systems, and an algorithm that
+/// paces changes the measured throughput of the same path.
 pub const CONGESTION: &str = "cubic";
 
-/// Who measured what on which machine.
+/// Program, machine and conditions of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Provenance {
-    /// The commit, with `+` if the tree differed from it; `unknown` outside a repository.
+    /// Commit, with `+` if the tree was modified; `unknown` outside a repository.
     pub commit: String,
     /// Version of this program.
     pub version: &'static str,
-    /// The kernel's release.
+    /// Kernel release.
     pub kernel: String,
-    /// Model of the CPU.
+    /// CPU model.
     pub cpu: String,
     /// Cores that the run may use.
     pub cores: Vec<usize>,
@@ -23,21 +23,20 @@ pub struct Provenance {
     pub tsc_hz: u64,
     /// Congestion control of the loads.
     pub congestion_control: &'static str,
-    /// What counts cycles, here always CPU time × TSC rate, and other events of the hardware.
+    /// Source of cycles and of other hardware events. Cycles are always CPU time × TSC rate here.
     pub pmu: &'static str,
-    /// Which core does what.
+    /// Cores on which each component runs.
     pub placement: String,
-    /// Whether the run has root's rights, or those of a user namespace.
+    /// Whether the run had the privileges of root or of a user namespace.
     pub root: &'static str,
-    /// Bytes of the pages that frames lie in.
+    /// Page size of frames, bytes.
     pub page_bytes: usize,
-    /// Whether it was a short run, by windows or their number, whose figures only show that
-    /// everything works.
+    /// True if the run had few or short windows and shows only that everything works.
     pub quick: bool,
 }
 
 impl Provenance {
-    /// Of this process.
+    /// Collects the provenance of this process.
     #[must_use]
     pub fn collect(placement: String, quick: bool) -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -58,7 +57,7 @@ impl Provenance {
         }
     }
 
-    /// For people, in a few lines.
+    /// Returns the provenance as a few lines of text for users.
     #[must_use]
     pub fn text(&self) -> String {
         let rights = match self.root {
@@ -78,7 +77,7 @@ impl Provenance {
             self.placement,
         );
         if self.quick {
-            text.push_str("\nquick: short windows show that everything works, not how fast");
+            text.push_str("\nquick: short windows show only that everything works");
         }
         text
     }
@@ -91,7 +90,8 @@ fn cpu_model(info: &str) -> Option<&str> {
         .map(|(_, model)| model.trim())
 }
 
-/// Root is root only where every user of the system is mapped; in a user namespace it is not.
+/// Returns the privileges of this process. Root has full privileges only if all user ids are
+/// mapped, which a user namespace does not do.
 fn rights() -> &'static str {
     if !rustix::process::geteuid().is_root() {
         return "no";
@@ -104,8 +104,8 @@ fn rights() -> &'static str {
     }
 }
 
-/// The commit of the checkout that the program lies in, or else of the one that it was built in;
-/// with a `+` if files had been changed.
+/// Returns the commit of the checkout that contains the program, or otherwise of the checkout from
+/// which it was built, with a `+` if files were modified.
 fn commit() -> String {
     let git = |args: &[&str]| {
         let folder = std::env::current_exe().ok()?;
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_is_found() {
+    fn the_cpu_model_is_parsed() {
         assert_eq!(
             cpu_model("processor\t: 0\nmodel name\t: Some CPU\n"),
             Some("Some CPU")

@@ -1,4 +1,4 @@
-//! Figures, and how they are printed: JSON lines for scripts, cells for people, data files.
+//! Figures and their output: JSON lines for scripts, cells for users, data files.
 
 use crate::file;
 use crate::metric;
@@ -9,40 +9,41 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::Path;
+pub use tool::number;
 
-/// One figure, as a line of JSON.
+/// One figure, printed as a line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// The plan.
+    /// Plan name.
     pub plan: String,
     /// Column and keys: see [`config()`].
     pub config: String,
-    /// The metric.
+    /// Metric name.
     pub metric: String,
-    /// The median; none where it is not measurable.
+    /// Median. `None` if not measurable.
     pub value: Option<f64>,
     /// Lower end of the interval.
     pub lo: Option<f64>,
     /// Upper end of the interval.
     pub hi: Option<f64>,
-    /// The unit.
+    /// Unit.
     pub unit: &'static str,
-    /// Samples.
+    /// Number of samples.
     pub n: usize,
-    /// The probability that the interval contains what the median of more samples would come to;
-    /// none where there is no interval.
+    /// Coverage: the probability that the interval contains the true median. `None` without an
+    /// interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub covers: Option<f64>,
-    /// What a comparison came to.
+    /// Verdict of a comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
-    /// Why it is not measurable, or what disturbed it.
+    /// Why the figure is not measurable, or what disturbed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 impl Figure {
-    /// A figure with its unit.
+    /// Creates a figure. Its unit follows from the metric.
     #[must_use]
     pub fn new(plan: &str, config: &str, metric: &str, estimate: Estimate) -> Self {
         Self {
@@ -60,7 +61,7 @@ impl Figure {
         }
     }
 
-    /// The figure of something counted or timed once.
+    /// Creates a figure of a single count or time.
     #[must_use]
     pub fn single(plan: &str, config: &str, metric: &str, value: f64) -> Self {
         let (lo, hi) = (value, value);
@@ -77,7 +78,7 @@ impl Figure {
         )
     }
 
-    /// A figure that cannot be had here.
+    /// Creates a figure that is not measurable here.
     #[must_use]
     pub fn not_measurable(plan: &str, config: &str, metric: &str, why: &str) -> Self {
         Self {
@@ -96,7 +97,7 @@ impl Figure {
     }
 }
 
-/// The name of a configuration: `column@key=value,…`, keys sorted.
+/// Returns the name of a configuration: `column@key=value,…`, keys sorted.
 #[must_use]
 pub fn config(column: &str, keys: &BTreeMap<String, String>) -> String {
     let keys: Vec<String> = keys.iter().map(|(k, v)| format!("{k}={v}")).collect();
@@ -109,7 +110,7 @@ pub fn config(column: &str, keys: &BTreeMap<String, String>) -> String {
 /// Prints provenance and figures as JSON lines.
 ///
 /// # Errors
-/// If standard output is gone.
+/// If standard output is closed.
 pub fn print_json(provenance: &Provenance, figures: &[Figure]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     write_json(&mut out, provenance, figures)?;
@@ -134,7 +135,7 @@ fn write_json(
     Ok(())
 }
 
-/// A figure as it is written: a short run's is marked, so that none can be taken for a result.
+/// A figure as a line of JSON. The figures of a short run are marked, because they are not results.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
@@ -143,7 +144,7 @@ struct Line<'a> {
     quick: bool,
 }
 
-/// What the intervals of figures cover, in a line for people.
+/// Returns a line that states the coverage of the figures' intervals.
 #[must_use]
 pub fn covered(figures: &[Figure]) -> String {
     let mut by_n: BTreeMap<usize, f64> = BTreeMap::new();
@@ -164,20 +165,19 @@ pub fn covered(figures: &[Figure]) -> String {
     }
 }
 
-/// Returns every configuration that was not measured, each with its reason, a line each; empty if
-/// all were.
+/// Returns a line for every configuration that was not measured, with the reason.
 #[must_use]
 pub fn missing(figures: &[Figure]) -> String {
     let mut told = BTreeSet::new();
     let mut out = String::new();
-    // A comparison is missing because one of its sides is.
+    // Comparisons are skipped: their sides are listed.
     let sides = figures.iter().filter(|f| {
         let compares = ["ratio.", "quotient.", "difference."];
         f.verdict == Some(Verdict::NotMeasurable)
             && !compares.iter().any(|start| f.metric.starts_with(start))
     });
     for figure in sides {
-        let why = figure.note.as_deref().unwrap_or("the run does not say why");
+        let why = figure.note.as_deref().unwrap_or("the run gives no reason");
         if told.insert((&figure.config, why)) {
             out.push_str(&format!("{}: not measurable: {why}\n", figure.config));
         }
@@ -185,10 +185,10 @@ pub fn missing(figures: &[Figure]) -> String {
     out
 }
 
-/// So many numbers of samples are told apart.
+/// Maximum number of different sample sizes in the line.
 const COVERAGES: usize = 4;
 
-/// Writes the same lines to `FOLDER/PLAN.jsonl`, replacing an earlier run's.
+/// Writes the lines of [`print_json`] to `FOLDER/PLAN.jsonl`, replacing the file of an earlier run.
 ///
 /// # Errors
 /// If the folder or file cannot be written.
@@ -203,10 +203,10 @@ pub fn save(
     file::replace(&path, |out| write_json(out, provenance, figures))
 }
 
-/// What [`save`] has written: where the figures come from, as JSON, and the figures.
+/// Loads a file that [`save`] wrote. Returns the provenance as JSON, and the figures.
 ///
 /// # Errors
-/// If there is no such file, or it holds something else.
+/// If the file does not exist or is malformed.
 pub fn load(folder: &Path, plan: &str) -> anyhow::Result<(serde_json::Value, Vec<Figure>)> {
     let path = folder.join(format!("{plan}.jsonl"));
     let wrong = || path.display().to_string();
@@ -219,7 +219,7 @@ pub fn load(folder: &Path, plan: &str) -> anyhow::Result<(serde_json::Value, Vec
     Ok((head["provenance"].take(), figures))
 }
 
-/// A figure as it lies in a file; its unit follows from its metric.
+/// A figure in a file. Its unit follows from the metric.
 #[derive(Deserialize)]
 struct Kept {
     plan: String,
@@ -252,7 +252,7 @@ impl From<Kept> for Figure {
     }
 }
 
-/// Returns a value with all digits that it was stated with, thousands set apart: `0.5054`.
+/// Formats a value with all of its digits and with separators between thousands: `0.5054`.
 #[must_use]
 pub fn exact(value: f64) -> String {
     let text = value.to_string();
@@ -262,40 +262,8 @@ pub fn exact(value: f64) -> String {
     }
 }
 
-/// Returns a number with about three significant digits, thousands set apart.
-#[must_use]
-pub fn number(value: f64) -> String {
-    if !value.is_finite() {
-        return "–".to_owned();
-    }
-    let size = value.abs();
-    if size >= 999.5 {
-        let digits = format!("{:.0}", size);
-        let mut text = String::new();
-        for (at, digit) in digits.chars().enumerate() {
-            if at > 0 && (digits.len() - at).is_multiple_of(3) {
-                text.push('\u{202f}');
-            }
-            text.push(digit);
-        }
-        return if value < 0.0 {
-            format!("-{text}")
-        } else {
-            text
-        };
-    }
-    match size {
-        s if s >= 99.5 => format!("{value:.0}"),
-        s if s >= 9.95 => format!("{value:.1}"),
-        0.0 => "0".to_owned(),
-        s if s >= 0.995 => format!("{value:.2}"),
-        s if s >= 0.000_95 => format!("{value:.3}"),
-        _ => format!("{value:.6}"),
-    }
-}
-
-/// A figure as a table's cell: the median, the interval if there is one, a mark if it is
-/// unresolved. It breaks before the interval, if at all.
+/// Formats a figure as a table cell: the median, the interval if there is one, and a mark if the
+/// figure is unresolved. The cell can wrap only before the interval.
 #[must_use]
 pub fn cell(figure: Option<&Figure>) -> String {
     let Some((figure, value)) = figure.and_then(|f| Some((f, f.value?))) else {
@@ -314,12 +282,12 @@ pub fn cell(figure: Option<&Figure>) -> String {
     }
 }
 
-/// Figures by configuration and metric, for tables.
+/// Figures by configuration and metric.
 #[derive(Debug)]
 pub struct Index<'a>(BTreeMap<(&'a str, &'a str), &'a Figure>);
 
 impl<'a> Index<'a> {
-    /// Of these figures.
+    /// Creates an index of figures.
     #[must_use]
     pub fn new(figures: &'a [Figure]) -> Self {
         Self(
@@ -330,13 +298,14 @@ impl<'a> Index<'a> {
         )
     }
 
-    /// One of them.
+    /// Returns a figure.
     #[must_use]
     pub fn get(&self, config: &str, metric: &str) -> Option<&'a Figure> {
         self.0.get(&(config, metric)).copied()
     }
 
-    /// Metrics of a configuration that begin with `prefix`, without it, in order of name.
+    /// Returns the metrics of a configuration whose names start with `prefix`, sorted by name. The
+    /// returned names lack the prefix.
     #[must_use]
     pub fn below(&self, config: &str, prefix: &str) -> Vec<(&'a str, &'a Figure)> {
         self.0
@@ -375,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_short_run_are_marked_each() {
+    fn every_figure_of_a_short_run_is_marked() {
         let figure = Figure::single("base", "x", "throughput", 1.0);
         for quick in [true, false] {
             let mut out = Vec::new();
@@ -388,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded() {
+    fn saved_figures_can_be_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let (lo, value, hi, n) = (1.0, 2.0, 3.0, 9);
         let mut doubtful = Figure::new("base", "x", "throughput", Estimate { value, lo, hi, n });
@@ -418,25 +387,6 @@ mod tests {
     }
 
     #[test]
-    fn numbers_read_well() {
-        for (value, text) in [
-            (0.0, "0"),
-            (1.234, "1.23"),
-            (0.5054, "0.505"),
-            (0.9951, "1.00"),
-            (0.000_12, "0.000120"),
-            (12.34, "12.3"),
-            (123.4, "123"),
-            (999.7, "1\u{202f}000"),
-            (1_234_567.0, "1\u{202f}234\u{202f}567"),
-            (-1234.0, "-1\u{202f}234"),
-            (f64::NAN, "–"),
-        ] {
-            assert_eq!(number(value), text);
-        }
-    }
-
-    #[test]
     fn each_absent_configuration_has_its_reason_once() {
         let absent = |config, metric| Figure::not_measurable("ram", config, metric, "no `ip`");
         let figures = [
@@ -454,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_paper_states_keeps_its_digits() {
+    fn stated_values_keep_their_digits() {
         for (value, text) in [
             (0.5054, "0.5054"),
             (0.5084, "0.5084"),

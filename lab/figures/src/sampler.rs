@@ -1,44 +1,44 @@
-//! What the plan `prof-overhead` and the profiler say to each other: the helper `sample` is the
-//! profiler's sampler by itself.
+//! Messages between the plan `prof-overhead` and the profiler's sampler, which runs as the separate
+//! helper process `sample`.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The name behind `internal` of the sampler's helper, which the profiler has.
+/// Name of the sampler's helper, after `internal`.
 pub const HELPER: &str = "sample";
 
-/// What the helper is told.
+/// Arguments of the helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SamplerSpec {
-    /// Samples a second and CPU.
+    /// Samples per second and CPU.
     pub hz: u32,
-    /// Where samples are timed.
+    /// CPU on which the cost of a sample is measured.
     pub cpu: usize,
 }
 
-/// What it answers to `stop`: what came since `start`.
+/// Answer to `stop`: counts since `start`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Nanoseconds.
+    /// Elapsed time, nanoseconds.
     pub ran_ns: u64,
-    /// By CPU.
+    /// Samples by CPU.
     pub samples: BTreeMap<u32, u64>,
-    /// What the kernel could not write.
+    /// Records that the kernel could not write.
     pub lost: u64,
-    /// Addresses of all call stacks.
+    /// Addresses in all call stacks.
     pub frames: u64,
-    /// CPU time of the profiler.
+    /// CPU time of the profiler, nanoseconds.
     pub cpu_ns: u64,
 }
 
-/// What it answers to `calibrate`: nanoseconds, one figure for each pair.
+/// Answer to `calibrate`. The lists have one figure per pair of measurements, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// A sample as sessions take it.
+    /// Cost of one sample of a session.
     pub sample_ns: Vec<f64>,
-    /// Addresses in the call stack of such a sample.
+    /// Addresses in the call stack of that sample.
     pub frames: f64,
-    /// A timer's interrupt.
+    /// Cost of one timer interrupt.
     pub interrupt_ns: Vec<f64>,
 }

@@ -1,4 +1,4 @@
-//! TCP sockets as every load has them.
+//! TCP sockets of loads.
 
 use crate::provenance::CONGESTION;
 use anyhow::Context as _;
@@ -7,26 +7,26 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// A listening socket; connections inherit its congestion control.
+/// Returns a listening socket. Its connections inherit its congestion control.
 ///
 /// # Errors
-/// If the address cannot be had for some seconds.
+/// If the address does not become available within a few seconds.
 pub fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    // The address may still be under duplicate address detection.
+    // The kernel may still be running duplicate address detection for the address.
     let listener = retry(|| TcpListener::bind(address))
         .with_context(|| format!("cannot listen at {}", address))?;
     set_tcp_congestion(&listener, CONGESTION).context("no congestion control `cubic`")?;
     Ok(listener)
 }
 
-/// A connected socket.
+/// Returns a connected socket.
 ///
-/// The congestion control is chosen before the handshake: a connection that was established with
-/// one that paces (BBR, the default of some systems) is paced for good, by a timer of the kernel's
-/// for every burst, also if it changes to one that does not.
+/// Sets the congestion control before the handshake. A connection that is established with an
+/// algorithm that paces (BBR, the default of some systems) stays paced, by a kernel timer for every
+/// burst, even if the algorithm changes later.
 ///
 /// # Errors
-/// If no socket answers for some seconds.
+/// If no socket answers within a few seconds.
 pub fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -36,7 +36,7 @@ pub fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     set_tcp_congestion(&socket, CONGESTION).context("no congestion control `cubic`")?;
     set_socket_timeout(&socket, Timeout::Send, Some(Duration::from_secs(1)))?;
     retry(|| Ok(rustix::net::connect(&socket, &address)?))
-        .with_context(|| format!("nobody answers at {}", address))?;
+        .with_context(|| format!("no socket answers at {}", address))?;
     set_socket_timeout(&socket, Timeout::Send, None)?;
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;

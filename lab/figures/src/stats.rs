@@ -1,60 +1,60 @@
-//! Medians, their intervals and verdicts. Everything here is a pure function.
+//! Medians, their intervals and verdicts, as pure functions.
 //!
-//! An interval runs from one order statistic of the samples to another. What it covers follows from
-//! the number of samples alone, whatever their distribution: the median of what was sampled lies
-//! below the k-th smallest of n samples if fewer than k of n fair coins show heads. Three samples
-//! cover 75 % at the most, so their interval is not called one of 95 %.
+//! The ends of an interval are order statistics of the samples. The coverage depends only on the
+//! number of samples, not on their distribution: the true median is below the k-th smallest of n
+//! samples if fewer than k of n fair coins show heads. Three samples cover at most 75 %, so their
+//! interval is not called a 95 % interval.
 
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
-/// Samples from which on the binomial distribution is as good as normal.
+/// From this number of samples on, the normal approximation replaces the binomial distribution.
 const MANY: usize = 1000;
 
-/// What an interval covers where there are samples enough, six or more.
+/// Coverage of intervals with six or more samples.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// How far from 1 a ratio may lie and still count as equal.
+/// Maximum deviation from 1 of a ratio that counts as equal to 1.
 pub const EQUIVALENCE: f64 = 0.05;
 
-/// A median with its interval, which covers [`coverage`] of its number of samples.
+/// A median with its interval. [`coverage`] returns the coverage for its number of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The median.
+    /// Median.
     pub value: f64,
-    /// Lower end of the interval; the median where n = 1.
+    /// Lower end of the interval; the median if n = 1.
     pub lo: f64,
-    /// Upper end of the interval; the median where n = 1.
+    /// Upper end of the interval; the median if n = 1.
     pub hi: f64,
-    /// Samples.
+    /// Number of samples.
     pub n: usize,
 }
 
-/// The result of a comparison.
+/// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The whole interval lies on the expected side.
+    /// The whole interval is on the expected side.
     SameSign,
-    /// The interval lies within [`EQUIVALENCE`] of 1; beside a paper, the quotient's lies in
-    /// [`ALIKE`] and both ratios are on one side of 1.
+    /// The interval is within [`EQUIVALENCE`] of 1. In a comparison with a paper: the quotient's
+    /// interval is within [`ALIKE`], and both ratios are on the same side of 1.
     Equal,
-    /// The paper has an effect, and this interval contains 1 and lies in [`ALIKE`].
+    /// The paper has an effect, but this interval contains 1 and is within [`ALIKE`].
     NoEffect,
-    /// The paper has no effect worth the name, and this interval lies outside of [`ALIKE`], not
-    /// on the other side of 1.
+    /// The paper has no effect, but this interval is outside of [`ALIKE`], and not on the other
+    /// side of 1.
     DiffersInSize,
-    /// The whole interval lies on the other side.
+    /// The whole interval is on the other side.
     Opposite,
-    /// The interval contains the threshold, or the rounds were disturbed.
+    /// The interval contains the threshold, or something disturbed the rounds.
     Unresolved,
-    /// Both sides were measured, but the set-ups differ in what the ratio is about.
+    /// Both sides were measured, but the set-ups differ in what the ratio compares.
     NotComparable,
-    /// There is nothing to compare with.
+    /// One side was not measured.
     NotMeasurable,
 }
 
-/// Which side of a threshold is the expected one.
+/// The expected side of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -64,7 +64,7 @@ pub enum Side {
     Below,
 }
 
-/// The median; NaN for no samples. Samples that are not finite are left out.
+/// Returns the median of the finite samples, or NaN if there are none.
 #[must_use]
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = samples.iter().copied().filter(|x| x.is_finite()).collect();
@@ -72,7 +72,8 @@ pub fn median(samples: &[f64]) -> f64 {
     quantile_of_sorted(&sorted, 0.5)
 }
 
-/// The samples at these ranks, as shares of all of them: each is one that there was. NaN of none.
+/// Returns the samples at these ranks, which are shares of the number of samples. Each result is an
+/// actual sample, or NaN if there are none.
 #[must_use]
 pub fn ranks<const N: usize>(samples: &[f64], shares: [f64; N]) -> [f64; N] {
     let mut sorted = samples.to_vec();
@@ -84,7 +85,7 @@ pub fn ranks<const N: usize>(samples: &[f64], shares: [f64; N]) -> [f64; N] {
     })
 }
 
-/// Linear interpolation between the order statistics (type 7 of Hyndman and Fan).
+/// Interpolates linearly between the order statistics (type 7 of Hyndman and Fan).
 fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return f64::NAN;
@@ -97,7 +98,7 @@ fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
     a + (b - a) * (at - below as f64)
 }
 
-/// The median of the samples with its interval; none for no finite samples.
+/// Returns the median with its interval, or `None` without finite samples.
 #[must_use]
 pub fn estimate(samples: &[f64]) -> Option<Estimate> {
     let mut sorted: Vec<f64> = samples.iter().copied().filter(|x| x.is_finite()).collect();
@@ -116,23 +117,23 @@ pub fn estimate(samples: &[f64]) -> Option<Estimate> {
     })
 }
 
-/// The probability that an interval of [`estimate`] contains the median of what `n` samples are
-/// drawn from: at least [`CONFIDENCE`] from six samples on, less before, 0 for one.
+/// Returns the probability that an interval of [`estimate`] contains the true median: at least
+/// [`CONFIDENCE`] for six or more samples, less for fewer, and 0 for one.
 #[must_use]
 pub fn coverage(n: usize) -> f64 {
     interval(n).1
 }
 
-/// Samples that lie outside of an interval at each end, and what it covers: the narrowest that
-/// covers [`CONFIDENCE`], or else all samples.
+/// Chooses the narrowest interval with a coverage of at least [`CONFIDENCE`], or all samples if
+/// none has it. Returns the number of samples outside of it at each end, and its coverage.
 fn interval(n: usize) -> (usize, f64) {
     let all = n as f64;
     if n > MANY {
-        // The coins' normal distribution, 1.96 of its deviations from the middle.
+        // Normal approximation: 1.96 standard deviations from the middle.
         return ((all / 2.0 - 0.98 * all.sqrt()) as usize, CONFIDENCE);
     }
-    // Of n coins: the logarithm of the probability that `heads` of them show heads, and the sum of
-    // the probabilities of fewer.
+    // For n coins: the logarithm of the probability of exactly `heads` heads, and the probability
+    // of fewer.
     let (mut log, mut fewer) = (-all * std::f64::consts::LN_2, 0.0);
     let mut found = (0, 0.0);
     for heads in 0..n.div_ceil(2) {
@@ -147,13 +148,14 @@ fn interval(n: usize) -> (usize, f64) {
     found
 }
 
-/// Whether a ratio is equal to 1: an equivalence test, so few or scattered samples are not equal.
+/// Returns whether a ratio equals 1. This is an equivalence test: few or widely scattered samples
+/// do not pass it.
 #[must_use]
 pub fn is_equal(ratio: &Estimate) -> bool {
     ratio.n > 1 && ratio.lo >= 1.0 - EQUIVALENCE && ratio.hi <= 1.0 + EQUIVALENCE
 }
 
-/// The verdict on a ratio of which `side` of 1 is expected.
+/// Returns the verdict on a ratio that is expected on `side` of 1.
 #[must_use]
 pub fn compare(ratio: &Estimate, side: Side) -> Verdict {
     if is_equal(ratio) {
@@ -162,8 +164,8 @@ pub fn compare(ratio: &Estimate, side: Side) -> Verdict {
     against(ratio, 1.0, side)
 }
 
-/// The verdict on a figure that should lie on `side` of `threshold`. A figure on the threshold
-/// meets it.
+/// Returns the verdict on a figure that is expected on `side` of `threshold`. A figure on the
+/// threshold meets it.
 #[must_use]
 pub fn against(figure: &Estimate, threshold: f64, side: Side) -> Verdict {
     let (met, missed) = match side {
@@ -177,15 +179,15 @@ pub fn against(figure: &Estimate, threshold: f64, side: Side) -> Verdict {
     }
 }
 
-/// The range of a quotient of ratios that counts as equal, and of a ratio that shows no effect.
+/// Range in which a quotient of two ratios counts as equal, and a ratio shows no effect.
 pub const ALIKE: std::ops::RangeInclusive<f64> = 0.80..=1.25;
 
-/// A paper's ratio of two of its configurations.
+/// The ratio of two configurations in a paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beside {
-    /// The ratio.
+    /// Ratio.
     pub ratio: f64,
-    /// Whether the paper calls the difference an effect although it is within [`EQUIVALENCE`].
+    /// True if the paper calls the difference an effect although it is within [`EQUIVALENCE`].
     pub claimed: bool,
 }
 
@@ -198,13 +200,14 @@ impl Beside {
     }
 }
 
-/// Returns the verdict on an own ratio ÷ the paper's.
+/// Returns the verdict on the quotient of our ratio and the paper's.
 ///
-/// The sign comes first. Where the paper has an effect, the own interval decides between its side
-/// of 1 (equal if the quotient's interval lies in [`ALIKE`], else the same sign), the other side,
-/// and neither: no effect if the own interval lies in [`ALIKE`], else unresolved. Where the paper
-/// has none, an own interval outside of [`ALIKE`] differs in size, or is opposite if the paper's
-/// ratio lies on the other side of 1.
+/// The sign is decided first. If the paper has an effect and our interval is on its side of 1, the
+/// verdict is equal if the quotient's interval is within [`ALIKE`], and otherwise the same sign. On
+/// the other side the verdict is opposite. If our interval contains 1, the verdict is no effect if
+/// the interval is within [`ALIKE`], and otherwise unresolved. If the paper has no effect and our
+/// interval is outside of [`ALIKE`], the verdict is a difference in size, or opposite if the
+/// paper's ratio is on the other side of 1.
 #[must_use]
 pub fn beside(quotient: &Estimate, paper: Beside) -> Verdict {
     let several = quotient.n > 1;
@@ -232,15 +235,16 @@ pub fn beside(quotient: &Estimate, paper: Beside) -> Verdict {
         (_, true) => Ordering::Greater,
         _ => return Verdict::Unresolved,
     };
-    // A ratio of exactly 1 has no side to be opposite of.
+    // A ratio of exactly 1 has no opposite side.
     match theirs.is_eq() || theirs == side {
         true => Verdict::DiffersInSize,
         false => Verdict::Opposite,
     }
 }
 
-/// Ratios round by round: `own[i] / other[i]` where both rounds have a figure and the divisor is
-/// not 0. Rounds of one number were interleaved, so what disturbs both cancels.
+/// Returns the ratio of each round: `own[i] / other[i]` if both rounds have a figure and the
+/// divisor is not 0. Rounds with the same number were interleaved, so a disturbance of both cancels
+/// out.
 #[must_use]
 pub fn ratios(own: &[Option<f64>], other: &[Option<f64>]) -> Vec<f64> {
     own.iter()
@@ -287,8 +291,8 @@ mod tests {
 
     #[test]
     fn intervals_of_known_numbers_of_samples() {
-        // 101 equally spaced samples: the order statistics that bound the median with 95 % are the
-        // 41st and the 61st (binomial), that is 40 and 60.
+        // The binomial distribution puts the bounds of the 95 % interval of the median at the 41st
+        // and the 61st of 101 sorted samples, here 40 and 60.
         let samples: Vec<f64> = (0..=100).map(f64::from).collect();
         let found = estimate(&samples).unwrap();
         assert_eq!((found.lo, found.value, found.hi), (40.0, 50.0, 60.0));
@@ -312,12 +316,12 @@ mod tests {
         assert!((CONFIDENCE..0.96).contains(&share), "{share}");
     }
 
-    /// What is said to be covered is, for a distribution that is not symmetric.
+    /// The stated coverage also holds for an asymmetric distribution.
     #[test]
-    fn intervals_cover_what_they_are_said_to() {
+    fn intervals_have_the_stated_coverage() {
         let mut state = 1u64;
         let mut draw = || {
-            // A linear congruential generator is random enough for a count.
+            // A linear congruential generator is random enough to count hits.
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -400,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_sign_is_decided_before_equality() {
-        // Quotient intervals of a run whose 19 cells were all called equal.
+        // Quotient intervals of a run. An earlier rule called all 19 of them equal.
         let (equal, none) = (Verdict::Equal, Verdict::NoEffect);
         for (cell, lo, hi, paper, claimed, verdict) in [
             (
@@ -463,9 +467,9 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_where_a_paper_has_none_has_a_side() {
+    fn an_effect_absent_in_the_paper_has_a_side() {
         for (lo, hi, paper, verdict) in [
-            // hatori-guest2's throughput and hatori-guest3's cycles.
+            // The throughput of hatori-guest2 and the cycles of hatori-guest3.
             (2.90, 3.09, 508.4 / 505.4, Verdict::DiffersInSize),
             (0.35, 0.39, 9.87 / 9.71, Verdict::Opposite),
             (0.30, 0.35, 1.0, Verdict::DiffersInSize),
@@ -488,10 +492,10 @@ mod tests {
             (0.8, 1.25, 4.5, Verdict::Equal),
             (0.9, 1.3, 4.5, Verdict::SameSign),
             (0.1, 0.2, 4.5, Verdict::Opposite),
-            // Contains 1, and is too wide to say that there is no effect.
+            // The interval contains 1, but is too wide to show that there is no effect.
             (0.1, 0.3, 4.5, Verdict::Unresolved),
             (0.0, 3.13, 0.67, Verdict::Unresolved),
-            // Near enough to be equal, on the other side of 1.
+            // The ratio is close enough to be equal, but on the other side of 1.
             (0.85, 0.88, 1.1, Verdict::Opposite),
         ] {
             assert_eq!(
@@ -556,7 +560,7 @@ mod tests {
         }
 
         #[test]
-        fn order_does_not_matter(
+        fn estimates_ignore_the_order(
             mut samples in prop::collection::vec(-1e6f64..1e6, 1..20),
         ) {
             let found = estimate(&samples);
@@ -565,7 +569,7 @@ mod tests {
         }
 
         #[test]
-        fn scaling_scales(samples in prop::collection::vec(1.0f64..1e6, 2..20)) {
+        fn estimates_scale_with_samples(samples in prop::collection::vec(1.0f64..1e6, 2..20)) {
             let doubled: Vec<f64> = samples.iter().map(|x| x * 2.0).collect();
             let (one, two) = (estimate(&samples).unwrap(), estimate(&doubled).unwrap());
             prop_assert_eq!(two.lo, one.lo * 2.0);

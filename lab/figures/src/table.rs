@@ -1,4 +1,4 @@
-//! Tables for people.
+//! Text tables for users.
 
 use crate::clean;
 use comfy_table::{
@@ -6,18 +6,18 @@ use comfy_table::{
 };
 use std::collections::BTreeSet;
 
-/// Columns of a terminal that a table may take.
+/// Maximum width of a table.
 const WIDTH: u16 = 98;
-/// Of them, those that a column of the table takes beside its text, and those of each border.
+/// Padding of a column, and width of each border.
 const PADDING: u16 = 2;
 const BORDER: u16 = 1;
-/// So many columns are repeated at most.
+/// Maximum number of leading columns that every part of a split table repeats.
 const NAMES: usize = 3;
 /// The line below a table's header.
 const HEADER_LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
 
-/// A table in the house's form: no more than 98 columns wide, figures to the right. One whose words
-/// need more is told in parts, one below the other, each with the columns that tell its rows apart.
+/// Formats a table that is at most 98 characters wide, with figures aligned right. A wider table is
+/// split into parts, one below the other. Each part repeats the columns that identify the rows.
 #[must_use]
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let clean = |cell: &String| clean::line(cell).into_owned();
@@ -71,7 +71,8 @@ fn width_of(widths: &[u16], columns: &[usize]) -> u16 {
     })
 }
 
-/// So many columns, from the first on, tell all rows apart; one where few do not.
+/// Returns the number of leading columns that identify every row, or 1 if that takes more than
+/// `NAMES`.
 fn names(columns: usize, rows: &[Vec<String>]) -> usize {
     let tell_apart = |names: &usize| {
         let told: BTreeSet<&[String]> = rows
@@ -83,7 +84,7 @@ fn names(columns: usize, rows: &[Vec<String>]) -> usize {
     (1..=NAMES.min(columns)).find(tell_apart).unwrap_or(1)
 }
 
-/// Which columns each part has: the first `names`, and as many others as fit.
+/// Returns the columns of each part: the first `names` columns, and as many others as fit.
 fn parts(widths: &[u16], names: usize) -> Vec<Vec<usize>> {
     let fresh: Vec<usize> = (0..names.min(widths.len())).collect();
     let mut parts = vec![fresh.clone()];
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_wide_is_told_in_parts_that_name_their_rows() {
+    fn wide_tables_are_split_into_parts_with_row_names() {
         let cells: Vec<String> = (20..32)
             .map(|n| format!("{n}.25\u{a0}[1.50,\u{a0}2.50]"))
             .collect();

@@ -1,26 +1,25 @@
-//! The command `demo`: a whole machine on this computer for half a minute, with ordinary sockets
-//! at both ends, and a report.
+//! The command `demo`: runs a whole machine on this computer for half a minute, with ordinary
+//! sockets at both ends, and prints a report.
 
 mod findings;
-mod home;
 mod sim;
+mod site;
 mod taps;
 mod text;
-
-pub use text::reached;
 
 use crate::lane::cores::Cores;
 use figures::provenance::Provenance;
 use figures::{interrupt, report};
 
-/// What the user asked for.
+/// Options of the command.
 #[derive(Clone, Debug, Default)]
 pub struct DemoArgs {
     /// Print JSON lines instead of tables.
     pub json: bool,
-    /// At most 15 seconds.
+    /// Take at most 15 seconds.
     pub quick: bool,
-    /// Without TAPs, even where they can be had: a wire in memory, TCP/IP inside the domains.
+    /// Use a wire in memory and TCP/IP inside the domains instead of TAPs, even if TAPs are
+    /// available.
     pub sim: bool,
 }
 
@@ -29,15 +28,16 @@ pub struct DemoArgs {
 /// # Errors
 /// [`figures::Failure`]s carry their exit status; see [`figures::exit_code`].
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
-    // Before any thread is started: a user namespace is only for processes with one.
+    // Must precede the start of any thread, because only a single-threaded process can enter a user
+    // namespace.
     let mut notes = Vec::new();
-    match home::find(args.sim)? {
-        home::Home::Here => {}
-        home::Home::Elsewhere(status) if status.success() => return Ok(()),
-        home::Home::Elsewhere(status) => {
+    match site::find(args.sim)? {
+        site::NamespaceSite::Here => {}
+        site::NamespaceSite::Elsewhere(status) if status.success() => return Ok(()),
+        site::NamespaceSite::Elsewhere(status) => {
             std::process::exit(status.code().unwrap_or(1));
         }
-        home::Home::NoTap(why) => notes.push(format!(
+        site::NamespaceSite::NoTap(why) => notes.push(format!(
             "without TAPs ({why}): a wire in memory, TCP/IP inside the domains"
         )),
     }

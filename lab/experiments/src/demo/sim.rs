@@ -1,6 +1,6 @@
 //! The demonstration without TAPs: a wire in memory with a TCP/IP station at its far end, inside
 //! the driver domain, and a TCP/IP stack inside the guest domain. The loads are programs of these
-//! stations; they run one after the other and report through the domains' counters.
+//! stations, which run one after the other and report through the domains' counters.
 
 use super::findings::{COLUMN, Findings, PLAN, add_reach, bar, look, title};
 use crate::lane::cores::Cores;
@@ -23,15 +23,15 @@ use xenoprof::count::EventCounts;
 
 const SINK_PORT: u16 = 5201;
 const ECHO_PORT: u16 = 5301;
-/// Places of programs in a station's list.
+/// Indices of programs in a station's list.
 const SINK: usize = 0;
 const CLIENT: usize = 3;
-/// Seconds from the start of the machine to the first load, and between two of them.
+/// Seconds from the start of the machine to the first load, and between loads.
 const PAUSE_S: u32 = 1;
-/// Windows on each load.
+/// Windows per load.
 const WINDOWS: u32 = 3;
 
-/// When a load runs: loads follow each other in the order of [`phases`].
+/// A load's start and end. Loads run in the order of [`phases`].
 struct Phase {
     workload: Workload,
     direction: Direction,
@@ -52,17 +52,17 @@ fn phases(seconds: u32) -> [Phase; 4] {
     ]
 }
 
-/// Demonstrates without TAPs.
+/// Runs the demonstration without TAPs.
 pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Findings> {
     let seconds = if quick { 2 } else { 6 };
     let mut running = Running::start(&machine(cores, seconds))?;
     let mut samples = Samples::default();
     let bar = bar(4 * u64::from(WINDOWS));
-    let mut reach = None;
+    let mut access = None;
     for phase in phases(seconds) {
         bar.set_message(title(phase.workload, phase.direction));
         wait_for_load(&running, &phase)?;
-        // A quarter of the load's time to warm up, a quarter to spare at its end.
+        // A quarter of the load's time is warm-up, and a quarter is slack at its end.
         interrupt::sleep(quarter(seconds))?;
         for round in 0..WINDOWS {
             let length = 2 * quarter(seconds) / WINDOWS;
@@ -74,16 +74,16 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
             samples.add(&config, round as usize, &window.figures(tsc_hz));
             bar.inc(1);
         }
-        if reach.is_none() {
-            reach = Some(look(&running)?);
+        if access.is_none() {
+            access = Some(look(&running)?);
         }
     }
     bar.finish_and_clear();
     let mut found = Findings {
         figures: samples.figures(PLAN),
-        reach: reach.unwrap_or_default(),
+        access: access.unwrap_or_default(),
         notes: vec![
-            "the wire's station lives in the driver domain and its cycles count to it".to_owned(),
+            "the wire's station is part of the driver domain, whose cycles include it".to_owned(),
         ],
     };
     let up_ms = running.up_ms();
@@ -92,7 +92,8 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
     Ok(found)
 }
 
-/// Waits until a phase's load has begun. The stations' clocks started before the machine was ready.
+/// Waits until a phase's load starts, because the stations' clocks started before the machine was
+/// ready.
 fn wait_for_load(running: &Running, phase: &Phase) -> anyhow::Result<()> {
     let before = counters(running, phase)?;
     let end = Instant::now() + Duration::from_secs(10);
@@ -113,7 +114,7 @@ fn quarter(seconds: u32) -> Duration {
     Duration::from_millis(250 * u64::from(seconds))
 }
 
-/// A window while a phase's load runs.
+/// Measures a window while a phase's load runs.
 fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Result<Window> {
     let (machine, began) = (Machine::read(), Instant::now());
     let cpu = CpuTimes::read(running.processes());
@@ -144,9 +145,9 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
     })
 }
 
-/// The counters of the program that receives a phase's stream or asks its requests.
+/// Returns the counters of the program that receives a phase's stream or sends its requests.
 fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
-    // A stream is counted where it arrives, requests where they are asked.
+    // Streams are counted at the receiver, requests at the client.
     let in_guest = (phase.direction == Direction::ToGuest) == (phase.workload == Workload::Stream);
     let part = if in_guest { "guest" } else { "driver" };
     let mut mark = Mark::default();
@@ -165,7 +166,7 @@ fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
     Ok(mark)
 }
 
-/// A number by its key, anywhere in a domain's counters.
+/// Finds a number by its key, at any depth of a domain's counters.
 fn number_in(value: &Value, key: &str) -> Option<u64> {
     match value {
         Value::Object(map) => map
@@ -204,7 +205,7 @@ fn machine(cores: Cores, seconds: u32) -> Config {
     config
 }
 
-/// A station that receives and answers all the time, and sends and asks in its turn.
+/// Returns a station that receives and answers all the time, and sends in its phases.
 fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> Station {
     let mut apps = vec![
         StackApp::TcpSink { port: SINK_PORT },
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_where_they_are_looked_for() {
+    fn programs_have_the_expected_indices() {
         let station = station(Direction::ToGuest, WIRE, GUEST, 2);
         assert!(matches!(station.apps[SINK], StackApp::TcpSink { .. }));
         assert!(matches!(station.apps[CLIENT], StackApp::TcpClient { .. }));
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_found_wherever_they_lie() {
+    fn counters_are_found_at_any_depth() {
         let stat = serde_json::json!({"a": {"b": {"app.0.bytes": 7}}, "app.1.bytes": 8, "n": null});
         assert_eq!(number_in(&stat, "app.0.bytes"), Some(7));
         assert_eq!(number_in(&stat, "app.1.bytes"), Some(8));

@@ -8,7 +8,7 @@ use crate::plan::{Config, Direction, Place, Times, Topology, Wire, Workload};
 use crate::runner::Samples;
 use std::time::Duration;
 
-/// Rounds, and how long each window is.
+/// Returns the number of rounds, and the length of a window.
 fn schedule(quick: bool) -> (usize, Times) {
     let ms = Duration::from_millis;
     if quick {
@@ -26,7 +26,7 @@ fn schedule(quick: bool) -> (usize, Times) {
     }
 }
 
-/// Demonstrates on TAPs.
+/// Runs the demonstration on TAPs.
 pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Findings> {
     let speed = Wire::unbounded();
     let near = OnWire::tap(&speed);
@@ -41,8 +41,9 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
     let mut samples = Samples::default();
     let windows = rounds * Workload::BOTH.len() * Direction::BOTH.len();
     let bar = bar(windows as u64);
-    let mut reach = None;
-    // Half the windows may be opened again because of steal: the demonstration has to end in time.
+    let mut access = None;
+    // At most half of the windows are repeated because of steal, so that the demonstration ends in
+    // time.
     let mut redo = windows / 2;
     for round in 0..rounds {
         for workload in Workload::BOTH {
@@ -61,15 +62,15 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
                 bar.inc(1);
             }
         }
-        // In the middle of the work: what is granted then is what a driver can reach.
-        if reach.is_none() {
-            reach = Some(look(lane.machine()?)?);
+        // Read while the load runs, because a driver can access what is granted at that time.
+        if access.is_none() {
+            access = Some(look(lane.machine()?)?);
         }
     }
     bar.finish_and_clear();
     let mut found = Findings {
         figures: samples.figures(PLAN),
-        reach: reach.unwrap_or_default(),
+        access: access.unwrap_or_default(),
         notes: Vec::new(),
     };
     let up_ms = lane.machine()?.up_ms();

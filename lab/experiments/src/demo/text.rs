@@ -1,15 +1,14 @@
-//! The demonstration's report for people.
+//! The demonstration's report for users.
 
 use super::findings::{COLUMN, Findings};
 use crate::plan::{Config, Direction};
-use client::Reach;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, covered, number};
 use figures::table::table;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Hops in the order of a packet towards the guest; others follow by name.
+/// Hops in the order of a packet towards the guest. Others follow by name.
 const HOPS: &[&str] = &[
     "nic", "lro", "bridge", "netback", "grant", "copy", "ring", "netfront", "endpoint", "control",
     "idle",
@@ -31,12 +30,15 @@ pub(super) fn report(provenance: &Provenance, found: &Findings) -> String {
     out.push_str(&by_domain(&index));
     out.push_str(&by_hop(&index));
     out.push_str(&dropped(&index));
-    out.push_str(&reached(&found.reach));
+    out.push_str(&found.access.text(number));
     let up = index
         .get(COLUMN, "up_ms")
         .and_then(|figure| figure.value)
         .map_or_else(|| "–".to_owned(), number);
-    let _infallible = writeln!(out, "\nThe machine was up in {up} ms and is gone.");
+    let _infallible = writeln!(
+        out,
+        "\nThe machine started in {up} ms and has been removed."
+    );
     let _infallible = writeln!(out, "\n{}", covered(&found.figures));
     out
 }
@@ -47,7 +49,7 @@ fn configs() -> [String; 2] {
 
 const HEADER: [&str; 3] = ["", "to the guest", "from the guest"];
 
-/// A section: a title, and rows whose metric exists in a direction at least.
+/// Formats a section: a title, and the rows whose metric exists in at least one direction.
 fn section(title: &str, index: &Index<'_>, rows: &[(&str, &str)]) -> String {
     let configs = configs();
     let rows: Vec<Vec<String>> = rows
@@ -66,7 +68,7 @@ fn section(title: &str, index: &Index<'_>, rows: &[(&str, &str)]) -> String {
 
 fn carried(index: &Index<'_>) -> String {
     section(
-        "What it carried: median [interval]",
+        "Traffic: median [interval]",
         index,
         &[
             ("TCP stream, Gb/s", "throughput"),
@@ -85,7 +87,7 @@ fn carried(index: &Index<'_>) -> String {
 
 fn by_domain(index: &Index<'_>) -> String {
     section(
-        "Who spent what: cycles per 1514-byte packet of the stream",
+        "Cycles by process, per 1514-byte packet of the stream",
         index,
         &[
             ("sender (application)", "cycles_per_packet.sender"),
@@ -95,7 +97,10 @@ fn by_domain(index: &Index<'_>) -> String {
             ("NIC's kernel threads", "cycles_per_packet.nic_kernel"),
             ("receiver (application)", "cycles_per_packet.receiver"),
             ("total", "cycles_per_packet.total"),
-            ("no part, in no sum, at most", "cycles_per_packet.uncounted"),
+            (
+                "other CPU time, in no sum, at most",
+                "cycles_per_packet.uncounted",
+            ),
         ],
     )
 }
@@ -161,8 +166,8 @@ fn by_hop(index: &Index<'_>) -> String {
         "guest, from guest",
     ];
     format!(
-        "Where in the domains: cycles per packet by hop (closure: these sums ÷ CPU time, 1 is \
-         perfect,\nafter and before what the CPU clock does not confirm was taken out)\n{}\n\n",
+        "Cycles by hop of each domain, per packet (closure: the sum ÷ CPU time, ideally 1;\n\
+         with and without the correction by the CPU clock)\n{}\n\n",
         table(&header, &rows)
     )
 }
@@ -188,39 +193,13 @@ fn dropped(index: &Index<'_>) -> String {
     )
 }
 
-/// What the driver domain could touch, for people.
-#[must_use]
-pub fn reached(reach: &Reach) -> String {
-    let share = if reach.owned > 0 {
-        100.0 * reach.granted as f64 / reach.owned as f64
-    } else {
-        0.0
-    };
-    let mut out = format!(
-        "What the driver domain could touch\n  \
-         {} of the guest's {} pages ({} %), each until its guest or the monitor takes it back\n  \
-         {} system calls allowed; {} hypercalls made with {} operations\n  \
-         {} grants or frames unaccounted for\n",
-        number(reach.granted as f64),
-        number(reach.owned as f64),
-        number(share),
-        reach.system_calls,
-        number(reach.hypercalls as f64),
-        number(reach.operations as f64),
-        reach.leaked,
-    );
-    if !reach.missing.is_empty() {
-        let _infallible = writeln!(out, "  Done without: {}", reach.missing.join("; "));
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use client::DriverAccess;
 
     #[test]
-    fn a_report_is_narrow_and_leaves_nothing_out() {
+    fn a_report_is_narrow_and_complete() {
         let mut found = Findings::default();
         for direction in Direction::BOTH {
             let config = Config::new(COLUMN, &[("dir", direction.name())]).name();
@@ -241,12 +220,12 @@ mod tests {
                     .push(Figure::single("demo", &config, metric, value));
             }
         }
-        found.reach = Reach {
+        found.access = DriverAccess {
             granted: 256,
             owned: 1024,
             system_calls: 17,
             missing: vec!["no uid of its own".to_owned()],
-            ..Reach::default()
+            ..DriverAccess::default()
         };
         let text = report(&Provenance::collect("here".to_owned(), true), &found);
         for part in [

@@ -1,6 +1,6 @@
-//! Bars: ours and the paper's beside each other, each divided by its own first one.
+//! Bar charts: our values beside the paper's, each divided by its first one.
 
-use super::cell::{Cell, Who, escape};
+use super::cell::{Cell, ValueSource, escape};
 use figures::metric::words;
 use figures::report::{exact, number};
 use std::fmt::Write as _;
@@ -9,23 +9,23 @@ const ROW: f64 = 18.0;
 const NAMES: f64 = 300.0;
 const BARS: f64 = 380.0;
 const NUMBERS: f64 = 160.0;
-/// What is behind a stem where a metric is the whole, and no class of it.
+/// Suffix of a metric that is a total and not a class.
 pub(super) const TOTAL: &str = "total";
 
-/// A row with a bar: whose value it is, of which configuration, and its interval.
+/// A row with a bar: source, configuration, value and interval.
 struct Row<'a> {
-    who: Who,
+    who: ValueSource,
     config: &'a str,
     metric: &'a str,
     value: f64,
     range: Option<(f64, f64)>,
-    /// The value that it is divided by.
+    /// Value by which the bar is divided.
     base: f64,
-    /// What stands above it, if it is the first of a group.
+    /// Heading, if the row is the first of a group.
     heading: Option<&'a str>,
 }
 
-/// The bars of one metric; nothing if there are fewer than two.
+/// Draws the bars of one metric. Returns an empty string for fewer than two.
 pub(super) fn bars(metric: &str, cells: &[Cell<'_>]) -> String {
     let of_metric: Vec<&Cell<'_>> = cells.iter().filter(|cell| cell.metric == metric).collect();
     let first = |of: &dyn Fn(&Cell<'_>) -> Option<f64>| {
@@ -36,8 +36,8 @@ pub(super) fn bars(metric: &str, cells: &[Cell<'_>]) -> String {
     draw(metric, &rows(&of_metric, bases))
 }
 
-/// The bars of classes, one group for each: metrics that begin with `stem`, which are parts of
-/// something of which the first configuration has `bases`, ours and the paper's.
+/// Draws the bars of classes, one group for each: the metrics with prefix `stem`. `bases` holds the
+/// first configuration's totals, ours and the paper's.
 pub(super) fn classes(stem: &str, cells: &[Cell<'_>], bases: [Option<f64>; 2]) -> String {
     let mut classes: Vec<&str> = Vec::new();
     for class in cells
@@ -81,12 +81,12 @@ fn rows<'a>(cells: &[&'a Cell<'_>], [our_base, their_base]: [Option<f64>; 2]) ->
         };
         if let (Some(value), Some(base)) = (ours(cell), our_base) {
             let range = cell.ours.and_then(|figure| figure.lo.zip(figure.hi));
-            rows.push(row(Who::Ours, &cell.config, value, range, base));
+            rows.push(row(ValueSource::Ours, &cell.config, value, range, base));
         }
-        // One configuration of the paper's may stand beside several of ours.
-        let drawn = |row: &Row<'_>| row.who == Who::Paper && row.config == cell.theirs;
+        // Several of our configurations may correspond to one of the paper's, which is drawn once.
+        let drawn = |row: &Row<'_>| row.who == ValueSource::Paper && row.config == cell.theirs;
         if let (Some(value), Some(base), false) = (cell.paper, their_base, rows.iter().any(drawn)) {
-            rows.push(row(Who::Paper, cell.theirs, value, None, base));
+            rows.push(row(ValueSource::Paper, cell.theirs, value, None, base));
         }
     }
     rows
@@ -161,8 +161,8 @@ fn one(out: &mut String, bar: &Row<'_>, y: f64, x: &dyn Fn(f64) -> f64) {
         bar.who.word(),
         NAMES + BARS + 8.0,
         match bar.who {
-            Who::Ours => number(bar.value),
-            Who::Paper => exact(bar.value),
+            ValueSource::Ours => number(bar.value),
+            ValueSource::Paper => exact(bar.value),
         },
         number(bar.value / bar.base),
     );

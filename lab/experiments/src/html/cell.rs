@@ -1,33 +1,33 @@
-//! What a page shows: values, and text that cannot break out of it.
+//! Contents of a page: values, and escaped text.
 
 use figures::report::Figure;
 
-/// One value of ours, and the paper's.
+/// One of our values, with the paper's.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Cell<'a> {
-    /// What was measured.
+    /// Our configuration.
     pub(super) config: String,
-    /// The paper's configuration that it stands for.
+    /// The paper's configuration that it reproduces.
     pub(super) theirs: &'a str,
     pub(super) metric: String,
     pub(super) ours: Option<&'a Figure>,
-    /// The paper's value of this very configuration.
+    /// The paper's value of the whole configuration.
     pub(super) paper: Option<f64>,
-    /// What the paper has of its configuration on the item's axis: where, and the value.
+    /// The paper's points of its configuration on the item's axis: position and value.
     pub(super) points: Vec<(f64, f64)>,
-    /// Whether the paper's value is the one that ratios are made of.
+    /// True if ratios use this value from the paper.
     pub(super) judged: bool,
 }
 
-/// Whose value something shows.
+/// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum ValueSource {
     Ours,
     Paper,
 }
 
-impl Who {
-    /// In an attribute.
+impl ValueSource {
+    /// Returns the name in an attribute.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -35,7 +35,7 @@ impl Who {
         }
     }
 
-    /// For people.
+    /// Returns the name for users.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -44,7 +44,7 @@ impl Who {
     }
 }
 
-/// Text as it may stand in a page and in an attribute.
+/// Escapes text for use in a page and in attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_break_out_of_the_page() {
+    fn names_are_escaped() {
         assert_eq!(escape("a<b>&\"c\""), "a&lt;b&gt;&amp;&quot;c&quot;");
     }
 }

@@ -1,24 +1,24 @@
-//! Curves: a metric against a key of the configurations, or shares of what was at most so much. The
-//! paper's panel, with what its text states, lies beside ours; each has an axis of its own.
+//! Curves: a metric against a key of the configurations, or a cumulative distribution. The paper's
+//! panel, with the values that its text states, is beside ours. Each panel has a separate axis.
 
-use super::cell::{Cell, Who, escape};
+use super::cell::{Cell, ValueSource, escape};
 use figures::metric::words;
 use figures::report::{Figure, exact, number};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 840.0;
 const GAP: f64 = 30.0;
-/// Room for a panel's title, for its curves, and for what its axis says.
+/// Heights of a panel's title, curves and axis labels.
 const TOP: f64 = 30.0;
 const PLOT: f64 = 200.0;
 const BELOW: f64 = 48.0;
 const LEFT: f64 = 56.0;
-/// Half of what the last value of an axis takes.
+/// Half of the width of an axis' last label.
 const RIGHT: f64 = 24.0;
 const LEGEND: f64 = 18.0;
-/// Colours, and patterns of lines, that are told apart.
+/// Number of distinguishable colours and line patterns.
 const STYLES: usize = 6;
-/// From this quotient on of its ends an axis is logarithmic.
+/// An axis is logarithmic if its ends have at least this ratio.
 const WIDE: f64 = 10.0;
 
 /// A point.
@@ -29,10 +29,10 @@ struct Point<'a> {
     range: Option<(f64, f64)>,
 }
 
-/// Points that belong together.
+/// Points of one curve.
 struct Curve<'a> {
     name: String,
-    /// Colour and pattern: a configuration's in the paper's panel are its own in ours.
+    /// Colour and pattern. A configuration of the paper has the same ones as ours.
     style: usize,
     points: Vec<Point<'a>>,
 }
@@ -47,24 +47,25 @@ impl<'a> Curve<'a> {
     }
 }
 
-/// What a paper says of a distribution: one value of a configuration.
+/// A value that a paper gives for a distribution, with its configuration.
 pub(super) struct PaperMark<'a> {
     pub(super) config: &'a str,
     pub(super) metric: &'a str,
     pub(super) value: f64,
 }
 
-/// All curves of somebody's.
+/// All curves from one source.
 struct Panel<'a> {
-    who: Who,
+    who: ValueSource,
     metric: &'a str,
     axis: &'a str,
     curves: Vec<Curve<'a>>,
-    /// Places on the axis that are all that is known.
+    /// Positions on the x-axis, where the y value is unknown.
     marks: Vec<PaperMark<'a>>,
 }
 
-/// The curves of one metric against a key; nothing if no configuration has two points.
+/// Draws the curves of one metric against a key. Returns an empty string if no configuration has
+/// two points.
 pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
     let (mut ours, mut theirs) = (Vec::<Curve<'_>>::new(), Vec::<Curve<'_>>::new());
     for cell in cells.iter().filter(|cell| cell.metric == metric) {
@@ -101,7 +102,7 @@ pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
     if ours.iter().all(|curve| curve.points.len() < 2) {
         return String::new();
     }
-    let mut both = vec![(Who::Paper, theirs), (Who::Ours, ours)];
+    let mut both = vec![(ValueSource::Paper, theirs), (ValueSource::Ours, ours)];
     both.retain(|(_, curves)| !curves.is_empty());
     let panel = |(who, curves)| Panel {
         who,
@@ -114,15 +115,14 @@ pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
     draw(metric, &panels)
 }
 
-/// A distribution: shares of what was at most so much, by configuration, and what a paper says of
-/// it, places on the axis.
+/// Draws a cumulative distribution by configuration, and the paper's values as marks on the axis.
 pub(super) fn distribution(
     metric: &str,
     shares: &[(&str, Vec<(&str, &Figure)>)],
     marks: Vec<PaperMark<'_>>,
 ) -> String {
     let panel = Panel {
-        who: Who::Ours,
+        who: ValueSource::Ours,
         metric,
         axis: "at most",
         curves: (0..)
@@ -150,7 +150,7 @@ fn shares_of<'a>(config: &'a str, style: usize, shares: &[(&str, &Figure)]) -> C
     Curve::new(config.to_owned(), style, points)
 }
 
-/// A configuration's name without a key, and the value that it has there.
+/// Splits a configuration's name into the name without a key, and the key's value.
 fn without(config: &str, key: &str) -> Option<(String, f64)> {
     let (column, keys) = config.split_once('@')?;
     let (of_key, others): (Vec<&str>, Vec<&str>) = keys
@@ -164,7 +164,7 @@ fn without(config: &str, key: &str) -> Option<(String, f64)> {
     Some((name, value))
 }
 
-/// From values to places.
+/// Maps values to coordinates.
 struct Scale {
     lo: f64,
     hi: f64,
@@ -185,7 +185,7 @@ impl Scale {
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// An axis with all of these values: from 0, or logarithmic from the least of them.
+    /// Returns an axis that contains all values: from 0, or logarithmic from the smallest.
     fn along(values: &[f64], from: f64, to: f64) -> Self {
         let lo = values.iter().copied().fold(f64::MAX, f64::min);
         let hi = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -218,7 +218,7 @@ fn draw(metric: &str, panels: &[Panel<'_>]) -> String {
     out
 }
 
-/// One panel: its title, its axes, its curves, whose they are.
+/// Draws one panel: title, axes, curves and legend.
 fn one(out: &mut String, panel: &Panel<'_>, left: f64, width: f64) {
     let (from, to, bottom) = (left + LEFT, left + width - RIGHT, TOP + PLOT);
     let points = || panel.curves.iter().flat_map(|curve| &curve.points);
@@ -276,7 +276,7 @@ fn one(out: &mut String, panel: &Panel<'_>, left: f64, width: f64) {
     }
 }
 
-/// What stands below an axis: as many of the values as have room.
+/// Draws the labels below an axis, as many as fit.
 fn ticks(out: &mut String, places: &[f64], across: &Scale, bottom: f64) {
     let mut free = f64::MIN;
     for &value in places {
@@ -294,7 +294,7 @@ fn ticks(out: &mut String, places: &[f64], across: &Scale, bottom: f64) {
     }
 }
 
-/// A value of an axis: powers of two as people say them.
+/// Formats a value of an axis; powers of two have a unit suffix.
 fn short(value: f64) -> String {
     match value {
         kb if kb >= 1024.0 && kb % 1024.0 == 0.0 => format!("{}K", kb / 1024.0),
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_taken_out_of_a_name() {
+    fn a_key_is_split_from_a_name() {
         let of = |config| without(config, "offered");
         let alone = Some(("menon-linux".to_owned(), 2000.0));
         assert_eq!(of("menon-linux@offered=2000"), alone);

@@ -1,15 +1,15 @@
-//! Flame graphs that lie in a report's folder.
+//! Flame graphs in a report's folder.
 
 use super::cell::escape;
 use std::path::Path;
 
-/// Pictures in a folder: `prof flame COLUMN.prof --out FOLDER` puts `COLUMN.svg` there, of all, and
-/// `COLUMN-DOMAIN.svg` of each domain.
+/// Flame graphs in a folder. `prof flame COLUMN.prof --out FOLDER` creates `COLUMN.svg` for all
+/// domains, and `COLUMN-DOMAIN.svg` for each.
 #[derive(Clone, Debug, Default)]
 pub struct Flames(Vec<String>);
 
 impl Flames {
-    /// What lies in this folder; none, if there is none.
+    /// Lists the flame graphs in this folder. A missing folder has none.
     #[must_use]
     pub fn of(folder: &Path) -> Self {
         let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -21,7 +21,7 @@ impl Flames {
         Self(stems)
     }
 
-    /// Links to those of some columns, as a paragraph.
+    /// Returns a paragraph of links to the flame graphs of some columns.
     pub(super) fn links<'a>(&self, columns: impl Iterator<Item = &'a &'a str> + Clone) -> String {
         let is_of = |stem: &&String| {
             columns.clone().any(|column| {

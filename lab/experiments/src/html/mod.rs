@@ -1,5 +1,5 @@
-//! A report of a paper's tables and figures beside ours, as one page: no script, nothing from
-//! elsewhere, light and dark, for paper too. Every value that is drawn is an attribute as well
+//! A report of a paper's tables and figures beside ours, as one page: no script, no external
+//! resources, light and dark themes, printable. Every drawn value is also an attribute
 //! (`data-config`, `data-metric`, `data-who`, `data-value`), so that a program can read the page.
 
 mod bars;
@@ -13,9 +13,9 @@ use crate::plan::Config;
 use crate::runner::{Stands, words};
 use cell::{Cell, escape};
 use curve::PaperMark;
-use figures::again;
 use figures::metric::words as words_of;
 use figures::provenance::Provenance;
+use figures::repeat;
 use figures::report::{Figure, Index, cell, covered, exact, number};
 use figures::stats::Verdict;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,20 +23,20 @@ use std::fmt::Write as _;
 
 pub use flames::Flames;
 
-/// A paper, and what was measured beside it.
+/// A paper, with our figures beside it.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// The paper.
     pub paper: &'a Paper,
-    /// Which of its configurations each column stands for.
+    /// The paper's configuration that each column reproduces.
     pub stands: &'a Stands<'a>,
-    /// What was measured.
+    /// Our figures.
     pub figures: &'a [Figure],
-    /// Seconds of a window.
+    /// Length of a window, seconds.
     pub window_s: f64,
 }
 
-/// The page.
+/// Returns the page.
 #[must_use]
 pub fn page(provenance: &Provenance, parts: &[Part<'_>], flames: &Flames) -> String {
     let mut out = format!(
@@ -48,7 +48,7 @@ pub fn page(provenance: &Provenance, parts: &[Part<'_>], flames: &Flames) -> Str
     let _infallible = writeln!(out, "<pre>{}</pre>", escape(&provenance.text()));
     if provenance.quick {
         out.push_str(
-            "<p class=\"warn\">A short run: it shows that everything works. None of its figures \
+            "<p class=\"warn\">A short run shows only that everything works. None of its figures \
              is a result.</p>\n",
         );
     }
@@ -66,17 +66,17 @@ pub fn page(provenance: &Provenance, parts: &[Part<'_>], flames: &Flames) -> Str
     out
 }
 
-const HOW_TO_READ: &str = "<p>Each figure of ours stands beside the paper's. The machines are more \
-    than ten years apart, so what is judged is the <em>quotient</em>: our ratio to our baseline, \
+const HOW_TO_READ: &str = "<p>Each of our figures is beside the paper's. The machines are more \
+    than ten years apart, so verdicts are about the <em>quotient</em>: our ratio to our baseline, \
     divided by the paper's ratio to its own. <em>Equal as in the paper</em>: all of the quotient's \
     interval lies in 0.80–1.25, and both ratios on one side of 1. <em>Same sign</em>, \
-    <em>opposite</em>: the side of 1 that our interval lies on. <em>No effect seen</em>: the paper \
+    <em>opposite</em>: the side of 1 that our interval is on. <em>No effect seen</em>: the paper \
     has an effect, and our interval contains 1 and lies in 0.80–1.25. <em>Differs in size</em>: \
     the paper's ratio lies within 5 % of 1, and ours clearly does not. <em>Unresolved</em>: the \
-    rounds do not decide. <em>Not comparable</em>: the set-ups differ in what the ratio is about. \
-    Bars show each value divided by that of the first configuration, classes as shares of all that \
-    the first one has. Curves have values as they are; the paper's has the points that its text \
-    states.</p>\n";
+    rounds do not suffice for a verdict. <em>Not comparable</em>: the set-ups differ in the \
+    subject of the ratio. Bars show each value ÷ the first configuration's; classes are shares of \
+    the first configuration's total. Curves show absolute values; the paper's curve has the points \
+    that its text states.</p>\n";
 
 const STYLE: &str = "\
     :root{--ink:#1a1a1a;--paper:#fff;--soft:#666;--line:#ccc;--ours:#1f5f99;--theirs:#c47a1c;\
@@ -130,7 +130,7 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
         if item.by_window {
             let _infallible = writeln!(
                 out,
-                "<p class=\"soft\">These grow with the length of a window. Ours has {} s.</p>",
+                "<p class=\"soft\">These grow with the window length. Our windows have {} s.</p>",
                 part.window_s
             );
         }
@@ -139,12 +139,16 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
             out.push_str(&stated_table(stated));
         }
         if let Some(why) = &item.why {
-            let _infallible = writeln!(out, "<p class=\"soft\">Not here: {}.</p>", escape(why));
+            let _infallible = writeln!(
+                out,
+                "<p class=\"soft\">Not measured here: {}.</p>",
+                escape(why)
+            );
         }
         if let Some(missing) = item.without_counters.as_ref().filter(|_| !counted) {
             let _infallible = writeln!(
                 out,
-                "<p class=\"soft\">This run could read no performance counters, so there are not: \
+                "<p class=\"soft\">This run had no performance counters, so these are missing: \
                  {}.</p>",
                 escape(missing)
             );
@@ -153,7 +157,7 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
     out
 }
 
-/// The item's figures: curves where its axis is a key of ours, else bars.
+/// Draws the item: curves if its axis is a key of our configurations, else bars.
 fn drawn(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) -> String {
     let mut out = String::new();
     let mut stems: Vec<&str> = Vec::new();
@@ -192,8 +196,8 @@ fn drawn(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) ->
     out
 }
 
-/// What the first configuration has of which metrics that begin with `stem` are classes: ours, and
-/// the paper's. It is their total, where there is one; else what they come to.
+/// Returns the first configuration's total of the classes with prefix `stem`, ours and the paper's:
+/// the total metric if it exists, else the sum of the classes.
 fn whole(part: &Part<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 2] {
     let of = |value: &dyn Fn(&Cell<'_>) -> Option<f64>| {
         let known = |cell: &&Cell<'_>| cell.metric.starts_with(stem) && value(cell).is_some();
@@ -209,7 +213,7 @@ fn whole(part: &Part<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 2] {
         Some((first.theirs, whole))
     };
     let ours = of(&|cell| cell.ours?.value).map(|(_, sum)| sum);
-    // A paper states some classes, and what all of them come to.
+    // A paper may state only some classes, and the total of all.
     let of_all = stem.trim_end_matches('.').trim_end_matches(".class");
     let theirs = of(&|cell| cell.paper).map(|(config, sum)| {
         let mut all = part.paper.values(config, of_all);
@@ -218,7 +222,7 @@ fn whole(part: &Part<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 2] {
     [ours, theirs].map(|sum| sum.filter(|sum| *sum > 0.0))
 }
 
-/// What the paper's text has no value of, in words.
+/// Returns a sentence that lists the values missing from the paper's text.
 fn unstated(paper: &Paper, item: &Item) -> String {
     let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for config in &item.configs {
@@ -248,7 +252,7 @@ fn unstated(paper: &Paper, item: &Item) -> String {
     }
 }
 
-/// A table of the paper's that nothing of ours stands beside.
+/// Returns a table of the paper's values without a counterpart here.
 fn stated_table(stated: &Stated) -> String {
     let mut out = format!("<table><tr><th>{}</th>", escape(&stated.unit));
     for column in &stated.columns {
@@ -266,7 +270,7 @@ fn stated_table(stated: &Stated) -> String {
     out
 }
 
-/// Everything of an item, by configuration.
+/// Returns all values of an item, by configuration.
 fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>> {
     let mut cells = Vec::new();
     for theirs in &item.configs {
@@ -288,7 +292,7 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
                 let absent = absence(config, part.figures);
                 for metric in &item.metrics {
                     for metric in matching(metric, config, index) {
-                        let Said {
+                        let PaperValues {
                             value,
                             points,
                             judged,
@@ -308,7 +312,7 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
         }
     }
     let Some(key) = &item.against else {
-        // A value of the paper's stands alone only where no configuration of ours is beside it.
+        // The paper's value has a separate row only if none of our configurations is beside it.
         let of = |cell: &Cell<'_>| (cell.theirs.to_owned(), cell.metric.clone());
         let measured = cells.iter().filter(|cell| cell.ours.is_some()).map(of);
         let measured: BTreeSet<_> = measured.collect();
@@ -317,7 +321,7 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
         });
         return cells;
     };
-    // What has points on the axis is there with them alone.
+    // Points on the axis are shown only in curves.
     cells.retain(|cell| cell.ours.is_some());
     let point = |cell: &Cell<'_>| Config::keys_of(&cell.config).contains_key(key.as_str());
     let of = |cell: &Cell<'_>| (cell.theirs.to_owned(), cell.metric.clone());
@@ -326,25 +330,26 @@ fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>
     cells
 }
 
-/// The figure that says why a configuration was not measured.
+/// Returns the figure with the reason why a configuration was not measured.
 fn absence<'a>(config: &str, figures: &'a [Figure]) -> Option<&'a Figure> {
     let is_absent = |f: &&Figure| f.verdict == Some(Verdict::NotMeasurable) && f.config == config;
     let mut of_itself = figures.iter().filter(|f| !f.metric.contains("quotient."));
     of_itself.find(is_absent)
 }
 
-/// What a paper has of its configuration that an item shows.
-struct Said {
-    /// Its value of what is measured here.
+/// The paper's values of a configuration, as an item shows them.
+struct PaperValues {
+    /// Value of the whole configuration.
     value: Option<f64>,
-    /// Its points on the item's axis.
+    /// Points on the item's axis.
     points: Vec<(f64, f64)>,
-    /// Whether the value is the first that the paper states of this, which is what is judged.
+    /// True if the value is the paper's first statement, which ratios use.
     judged: bool,
 }
 
-/// Of two statements of one value an item shows the one that stands in it.
-fn said(paper: &Paper, item: &Item, [theirs, config]: [&str; 2], metric: &str) -> Said {
+/// Returns the paper's values for a configuration. If the paper states a value twice, an item shows
+/// the statement that is in it.
+fn said(paper: &Paper, item: &Item, [theirs, config]: [&str; 2], metric: &str) -> PaperValues {
     let shown = || {
         let values = paper.values(theirs, metric);
         values.filter(|(_, said)| item.shows(said))
@@ -358,7 +363,7 @@ fn said(paper: &Paper, item: &Item, [theirs, config]: [&str; 2], metric: &str) -
         Some((*at, value))
     };
     let found = own.or(first);
-    Said {
+    PaperValues {
         value: found.map(|(value, _)| value),
         points: shown().filter_map(point).collect(),
         judged: match (found, first) {
@@ -368,7 +373,7 @@ fn said(paper: &Paper, item: &Item, [theirs, config]: [&str; 2], metric: &str) -
     }
 }
 
-/// The metrics of a configuration that a name stands for.
+/// Returns the metrics of a configuration that match a name.
 fn matching(metric: &str, config: &str, index: &Index<'_>) -> Vec<String> {
     let Some(start) = metric.strip_suffix('*') else {
         return vec![metric.to_owned()];
@@ -380,7 +385,7 @@ fn matching(metric: &str, config: &str, index: &Index<'_>) -> Vec<String> {
         .collect()
 }
 
-/// The metrics of an item in the order in which they are met.
+/// Returns the metrics of an item in the order of their first use.
 fn metrics<'a>(cells: &'a [Cell<'_>]) -> Vec<&'a str> {
     let mut found: Vec<&str> = Vec::new();
     for cell in cells {
@@ -391,7 +396,7 @@ fn metrics<'a>(cells: &'a [Cell<'_>]) -> Vec<&'a str> {
     found
 }
 
-/// The item as a table: every cell, and what it is related to.
+/// Returns the item as a table: each value with its baseline, ratios and verdict.
 fn table(part: &Part<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
     if cells.is_empty() {
         return String::new();
@@ -438,7 +443,7 @@ fn row(
     let absent = quotient.filter(is_absent).or(item.ours.filter(is_absent));
     let verdict = match (absent, quotient) {
         (Some(Figure { note, .. }), _) => {
-            let why = note.as_deref().unwrap_or("the run does not say why");
+            let why = note.as_deref().unwrap_or("the run gives no reason");
             format!("{}: {why}", words(Verdict::NotMeasurable))
         }
         (None, Some(figure)) => figure.verdict.map_or(String::new(), |verdict| {
@@ -450,8 +455,8 @@ fn row(
         }),
         (None, None) => String::new(),
     };
-    let before = match quotient.is_some_and(again::is_elsewhere) {
-        true => ", not as before",
+    let before = match quotient.is_some_and(repeat::differs_from_previous) {
+        true => ", differs from the last run",
         false => "",
     };
     let own = quotient.and_then(|q| Some(q.value? * ratio?.ratio));

@@ -1,4 +1,4 @@
-//! Pages of figures that are known.
+//! Tests with pages of known figures.
 
 use super::*;
 use crate::runner::Samples;
@@ -7,7 +7,7 @@ mod screen;
 
 const PAPERS: [&str; 5] = ["hatori", "sccp", "oi", "ram", "menon"];
 
-/// Points of a curve's axis.
+/// Returns the points of a curve's axis.
 fn axis(key: &str) -> &'static [&'static str] {
     match key {
         "wires" => &["1", "2", "4"],
@@ -16,7 +16,7 @@ fn axis(key: &str) -> &'static [&'static str] {
     }
 }
 
-/// The configurations under which an item's figures are measured.
+/// Returns the configurations with figures of an item.
 fn configs(item: &Item, column: &str) -> Vec<Config> {
     let plain = Config::new(column, &[]);
     let fixed = item.at.iter();
@@ -30,7 +30,7 @@ fn configs(item: &Item, column: &str) -> Vec<Config> {
     }
 }
 
-/// Something of everything that a paper has a table or figure of, each configuration a column.
+/// Returns figures for everything in the paper's tables and figures, one column per configuration.
 fn measured(paper: &Paper) -> (Vec<Figure>, Stands<'_>) {
     let (mut samples, mut stands) = (Samples::default(), Stands::new());
     let mut number = 0_u32;
@@ -72,7 +72,7 @@ fn measured(paper: &Paper) -> (Vec<Figure>, Stands<'_>) {
     (figures, stands)
 }
 
-/// The page of a paper of which everything was measured.
+/// Returns the page of a fully measured paper.
 fn page_of(paper: &Paper) -> (String, Vec<Figure>) {
     let (figures, stands) = measured(paper);
     let part = Part {
@@ -85,7 +85,7 @@ fn page_of(paper: &Paper) -> (String, Vec<Figure>) {
     (page(&from, &[part], &Flames::default()), figures)
 }
 
-/// What a page has drawn: whose value, of which configuration and metric, where, and the value.
+/// Returns the drawn values of a page: source, configuration, metric, position, value.
 fn drawn(page: &str) -> Vec<[String; 5]> {
     let with_data = page
         .split('<')
@@ -101,7 +101,7 @@ fn attribute(part: &str, name: &str) -> Option<String> {
 }
 
 #[test]
-fn what_is_drawn_is_what_was_measured() {
+fn drawn_values_are_measured_values() {
     for name in PAPERS {
         let paper = Paper::find(name).unwrap();
         let (page, figures) = page_of(&paper);
@@ -132,13 +132,13 @@ fn what_is_drawn_is_what_was_measured() {
             let beside = ["paper.", "quotient."];
             let whole = (figure.config.clone(), figure.metric.clone());
             let is_beside = beside.iter().any(|start| figure.metric.starts_with(start));
-            assert!(is_beside || seen.contains(&whole), "{whole:?} is nowhere");
+            assert!(is_beside || seen.contains(&whole), "{whole:?} is not drawn");
         }
         assert!(page.contains("None of its figures is a result"));
         let elsewhere = ["<script", "://", " src=", "@import", "url("];
         assert!(
             !elsewhere.iter().any(|word| page.contains(word)),
-            "nothing from elsewhere"
+            "no external resources"
         );
     }
 }
@@ -152,21 +152,22 @@ fn curves_of_the_papers_are_curves_here() {
         let rest = &page[start + 4..];
         rest[..rest.find("<h3>").unwrap_or(rest.len())].to_owned()
     };
-    // Linux with three NICs and the driver domain with two are all that the text of figure 3 says.
+    // The text of figure 3 states values for Linux with three NICs and the driver domain with two
+    // only.
     let nics = of("figure 3");
     assert_eq!(nics.matches("<polyline").count(), 4);
     assert!(nics.contains("data-who=\"paper\" data-at=\"3\" data-value=\"2.462\""));
     assert!(nics.contains("data-who=\"paper\" data-at=\"2\" data-value=\"1.878\""));
     let points = |text: &str| text.matches("<circle").count();
     assert_eq!(points(&nics), 2 * axis("wires").len() + 2);
-    // Of figure 1 the text has no value.
+    // The text states no value of figure 1.
     let buffers = of("figure 1");
     assert_eq!(points(&buffers), 4 * axis("buffer").len());
     assert!(
         !buffers.contains("<td>menon-linux@wires"),
         "no points of another curve"
     );
-    // What is said with four NICs stands beside four, here and in the text's table.
+    // The statement about four NICs is beside four, here and in the text's table.
     assert!(!of("figure 3").contains("same sign") && !of("figure 3").contains("opposite"));
     let sends = of("figure 6");
     assert!(!sends.contains("3.76"), "{sends}");
@@ -178,7 +179,7 @@ fn curves_of_the_papers_are_curves_here() {
 }
 
 #[test]
-fn the_total_of_classes_is_their_base_and_no_class() {
+fn the_total_is_the_base_of_its_classes() {
     let paper = Paper::find("menon").unwrap();
     let mut samples = Samples::default();
     for (column, guest, driver) in [("menon-linux", 40e3, 0.0), ("menon-domain0", 10e3, 50e3)] {
@@ -200,7 +201,7 @@ fn the_total_of_classes_is_their_base_and_no_class() {
     let page = page(&from, &[part], &Flames::default());
     let start = page.find("<h3>figure 8: ").unwrap();
     let (bars, table) = page[start..].split_once("<table>").unwrap();
-    // All of Linux' cycles are the guest's: once the whole of what it has.
+    // All cycles of Linux are the guest's, so one bar is the whole.
     let shares: Vec<&str> = bars.split("(× ").skip(1).collect();
     let shares: Vec<&str> = shares
         .iter()
@@ -212,7 +213,7 @@ fn the_total_of_classes_is_their_base_and_no_class() {
 }
 
 #[test]
-fn a_mean_of_the_papers_is_marked_as_one_and_set_beside_ours() {
+fn a_mean_of_the_paper_is_marked_beside_ours() {
     let oi = Paper::find("oi").unwrap();
     let (page, figures) = page_of(&oi);
     let marked: Vec<_> = drawn(&page)
@@ -229,19 +230,19 @@ fn a_mean_of_the_papers_is_marked_as_one_and_set_beside_ours() {
 }
 
 #[test]
-fn what_grows_with_a_window_stands_beside_its_length() {
+fn values_by_window_show_the_window_length() {
     let (page, _) = page_of(&Paper::find("ram").unwrap());
     let (_, of) = page.split_once("<h3>page reuse: ").unwrap();
     let of = of.split("<h3>").next().unwrap();
-    assert!(of.contains("Ours has 1 s."), "{of}");
+    assert!(of.contains("Our windows have 1 s."), "{of}");
     for metric in ["pages_reused", "packets_per_page_used"] {
         assert!(of.contains(&format!("title=\"{metric}\"")), "{metric}");
     }
-    assert_eq!(page.matches("Ours has 1 s.").count(), 1);
+    assert_eq!(page.matches("Our windows have 1 s.").count(), 1);
 }
 
 #[test]
-fn a_verdict_stands_beside_each_ratio() {
+fn each_ratio_has_a_verdict() {
     let paper = Paper::find("sccp").unwrap();
     let (page, figures) = page_of(&paper);
     let judged = figures
@@ -253,7 +254,7 @@ fn a_verdict_stands_beside_each_ratio() {
     }
 }
 
-/// The part of a page that is about an item.
+/// Returns the part of a page about an item.
 fn section<'a>(page: &'a str, id: &str) -> &'a str {
     let start = page.find(&format!("<h3>{id}: ")).unwrap();
     let rest = &page[start + 4..];
@@ -261,7 +262,7 @@ fn section<'a>(page: &'a str, id: &str) -> &'a str {
 }
 
 #[test]
-fn a_column_that_is_absent_says_why_in_every_row() {
+fn rows_of_absent_columns_have_the_reason() {
     let paper = Paper::find("ram").unwrap();
     let mut samples = Samples::default();
     let total = BTreeMap::from([("cycles_per_packet.total".to_owned(), 9000.0)]);
@@ -295,7 +296,7 @@ fn a_column_that_is_absent_says_why_in_every_row() {
 }
 
 #[test]
-fn an_item_shows_the_statement_that_stands_in_it() {
+fn an_item_shows_its_own_statement() {
     let (page, _) = page_of(&Paper::find("oi").unwrap());
     let (first, fourth) = (section(&page, "table 1"), section(&page, "table 4"));
     for (then, now) in [
@@ -320,7 +321,7 @@ fn an_item_shows_the_statement_that_stands_in_it() {
             "{stated}: {fifth}"
         );
     }
-    assert!(!fifth.contains("354\u{202f}000"), "that is table 6's");
+    assert!(!fifth.contains("354\u{202f}000"), "belongs to table 6");
     let second = section(&page, "table 2");
     assert!(second.contains("<td>0.5054</td>") && second.contains("<td>0.5084</td>"));
     assert!(fifth.contains("packets sent to the wire per GB of payload"));
@@ -333,7 +334,7 @@ fn an_item_shows_the_statement_that_stands_in_it() {
 }
 
 #[test]
-fn every_item_is_there_or_says_why_not() {
+fn every_item_is_shown_or_has_a_reason() {
     for name in PAPERS {
         let paper = Paper::find(name).unwrap();
         let stands = Stands::new();
@@ -355,11 +356,13 @@ fn every_item_is_there_or_says_why_not() {
                 item.id
             );
         }
-        assert_eq!(page.matches("<p class=\"soft\">Not here: ").count(), {
-            paper.item.iter().filter(|item| item.why.is_some()).count()
-        });
+        assert_eq!(
+            page.matches("<p class=\"soft\">Not measured here: ")
+                .count(),
+            { paper.item.iter().filter(|item| item.why.is_some()).count() }
+        );
         let missing = page
-            .matches("no performance counters, so there are not: ")
+            .matches("no performance counters, so these are missing: ")
             .count();
         let of_counters = paper
             .item
@@ -370,7 +373,7 @@ fn every_item_is_there_or_says_why_not() {
 }
 
 #[test]
-fn where_events_are_counted_nothing_is_said_to_be_missing() {
+fn pages_with_counters_list_no_missing_events() {
     let paper = Paper::find("menon").unwrap();
     let (mut figures, stands) = measured(&paper);
     figures.push(Figure::single("menon", "menon-linux", EVENTS_COUNTED, 1.0));
@@ -383,7 +386,7 @@ fn where_events_are_counted_nothing_is_said_to_be_missing() {
     let here = Provenance::collect("here".to_owned(), false);
     let page = page(&here, &[part], &Flames::default());
     assert!(!page.contains("no performance counters"));
-    // The paper's text relates instructions, and ours stand beside it.
+    // The paper's text relates instructions, and ours are beside them.
     let instructions = "data-metric=\"instructions_per_packet.total\"";
     assert!(page.contains(instructions));
 }

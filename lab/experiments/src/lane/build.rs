@@ -1,4 +1,4 @@
-//! The configuration of a lane's machine.
+//! Configuration of a lane's machine.
 
 use super::cores::Cores;
 use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
@@ -6,28 +6,28 @@ use super::running::{RIVAL, fresh_name};
 use crate::ns::Namespace;
 use crate::plan::{Mechanisms, Moderation, Place, Topology, Wire, WireNic};
 use config::domain::{self, Offloads, Vmq};
-use config::rule::{Ports, Rule, Way};
+use config::rule::{Ports, Rule, State, Way};
 use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Pdev, Queues, Vif, XdpWire};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// A machine's wire.
+/// The wire of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct OnWire<'a> {
-    /// What it is.
+    /// Device.
     pub nic: WireNic,
-    /// How fast.
+    /// Speed.
     pub speed: &'a Wire,
     /// Interrupt moderation.
     pub moderation: Moderation,
-    /// Whether the wire's own TCP runs on the wire's core, as on another machine.
+    /// True if the wire's TCP stack runs on the wire's core, as on a separate machine.
     pub apart: bool,
-    /// Whether a TAP carries segments of TCP whole (segmentation offload), not frames of the MTU.
+    /// True if a TAP carries whole TCP segments (segmentation offload) instead of MTU-sized frames.
     pub segments: bool,
 }
 
 impl<'a> OnWire<'a> {
-    /// A TAP that is looked at as soon as something comes.
+    /// Returns a TAP that the driver polls as soon as a frame arrives.
     #[must_use]
     pub fn tap(speed: &'a Wire) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl<'a> OnWire<'a> {
     }
 }
 
-/// The machine of a lane: one wire, and one guest on a TAP.
+/// Returns the configuration of a lane's machine: one wire, and one guest on a TAP.
 #[must_use]
 pub fn config(
     wire: PathBuf,
@@ -66,7 +66,8 @@ pub fn config(
             match near.nic {
                 WireNic::Tap => Kind::Tap {
                     port: port(wire, WIRE),
-                    // Without: frames of the MTU with their checksums, as from a real wire.
+                    // Without offloads the TAP carries MTU-sized frames with checksums, like a real
+                    // wire.
                     offloads: match near.segments {
                         true => Offloads::Tso,
                         false => Offloads::None,
@@ -98,16 +99,16 @@ pub fn config(
     }
     config.driver.cpus = vec![driver_core];
     config.driver.spin_us = NO_SPIN;
-    // What ends in a window is no figure.
+    // A domain that exits in a window invalidates the window; a restart would hide that.
     config.driver.restart = false;
     config
 }
 
-/// On two cores every domain shares one with a socket's process: a domain that spins there waits
-/// for itself.
+/// No spinning: on two cores every domain shares its core with a process of a socket, which a
+/// spinning domain would block.
 const NO_SPIN: Option<u32> = Some(0);
 
-/// Makes this topology of the usual machine with one guest.
+/// Applies a topology to the default machine with one guest.
 pub(super) fn apply(
     topology: Topology,
     ends: &Ends,
@@ -119,6 +120,15 @@ pub(super) fn apply(
     add_guests(topology, ends, config);
     if topology.mechanisms.vmq {
         dedicate_queues(topology.guests, config);
+    }
+}
+
+/// Returns the rule that lets new flows in, but no segment of an unknown connection.
+fn let_in() -> Rule {
+    Rule {
+        way: Some(Way::Out),
+        state: Some(State::New),
+        ..Rule::any("new", true)
     }
 }
 
@@ -136,6 +146,7 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
         offloads,
         workers,
         rules,
+        stateful,
     } = topology.mechanisms;
     if topology.restarts {
         config.driver.restart = true;
@@ -168,11 +179,13 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
     }
     for vif in config.guests.iter_mut().flat_map(|guest| &mut guest.vifs) {
         vif.rules = (1..=rules).map(unfit_rule).collect();
+        vif.rules.extend(stateful.then(let_in));
+        vif.stateful = stateful;
         vif.offloads = offloads;
     }
 }
 
-/// Further wires are like the first one, each with an end of its own.
+/// Adds further wires like the first one, each with a separate end.
 pub(super) fn add_wires(ends: &Ends, config: &mut Config) {
     let first = config.nics.first().cloned();
     for (number, (namespace, address)) in ends.wires().enumerate().skip(1) {
@@ -191,7 +204,7 @@ pub(super) fn add_wires(ends: &Ends, config: &mut Config) {
     }
 }
 
-/// Puts an interface of the kernel's into a namespace, with an address there.
+/// Places a kernel interface in a namespace, with an address.
 fn place(port: &mut KernelPort, namespace: &Namespace, address: IpAddr) {
     port.netns = Some(namespace.path().display().to_string());
     port.addresses = vec![Cidr {
@@ -200,7 +213,7 @@ fn place(port: &mut KernelPort, namespace: &Namespace, address: IpAddr) {
     }];
 }
 
-/// Further guests are like the first one, each behind an end of its own.
+/// Adds further guests like the first one, each with a separate end.
 fn add_guests(topology: Topology, ends: &Ends, config: &mut Config) {
     let first = config.guests.first().cloned();
     for (number, (namespace, address)) in ends.guests().enumerate().skip(1) {
@@ -220,12 +233,12 @@ fn add_guests(topology: Topology, ends: &Ends, config: &mut Config) {
     }
 }
 
-/// A queue of the wire for each guest.
+/// Dedicates a queue of the wire to each guest.
 fn dedicate_queues(guests: u32, config: &mut Config) {
     for nic in &mut config.nics {
         nic.queues = Queues::Vmq(Vmq {
             queues: guests,
-            // Guests keep their queues: there is one for each.
+            // Every guest has a queue, so the driver reassigns none.
             rebalance_ms: 0,
         });
     }
@@ -233,7 +246,7 @@ fn dedicate_queues(guests: u32, config: &mut Config) {
     let Some(wire) = wire.filter(|nic| matches!(nic.kind, Kind::Xdp { .. })) else {
         return;
     };
-    // Queues of an AF_XDP NIC are not moved to the busiest guests: each interface names its own.
+    // The driver does not reassign queues of an AF_XDP NIC; each interface names one.
     let name = wire.name.clone();
     for (queue, guest) in (1..).zip(&mut config.guests) {
         let pdev = Pdev {
@@ -246,8 +259,7 @@ fn dedicate_queues(guests: u32, config: &mut Config) {
     }
 }
 
-/// A rule that fits no frame of a load's: it asks for an address and a port, and finds another
-/// port.
+/// Returns a firewall rule that compares an address and a port and matches no frame of a load.
 fn unfit_rule(number: u16) -> Rule {
     Rule {
         way: Some(Way::Out),
@@ -255,7 +267,7 @@ fn unfit_rule(number: u16) -> Rule {
             address: WIRE,
             prefix: PREFIX,
         }),
-        // Below every port that a load uses.
+        // Below every port that loads use.
         destination_ports: Some(Ports(number..=number)),
         ..Rule::any(number.to_string(), false)
     }

@@ -1,20 +1,20 @@
-//! The cores of a run.
+//! Cores of a run.
 
 use crate::plan::Place;
 use serde::{Deserialize, Serialize};
 
-/// The cores of a run.
+/// Cores of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cores {
-    /// Where the wire's socket lives.
+    /// Core of the wire's socket.
     pub wire: usize,
-    /// Where the guest's socket, and the guest, live.
+    /// Core of the guest and its socket.
     pub guest: usize,
 }
 
 impl Cores {
-    /// Of this machine: the first two cores that may be used, or the only one twice.
+    /// Returns the first two cores that this process may use, or the only one twice.
     #[must_use]
     pub fn choose() -> Self {
         let cores = figures::measure::cores();
@@ -25,7 +25,7 @@ impl Cores {
         }
     }
 
-    /// The driver's (or forwarder's) core.
+    /// Returns the core of the driver (or forwarder).
     #[must_use]
     pub const fn driver(self, place: Place) -> usize {
         match place {

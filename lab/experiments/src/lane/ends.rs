@@ -1,4 +1,4 @@
-//! Both ends of a lane: namespaces, and the addresses in them.
+//! The ends of a lane: namespaces and their addresses.
 
 use super::cores::Cores;
 use crate::kernel::need;
@@ -6,33 +6,34 @@ use crate::ns::Namespace;
 use crate::plan::Faults;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Name of the interface at both ends of a lane.
+/// Interface name at both ends of a lane.
 pub const IFNAME: &str = "gw0";
-/// The wire's address.
+/// Address of the wire's end.
 pub const WIRE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
-/// The guest's address; further guests have those after it.
+/// Address of the first guest. Further guests have the next ones.
 pub const GUEST: IpAddr = guest_address(0);
 
 const fn guest_address(number: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2 + number))
 }
 
-/// Addresses of further wires begin here, behind those of all guests.
+/// First host number of further wires, above those of all guests.
 const FURTHER_WIRES: u8 = 200;
 
-/// Bits of the network's prefix.
+/// Prefix length of the network.
 pub const PREFIX: u8 = 24;
 
-/// What is to be said of a lane whose driver domain (or forwarder) writes to the wire's TAP.
+/// Remark on lanes whose driver domain (or forwarder) writes to the wire's TAP.
 pub const WIRE_INSIDE: &str =
-    "`driver` contains the wire's own TCP, which a write to the wire's TAP runs";
+    "`driver` includes the wire's TCP stack, which runs in writes to the wire's TAP";
 
-/// Has what arrives at an end's interface handled on `core`: receive packet steering.
+/// Steers the processing of packets that arrive at an end's interface to `core` (receive packet
+/// steering).
 ///
 /// # Errors
 /// If this user may not.
 pub(super) fn steer(end: &mut Namespace, name: &str, core: usize) -> anyhow::Result<()> {
-    // Groups of 32 CPUs, the last first.
+    // The mask has groups of 32 CPUs, the last group first.
     let mut mask = format!("{:x}", 1u32 << (core % 32));
     for _ in 0..core / 32 {
         mask.push_str(",00000000");
@@ -42,13 +43,13 @@ pub(super) fn steer(end: &mut Namespace, name: &str, core: usize) -> anyhow::Res
         end.write(&file, &mask)
     };
     queue(0)?;
-    // As many queues as there are.
+    // Set every existing queue.
     let _further = (1..).take_while(|&number| queue(number).is_ok()).count();
     Ok(())
 }
 
-/// Rules of netfilter's that spoil what passes the wire's end. What is lost on its way out must not
-/// be told to TCP, as a `drop` would be: it goes to the loopback device, which throws it away.
+/// Returns netfilter rules that drop and reorder packets at the wire's end. TCP would notice a
+/// `drop` of an outgoing packet, so the rules forward it to the loopback device, which discards it.
 fn spoiling(faults: Faults) -> String {
     let Faults {
         loss_ppm,
@@ -71,7 +72,7 @@ fn spoiling(faults: Faults) -> String {
     .join("; ")
 }
 
-/// A chain of rules.
+/// Returns the definition of a chain.
 fn hook(name: &str, at: &str, device: &str) -> String {
     format!("add chain netdev wire {name} {{ type filter hook {at} device {device} priority 0; }}")
 }
@@ -79,29 +80,29 @@ fn hook(name: &str, at: &str, device: &str) -> String {
 /// The namespaces at both ends.
 #[derive(Debug)]
 pub struct Ends {
-    /// Behind the wire.
+    /// The wire's end.
     pub wire: Namespace,
-    /// Behind further wires.
+    /// The ends of further wires.
     pub further_wires: Vec<Namespace>,
-    /// Behind the guest.
+    /// The guest's end.
     pub guest: Namespace,
-    /// Behind further guests.
+    /// The ends of further guests.
     pub further: Vec<Namespace>,
 }
 
 impl Ends {
-    /// Two new namespaces.
+    /// Creates two namespaces.
     ///
     /// # Errors
-    /// If this user may not make them.
+    /// If this user may not.
     pub fn new() -> anyhow::Result<Self> {
         Self::of(1, 1)
     }
 
-    /// New namespaces of so many wires and so many guests, at least one of each.
+    /// Creates namespaces for `wires` wires and `guests` guests, at least one of each.
     ///
     /// # Errors
-    /// As [`Ends::new`].
+    /// See [`Ends::new`].
     pub fn of(wires: u32, guests: u32) -> anyhow::Result<Self> {
         let further_wires = (1..wires).map(|_| Namespace::new("wire namespace"));
         let further = (1..guests).map(|_| Namespace::new("guest namespace"));
@@ -113,11 +114,11 @@ impl Ends {
         })
     }
 
-    /// Has what arrives at the wire's end handled on the wire's core (receive packet steering), as
-    /// on another machine, not by who writes to the wire.
+    /// Steers packets that arrive at the wire's end to the wire's core (receive packet steering),
+    /// as on a separate machine, instead of the writer's core.
     ///
     /// # Errors
-    /// In words what that means for the lane's figures, where this user may not.
+    /// If this user may not; the message states the effect on the lane's figures.
     pub fn wire_apart(&mut self, cores: Cores) -> Result<(), String> {
         self.each_wire(|wire| steer(wire, IFNAME, cores.wire))
             .map_err(|error| format!("{WIRE_INSIDE} ({error:#})"))
@@ -131,12 +132,12 @@ impl Ends {
         all.try_for_each(with)
     }
 
-    /// From now on this becomes of TCP packets at the wire's end. Connections that are made later
-    /// send packet by packet.
+    /// Applies these faults to TCP packets at the wire's end. New connections send each packet
+    /// separately.
     ///
     /// # Errors
-    /// [`figures::Failure::CannotRun`] if `ip` or `nft` is not installed; if the kernel lacks what
-    /// they ask for.
+    /// [`figures::Failure::CannotRun`] if `ip` or `nft` is not installed; otherwise if the kernel
+    /// does not support the rules.
     pub(super) fn spoil(&mut self, faults: Faults) -> anyhow::Result<()> {
         need(&["ip", "nft"])?;
         self.each_wire(|wire| {
@@ -145,8 +146,8 @@ impl Ends {
                 wire.run(&words)
             };
             run(&format!("ip link set {IFNAME} gso_max_segs 1"))?;
-            // What is overtaken goes through one more pair, whose other end is looked at a little
-            // later.
+            // Packets to be reordered take a detour through another veth pair, whose other end is
+            // processed slightly later.
             run("ip link add late0 type veth peer name late1")?;
             for late in ["late0", "late1"] {
                 run(&format!("ip link set {late} up"))?;
@@ -155,10 +156,10 @@ impl Ends {
         })
     }
 
-    /// Has the guests' kernels acknowledge at once what comes from the wire.
+    /// Makes the guests' kernels acknowledge segments from the wire at once.
     ///
     /// # Errors
-    /// If `ip` is not installed, or refuses.
+    /// If `ip` is not installed, or fails.
     pub(super) fn quick_ack(&mut self) -> anyhow::Result<()> {
         let network = format!("10.77.0.0/{PREFIX}");
         let guests = std::iter::once(&mut self.guest).chain(&mut self.further);
@@ -171,7 +172,7 @@ impl Ends {
         Ok(())
     }
 
-    /// The wires' namespaces, and the addresses in them.
+    /// Returns the wires' namespaces and addresses.
     pub fn wires(&self) -> impl Iterator<Item = (&Namespace, IpAddr)> {
         let address = |number| IpAddr::V4(Ipv4Addr::new(10, 77, 0, FURTHER_WIRES + number));
         let further = (1..).zip(&self.further_wires);
@@ -179,7 +180,7 @@ impl Ends {
         std::iter::once((&self.wire, WIRE)).chain(further)
     }
 
-    /// The guests' namespaces, and the addresses in them.
+    /// Returns the guests' namespaces and addresses.
     pub fn guests(&self) -> impl Iterator<Item = (&Namespace, IpAddr)> {
         let all = std::iter::once(&self.guest).chain(&self.further);
         (0..).zip(all).map(|(n, guest)| (guest, guest_address(n)))

@@ -1,5 +1,5 @@
-//! Hardware events of a window, where this machine has a PMU: instructions, misses of the last
-//! cache and of both TLBs, by part, as `perf stat` counts them.
+//! Hardware events of a window by part, as `perf stat` counts them, on machines with a PMU:
+//! instructions, misses of the last-level cache and of both TLBs.
 
 use super::running::RIVALS;
 use figures::measure::Part;
@@ -11,14 +11,14 @@ use xenoprof::count::{self, Counting, EventCounts};
 pub struct Events(Option<Counting>);
 
 impl Events {
-    /// Counts from now on what these processes do. Where there is no PMU, or this user may not
-    /// count others, nothing is counted and there are no figures.
+    /// Starts counting events of these processes. Counts nothing if the machine has no PMU, or this
+    /// user may not count other processes.
     #[must_use]
     pub fn start(of: &[(Part, Vec<i32>)]) -> Self {
         Self(Counting::start(of, count::possible()).ok())
     }
 
-    /// What they did.
+    /// Stops and returns the counts.
     #[must_use]
     pub fn end(self) -> EventCounts {
         let counted = self.0.and_then(|mut counting| counting.read().ok());
@@ -26,10 +26,10 @@ impl Events {
     }
 }
 
-/// [`EventCounts::least_share`]; it is there if any event was counted.
+/// Metric of [`EventCounts::least_share`]. Present if any event was counted.
 pub const EVENTS_COUNTED: &str = "events_counted";
 
-/// Figures: `<event>_per_<unit>.<part>` and `.total`, and [`EVENTS_COUNTED`].
+/// Adds the figures `<event>_per_<unit>.<part>` and `.total`, and [`EVENTS_COUNTED`].
 pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<String, f64>) {
     if units <= 0.0 {
         return;
@@ -38,7 +38,7 @@ pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<
     for ((part, event), count) in &counts.sums {
         let name = format!("{}_per_{unit}", event.name().replace('-', "_"));
         out.insert(format!("{name}.{part}"), count / units);
-        // Theirs are for other packets.
+        // Events of rivals belong to other packets.
         if *part != RIVALS {
             *totals.entry(name).or_insert(0.0) += count / units;
         }
@@ -56,7 +56,7 @@ mod tests {
     use xenoprof::event::Event;
 
     #[test]
-    fn events_are_by_part_and_packet_and_rivals_are_in_no_total() {
+    fn events_are_by_part_and_rivals_are_in_no_total() {
         let counts = EventCounts {
             sums: [
                 (("driver", Event::Instructions), 600.0),

@@ -1,4 +1,4 @@
-//! Machines without a wire, for a file that one guest sends to another from where it lies.
+//! Machines without a wire, for a file that one guest sends to another without copying.
 
 use super::cores::Cores;
 use super::frame_run::FrameWindow;
@@ -19,44 +19,44 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 5201;
 const SENDER: &str = "from";
 
-/// A file in a guest's frames, which the guest's station sends over and over to another guest's:
-/// its pages are outside the pool, and granted as Ram's thesis grants them (4.4.1).
+/// A file in a guest's memory, which the guest's TCP/IP station repeatedly sends to the station of
+/// another guest. Its pages are outside the pool and are granted as in Ram's thesis (4.4.1).
 #[derive(Clone, Copy, Debug)]
 pub struct FileRun {
-    /// How the driver gets at granted pages.
+    /// Grant mechanism.
     pub grants: GrantMode,
-    /// KB of the file.
+    /// File size, KB.
     pub kb: u32,
-    /// The driver has the guest's core, the guests have the wire's.
+    /// The driver runs on the guest's core, the guests on the wire's.
     pub cores: Cores,
 }
 
-/// What the sender has counted.
+/// Counters of the sender.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
-    /// Bytes that were acknowledged.
+    /// Acknowledged bytes.
     bytes: f64,
-    /// Uses of pages that were granted already.
+    /// Uses of pages that were already granted.
     reused: f64,
-    /// Pages that were granted anew.
+    /// New grants of pages.
     anew: f64,
-    /// Frames that were copied.
+    /// Copied frames.
     copied: f64,
-    /// Pages of the file that are granted now.
+    /// Pages of the file that are granted at this time.
     granted: f64,
 }
 
 impl FileRun {
-    /// Starts a machine, lets it warm up, opens a window, ends it.
+    /// Starts a machine, warms it up, measures a window and stops it.
     ///
     /// # Errors
-    /// If it does not start, or nothing is sent.
+    /// If the machine does not start, or sends nothing.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
         let mut running = Running::start(&self.config()?)?;
         let end = Instant::now() + Duration::from_secs(30);
         while sent(&running)?.bytes == 0.0 {
             if Instant::now() > end {
-                bail!(Failure::Failed("nothing of the file arrives".to_owned()));
+                bail!(Failure::Failed("no byte of the file arrives".to_owned()));
             }
             interrupt::sleep(Duration::from_millis(20))?;
         }
@@ -91,8 +91,8 @@ impl FileRun {
         Ok(FrameWindow {
             figures,
             conditions: format!(
-                "a file of {} KB in the guest's frames, sent to another guest; up to {} pages \
-                 granted at once; its stack moves as many bytes of no meaning",
+                "a file of {} KB in the guest's memory, sent to another guest; up to {} pages \
+                 granted at once; its stack moves as many dummy bytes",
                 self.kb,
                 config::domain::FILE_GRANTS
             ),
@@ -135,13 +135,13 @@ impl FileRun {
     }
 }
 
-/// What the sender has counted by now.
+/// Reads the sender's counters.
 fn sent(running: &Running) -> anyhow::Result<Sent> {
     let stat = running.stat(SENDER)?;
     let vif = &stat["vifs"]["0"];
     let number = |value: &Value, name: &str| {
         let found = value[name].as_f64();
-        found.with_context(|| format!("a guest without `{name}`"))
+        found.with_context(|| format!("the guest reports no `{name}`"))
     };
     let file = &vif["file"];
     Ok(Sent {
@@ -153,12 +153,12 @@ fn sent(running: &Running) -> anyhow::Result<Sent> {
     })
 }
 
-/// What became of the pages of a file of so many KB, for each packet of a full segment;
-/// and packets by pages that were used, however often one was granted anew.
+/// Returns the figures of a file's pages per packet of a full segment, and the packets per used
+/// page, however often that page was granted.
 fn pages(before: Sent, after: Sent, kb: u32) -> BTreeMap<String, f64> {
     let packets = (after.bytes - before.bytes) / SEGMENT_BYTES;
     let (anew, reused) = (after.anew - before.anew, after.reused - before.reused);
-    // It is sent from end to end, over and over: no page comes again before all others have.
+    // The file is sent cyclically, so a page is used again only after all others.
     let used = (before.granted + anew).min(f64::from(kb) / 4.0);
     let mut figures = BTreeMap::from([
         ("file_copied".to_owned(), after.copied - before.copied),
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(seen["hit_rate"], 0.75);
         assert_eq!(seen["packets_per_page_used"], 1000.0 / 116.0);
         assert_eq!(seen["file_copied"], 0.0);
-        // All 64 pages were used, some of them after they had been granted anew.
+        // All 64 pages were used, some of them after a new grant.
         assert_eq!(
             pages(before, after, 256)["packets_per_page_used"],
             1000.0 / 64.0

@@ -1,4 +1,4 @@
-//! The lane through the one-process TAP forwarder.
+//! The lane through the TAP forwarder in one process.
 
 use super::cores::Cores;
 use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE, WIRE_INSIDE};
@@ -12,10 +12,10 @@ use figures::measure::Part;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Sets one up.
+/// Sets up the lane.
 ///
 /// # Errors
-/// If namespaces or TAPs cannot be made.
+/// If namespaces or TAPs cannot be created.
 pub fn lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     let ends = Ends::new()?;
     let tap = |place: &Namespace, address: IpAddr| {

@@ -8,55 +8,61 @@ use super::window::{account, per_packet};
 use crate::plan::Times;
 use anyhow::Context as _;
 use config::domain::{GrantMode, RingFormat};
+use config::rule::Inbound;
 use config::{Config, Endpoint, Guest, Vif};
 use figures::interrupt;
 use figures::measure::{CpuTimes, Machine as Cpus, Part};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Raw frames from a guest's interface through the driver to another one of the same guest: one
-/// process that sends and receives beside the one that switches, as DPDK's switches are measured.
+/// Raw frames from an interface of a guest through the driver to another interface of the same
+/// guest. One process sends and receives and another switches, as in measurements of DPDK's
+/// switches.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRun<'a> {
-    /// How the driver gets at granted pages: as a configuration file has it, or `pointers`, where
-    /// guest and driver are one process.
+    /// Grant mechanism: as in a configuration file, or `pointers`, where guest and driver are one
+    /// process.
     pub grants: &'a str,
-    /// Bytes of a frame.
+    /// Frame size, bytes.
     pub size: u32,
-    /// Guests of the machine.
+    /// Number of guests.
     pub guests: u32,
-    /// Those of them that send.
+    /// Number of guests that send.
     pub active: u32,
-    /// Frames sent a second, by all of them together; none: as fast as they are taken.
+    /// Total frames per second of all senders. Unset: as fast as the driver accepts them.
     pub rate_pps: Option<f64>,
-    /// Whether they write and read every byte.
+    /// True if the guests write and read every byte.
     pub touch: bool,
-    /// Buffers for frames from a guest; none: as many as usual.
+    /// Buffers for frames from a guest. Unset: the default.
     pub from_guest: Option<u32>,
-    /// Buffers that wait for frames to a guest; none: as many as usual.
+    /// Posted buffers for frames to a guest. Unset: the default.
     pub to_guest: Option<u32>,
-    /// How rings lie in their pages; none: as usual.
+    /// Ring layout. Unset: the default.
     pub ring: Option<RingFormat>,
-    /// The driver has the guest's core, the guest has the wire's.
+    /// UDP flows of a sender; 0: its frames are not IP.
+    pub flows: u16,
+    /// True if the receiving interfaces have a stateful firewall.
+    pub stateful: bool,
+    /// The driver runs on the guest's core, the guest on the wire's.
     pub cores: Cores,
 }
 
-/// What a frame run showed, and whether it was disturbed.
+/// Result of a frame run.
 #[derive(Clone, Debug)]
 pub struct FrameWindow {
     /// Figures by metric.
     pub figures: BTreeMap<String, f64>,
-    /// The conditions, in words.
+    /// Conditions, for users.
     pub conditions: String,
-    /// Whether the hypervisor below took too much CPU time.
+    /// True if the underlying hypervisor stole too much CPU time.
     pub disturbed: bool,
 }
 
 impl FrameRun<'_> {
-    /// Starts a machine, lets it warm up, opens a window, ends it.
+    /// Starts a machine, warms it up, measures a window and stops it.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If the machine does not start.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
         let config = self.config()?;
         if self.grants == one_process::NAME {
@@ -78,9 +84,9 @@ impl FrameRun<'_> {
     ) -> anyhow::Result<FrameWindow> {
         interrupt::sleep(times.warm_up)?;
         let cpus = Cpus::read();
-        // To ask 64 guests takes long. The driver domain and the first guest, which is busy, are
-        // asked first: so everything else is looked at before, at both ends, and all windows are
-        // equally long.
+        // Reading the counters of 64 guests takes long. So at both ends of the window everything
+        // else is read first, then the driver domain and the first guest, which sends. This way all
+        // windows have the same length.
         let start = std::time::Instant::now();
         let cpu = CpuTimes::read(&running.parts());
         let before = running.reading()?;
@@ -92,7 +98,7 @@ impl FrameRun<'_> {
         let path = after.since(&before);
         let packets = path.sums.get("guest.delivered").copied().unwrap_or(0.0);
         let mut figures = BTreeMap::from([("packets".to_owned(), packets / seconds / 1e6)]);
-        // Threads of one process have no CPU time of their own but what their ledgers say.
+        // Only the ledgers separate the CPU time of two threads of one process.
         let of_ledger = |part: Part| path.sums.get(&format!("{part}.cpu")).copied();
         let mut cycles =
             BTreeMap::from(["driver", "guest"].map(|part| (part, of_ledger(part).unwrap_or(0.0))));
@@ -113,8 +119,8 @@ impl FrameRun<'_> {
         Ok(FrameWindow {
             figures,
             conditions: format!(
-                "at most {under_way} frames of a guest under way and {} waiting for it; copied \
-                 once; payload {}; pages of 4 KB",
+                "at most {under_way} frames of a guest in flight and {} buffers posted by it; \
+                 copied once; payload {}; pages of 4 KB",
                 config.buffers.to_guest,
                 if self.touch { "touched" } else { "not touched" }
             ),
@@ -126,12 +132,16 @@ impl FrameRun<'_> {
         let grants: GrantMode = match self.grants {
             one_process::NAME => GrantMode::Unchecked,
             grants => serde_json::from_value(Value::from(grants))
-                .with_context(|| format!("no grant mechanism `{grants}`"))?,
+                .with_context(|| format!("unknown grant mechanism `{grants}`"))?,
         };
         let guest = |number| Guest {
             name: format!("guest{number}"),
             cpus: vec![self.cores.wire],
-            vifs: vec![Vif::new(Endpoint::Sink { touch: self.touch })],
+            vifs: vec![Vif {
+                stateful: self.stateful,
+                inbound: self.stateful.then_some(Inbound::Allow),
+                ..Vif::new(Endpoint::Sink { touch: self.touch })
+            }],
             ..Guest::default()
         };
         let mut config = Config {
@@ -148,6 +158,7 @@ impl FrameRun<'_> {
                 window: 0,
                 count: None,
                 touch: self.touch,
+                flows: self.flows,
             });
             if let Some(guest) = config.guests.get_mut(number) {
                 guest.vifs.push(source);
@@ -156,6 +167,12 @@ impl FrameRun<'_> {
         config.driver.cpus = vec![self.cores.guest];
         config.driver.grants = grants;
         config.driver.restart = false;
+        if self.stateful {
+            // Flows that are not answered get half of a table.
+            let entries = (4 * u32::from(self.flows)).next_power_of_two();
+            config.driver.flows = entries.clamp(config.driver.flows, 65_536);
+            config.driver.flow_tables = config.driver.flow_tables.max(self.guests);
+        }
         if let Some(buffers) = self.from_guest {
             config.buffers.from_guest = buffers;
         }
@@ -194,6 +211,8 @@ mod tests {
                 from_guest: Some(1536),
                 to_guest: Some(384),
                 ring: Some(RingFormat::Xen),
+                flows: 4096,
+                stateful: true,
                 cores,
             };
             run.config().unwrap().machine().unwrap();
@@ -208,6 +227,8 @@ mod tests {
             from_guest: None,
             to_guest: None,
             ring: None,
+            flows: 0,
+            stateful: false,
             cores,
         };
         assert!(run.config().is_err());

@@ -1,4 +1,4 @@
-//! Lanes through the kernel alone: a veth pair, or two of them and a bridge between.
+//! Lanes through the kernel alone: one veth pair, or two with a bridge between them.
 
 use super::cores::Cores;
 use super::ends::{Ends, GUEST, IFNAME, PREFIX, steer};
@@ -12,28 +12,28 @@ use figures::Failure;
 use figures::measure::{Part, kernel_threads, pin_process};
 use std::net::IpAddr;
 
-/// The kernel's part.
+/// Kernel resources of a lane.
 #[derive(Default)]
 struct KernelPath {
-    /// The namespace of the bridge, if there is one: it lasts as long as the lane.
+    /// Namespace of the bridge, kept as long as the lane exists.
     _middle: Option<Namespace>,
-    /// NAPI's threads at the wire's far end.
+    /// NAPI threads at the wire's far end.
     far: Vec<i32>,
-    /// And everywhere else.
+    /// All other NAPI threads.
     near: Vec<i32>,
 }
 
-/// Where segments of TCP pass whole, and frames are merged.
+/// Offloads of a kernel path.
 #[derive(Clone, Copy, Debug)]
 pub struct Offloaded {
-    /// Where frames are merged.
+    /// Where frames are aggregated.
     pub gro: Gro,
-    /// Whether the wire carries segments whole (segmentation offload), not frames of the MTU.
+    /// True if the wire carries whole segments (segmentation offload) instead of MTU-sized frames.
     pub segments: bool,
 }
 
 impl Offloaded {
-    /// Returns a path whose wire carries frames of the MTU.
+    /// Returns a path whose wire carries MTU-sized frames.
     #[must_use]
     pub const fn frames(gro: Gro) -> Self {
         let segments = false;
@@ -41,9 +41,9 @@ impl Offloaded {
     }
 }
 
-/// Sets up two veth pairs with a bridge between. Unless the wire carries segments whole, offloads
-/// that would put more than the MTU on it are off. A bridge that merges at its ports hands what it
-/// merged to the guest whole, and takes segments from it, as a guest's TAP does.
+/// Sets up two veth pairs with a bridge between them. Unless the wire carries whole segments, it
+/// turns off offloads that would exceed the MTU there. A bridge that aggregates at its ports passes
+/// whole aggregates to the guest and accepts segments from it, like a guest's TAP.
 ///
 /// # Errors
 /// [`figures::Failure::CannotRun`] if `ip` or `ethtool` is not installed; otherwise if the kernel
@@ -60,11 +60,11 @@ pub fn bridge_lane(of: Offloaded, cores: Cores, loads: &Loads) -> anyhow::Result
     through(ends, path, of, cores, loads)
 }
 
-/// Sets up so many wires, each a veth pair to an interface of the guest's of its own, as a machine
-/// with so many NICs has them.
+/// Sets up `wires` wires. Each is a veth pair to a separate interface of the guest, like the NICs
+/// of a machine.
 ///
 /// # Errors
-/// As [`bridge_lane`].
+/// See [`bridge_lane`].
 pub fn veth_lane(wires: u32, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;
     of_pairs(Ends::of(wires, 1)?, gro, cores, loads)
@@ -80,12 +80,12 @@ fn of_pairs(mut ends: Ends, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Re
     through(ends, KernelPath::default(), frames, cores, loads)
 }
 
-/// The guest's interface to a further wire.
+/// Returns the name of the guest's interface to a further wire.
 fn nic(number: usize) -> String {
     format!("{IFNAME}-{number}")
 }
 
-/// The lane whose ends' interfaces are there.
+/// Configures the existing interfaces of both ends and returns the lane.
 fn through(
     mut ends: Ends,
     mut path: KernelPath,
@@ -116,25 +116,25 @@ fn through(
     for (number, address) in wires.iter().enumerate().skip(1) {
         let name = nic(number);
         path.near.extend(interface(guest, &name, near, gro)?);
-        // The network is behind the first one; each other wire has one station.
+        // The first interface routes the network; each other wire has one station.
         let to = address.to_string();
         guest.run(&["ip", "route", "add", &to, "dev", &name, "src", &source])?;
     }
     let remark = (!gro.threaded() && gro != Gro::Rps)
-        .then(|| "`sender` contains softirqs of everybody: NAPI is not threaded".to_owned());
+        .then(|| "`sender` includes softirqs of all processes: NAPI is not threaded".to_owned());
     Ok(Lane::new(ends, Box::new(path), cores, loads)?.remarked(remark))
 }
 
-/// What an interface of an end's is like.
+/// Settings of an end's interface.
 #[derive(Clone, Copy)]
 struct Near {
-    /// Where what it brings is handled.
+    /// Core that processes received packets.
     core: usize,
-    /// Whether segments leave by it whole.
+    /// True if segments leave the interface whole.
     whole: bool,
 }
 
-/// Has an end's interface merge as it is to, and up; the threads that look at it.
+/// Configures an end's interface, brings it up, and returns its NAPI threads.
 fn interface(
     end: &mut Namespace,
     name: &str,
@@ -153,7 +153,7 @@ fn interface(
     }
 }
 
-/// Has a kernel thread on `core` look at what comes to an interface; which one.
+/// Moves the NAPI processing of an interface to a kernel thread on `core`; returns the thread.
 fn thread(ns: &mut Namespace, name: &str, core: usize) -> anyhow::Result<Vec<i32>> {
     let threads = || kernel_threads(&[&format!("napi/{name}-")]);
     let before = threads();
@@ -161,9 +161,9 @@ fn thread(ns: &mut Namespace, name: &str, core: usize) -> anyhow::Result<Vec<i32
     let mut new = threads();
     new.retain(|thread| !before.contains(thread));
     if new.is_empty() {
-        // Their time could not be counted.
+        // If they are not visible, their CPU time cannot be counted.
         anyhow::bail!(Failure::CannotRun(
-            "the kernel's NAPI threads cannot be seen from this PID namespace".to_owned()
+            "the kernel's NAPI threads are not visible in this PID namespace".to_owned()
         ));
     }
     for &thread in &new {
@@ -172,7 +172,7 @@ fn thread(ns: &mut Namespace, name: &str, core: usize) -> anyhow::Result<Vec<i32
     Ok(new)
 }
 
-/// A veth pair from `near`, where `ip` runs, to the namespace of process `far`.
+/// Creates a veth pair from `near`, where `ip` runs, to the namespace of process `far`.
 fn pair(near: &mut Namespace, name: &str, far: i32, far_name: &str) -> anyhow::Result<()> {
     let far = far.to_string();
     let tail = ["type", "veth", "peer", "name", far_name, "netns", &far];
@@ -181,7 +181,7 @@ fn pair(near: &mut Namespace, name: &str, far: i32, far_name: &str) -> anyhow::R
     near.run(&words).map(drop)
 }
 
-/// A bridge in a namespace of its own, with a port to each end; the threads of its ports.
+/// Creates a bridge in a new namespace, with a port to each end; returns the threads of its ports.
 fn bridge(
     ends: &Ends,
     Offloaded { gro, segments }: Offloaded,
@@ -207,8 +207,8 @@ fn bridge(
     Ok(middle)
 }
 
-/// Whether an interface merges what comes; unless it takes segments `whole`, no frame above the MTU
-/// leaves by it.
+/// Sets whether an interface aggregates received frames. Unless it takes `whole` segments, turns
+/// off every offload that sends frames above the MTU.
 fn offloads(ns: &mut Namespace, name: &str, gro: &str, whole: bool) -> anyhow::Result<()> {
     let segments = if whole { "on" } else { "off" };
     ns.run(&[
@@ -217,7 +217,7 @@ fn offloads(ns: &mut Namespace, name: &str, gro: &str, whole: bool) -> anyhow::R
     if whole {
         return Ok(());
     }
-    // Not every kernel has it.
+    // Fails on kernels without this offload.
     let _absent = ns.run(&["ethtool", "-K", name, "tx-udp-segmentation", "off"]);
     Ok(())
 }

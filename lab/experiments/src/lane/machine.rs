@@ -1,5 +1,5 @@
-//! The lane through the machine: monitor, driver domain and guest domain, with a TAP at each end;
-//! the lane to the driver domain itself; and the time that machines take to come up.
+//! Lanes through the machine (monitor, driver domain and guest domain, with a TAP at each end) and
+//! to the driver domain itself. Also measures the start-up time of machines.
 
 use super::build::{OnWire, add_wires, apply, config};
 use super::cores::Cores;
@@ -12,7 +12,7 @@ use config::{Endpoint, Guest, KernelPort, Kind, Nic, Vif};
 /// Sets up the lane.
 ///
 /// # Errors
-/// If namespaces cannot be made or the machine does not start.
+/// If namespaces cannot be created or the machine does not start.
 pub fn lane(
     place: Place,
     wire: OnWire<'_>,
@@ -34,7 +34,7 @@ pub fn lane(
     between(ends, running, wire, cores, &loads)
 }
 
-/// The lane of a machine that is up.
+/// Returns the lane of a running machine.
 fn between(
     mut ends: Ends,
     running: Running,
@@ -50,11 +50,11 @@ fn between(
     Ok(lane.remarked(remark))
 }
 
-/// The lane to the driver domain itself over so many wires: the receiver is a socket behind a TAP
-/// on the driver's own bridge, without ring and grants.
+/// Sets up the lane to the driver domain itself over `wires` wires. The receiver is a socket behind
+/// a TAP on the driver's bridge, without ring and grants.
 ///
 /// # Errors
-/// As [`lane`].
+/// See [`lane`].
 pub fn local_lane(
     place: Place,
     (wire, wires): (OnWire<'_>, u32),
@@ -76,11 +76,11 @@ pub fn local_lane(
     between(ends, running, wire, cores, loads)
 }
 
-/// Milliseconds until a machine with so many guests is ready: one wire, every guest with a TAP,
-/// all of them in one namespace apart from the wire's.
+/// Returns the milliseconds until a machine with `guests` guests is ready. It has one wire, and
+/// every guest has a TAP in one namespace, apart from the wire's.
 ///
 /// # Errors
-/// If it does not start, or does not end cleanly.
+/// If the machine does not start, or does not stop cleanly.
 pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
     let ends = Ends::new()?;
     let cores = Cores::choose();

@@ -1,19 +1,19 @@
-//! Lanes: a path between a wire and a guest, with ordinary sockets at both ends.
+//! Lanes: paths between a wire and a guest, with ordinary sockets at both ends.
 //!
-//! Every column of a plan is a lane: the machine itself, the one-process forwarder, the kernel's
-//! veth and bridge. All are there at once, asleep; a run wakes one at a time, so that rounds
-//! of different columns can follow each other without being set up anew.
+//! Every column of a plan is a lane: through the machine itself, through the forwarder in one
+//! process, or through the kernel's veth and bridge. All lanes exist at once and sleep. A run wakes
+//! one at a time, so that rounds of different columns alternate without new set-ups.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`ends`], [`cores`] | the namespaces at both ends; who runs on which core |
-//! | [`path`], [`reading`] | what lies between, and its counters |
-//! | [`window`] | a time in which one load runs and is measured |
-//! | [`events`] | hardware events in it, where there is a PMU |
-//! | [`machine`], [`running`], [`build`] | the path through Grantway: set up, running, configured |
+//! | [`ends`], [`cores`] | the namespaces at both ends; the cores of a run |
+//! | [`path`], [`reading`] | the path between the ends, and its counters |
+//! | [`window`] | the measurement of one load for a time |
+//! | [`events`] | its hardware events, on machines with a PMU |
+//! | [`machine`], [`running`], [`build`] | the path through Grantway: set-up, control, configuration |
 //! | [`forward`], [`kernel_path`] | the baselines |
 //! | [`frame_run`], [`one_process`] | raw frames between guests, without a wire |
-//! | [`file_run`] | a file between guests, sent from where it lies |
+//! | [`file_run`] | a file sent between guests without copying |
 
 pub mod build;
 pub mod cores;
@@ -43,45 +43,45 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-/// A lane: two namespaces, what lies between, and loads in both directions.
+/// A lane: two namespaces, the path between them, and loads in both directions.
 pub struct Lane {
-    /// One pair for every guest.
+    /// Loads, one pair for each guest.
     pairs: BTreeMap<(Workload, Direction), Vec<Pair>>,
-    /// Streams of guests that are not measured, by their direction.
+    /// Streams of guests that are not measured, by direction.
     rivals: BTreeMap<Direction, Vec<Pair>>,
     path: Box<dyn Path>,
-    /// Kernel threads that do what softirqs put off, on the wire's core and on others. They are
-    /// charged to the lane, because the other lanes sleep.
+    /// `ksoftirqd` threads of the wire's core and of the other cores. Their time belongs to this
+    /// lane, because the other lanes sleep.
     softirqs: [(Part, Vec<i32>); 2],
-    /// What is to be said beside its figures.
+    /// Remark to print beside the lane's figures.
     remark: Option<String>,
-    // Last, so that loads and path end first.
+    // The last field, so that loads and path are dropped first.
     ends: Ends,
 }
 
-/// What is to run over a lane: every workload in every direction.
+/// Loads of a lane: every workload in every direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loads {
-    /// Streams, requests.
+    /// Workloads.
     pub workloads: Vec<Workload>,
-    /// Which way.
+    /// Directions.
     pub directions: Vec<Direction>,
     /// Connections of a stream's sender.
     pub flows: u32,
-    /// The last so many guests are not measured: each has a stream while others are.
+    /// Number of guests, the last ones, that are not measured. Each has a stream meanwhile.
     pub beside: u32,
-    /// Whether it sends a file, without a copy of its own.
+    /// True if the sender sends a file without copying it.
     pub sendfile: bool,
-    /// Whether each of its messages is a packet of its own.
+    /// True if each message is a separate packet.
     pub push: bool,
-    /// What becomes of packets at the wire's end; none: all come, in order.
+    /// Faults of the wire. Unset: none.
     pub faults: Option<Faults>,
-    /// Whether guests acknowledge at once what they receive.
+    /// True if guests acknowledge every segment at once.
     pub quick_ack: bool,
 }
 
 impl Loads {
-    /// One TCP stream in each of these directions.
+    /// Returns one TCP stream in each of these directions.
     #[must_use]
     pub fn of_stream(directions: &[Direction]) -> Self {
         Self {
@@ -109,15 +109,15 @@ impl Default for Loads {
 
 /// Kernel work of the wire's far end: threads on the wire's core.
 const WIRE_KERNEL: Part = "wire_kernel";
-/// Kernel work of the wire's near end, the machine under test.
+/// Kernel work of the wire's near end, part of the machine under test.
 const NIC_KERNEL: Part = "nic_kernel";
 
-/// The kernel threads that do what softirqs put off. On one core nobody can tell whose they are:
-/// they are the machine's.
+/// Returns the `ksoftirqd` threads by part. On a single core they cannot be attributed, and count
+/// for the machine.
 fn softirqs(cores: Cores) -> [(Part, Vec<i32>); 2] {
     let far = match cores.wire == cores.guest {
         true => Vec::new(),
-        // The name of core 1's is no beginning of core 10's: it is all of the name.
+        // The newline ends the name, so that core 1 does not match core 10.
         false => kernel_threads(&[&format!("ksoftirqd/{}\n", cores.wire)]),
     };
     let mut near = kernel_threads(&["ksoftirqd/"]);
@@ -125,11 +125,11 @@ fn softirqs(cores: Cores) -> [(Part, Vec<i32>); 2] {
     [(WIRE_KERNEL, far), (NIC_KERNEL, near)]
 }
 
-/// Who asks or sends, and who answers or receives.
+/// The two ends of a load.
 struct Pair {
     active: Load,
     passive: Load,
-    /// Where the passive one is: counters of a kernel are those of all that are there.
+    /// Namespace of the passive end. The kernel's counters there cover every socket in it.
     at: PathBuf,
 }
 
@@ -141,7 +141,7 @@ struct Side {
 }
 
 impl Pair {
-    /// Starts both, the passive one first.
+    /// Starts both ends, the passive one first.
     fn start(
         work: Workload,
         way: Direction,
@@ -179,10 +179,10 @@ impl Pair {
 }
 
 impl Lane {
-    /// Puts loads at both ends of a path that is up.
+    /// Starts loads at both ends of a path that is up.
     ///
     /// # Errors
-    /// If a load cannot start or does not reach the other end.
+    /// If a load cannot start or cannot connect.
     pub fn new(
         mut ends: Ends,
         path: Box<dyn Path>,
@@ -237,61 +237,61 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Its namespaces.
+    /// Returns the namespaces.
     #[must_use]
     pub fn ends(&self) -> &Ends {
         &self.ends
     }
 
-    /// The same with something to be said beside its figures.
+    /// Sets the remark to print beside the lane's figures.
     #[must_use]
     pub fn remarked(self, remark: Option<String>) -> Self {
         Self { remark, ..self }
     }
 
-    /// What is to be said beside its figures.
+    /// Returns the remark to print beside the lane's figures.
     #[must_use]
     pub fn remark(&self) -> Option<&str> {
         self.remark.as_deref()
     }
 
-    /// What lies between.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &dyn Path {
         self.path.as_ref()
     }
 
-    /// The machine between.
+    /// Returns the machine.
     ///
     /// # Errors
-    /// If something else is there.
+    /// If the path is not a machine.
     pub fn machine(&self) -> anyhow::Result<&Running> {
         self.path.machine().context("no machine")
     }
 
-    /// Switches the machine between to another way of aggregating.
+    /// Switches the machine's LRO.
     ///
     /// # Errors
-    /// If there is none, or it refuses.
+    /// If the path is not a machine, or the machine rejects the change.
     pub fn switch(&mut self, lro: &Lro, rules: LroRules) -> anyhow::Result<()> {
         let machine = self.path.machine().context("no machine to switch")?;
         machine.switch(lro, rules)
     }
 
-    /// From now on the receiver of a stream takes at most so many bytes with one call.
+    /// Sets the maximum bytes per call of a stream's receiver.
     ///
     /// # Errors
-    /// If there is no stream in this direction, or the receiver has gone.
+    /// If the lane has no stream in this direction, or the receiver has exited.
     pub fn receive_by(&mut self, direction: Direction, bytes: usize) -> anyhow::Result<()> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
         pairs.try_for_each(|pair| pair.passive.take(bytes))
     }
 
-    /// From now on the senders of streams hand over so many bytes with one call.
+    /// Sets the bytes per call of the streams' senders.
     ///
     /// # Errors
-    /// If a sender has gone.
+    /// If a sender has exited.
     pub fn send_by(&mut self, bytes: usize) -> anyhow::Result<()> {
         for ((workload, _), pairs) in &mut self.pairs {
             if *workload == Workload::Stream {
@@ -303,20 +303,20 @@ impl Lane {
         Ok(())
     }
 
-    /// Starts the streams of a direction, or stops them.
+    /// Starts or stops the streams of a direction.
     ///
     /// # Errors
-    /// If a sender has gone.
+    /// If a sender has exited.
     pub fn stream(&mut self, direction: Direction, go: bool) -> anyhow::Result<()> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
         pairs.try_for_each(|Pair { active, .. }| if go { active.go() } else { active.stop() })
     }
 
-    /// Bytes that the first guest's stream has brought since this was last asked.
+    /// Returns the bytes that the first guest's stream delivered since the last call.
     ///
     /// # Errors
-    /// If there is no such stream, or its receiver has gone.
+    /// If the lane has no such stream, or its receiver has exited.
     pub fn arrived(&mut self, direction: Direction) -> anyhow::Result<u64> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let first = pairs.and_then(|pairs| pairs.first_mut());
@@ -324,8 +324,8 @@ impl Lane {
         Ok(mark.bytes)
     }
 
-    /// Processes of what lies between and the kernel's threads; these, which receive; nothing of
-    /// what is at the wire's far end.
+    /// Returns the processes of the path, the kernel's threads and `receivers` by part, without the
+    /// wire's far end.
     #[must_use]
     pub fn parts_of(&self, receivers: &[i32]) -> Vec<(Part, Vec<i32>)> {
         let mut parts = self.inner_parts();

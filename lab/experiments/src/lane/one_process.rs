@@ -10,7 +10,7 @@ use figures::measure::Part;
 use std::process::Command;
 use std::time::Duration;
 
-/// The grant mechanism that a plan says for it: none.
+/// The value of `grants` in a plan that selects this path.
 pub const NAME: &str = "pointers";
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -22,10 +22,10 @@ pub struct OneProcess {
 }
 
 impl OneProcess {
-    /// Starts it with the machine of `config`, which has one guest and no devices.
+    /// Starts the program with the machine of `config`, which has one guest and no devices.
     ///
     /// # Errors
-    /// If the program is not there or does not take the machine.
+    /// If the program does not exist or rejects the machine.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         let machine = config
             .machine()
@@ -40,7 +40,7 @@ impl OneProcess {
 }
 
 impl Path for OneProcess {
-    /// Both threads are one process: their CPU time is what their ledgers say.
+    /// Returns no parts, because both threads share a process; the ledgers report their CPU time.
     fn parts(&self) -> Vec<(Part, Vec<i32>)> {
         Vec::new()
     }

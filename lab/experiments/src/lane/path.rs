@@ -1,21 +1,21 @@
-//! What lies between the two ends of a lane, and its account of itself.
+//! The path between the two ends of a lane, and its counters.
 
 use super::reading::{Reading, digest};
 use super::running::{RIVALS, Running};
 use figures::measure::Part;
 
-/// What lies between the two ends of a lane.
+/// The path between the two ends of a lane.
 pub trait Path {
-    /// Its processes and kernel threads, by the part that they are charged to.
+    /// Returns the path's processes and kernel threads, by the part to which they are charged.
     fn parts(&self) -> Vec<(Part, Vec<i32>)>;
 
-    /// What it knows about itself just now: counters that only grow.
+    /// Reads the path's counters, which only grow.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the path has exited.
     fn reading(&mut self) -> anyhow::Result<Reading>;
 
-    /// The machine, if it is one.
+    /// Returns the machine, if the path is one.
     fn machine(&self) -> Option<&Running> {
         None
     }
@@ -28,7 +28,7 @@ impl Path for Running {
 
     fn reading(&mut self) -> anyhow::Result<Reading> {
         let mut reading = Reading::default();
-        // What rivals merge and drop is no figure of the guest that is measured.
+        // The figures of the measured guest exclude merges and drops of rivals.
         for (part, name) in self.domains().iter().filter(|(part, _)| *part != RIVALS) {
             digest(part, &self.stat(name)?, &mut reading);
         }

@@ -1,20 +1,20 @@
-//! What a path knows about itself: counters that only grow.
+//! Counters of a path, which only grow.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A path's own counters.
+/// Counters of a path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// Counters and sums by name: `drops.<reason>`, `<domain>.hop.<hop>` in cycles, … as
-    /// `window` documents them.
+    /// Sums by name: `drops.<reason>`, `<domain>.hop.<hop>` in cycles, …; see `window` for all
+    /// names.
     pub sums: BTreeMap<String, f64>,
-    /// The most that something was since the path is up: `under_way`, frames of one source.
+    /// Maxima since the path's start: `under_way`, frames in flight from one source.
     pub most: BTreeMap<String, f64>,
 }
 
 impl Reading {
-    /// What was added since `earlier`.
+    /// Returns the increase since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let sums = self
@@ -32,10 +32,10 @@ impl Reading {
     }
 }
 
-/// How the driver domain's names of ports begin that are wires.
+/// Prefix of the driver domain's names of ports that are wires.
 const WIRES: &str = "nic.wire";
 
-/// Adds a domain's counters to a reading: see [`super::window::Window::figures`] for the names.
+/// Adds a domain's counters to a reading. [`super::window::Window::figures`] lists the names.
 pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
     let ledger = &stat["ledger"];
@@ -90,8 +90,8 @@ pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
             }
         }
     }
-    // What stands behind a guest's interfaces: the frames that it has taken, and those of its own
-    // that were under way at once.
+    // Counters of a guest's endpoints: the frames that they received, and their maximum number of
+    // frames in flight.
     for vif in stat["vifs"].as_object().into_iter().flatten() {
         let endpoint = &vif.1["endpoint"];
         add(
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(reading.sums["guest.cpu"], 80.0);
         assert_eq!(reading.sums["guest.corrected"], 8.0);
         assert_eq!(reading.sums["drops.no_buffer"], 4.0);
-        assert_eq!(reading.sums["drops.spoofed"], 0.0, "zeros are printed too");
+        assert_eq!(reading.sums["drops.spoofed"], 0.0, "zeros are also printed");
         assert_eq!(reading.sums["lro.waits.1000"], 6.0);
         assert_eq!(reading.sums["lro.wait_sum_ns"], 5000.0);
         let wire = ["wire_received", "wire_sent", "acks"].map(|name| reading.sums[name]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_from_a_domain_counts_for_nothing() {
+    fn malformed_counters_of_a_domain_are_ignored() {
         let mut reading = Reading::default();
         digest(
             "driver",

@@ -1,4 +1,4 @@
-//! A running machine: what its monitor and its domains answer.
+//! A running machine, and queries to its monitor and domains.
 
 use crate::plan::{Lro, LroRules};
 use abi::machine::{Audit, DomainStatus, Machine, Program, Setting, Status};
@@ -16,39 +16,39 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Name of guests that are not measured, before their number.
+/// Name prefix of guests that are not measured.
 pub(super) const RIVAL: &str = "rival";
-/// They, and their loads.
+/// Part of these guests and their loads.
 pub(super) const RIVALS: Part = "rivals";
-/// How long a helper of the core's may take to be there.
+/// Timeout for a helper of the core to start.
 const HELPER: Duration = Duration::from_secs(30);
-/// How often it is looked for.
+/// Interval of checks for a helper.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A running machine and what is known about it.
+/// A running machine.
 #[derive(Debug)]
 pub struct Running {
-    // Before the instance, which would end in order.
+    // Dropped before the instance, whose drop would shut it down in order.
     _at_once: AtOnce,
     instance: Instance,
-    // After the instance, so that it is removed when no process writes it any more.
+    // Dropped after the instance, when no process writes to the log any more.
     _log: Log,
-    /// Domain names by part, in the order of start.
+    /// Domain names by part, in start order.
     domains: Vec<(Part, String)>,
     parts: Vec<(Part, Vec<i32>)>,
     grants: GrantMode,
 }
 
-/// All processes that run, by the process that has started them.
+/// All running processes by parent.
 struct Parents(BTreeMap<i32, Vec<i32>>);
 
 impl Parents {
-    /// As they are now.
+    /// Reads the process table.
     fn now() -> Self {
         let mut all: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
         for pid in processes() {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // A program's name, in parentheses, may hold anything.
+            // A program's name, in parentheses, may contain any characters.
             let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
             if let Some(parent) = behind.split(' ').nth(1).and_then(|word| word.parse().ok()) {
                 all.entry(parent).or_default().push(pid);
@@ -61,7 +61,7 @@ impl Parents {
         self.0.get(&of).map_or(&[], Vec::as_slice)
     }
 
-    /// Children, theirs, and so on.
+    /// Returns the children of a process, their children, and so on.
     fn descendants(&self, of: i32) -> Vec<i32> {
         let mut all = self.children(of).to_vec();
         let mut at = 0;
@@ -73,7 +73,7 @@ impl Parents {
     }
 }
 
-/// A name that no other instance of this or another run has.
+/// Returns an instance name that is unique across runs.
 #[must_use]
 pub(crate) fn fresh_name(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -81,22 +81,22 @@ pub(crate) fn fresh_name(what: &str) -> String {
     format!("{what}-{}-{number}", std::process::id())
 }
 
-/// How often a domain that does not answer is asked again; each time takes seconds.
+/// Maximum attempts to query a domain that does not answer. Each takes seconds.
 const ASKS: usize = 3;
 
 impl Running {
-    /// Builds a machine and waits until it is ready.
+    /// Starts a machine and waits until it is ready.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] where this system does not allow it.
+    /// [`Failure::CannotRun`] if this system does not allow it.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         Self::of(config, config.machine())
     }
 
-    /// The same of one to which guests can be attached, by the text of its file.
+    /// Starts a machine to which guests can be attached, from the text of its file.
     ///
     /// # Errors
-    /// As [`Running::start`], and what is wrong with the file.
+    /// See [`Running::start`]; also if the file is not valid.
     pub fn start_live(what: &str, text: String) -> anyhow::Result<Self> {
         let name = what.to_owned();
         let wrong = |problems: Problems| Failure::Failed(problems.to_string());
@@ -139,7 +139,7 @@ impl Running {
                 pids.push(domain.agent_pid);
             }
         }
-        // The core's other children are the rest of the monitor: netd and the manager.
+        // The core's other children belong to the monitor: netd and the manager.
         let of_domains: Vec<i32> = by_part.values().flatten().copied().collect();
         let mut rest = Parents::now().children(core).to_vec();
         rest.retain(|pid| !of_domains.contains(pid));
@@ -154,46 +154,46 @@ impl Running {
         })
     }
 
-    /// How the driver domain gets at granted pages.
+    /// Returns the grant mechanism of the driver domain.
     #[must_use]
     pub fn grants(&self) -> GrantMode {
         self.grants
     }
 
-    /// Milliseconds from the monitor's start until every connection was up.
+    /// Returns the milliseconds from the monitor's start until every connection was up.
     #[must_use]
     pub fn up_ms(&self) -> f64 {
         self.instance.up_ms().unwrap_or(f64::NAN)
     }
 
-    /// What the machine is called.
+    /// Returns the machine's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.instance.name()
     }
 
-    /// The monitor's status.
+    /// Returns the monitor's status.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the monitor does not answer.
     pub fn status(&self) -> anyhow::Result<Status> {
         Ok(self.instance.status().map_err(failure)?)
     }
 
-    /// What the monitor says of the driver domain.
+    /// Returns the status of the driver domain.
     ///
     /// # Errors
-    /// If it does not answer, or there is none.
+    /// If the monitor does not answer, or the machine has no driver domain.
     pub fn driver(&self) -> anyhow::Result<DomainStatus> {
         let mut domains = self.status()?.domains.into_iter();
         let driver = domains.find(|domain| domain.program == Program::Driver);
         driver.context("no driver domain")
     }
 
-    /// The process of one of the core's helpers; one that is just being started is waited for.
+    /// Returns the process of a helper of the core. Waits for a helper that is starting.
     ///
     /// # Errors
-    /// If there is none of this name for long.
+    /// If no helper with this name starts in time.
     pub fn helper(&self, name: &str) -> anyhow::Result<i32> {
         let is_named = |pid: &i32| {
             let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -209,49 +209,49 @@ impl Running {
         }
     }
 
-    /// All processes of the machine as they are now, but for the core.
+    /// Returns all processes of the machine except the core.
     #[must_use]
     pub fn descendants(&self) -> Vec<i32> {
         let core = self.core().ok();
         core.map_or_else(Vec::new, |core| Parents::now().descendants(core))
     }
 
-    /// The core's process.
+    /// Returns the core's process.
     ///
     /// # Errors
-    /// If it was not started here.
+    /// If this process did not start it.
     pub fn core(&self) -> anyhow::Result<i32> {
         Ok(self.instance.pid().context("no core")?.cast_signed())
     }
 
-    /// Processes that the core has started and that run.
+    /// Returns the running processes that the core started.
     ///
     /// # Errors
-    /// As [`Running::core`].
+    /// See [`Running::core`].
     pub fn children(&self) -> anyhow::Result<Vec<i32>> {
         Ok(Parents::now().children(self.core()?).to_vec())
     }
 
-    /// Attaches a guest, described as the control socket has it; returns when it is up.
+    /// Attaches a guest, in the control socket's format, and waits until it is up.
     ///
     /// # Errors
-    /// If something is wrong with it, or it does not come.
+    /// If the description is not valid, or the guest does not come up.
     pub fn attach(&self, guest: Value) -> anyhow::Result<()> {
         let guest: Setting = serde_json::from_value(guest)?;
         self.instance.attach(guest).map_err(failure)?;
         Ok(())
     }
 
-    /// Detaches a guest; returns when nothing is left of it.
+    /// Detaches a guest and waits until it is removed.
     ///
     /// # Errors
-    /// If there is none of this name, or something of it stays.
+    /// If no guest has this name, or part of it remains.
     pub fn detach(&self, guest: &str) -> anyhow::Result<()> {
         self.instance.detach(guest).map_err(failure)?;
         Ok(())
     }
 
-    /// The audit of grants.
+    /// Returns the audit of grants.
     ///
     /// # Errors
     /// If the monitor does not answer.
@@ -259,17 +259,17 @@ impl Running {
         Ok(self.instance.grants().map_err(failure)?)
     }
 
-    /// All counters of a domain. One that does not answer is asked again: what has kept its CPU
-    /// from it for seconds is no reason to lose an hour's rounds.
+    /// Returns all counters of a domain. Retries if it does not answer, because a domain without
+    /// CPU for a few seconds should not invalidate an hour of rounds.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the domain does not answer.
     pub fn stat(&self, domain: &str) -> anyhow::Result<Value> {
         let mut times = ASKS;
         loop {
             match self.instance.relay(domain, &Request::Stat) {
                 Err(client::Error::Refused(why)) if times > 0 => {
-                    eprintln!("{why}: it is asked again, and this window's figures may be off");
+                    eprintln!("{why}; retrying; this window's figures may be wrong");
                     times -= 1;
                 }
                 said => {
@@ -280,7 +280,7 @@ impl Running {
         }
     }
 
-    /// Switches all domains to another way of aggregating.
+    /// Switches the LRO of all domains.
     ///
     /// # Errors
     /// If a domain refuses, or does not answer.
@@ -297,29 +297,29 @@ impl Running {
         Ok(())
     }
 
-    /// Its processes, by part.
+    /// Returns the machine's processes, by part.
     #[must_use]
     pub fn processes(&self) -> &[(Part, Vec<i32>)] {
         &self.parts
     }
 
-    /// Names of all domains, by part.
+    /// Returns the names of all domains, by part.
     #[must_use]
     pub fn domains(&self) -> &[(Part, String)] {
         &self.domains
     }
 
-    /// Ends it, and waits until nothing is left.
+    /// Stops the machine and waits until it is removed.
     ///
     /// # Errors
-    /// If it does not end in time.
+    /// If it does not stop in time.
     pub fn down(self) -> anyhow::Result<()> {
         Ok(self.instance.down().map_err(failure)?)
     }
 }
 
-/// Kills a core where the user has asked to stop: hundreds of guests that leave one after the other
-/// would take seconds.
+/// Kills the core on drop if the user has asked to stop, because an orderly shutdown of hundreds of
+/// guests takes seconds.
 #[derive(Debug)]
 struct AtOnce(i32);
 
@@ -332,8 +332,8 @@ impl Drop for AtOnce {
     }
 }
 
-/// A monitor's log, removed with the machine: a run keeps figures, not logs. The log of a machine
-/// that did not start stays, because the error names it.
+/// A monitor's log, deleted on drop, because a run keeps figures and not logs. The log of a machine
+/// that did not start is kept, because the error names it.
 #[derive(Debug)]
 struct Log(PathBuf);
 
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_processes_children_and_theirs_are_found() {
+    fn descendants_of_a_process_are_found() {
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()

@@ -1,4 +1,4 @@
-//! One window on a lane: a time in which one load runs, with everything read at both its ends.
+//! A window on a lane: runs one load for some time, and reads all counters before and after.
 
 use super::events::{self, Events};
 use super::reading::Reading;
@@ -13,40 +13,40 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use xenoprof::count::EventCounts;
 
-/// What was seen.
+/// Result of a window.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// What ran.
+    /// Workload.
     pub workload: Workload,
-    /// Counters of the load that received (stream) or asked (requests).
+    /// Counters of the receiver (stream) or client (requests).
     pub mark: Mark,
-    /// Bytes that streams of guests beside those that are measured brought.
+    /// Bytes delivered by the streams of guests that are not measured.
     pub beside_bytes: u64,
     /// CPU nanoseconds by part.
     pub cpu_ns: BTreeMap<Part, u64>,
-    /// CPU nanoseconds that all processors were busy: of the parts, and of what is no part, such as
-    /// softirqs that hit an idle core, other kernel threads, other programs.
+    /// Nanoseconds for which processors were busy, in total. In addition to the parts, this
+    /// includes softirqs on an idle core, other kernel threads and other programs.
     pub busy_ns: u64,
-    /// Hardware events, where they can be counted.
+    /// Hardware events, if they can be counted.
     pub events: EventCounts,
-    /// What the path's own counters grew by.
+    /// Increase of the path's counters.
     pub path: Reading,
-    /// Whether the hypervisor below took so much CPU time that the figures are disturbed.
+    /// True if the underlying hypervisor stole too much CPU time.
     pub disturbed: bool,
 }
 
 impl Lane {
-    /// Opens a window.
+    /// Measures a window.
     ///
     /// # Errors
-    /// If a load or the path has gone, or the user asked to stop.
+    /// If a load or the path has exited, or the user asked to stop.
     pub fn window(
         &mut self,
         workload: Workload,
         direction: Direction,
         times: Times,
     ) -> anyhow::Result<Window> {
-        // Taken out for the time, so that the path can be asked beside it.
+        // Removed for the time being, so that `self` can be borrowed to read the path.
         let Some(mut pairs) = self.pairs.remove(&(workload, direction)) else {
             anyhow::bail!("no load for {workload:?} {}", direction.name());
         };
@@ -66,16 +66,16 @@ impl Lane {
             Ok(()) => self.open(pairs, workload, times),
             Err(error) => Err(error),
         };
-        // Also after an error: nothing is to run on beside another lane.
+        // Loads stop even after an error, because none may run beside another lane.
         let stopped = each(self.active(pairs, direction), Load::stop);
-        // What is under way arrives before another lane has its turn.
+        // Data in flight must arrive before the turn of another lane.
         interrupt::sleep(Duration::from_millis(10))?;
         let seen = seen?;
         stopped?;
         Ok(seen)
     }
 
-    /// Who sends or asks: rivals first.
+    /// Returns the senders and clients, rivals first.
     fn active<'a>(
         &'a mut self,
         pairs: &'a mut [Pair],
@@ -125,7 +125,7 @@ impl Lane {
     }
 }
 
-/// Does something with each, also behind one with which it failed; the first error.
+/// Applies `f` to every item, also after a failure, and returns the first error.
 fn each<T>(
     all: impl Iterator<Item = T>,
     act: impl Fn(T) -> anyhow::Result<()>,
@@ -137,12 +137,12 @@ fn each<T>(
     outcome
 }
 
-/// What all pairs did since the last mark. Latencies are those of the slowest.
+/// Returns the sums over all pairs since the last mark. Latencies are those of the slowest pair.
 fn mark(pairs: &mut [Pair], workload: Workload) -> anyhow::Result<Mark> {
     let mut all = Mark::default();
     let mut kernels = BTreeSet::new();
     for pair in pairs {
-        // Segments are those of all that is in a namespace: of two pairs there they count once.
+        // Segment counters cover a whole namespace: count them once for two pairs in it.
         let first = u64::from(kernels.insert(&pair.at));
         let mark = match workload {
             Workload::Stream => pair.passive.mark(),
@@ -169,26 +169,26 @@ fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 }
 
 impl Window {
-    /// The window's figures by metric. Streams: `throughput`, `cycles_per_byte.X`,
+    /// Returns the window's figures by metric. Streams: `throughput`, `cycles_per_byte.X`,
     /// `cycles_per_packet.X`, `frame_bytes` (the mean frame that the receiver's interfaces took),
-    /// and those of [`events`]; requests: `transactions`, `latency_us.*`;
-    /// and from the path's own reading, whose sums are named
+    /// and those of [`events`]; requests: `transactions`, `latency_us.*`; and figures from the
+    /// path's counters, whose sums have these names:
     ///
     /// | name | meaning |
     /// |---|---|
     /// | `<domain>.hop.<hop>` | cycles of the ledger |
-    /// | `<domain>.cpu` | cycles of CPU time of the domain's own threads, as it counts them |
-    /// | `<domain>.corrected` | cycles that its ledger took out, because its CPU clock did not confirm them |
+    /// | `<domain>.cpu` | cycles of CPU time of the domain's threads, as the domain counts them |
+    /// | `<domain>.corrected` | cycles that the ledger removed because the CPU clock did not confirm them |
     /// | `drops.<reason>` | packets |
     /// | `<domain>.lro.segments`, `<domain>.lro.aggregates` | packets into and out of LRO |
     /// | `granted_anew` | pages that entered guests' pools of receive buffers |
-    /// | `lro.waits.<ns>` | aggregates whose first packet waited so many nanoseconds |
-    /// | `lro.wait_sum_ns` | what all of them waited together |
-    /// | `acks`, `sacks` | acknowledgements sent to the wire, and those of them that are selective |
+    /// | `lro.waits.<ns>` | aggregates whose first packet waited N nanoseconds |
+    /// | `lro.wait_sum_ns` | sum of all these waits |
+    /// | `acks`, `sacks` | acknowledgements sent to the wire, and the selective ones of them |
     /// | `wire_received`, `wire_sent` | packets that the NICs received and sent |
     ///
-    /// `segments_per_ack` is how many of the segments that the receiver's TCP was handed (an
-    /// aggregate is one) an acknowledgement answers; delayed ones answer two.
+    /// `segments_per_ack` is the number of segments delivered to the receiver's TCP (an aggregate
+    /// is one) per acknowledgement; delayed acknowledgements answer two.
     #[must_use]
     pub fn figures(&self, tsc_hz: u64) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
@@ -237,7 +237,7 @@ impl Window {
         };
         for (part, ns) in &self.cpu_ns {
             let cycles = *ns as f64 * per_ns;
-            // Theirs are for other bytes.
+            // Cycles of rivals are spent on other bytes.
             if *part != RIVALS {
                 total += cycles;
             }
@@ -246,7 +246,7 @@ impl Window {
         let sender = self.cpu_ns.get("sender").copied().unwrap_or(0) as f64 * per_ns;
         put("total", total);
         put("receive_side", total - sender);
-        // No part, so in no sum: what a sum may lack at the most.
+        // Busy time outside all parts bounds the amount that a sum may lack.
         let counted: u64 = self.cpu_ns.values().sum();
         let uncounted = self.busy_ns.saturating_sub(counted);
         put("uncounted", uncounted as f64 * per_ns);
@@ -276,8 +276,9 @@ impl Window {
 }
 
 impl Window {
-    /// What the receiver's TCP was handed, and what it answered: where nothing of ours counts
-    /// acknowledgements, or counts those of rivals as well, all that it has sent.
+    /// Adds the segments delivered to the receiver's TCP, and its acknowledgements. If the path
+    /// does not count acknowledgements, or also counts those of rivals, it uses all segments that
+    /// the receiver sent.
     fn acknowledgements(&self, bytes: f64, out: &mut BTreeMap<String, f64>) {
         let alone = !self.cpu_ns.contains_key(RIVALS);
         let counted = |name: &str| self.path.sums.get(name).copied().filter(|_| alone);
@@ -301,8 +302,8 @@ impl Window {
     }
 }
 
-/// TCP packets that came in for each one that was delivered: what one domain has merged the next
-/// may merge again. Without LRO every packet is delivered as it came.
+/// Returns the TCP packets received per packet delivered. A domain may merge packets that another
+/// domain has merged before. Without LRO every packet is delivered as received, so the rate is 1.
 fn lro_rate(path: &Reading) -> f64 {
     let rates = path.sums.iter().filter_map(|(name, aggregates)| {
         let part = name.strip_suffix(".lro.aggregates")?;
@@ -312,8 +313,7 @@ fn lro_rate(path: &Reading) -> f64 {
     rates.product()
 }
 
-/// How long the first packets of aggregates waited, nanoseconds: the class that a quantile falls
-/// into.
+/// Returns the bucket, in nanoseconds, of a quantile of the waits of aggregates' first packets.
 fn wait(path: &Reading, quantile: f64) -> Option<f64> {
     let mut classes: Vec<(f64, f64)> = waits(path).collect();
     classes.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
@@ -325,14 +325,14 @@ fn wait(path: &Reading, quantile: f64) -> Option<f64> {
     })
 }
 
-/// How long they waited on average, nanoseconds.
+/// Returns the mean wait, nanoseconds.
 fn mean_wait(path: &Reading) -> Option<f64> {
     let all: f64 = waits(path).map(|class| class.1).sum();
     let sum = path.sums.get("lro.wait_sum_ns")?;
     (all > 0.0).then(|| sum / all)
 }
 
-/// Classes of what the first packets of aggregates waited, nanoseconds, and how many did.
+/// Returns the buckets of the waits of aggregates' first packets: nanoseconds, and count.
 fn waits(path: &Reading) -> impl Iterator<Item = (f64, f64)> {
     path.sums.iter().filter_map(|(name, count)| {
         let ns = name.strip_prefix("lro.waits.")?.parse().ok()?;
@@ -340,7 +340,7 @@ fn waits(path: &Reading) -> impl Iterator<Item = (f64, f64)> {
     })
 }
 
-/// Shares of aggregates whose first packet waited at most so many microseconds.
+/// Returns the shares of aggregates whose first packet waited at most N microseconds.
 fn within(path: &Reading) -> impl Iterator<Item = (u32, f64)> {
     let all: f64 = waits(path).map(|class| class.1).sum();
     let share = move |us: u32| {
@@ -350,10 +350,10 @@ fn within(path: &Reading) -> impl Iterator<Item = (u32, f64)> {
     WITHIN_US.into_iter().filter(move |_| all > 0.0).map(share)
 }
 
-/// Where the distribution of waits is read.
+/// Points of the cumulative distribution of waits.
 const WITHIN_US: [u32; 11] = [1, 2, 5, 10, 20, 30, 50, 70, 100, 200, 1000];
 
-/// Cycles per packet of each part, and of all of them together.
+/// Adds cycles per packet of each part, and their total.
 pub fn per_packet(cycles: &BTreeMap<Part, f64>, packets: f64, out: &mut BTreeMap<String, f64>) {
     if packets <= 0.0 {
         return;
@@ -365,8 +365,8 @@ pub fn per_packet(cycles: &BTreeMap<Part, f64>, packets: f64, out: &mut BTreeMap
     }
 }
 
-/// Cycles per packet by domain and hop from a ledger, and how well it closes, before and after it
-/// took out what the CPU clock did not confirm.
+/// Adds cycles per packet by domain and hop from a ledger, and its closure with and without the
+/// correction by the CPU clock.
 pub fn account(path: &Reading, packets: f64, out: &mut BTreeMap<String, f64>) {
     let mut ledgers: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, cycles) in &path.sums {
@@ -385,8 +385,7 @@ pub fn account(path: &Reading, packets: f64, out: &mut BTreeMap<String, f64>) {
         let Some(cpu) = of("cpu").filter(|&cpu| cpu > 0.0) else {
             continue;
         };
-        // What the stamps said before the CPU clock was asked: a closure that corrections cannot
-        // make good.
+        // The closure before the correction shows errors that the correction would hide.
         let raw = ledger + of("corrected").unwrap_or(0.0);
         for (name, value) in [
             ("closure", ledger / cpu),
@@ -445,7 +444,7 @@ mod tests {
         assert_eq!(figures["segments"], 500_000.0);
         assert_eq!(figures["frame_bytes"], 2066.0);
         assert_eq!(figures["segments_per_ack"], 50.0);
-        assert!(!figures.contains_key("sack_share"), "nobody counts them");
+        assert!(!figures.contains_key("sack_share"), "not counted");
         assert_eq!(figures["granted_anew"], 0.05);
         assert_eq!(figures["flush_latency_us.p50"], 1.0);
         assert_eq!(figures["flush_latency_us.p99"], 20.0);
@@ -468,25 +467,25 @@ mod tests {
     }
 
     #[test]
-    fn where_one_fails_the_others_are_stopped_all_the_same() {
+    fn all_loads_stop_although_one_fails() {
         let done = std::cell::RefCell::new(Vec::new());
         let act = |n: u32| {
             done.borrow_mut().push(n);
-            anyhow::ensure!(n % 2 == 1, "{n} has gone");
+            anyhow::ensure!(n % 2 == 1, "{n} has exited");
             Ok(())
         };
         let error = each(1..=5, act).unwrap_err();
         assert_eq!(
             (error.to_string().as_str(), done.take()),
-            ("2 has gone", vec![1, 2, 3, 4, 5])
+            ("2 has exited", vec![1, 2, 3, 4, 5])
         );
         assert!(each([1, 3].into_iter(), act).is_ok());
     }
 
-    /// What the driver domain counts is of rivals as well: then it is the receiver's TCP that says
-    /// what it has sent.
+    /// The driver domain also counts acknowledgements of rivals, so the receiver's TCP counters
+    /// must be used.
     #[test]
-    fn beside_rivals_the_receiver_counts_its_acknowledgements() {
+    fn acks_beside_rivals_are_the_receivers() {
         let window = |rivals: bool| Window {
             workload: Workload::Stream,
             mark: Mark {
@@ -515,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_domains_merge_multiplies() {
+    fn lro_rates_of_two_domains_multiply() {
         let rate = |pairs: &[(&str, f64)]| lro_rate(&sums(pairs));
         let driver = [
             ("driver.lro.segments", 400.0),

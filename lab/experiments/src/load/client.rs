@@ -1,4 +1,4 @@
-//! The client of request and response: one request outstanding.
+//! The client of request and response, with one outstanding request.
 
 use super::spec::LoadSpec;
 use super::state::LoadState;

@@ -1,4 +1,4 @@
-//! The server of request and response: a thread per connection, all on the load's core.
+//! The server of request and response: one thread per connection, all on the load's core.
 
 use super::spec::LoadSpec;
 use super::state::LoadState;
@@ -14,7 +14,7 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
     std::thread::Builder::new().spawn(move || {
         for stream in listener.incoming().flatten() {
             let state = Arc::clone(&state);
-            // Ends with its connection.
+            // The thread ends with its connection.
             let _detached = std::thread::spawn(move || serve(stream, size, &state));
         }
     })?;

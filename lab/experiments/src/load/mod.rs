@@ -1,8 +1,8 @@
-//! TCP loads with ordinary sockets, each a helper process in one network namespace on one core.
+//! TCP loads with ordinary sockets. Each is a helper process in one network namespace on one core.
 //!
-//! A load is driven over its standard streams: `go` and `stop` start and stop its work, `mark`
-//! answers with its counters since the last mark. The process that starts it reads exact CPU times
-//! from outside; nothing here depends on another process's clock.
+//! Lines on standard input control a load: `go` and `stop` start and stop its work, and `mark`
+//! returns its counters since the last mark. The parent reads exact CPU times from outside, so no
+//! measurement depends on another process's clock.
 
 mod client;
 mod echo;
@@ -26,14 +26,14 @@ pub struct Load {
     child: LineChild,
 }
 
-/// Longer than a load tries to connect.
+/// Timeout for an answer, longer than the time for which a load tries to connect.
 const WAIT: Duration = Duration::from_secs(30);
 
 impl Load {
-    /// Starts it. It returns when the load listens, or when all its connections are made.
+    /// Starts a load. Returns when it listens, or when all of its connections are established.
     ///
     /// # Errors
-    /// If it cannot be started, or no socket answers at its address for some seconds.
+    /// If the process cannot be started, or no socket answers at the address for some seconds.
     pub fn start(spec: &LoadSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("load")?;
         command.arg(serde_json::to_string(spec)?);
@@ -42,58 +42,58 @@ impl Load {
         Ok(Self { child })
     }
 
-    /// Its process.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.child.pid()
     }
 
-    /// Begins its work.
+    /// Starts the load's work.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn go(&mut self) -> anyhow::Result<()> {
         self.child.tell("go")
     }
 
-    /// Ends its work after the operation under way; connections stay.
+    /// Stops the load after the current operation. Connections stay open.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         self.child.tell("stop")
     }
 
-    /// From now on a sink takes at most so many bytes with one call; [`TAKE_MAX`] bounds it.
+    /// Sets the maximum bytes per call of a sink, at most [`TAKE_MAX`].
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn take(&mut self, bytes: usize) -> anyhow::Result<()> {
         self.child.tell(&format!("take {bytes}"))
     }
 
-    /// From now on a source gives so many bytes with one call; [`CHUNK`] bounds it.
+    /// Sets the bytes per call of a source, at most [`CHUNK`].
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn give(&mut self, bytes: usize) -> anyhow::Result<()> {
         self.child.tell(&format!("give {bytes}"))
     }
 
-    /// Its counters since the last mark.
+    /// Returns the counters since the last mark.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn mark(&mut self) -> anyhow::Result<Mark> {
         let answer = self.child.ask("mark", WAIT)?;
         Ok(serde_json::from_value(answer)?)
     }
 }
 
-/// The helper process.
+/// Runs the helper process.
 ///
 /// # Errors
-/// If its namespace, core or address cannot be had.
+/// If the namespace, core or address is not available.
 pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
     if let Some(path) = &spec.netns {
         ns::enter(path)?;

@@ -1,4 +1,4 @@
-//! The sink: one thread, any number of streams.
+//! The sink: one thread for all streams.
 
 use super::spec::{LoadSpec, TAKE_MAX};
 use super::state::LoadState;
@@ -65,9 +65,8 @@ fn work(listener: &TcpListener, state: &LoadState) -> anyhow::Result<()> {
     }
 }
 
-/// Receives with the buffer that the application is told to have, as fast as it can, until
-/// [`TAKE_MAX`] bytes are taken or there are no more: with small buffers only the calls that
-/// receive get more, not those that wait.
+/// Receives with a buffer of the configured size until [`TAKE_MAX`] bytes are read or none remain,
+/// so that small buffers add only `recv` calls and no `poll` calls.
 fn take(stream: &mut TcpStream, bytes: &mut [u8], state: &LoadState) -> std::io::Result<()> {
     let size = state.take.load(Ordering::Relaxed).clamp(1, bytes.len());
     let Some(buffer) = bytes.get_mut(..size) else {

@@ -1,4 +1,4 @@
-//! The source: a thread per stream, all on the load's core.
+//! The source: one thread per stream, all on the load's core.
 
 use super::spec::{CHUNK, LoadSpec, Role};
 use super::state::LoadState;
@@ -37,12 +37,11 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
     Ok(())
 }
 
-/// How bytes get into a stream.
+/// Method of writing to a stream.
 enum Give {
-    /// From the source's own memory, copied. With `EOR` nothing that follows goes into the same
-    /// packet.
+    /// Copies from the source's memory. With `EOR` no later byte joins the same packet.
     Chunk(Vec<u8>, TcpStream, SendFlags),
-    /// From a file whose pages the kernel hands to the socket.
+    /// Sends a file whose pages the kernel passes to the socket.
     File(File, TcpStream),
 }
 
@@ -53,12 +52,12 @@ impl Give {
         Ok(Self::File(file, stream))
     }
 
-    /// Gives at most so many bytes, all of which there are; how many were taken.
+    /// Writes up to `most` bytes, and never more than the source has; returns the number written.
     fn some(&mut self, most: usize) -> std::io::Result<usize> {
         match self {
             Self::Chunk(bytes, stream, flags) => {
                 let message = bytes.get(..most).unwrap_or(bytes);
-                // Rust's own writes ask for this as well: a peer that has gone is an error.
+                // Like Rust's standard library: a closed peer causes an error instead of a signal.
                 Ok(send(&*stream, message, *flags | SendFlags::NOSIGNAL)?)
             }
             Self::File(file, stream) => Ok(sendfile(&*stream, &*file, Some(&mut 0), most)?),

@@ -1,72 +1,72 @@
-//! What a load is told, and what it answers.
+//! Arguments and answers of a load.
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Bytes that a source hands to the kernel at once, unless told otherwise, and at most.
+/// Default and maximum bytes per call of a source.
 pub const CHUNK: usize = 128 << 10;
 
-/// Bytes that a sink takes from the kernel at once, unless told otherwise, and at most.
+/// Default and maximum bytes per call of a sink.
 pub const TAKE_MAX: usize = 256 << 10;
 
-/// What a load does.
+/// Role of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Accepts streams and throws them away.
+    /// Accepts streams and discards them.
     Sink,
     /// Sends a stream, [`CHUNK`] bytes at a time.
     Source,
-    /// The same, each message a packet of its own and pushed.
+    /// Sends a stream; each message is a separate packet with PSH set.
     Pushed,
-    /// A stream out of a file that lies in memory, by `sendfile`.
+    /// Sends a file in memory with `sendfile`.
     File,
-    /// Accepts connections and answers each request with as many bytes.
+    /// Accepts connections and answers each request with the same number of bytes.
     Echo,
-    /// Sends a request, waits for its answer, sends the next.
+    /// Sends a request, waits for its answer, and repeats.
     Client,
 }
 
-/// A load.
+/// Arguments of a load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadSpec {
-    /// What it does.
+    /// Role.
     pub role: Role,
-    /// Its network namespace; none: its parent's.
+    /// Network namespace. Unset: the parent's.
     pub netns: Option<PathBuf>,
-    /// Its core; none: any.
+    /// Core. Unset: any.
     pub cpu: Option<usize>,
-    /// Where it listens (sink, echo) or connects to (source, client).
+    /// Address to listen on (sink, echo) or to connect to (source, client).
     pub address: SocketAddr,
-    /// Bytes of a request.
+    /// Size of a request, bytes.
     pub size: usize,
-    /// Connections that a source opens.
+    /// Number of connections that a source opens.
     pub flows: usize,
 }
 
-/// What a load did since the mark before.
+/// Counters of a load since the previous mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Length of the time, nanoseconds.
+    /// Elapsed time, nanoseconds.
     pub ns: u64,
     /// Bytes of payload received (sink) or accepted by the kernel (source).
     pub bytes: u64,
     /// Requests answered (client, echo), or calls (sink, source).
     pub operations: u64,
-    /// CPU time of the load's own process, nanoseconds.
+    /// CPU time of the load's process, nanoseconds.
     pub cpu_ns: u64,
-    /// TCP segments that the network stack of its namespace has received, an aggregate as one.
+    /// TCP segments that the network stack of its namespace received; an aggregate counts once.
     pub segments: u64,
-    /// TCP segments that it has sent: of one that only receives, acknowledgements.
+    /// TCP segments that it sent. A pure receiver sends only acknowledgements.
     pub sent_segments: u64,
-    /// Frames that the interfaces of its namespace have received, before they are merged.
+    /// Frames that the interfaces of its namespace received, before aggregation.
     pub frames: u64,
     /// Bytes of these frames.
     pub frame_bytes: u64,
-    /// Median round trip, microseconds (client).
+    /// Median round-trip time, microseconds (client).
     pub p50_us: Option<f64>,
-    /// 99th percentile of the round trip, microseconds (client).
+    /// 99th percentile of the round-trip time, microseconds (client).
     pub p99_us: Option<f64>,
 }

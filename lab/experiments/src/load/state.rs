@@ -1,4 +1,4 @@
-//! What the threads of a load's process share, and its counters.
+//! Shared state and counters of a load's process.
 
 use super::spec::{CHUNK, TAKE_MAX};
 use hdrhistogram::Histogram;
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What the working threads and the controlling one share.
+/// State shared between the worker threads and the controlling thread.
 pub(super) struct LoadState {
     running: Mutex<bool>,
     changed: Condvar,
-    /// The same as `running`, for a look per operation.
+    /// Copy of `running` that can be read for each operation.
     pub(super) run: AtomicBool,
     bytes: AtomicU64,
     operations: AtomicU64,
-    /// Bytes that a sink takes at once.
+    /// Bytes per call of a sink.
     pub(super) take: AtomicUsize,
-    /// Bytes that a source gives at once.
+    /// Bytes per call of a source.
     pub(super) give: AtomicUsize,
-    /// Round trips, nanoseconds.
+    /// Round-trip times, nanoseconds.
     latency: Mutex<Histogram<u64>>,
 }
 
@@ -36,7 +36,7 @@ impl LoadState {
         }))
     }
 
-    /// Waits until the load is to work.
+    /// Waits until the load is started.
     pub(super) fn wait(&self) {
         if self.run.load(Ordering::Relaxed) {
             return;
@@ -79,7 +79,7 @@ impl LoadState {
     }
 }
 
-/// Absolute counters, from which marks are differences.
+/// Absolute counters. Marks are differences between them.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) ns: u64,
@@ -115,7 +115,7 @@ impl Totals {
     }
 }
 
-/// A counter of the kernel's TCP table: a line of names, then one of values.
+/// Reads a counter of the kernel's TCP table: a line of names, then a line of values.
 fn segments(snmp: &str, counter: &str) -> Option<u64> {
     let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Tcp:"));
     let at = lines
@@ -125,7 +125,7 @@ fn segments(snmp: &str, counter: &str) -> Option<u64> {
     lines.next()?.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// Returns the frames and bytes that all interfaces but the loopback have received: in each line a
+/// Returns the frames and bytes that all interfaces except the loopback received. Each line has a
 /// name, then bytes and packets.
 fn received(interfaces: &str) -> (u64, u64) {
     let lines = interfaces.lines().filter_map(|line| line.split_once(':'));

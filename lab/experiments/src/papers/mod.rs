@@ -1,14 +1,14 @@
-//! The papers that this project implements: what they measured, as data (`papers/*.toml`).
+//! Measurements published in the papers that this project implements, as data (`papers/*.toml`).
 //!
-//! A paper's configurations carry the paper's name (`hatori-guest1`); each value carries the table,
-//! figure or sentence that it stands in. What a paper says of the relation of two configurations
-//! and not in figures is a value too, a ratio.
+//! The names of a paper's configurations start with the paper's name (`hatori-guest1`). Each value
+//! cites the table, figure or sentence that states it. A statement that relates two configurations
+//! without figures is stored as a ratio.
 
 use figures::Failure;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The texts of their files.
+/// Embedded data files, by paper.
 const TEXTS: [(&str, &str); 5] = [
     ("hatori", include_str!("../../papers/hatori.toml")),
     ("sccp", include_str!("../../papers/sccp.toml")),
@@ -21,63 +21,65 @@ const TEXTS: [(&str, &str); 5] = [
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
-    /// Its name here.
+    /// Name of the paper in this project.
     pub name: String,
-    /// Who wrote what.
+    /// Authors and title.
     pub title: String,
-    /// The machines that it measured on, in a sentence.
+    /// The machines of the paper's measurements, in one sentence.
     pub setup: String,
-    /// How this machine and these loads differ from it.
+    /// Differences between the paper's set-up and this machine and its loads.
     pub differs: String,
-    /// What it measured.
+    /// Measured configurations.
     #[serde(default)]
     pub config: Vec<PaperConfig>,
-    /// Its tables and figures.
+    /// Tables and figures of the paper.
     pub item: Vec<Item>,
 }
 
-/// A configuration of a paper's.
+/// A configuration that a paper measured.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaperConfig {
-    /// Its name, beginning with the paper's.
+    /// Name, starting with the paper's name.
     pub name: String,
-    /// What it is.
+    /// Description of the configuration.
     pub about: String,
-    /// What it is compared with: the first of them that has the metric.
+    /// Baselines. A ratio uses the first one that has the metric.
     #[serde(default)]
     pub to: Vec<String>,
-    /// Why ratios to it cannot be compared with ours, in which a different path stands for it.
+    /// Reason why ratios to this configuration cannot be compared with ours: here a different path
+    /// takes its place.
     pub not_comparable: Option<String>,
-    /// What the paper says of it.
+    /// Values that the paper reports for it.
     #[serde(default)]
     pub values: Vec<Value>,
 }
 
-/// A value of a paper's: of a configuration, or its ratio to another.
+/// A value from a paper: an absolute figure of a configuration, or its ratio to another one.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Value {
-    /// The metric, as it is named here.
+    /// Metric name, as used in this project.
     pub metric: String,
-    /// The value, in this project's unit of the metric.
+    /// Absolute value, in this project's unit of the metric.
     pub value: Option<f64>,
-    /// Or the ratio to configuration `to`.
+    /// Ratio to configuration `to`, given instead of `value`.
     pub ratio: Option<f64>,
-    /// The other one of a ratio.
+    /// Denominator of `ratio`.
     pub to: Option<String>,
-    /// Of which of the configuration's points it is: keys and their values.
+    /// The point of the configuration to which the value belongs, as keys and values.
     #[serde(default)]
     pub at: BTreeMap<String, f64>,
-    /// Where it stands: the name of the table or figure first, if it is in one.
+    /// Source in the paper. The name of the table or figure is first, if the value is in one.
     pub source: String,
-    /// Whether it holds by the metric's definition, so that a ratio to it says nothing.
+    /// True if the value follows from the metric's definition, so that a ratio to it has no
+    /// meaning.
     #[serde(default)]
     pub by_definition: bool,
-    /// Whether the text calls its ratio an effect although that lies within 5 % of 1.
+    /// True if the text calls the ratio an effect although it lies within 5 % of 1.
     #[serde(default)]
     pub effect: bool,
-    /// Why its ratio cannot be compared with ours.
+    /// Reason why the ratio cannot be compared with ours.
     pub not_comparable: Option<String>,
 }
 
@@ -85,81 +87,82 @@ pub struct Value {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
-    /// Its name there: `table 2`, `figure 4.10`.
+    /// Name in the paper: `table 2`, `figure 4.10`.
     pub id: String,
-    /// What it shows.
+    /// Subject of the table or figure.
     pub about: String,
-    /// Configurations in it.
+    /// Configurations that it contains.
     #[serde(default)]
     pub configs: Vec<String>,
-    /// Metrics in it; one that ends in `.*` stands for all that begin so.
+    /// Metrics that it contains. A name that ends in `.*` matches every metric with that prefix.
     #[serde(default)]
     pub metrics: Vec<String>,
-    /// The key of our configurations that is the axis of its curves; none: it has bars.
+    /// The configuration key on the x-axis. Unset for bar charts.
     pub against: Option<String>,
-    /// Where on an axis it is: keys and their values.
+    /// Restricts the item to points with these keys and values.
     #[serde(default)]
     pub at: BTreeMap<String, String>,
-    /// Its values grow with the length of a window.
+    /// True if its values grow with the length of the measurement window.
     #[serde(default)]
     pub by_window: bool,
-    /// A distribution in it.
+    /// A distribution that it contains.
     pub distribution: Option<Distribution>,
-    /// Why it, or the rest of it, cannot be measured here.
+    /// Reason why the item, or the rest of it, cannot be measured here.
     pub why: Option<String>,
-    /// What of it is missing where the machine has no performance counters.
+    /// The part of the item that is missing on a machine without performance counters.
     pub without_counters: Option<String>,
-    /// Values of the paper's that nothing here stands beside.
+    /// Values of the paper without a counterpart here.
     pub stated: Option<Stated>,
 }
 
-/// A table of the paper's, as it stands there.
+/// A table copied from a paper.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stated {
-    /// The unit of its values.
+    /// Unit of its values.
     pub unit: String,
-    /// The names of its columns, behind that of a row.
+    /// Column names, after the column of row names.
     pub columns: Vec<String>,
-    /// The names of its rows, each with a value for every column, `-` for none.
+    /// Row names, each with one value per column; `-` marks an empty cell.
     pub rows: Vec<(String, Vec<String>)>,
 }
 
-/// Shares of what was at most so much.
+/// Cumulative distribution: shares of the samples at or below each value.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Distribution {
-    /// The metric of a share; so much is behind a dot at its end.
+    /// Metric prefix of a share; the upper bound follows after a dot.
     pub share: String,
-    /// The metric whose value in the paper is all that the paper says of it.
+    /// Metric of the only value that the paper gives for the distribution.
     pub mark: String,
 }
 
-/// Keys of points of one curve: only a table or figure that is about them has such configurations,
-/// and what a paper says of a configuration it says of none of its points.
+/// Keys that enumerate the points of one curve. Only a table or figure about that curve contains
+/// such configurations, and a paper's value for a configuration as a whole applies to none of its
+/// points.
 pub const SWEPT: [&str; 2] = ["buffer", "offered"];
 
-/// A paper's own ratio of two configurations, and where it stands.
+/// A ratio of two configurations reported by a paper, with its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PaperRatio<'a> {
-    /// The other configuration.
+    /// Name of the denominator.
     pub to: &'a str,
-    /// The metric.
+    /// Metric name.
     pub metric: &'a str,
-    /// Own ÷ other.
+    /// Numerator ÷ denominator.
     pub ratio: f64,
-    /// Of which points of both it is: keys and their values.
+    /// The point of both configurations to which the ratio belongs, as keys and values.
     pub at: BTreeMap<&'a str, f64>,
-    /// Where it stands.
+    /// Source in the paper.
     pub source: &'a str,
-    /// Whether the paper's text calls it an effect, however small.
+    /// True if the paper's text calls it an effect, however small.
     pub effect: bool,
-    /// Why it cannot be compared with ours.
+    /// Reason why it cannot be compared with ours.
     pub not_comparable: Option<&'a str>,
 }
 
 impl Value {
-    /// Whether it is of a configuration with these keys.
+    /// Returns whether the value belongs to a configuration with these keys.
     #[must_use]
     pub fn is_of(&self, keys: &BTreeMap<&str, &str>) -> bool {
         let mut at = self.at.iter();
@@ -168,7 +171,7 @@ impl Value {
 }
 
 impl PaperRatio<'_> {
-    /// Whether it is of a configuration with these keys.
+    /// Returns whether the ratio belongs to a configuration with these keys.
     #[must_use]
     pub fn is_of(&self, keys: &BTreeMap<&str, &str>) -> bool {
         let mut at = self.at.iter();
@@ -181,7 +184,7 @@ fn has(keys: &BTreeMap<&str, &str>, key: &str, value: f64) -> bool {
     own == Some(value)
 }
 
-/// Where a ratio of two values is; none, if they are of points apart.
+/// Returns the point that two values share, or `None` if they belong to different points.
 fn common<'a>(own: &'a Value, other: &'a Value) -> Option<BTreeMap<&'a str, f64>> {
     let apart = |(key, value)| other.at.get(key).is_some_and(|other| other != value);
     let both = || own.at.iter().chain(&other.at);
@@ -189,7 +192,7 @@ fn common<'a>(own: &'a Value, other: &'a Value) -> Option<BTreeMap<&'a str, f64>
 }
 
 impl Item {
-    /// Whether a configuration with these keys belongs to it.
+    /// Returns whether the item contains a configuration with these keys.
     #[must_use]
     pub fn has(&self, keys: &BTreeMap<&str, &str>) -> bool {
         let swept = SWEPT.iter().filter_map(|key| Some((*key, *keys.get(key)?)));
@@ -198,19 +201,18 @@ impl Item {
             None => self.against.as_deref() == Some(key),
         };
         let mut swept = swept.peekable();
-        // What is only about points of a curve has nothing of what is none.
+        // An item restricted to points of a curve contains only configurations with a swept key.
         (self.at.is_empty() || swept.peek().is_some()) && swept.all(fits)
     }
 
-    /// Returns whether it can show this value of its paper's: not if that is a point of another
-    /// curve.
+    /// Returns whether the item can show this value. It cannot show a point of another curve.
     #[must_use]
     pub fn shows(&self, value: &Value) -> bool {
         let axis = self.against.as_ref();
         value.at.is_empty() || axis.is_none_or(|key| value.at.contains_key(key))
     }
 
-    /// Returns whether this value stands in it.
+    /// Returns whether the paper states this value in this item.
     #[must_use]
     pub fn states(&self, value: &Value) -> bool {
         let rest = value.source.strip_prefix(&self.id);
@@ -242,10 +244,10 @@ impl Item {
 }
 
 impl Paper {
-    /// The paper of this name.
+    /// Returns the paper with this name.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if there is none.
+    /// [`Failure::Usage`] if no paper has this name.
     pub fn find(name: &str) -> Result<Self, Failure> {
         let Some((_, text)) = TEXTS.iter().find(|(known, _)| *known == name) else {
             return Err(Failure::Usage(format!("no paper `{name}`")));
@@ -260,7 +262,7 @@ impl Paper {
         Ok(paper)
     }
 
-    /// Says what is wrong.
+    /// Checks that the data are consistent. Returns a description of the first error.
     fn check(&self) -> Result<(), String> {
         let prefix = format!("{}-", self.name);
         for config in &self.config {
@@ -285,13 +287,14 @@ impl Paper {
         self.item.iter().try_for_each(|item| item.check(self))
     }
 
-    /// A configuration by its name.
+    /// Returns the configuration with this name.
     #[must_use]
     pub fn config(&self, name: &str) -> Option<&PaperConfig> {
         self.config.iter().find(|config| config.name == name)
     }
 
-    /// The paper's values of a metric of a configuration: several, if they are of several points.
+    /// Returns the paper's values of a metric of a configuration, one for each point that the paper
+    /// reports.
     pub fn values<'a>(
         &'a self,
         config: &str,
@@ -302,8 +305,8 @@ impl Paper {
         of_metric.filter_map(|value| Some((value.value?, value)))
     }
 
-    /// Returns what the paper says of a configuration in relation to others, of the same point of
-    /// both. Of two statements of one ratio it has the first.
+    /// Returns the ratios that the paper reports between a configuration and others, each at one
+    /// point of both. If the paper states a ratio twice, the first statement is used.
     #[must_use]
     pub fn ratios<'a>(&'a self, config: &str) -> Vec<PaperRatio<'a>> {
         let Some(own) = self.config(config) else {
@@ -348,261 +351,4 @@ impl Paper {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_paper_has_all_of_its_tables_and_figures() {
-        let mut items = 0;
-        for (name, text) in TEXTS {
-            let paper = Paper::parse(text).unwrap();
-            assert_eq!(paper.name, name);
-            items += paper.item.len();
-        }
-        assert_eq!(items, 44);
-        assert_eq!(Paper::find("xen").unwrap_err().exit_code(), 2);
-    }
-
-    #[test]
-    fn ratios_are_to_the_first_baseline_that_has_the_metric() {
-        let ram = Paper::find("ram").unwrap();
-        let of = |config: &str, to: &str, metric: &str| {
-            let ratios = ram.ratios(config);
-            let found = ratios.iter().find(|r| r.to == to && r.metric == metric);
-            found.map(|ratio| (ratio.ratio * 100.0).round())
-        };
-        let (total, driver) = ("cycles_per_packet.total", "cycles_per_packet.driver");
-        assert_eq!(of("ram-xen", "ram-linux", total), Some(450.0));
-        assert_eq!(
-            of("ram-xen", "ram-linux", driver),
-            None,
-            "Linux has no such domain"
-        );
-        assert_eq!(of("ram-mq", "ram-xen", driver), Some(33.0));
-        assert_eq!(
-            of("ram-mq-ngm", "ram-xen", total),
-            Some(49.0),
-            "a ratio in the text"
-        );
-        assert!(ram.ratios("ram-linux").is_empty());
-    }
-
-    #[test]
-    fn a_ratio_is_of_one_point_of_both() {
-        let menon = Paper::find("menon").unwrap();
-        let of = |config: &str| {
-            let ratios = menon.ratios(config).into_iter();
-            let streams = ratios.filter(|ratio| ratio.metric == "throughput");
-            streams.map(|r| (r.to, r.at)).collect::<Vec<_>>()
-        };
-        // Two NICs there and three in Linux are no ratio; what the text divides is of three.
-        let at = |wires| BTreeMap::from([("wires", wires)]);
-        assert_eq!(of("menon-domain0"), [("menon-linux", at(3.0))]);
-        assert_eq!(of("menon-guest1"), [("menon-domain0", at(1.0))]);
-        assert_eq!(of("menon-send-guest0"), [("menon-send-domain0", at(4.0))]);
-        let ratio = &menon.ratios("menon-guest1")[0];
-        assert!(ratio.is_of(&[("wires", "1"), ("dir", "to_guest")].into()));
-        assert!(!ratio.is_of(&[("wires", "4")].into()) && !ratio.is_of(&BTreeMap::new()));
-    }
-
-    #[test]
-    fn a_ratio_to_what_holds_by_definition_is_none() {
-        for (name, config, others) in [
-            ("hatori", "hatori-guest2", 0),
-            ("hatori", "hatori-guest3", 0),
-            ("sccp", "sccp-lro", 0),
-            ("oi", "oi-lro", 0),
-            ("oi", "oi-da", 1),
-            ("sccp", "sccp-optimized", 1),
-        ] {
-            let paper = Paper::find(name).unwrap();
-            let ratios = paper.ratios(config).into_iter();
-            let rates = ratios.filter(|ratio| ratio.metric == "lro_rate");
-            assert_eq!(rates.count(), others, "{config}");
-        }
-    }
-
-    #[test]
-    fn a_ratio_to_another_path_is_marked() {
-        for (name, config, metric, marked) in [
-            ("oi", "oi-xen", "throughput", true),
-            ("oi", "oi-lro", "throughput", false),
-            ("menon", "menon-guest1", "throughput", true),
-            ("menon", "menon-guest0", "throughput", false),
-            ("ram", "ram-transmit-ngm", "throughput", true),
-        ] {
-            let paper = Paper::find(name).unwrap();
-            let ratios = paper.ratios(config);
-            let found = ratios.iter().find(|ratio| ratio.metric == metric).unwrap();
-            assert_eq!(found.not_comparable.is_some(), marked, "{config}");
-        }
-    }
-
-    #[test]
-    fn what_a_paper_states_twice_is_judged_once() {
-        let oi = Paper::find("oi").unwrap();
-        let ratios = oi.ratios("oi-lro");
-        let of: Vec<f64> = ratios
-            .iter()
-            .filter(|ratio| ratio.metric == "throughput")
-            .map(|ratio| ratio.ratio)
-            .collect();
-        assert_eq!(of, [0.5772 / 0.5359], "table 4's, not table 1's");
-        let claims = oi.ratios("oi-bo");
-        let claims = claims.iter().filter(|ratio| ratio.effect);
-        let claims: Vec<&str> = claims.map(|ratio| ratio.metric).collect();
-        assert_eq!(claims, ["cycles_per_byte.driver"]);
-    }
-
-    /// Values that a reader of the papers found missing or misplaced.
-    #[test]
-    fn values_stand_where_the_papers_have_them() {
-        for (name, config, metric, value, source) in [
-            ("hatori", "hatori-native", "lro_rate", 1.0, "table 2"),
-            ("hatori", "hatori-guest1", "wire_sent", 386_000.0, "table 5"),
-            ("hatori", "hatori-guest2", "wire_sent", 277_000.0, "table 5"),
-            ("hatori", "hatori-guest3", "wire_sent", 149_000.0, "table 5"),
-            ("hatori", "hatori-guest1", "segments", 742_000.0, "table 5"),
-            ("hatori", "hatori-guest2", "segments", 374_000.0, "table 5"),
-            ("hatori", "hatori-guest3", "segments", 151_000.0, "table 5"),
-            ("hatori", "hatori-guest1", "acks", 354_000.0, "table 6"),
-            ("oi", "oi-linux", "throughput", 0.7151, "table 1"),
-            ("oi", "oi-xen", "throughput", 0.569, "table 1"),
-            ("oi", "oi-xen", "lro_rate", 1.0, "table 1"),
-            ("oi", "oi-lro", "throughput", 0.606, "table 1"),
-            ("oi", "oi-lro", "lro_rate", 2.65, "table 1"),
-            (
-                "ram",
-                "ram-xen",
-                "cycles_per_packet.driver.grants",
-                1623.0,
-                "section 2.4.2",
-            ),
-        ] {
-            let paper = Paper::find(name).unwrap();
-            let mut values = paper.values(config, metric);
-            let stands = |(known, said): (f64, &Value)| known == value && said.source == source;
-            assert!(values.any(stands), "{config} {metric} {value}");
-        }
-        let menon = Paper::find("menon").unwrap();
-        for (config, metric, ratio, wires) in [
-            ("menon-domain0", "instructions_per_packet.total", 1.11, 3.0),
-            ("menon-domain0", "dtlb_misses_per_second.total", 13.0, 3.0),
-            ("menon-domain0", "itlb_misses_per_second.total", 17.0, 3.0),
-            ("menon-guest0", "instructions_per_packet.total", 2.25, 1.0),
-            ("menon-guest1", "instructions_per_packet.total", 2.52, 1.0),
-            (
-                "menon-guest0",
-                "cache_misses_per_instruction.total",
-                1.97,
-                1.0,
-            ),
-            (
-                "menon-guest1",
-                "cache_misses_per_instruction.total",
-                1.52,
-                1.0,
-            ),
-            (
-                "menon-guest0",
-                "itlb_misses_per_instruction.total",
-                0.31,
-                1.0,
-            ),
-            (
-                "menon-guest1",
-                "itlb_misses_per_instruction.total",
-                0.72,
-                1.0,
-            ),
-            (
-                "menon-guest0",
-                "dtlb_misses_per_instruction.total",
-                0.54,
-                1.0,
-            ),
-            (
-                "menon-guest1",
-                "dtlb_misses_per_instruction.total",
-                0.87,
-                1.0,
-            ),
-            (
-                "menon-send-guest0",
-                "instructions_per_second.total",
-                6.0,
-                1.0,
-            ),
-        ] {
-            let ratios = menon.ratios(config);
-            let stands = |known: &PaperRatio<'_>| {
-                (known.metric, known.ratio) == (metric, ratio) && known.at["wires"] == wires
-            };
-            assert!(ratios.iter().any(stands), "{config} {metric} {ratio}");
-        }
-        let peaks = menon.ratios("menon-domain0");
-        let peak = peaks.iter().find(|ratio| ratio.metric == "peak_throughput");
-        assert_eq!(peak.unwrap().ratio, 1.878 / 2.462);
-        let tables = menon.item.iter().filter(|item| item.stated.is_some());
-        assert_eq!(tables.count(), 8, "tables 1 to 8");
-    }
-
-    #[test]
-    fn points_of_a_curve_belong_to_what_is_about_them() {
-        let menon = Paper::find("menon").unwrap();
-        let of = |id: &str, keys: &[(&'static str, &'static str)]| {
-            let item = menon.item.iter().find(|item| item.id == id).unwrap();
-            item.has(&keys.iter().copied().collect())
-        };
-        let (wires, buffer) = (("wires", "4"), ("buffer", "1024"));
-        assert!(of("figure 1", &[buffer]) && !of("figure 3", &[buffer]));
-        assert!(of("figure 3", &[wires]) && of("figure 5", &[]) && !of("figure 5", &[buffer]));
-        let offered = |rate| of("figure 7", &[("offered", rate)]);
-        assert!(offered("1000") && offered("5000"));
-        // At one rate there, and nothing of a stream.
-        assert!(of("figure 8", &[("offered", "5000")]));
-        assert!(!of("figure 8", &[("offered", "1000")]) && !of("figure 8", &[wires]));
-    }
-
-    #[test]
-    fn mistakes_are_named() {
-        let text = TEXTS[1].1;
-        for (from, to, message) in [
-            (
-                "name = \"sccp-lro\"",
-                "name = \"lro\"",
-                "does not begin with",
-            ),
-            (
-                "to = [\"sccp-xen\"]",
-                "to = [\"sccp-nex\"]",
-                "no configuration `sccp-nex`",
-            ),
-            (
-                "metrics = [\"throughput\"",
-                "metric = [\"throughput\"",
-                "unknown field",
-            ),
-            (
-                "value = 0.58865",
-                "ratio = 0.58865",
-                "`value`, or `ratio` and `to`",
-            ),
-            (
-                "id = \"table 2\"\n",
-                "id = \"table 2\"\nstated = { unit = \"%\", columns = [\"A\", \"B\"], \
-                 rows = [[\"x\", [\"1\"]]] }\n",
-                "table 2: `x`: a value for every column",
-            ),
-            (
-                "configs = [\"sccp-xen\", ",
-                "configs = [\"sccp\", ",
-                "no configuration `sccp`",
-            ),
-        ] {
-            let text = text.replacen(from, to, 1);
-            let error = Paper::parse(&text).unwrap_err().to_string();
-            assert!(error.contains(message), "{from}: {error}");
-        }
-    }
-}
+mod tests;

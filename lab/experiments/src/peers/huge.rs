@@ -1,29 +1,32 @@
-//! Huge pages, lent by the kernel for the time of a run.
+//! Huge pages, reserved for the duration of a run.
 
 use figures::Failure;
 use std::path::{Path, PathBuf};
 
-/// Pages of 2 MB that the kernel sets aside.
+/// The kernel's pool of 2 MB pages.
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
-/// Huge pages that were set aside; given back with the value.
+/// Reserved huge pages, released on drop.
 #[derive(Debug)]
 pub struct HugePages {
     pool: PathBuf,
-    /// How many there were before.
+    /// Size of the pool before.
     before: u64,
 }
 
 impl HugePages {
-    /// Sees to it that so many are free.
+    /// Grows the pool until `pages` pages are free.
+    ///
+    /// If free memory is fragmented, makes the kernel drop clean page cache and compact memory
+    /// before the last attempt.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] if the kernel has not as many.
+    /// [`Failure::CannotRun`] if the kernel has too little memory.
     pub fn reserve(pages: u64) -> Result<Self, Failure> {
-        Self::of(Path::new(POOL), pages)
+        Self::of(Path::new(POOL), pages, defragment)
     }
 
-    fn of(pool: &Path, pages: u64) -> Result<Self, Failure> {
+    fn of(pool: &Path, pages: u64, defragment: impl Fn()) -> Result<Self, Failure> {
         let before = read(pool, "nr_hugepages")?;
         let wanted = before + pages.saturating_sub(read(pool, "free_hugepages")?);
         let lent = Self {
@@ -31,11 +34,18 @@ impl HugePages {
             before,
         };
         if wanted > before {
-            write(pool, wanted)?;
-            let got = read(pool, "nr_hugepages")?;
+            let grow = || {
+                write(pool, wanted)?;
+                read(pool, "nr_hugepages")
+            };
+            let mut got = grow()?;
+            if got < wanted {
+                defragment();
+                got = grow()?;
+            }
             if got < wanted {
                 return Err(Failure::CannotRun(format!(
-                    "the kernel has memory for {got} huge pages of 2 MB only, {wanted} are needed"
+                    "{wanted} huge pages of 2 MB are needed; the kernel has memory for {got} only"
                 )));
             }
         }
@@ -48,8 +58,15 @@ impl Drop for HugePages {
         if read(&self.pool, "nr_hugepages").is_ok_and(|now| now != self.before)
             && let Err(error) = write(&self.pool, self.before)
         {
-            eprintln!("huge pages are not given back: {error}");
+            eprintln!("cannot release huge pages: {error}");
         }
+    }
+}
+
+/// Best-effort, because a container may not write these files.
+fn defragment() {
+    for file in ["drop_caches", "compact_memory"] {
+        let _ = std::fs::write(Path::new("/proc/sys/vm").join(file), "1\n");
     }
 }
 
@@ -63,7 +80,7 @@ fn read(pool: &Path, name: &str) -> Result<u64, Failure> {
 
 fn write(pool: &Path, pages: u64) -> Result<(), Failure> {
     std::fs::write(pool.join("nr_hugepages"), format!("{pages}\n"))
-        .map_err(|error| Failure::CannotRun(format!("huge pages cannot be set aside: {error}")))
+        .map_err(|error| Failure::CannotRun(format!("cannot reserve huge pages: {error}")))
 }
 
 #[cfg(test)]
@@ -78,27 +95,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_lent_and_given_back() {
+    fn missing_pages_are_reserved_and_released() {
         let folder = pool(8, 3);
-        let lent = HugePages::of(folder.path(), 10).unwrap();
+        let lent = HugePages::of(folder.path(), 10, || ()).unwrap();
         assert_eq!(read(folder.path(), "nr_hugepages").unwrap(), 15);
         drop(lent);
         assert_eq!(read(folder.path(), "nr_hugepages").unwrap(), 8);
     }
 
     #[test]
-    fn enough_is_left_alone() {
+    fn a_sufficient_pool_is_not_changed() {
         let folder = pool(8, 8);
-        let lent = HugePages::of(folder.path(), 8).unwrap();
+        let lent = HugePages::of(folder.path(), 8, || ()).unwrap();
         assert_eq!(read(folder.path(), "nr_hugepages").unwrap(), 8);
         drop(lent);
         assert_eq!(read(folder.path(), "nr_hugepages").unwrap(), 8);
     }
 
     #[test]
-    fn a_kernel_without_them_is_one_sentence() {
+    fn a_kernel_without_huge_pages_is_one_sentence() {
         let folder = tempfile::tempdir().unwrap();
-        let error = HugePages::of(folder.path(), 1).unwrap_err();
+        let error = HugePages::of(folder.path(), 1, || ()).unwrap_err();
         assert_eq!(error.exit_code(), 3);
         assert!(error.to_string().contains("no huge pages here"), "{error}");
     }

@@ -1,41 +1,41 @@
-//! Switches that are not of this project, in the shape that ours is measured in: one process on the
-//! first core sends and receives frames, the switch on the second sends each back. Only programs of
-//! the system's packages; nothing of them is left when a run ends.
+//! Third-party switches, measured in the same way as ours: a process on the first core sends and
+//! receives frames, and the switch on the second core returns each frame. Only programs of
+//! distribution packages are used, and a run leaves nothing behind.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`huge`] | the huge pages that they need, lent and given back |
-//! | [`process`] | a program of theirs, which ends with what started it |
-//! | [`testpmd`] | DPDK's forwarder, asked by its command line: guest, and switch |
+//! | [`huge`] | huge pages, reserved for a run |
+//! | [`process`] | a third-party process, which ends with its parent |
+//! | [`testpmd`] | DPDK's forwarder as guest and as switch, controlled by its command line |
 //! | [`touch`] | a guest that writes and reads every byte |
+//! | [`vms`] | two virtual machines, and what is between them |
 //! | [`ovs`] | Open vSwitch with DPDK |
+//! | [`window`] | measures while frames circulate |
 
 pub mod huge;
 pub mod ovs;
 pub mod process;
 pub mod testpmd;
 pub mod touch;
+pub mod vms;
+mod window;
 
 use crate::kernel;
 use crate::lane::cores::Cores;
 use crate::lane::frame_run::FrameWindow;
-use crate::lane::window::per_packet;
 use crate::plan::{PeerKind, Times};
-use figures::measure::{CpuTimes, Machine, Part};
 use figures::{Failure, interrupt};
 use huge::HugePages;
 use ovs::Ovs;
-use std::collections::BTreeMap;
-use testpmd::{Forwarded, Site, Testpmd};
+use testpmd::{BURSTS, Forwarded, Forwarding, Site, Testpmd, UNDER_WAY};
 use touch::{TouchProgram, TouchingGuest};
+use vms::VmRun;
+use window::PacketWindow;
 
-/// Frames that go round: testpmd's bursts of 32.
-const BURSTS: u32 = 24;
-const UNDER_WAY: u32 = BURSTS * testpmd::BURST;
 /// Huge pages for a guest and a switch.
 const HUGE_PAGES: u64 = 448;
 
-/// Whether peers can be run here.
+/// Checks that these switches can run here.
 ///
 /// # Errors
 /// [`Failure::CannotRun`] with what is missing.
@@ -56,26 +56,26 @@ pub fn need(kinds: &[PeerKind]) -> Result<(), Failure> {
     kernel::need(&["stdbuf", "setpriv"])?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::CannotRun(
-            "DPDK and Open vSwitch need huge pages, which root alone can set aside".to_owned(),
+            "DPDK and Open vSwitch need huge pages, which only root can reserve".to_owned(),
         ));
     }
     Ok(())
 }
 
-/// A run of a peer.
+/// A run of a third-party switch.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerRun<'a> {
-    /// Which.
+    /// The switch.
     pub kind: PeerKind,
-    /// Bytes of a frame.
+    /// Frame size, bytes.
     pub size: u32,
-    /// The guest that writes and reads every byte; none: testpmd, which touches no payload.
+    /// The guest that writes and reads every byte. Unset: testpmd, which touches no payload.
     pub touch: Option<&'a TouchProgram>,
-    /// The guest has the wire's core, the switch has the guest's.
+    /// The guest runs on the wire's core, the switch on the guest's.
     pub cores: Cores,
 }
 
-/// A guest and a switch that are connected.
+/// A guest connected to a switch.
 enum Switch {
     Testpmd(Testpmd),
     Ovs(Ovs),
@@ -89,7 +89,7 @@ impl Switch {
         }
     }
 
-    /// Cycles that it works on a packet, and packets that it could not pass on.
+    /// Returns the switch's cycles per packet, and its dropped packets.
     fn work(&mut self) -> anyhow::Result<(f64, f64)> {
         match self {
             Self::Testpmd(switch) => {
@@ -101,7 +101,7 @@ impl Switch {
     }
 }
 
-/// The guest: it sends frames and takes them back.
+/// The guest, which sends frames and receives them again.
 enum PeerGuest {
     Testpmd(Testpmd),
     Touching(TouchingGuest),
@@ -145,13 +145,21 @@ impl PeerGuest {
 }
 
 impl PeerRun<'_> {
-    /// Starts guest and switch, lets frames go round, opens a window, ends both.
+    /// Starts guest and switch, sends frames, measures a window and stops both.
     ///
     /// # Errors
-    /// If they do not start, or do not find each other.
+    /// If they do not start, or do not connect.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
         let _pages = HugePages::reserve(HUGE_PAGES)?;
         let folder = tempfile::tempdir()?;
+        if self.kind.has_vms() {
+            let run = VmRun {
+                kind: self.kind,
+                size: self.size,
+                cores: self.cores,
+            };
+            return vms::measure(run, folder.path(), times, tsc_hz);
+        }
         let (mut guest, mut switch) = self.start(folder.path())?;
         guest.wait_for_link()?;
         match &mut switch {
@@ -167,41 +175,24 @@ impl PeerRun<'_> {
         if let Switch::Ovs(switch) = &mut switch {
             switch.clear()?;
         }
-        let cpus = Machine::read();
-        let cpu = CpuTimes::read(&parts);
-        guest.rate()?;
-        interrupt::sleep(times.window)?;
-        let pps = guest.rate()?;
-        let used = CpuTimes::read(&parts).since(&cpu);
-        let disturbed = Machine::read().disturbed_since(cpus);
+        let mut window = PacketWindow::measure(&parts, times, tsc_hz, || guest.rate())?;
         let (switch_cycles, lost_there) = switch.work()?;
         let own = guest.forwarded()?;
 
-        let mut figures = BTreeMap::from([
-            ("packets".to_owned(), pps / 1e6),
-            (
-                "in_flight".to_owned(),
-                f64::from(UNDER_WAY) - lost_there - own.dropped,
-            ),
-        ]);
-        let packets = pps * times.window.as_secs_f64();
-        let cycles = |part: Part| {
-            let ns = used.get(part).copied().unwrap_or(0);
-            (part, ns as f64 * tsc_hz as f64 / 1e9)
-        };
-        let cycles = BTreeMap::from(["driver", "guest"].map(cycles));
-        per_packet(&cycles, packets, &mut figures);
+        let figures = &mut window.figures;
+        let in_flight = f64::from(UNDER_WAY) - lost_there - own.dropped;
+        figures.insert("in_flight".to_owned(), in_flight);
         for (part, busy) in [("driver", switch_cycles), ("guest", own.cycles)] {
             if let Some(cycles) = figures.get(&format!("cycles_per_packet.{part}")) {
-                // They look for packets all the time.
+                // The switches poll continuously.
                 let idle = (cycles - busy).max(0.0);
                 figures.insert(format!("cycles_per_packet.{part}.hop.idle"), idle);
             }
         }
         Ok(FrameWindow {
-            figures,
+            figures: window.figures,
             conditions: format!(
-                "{UNDER_WAY} frames go round, in bursts of {}; copied twice, in and out of the \
+                "{UNDER_WAY} frames in flight, in bursts of {}; copied twice, in and out of the \
                  switch; payload {}; pages of 2 MB",
                 testpmd::BURST,
                 match self.touch {
@@ -209,8 +200,19 @@ impl PeerRun<'_> {
                     None => "not touched",
                 }
             ),
-            disturbed,
+            disturbed: window.disturbed,
         })
+    }
+
+    /// Starts testpmd with one port.
+    fn testpmd(&self, place: Site<'_>, port: String, mode: &str) -> anyhow::Result<Testpmd> {
+        let forwarding = Forwarding {
+            ports: &[port],
+            mode,
+            size: self.size,
+            more: &[],
+        };
+        Testpmd::start(place, &forwarding)
     }
 
     fn start(&self, folder: &std::path::Path) -> anyhow::Result<(PeerGuest, Switch)> {
@@ -225,13 +227,13 @@ impl PeerRun<'_> {
             PeerKind::MemifZeroCopy => {
                 (memif(0, "client", ",zero-copy=yes"), memif(0, "server", ""))
             }
-            PeerKind::Vhost | PeerKind::OvsDpdk => (
+            _ => (
                 format!("net_virtio_user0,path={path},queues=1,queue_size=1024"),
                 format!("net_vhost0,iface={path},queues=1"),
             ),
         };
         let at = |core, name| Site { core, folder, name };
-        // The listening end comes first.
+        // The listening end starts first.
         let switch = if self.kind == PeerKind::OvsDpdk {
             Switch::Ovs(Ovs::start(
                 folder,
@@ -241,12 +243,12 @@ impl PeerRun<'_> {
             )?)
         } else {
             let place = at(self.cores.guest, "switch");
-            Switch::Testpmd(Testpmd::start(place, &far, "macswap", self.size)?)
+            Switch::Testpmd(self.testpmd(place, far, "macswap")?)
         };
         process::wait_for(&socket)?;
         let place = at(self.cores.wire, "guest");
         let guest = match self.touch {
-            None => PeerGuest::Testpmd(Testpmd::start(place, &near, "io", self.size)?),
+            None => PeerGuest::Testpmd(self.testpmd(place, near, "io")?),
             Some(program) => {
                 let guest = TouchingGuest::start(program, place, &near, self.size, UNDER_WAY)?;
                 PeerGuest::Touching(guest)

@@ -8,7 +8,7 @@ use figures::Failure;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The daemon that was built with DPDK, as Debian has it beside the one that was not.
+/// Debian's daemon with DPDK, which is installed beside the one without.
 const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const PROGRAMS: &[&str] = &[
@@ -19,7 +19,7 @@ const PROGRAMS: &[&str] = &[
     "ovs-appctl",
 ];
 
-/// Whether it is there.
+/// Returns whether it is installed.
 #[must_use]
 pub fn is_installed() -> bool {
     kernel::need(PROGRAMS).is_ok()
@@ -28,7 +28,7 @@ pub fn is_installed() -> bool {
             .all(|file| Path::new(file).is_file())
 }
 
-/// A running one.
+/// A running Open vSwitch.
 #[derive(Debug)]
 pub struct Ovs {
     folder: PathBuf,
@@ -37,11 +37,11 @@ pub struct Ovs {
 }
 
 impl Ovs {
-    /// Starts database and daemon in `folder`: its poll loop on core `core`, everything else on
-    /// `other`; its port listens at `socket`, which must lie in `folder`.
+    /// Starts database and daemon in `folder`, the poll loop on core `core` and everything else on
+    /// `other`. Its port listens at `socket`, which must be in `folder`.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If they do not start.
     pub fn start(folder: &Path, other: usize, core: usize, socket: &Path) -> anyhow::Result<Self> {
         let at = |name: &str| folder.join(name).display().to_string();
         run(folder, "ovsdb-tool", &["create", &at("conf.db"), SCHEMA])?;
@@ -111,34 +111,35 @@ impl Ovs {
         Ok(this)
     }
 
-    /// Its process.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.daemon.pid()
     }
 
-    /// Waits until its poll loop looks at the port.
+    /// Waits until the poll loop polls the port.
     ///
     /// # Errors
-    /// If that does not happen in time.
+    /// If that takes too long.
     pub fn wait_for_port(&mut self) -> anyhow::Result<()> {
         process::wait("Open vSwitch's port", || {
             Ok(self.ask("dpif-netdev/pmd-rxq-show")?.contains("(enabled)"))
         })
     }
 
-    /// Counts anew from here.
+    /// Resets the statistics.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn clear(&mut self) -> anyhow::Result<()> {
         self.ask("dpif-netdev/pmd-stats-clear").map(drop)
     }
 
-    /// Cycles of the time stamp counter for a packet since [`Ovs::clear`], looks in vain left out.
+    /// Returns the cycles of the time stamp counter per packet since [`Ovs::clear`], without empty
+    /// polls.
     ///
     /// # Errors
-    /// If it has gone, or has seen no packets.
+    /// If the process has exited, or forwarded no packets.
     pub fn cycles(&mut self) -> anyhow::Result<f64> {
         let said = self.ask("dpif-netdev/pmd-stats-show")?;
         cycles(&said).with_context(|| format!("Open vSwitch: no statistics in `{said}`"))
@@ -150,7 +151,7 @@ impl Ovs {
     }
 }
 
-/// Of the poll loop's thread, which comes first.
+/// Parses the cycles per packet of the poll loop's thread, which are the first in the output.
 fn cycles(said: &str) -> Option<f64> {
     let pmd = said.split("main thread").next()?;
     number_after(pmd, "avg processing cycles per packet:")
@@ -165,7 +166,7 @@ fn vsctl(folder: &Path, words: &[&str]) -> anyhow::Result<()> {
     run(folder, "ovs-vsctl", &all).map(drop)
 }
 
-/// Runs one of its tools to the end; what it printed.
+/// Runs a tool to its end and returns its output.
 fn run(folder: &Path, program: &str, words: &[&str]) -> anyhow::Result<String> {
     let mut command = process::mortal(program);
     command
@@ -183,7 +184,7 @@ fn run(folder: &Path, program: &str, words: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Where it leaves its files, DPDK's among them.
+/// Sets the folder for the files of a command, including those of DPDK.
 fn home<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
     for name in [
         "OVS_RUNDIR",

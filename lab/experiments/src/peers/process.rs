@@ -1,4 +1,4 @@
-//! A program that is not of this project. It ends with the process that started it.
+//! A third-party process, which ends with its parent.
 
 use anyhow::{Context as _, bail};
 use figures::{Failure, interrupt};
@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long one of them may take until it is ready.
+/// Timeout for a process to become ready.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A program that is killed when this process dies, in whatever way.
+/// Returns a command whose process is killed when this process dies for whatever reason.
 #[must_use]
 pub fn mortal(program: &str) -> Command {
     let mut command = Command::new("setpriv");
@@ -20,17 +20,17 @@ pub fn mortal(program: &str) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // A terminal's Ctrl-C reaches this process only, which then ends its helpers.
+        // Ctrl-C in a terminal reaches only this process, which then stops its helpers.
         .process_group(0);
     command
 }
 
-/// A running program. It ends with the value.
+/// A running process, killed on drop.
 #[derive(Debug)]
 pub struct ForeignProgram(pub Child);
 
 impl ForeignProgram {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -41,7 +41,7 @@ impl ForeignProgram {
         Ok(Self(child))
     }
 
-    /// Its process.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.0.id().cast_signed()
@@ -55,34 +55,35 @@ impl Drop for ForeignProgram {
     }
 }
 
-/// Waits until `ready`.
+/// Waits until `ready` returns true.
 ///
 /// # Errors
-/// If it does not come true in time, or the user asked to stop.
+/// If that takes too long, or the user asked to stop.
 pub fn wait(what: &str, mut ready: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let end = Instant::now() + PATIENCE;
     while !ready()? {
         if Instant::now() > end {
-            bail!(Failure::Failed(format!("{what}: waited in vain")));
+            bail!(Failure::Failed(format!("{what}: timed out")));
         }
         interrupt::sleep(Duration::from_millis(20))?;
     }
     Ok(())
 }
 
-/// Waits until somebody listens at this socket. Its file is there a little earlier.
+/// Waits until a process listens at this socket, which may be later than the appearance of its
+/// file.
 ///
 /// # Errors
-/// As [`wait`].
+/// See [`wait`].
 pub fn wait_for_listener(path: &Path) -> anyhow::Result<()> {
     let listens = || Ok(UnixStream::connect(path).is_ok());
     wait(&path.display().to_string(), listens)
 }
 
-/// Waits until there is such a file.
+/// Waits until this file exists.
 ///
 /// # Errors
-/// As [`wait`].
+/// See [`wait`].
 pub fn wait_for(path: &Path) -> anyhow::Result<()> {
     wait(&path.display().to_string(), || Ok(path.exists()))
 }

@@ -1,4 +1,4 @@
-//! DPDK's packet forwarder, driven by its command line.
+//! DPDK's packet forwarder, controlled by its command line.
 
 use super::process::{self, ForeignProgram, PATIENCE};
 use anyhow::{Context as _, bail};
@@ -9,60 +9,89 @@ use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::Instant;
 
-/// Packets that it takes at a time.
+/// Packets per burst.
 pub const BURST: u32 = 32;
+/// Bursts, and frames, that a guest has in flight.
+pub(super) const BURSTS: u32 = 24;
+pub(super) const UNDER_WAY: u32 = BURSTS * BURST;
 const PROMPT: &str = "testpmd> ";
 
-/// Where one runs.
+/// Environment of a testpmd process.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
-    /// Its core.
+    /// Core.
     pub core: usize,
-    /// Where it may leave files.
+    /// Folder for its files.
     pub folder: &'a Path,
-    /// Its name, for people.
+    /// Name for display.
     pub name: &'static str,
 }
 
-/// A running one, with one port, from which packets go back by the port.
+/// Ports and forwarding of a testpmd process.
+#[derive(Clone, Debug)]
+pub struct Forwarding<'a> {
+    /// One port, which returns every packet, or two, between which packets pass.
+    pub ports: &'a [String],
+    /// Forwarding mode.
+    pub mode: &'a str,
+    /// Bytes of the packets that it generates.
+    pub size: u32,
+    /// More arguments.
+    pub more: &'a [String],
+}
+
+/// A running testpmd.
 #[derive(Debug)]
 pub struct Testpmd {
     name: &'static str,
+    ports: usize,
     running: ForeignProgram,
     stdin: ChildStdin,
     stdout: ChildStdout,
     said: String,
 }
 
-/// What it has forwarded since it began.
+/// Statistics since forwarding started.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forwarded {
-    /// Cycles of the time stamp counter for a packet, looks in vain left out.
+    /// Cycles of the time stamp counter per packet, without empty polls.
     pub cycles: f64,
-    /// Packets that the other end did not take.
+    /// Packets that the other end did not accept.
     pub dropped: f64,
 }
 
 impl Testpmd {
-    /// Starts it with port `vdev`, in forwarding mode `mode`; its own packets have `size` bytes.
+    /// Starts testpmd.
     ///
     /// # Errors
     /// If it does not start.
-    pub fn start(place: Site<'_>, vdev: &str, mode: &str, size: u32) -> anyhow::Result<Self> {
+    pub fn start(place: Site<'_>, forwarding: &Forwarding<'_>) -> anyhow::Result<Self> {
+        let Forwarding {
+            ports,
+            mode,
+            size,
+            more,
+        } = forwarding;
+        let topology = match ports.len() {
+            1 => "loop",
+            _ => "paired",
+        };
         let core = place.core;
         let mut command = process::mortal("stdbuf");
-        // Into a pipe it would speak only when it has a page full.
+        // Output to a pipe would be buffered by page.
         command
             .args(["-oL", "dpdk-testpmd"])
             .env("RUNTIME_DIRECTORY", place.folder)
             .args(environment(core))
-            .arg(format!("--vdev={vdev}"))
-            .args(["--", "-i", "--nb-cores=1", "--port-topology=loop"])
+            .args(ports.iter().map(|port| format!("--vdev={port}")))
+            .args(["--", "-i", "--nb-cores=1"])
+            .arg(format!("--port-topology={topology}"))
             .arg(format!("--forward-mode={mode}"))
             .args(["--rxd=1024", "--txd=1024", "--total-num-mbufs=16384"])
             .arg("--record-core-cycles")
             .arg(format!("--burst={BURST}"))
             .arg(format!("--txpkts={size}"))
+            .args(*more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut running = ForeignProgram::start(&mut command)?;
@@ -70,6 +99,7 @@ impl Testpmd {
         let stdout = running.0.stdout.take().context("no pipe")?;
         let mut this = Self {
             name: place.name,
+            ports: ports.len(),
             running,
             stdin,
             stdout,
@@ -79,28 +109,30 @@ impl Testpmd {
         Ok(this)
     }
 
-    /// Its process.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.running.pid()
     }
 
-    /// Waits until its port is connected.
+    /// Waits until its ports are connected.
     ///
     /// # Errors
-    /// If that does not happen in time.
+    /// If that takes too long.
     pub fn wait_for_link(&mut self) -> anyhow::Result<()> {
-        process::wait("testpmd's port", || {
-            Ok(self
-                .command("show port info 0")?
-                .contains("Link status: up"))
-        })
+        for port in 0..self.ports {
+            let ask = format!("show port info {port}");
+            process::wait("testpmd's port", || {
+                Ok(self.command(&ask)?.contains("Link status: up"))
+            })?;
+        }
+        Ok(())
     }
 
-    /// Forwards from now on; if `bursts`, so many of its own making come first.
+    /// Starts forwarding, after sending `bursts` generated bursts.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn forward(&mut self, bursts: Option<u32>) -> anyhow::Result<()> {
         match bursts {
             Some(bursts) => self.command(&format!("start tx_first {bursts}")),
@@ -109,19 +141,25 @@ impl Testpmd {
         .map(drop)
     }
 
-    /// Packets a second that came in since this was asked last, by its own clock.
+    /// Returns the packets per second that all ports received since the last call, by testpmd's
+    /// clock.
     ///
     /// # Errors
-    /// If it has gone, or says none.
+    /// If the process has exited, or prints no rate.
     pub fn rate(&mut self) -> anyhow::Result<f64> {
-        let said = self.command("show port stats 0")?;
-        number_after(&said, "Rx-pps:").with_context(|| format!("{}: no rate", self.name))
+        let mut sum = 0.0;
+        for port in 0..self.ports {
+            let said = self.command(&format!("show port stats {port}"))?;
+            let rate = number_after(&said, "Rx-pps:");
+            sum += rate.with_context(|| format!("{}: no rate", self.name))?;
+        }
+        Ok(sum)
     }
 
-    /// What it has forwarded since it began.
+    /// Returns the statistics since forwarding started.
     ///
     /// # Errors
-    /// If it has gone, or says nothing.
+    /// If the process has exited or prints no statistics.
     pub fn forwarded(&mut self) -> anyhow::Result<Forwarded> {
         let said = self.command("show fwd stats all")?;
         forwarded(&said).with_context(|| format!("{}: no statistics in `{said}`", self.name))
@@ -131,11 +169,11 @@ impl Testpmd {
         let name = self.name;
         self.stdin
             .write_all(format!("{line}\n").as_bytes())
-            .with_context(|| format!("testpmd, {name}: it has gone"))?;
+            .with_context(|| format!("testpmd, {name}: has exited"))?;
         self.answer()
     }
 
-    /// What it says until it is ready for another command.
+    /// Returns the output up to the next prompt.
     fn answer(&mut self) -> anyhow::Result<String> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -158,7 +196,7 @@ impl Testpmd {
             let mut bytes = Vec::new();
             if read_some(&mut self.stdout, left, &mut bytes)? == Some(0) {
                 bail!(Failure::Failed(format!(
-                    "testpmd, {}: it ended: `{}`",
+                    "testpmd, {}: has exited: `{}`",
                     self.name,
                     self.said.trim()
                 )));
@@ -168,8 +206,8 @@ impl Testpmd {
     }
 }
 
-/// Returns the arguments that DPDK's environment takes in every program of a run: two threads on
-/// one core, one of which polls, and memory that ends with them.
+/// Returns the arguments for DPDK's environment in every program of a run: two threads on one core,
+/// one of which polls, and memory that is freed with the process.
 pub(super) fn environment(core: usize) -> Vec<String> {
     let threads = format!("--lcores=0@{core},1@{core}");
     let memory = ["--in-memory", "--single-file-segments", "-m", "256"];
@@ -186,7 +224,7 @@ fn forwarded(said: &str) -> Option<Forwarded> {
     })
 }
 
-/// The number that follows the last `words`.
+/// Returns the number after the last occurrence of `words`.
 pub(super) fn number_after(text: &str, words: &str) -> Option<f64> {
     let (_, rest) = text.rsplit_once(words)?;
     let rest = rest.trim_start();
@@ -227,7 +265,7 @@ Clock
     }
 
     #[test]
-    fn a_rate_is_the_number_behind_its_name() {
+    fn a_rate_is_the_number_after_its_name() {
         let said = "  Rx-pps:     15123456          Rx-bps:   7743209472\n";
         assert_eq!(number_after(said, "Rx-pps:"), Some(15_123_456.0));
         assert_eq!(number_after(said, "Tx-pps:"), None);

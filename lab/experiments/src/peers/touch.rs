@@ -1,5 +1,5 @@
-//! A guest over DPDK that writes and reads every byte of its frames, as `touch` does in ours. It is
-//! a program in C (`peers/touch.c`), compiled when a run needs it.
+//! A DPDK guest that writes and reads every byte of its frames, like our guests with `touch`. It is
+//! a C program (`peers/touch.c`) that is compiled when a run needs it.
 
 use super::process::{self, PATIENCE};
 use super::testpmd::{self, Forwarded, Site};
@@ -14,17 +14,17 @@ use std::process::{Command, Stdio};
 const SOURCE: &str = include_str!("../../peers/touch.c");
 const LIBRARY: &str = "libdpdk";
 
-/// The compiled program. Its file goes with the value.
+/// The compiled program. Its file is deleted on drop.
 #[derive(Debug)]
 pub struct TouchProgram {
     folder: tempfile::TempDir,
 }
 
 impl TouchProgram {
-    /// Compiles it.
+    /// Compiles the program.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] with what is missing, or what the compiler says.
+    /// [`Failure::CannotRun`] with what is missing, or the compiler's error.
     pub fn build() -> Result<Self, Failure> {
         kernel::need(&["cc", "pkg-config"])?;
         let cannot = |why: String| Failure::CannotRun(format!("peers/touch.c: {why}"));
@@ -41,7 +41,8 @@ impl TouchProgram {
         compiler
             .args(["-O3", "-Wall"])
             .args(compiling.split_whitespace())
-            // Behind the library's own: for this processor, as Debian's build of DPDK is not.
+            // Follows the library's flags to override them, because Debian's build of DPDK is not
+            // optimized for this processor.
             .args(["-march=native", "-o"])
             .arg(this.path())
             .arg(source)
@@ -55,7 +56,7 @@ impl TouchProgram {
     }
 }
 
-/// Runs a program to its end: what it printed, or else what it complained about.
+/// Runs a program to its end and returns its output, or else its error output.
 fn output(command: &mut Command) -> Result<String, String> {
     let done = command.stdin(Stdio::null()).output();
     let done = done.map_err(|error| error.to_string())?;
@@ -66,14 +67,14 @@ fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// A running one, with one port.
+/// A running guest with one port.
 #[derive(Debug)]
 pub struct TouchingGuest {
     child: LineChild,
     last: Sums,
 }
 
-/// Sums since frames go round.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 struct Sums {
     frames: f64,
@@ -82,7 +83,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Frames a second since `earlier`.
+    /// Returns the frames per second since `earlier`.
     fn rate_since(&self, earlier: &Self) -> f64 {
         let seconds = (self.ns - earlier.ns) / 1e9;
         (self.frames - earlier.frames) / seconds.max(f64::MIN_POSITIVE)
@@ -90,7 +91,7 @@ impl Sums {
 }
 
 impl TouchingGuest {
-    /// Starts it with port `vdev`; so many of its frames of `size` bytes are under way.
+    /// Starts the guest with port `vdev` and keeps this many frames of `size` bytes in flight.
     ///
     /// # Errors
     /// If it does not start.
@@ -114,7 +115,7 @@ impl TouchingGuest {
         Ok(Self { child, last })
     }
 
-    /// Its process.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.child.pid()
@@ -123,7 +124,7 @@ impl TouchingGuest {
     /// Waits until its port is connected.
     ///
     /// # Errors
-    /// If that does not happen in time.
+    /// If that takes too long.
     pub fn wait_for_link(&mut self) -> anyhow::Result<()> {
         process::wait("the port of the guest that touches", || {
             let said = self.child.ask("link", PATIENCE)?;
@@ -131,18 +132,18 @@ impl TouchingGuest {
         })
     }
 
-    /// Sends frames from now on.
+    /// Starts sending.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the process has exited.
     pub fn go(&mut self) -> anyhow::Result<()> {
         self.child.ask("start", PATIENCE).map(drop)
     }
 
-    /// Returns the frames a second that came back since this was asked last, by its own clock.
+    /// Returns the frames per second received since the last call, by the guest's clock.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the process has exited.
     pub fn rate(&mut self) -> anyhow::Result<f64> {
         let now = self.sums()?;
         let rate = now.rate_since(&self.last);
@@ -150,11 +151,11 @@ impl TouchingGuest {
         Ok(rate)
     }
 
-    /// Returns what it has done since it began. A frame that the switch does not take is sent
-    /// again, so none is dropped here.
+    /// Returns the statistics since the start. The guest resends frames that the switch rejects, so
+    /// it drops none.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the process has exited.
     pub fn forwarded(&mut self) -> anyhow::Result<Forwarded> {
         let sums = self.sums()?;
         Ok(Forwarded {
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_of_the_time_between() {
+    fn a_rate_covers_the_time_between_readings() {
         let at = |frames, ns| Sums {
             frames,
             cycles: 0.0,

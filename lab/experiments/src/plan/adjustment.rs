@@ -1,34 +1,34 @@
-//! How a command line changes a plan.
+//! Command-line options that change a plan.
 
 use figures::Failure;
 
-/// What of a plan the user wants, and for how long.
+/// Options that select columns of a plan and set the length of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Adjustment {
-    /// A short run.
+    /// Uses the plan's short rounds.
     pub quick: bool,
-    /// Another number of rounds than the plan's.
+    /// Overrides the number of rounds.
     pub rounds: Option<usize>,
-    /// Another length of a window than the plan's, seconds.
+    /// Overrides the length of a window, seconds.
     pub seconds: Option<f64>,
-    /// Idle cores halt, also where the plan would keep them awake.
+    /// Lets idle cores halt even if the plan keeps them awake.
     pub halt: bool,
-    /// Only columns whose names contain this, or one of several parts with commas between.
+    /// Comma-separated substrings. Only columns whose names contain one of them are measured.
     pub only: Option<String>,
 }
 
 impl Adjustment {
-    /// Whether the user wants a column of this name.
+    /// Returns whether the options select a column with this name.
     #[must_use]
     pub fn wants(&self, name: &str) -> bool {
         let named = |parts: &String| parts.split(',').any(|part| name.contains(part));
         self.only.as_ref().is_none_or(named)
     }
 
-    /// Leaves the columns that the user wants.
+    /// Removes the columns that the options do not select.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if there is none.
+    /// [`Failure::Usage`] if no column remains.
     pub fn keep<C>(&self, columns: &mut Vec<C>, name: impl Fn(&C) -> &str) -> Result<(), Failure> {
         columns.retain(|column| self.wants(name(column)));
         match &self.only {

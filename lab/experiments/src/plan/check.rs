@@ -1,4 +1,4 @@
-//! What is wrong with a plan, if anything is.
+//! Validation of plans.
 
 use super::column::{Column, Gro, PathKind};
 use super::file::Plan;
@@ -13,27 +13,29 @@ use figures::metric;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-/// Names of columns that were met.
+/// Column names already used in the plan.
 type Seen<'a> = BTreeSet<&'a str>;
 
-/// Says what is wrong.
+/// Validates a plan. Returns a description of the first error.
 pub(super) fn check(plan: &Plan) -> Result<(), String> {
     for (name, rounds) in [("full", plan.full), ("quick", plan.quick)] {
         rounds.check(name)?;
     }
     if plan.quick.window_s > 1.0 {
-        return Err("quick: window_s is at most 1".to_owned());
+        return Err("quick: window_s must be at most 1".to_owned());
     }
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if plan.name.is_empty() || !plan.name.chars().all(fits) {
-        return Err("name: lower-case letters, digits and `-`".to_owned());
+        return Err("name: use lower-case letters, digits and `-`".to_owned());
     }
     if plan.push && plan.sendfile {
-        return Err("`push` is of messages, `sendfile` has none".to_owned());
+        return Err("`push` and `sendfile` exclude each other".to_owned());
     }
     let messages = &plan.message;
     if messages.is_empty() || messages.iter().any(|bytes| !(1..=CHUNK).contains(bytes)) {
-        return Err(format!("message: from 1 to {CHUNK} bytes, at least one"));
+        return Err(format!(
+            "message: at least one size, each from 1 to {CHUNK} bytes"
+        ));
     }
     plan.web.as_ref().map_or(Ok(()), Web::check)?;
     plan.receive.as_ref().map_or(Ok(()), Receive::check)?;
@@ -50,7 +52,7 @@ pub(super) fn check(plan: &Plan) -> Result<(), String> {
         && first.load.first() != Some(&1.0)
     {
         return Err(format!(
-            "`{}`: loads are shares of what the first column carries, so its first one is 1",
+            "`{}`: loads are relative to the first column, so its first load must be 1",
             first.name
         ));
     }
@@ -58,7 +60,7 @@ pub(super) fn check(plan: &Plan) -> Result<(), String> {
         once(&mut seen, &file.name)?;
         let sizes = 4..=1 << 18;
         if file.kb.is_empty() || !file.kb.iter().all(|kb| sizes.contains(kb) && kb % 4 == 0) {
-            let why = "`kb` of whole pages, from 4 to 262144";
+            let why = "`kb` must be whole pages, from 4 to 262144";
             return Err(format!("`{}`: {why}", file.name));
         }
     }
@@ -86,7 +88,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     }
     let guests = (&column.guests[..], &column.beside[..]);
     if column.path == PathKind::Local && (column.nic, guests) != (WireNic::Tap, (&[1], &[0])) {
-        return Err("local has TAPs for wires, and no guests");
+        return Err("path local needs TAPs as wires and has no guests");
     }
     if column.nic != WireNic::Tap && !is_machine {
         return Err("`nic` belongs to machine");
@@ -105,7 +107,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         );
     }
     if column.moderation.is_empty() {
-        return Err("at least one `moderation`");
+        return Err("`moderation`: at least one");
     }
     if column.gro.is_some_and(Gro::at_ports) && column.path != PathKind::Bridge {
         return Err("`gro` in and in-napi belong to bridge");
@@ -115,12 +117,12 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         return Err("`segments` belongs to bridge, and to machine with a TAP for a wire");
     }
     column.faults.unwrap_or_default().check()?;
-    // With none there would be no machine to measure.
+    // With an empty list there would be no machine to measure.
     let are = |counts: &[u32], range: RangeInclusive<u32>| {
         !counts.is_empty() && counts.iter().all(|count| range.contains(count))
     };
     if !are(&column.beside, 0..=16) {
-        return Err("up to 16 guests `beside`");
+        return Err("`beside`: at most 16 guests");
     }
     if !are(&column.wires, 1..=4) {
         return Err("1 to 4 `wires`");
@@ -133,7 +135,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         .iter()
         .any(|&direction| column.goes(direction));
     if !are(&column.guests, 1..=64) || goes_nowhere {
-        return Err("1 to 64 `guests`, a `direction` that the plan has");
+        return Err("`guests`: 1 to 64; `direction`: one of the plan's");
     }
     let ours = is_machine || column.path == PathKind::Forwarder;
     if ours == column.place.is_empty() || ours == column.gro.is_some() {
@@ -144,11 +146,14 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
 
 fn check_frames(frames: &Frames) -> Result<(), &'static str> {
     if !(1..=64).contains(&frames.guests) || !(1..=frames.guests).contains(&frames.active) {
-        return Err("1 to 64 `guests`, some of which are `active`");
+        return Err("`guests`: 1 to 64; `active`: 1 to `guests`");
     }
     let loads = &frames.load;
     if loads.is_empty() || loads.iter().any(|load| !(0.001..=1.0).contains(load)) {
-        return Err("loads up to 1");
+        return Err("`load`: at most 1");
+    }
+    if frames.flows > 8192 || frames.stateful && frames.flows == 0 {
+        return Err("`flows`: at most 8192, at least 1 with `stateful`");
     }
     Ok(())
 }
@@ -167,7 +172,7 @@ fn check_comparisons(plan: &Plan, seen: &Seen<'_>) -> Result<(), String> {
         }
     }
     if plan.direction.is_empty() || plan.wake.is_empty() || plan.wire.is_empty() {
-        return Err("direction, wake and wire: at least one of each".to_owned());
+        return Err("`direction`, `wake` and `wire`: at least one of each".to_owned());
     }
     for threshold in &plan.threshold {
         let metric = &threshold.metric;

@@ -1,4 +1,4 @@
-//! A column: what lies between wire and guest, and in which variants.
+//! A column of a plan: the path between wire and guest, and its variants.
 
 use super::lro::{Lro, LroRules};
 use super::topology::{Mechanisms, Place, Topology};
@@ -6,76 +6,75 @@ use super::wire::{Faults, Moderation, Wire, WireNic};
 use super::workload::Direction;
 use serde::{Deserialize, Serialize};
 
-/// A column.
+/// A column of a plan.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// Its name.
+    /// Column name.
     pub name: String,
-    /// What lies between wire and guest.
+    /// The path between wire and guest.
     pub path: PathKind,
-    /// Where that runs.
+    /// Core placements of the path.
     #[serde(default)]
     pub place: Vec<Place>,
-    /// What the machine's wire is.
+    /// Device that the machine uses as its wire.
     #[serde(default)]
     pub nic: WireNic,
     /// Interrupt moderations of the machine's wire.
     #[serde(default = "at_events")]
     pub moderation: Vec<Moderation>,
-    /// The configuration of the plan's paper that it stands for.
+    /// The configuration of the plan's paper that this column reproduces.
     pub paper: Option<String>,
-    /// Whether the wire's own TCP runs on the wire's core, as on another machine, and not in the
-    /// driver domain that writes to the wire's TAP.
+    /// True if the wire's TCP stack runs on the wire's core, as on a separate machine, and not in
+    /// the driver domain, which writes to the wire's TAP.
     #[serde(default)]
     pub apart: bool,
-    /// Whether the wire carries segments of TCP whole (segmentation offload), not frames of the
-    /// MTU.
+    /// True if the wire carries whole TCP segments (segmentation offload) instead of MTU-sized
+    /// frames.
     #[serde(default)]
     pub segments: bool,
-    /// What becomes of packets on the wire; none: all come, in order.
+    /// Packet loss and reordering on the wire. Unset: neither.
     pub faults: Option<Faults>,
-    /// Whether the guests acknowledge at once what they receive.
+    /// True if the guests acknowledge every segment at once (no delayed ACKs).
     #[serde(default)]
     pub quick_ack: bool,
-    /// In which ways the machine differs from the usual one.
+    /// Differences from the default machine.
     #[serde(default)]
     pub machine: Mechanisms,
-    /// Guests that have the same load at once.
+    /// Numbers of measured guests, each with the same load.
     #[serde(default = "just_one")]
     pub guests: Vec<u32>,
-    /// Further guests, each of which has a stream while those are measured, for its CPU and link.
+    /// Numbers of further guests, each with a stream that competes for CPU and link.
     #[serde(default = "none_beside")]
     pub beside: Vec<u32>,
-    /// NICs of the machine, each with a wire, a neighbour and a stream of its own.
+    /// Numbers of NICs, each with a separate wire, neighbour and stream.
     #[serde(default = "just_one")]
     pub wires: Vec<u32>,
-    /// Streams of each guest's load.
+    /// Numbers of streams per guest.
     #[serde(default = "just_one")]
     pub flows: Vec<u32>,
-    /// The only direction that it is measured in; none: all of the plan's.
+    /// The only direction in which the column is measured. Unset: every direction of the plan.
     pub direction: Option<Direction>,
-    /// How the kernel's paths look at frames.
+    /// Where the kernel's paths aggregate frames.
     pub gro: Option<Gro>,
-    /// How the machine aggregates. Columns of one place share a machine, which is switched.
+    /// LRO configuration. Columns with the same place share one machine, whose LRO is switched.
     pub lro: Option<Lro>,
-    /// Which packets it merges.
+    /// The rules by which LRO merges packets.
     #[serde(default)]
     pub rules: LroRules,
-    /// Speeds of the wire that it is measured at; none: all of the plan's.
+    /// Wire speeds of the column. Empty: every speed of the plan.
     #[serde(default)]
     pub wire: Vec<Wire>,
 }
 
 impl Column {
-    /// Whether it is measured in this direction.
+    /// Returns whether the column is measured in this direction.
     #[must_use]
     pub fn goes(&self, direction: Direction) -> bool {
         self.direction.is_none_or(|only| only == direction)
     }
 
-    /// Everything of ours that it is measured with: where it runs, how its wire is moderated, what
-    /// it is.
+    /// Iterates over the machine variants of the column: place, interrupt moderation and topology.
     pub fn variants(&self) -> impl Iterator<Item = (Place, Moderation, Topology)> {
         let machines = self.machines();
         let moderated = self.place.iter().flat_map(|&place| {
@@ -88,7 +87,7 @@ impl Column {
         })
     }
 
-    /// The machines that it is measured with.
+    /// Returns the topologies of the column.
     #[must_use]
     pub fn machines(&self) -> Vec<Topology> {
         let mut machines = Vec::new();
@@ -109,7 +108,7 @@ impl Column {
         machines
     }
 
-    /// Whether it is measured at this speed of the wire.
+    /// Returns whether the column is measured at this wire speed.
     #[must_use]
     pub fn is_at(&self, wire: &Wire) -> bool {
         self.wire.is_empty() || self.wire.contains(wire)
@@ -128,16 +127,16 @@ fn none_beside() -> Vec<u32> {
     vec![0]
 }
 
-/// What lies between wire and guest.
+/// The path between wire and guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathKind {
-    /// Monitor, driver domain, guest domain.
+    /// Monitor, driver domain and guest domain.
     Machine,
-    /// Monitor and driver domain: the receiver is a socket behind a TAP on the driver domain's own
+    /// Monitor and driver domain. The receiver is a socket behind a TAP on the driver domain's
     /// bridge, without ring and grants.
     Local,
-    /// The one-process TAP forwarder.
+    /// The TAP forwarder in one process.
     Forwarder,
     /// The kernel's bridge between two veth pairs.
     Bridge,
@@ -145,32 +144,33 @@ pub enum PathKind {
     Veth,
 }
 
-/// How the receiving ends look at frames.
+/// Generic receive offload at the receiving ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gro {
-    /// One by one.
+    /// No aggregation.
     Off,
-    /// One by one, by softirqs on the core of each end (receive packet steering).
+    /// No aggregation; receive packet steering runs softirqs on each end's core.
     Rps,
-    /// Merged in softirq context.
+    /// Aggregation in softirq context.
     On,
-    /// Merged in a kernel thread on the receiver's core.
+    /// Aggregation in a kernel thread on the receiver's core.
     Napi,
-    /// A bridge's own ports merge too, where frames come in from the wire, in softirq context.
+    /// Aggregation also at the bridge's ports, where frames arrive from the wire, in softirq
+    /// context.
     In,
-    /// The same, in kernel threads on the guest's core.
+    /// Like `In`, in kernel threads on the guest's core.
     InNapi,
 }
 
 impl Gro {
-    /// Whether a bridge's own ports merge.
+    /// Returns whether the bridge's ports aggregate.
     #[must_use]
     pub const fn at_ports(self) -> bool {
         matches!(self, Self::In | Self::InNapi)
     }
 
-    /// Whether kernel threads merge.
+    /// Returns whether kernel threads aggregate.
     #[must_use]
     pub const fn threaded(self) -> bool {
         matches!(self, Self::Napi | Self::InNapi)

@@ -1,19 +1,19 @@
-//! The name of a figure's configuration.
+//! Configuration names of figures.
 
 use figures::report;
 use std::collections::BTreeMap;
 
-/// A configuration: a column and its keys.
+/// A configuration: a column name and its keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Config {
-    /// The column.
+    /// Column name.
     pub column: String,
-    /// The keys.
+    /// Keys and values.
     pub keys: BTreeMap<String, String>,
 }
 
 impl Config {
-    /// A column with keys.
+    /// Creates a configuration from a column name and keys.
     #[must_use]
     pub fn new(column: &str, keys: &[(&str, &str)]) -> Self {
         Self {
@@ -25,14 +25,14 @@ impl Config {
         }
     }
 
-    /// The same with one key more.
+    /// Adds a key.
     #[must_use]
     pub fn with(mut self, key: &str, value: &str) -> Self {
         self.keys.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// The keys of a name.
+    /// Returns the keys in a configuration name.
     #[must_use]
     pub fn keys_of(name: &str) -> BTreeMap<&str, &str> {
         let keys = name.split_once('@').map_or("", |(_, keys)| keys);
@@ -41,7 +41,7 @@ impl Config {
             .collect()
     }
 
-    /// Its keys, as those of a name.
+    /// Returns the keys as borrowed strings, like `keys_of`.
     #[must_use]
     pub fn keys(&self) -> BTreeMap<&str, &str> {
         let keys = self.keys.iter();
@@ -49,7 +49,7 @@ impl Config {
             .collect()
     }
 
-    /// As it is printed.
+    /// Returns the printed name, `column@key=value,…`.
     #[must_use]
     pub fn name(&self) -> String {
         report::config(&self.column, &self.keys)

@@ -1,4 +1,4 @@
-//! A plan: what its file holds, and how it names configurations.
+//! Plan files: their contents, and the names of their configurations.
 
 use super::column::Column;
 use super::config::Config;
@@ -15,62 +15,62 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Its name, the argument of `exp`.
+    /// Plan name, the argument of `exp`.
     pub name: String,
-    /// What it is about, for people.
+    /// One-line description, for display.
     pub about: String,
-    /// Bytes of a request and of its response, a load for each.
+    /// Request sizes, bytes; responses have the same size. Each size is one load.
     pub requests: Vec<usize>,
-    /// Bytes that a stream's sender hands over at once, a load for each.
+    /// Bytes per send call of a stream. Each size is one load.
     #[serde(default = "whole_chunks")]
     pub message: Vec<usize>,
-    /// Whether streams are files in memory, which their senders do not copy.
+    /// True if streams send files in memory with `sendfile`, without a copy by the sender.
     #[serde(default)]
     pub sendfile: bool,
-    /// Whether each of a stream's messages is a packet of its own and pushed, as where a sender is
+    /// True if each message of a stream is a separate packet with PSH set, as with a sender that is
     /// slower than its network.
     #[serde(default)]
     pub push: bool,
-    /// Which way payload goes.
+    /// Directions of the payload.
     #[serde(default = "both_ways")]
     pub direction: Vec<Direction>,
-    /// What the cores do while no process needs them.
+    /// Idle states of the cores.
     #[serde(default = "both_wakes")]
     pub wake: Vec<Wake>,
-    /// Speeds of the wire.
+    /// Wire speeds.
     #[serde(default = "one_wire")]
     pub wire: Vec<Wire>,
-    /// How long and how often.
+    /// Rounds of a full run.
     pub full: Rounds,
-    /// The same for a run that only shows that everything works.
+    /// Rounds of a quick run, which shows only that everything works.
     pub quick: Rounds,
-    /// What is compared.
+    /// Columns with a wire.
     #[serde(default)]
     pub column: Vec<Column>,
-    /// Raw frames from guest to guest.
+    /// Columns of raw frames between guests.
     #[serde(default)]
     pub frames: Vec<Frames>,
-    /// The same through switches that are not of this project.
+    /// Columns of raw frames through third-party switches.
     #[serde(default)]
     pub peer: Vec<Peer>,
-    /// Files that guests send from where they lie.
+    /// Columns of files that guests send without copying.
     #[serde(default)]
     pub file: Vec<FileColumn>,
-    /// Streams by their receivers' buffers.
+    /// Streams measured against the receiver's buffer size.
     pub receive: Option<Receive>,
-    /// A web server.
+    /// Web server load.
     pub web: Option<Web>,
-    /// How long machines take to come up.
+    /// Start-up time of machines.
     pub up: Option<Up>,
-    /// The paper that the plan repeats, by its name in `papers/`.
+    /// The paper that the plan reproduces, by its name in `papers/`.
     pub paper: Option<String>,
-    /// Whether cycles are counted as Ram's thesis counts them.
+    /// True if cycles are attributed as in Ram's thesis.
     #[serde(default)]
     pub as_thesis: bool,
-    /// Which columns are divided by which.
+    /// Ratios of columns to print.
     #[serde(default)]
     pub ratio: Vec<Ratio>,
-    /// What figures have to reach.
+    /// Values that figures must reach.
     #[serde(default, rename = "bar")]
     pub threshold: Vec<Threshold>,
 }
@@ -91,18 +91,18 @@ fn one_wire() -> Vec<Wire> {
     vec![Wire::unbounded()]
 }
 
-/// Times to come up.
+/// Machines whose start-up time is measured.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Up {
-    /// The column's name.
+    /// Column name.
     pub column: String,
-    /// Guests of the machine.
+    /// Numbers of guests.
     pub guests: Vec<u32>,
 }
 
 impl Plan {
-    /// The configuration of a column at one place and wire, with the keys in which this plan
+    /// Returns the configuration of a column at one place and wire, with the keys that this plan
     /// varies.
     #[must_use]
     pub fn stop(
@@ -121,7 +121,7 @@ impl Plan {
         if self.wire.len() > 1 {
             config = config.with("wire", &wire.name);
         }
-        // A look for every event is what there is elsewhere, and needs no word.
+        // `event` moderation is the default elsewhere and needs no key.
         let moderated = self.column.iter().any(|column| column.moderation.len() > 1);
         if moderated && moderation != Moderation::Event {
             config = config.with("moderation", &moderation.name());
@@ -141,7 +141,7 @@ impl Plan {
         config
     }
 
-    /// All configurations of a column at a wire.
+    /// Returns every configuration of a column at a wire.
     pub fn stops(&self, column: &Column, wire: &Wire) -> Vec<Config> {
         if column.place.is_empty() {
             let stop = |topology| self.stop(column, None, wire, Moderation::Event, topology);
@@ -153,13 +153,13 @@ impl Plan {
         column.variants().map(stop).collect()
     }
 
-    /// How long its streams, requests and files take, about, without setting up and without windows
-    /// that are opened again.
+    /// Estimates the duration of streams, requests and files in seconds, excluding set-up and
+    /// repeated windows.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        /// To read everything at a window's ends.
+        /// Time to read all counters at both ends of a window.
         const READING_S: f64 = 0.03;
-        /// A machine of two guests comes up and goes down.
+        /// Time to start and stop a machine with two guests.
         const MACHINE_S: f64 = 0.6;
         let windows = |column: &Column| {
             let wires = self.wire.iter().filter(|wire| column.is_at(wire));
@@ -181,8 +181,8 @@ impl Plan {
         streams + files + received + served
     }
 
-    /// Where a column's web server is asked, and its receiver's buffer is varied: wherever it
-    /// receives, and one guest is alone.
+    /// Returns the number of configurations of a column that serve web requests and vary the
+    /// receive buffer: those that receive, with only one guest.
     fn serving(&self, column: &Column) -> usize {
         if !column.goes(Direction::ToGuest) {
             return 0;
@@ -197,7 +197,7 @@ impl Plan {
         each * self.wire.iter().filter(|wire| column.is_at(wire)).count()
     }
 
-    /// The same with a message of a stream's sender.
+    /// Adds the stream's message size to a configuration.
     #[must_use]
     pub fn sent_by(&self, stop: &Config, message: usize) -> Config {
         match self.message.len() {
@@ -206,7 +206,7 @@ impl Plan {
         }
     }
 
-    /// The same with what runs there.
+    /// Adds the keys of a workload to a configuration.
     #[must_use]
     pub fn keyed(
         &self,
@@ -216,7 +216,7 @@ impl Plan {
         wake: Wake,
     ) -> Config {
         let mut config = stop.clone();
-        // Columns of one direction have it in their names.
+        // Columns with a fixed direction carry it in their names.
         if self.direction.len() > 1 && self.column.iter().all(|c| c.direction.is_none()) {
             config = config.with("dir", direction.name());
         }
@@ -256,10 +256,11 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
 "#;
 
     #[test]
-    fn a_plan_knows_how_long_it_takes() {
+    fn a_plan_estimates_its_duration() {
         let plan = Plan::parse(TEXT).unwrap();
-        // Two of Linux', two both ways, one: seven, with two messages and requests. One wire of
-        // Linux' and two machines receive, by three buffers; a server is asked at two rates.
+        // Streams and requests: seven windows (two columns of Linux, two in both directions, one
+        // more) with two messages and requests. Receive buffers: one wire of Linux and two
+        // machines, three sizes each. Web server: two rates.
         let windows = 7.0 * 3.0 + 3.0 * 3.0;
         let full = 9.0 * (windows * 1.28 + 3.0 * 2.0 * 1.03 + 2.0 * 1.88);
         assert!((plan.seconds() - full).abs() < 1e-6, "{}", plan.seconds());

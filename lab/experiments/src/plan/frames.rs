@@ -1,39 +1,44 @@
-//! Columns without a wire: raw frames through the driver domain and through switches that are not
-//! ours, and files.
+//! Columns without a wire: raw frames through the driver domain or a third-party switch, and files.
 
 use super::config::Config;
 use ::config::domain::{GrantMode, RingFormat};
 use serde::Deserialize;
 
-/// Raw frames from a guest through the driver to another.
+/// Raw frames from one guest through the driver domain to another.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Frames {
-    /// The column's name.
+    /// Column name.
     pub name: String,
-    /// How the driver gets at granted pages, as a configuration file has it.
+    /// Grant mechanism, as in a configuration file.
     pub grants: String,
-    /// Bytes of a frame.
+    /// Frame sizes, bytes.
     pub size: Vec<u32>,
-    /// What is sent, as a share of what the first column of the plan carries of this size; 1 is as
-    /// fast as it goes, and comes first there.
+    /// Offered load as a share of the plan's first column at the same frame size. The first column
+    /// starts with 1, its maximum.
     #[serde(default = "full_load")]
     pub load: Vec<f64>,
-    /// Guests of the machine, each of which sends to itself.
+    /// Number of guests; each sends to itself.
     #[serde(default = "one")]
     pub guests: u32,
-    /// How many of them send, and share the load.
+    /// Number of guests that send. They share the load.
     #[serde(default = "one")]
     pub active: u32,
-    /// Whether the guests write and read every byte of a frame.
+    /// True if the guests write and read every byte of a frame.
     #[serde(default)]
     pub touch: bool,
-    /// Buffers for frames from a guest; none: as many as usual. Half of them hold small frames.
+    /// Buffers for frames from a guest; half of them hold small frames. Unset: the default.
     pub from_guest: Option<u32>,
-    /// Buffers that wait for frames to a guest; none: as many as usual.
+    /// Posted buffers for frames to a guest. Unset: the default.
     pub to_guest: Option<u32>,
-    /// How rings lie in their pages; none: as usual.
+    /// Ring layout. Unset: the default.
     pub ring: Option<RingFormat>,
+    /// UDP flows of a sender, in turn; 0: its frames are not IP.
+    #[serde(default)]
+    pub flows: u16,
+    /// True if the receiving interfaces have a stateful firewall, which knows all flows.
+    #[serde(default)]
+    pub stateful: bool,
 }
 
 fn one() -> u32 {
@@ -45,7 +50,7 @@ fn full_load() -> Vec<f64> {
 }
 
 impl Frames {
-    /// The configuration of one size and load, with the keys in which the column varies.
+    /// Returns the configuration of one size and load, with the keys that the column varies.
     #[must_use]
     pub fn config(&self, size: u32, load: f64) -> Config {
         let mut config = of_size(&self.name, &self.size, size);
@@ -56,64 +61,76 @@ impl Frames {
     }
 }
 
-/// Raw frames from a guest through a switch that is not ours and back.
+/// Raw frames from a guest through a third-party switch and back.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
-    /// The column's name.
+    /// Column name.
     pub name: String,
     /// The switch.
     pub switch: PeerKind,
-    /// Bytes of a frame.
+    /// Frame sizes, bytes.
     pub size: Vec<u32>,
-    /// Whether the guest writes and reads every byte of a frame.
+    /// True if the guest writes and reads every byte of a frame.
     #[serde(default)]
     pub touch: bool,
 }
 
 impl Peer {
-    /// The configuration of one size.
+    /// Returns the configuration of one size.
     #[must_use]
     pub fn config(&self, size: u32) -> Config {
         of_size(&self.name, &self.size, size)
     }
 }
 
-/// A file in a guest's frames, which is sent to another guest from where it lies.
+/// A file in a guest's memory that the guest sends to another guest without copying.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileColumn {
-    /// The column's name.
+    /// Column name.
     pub name: String,
-    /// The configuration of the paper that it stands for, if it does.
+    /// The configuration of the paper that this column reproduces.
     pub paper: Option<String>,
-    /// How the driver gets at granted pages, as a configuration file has it.
+    /// Grant mechanism, as in a configuration file.
     pub grants: GrantMode,
-    /// KB of the file.
+    /// File sizes, KB.
     pub kb: Vec<u32>,
 }
 
 impl FileColumn {
-    /// The configuration of one size.
+    /// Returns the configuration of one size.
     #[must_use]
     pub fn config(&self, kb: u32) -> Config {
         Config::new(&self.name, &[("kb", &kb.to_string())])
     }
 }
 
-/// A switch that is not of this project.
+/// A third-party switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerKind {
-    /// testpmd over memif, whose client (the guest) lends its buffers: no copy of its own.
+    /// testpmd over memif. The client (the guest) lends its buffers, so it makes no copy.
     MemifZeroCopy,
     /// testpmd over vhost-user.
     Vhost,
     /// Open vSwitch over vhost-user, with one flow.
     OvsDpdk,
+    /// testpmd between two virtual machines, over vhost-user.
+    VmTestpmd,
+    /// This project's driver domain between two virtual machines, each behind its shim.
+    VmGrantway,
 }
 
-/// A column's configuration of one size, with that as a key if there are several.
+impl PeerKind {
+    /// Returns whether the ends are two virtual machines.
+    #[must_use]
+    pub const fn has_vms(self) -> bool {
+        matches!(self, Self::VmTestpmd | Self::VmGrantway)
+    }
+}
+
+/// Returns the configuration of one size, with a `size` key if the column has several.
 fn of_size(column: &str, sizes: &[u32], size: u32) -> Config {
     let config = Config::new(column, &[]);
     match sizes.len() {

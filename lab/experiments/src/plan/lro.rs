@@ -1,15 +1,15 @@
-//! The point in the space of LRO's switches that a column is measured at.
+//! LRO configuration of a column.
 
 use serde::Deserialize;
 
-/// A point in the space of LRO's switches, written as the columns are named: `none`, or
+/// An LRO configuration, named like its column: `none` or
 /// `<physical|virtual|both>-<skb|page>-<linearize|scatter>-<flush>`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Lro {
-    /// None.
+    /// No LRO.
     None,
-    /// Somewhere.
+    /// LRO at one or both places.
     At {
         /// `physical`, `virtual` or `both`.
         at: String,
@@ -23,7 +23,7 @@ pub enum Lro {
 }
 
 impl Lro {
-    /// The switches that lead here, as `grantway set` has them.
+    /// Returns the settings that select this configuration, in the form of `grantway set`.
     #[must_use]
     pub fn switches(&self) -> Vec<(&'static str, &str)> {
         match self {
@@ -43,19 +43,19 @@ impl Lro {
     }
 }
 
-/// Which packets are merged.
+/// Merge rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LroRules {
-    /// What segmentation gives back byte for byte; PSH ends an aggregate.
+    /// Merges only packets that segmentation restores byte for byte; PSH ends an aggregate.
     #[default]
     Gro,
-    /// As the papers' engine did, `inet_lro`; PSH is merged like the rest.
+    /// Merges like the papers' engine, `inet_lro`, including packets with PSH.
     InetLro,
 }
 
 impl LroRules {
-    /// The switches that lead here.
+    /// Returns the settings that select these rules.
     #[must_use]
     pub fn switches(self) -> [(&'static str, &'static str); 2] {
         match self {

@@ -1,19 +1,18 @@
-//! Plans: what an experiment measures, as data. They are parsed and checked here; nothing here
-//! runs.
+//! Plans: experiments as data. This module parses and validates plans, but runs nothing.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `file` | a plan: what its file holds |
-//! | `column` | what is compared: a path between wire and guest |
-//! | [`topology`] | what a machine is: mechanisms, guests, streams, place |
-//! | [`wire`], [`lro`] | the wire; LRO's switches |
-//! | [`workload`] | what runs, which way, and whether cores may halt |
-//! | [`rounds`] | how often and how long |
+//! | `file` | a plan, as in its file |
+//! | `column` | columns: paths between wire and guest |
+//! | [`topology`] | machines: mechanisms, guests, streams, place |
+//! | [`wire`], [`lro`] | the wire; the LRO settings |
+//! | [`workload`] | workload, direction, and whether cores may halt |
+//! | [`rounds`] | number and length of rounds |
 //! | [`frames`] | columns of raw frames, and of files |
-//! | [`threshold`] | divisions of columns, and what figures have to reach |
-//! | [`config`] | a column and its keys, the name of a figure |
-//! | [`adjustment`] | how a command line changes a plan |
-//! | [`parse`], [`check`] | from text to a plan; what is wrong with one |
+//! | [`threshold`] | ratios of columns, and values that figures must reach |
+//! | [`config`] | configuration names of figures: a column and its keys |
+//! | [`adjustment`] | command-line options that change a plan |
+//! | [`parse`], [`check`] | parsing and validation |
 
 pub mod adjustment;
 pub mod check;

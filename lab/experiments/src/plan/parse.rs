@@ -1,4 +1,4 @@
-//! From text to a checked plan, and to the part of one that a command line wants.
+//! Parsing of plans, and application of command-line options to them.
 
 use super::adjustment::Adjustment;
 use super::check::check;
@@ -9,20 +9,20 @@ use figures::Failure;
 use std::collections::BTreeSet;
 
 impl Plan {
-    /// From a plan file's text.
+    /// Parses and validates a plan file.
     ///
     /// # Errors
-    /// [`Failure::Usage`] saying what is wrong.
+    /// [`Failure::Usage`] with a description of the error.
     pub fn parse(text: &str) -> Result<Self, Failure> {
         let plan: Self = toml::from_str(text).map_err(|e| Failure::Usage(e.to_string()))?;
         check(&plan).map_err(Failure::Usage)?;
         Ok(plan)
     }
 
-    /// The plan as a command line changes it: the length of its rounds, idle cores, the columns.
+    /// Applies command-line options: round length, idle cores and columns.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if what is left makes no plan.
+    /// [`Failure::Usage`] if the result is not a valid plan.
     pub fn adjusted(mut self, by: &Adjustment) -> Result<Self, Failure> {
         self.full = self.full.changed(self.quick, by);
         if by.quick {
@@ -38,7 +38,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// Leaves those points of its curves that a short run has.
+    /// Reduces curves to the points of a short run.
     fn shorten(&mut self) {
         if let Some(web) = self.web.as_mut().filter(|web| !web.quick.is_empty()) {
             web.offered = std::mem::take(&mut web.quick);
@@ -48,7 +48,8 @@ impl Plan {
         }
     }
 
-    /// Leaves the columns that the user wants, and what is said about them alone.
+    /// Removes the columns that the options do not select, and the ratios and thresholds that name
+    /// them.
     fn keep_wanted(&mut self, by: &Adjustment) -> Result<(), Failure> {
         self.column.retain(|column| by.wants(&column.name));
         self.frames.retain(|frames| by.wants(&frames.name));

@@ -1,36 +1,36 @@
-//! How often a plan measures each column, and how long.
+//! Number and length of a plan's rounds.
 
 use super::adjustment::Adjustment;
 use figures::Failure;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Rounds of a run that gives results: nine cover 96 %.
+/// Minimum rounds of a full run. The interval of nine rounds covers 96 %.
 const FULL_ROUNDS: usize = 9;
-/// Seconds of its windows.
+/// Minimum window length of a full run, seconds.
 const FULL_WINDOW_S: f64 = 1.0;
 
-/// How often, and how long.
+/// Number and length of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rounds {
-    /// Rounds of every configuration, at least 3.
+    /// Rounds per configuration, at least 3.
     pub rounds: usize,
-    /// Seconds of load before a window.
+    /// Load before each window, seconds.
     pub warm_up_s: f64,
-    /// Seconds of a window.
+    /// Window length, seconds.
     pub window_s: f64,
 }
 
 impl Rounds {
-    /// Whether figures of so few or so short windows only show that everything works: fewer than
-    /// nine rounds, or windows below a second.
+    /// Returns whether the run is too short for results: fewer than nine rounds, or windows shorter
+    /// than a second.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.rounds < FULL_ROUNDS || self.window_s < FULL_WINDOW_S
     }
 
-    /// As durations.
+    /// Returns the lengths as durations.
     #[must_use]
     pub fn times(&self) -> Times {
         Times {
@@ -39,17 +39,17 @@ impl Rounds {
         }
     }
 
-    /// These, or the `quick` ones, as a command line changes them.
+    /// Returns these rounds, or the `quick` ones, with command-line options applied.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if what is left makes no run.
+    /// [`Failure::Usage`] if the result is not valid.
     pub fn adjusted(self, quick: Self, by: &Adjustment) -> Result<Self, Failure> {
         let rounds = self.changed(quick, by);
         rounds.check("rounds").map_err(Failure::Usage)?;
         Ok(rounds)
     }
 
-    /// The same, unchecked.
+    /// Like `adjusted`, without validation.
     pub(super) fn changed(self, quick: Self, by: &Adjustment) -> Self {
         let mut rounds = if by.quick { quick } else { self };
         if let Some(count) = by.rounds {
@@ -61,10 +61,12 @@ impl Rounds {
         rounds
     }
 
-    /// Says what is wrong.
+    /// Validates the rounds. Returns a description of the first error.
     pub(super) fn check(self, name: &str) -> Result<(), String> {
         if self.rounds < 3 || !(0.0..=1.0e3).contains(&self.warm_up_s) {
-            return Err(format!("{name}: at least 3 rounds, warm_up_s not negative"));
+            return Err(format!(
+                "{name}: at least 3 rounds; warm_up_s must not be negative"
+            ));
         }
         if !(0.05..=600.0).contains(&self.window_s) {
             return Err(format!("{name}: window_s from 0.05 to 600"));
@@ -73,11 +75,11 @@ impl Rounds {
     }
 }
 
-/// Lengths of a window and of what comes before it.
+/// Length of a window and of the load before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
     /// Load before the window opens.
     pub warm_up: Duration,
-    /// The window.
+    /// Window length.
     pub window: Duration,
 }

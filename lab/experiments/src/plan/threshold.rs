@@ -1,38 +1,38 @@
-//! Which columns are compared, and what their figures have to reach.
+//! Ratios between columns, and values that figures must reach.
 
 use figures::stats::Side;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A division of columns.
+/// A ratio between columns.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ratio {
-    /// What is divided: a column, or with a `*` at its end all that begin so.
+    /// Numerator: a column name, or a prefix followed by `*`.
     pub own: String,
-    /// By what, at the same keys (less those that it does not have).
+    /// Denominator, at the same keys (ignoring keys that it does not have).
     pub to: String,
 }
 
-/// The value that a figure has to reach.
+/// A value that a figure must reach.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Threshold {
-    /// The column, or with a `*` at its end all that begin so.
+    /// Column name, or a prefix followed by `*`.
     pub column: String,
-    /// The metric.
+    /// Metric name.
     pub metric: String,
-    /// Keys that a configuration must have for the threshold to be its own.
+    /// Keys that a configuration must have for the threshold to apply.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
-    /// The figure must not be below.
+    /// Lower bound.
     pub at_least: Option<f64>,
-    /// The figure must not be above.
+    /// Upper bound.
     pub at_most: Option<f64>,
 }
 
 impl Threshold {
-    /// The value, and the side of it to be on.
+    /// Returns the bound, and the side of it that passes.
     #[must_use]
     pub fn line(&self) -> Option<(f64, Side)> {
         match (self.at_least, self.at_most) {
@@ -42,7 +42,7 @@ impl Threshold {
         }
     }
 
-    /// Whether it applies to a figure.
+    /// Returns whether the threshold applies to a figure.
     #[must_use]
     pub fn applies(&self, column: &str, keys: &BTreeMap<String, String>, metric: &str) -> bool {
         names_column(&self.column, column)
@@ -54,7 +54,7 @@ impl Threshold {
     }
 }
 
-/// Whether `pattern`, a name or the beginning of one and `*`, names `column`.
+/// Returns whether `pattern` (a name, or a prefix followed by `*`) matches `column`.
 #[must_use]
 pub fn names_column(pattern: &str, column: &str) -> bool {
     match pattern.strip_suffix('*') {

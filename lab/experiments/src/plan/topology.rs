@@ -1,54 +1,56 @@
-//! What a machine is, and where its domains run.
+//! Machines, and the cores on which their domains run.
 
 use config::domain::{BufferSize, GrantMode, Offloads};
 use config::lro::Meta;
 use serde::{Deserialize, Serialize};
 
-/// In which ways a machine differs from the usual one.
+/// Differences of a machine from the default one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mechanisms {
-    /// How the driver domain gets at granted pages.
+    /// Grant mechanism of the driver domain.
     pub grants: GrantMode,
-    /// Whether guests have queues of the wire of their own.
+    /// True if each guest has a dedicated queue of the wire.
     pub vmq: bool,
     /// Size of the guests' buffers.
     pub buffers: BufferSize,
-    /// Buffers that wait for frames to a guest; none: as many as usual.
+    /// Posted buffers for frames to a guest. Unset: the default.
     pub to_guest: Option<u32>,
-    /// Packets that the wire's queue holds, and as many buffers of the NIC; none: as usual.
+    /// Packets that the wire's queue holds, and NIC buffers. Unset: the default.
     pub wire_queue: Option<u32>,
-    /// Received frames ahead whose headers a guest fetches; none: as usual.
+    /// Number of received frames ahead whose headers a guest prefetches. Unset: the default.
     pub prefetch: Option<u32>,
-    /// Buffers that replace those whose frames the guest still has.
+    /// Number of spare buffers, which replace those whose frames the guest still holds.
     pub spare: u32,
-    /// Pages of free buffers that stay granted; none: all do.
+    /// Number of pages of free buffers that stay granted. Unset: all.
     pub release_threshold: Option<u32>,
-    /// Where the segment size of an aggregate travels on the ring; none: as usual.
+    /// Where the ring carries the segment size of an aggregate. Unset: the default.
     pub meta: Option<Meta>,
-    /// What the guests' interfaces may leave to the driver domain.
+    /// Offloads that guest interfaces may leave to the driver domain.
     pub offloads: Offloads,
-    /// Workers of the driver domain; none: one.
+    /// Workers of the driver domain. Unset: one.
     pub workers: Option<u32>,
-    /// Firewall rules of each guest's interface that are asked about every frame to it, and none of
-    /// which fits a load's.
+    /// Firewall rules per guest interface. The driver evaluates all of them for each frame to the
+    /// guest; none matches the load.
     pub rules: u16,
+    /// True if the guest interfaces have a stateful firewall, which lets new flows in.
+    pub stateful: bool,
 }
 
-/// What a lane's machine is.
+/// A machine of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Topology {
-    /// In which ways it differs from the usual one.
+    /// Differences from the default machine.
     pub mechanisms: Mechanisms,
-    /// How many guests it has that are measured.
+    /// Number of measured guests.
     pub guests: u32,
-    /// Further guests that have streams meanwhile, and are not.
+    /// Number of further guests, which have streams but are not measured.
     pub beside: u32,
-    /// How many wires it has; every guest has a stream over each.
+    /// Number of wires. Every guest has a stream over each of them.
     pub wires: u32,
     /// Streams of each guest's load.
     pub flows: u32,
-    /// Whether its domains are started again at once, however often they end.
+    /// True if its domains restart without delay, however often they exit.
     pub restarts: bool,
 }
 
@@ -66,26 +68,26 @@ impl Default for Topology {
 }
 
 impl Topology {
-    /// Whether one wire and one guest are all that there is.
+    /// Returns whether the machine has only one wire and one guest.
     #[must_use]
     pub const fn is_alone(&self) -> bool {
         self.guests == 1 && self.beside == 0 && self.wires == 1
     }
 }
 
-/// Where what stands between the ends runs.
+/// Cores of the components between the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
-    /// Driver and guest on the guest's core, only the wire's socket on the other.
+    /// Driver and guest on the guest's core; only the wire's socket on the other.
     OneCore,
-    /// The driver on the wire's core, the guest on its own; a second worker of the driver's on the
-    /// guest's.
+    /// The driver on the wire's core; the guest, and the driver's second worker, on the guest's
+    /// core.
     Split,
 }
 
 impl Place {
-    /// Its name as a key.
+    /// Returns the value of the `place` key.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

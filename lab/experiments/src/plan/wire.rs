@@ -1,19 +1,19 @@
-//! The wire: what it is, and how fast.
+//! The wire: its device, speed, moderation and faults.
 
 use serde::Deserialize;
 
-/// The wire's speed: gigabits of frames a second, by the NIC's token bucket, or `unbounded`.
+/// Wire speed: gigabits of frames per second, limited by the NIC's token bucket, or `unbounded`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Wire {
-    /// As it is written.
+    /// Name as written in the plan.
     pub name: String,
-    /// Megabits a second; none: as fast as it goes.
+    /// Limit in megabits per second. Unset: no limit.
     pub mbps: Option<f64>,
 }
 
 impl Wire {
-    /// A wire without a limit.
+    /// Returns a wire without a limit.
     #[must_use]
     pub fn unbounded() -> Self {
         Self {
@@ -36,27 +36,27 @@ impl TryFrom<String> for Wire {
                 mbps: Some(gbps * 1e3),
             }),
             _ => Err(format!(
-                "wire `{name}`: gigabits a second, or \"unbounded\""
+                "wire `{name}`: must be a number of gigabits per second or \"unbounded\""
             )),
         }
     }
 }
 
-/// When the driver domain looks at what the wire brought, written `event`, `spin` or `tick` and
-/// microseconds: `tick50`.
+/// When the driver domain polls the wire: `event`, `spin`, or `tick` and microseconds, such as
+/// `tick50`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Moderation {
-    /// When there is something.
+    /// When packets arrive.
     Event,
-    /// All the time.
+    /// Continuously.
     Spin,
-    /// At every tick of so many microseconds.
+    /// Every N microseconds.
     Tick(u32),
 }
 
 impl Moderation {
-    /// Its name as a key.
+    /// Returns the value of the moderation key.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -79,26 +79,27 @@ impl TryFrom<String> for Moderation {
                 Some(us @ 1..=10_000) => Ok(Self::Tick(us)),
                 _ => Err(format!(
                     "moderation `{name}`: \"event\", \"spin\", or \"tick1\" to \"tick10000\" for \
-                     so many microseconds"
+                     N microseconds"
                 )),
             },
         }
     }
 }
 
-/// What becomes of TCP packets on the wire, in millionths of them. The wire's end then sends every
-/// packet by itself, so that it is packets that are lost and not what segmentation undoes.
+/// Loss and reordering of TCP packets on the wire, in parts per million. The wire's end then sends
+/// each packet separately, so that faults affect packets and not aggregates that are segmented
+/// later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
-    /// Lost, either way.
+    /// Packets lost in each direction.
     pub loss_ppm: u32,
-    /// Overtaken by those behind them, on their way to the machine.
+    /// Packets overtaken by those behind them, towards the machine.
     pub reorder_ppm: u32,
 }
 
 impl Faults {
-    /// Says what is wrong.
+    /// Validates the rates.
     pub(super) fn check(self) -> Result<(), &'static str> {
         match self.loss_ppm.max(self.reorder_ppm) {
             0..=500_000 => Ok(()),
@@ -107,7 +108,7 @@ impl Faults {
     }
 }
 
-/// What a machine's wire is.
+/// Device of a machine's wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WireNic {

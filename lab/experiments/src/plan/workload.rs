@@ -1,56 +1,56 @@
-//! What runs, which way payload goes, and what idle cores do.
+//! Workload, payload direction, and idle state of the cores.
 
 use super::config::Config;
 use crate::load::TAKE_MAX;
 use serde::{Deserialize, Serialize};
 
-/// What runs in a window.
+/// The workload of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Workload {
     /// A TCP stream.
     Stream,
-    /// Requests and responses of so many bytes, one at a time.
+    /// Requests and responses of N bytes, one at a time.
     Requests(usize),
 }
 
 impl Workload {
-    /// A stream, and the smallest requests.
+    /// A stream, and requests of the smallest size.
     pub const BOTH: [Self; 2] = [Self::Stream, Self::Requests(1)];
 }
 
-/// A web server under an open load, in the guest of every column that receives.
+/// A web server under an open load, in the guest of every column that measures reception.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Web {
-    /// Connections that are begun a second, a load for each; one request each.
+    /// New connections per second, with one request each. Each rate is one load.
     pub offered: Vec<u32>,
-    /// Those of a short run; none: the same.
+    /// Rates of a short run. Empty: the same.
     #[serde(default)]
     pub quick: Vec<u32>,
-    /// Bytes of the file that is asked for.
+    /// Size of the requested file, bytes.
     pub bytes: usize,
 }
 
-/// A stream by the buffer that its receiver hands to the kernel, in the guest of every column that
-/// receives.
+/// Streams measured against the buffer size that their receiver passes to the kernel, in the guest
+/// of every column that measures reception.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Receive {
-    /// Bytes of the buffer, a window for each.
+    /// Buffer sizes in bytes, with one window each.
     pub buffer: Vec<usize>,
-    /// Those of a short run; none: the same.
+    /// Sizes of a short run. Empty: the same.
     #[serde(default)]
     pub quick: Vec<usize>,
 }
 
 impl Receive {
-    /// The configuration of a stream with a buffer.
+    /// Returns the configuration of a stream with this receive buffer.
     #[must_use]
     pub fn by(stop: &Config, buffer: usize) -> Config {
         stop.clone().with("buffer", &buffer.to_string())
     }
 
-    /// Says what is wrong.
+    /// Validates the buffer sizes.
     pub(super) fn check(&self) -> Result<(), String> {
         let fits = |bytes: &usize| (1..=TAKE_MAX).contains(bytes);
         match !self.buffer.is_empty() && self.buffer.iter().chain(&self.quick).all(fits) {
@@ -61,13 +61,13 @@ impl Receive {
 }
 
 impl Web {
-    /// The configuration of a web server under a load.
+    /// Returns the configuration of a web server at this rate.
     #[must_use]
     pub fn asked(stop: &Config, offered: u32) -> Config {
         stop.clone().with("offered", &offered.to_string())
     }
 
-    /// Says what is wrong.
+    /// Validates the load.
     pub(super) fn check(&self) -> Result<(), String> {
         let rates = 1..=100_000;
         let mut all = self.offered.iter().chain(&self.quick);
@@ -81,7 +81,7 @@ impl Web {
     }
 }
 
-/// Which way payload goes. In request and response: which way requests go.
+/// Direction of the payload; for requests, the direction of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -92,10 +92,10 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const BOTH: [Self; 2] = [Self::ToGuest, Self::FromGuest];
 
-    /// Its name as a key.
+    /// Returns the value of the `dir` key.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -105,18 +105,18 @@ impl Direction {
     }
 }
 
-/// What the cores do while no process needs them.
+/// State of idle cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wake {
-    /// They are kept from halting.
+    /// Kept from halting.
     Awake,
-    /// They halt, and are woken by an interrupt.
+    /// Halted until an interrupt.
     Halt,
 }
 
 impl Wake {
-    /// Its name as a key.
+    /// Returns the value of the `wake` key.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

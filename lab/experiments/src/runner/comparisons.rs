@@ -1,4 +1,4 @@
-//! Columns divided by others, or subtracted, round by round, each with its verdict.
+//! Ratios and differences of columns, computed round by round, with verdicts.
 
 use super::samples::Samples;
 use crate::plan::{Config, Ratio, Threshold, names_column};
@@ -7,7 +7,7 @@ use figures::report::Figure;
 use figures::stats::{self, Estimate, Side, Verdict};
 
 impl Samples {
-    /// Ratios of columns, each with its verdict.
+    /// Returns the ratios of columns with their verdicts.
     #[must_use]
     pub fn ratios(&self, plan: &str, ratios: &[Ratio], thresholds: &[Threshold]) -> Vec<Figure> {
         let mut out = Vec::new();
@@ -28,7 +28,7 @@ impl Samples {
         out
     }
 
-    /// Gives each of these figures that has a threshold its verdict.
+    /// Sets the verdict of each figure that has a threshold.
     pub fn decide(&self, figures: &mut [Figure], thresholds: &[Threshold]) {
         for figure in figures {
             let mut configs = self.order.iter();
@@ -41,24 +41,25 @@ impl Samples {
             };
             let n = figure.n;
             let found = stats::against(&Estimate { value, lo, hi, n }, line, side);
-            // One that was disturbed has its verdict.
+            // A disturbed figure keeps its verdict.
             figure.verdict.get_or_insert(found);
         }
     }
 
-    /// The other column's configuration at the same keys, as far as it has them.
+    /// Returns the other column's configuration at the same keys, ignoring keys that it does not
+    /// have.
     #[must_use]
     pub fn partner(&self, config: &Config, column: &str) -> Option<Config> {
         let same = |other: &&Config| {
             let mut keys = other.keys.iter();
             other.column == column && keys.all(|(key, value)| config.keys.get(key) == Some(value))
         };
-        // A stream has one key less than requests of several sizes.
+        // A stream has one key fewer than requests of several sizes, so the closest match counts.
         let nearest = |other: &&Config| other.keys.len();
         self.order.iter().filter(same).max_by_key(nearest).cloned()
     }
 
-    /// How much more of something there is than in another column, round by round.
+    /// Returns a metric minus that of another column, round by round.
     fn difference(
         &self,
         plan: &str,
@@ -104,7 +105,7 @@ impl Samples {
         })
     }
 
-    /// The figure of a comparison: its verdict is what `decide` says, unless one of both was
+    /// Creates the figure of a comparison. `decide` sets its verdict unless either side was
     /// disturbed.
     pub(super) fn compared(
         &self,
@@ -127,7 +128,8 @@ impl Samples {
     }
 }
 
-/// Metrics that are divided by those of column `to`: the usual ones, and those with a threshold.
+/// Returns the metrics to divide by those of column `to`: the default ones, and those with a
+/// threshold.
 fn compared<'a>(to: &str, thresholds: &'a [Threshold]) -> Vec<&'a str> {
     let prefix = format!("ratio.{to}.");
     let with_threshold = thresholds
@@ -139,7 +141,7 @@ fn compared<'a>(to: &str, thresholds: &'a [Threshold]) -> Vec<&'a str> {
     all
 }
 
-/// The threshold of a comparison, if it has one.
+/// Returns the threshold of a comparison.
 fn line(thresholds: &[Threshold], config: &Config, name: &str) -> Option<(f64, Side)> {
     thresholds
         .iter()
@@ -147,10 +149,10 @@ fn line(thresholds: &[Threshold], config: &Config, name: &str) -> Option<(f64, S
         .and_then(Threshold::line)
 }
 
-/// Metrics that are subtracted, where a plan has a threshold for the difference.
+/// Metrics that are subtracted if the plan has a threshold for the difference.
 const SUBTRACTED: &[&str] = &["cycles_per_packet.driver"];
 
-/// Metrics that are divided.
+/// Metrics that are divided by default.
 const COMPARED: &[&str] = &[
     "throughput",
     "packets",
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_of_the_same_round_and_need_a_threshold() {
+    fn differences_pair_rounds_and_need_a_threshold() {
         let mut samples = Samples::default();
         let (ours, theirs) = (Config::new("ngm", &[]), Config::new("shared", &[]));
         for (round, (own, other)) in [(120.0, 100.0), (190.0, 175.0), (90.0, 61.0)]
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_and_absent_columns_say_so() {
+    fn disturbed_and_absent_columns_are_marked() {
         let mut samples = Samples::default();
         let ours = Config::new("grantway", &[]);
         let theirs = Config::new("forwarder", &[]);

@@ -1,8 +1,8 @@
-//! What a run showed: samples of every configuration round by round, and the figures they make.
+//! Results of a run: samples per configuration and round, and the figures computed from them.
 
-mod beside;
 mod comparisons;
+mod paper_ratios;
 mod samples;
 
-pub use beside::{Stands, words};
+pub use paper_ratios::{Stands, words};
 pub use samples::{Samples, Series};

@@ -1,4 +1,4 @@
-//! Samples of a run: round by round, configuration by configuration, and the figures they make.
+//! Samples of a run by round and configuration, and the figures computed from them.
 
 use crate::plan::Config;
 use figures::Failure;
@@ -9,21 +9,21 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Values of one metric, by round.
 pub type Series = Vec<Option<f64>>;
 
-/// Everything that was sampled.
+/// All samples of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     series: BTreeMap<Config, BTreeMap<String, Series>>,
-    /// Configurations whose rounds stayed disturbed although they were repeated.
+    /// Configurations with rounds that were disturbed even when repeated.
     pub(super) disturbed: BTreeSet<Config>,
-    /// Configurations that could not be had, and why.
+    /// Configurations that are not available, with reasons.
     pub(super) absent: BTreeMap<Config, String>,
-    /// Under which conditions a configuration was measured.
+    /// Conditions under which a configuration was measured.
     notes: BTreeMap<Config, String>,
     pub(super) order: Vec<Config>,
 }
 
 impl Samples {
-    /// Adds what one round showed. Drops of several windows of a round add up.
+    /// Adds the figures of one round. Drops of several windows of a round add up.
     pub fn add(&mut self, config: &Config, round: usize, figures: &BTreeMap<String, f64>) {
         self.know(config);
         let metrics = self.series.entry(config.clone()).or_default();
@@ -39,8 +39,8 @@ impl Samples {
         }
     }
 
-    /// Adds `peak_<metric>` to a column: of each round the most of the metric at any value of
-    /// `key`, under the configuration without that key.
+    /// Adds `peak_<metric>` to a column: for each round the maximum of the metric over all values
+    /// of `key`, stored under the configuration without that key.
     pub fn peaks(&mut self, column: &str, key: &str, metric: &str) {
         let mut peaks: BTreeMap<Config, Vec<f64>> = BTreeMap::new();
         let mut disturbed = BTreeSet::new();
@@ -66,13 +66,13 @@ impl Samples {
         }
     }
 
-    /// Notes that a configuration was still disturbed after all repetitions.
+    /// Marks a configuration as disturbed after all repetitions.
     pub fn disturb(&mut self, config: &Config) {
         self.disturbed.insert(config.clone());
     }
 
-    /// What setting a column up came to. None: this system cannot run it and `may_lack` tells that
-    /// this is no failure; its configurations are noted as not measurable then.
+    /// Unwraps the result of setting up a column. Returns `None` if this system cannot run the
+    /// column and `may_lack` allows that, and records its configurations as not measurable.
     ///
     /// # Errors
     /// Any other failure, with the column's name.
@@ -97,25 +97,26 @@ impl Samples {
         }
     }
 
-    /// Notes that a configuration cannot be had.
+    /// Records that a configuration is not available.
     pub fn absent(&mut self, config: &Config, why: &str) {
         self.know(config);
         self.absent.insert(config.clone(), why.to_owned());
     }
 
-    /// Notes under which conditions a configuration was measured: printed beside its figures.
+    /// Records the conditions of a configuration, which are printed beside its figures.
     pub fn note(&mut self, config: &Config, conditions: &str) {
         self.notes.insert(config.clone(), conditions.to_owned());
     }
 
-    /// All configurations of a column.
+    /// Returns all configurations of a column.
     pub fn of_column<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a Config> {
         self.order
             .iter()
             .filter(move |config| config.column == column)
     }
 
-    /// What is to be said beside a figure of these configurations, the first of which it is of.
+    /// Returns the remark to print beside a figure that compares these configurations. The figure
+    /// belongs to the first of them.
     #[must_use]
     pub fn remark(&self, sides: &[&Config]) -> Option<String> {
         let disturbed = sides.iter().any(|side| self.disturbed.contains(side));
@@ -138,13 +139,14 @@ impl Samples {
         }
     }
 
-    /// What a configuration showed, round by round.
+    /// Returns the values of a metric by round.
     #[must_use]
     pub fn series(&self, config: &Config, metric: &str) -> Option<&Series> {
         self.series.get(config)?.get(metric)
     }
 
-    /// All figures: medians with intervals, in the order in which configurations were met.
+    /// Returns all figures, medians with intervals, in the order in which configurations were first
+    /// sampled.
     #[must_use]
     pub fn figures(&self, plan: &str) -> Vec<Figure> {
         let mut out = Vec::new();
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_is_of_one_round_at_any_point() {
+    fn a_peak_is_the_maximum_of_one_round() {
         let mut samples = Samples::default();
         for (wires, rates) in [("1", [3.0, 1.0]), ("2", [2.0, 5.0])] {
             let config = Config::new("linux", &[("wires", wires)]);

@@ -1,15 +1,15 @@
-//! Guests come and go by the thousand under two TCP streams between others, while the driver domain
-//! and the manager are killed now and then in the midst of it. After every hundred the machine must
-//! hold what it held before.
+//! Attaches and detaches guests thousands of times while two TCP streams run between other guests,
+//! and kills the driver domain and the manager at random during attaches. After every hundred
+//! attaches the machine must hold the same resources as before.
 //!
-//! `cargo xtask soak --attaches` runs it as a helper, `internal attaches`, and keeps what it tells.
+//! `cargo xtask soak --attaches` runs it as a helper, `internal attaches`, and records its output.
 
-use super::holdings::{Holdings, NETD};
+use super::resources::{NETD, Resources};
 use super::traffic::loads;
 use super::victim::Victim;
 use super::waiting::wait;
-use crate::crowd::{Crowd, GuestPlace};
 use crate::load::{Load, Role};
+use crate::many_guests::{GuestPlace, ManyGuests};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
 use figures::stats::ranks;
@@ -21,66 +21,71 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A kill comes this long after an attach has begun, at random: within it, and a little later.
+/// Maximum delay of a kill after the start of an attach, so that it happens during the attach or
+/// shortly after it.
 const MIDST_US: u64 = 25_000;
-/// The number of the guest that comes and goes, and of the one that stays.
+/// Numbers of the guest that is attached and detached, and of the one that stays.
 const COMES: usize = 0;
 const STAYS: usize = 1;
-/// The streams' ports.
+/// Port of the streams.
 const PORT: u16 = 5400;
-/// The driver domain is started again at once, however often it was killed.
+/// Setting with which the driver domain restarts without delay, however often it was killed.
 const DRIVER: &str = "restart_pause_ms = 0";
 
-/// What the helper is told.
+/// Arguments of the helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachesSpec {
-    /// How often a guest comes and goes.
+    /// Total attaches.
     pub attaches: u64,
-    /// After so many the machine is looked at, and a line is told.
+    /// Attaches between two checks, each of which prints a line.
     pub every: u64,
-    /// Of so many, one is disturbed by a kill: of the driver domain and of the manager in turns.
+    /// A kill disturbs one in this many attaches. Victims are the driver domain and the manager in
+    /// turn.
     pub kill_every: u64,
-    /// Seconds after which no further ones begin; none: as long as they take.
+    /// Time limit for new attaches, seconds. Unset: none.
     pub seconds: Option<u64>,
-    /// Seed of the moments.
+    /// Seed of the kills' delays.
     pub seed: u64,
 }
 
-/// What so many attaches came to: one line of the helper's output.
+/// Result of some attaches: one line of the helper's output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AttachesRecord {
-    /// How many.
+    /// Attaches so far.
     pub attaches: u64,
-    /// How long each took that nothing disturbed, in order of length: the median and the longest.
+    /// Duration of undisturbed attaches, milliseconds: median and maximum.
     pub attach_ms: [f64; 2],
-    /// The same of detaches.
+    /// Duration of undisturbed detaches, milliseconds: median and maximum.
     pub detach_ms: [f64; 2],
-    /// Kills of the driver domain in the midst of an attach.
+    /// Kills of the driver domain during an attach.
     pub driver_kills: u64,
-    /// The same of the manager.
+    /// Kills of the manager during an attach.
     pub manager_kills: u64,
-    /// How many of the disturbed ones were there afterwards, as a whole.
+    /// Disturbed attaches after which the guest was complete.
     pub whole: u64,
-    /// How many of them were not there at all.
+    /// Disturbed attaches after which nothing of the guest existed.
     pub not_at_all: u64,
-    /// Bytes that both streams brought.
+    /// Bytes that both streams delivered.
     pub streamed: u64,
-    /// What there is more of than before, or less.
+    /// Resources that increased or decreased.
     pub grown: BTreeMap<String, i64>,
-    /// Anonymous memory of the machine's processes, KiB; descriptors of the driver domain.
+    /// Anonymous memory of the machine's processes, KiB, and descriptors of the driver domain.
     pub bounded: BTreeMap<String, i64>,
 }
 
-/// The helper: a line for every hundred attaches.
+/// Runs the helper, which prints a line for every hundred attaches.
 ///
 /// # Errors
-/// If the machine cannot run here, a guest does not come or go, a stream ends, or something grows.
+/// If the machine cannot run here, an attach or detach fails, a stream ends, or a resource grows.
 pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
     interrupt::watch();
-    ensure!(spec.every > 0 && spec.kill_every > 0, "`every` is above 0");
+    ensure!(
+        spec.every > 0 && spec.kill_every > 0,
+        "`every` and `kill_every` must be above 0"
+    );
     let homes = [GuestPlace::new()?, GuestPlace::new()?];
-    let crowd = Crowd::start("attaches", DRIVER)?;
+    let crowd = ManyGuests::start("attaches", DRIVER)?;
     let [_, stays] = &homes;
     crowd.attach(STAYS, stays)?;
     let mut soak = Attaches {
@@ -92,13 +97,12 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         times: [Vec::new(), Vec::new()],
         kills: 0,
     };
-    // What is made once, for the first lives and for the first ones after a kill, is there from
-    // now on.
+    // Resources created once, for the first attach and the first restart, belong to the baseline.
     for victim in [None, Some(Victim::Driver), Some(Victim::Manager), None] {
         soak.come_and_go(victim)?;
     }
     soak.take_record(0)?;
-    let before = Holdings::at_rest(&crowd, &homes)?;
+    let before = Resources::at_rest(&crowd, &homes)?;
     let netd = crowd.machine().helper(NETD)?;
     let end = spec
         .seconds
@@ -115,7 +119,7 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         let mut record = soak.take_record(some)?;
         let now = before.wait_for(&crowd, &homes)?;
         record.grown = before.grown(&now);
-        // Another one would have taken the place of one that has ended, unasked.
+        // A changed process means that netd exited without being killed.
         let more = crowd.machine().helper(NETD)? - netd;
         if more != 0 {
             record.grown.insert(format!("process.{NETD}"), more.into());
@@ -128,8 +132,8 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
     crowd.down()
 }
 
-/// Both ways between the neighbours.
-fn streams(crowd: &Crowd) -> anyhow::Result<Vec<[Load; 2]>> {
+/// Starts streams in both directions between the neighbours.
+fn streams(crowd: &ManyGuests) -> anyhow::Result<Vec<[Load; 2]>> {
     let [first, second] = crowd.neighbours();
     let mut streams = Vec::new();
     for (port, (from, to)) in (PORT..).zip([(&first, &second), (&second, &first)]) {
@@ -139,10 +143,10 @@ fn streams(crowd: &Crowd) -> anyhow::Result<Vec<[Load; 2]>> {
 }
 
 struct Attaches<'a> {
-    // First: loads end before the machine does.
+    // The first field, so that loads end before the machine.
     streams: Vec<[Load; 2]>,
     random: Xoshiro256PlusPlus,
-    crowd: &'a Crowd,
+    crowd: &'a ManyGuests,
     homes: &'a [GuestPlace; 2],
     record: AttachesRecord,
     /// Undisturbed attaches and detaches, milliseconds.
@@ -159,7 +163,7 @@ impl Attaches<'_> {
         }
     }
 
-    /// A guest comes, and goes if it has come.
+    /// Attaches a guest, and detaches it if it was attached.
     fn come_and_go(&mut self, victim: Option<Victim>) -> anyhow::Result<()> {
         interrupt::check()?;
         let [home, _] = self.homes;
@@ -178,16 +182,16 @@ impl Attaches<'_> {
                 let pid = Pid::from_raw(killed).context("no process")?;
                 Ok(kill_process(pid, Signal::KILL)?)
             });
-            // Whether that became of it which was asked for is seen below.
+            // The outcome of the request is checked below.
             let _answer = self.crowd.attach(COMES, home);
             kill.join()
-                .map_err(|_| anyhow::anyhow!("the killer has failed"))?
+                .map_err(|_| anyhow::anyhow!("the kill failed"))?
         })?;
         loop {
             if victim.pid(machine).is_ok_and(|pid| pid != killed) {
                 break;
             }
-            wait("who was killed is not back", began)?;
+            wait("the killed process did not restart", began)?;
         }
         match victim {
             Victim::Driver => self.record.driver_kills += 1,
@@ -200,30 +204,31 @@ impl Attaches<'_> {
             }
             false => self.record.not_at_all += 1,
         }
-        // An interface that netd was making for who was killed may come, and go, only now.
+        // netd may only now create and remove an interface for the killed process.
         while self.crowd.attach(COMES, home).is_err() {
-            wait("after a kill it does not come", began)?;
+            wait("the guest cannot be attached after a kill", began)?;
         }
         self.crowd.detach(COMES)?;
         Ok(())
     }
 
-    /// Whether a guest whose coming was disturbed is there as a whole, or not at all. Anything else
-    /// must pass.
+    /// Returns whether the guest of a disturbed attach is complete (`true`) or does not exist
+    /// (`false`). Waits while it is in another state.
     fn is_whole(&self, home: &GuestPlace, began: Instant) -> anyhow::Result<bool> {
         loop {
-            // A manager that is about to be back does not answer yet.
+            // A manager that is restarting does not answer yet.
             match self.crowd.guest(COMES) {
                 Ok(None) if !home.has_interface()? => return Ok(false),
                 Ok(Some(guest)) if guest.state == "running" && home.reaches_neighbour()? => {
                     return Ok(true);
                 }
-                _ => wait("a guest is neither there nor gone", began)?,
+                _ => wait("a guest is partly removed", began)?,
             }
         }
     }
 
-    /// What came of so many, once both streams go on and the other guest is heard.
+    /// Waits until both streams and the other guest respond; returns the results since the last
+    /// record.
     fn take_record(&mut self, attaches: u64) -> anyhow::Result<AttachesRecord> {
         let [_, stays] = self.homes;
         let began = Instant::now();
@@ -236,14 +241,14 @@ impl Attaches<'_> {
                 if more > 0 {
                     break;
                 }
-                wait("a stream does not go on", began)?;
+                wait("a stream does not resume", began)?;
             }
         }
         while !stays.reaches_neighbour()? {
-            wait("a guest that has stayed is not heard", began)?;
+            wait("the remaining guest does not respond", began)?;
         }
         let times = self.times.each_mut().map(std::mem::take);
-        // A number that is none is no JSON: of none it is 0.
+        // Without samples the value is 0, because JSON has no NaN.
         let [attach_ms, detach_ms] = times.map(|ms| ranks(&ms, [0.5, 1.0]).map(|ms| ms.max(0.0)));
         Ok(AttachesRecord {
             attaches,

@@ -1,15 +1,15 @@
-//! Many guests under mixed traffic for minutes or hours. In each round a part of the machine is
-//! killed, a further guest comes and goes, everything is profiled, and a packet is traced. Then the
-//! machine must hold what it held before.
+//! Runs many guests under mixed traffic for minutes or hours. Each round kills a part of the
+//! machine, attaches and detaches a further guest, profiles everything, and traces a packet. Then
+//! the machine must hold the same resources as before.
 //!
-//! `cargo xtask soak --guests` runs it as a helper, `internal guests`, and keeps what it tells.
+//! `cargo xtask soak --guests` runs it as a helper, `internal guests`, and records its output.
 
-use super::holdings::{HELPERS, Holdings};
+use super::resources::{HELPERS, Resources};
 use super::traffic::MixedTraffic;
-use super::victim::{Life, Victim};
+use super::victim::{Victim, VictimProcess};
 use super::waiting::wait;
-use crate::crowd::{Crowd, GuestPlace};
 use crate::kernel;
+use crate::many_guests::{GuestPlace, ManyGuests};
 use anyhow::{Context as _, bail, ensure};
 use figures::interrupt;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -23,76 +23,76 @@ use std::iter::Cycle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The driver domain is started again at once, however often it was killed.
+/// Setting with which the driver domain restarts without delay, however often it was killed.
 const AT_ONCE: &str = "restart_pause_ms = 0";
-/// Its name.
+/// Name of the driver domain.
 const DRIVER: &str = "driver";
-/// A kill comes this long after a round has begun, at random.
+/// Maximum delay of a kill after the start of a round.
 const PAUSE_MS: u64 = 2000;
-/// Seconds of a profile.
+/// Length of a profile, seconds.
 const PROFILE_S: &str = "1";
-/// Seconds that a packet may take to be there to be followed.
+/// Timeout for a packet to trace, seconds.
 const TRACE_S: &str = "20";
 
-/// What the helper is told.
+/// Arguments of the helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestsSpec {
-    /// How many; each has its traffic with another one.
+    /// Number of guests; they exchange traffic in pairs.
     pub guests: usize,
-    /// No round begins after so many seconds of them.
+    /// Time limit for new rounds, seconds.
     pub seconds: u64,
-    /// Seed of victims and moments.
+    /// Seed of victims and delays.
     pub seed: u64,
 }
 
-/// What a round came to: one line of the helper's output.
+/// Result of a round: one line of the helper's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundRecord {
-    /// Its length.
+    /// Duration, seconds.
     pub seconds: f64,
-    /// Who was killed.
+    /// Name of the killed process.
     pub killed: String,
-    /// From the kill until it was there again, milliseconds.
+    /// From the kill until the process had restarted, milliseconds.
     pub back_ms: f64,
-    /// How long a guest took to come, milliseconds.
+    /// Duration of the attach, milliseconds.
     pub attach_ms: f64,
-    /// The same to go.
+    /// Duration of the detach, milliseconds.
     pub detach_ms: f64,
-    /// Domains that the profile tells of.
+    /// Number of domains in the profile.
     pub profiled: usize,
-    /// Hops of the packet that was followed.
+    /// Hops of the traced packet.
     pub hops: usize,
-    /// Bytes that streams brought.
+    /// Bytes that streams delivered.
     pub streamed: u64,
-    /// Requests that were answered.
+    /// Answered requests.
     pub requests: u64,
-    /// Datagrams that were sent.
+    /// Sent datagrams.
     pub sent: u64,
-    /// Those of them that did not come.
+    /// Lost datagrams.
     pub lost: u64,
-    /// The longest silence of any probe, milliseconds.
+    /// The longest outage of any probe, milliseconds.
     pub outage_ms: f64,
-    /// What there is more of than before, or less; and whose process has ended, unasked.
+    /// Resources that increased or decreased, and processes that exited without being killed.
     pub grown: BTreeMap<String, i64>,
-    /// Memory, and descriptors of the driver domain.
+    /// Memory of processes, and descriptors of the driver domain.
     pub bounded: BTreeMap<String, i64>,
 }
 
-/// The helper: a line for each round.
+/// Runs the helper, which prints a line for each round.
 ///
 /// # Errors
-/// If the machine cannot run here, something does not come back or go on, or something grows.
+/// If the machine cannot run here, a process or a stream does not recover, or a resource grows.
 pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
     interrupt::watch();
     ensure!(
         spec.guests >= 2 && spec.guests.is_multiple_of(2),
         "`guests` is an even number above 0"
     );
-    // The last one is the place of who comes and goes.
+    // The last namespace is for the guest that is attached and detached.
     let homes = (0..=spec.guests).map(|_| GuestPlace::new());
     let homes = homes.collect::<anyhow::Result<Vec<_>>>()?;
-    let crowd = Crowd::start("guests", AT_ONCE)?;
+    let crowd = ManyGuests::start("guests", AT_ONCE)?;
     for (number, home) in homes.iter().take(spec.guests).enumerate() {
         crowd.attach(number, home)?;
     }
@@ -111,11 +111,11 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
         lives: BTreeMap::new(),
     };
     soak.lives = soak.processes()?;
-    // What is made once, for the first life after a kill, is there from now on.
+    // Resources created once, for the first restart, belong to the baseline.
     for _ in Victim::ALL {
         soak.round()?;
     }
-    let before = Holdings::at_rest(&crowd, &homes)?;
+    let before = Resources::at_rest(&crowd, &homes)?;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(spec.seconds) {
         let from = Instant::now();
@@ -132,15 +132,15 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
 }
 
 struct Guests<'a> {
-    // First: loads end before the machine does.
+    // The first field, so that loads end before the machine.
     traffic: MixedTraffic,
-    crowd: &'a Crowd,
+    crowd: &'a ManyGuests,
     homes: &'a [GuestPlace],
-    /// Profiles lie here while they are looked at.
+    /// Folder for profiles.
     folder: TempDir,
     random: Xoshiro256PlusPlus,
     victims: Cycle<IntoIter<Victim, 4>>,
-    /// Everybody's process, as nobody has killed it since.
+    /// Expected process of each part. A change means an exit without a kill.
     lives: BTreeMap<String, i32>,
 }
 
@@ -154,13 +154,13 @@ impl Guests<'_> {
             self.lives.insert(killed.clone(), next);
         }
         let [.., home] = self.homes else {
-            bail!("no place for who comes");
+            bail!("no namespace for the further guest");
         };
         let comes = self.homes.len() - 1;
         let attach_ms = self.crowd.attach(comes, home)?;
         let came = Instant::now();
         while !home.reaches_neighbour()? {
-            wait("a guest that has come is not heard", came)?;
+            wait("an attached guest does not respond", came)?;
         }
         let detach_ms = self.crowd.detach(comes)?;
         let profiled = self.profile()?;
@@ -191,7 +191,7 @@ impl Guests<'_> {
         })
     }
 
-    /// Who may be killed, and the process of each.
+    /// Returns the processes that may be killed, by name.
     fn processes(&self) -> anyhow::Result<BTreeMap<String, i32>> {
         let machine = self.crowd.machine();
         let domains = machine.status()?.domains;
@@ -205,7 +205,8 @@ impl Guests<'_> {
         Ok(all)
     }
 
-    /// Kills it, of guests any; its name, and how many milliseconds it took to be there again.
+    /// Kills a victim, or any one of the guests. Returns its name, and the milliseconds until it
+    /// had restarted.
     fn kill(&mut self, victim: Victim) -> anyhow::Result<(String, f64)> {
         let (machine, began) = (self.crowd.machine(), Instant::now());
         let life = match victim {
@@ -215,7 +216,7 @@ impl Guests<'_> {
                     .crowd
                     .guest(any as usize)?
                     .context("a guest is missing")?;
-                Life::of(&guest).kill()?
+                VictimProcess::of(&guest).kill()?
             }
             victim => victim.kill(machine)?,
         };
@@ -224,14 +225,14 @@ impl Guests<'_> {
                 let ms = back.connected_ms.unwrap_or(back.ready_ms);
                 return Ok((life.name().to_owned(), ms));
             }
-            wait(&format!("{} is not back", life.name()), began)?;
+            wait(&format!("{} did not restart", life.name()), began)?;
         }
     }
 
-    /// Profiles everything; how many domains the profile tells of.
+    /// Profiles everything and returns the number of domains in the profile.
     fn profile(&self) -> anyhow::Result<usize> {
         let file = self.folder.path().join("round.prof");
-        let path = file.to_str().context("the folder's name is no text")?;
+        let path = file.to_str().context("the folder's name is not UTF-8")?;
         grantway(&["prof", "record", "--seconds", PROFILE_S, "-o", path])?;
         let report = grantway(&["prof", "report", path, "--json", "--functions", "0"])?;
         fs::remove_file(&file)?;
@@ -240,18 +241,18 @@ impl Guests<'_> {
         Ok(profiled.len())
     }
 
-    /// Follows a packet; how many hops it had.
+    /// Traces a packet and returns the number of its hops.
     fn trace(&self) -> anyhow::Result<usize> {
         let name = self.crowd.machine().name();
         let trace = grantway(&["trace", "--wait", TRACE_S, "--json", "--name", name])?;
         let trace: Value = serde_json::from_str(&trace)?;
         let hops = trace["hops"].as_array().map_or(0, Vec::len);
-        ensure!(hops > 0, "a packet was followed that was nowhere");
+        ensure!(hops > 0, "the traced packet has no hops");
         Ok(hops)
     }
 }
 
-/// The domains that a report tells of.
+/// Returns the domains in a profile's report.
 fn profiled(report: &str) -> anyhow::Result<BTreeSet<String>> {
     let mut domains = BTreeSet::new();
     for line in report.lines() {
@@ -265,11 +266,13 @@ fn profiled(report: &str) -> anyhow::Result<BTreeSet<String>> {
     Ok(domains)
 }
 
-/// Runs this program as a user does; what it printed.
+/// Runs `grantway` as a user would, and returns its output.
 fn grantway(args: &[&str]) -> anyhow::Result<String> {
-    let own = std::env::current_exe()?;
-    let own = own.to_str().context("this program's path is no text")?;
-    kernel::run(&[&[own], args].concat())
+    let program = client::program_path("grantway")?;
+    let program = program
+        .to_str()
+        .context("the program's path is not UTF-8")?;
+    kernel::run(&[&[program], args].concat())
 }
 
 #[cfg(test)]
@@ -277,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn domains_of_a_report_are_told_apart() {
+    fn domains_of_a_report_are_distinguished() {
         let report = r#"{"provenance": {}}
             {"metric": "share.driver.class.copy", "value": 0.2}
             {"metric": "share.driver.class.other", "value": 0.8}

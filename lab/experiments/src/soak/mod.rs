@@ -1,27 +1,28 @@
-//! The driver domain, or another part of the machine, is killed again and again, at random moments,
-//! under streams both ways between a wire and two guests, and a probe from guest to guest. After
-//! each kill everything must be there as before, and nothing more.
+//! Repeatedly kills the driver domain, or another part of the machine, at random times. Meanwhile
+//! streams run in both directions between a wire and two guests with stateful firewalls, and a
+//! probe between the guests. After each kill everything must work again, without leaks.
 //!
-//! `cargo xtask soak` runs it as a helper, `internal soak`, and keeps what each kill came to.
+//! `cargo xtask soak` runs it as a helper, `internal soak`, and records the result of each kill.
 
 pub mod attaches;
 pub mod guests;
-mod holdings;
 pub mod probe;
+mod resources;
 mod traffic;
 pub(crate) mod victim;
+pub mod vms;
 mod waiting;
 
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, machine, running::Running};
-use crate::plan::{Direction, Place, Topology, Wire, Workload};
+use crate::plan::{Direction, Mechanisms, Place, Topology, Wire, Workload};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
-use holdings::{HELPERS, descriptors, namespaces};
 use probe::{Probe, ProbeSpec, Probed};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+use resources::{HELPERS, descriptors, namespaces};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -29,76 +30,82 @@ use std::time::{Duration, Instant};
 use victim::Victim;
 use waiting::{LOOK, LOST, SETTLE, wait};
 
-/// A kill comes this long after everything was well again, at random.
+/// Range of the random delay of a kill after full recovery from the last one.
 const PAUSE_MS: std::ops::Range<u64> = 5..400;
-/// The probe goes on if its last datagram is no older than this.
+/// Maximum age of the last datagram while the probe works.
 const LIVELY_NS: u64 = 20_000_000;
-/// After one kill of so many the probe is also watched for as long with nobody killed.
+/// After one in this many kills, the probe is also observed for the same time without a kill.
 const QUIET_OF: u64 = 10;
-/// The probe's port.
+/// Port of the probe.
 const PORT: u16 = 5300;
 
-/// What the helper is told.
+/// Arguments of the helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoakSpec {
-    /// Who is killed.
+    /// The process to kill.
     victim: Victim,
-    /// How many times.
+    /// Number of kills.
     kills: u64,
-    /// Seconds after which no further kill begins; none: as long as they take.
+    /// Time limit for new kills, seconds. Unset: none.
     seconds: Option<u64>,
-    /// Seed of the moments.
+    /// Seed of the delays.
     seed: u64,
 }
 
-/// What a kill came to: one line of the helper's output.
+/// Result of a kill: one line of the helper's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KillRecord {
-    /// From the kill until the next process was ready, milliseconds.
+    /// From the kill until the new process was ready, milliseconds.
     pub ready_ms: f64,
-    /// The same until all connections of a domain were up; none: it was no domain.
+    /// From the kill until all connections of the domain were up, milliseconds. Unset for a process
+    /// that is not a domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connected_ms: Option<f64>,
     /// The longest time without a datagram of the probe, milliseconds.
     pub outage_ms: f64,
-    /// The same of as much time with nobody killed; none: not watched after this kill.
+    /// The same for an equal time without a kill. Unset if not measured after this kill.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quiet_ms: Option<f64>,
-    /// Datagrams that were sent.
+    /// Sent datagrams.
     pub sent: u64,
-    /// Those that did not come.
+    /// Lost datagrams.
     pub lost: u64,
-    /// Those that came twice.
+    /// Duplicate datagrams.
     pub duplicates: u64,
-    /// Longest time until a stream of either direction went on, milliseconds.
+    /// From the kill until streams in both directions had resumed, milliseconds.
     pub streams_ms: f64,
-    /// What there is more than before.
+    /// Leaked resources.
     pub leaked: Leaked,
 }
 
-/// What there is more of than before the kill.
+/// Increase of resources over the time before the kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaked {
-    /// Grants in use that no mapping accounts for, mappings without a grant, lost frames.
+    /// Grants in use without a mapping, mappings without a grant, lost frames.
     pub grants: i64,
-    /// Frames that domains own.
+    /// Frames owned by domains.
     pub frames: i64,
     /// Descriptors of the core and its helpers.
     pub descriptors: i64,
     /// Processes of the machine.
     pub processes: i64,
-    /// Network namespaces of theirs.
+    /// Network namespaces of these processes.
     pub namespaces: i64,
 }
 
-/// The helper: a line for each kill.
+/// Runs the helper, which prints a line for each kill.
 ///
 /// # Errors
-/// If the machine cannot run here, does not come back, or something is leaked.
+/// If the machine cannot run here or does not recover, or resources leak.
 pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
     interrupt::watch();
+    let mechanisms = Mechanisms {
+        stateful: true,
+        ..Mechanisms::default()
+    };
     let topology = Topology {
+        mechanisms,
         guests: 2,
         restarts: true,
         ..Topology::default()
@@ -129,7 +136,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
         random: Xoshiro256PlusPlus::seed_from_u64(spec.seed),
         before: Held::default(),
     };
-    // What is made once, for the first life and for the first restart, is there from now on.
+    // Resources created once, for the first start and the first restart, belong to the baseline.
     soak.kill(&mut probe)?;
     soak.before = soak.held_at_rest()?;
     let end = spec
@@ -155,7 +162,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a machine holds.
+/// Resources held by a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     leaked: i64,
@@ -177,11 +184,11 @@ impl Soak {
         self.lane.machine()
     }
 
-    /// Kills the victim at some moment, and waits until all is well again.
+    /// Kills the victim at a random time, and waits for full recovery.
     fn kill(&mut self, probe: &mut Probe) -> anyhow::Result<KillRecord> {
         let pause = self.random.next_u64() % (PAUSE_MS.end - PAUSE_MS.start) + PAUSE_MS.start;
         interrupt::sleep(Duration::from_millis(pause))?;
-        // What came before is no business of this kill.
+        // Discards results from before this kill.
         probe.mark()?;
         let began = Instant::now();
         let life = self.victim.kill(self.machine()?)?;
@@ -190,7 +197,7 @@ impl Soak {
             if let Some(back) = life.after(self.machine()?, began)? {
                 break back;
             }
-            wait("who was killed is not back", began)?;
+            wait("the killed process did not restart", began)?;
         };
         let streams = self.streams(began)?;
         loop {
@@ -199,7 +206,7 @@ impl Soak {
             if now.silent_ns < LIVELY_NS && now.received > 0 {
                 break;
             }
-            wait("the probe does not go on", began)?;
+            wait("the probe does not resume", began)?;
         }
         let leaked = self.leaked()?;
         Ok(KillRecord {
@@ -215,19 +222,19 @@ impl Soak {
         })
     }
 
-    /// Waits until both directions go on: how long that took since the kill.
+    /// Waits until streams in both directions resume; returns the time since the kill.
     fn streams(&mut self, began: Instant) -> anyhow::Result<Duration> {
         for direction in Direction::BOTH {
-            // What was under way when it died.
+            // Discards data in flight at the kill.
             self.lane.arrived(direction)?;
             while self.lane.arrived(direction)? == 0 {
-                wait("a stream does not go on", began)?;
+                wait("a stream does not resume", began)?;
             }
         }
         Ok(began.elapsed())
     }
 
-    /// What there is more than before; what is on its way out gets a moment for it.
+    /// Waits for resources to be released, and returns their increase.
     fn leaked(&self) -> anyhow::Result<Leaked> {
         let end = Instant::now() + LOST;
         loop {
@@ -245,7 +252,7 @@ impl Soak {
         }
     }
 
-    /// What it holds when nothing is on its way out any more.
+    /// Waits until two consecutive readings of the resources are equal, and returns them.
     fn held_at_rest(&self) -> anyhow::Result<Held> {
         let mut last = self.held()?;
         loop {
@@ -265,7 +272,7 @@ impl Soak {
         for helper in HELPERS {
             open += descriptors(machine.helper(helper)?)?;
         }
-        // Last: a question is a connection of its own for a moment.
+        // Read last, because a query opens another connection for a moment.
         let audit = machine.audit()?;
         Ok(Held {
             leaked: audit.leaked as i64,

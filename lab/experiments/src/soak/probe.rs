@@ -1,5 +1,5 @@
-//! A probe: a datagram every millisecond from one namespace to another, by a helper process with a
-//! socket in each, so that one clock sees both ends.
+//! A probe: sends a datagram every millisecond from one namespace to another. One helper process
+//! has a socket in each, so that both ends use the same clock.
 
 use crate::ns;
 use anyhow::Context as _;
@@ -13,43 +13,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// From one datagram to the next.
+/// Time between datagrams.
 const PERIOD: Duration = Duration::from_millis(1);
-/// Numbers below the highest one that came that are told apart: one that is older is a duplicate
-/// or ten seconds late.
+/// Number of recent datagrams that are remembered. An older one is a duplicate or ten seconds late.
 const REMEMBERED: u64 = 10_000;
 const WAIT: Duration = Duration::from_secs(10);
 
-/// What the helper is told.
+/// Arguments of the helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeSpec {
-    /// The namespace of the sender.
+    /// Namespace of the sender.
     pub from: PathBuf,
-    /// The namespace of the receiver.
+    /// Namespace of the receiver.
     pub to: PathBuf,
-    /// The receiver's address.
+    /// Address of the receiver.
     pub address: SocketAddr,
 }
 
-/// What became of the datagrams since the last mark.
+/// Results since the last mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probed {
-    /// Datagrams that were sent.
+    /// Sent datagrams.
     pub sent: u64,
-    /// Those that came, each once.
+    /// Received datagrams, without duplicates.
     pub received: u64,
-    /// Those that came again.
+    /// Duplicate datagrams.
     pub duplicates: u64,
-    /// Longest time without one until one came, nanoseconds.
+    /// Longest time before a datagram arrived, nanoseconds.
     pub longest_ns: u64,
-    /// Time since the last one came, nanoseconds.
+    /// Time since the last datagram arrived, nanoseconds.
     pub silent_ns: u64,
 }
 
 impl Probed {
-    /// This, and what happened after it.
+    /// Returns these results combined with later ones.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         Self {
@@ -62,13 +61,13 @@ impl Probed {
     }
 }
 
-/// How long datagrams were under way, microseconds.
+/// One-way delays, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeTimes {
-    /// Half of them, at the most.
+    /// Median.
     pub p50_us: f64,
-    /// All but one of a thousand, at the most.
+    /// 99.9th percentile.
     pub p999_us: f64,
 }
 
@@ -77,42 +76,42 @@ pub struct ProbeTimes {
 pub struct Probe(LineChild);
 
 impl Probe {
-    /// Starts it.
+    /// Starts the probe.
     ///
     /// # Errors
-    /// If a namespace or the address cannot be had.
+    /// If a namespace or the address is not available.
     pub fn start(spec: &ProbeSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("probe")?;
         command.arg(serde_json::to_string(spec)?);
         Ok(Self(LineChild::start("probe", command, WAIT)?))
     }
 
-    /// What happened since this was last asked.
+    /// Returns the results since the last call.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn mark(&mut self) -> anyhow::Result<Probed> {
         Ok(serde_json::from_value(self.0.ask("mark", WAIT)?)?)
     }
 
-    /// How long those that came since this was last asked were under way.
+    /// Returns the one-way delays since the last call.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has exited.
     pub fn times(&mut self) -> anyhow::Result<ProbeTimes> {
         Ok(serde_json::from_value(self.0.ask("times", WAIT)?)?)
     }
 }
 
-/// What has arrived.
+/// State of the receiver.
 #[derive(Debug)]
 struct Arrivals {
     last: Instant,
     highest: u64,
-    /// Numbers that came, of those that are remembered.
+    /// Recently received numbers.
     recent: BTreeSet<u64>,
     probed: Probed,
-    /// Nanoseconds under way.
+    /// One-way delays, nanoseconds.
     times: Histogram<u64>,
 }
 
@@ -142,7 +141,7 @@ impl Arrivals {
         self.last = now;
     }
 
-    /// What came since the last mark.
+    /// Returns the results since the last mark.
     fn mark(&mut self, now: Instant) -> Probed {
         let silent_ns = ns(now.saturating_duration_since(self.last));
         Probed {
@@ -151,7 +150,7 @@ impl Arrivals {
         }
     }
 
-    /// How long those since the last time were under way.
+    /// Returns the delays since the last call.
     fn times(&mut self) -> ProbeTimes {
         let us = |quantile| self.times.value_at_quantile(quantile) as f64 / 1e3;
         let times = ProbeTimes {
@@ -167,21 +166,21 @@ fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A datagram: its number, and when it was sent.
+/// Encodes a datagram: its number and send time.
 fn datagram(number: u64, sent_ns: u64) -> [u8; 16] {
     ((u128::from(number) << 64) | u128::from(sent_ns)).to_be_bytes()
 }
 
-/// The number of a datagram, and when it was sent.
+/// Decodes the number and send time of a datagram.
 fn words(datagram: [u8; 16]) -> [u64; 2] {
     let both = u128::from_be_bytes(datagram);
     [(both >> 64) as u64, both as u64]
 }
 
-/// The helper process.
+/// Runs the helper process.
 ///
 /// # Errors
-/// If a namespace or the address cannot be had.
+/// If a namespace or the address is not available.
 pub fn main(spec: &ProbeSpec) -> anyhow::Result<()> {
     ns::enter(&spec.to)?;
     let receiver = UdpSocket::bind(spec.address).with_context(|| spec.address.to_string())?;
@@ -207,7 +206,7 @@ pub fn main(spec: &ProbeSpec) -> anyhow::Result<()> {
     std::thread::Builder::new().spawn(move || {
         for number in 1u64.. {
             let bytes = datagram(number, ns(begun.elapsed()));
-            // One that the system does not take is lost as well.
+            // A datagram that the kernel rejects counts as lost.
             let _taken = sender.send_to(&bytes, to);
             counted.store(number, Ordering::Relaxed);
             let due = PERIOD.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_and_duplicates_are_seen() {
+    fn gaps_and_duplicates_are_counted() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut arrivals = Arrivals::new(start).unwrap();
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_says_what_was_put_into_it() {
+    fn a_datagram_decodes_to_its_contents() {
         assert_eq!(words(datagram(7, u64::MAX)), [7, u64::MAX]);
         assert_eq!(words(datagram(u64::MAX, 9)), [u64::MAX, 9]);
     }

@@ -1,54 +1,54 @@
-//! Traffic of several kinds between pairs of guests.
+//! Several kinds of traffic between pairs of guests.
 
 use super::probe::{Probe, ProbeSpec, Probed};
 use super::waiting::wait;
-use crate::crowd::GuestHome;
 use crate::load::{Load, LoadSpec, Role};
+use crate::many_guests::GuestNamespace;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// Where its receivers listen.
+/// Port of the receivers.
 const PORT: u16 = 5500;
-/// Bytes of a request, and of its answer.
+/// Size of a request and of its answer, bytes.
 const REQUEST: usize = 512;
-/// A datagram that is older than this is the last one of a probe that has stopped.
+/// Maximum age of the last datagram while a probe works.
 const LIVELY_NS: u64 = 1_000_000_000;
 
-/// What one pair does.
+/// Traffic of one pair.
 #[derive(Debug)]
-enum Talk {
-    /// Who receives a stream, and who sends it, copied or out of a file.
+enum PairTraffic {
+    /// Receiver and sender of a stream, copied or from a file.
     Stream([Load; 2]),
-    /// Who answers requests, and who asks, one after another.
+    /// Server and client of requests, one at a time.
     Requests([Load; 2]),
     /// A datagram every millisecond.
     Datagrams(Probe),
 }
 
-/// What came of all pairs since this was asked last.
+/// Results of all pairs since the last call.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Came {
+pub(super) struct TrafficTotals {
     /// Bytes of streams.
     pub(super) streamed: u64,
-    /// Requests that were answered.
+    /// Answered requests.
     pub(super) requests: u64,
-    /// Datagrams, of all probes together; the longest silence is the longest of any.
+    /// Datagrams of all probes; the longest outage is the maximum over them.
     pub(super) datagrams: Probed,
 }
 
 /// All pairs.
 #[derive(Debug, Default)]
-pub(super) struct MixedTraffic(Vec<Talk>);
+pub(super) struct MixedTraffic(Vec<PairTraffic>);
 
 impl MixedTraffic {
-    /// Begins one more pair: streams, files, requests and datagrams in turns.
-    pub(super) fn add(&mut self, from: &GuestHome, to: &GuestHome) -> anyhow::Result<()> {
+    /// Starts one more pair. Pairs have streams, files, requests and datagrams in rotation.
+    pub(super) fn add(&mut self, from: &GuestNamespace, to: &GuestNamespace) -> anyhow::Result<()> {
         let begun = |receives, sends| loads(receives, sends, from, to, PORT);
         self.0.push(match self.0.len() % 4 {
-            0 => Talk::Stream(begun(Role::Sink, Role::Source)?),
-            1 => Talk::Requests(begun(Role::Echo, Role::Client)?),
-            2 => Talk::Stream(begun(Role::Sink, Role::File)?),
-            _ => Talk::Datagrams(Probe::start(&ProbeSpec {
+            0 => PairTraffic::Stream(begun(Role::Sink, Role::Source)?),
+            1 => PairTraffic::Requests(begun(Role::Echo, Role::Client)?),
+            2 => PairTraffic::Stream(begun(Role::Sink, Role::File)?),
+            _ => PairTraffic::Datagrams(Probe::start(&ProbeSpec {
                 from: from.0.clone(),
                 to: to.0.clone(),
                 address: SocketAddr::new(to.1, PORT),
@@ -57,17 +57,17 @@ impl MixedTraffic {
         Ok(())
     }
 
-    /// What came since the last time, once every pair goes on.
-    pub(super) fn came(&mut self) -> anyhow::Result<Came> {
-        let (mut came, began) = (Came::default(), Instant::now());
-        // What came before is told, and is no sign of going on.
+    /// Waits until every pair works, and returns the results since the last call.
+    pub(super) fn came(&mut self) -> anyhow::Result<TrafficTotals> {
+        let (mut came, began) = (TrafficTotals::default(), Instant::now());
+        // Earlier results are discarded, because they do not show recovery.
         for pair in &mut self.0 {
             pair.mark(&mut came)?;
         }
         for (number, pair) in self.0.iter_mut().enumerate() {
             while !pair.mark(&mut came)? {
                 wait(
-                    &format!("{} of pair {number} do not go on", pair.what()),
+                    &format!("{} of pair {number} do not resume", pair.what()),
                     began,
                 )?;
             }
@@ -76,15 +76,15 @@ impl MixedTraffic {
     }
 }
 
-/// Who receives at a port of `to`'s, and who sends there from `from`, at work.
+/// Starts a receiver at a port of `to` and a sender in `from`.
 pub(super) fn loads(
     receives: Role,
     sends: Role,
-    from: &GuestHome,
-    to: &GuestHome,
+    from: &GuestNamespace,
+    to: &GuestNamespace,
     port: u16,
 ) -> anyhow::Result<[Load; 2]> {
-    let load = |role, (netns, _): &GuestHome| {
+    let load = |role, (netns, _): &GuestNamespace| {
         Load::start(&LoadSpec {
             role,
             netns: Some(netns.clone()),
@@ -100,7 +100,7 @@ pub(super) fn loads(
     Ok([receiver, sender])
 }
 
-impl Talk {
+impl PairTraffic {
     const fn what(&self) -> &'static str {
         match self {
             Self::Stream(_) => "bytes",
@@ -109,8 +109,8 @@ impl Talk {
         }
     }
 
-    /// Adds what came since the last time; whether anything did.
-    fn mark(&mut self, came: &mut Came) -> anyhow::Result<bool> {
+    /// Adds the results since the last call; returns whether any data arrived.
+    fn mark(&mut self, came: &mut TrafficTotals) -> anyhow::Result<bool> {
         Ok(match self {
             Self::Stream([receiver, _]) => {
                 let bytes = receiver.mark()?.bytes;

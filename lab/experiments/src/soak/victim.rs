@@ -1,15 +1,15 @@
-//! Who is killed, and when it is back.
+//! The process to kill, and its restart.
 
-use super::holdings::{MANAGER, NETD};
-use crate::crowd::ms_since;
+use super::resources::{MANAGER, NETD};
 use crate::lane::running::Running;
+use crate::many_guests::ms_since;
 use abi::machine::{DomainStatus, Program};
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// A part of the machine that may die without the others.
+/// A part of the machine that may die alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Victim {
@@ -20,26 +20,27 @@ pub(crate) enum Victim {
     Netd,
 }
 
-/// What was killed.
+/// A running process that can be killed.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct VictimProcess {
     name: String,
     pid: i32,
-    /// None: it was no domain.
+    /// Domain id. `None` for a process that is not a domain.
     domain: Option<u16>,
 }
 
-/// What comes after it.
+/// Timing of a restart.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Back {
-    /// From the kill until it was ready, milliseconds.
+pub(crate) struct RestartTimes {
+    /// From the kill until the process was ready, milliseconds.
     pub(crate) ready_ms: f64,
-    /// The same until all its connections were up; none: it is no domain.
+    /// From the kill until all connections were up, milliseconds. `None` for a process that is not
+    /// a domain.
     pub(crate) connected_ms: Option<f64>,
 }
 
-impl Life {
-    /// A domain's, as it is now.
+impl VictimProcess {
+    /// Returns the current process of a domain.
     pub(super) fn of(domain: &DomainStatus) -> Self {
         Self {
             name: domain.name.clone(),
@@ -48,24 +49,28 @@ impl Life {
         }
     }
 
-    /// Whose it was.
+    /// Returns the name of the domain or helper.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Ends it.
+    /// Kills it.
     pub(super) fn kill(self) -> anyhow::Result<Self> {
-        let pid = Pid::from_raw(self.pid).context("it has no process")?;
-        kill_process(pid, Signal::KILL).context("it cannot be killed")?;
+        let pid = Pid::from_raw(self.pid).context("the process id is not valid")?;
+        kill_process(pid, Signal::KILL).context("the process cannot be killed")?;
         Ok(self)
     }
 
-    /// The next one, once it is there; this one was killed then.
-    pub(crate) fn after(&self, machine: &Running, killed: Instant) -> anyhow::Result<Option<Back>> {
+    /// Returns the timing of the restart if it is complete. `killed` is the time of the kill.
+    pub(crate) fn after(
+        &self,
+        machine: &Running,
+        killed: Instant,
+    ) -> anyhow::Result<Option<RestartTimes>> {
         let Some(id) = self.domain else {
-            // A manager that is about to be back does not answer yet.
+            // A manager that is restarting does not answer yet.
             let is_back = machine.helper(&self.name)? != self.pid && machine.status().is_ok();
-            return Ok(is_back.then(|| Back {
+            return Ok(is_back.then(|| RestartTimes {
                 ready_ms: ms_since(killed),
                 connected_ms: None,
             }));
@@ -74,7 +79,7 @@ impl Life {
         let next = domains.find(|domain| domain.name == self.name && domain.id != id);
         let restarts = next.as_ref().and_then(|domain| domain.restarts.as_ref());
         let times = restarts.and_then(|times| times.ready_ns.zip(times.connected_ns));
-        Ok(times.map(|(ready, connected)| Back {
+        Ok(times.map(|(ready, connected)| RestartTimes {
             ready_ms: ready as f64 / 1e6,
             connected_ms: Some(connected as f64 / 1e6),
         }))
@@ -82,34 +87,34 @@ impl Life {
 }
 
 impl Victim {
-    /// All, in the order in which they are killed in turns.
+    /// All victims, in the order of rotation.
     pub(super) const ALL: [Self; 4] = [Self::Driver, Self::Guest, Self::Manager, Self::Netd];
 
-    /// Its process.
+    /// Returns its process id.
     pub(crate) fn pid(self, machine: &Running) -> anyhow::Result<i32> {
         Ok(self.life(machine)?.pid)
     }
 
     /// Kills it.
-    pub(crate) fn kill(self, machine: &Running) -> anyhow::Result<Life> {
+    pub(crate) fn kill(self, machine: &Running) -> anyhow::Result<VictimProcess> {
         self.life(machine)?.kill()
     }
 
-    /// As it is now.
-    fn life(self, machine: &Running) -> anyhow::Result<Life> {
-        let helper = |name: &str| -> anyhow::Result<Life> {
-            Ok(Life {
+    /// Returns its current process.
+    fn life(self, machine: &Running) -> anyhow::Result<VictimProcess> {
+        let helper = |name: &str| -> anyhow::Result<VictimProcess> {
+            Ok(VictimProcess {
                 name: name.to_owned(),
                 pid: machine.helper(name)?,
                 domain: None,
             })
         };
         match self {
-            Self::Driver => Ok(Life::of(&machine.driver()?)),
+            Self::Driver => Ok(VictimProcess::of(&machine.driver()?)),
             Self::Guest => {
                 let mut domains = machine.status()?.domains.into_iter();
                 let guest = domains.find(|domain| domain.program == Program::Guest);
-                Ok(Life::of(&guest.context("no guest")?))
+                Ok(VictimProcess::of(&guest.context("no guest")?))
             }
             Self::Manager => helper(MANAGER),
             Self::Netd => helper(NETD),

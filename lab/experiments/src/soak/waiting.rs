@@ -1,18 +1,18 @@
-//! Waiting for what must come.
+//! Waiting with a timeout.
 
 use anyhow::bail;
 use figures::interrupt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often the machine is asked.
+/// Interval of queries to the machine.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
-/// From one look at what is held to the next, until both are the same.
+/// Interval of readings of resources, until two are equal.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
-/// What has not come back for so long will not.
+/// Timeout of every wait.
 pub(super) const LOST: Duration = Duration::from_secs(60);
 
-/// Waits a moment; fails once nothing is to be waited for any more.
+/// Sleeps briefly. Fails with `what` after the timeout.
 pub(super) fn wait(what: &str, began: Instant) -> anyhow::Result<()> {
     interrupt::check()?;
     if began.elapsed() > LOST {

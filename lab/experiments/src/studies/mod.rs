@@ -1,19 +1,19 @@
-//! Studies: what can be run by `exp`. The table of all of them is in [`crate::exp`].
+//! Studies that `exp` runs. [`crate::exp`] has the table of all of them.
 //!
-//! | module | what it looks at |
+//! | module | subject |
 //! |---|---|
-//! | [`attach`] | how long a guest takes to come and to go while a machine runs |
-//! | [`base`] | columns side by side, raw frames, times to come up: most plans |
-//! | [`overhead`] | what the profiler takes from the machine that it looks at |
-//! | [`receive_buffer`] | throughput against the size of the receiver's buffer |
-//! | `own` | what those of a form of their own share |
-//! | [`restart`] | how long guests are without a network when the driver domain is killed |
-//! | [`uplink`] | how a machine joins the host's network |
+//! | [`attach`] | attach and detach latency on a running machine |
+//! | [`base`] | columns side by side, raw frames, start-up times: most plans |
+//! | [`overhead`] | cost of the profiler |
+//! | [`receive_buffer`] | throughput against the size of the receive buffer |
+//! | `lane_study` | code shared by studies whose plans have a separate form |
+//! | [`restart`] | outage of guests when the driver domain is killed |
+//! | [`uplink`] | connections of a machine to the host's network |
 
 pub mod attach;
 pub mod base;
+mod lane_study;
 pub mod overhead;
-mod own;
 pub mod receive_buffer;
 pub mod restart;
 pub mod uplink;
@@ -25,24 +25,24 @@ use figures::provenance::Provenance;
 use figures::report::Figure;
 use std::path::Path;
 
-/// A plan as a command line has changed it: how it is run, and how its figures are shown.
+/// A plan with command-line options applied: runs it, and formats its figures.
 pub trait Study {
-    /// Its name, the argument of `exp`.
+    /// Returns the plan's name, the argument of `exp`.
     fn name(&self) -> &str;
 
-    /// What it is about, for people.
+    /// Returns the one-line description for users.
     fn about(&self) -> &str;
 
-    /// Runs it. A study of several parts keeps each in `folder` as soon as it has it, and takes
-    /// from there what an earlier run was broken off after.
+    /// Runs the study. A study of several parts saves each part in `folder` as it completes, and
+    /// reuses the parts that an interrupted run saved.
     ///
     /// # Errors
-    /// If what it needs cannot be set up or breaks, or the user asked to stop. A column whose
-    /// programs are not installed may be reported as not measurable instead.
+    /// If a required set-up fails, or the user asked to stop. A column whose programs are not
+    /// installed may be reported as not measurable instead.
     fn run(&self, folder: Option<&Path>) -> anyhow::Result<Outcome>;
 
-    /// The figures as a page beside a paper's, with links to flame graphs; none where a plan
-    /// repeats no paper.
+    /// Returns an HTML page of the figures beside a paper's, with links to flame graphs. Returns
+    /// `None` if the plan reproduces no paper.
     ///
     /// # Errors
     /// If the paper's data cannot be read.
@@ -50,18 +50,18 @@ pub trait Study {
         Ok(None)
     }
 
-    /// The figures as text.
+    /// Returns the figures as text.
     fn tables(&self, figures: &[Figure]) -> String;
 }
 
-/// What a run found, and where that comes from.
+/// Figures of a run, and their provenance.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Where figures come from.
+    /// Provenance of the figures.
     pub provenance: Provenance,
     /// The figures.
     pub figures: Vec<Figure>,
 }
 
-/// From a plan's text, as a command line changes it, to a study.
+/// Opens a study from a plan's text and command-line options.
 pub type Open = fn(&str, &Adjustment) -> Result<Box<dyn Study>, Failure>;

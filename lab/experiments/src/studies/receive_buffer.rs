@@ -1,11 +1,11 @@
 //! The plan `receive-buffer`: throughput against the size of the application's receive buffer, the
-//! case study of Xenoprof's paper (figures 1 and 2).
+//! case study of the Xenoprof paper (figures 1 and 2).
 //!
-//! There a receiver on Linux did not care and one on Xen was erratic, so what is looked for is a
-//! *fall*: a larger buffer with less throughput than the next smaller one. Every step is compared
-//! round by round.
+//! In the paper the throughput of a receiver on Linux did not depend on the size, and that on Xen
+//! was erratic. So the study searches for a *fall*, a larger buffer with less throughput than the
+//! next smaller one, and compares every step round by round.
 
-use super::own::{self, LaneColumn, OwnPlan};
+use super::lane_study::{self, LaneColumn, LanePlan};
 use super::{Outcome, Study};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
@@ -22,18 +22,18 @@ use figures::table::table;
 use serde::Deserialize;
 use std::path::Path;
 
-/// The plan's name.
+/// Plan name.
 pub const NAME: &str = "receive-buffer";
-/// The text of its plan.
+/// Text of the plan.
 pub const TEXT: &str = include_str!("../../plans/receive-buffer.toml");
 
-/// The plan.
+/// Contents of the plan file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiveBuffer {
-    /// Its name.
+    /// Plan name.
     pub name: String,
-    /// What it is about, for people.
+    /// One-line description for users.
     pub about: String,
     buffer: Vec<usize>,
     column: Vec<Receiver>,
@@ -41,7 +41,7 @@ pub struct ReceiveBuffer {
     quick: Rounds,
 }
 
-/// Where the receiver lives.
+/// Location of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Receiver {
@@ -90,15 +90,15 @@ impl LaneColumn for Receiver {
 }
 
 impl ReceiveBuffer {
-    /// From the plan's text.
+    /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::adjusted(text, by)?))
     }
 
-    /// The plan as a command line changes it.
+    /// Parses the plan and applies command-line options.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan = Self::parse(text, by)?;
         by.keep(&mut plan.column, |column| column.word())?;
@@ -106,7 +106,7 @@ impl ReceiveBuffer {
     }
 }
 
-impl OwnPlan for ReceiveBuffer {
+impl LanePlan for ReceiveBuffer {
     fn rounds(&mut self) -> (&mut Rounds, Rounds) {
         (&mut self.full, self.quick)
     }
@@ -134,10 +134,10 @@ impl Study for ReceiveBuffer {
             let config = |&buffer| column.config(buffer);
             plan.buffer.iter().map(config).collect()
         };
-        let mut lanes = own::lanes(&plan.column, configs, cores, &mut samples)?;
+        let mut lanes = lane_study::lanes(&plan.column, configs, cores, &mut samples)?;
         let times = plan.full.times();
         let rounds = plan.full.rounds;
-        own::interleave(
+        lane_study::interleave(
             rounds,
             &plan.buffer,
             &mut lanes,
@@ -201,7 +201,7 @@ impl Study for ReceiveBuffer {
     }
 }
 
-/// Throughput with each buffer ÷ that with the next smaller one.
+/// Returns the throughput with each buffer ÷ that with the next smaller one.
 fn steps(plan: &ReceiveBuffer, samples: &Samples, column: Receiver) -> Vec<Figure> {
     let step = |pair: &[usize]| {
         let &[smaller, larger] = pair else {
@@ -212,7 +212,7 @@ fn steps(plan: &ReceiveBuffer, samples: &Samples, column: Receiver) -> Vec<Figur
         let name = column.config(larger).name();
         let estimate = stats::estimate(&ratios)?;
         let mut figure = Figure::new(NAME, &name, "step.throughput", estimate);
-        // What is within the margin of equality is no fall.
+        // A step within the margin of equality is not a fall.
         figure.verdict = Some(stats::against(&estimate, 1.0 - EQUIVALENCE, Side::Above));
         Some(figure)
     };
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fall_is_found_and_rises_are_none() {
+    fn falls_are_found_and_rises_are_not() {
         let (plan, mut samples) = (plan(), Samples::default());
         for round in 0..5 {
             for (at, &buffer) in plan.buffer.iter().enumerate() {

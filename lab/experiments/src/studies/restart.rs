@@ -1,11 +1,11 @@
-//! The plan `restart`: how long guests are without a network when the driver domain is killed
-//! under a running stream.
+//! The plan `restart`: the time without a network for guests when the driver domain is killed under
+//! a running stream.
 //!
-//! The receiver is an ordinary socket behind a guest's TAP (or behind the wire's). What it notices
-//! is a time without a byte; what the monitor notes is when another driver domain was ready and
-//! when all guests were connected. The difference is TCP's: when its sender tries again.
+//! The receiver is an ordinary socket behind a guest's TAP (or the wire's), and measures the time
+//! without a byte. The monitor reports when the new driver domain was ready and when all guests
+//! were connected. The remaining time is the delay until TCP's sender retransmits.
 
-use super::own::{self, LaneColumn, OwnPlan};
+use super::lane_study::{self, LaneColumn, LanePlan};
 use super::{Outcome, Study};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
@@ -27,17 +27,17 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The plan's name.
+/// Plan name.
 pub const NAME: &str = "restart";
-/// The text of its plan.
+/// Text of the plan.
 pub const TEXT: &str = include_str!("../../plans/restart.toml");
-/// How often the receiver is asked.
+/// Interval at which the receiver is polled.
 const LOOK: Duration = Duration::from_micros(500);
-/// Kills of a run that gives results, over all rounds.
+/// Minimum kills of a full run, over all rounds.
 const FULL_KILLS: usize = 40;
-/// A stream that has not gone on for so long will not.
+/// Timeout for a stream to resume.
 const LOST: Duration = Duration::from_secs(20);
-/// What is measured, in the order of a table.
+/// Metrics, in table order.
 const METRICS: [(&str, &str); 5] = [
     ("outage_ms.ready", "ready"),
     ("outage_ms.connected", "connected"),
@@ -46,13 +46,13 @@ const METRICS: [(&str, &str); 5] = [
     ("outage_ms.max", "at most"),
 ];
 
-/// The plan.
+/// Contents of the plan file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restart {
-    /// Its name.
+    /// Plan name.
     pub name: String,
-    /// What it is about, for people.
+    /// One-line description for users.
     pub about: String,
     kills: usize,
     quick_kills: usize,
@@ -61,7 +61,7 @@ pub struct Restart {
     quick: Rounds,
 }
 
-/// A machine.
+/// A column: one machine.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RestartColumn {
@@ -119,15 +119,15 @@ impl LaneColumn for RestartColumn {
 }
 
 impl Restart {
-    /// From the plan's text.
+    /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::adjusted(text, by)?))
     }
 
-    /// The plan as a command line changes it.
+    /// Parses the plan and applies command-line options.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan = Self::parse(text, by)?;
         if by.quick {
@@ -137,13 +137,13 @@ impl Restart {
         Ok(plan)
     }
 
-    /// Whether so few kills only show that everything works.
+    /// Returns whether the run has too few kills for results.
     fn is_short(&self) -> bool {
         self.full.rounds * self.kills < FULL_KILLS
     }
 }
 
-impl OwnPlan for Restart {
+impl LanePlan for Restart {
     fn rounds(&mut self) -> (&mut Rounds, Rounds) {
         (&mut self.full, self.quick)
     }
@@ -168,9 +168,9 @@ impl Study for Restart {
         let provenance = Provenance::collect(placement, plan.is_short());
         let mut samples = Samples::default();
         let configs = |column: &RestartColumn| Direction::BOTH.map(|way| column.config(way)).into();
-        let mut lanes = own::lanes(&plan.column, configs, cores, &mut samples)?;
+        let mut lanes = lane_study::lanes(&plan.column, configs, cores, &mut samples)?;
         let (rounds, ways) = (plan.full.rounds, &Direction::BOTH);
-        own::interleave(
+        lane_study::interleave(
             rounds,
             ways,
             &mut lanes,
@@ -206,7 +206,7 @@ impl Study for Restart {
     }
 }
 
-/// What one kill has cost, milliseconds.
+/// Outage caused by one kill, milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Outage {
     ready: f64,
@@ -215,7 +215,7 @@ struct Outage {
     without_a_byte: f64,
 }
 
-/// The kills of one round.
+/// Measures the kills of one round.
 fn outages(plan: &Restart, lane: &mut Lane, direction: Direction) -> anyhow::Result<Vec<Outage>> {
     let times = plan.full.times();
     lane.stream(direction, true)?;
@@ -226,7 +226,7 @@ fn outages(plan: &Restart, lane: &mut Lane, direction: Direction) -> anyhow::Res
     });
     let outages = kills.collect::<anyhow::Result<_>>()?;
     lane.stream(direction, false)?;
-    // What is under way arrives.
+    // Wait for data in flight.
     sleep(times.warm_up);
     Ok(outages)
 }
@@ -246,12 +246,12 @@ fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Res
         }
         if now >= watch + LOST {
             let left = (watch + LOST).as_secs();
-            anyhow::bail!("the stream has not gone on within {left} s");
+            anyhow::bail!("the stream did not resume within {left} s");
         }
         sleep(LOOK);
     }
     let back = life.after(lane.machine()?, began)?;
-    let back = back.context("the driver domain is not back")?;
+    let back = back.context("the driver domain did not restart")?;
     let in_ms = |time: Duration| time.as_secs_f64() * 1e3;
     Ok(Outage {
         ready: back.ready_ms,
@@ -261,7 +261,7 @@ fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Res
     })
 }
 
-/// The longest time without a byte. Times are since the kill.
+/// The longest time without a byte, relative to the kill.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stall {
     last: Duration,
@@ -286,7 +286,7 @@ impl Stall {
         self.last = now;
     }
 
-    /// Whether it does not last now.
+    /// Returns whether no stall is in progress at `now`.
     fn is_over(&self, now: Duration) -> bool {
         self.end > Duration::ZERO && now.saturating_sub(self.last) < self.length
     }
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn the_longest_time_without_a_byte_is_found() {
         let mut stall = Stall::new();
-        assert!(!stall.is_over(ms(5)), "nothing has come yet");
+        assert!(!stall.is_over(ms(5)), "no byte has arrived yet");
         for now in [1, 2, 232, 233, 240] {
             stall.arrived(ms(now));
         }
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rounds_figures_are_medians_and_the_most() {
+    fn a_round_has_median_and_maximum() {
         let outage = |without_a_byte| Outage {
             ready: 1.0,
             connected: 2.0,

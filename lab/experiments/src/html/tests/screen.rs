@@ -1,5 +1,5 @@
-//! Pages in a real browser, which draws without a screen: nothing is blank, nothing sticks out,
-//! every figure has ink.
+//! Tests that render pages in a headless browser: no page is blank, no element overflows, and every
+//! figure has ink.
 
 use super::*;
 use miniz_oxide::inflate::decompress_to_vec_zlib;
@@ -9,17 +9,17 @@ use std::process::Command;
 use testing::require;
 
 const BROWSER: &str = "chromium-headless-shell";
-/// Of the window, pixels.
+/// Width of the window, pixels.
 const WIDTH: usize = 1000;
-/// What is right of everything, less than a body's padding.
+/// Width of the right margin that must be blank, in pixels: less than the body's padding.
 const MARGIN: usize = 8;
-/// A colour is one, and no grey of a letter's, from this distance of its components on.
+/// Minimum difference between a pixel's components for a colour, as opposed to the grey of text.
 const COLOURED: u8 = 40;
-/// Coloured pixels of the least figure.
+/// Minimum coloured pixels of a figure.
 const INK: usize = 30;
 
-/// Added to a copy of the page: says where its figures are, and which of their texts stick out of
-/// them or lie on something else.
+/// Script that is added to a copy of the page. It reports the positions of figures, and texts that
+/// overflow or overlap.
 const LOOK: &str = "<script>
 const box = e => {
     const b = e.getBoundingClientRect();
@@ -43,7 +43,7 @@ root.dataset.seen = JSON.stringify({ width: root.scrollWidth, height: root.scrol
     figures: figures.map(svg => ({ name: svg.getAttribute('aria-label'), at: box(svg) })) });
 </script></body>";
 
-/// What a browser says, and keeps, of a page that lies in a folder.
+/// Renders a page of a folder in a browser and returns its output.
 fn browse(folder: &Path, page: &str, dark: bool, args: &[String]) -> String {
     let file = folder.join("page.html");
     std::fs::write(&file, page).unwrap();
@@ -67,7 +67,7 @@ fn browse(folder: &Path, page: &str, dark: bool, args: &[String]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Pixels of a picture, 8 bits a component.
+/// An image with 8 bits per component.
 struct Picture {
     width: usize,
     height: usize,
@@ -79,7 +79,7 @@ impl Picture {
         self.pixels[y * self.width + x]
     }
 
-    /// From a PNG that is not interlaced and has no palette: what the browser writes.
+    /// Decodes a PNG as the browser writes it: not interlaced, without a palette.
     fn of(png: &[u8]) -> Self {
         let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()) as usize;
         let (width, height) = (number(16), number(20));
@@ -120,7 +120,7 @@ impl Picture {
     }
 }
 
-/// What a filter of PNG expects of a byte.
+/// Returns the predictor of a PNG filter for a byte.
 fn predicted(filter: u8, left: u8, above: u8, corner: u8) -> u8 {
     let [a, b, c] = [left, above, corner].map(i16::from);
     let to = |from: i16| (a + b - c - from).abs();
@@ -135,7 +135,7 @@ fn predicted(filter: u8, left: u8, above: u8, corner: u8) -> u8 {
     }
 }
 
-/// What is wrong with how a page looks.
+/// Returns the faults of a rendered page.
 fn faults(page: &str, dark: bool) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let looking = page.replace("</body>", LOOK);
@@ -155,7 +155,7 @@ fn faults(page: &str, dark: bool) -> Vec<String> {
         faults.push(format!("{width} pixels wide"));
     }
     for text in seen["wrong"].as_array().unwrap() {
-        faults.push(format!("{text} is not where it fits"));
+        faults.push(format!("{text} overflows or overlaps"));
     }
     let file = folder.path().join("page.png");
     let height = seen["height"].as_u64().unwrap() as usize;
@@ -169,7 +169,7 @@ fn faults(page: &str, dark: bool) -> Vec<String> {
         .clone()
         .any(|y| (WIDTH - MARGIN..WIDTH).any(|x| picture.at(x, y) != paper))
     {
-        faults.push("something is right of the margin".to_owned());
+        faults.push("an element crosses the right margin".to_owned());
     }
     if lines
         .clone()
@@ -194,7 +194,7 @@ fn faults(page: &str, dark: bool) -> Vec<String> {
 }
 
 #[test]
-fn a_browser_shows_every_figure_and_nothing_sticks_out() {
+fn a_browser_draws_every_figure_without_overflow() {
     require!(tool(BROWSER));
     for (name, dark) in PAPERS.into_iter().zip([true, false].into_iter().cycle()) {
         let (page, _) = page_of(&Paper::find(name).unwrap());
@@ -204,7 +204,7 @@ fn a_browser_shows_every_figure_and_nothing_sticks_out() {
 }
 
 #[test]
-fn what_is_empty_or_too_wide_is_found() {
+fn empty_and_overflowing_pages_are_detected() {
     require!(tool(BROWSER));
     let (page, _) = page_of(&Paper::find("oi").unwrap());
     let bars = page.replacen("<rect class=\"", "<rect fill=\"none\" class=\"no-", 1);
@@ -226,7 +226,7 @@ fn what_is_empty_or_too_wide_is_found() {
     assert!(
         found
             .iter()
-            .any(|fault| fault.contains("right of the margin")),
+            .any(|fault| fault.contains("crosses the right margin")),
         "{found:?}"
     );
     let blank = page.replace("<body>", "<body style=\"visibility:hidden\">");
@@ -238,7 +238,9 @@ fn what_is_empty_or_too_wide_is_found() {
     );
     let found = faults(&long, false);
     assert!(
-        found.iter().any(|fault| fault.ends_with("where it fits")),
+        found
+            .iter()
+            .any(|fault| fault.ends_with("overflows or overlaps")),
         "{found:?}"
     );
 }

@@ -1,15 +1,15 @@
-//! The plan `attach`: how long a guest takes to come and to go while a machine runs, and what its
-//! neighbours notice.
+//! The plan `attach`: the time to attach and to detach a guest on a running machine, and the effect
+//! on the machine's other guests.
 //!
-//! Nothing is pinned. The machine is as a user has it who starts it with two guests and attaches
-//! all others.
+//! Nothing is pinned. The machine is a default one. It starts with two guests, and all others are
+//! attached.
 
 mod scene;
 
-use super::own::{self, OwnPlan};
+use super::lane_study::{self, LanePlan};
 use super::{Outcome, Study};
-use crate::crowd::GuestPlace;
 use crate::kernel::need;
+use crate::many_guests::GuestPlace;
 use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold};
 use crate::runner::Samples;
 use anyhow::Context as _;
@@ -19,19 +19,19 @@ use figures::report::{Figure, Index, cell};
 use figures::stats::ranks;
 use figures::table::table;
 use figures::{Failure, interrupt};
-use scene::{Comings, Neighbour, Scene};
+use scene::{AttachTimes, Neighbour, Scene};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// The plan's name.
+/// Plan name.
 pub const NAME: &str = "attach";
-/// The text of its plan.
+/// Text of the plan.
 pub const TEXT: &str = include_str!("../../../plans/attach.toml");
-/// Guests that a machine of the usual kind has room for beside those of its file.
+/// Number of guests that a default machine can attach in addition to those of its file.
 const GUESTS_MAX: u32 = 256;
-/// What is measured, in the order of a table.
+/// Metrics, in table order.
 const METRICS: [(&str, &str); 9] = [
     ("up_all_ms", "all come"),
     ("attach_ms.p50", "attach"),
@@ -43,16 +43,16 @@ const METRICS: [(&str, &str); 9] = [
     ("neighbour_p999_us", "probe p99.9, µs"),
     ("neighbour_lost", "lost"),
 ];
-/// What neighbours see beside guests, divided by what they see beside processes.
+/// The neighbours' latency while guests are attached ÷ their latency while processes are started.
 const RATIO: &str = "ratio.fork-exec.neighbour_p999_us";
 
 /// The plan.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachPlan {
-    /// Its name.
+    /// Plan name.
     pub name: String,
-    /// What it is about, for people.
+    /// One-line description for users.
     pub about: String,
     guests: Vec<u32>,
     every_ms: u64,
@@ -68,31 +68,31 @@ pub struct AttachPlan {
 #[serde(deny_unknown_fields)]
 struct Event {
     name: String,
-    happens: Happens,
+    happens: Disturbance,
 }
 
-/// What happens beside the probe.
+/// The disturbance of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Happens {
-    /// Nothing.
+enum Disturbance {
+    /// None.
     Nothing,
-    /// A guest goes and comes.
+    /// One guest is detached and attached again.
     Attach,
-    /// As many processes are started.
+    /// The same number of processes is started.
     Spawn,
 }
 
 impl AttachPlan {
-    /// From the plan's text.
+    /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    /// [`Failure::Usage`] if the plan, with `by` applied, is not valid.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::adjusted(text, by)?))
     }
 
-    /// The plan as a command line changes it.
+    /// Parses the plan and applies command-line options.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan = Self::parse(text, by)?;
         by.keep(&mut plan.column, |column| &column.name)?;
@@ -108,7 +108,7 @@ impl AttachPlan {
         Duration::from_millis(self.every_ms)
     }
 
-    /// All columns of one machine.
+    /// Measures all columns of one machine.
     fn round(
         &self,
         round: usize,
@@ -117,7 +117,8 @@ impl AttachPlan {
     ) -> anyhow::Result<()> {
         let times = self.full.times();
         let mut scene = Scene::new(homes)?;
-        // Started beside a guest is its process and its agent, unless it is known better.
+        // Each attach starts the guest's process and its agent, unless a measured count is
+        // available.
         let turns = times.window.as_millis() / self.every().as_millis().max(1);
         let mut processes = 2 * usize::try_from(turns)?;
         for column in &self.column {
@@ -125,20 +126,20 @@ impl AttachPlan {
             let before = Machine::read();
             let mut figures = BTreeMap::new();
             let neighbour = match column.happens {
-                Happens::Nothing => {
+                Disturbance::Nothing => {
                     let nothing = |_: &Scene<'_>| Ok(interrupt::sleep(times.window)?);
                     scene.watch(nothing)?.1
                 }
-                Happens::Attach => {
+                Disturbance::Attach => {
                     let comings = |scene: &Scene<'_>| scene.comings(times.window, self.every());
                     let (comings, neighbour) = scene.watch(comings)?;
                     processes = comings.processes;
-                    figures.extend(of_comings(&comings));
+                    figures.extend(of_attaches(&comings));
                     let ms = scene.up_all.as_secs_f64() * 1e3;
                     figures.insert("up_all_ms".to_owned(), ms);
                     neighbour
                 }
-                Happens::Spawn => {
+                Disturbance::Spawn => {
                     let spawn = |_: &Scene<'_>| scene::spawn(times.window, processes);
                     scene.watch(spawn)?.1
                 }
@@ -158,7 +159,7 @@ fn config(column: &Event, guests: usize) -> Config {
     Config::new(&column.name, &[("guests", &guests.to_string())])
 }
 
-impl OwnPlan for AttachPlan {
+impl LanePlan for AttachPlan {
     fn rounds(&mut self) -> (&mut Rounds, Rounds) {
         (&mut self.full, self.quick)
     }
@@ -182,7 +183,7 @@ impl Study for AttachPlan {
         let homes: Vec<GuestPlace> = (0..most)
             .map(|_| GuestPlace::new())
             .collect::<Result<_, _>>()?;
-        own::rounds(self.full.rounds, |round| {
+        lane_study::rounds(self.full.rounds, |round| {
             for &guests in &self.guests {
                 interrupt::check()?;
                 let homes = homes.get(..guests as usize).context("no namespace")?;
@@ -220,8 +221,8 @@ impl Study for AttachPlan {
     }
 }
 
-/// What a round's comings and goings took.
-fn of_comings(comings: &Comings) -> BTreeMap<String, f64> {
+/// Returns the figures of a round of attaches and detaches.
+fn of_attaches(comings: &AttachTimes) -> BTreeMap<String, f64> {
     let [attach, detach] =
         [&comings.attach_ms, &comings.detach_ms].map(|ms| ranks(ms, [0.5, 0.99]));
     let gone = comings.link_gone_ms.iter().copied().fold(0.0, f64::max);
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bar_is_of_a_figure_that_there_is() {
+    fn every_threshold_has_a_figure() {
         let plan = plan(&Adjustment::default()).unwrap();
         assert_eq!(plan.guests, [1, 64, 256]);
         for bar in &plan.bar {
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn more_guests_than_fit_are_refused() {
+    fn too_many_guests_are_rejected() {
         let text = TEXT.replace("guests = [1, 64, 256]", "guests = [1, 257]");
         let error = AttachPlan::adjusted(&text, &Adjustment::default()).unwrap_err();
         assert!(error.to_string().contains("1 to 256"), "{error}");

@@ -1,6 +1,7 @@
-//! A machine with two neighbours and a crowd of attached guests, of which the last comes and goes.
+//! A machine with two neighbours and many attached guests, of which the last is detached and
+//! attached again and again.
 
-use crate::crowd::{Crowd, GuestPlace, ms_since};
+use crate::many_guests::{GuestPlace, ManyGuests, ms_since};
 use crate::soak::probe::{Probe, ProbeSpec, ProbeTimes};
 use anyhow::Context as _;
 use figures::interrupt;
@@ -8,49 +9,49 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is started to be compared with a guest: it does nothing.
+/// The program that is started for comparison with a guest. It does nothing.
 pub(super) const PROGRAM: &str = "true";
-/// The probe's port.
+/// Port of the probe.
 const PORT: u16 = 5301;
-/// How often it is looked whether an interface has gone.
+/// Interval of checks whether an interface has disappeared.
 const LOOK: Duration = Duration::from_millis(1);
-/// One that has stayed for so long will not go.
+/// Timeout for an interface to disappear.
 const LOST: Duration = Duration::from_secs(20);
 
-/// What a guest's comings and goings took, milliseconds each.
+/// Durations of attaches and detaches in milliseconds.
 #[derive(Debug, Default)]
-pub(super) struct Comings {
+pub(super) struct AttachTimes {
     pub(super) attach_ms: Vec<f64>,
     pub(super) detach_ms: Vec<f64>,
-    /// From the answer to a detach until the interface was gone.
+    /// From the reply to a detach until the interface disappeared.
     pub(super) link_gone_ms: Vec<f64>,
-    /// Processes that came with all of them.
+    /// Processes that all attaches started.
     pub(super) processes: usize,
 }
 
-/// What became of the probe meanwhile.
+/// Results of the probe.
 #[derive(Debug)]
 pub(super) struct Neighbour {
     pub(super) times: ProbeTimes,
     pub(super) lost: u64,
 }
 
-/// A machine that is up, with all of its guests.
+/// A running machine with all of its guests.
 pub(super) struct Scene<'a> {
     probe: Probe,
-    crowd: Crowd,
+    crowd: ManyGuests,
     homes: &'a [GuestPlace],
-    /// How long it took until all had come, one after another.
+    /// Time to attach all guests, one after another.
     pub(super) up_all: Duration,
 }
 
 impl<'a> Scene<'a> {
-    /// Starts the machine and attaches a guest to each of these homes.
+    /// Starts the machine and attaches a guest to each of these namespaces.
     ///
     /// # Errors
-    /// If the machine does not start, or a guest does not come.
+    /// If the machine does not start, or a guest cannot be attached.
     pub(super) fn new(homes: &'a [GuestPlace]) -> anyhow::Result<Self> {
-        let crowd = Crowd::start("attach", "")?;
+        let crowd = ManyGuests::start("attach", "")?;
         let [(from, _), (to, address)] = crowd.neighbours();
         let probe = Probe::start(&ProbeSpec {
             from,
@@ -70,10 +71,10 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Lets something happen, and watches the probe.
+    /// Runs `happens` and observes the probe meanwhile.
     ///
     /// # Errors
-    /// Those of `happens`, or the probe has gone.
+    /// If `happens` fails, or the probe's process has exited.
     pub(super) fn watch<T>(
         &mut self,
         happens: impl FnOnce(&Self) -> anyhow::Result<T>,
@@ -87,45 +88,48 @@ impl<'a> Scene<'a> {
         Ok((happened, Neighbour { times, lost }))
     }
 
-    /// The last guest goes and comes, at a steady pace.
+    /// Detaches and attaches the last guest at a steady pace.
     ///
     /// # Errors
-    /// If it does not go or come, or the user asked to stop.
-    pub(super) fn comings(&self, window: Duration, every: Duration) -> anyhow::Result<Comings> {
+    /// If a request fails, or the user asked to stop.
+    pub(super) fn comings(&self, window: Duration, every: Duration) -> anyhow::Result<AttachTimes> {
         let number = self.homes.len().checked_sub(1).context("no guest")?;
         let home = self.homes.get(number).context("no guest")?;
-        let mut all = Comings::default();
+        let mut all = AttachTimes::default();
         paced(window, every, || {
             all.detach_ms.push(self.crowd.detach(number)?);
             let answered = Instant::now();
             while home.has_interface()? {
                 interrupt::sleep(LOOK)?;
-                anyhow::ensure!(answered.elapsed() < LOST, "an interface has stayed");
+                anyhow::ensure!(
+                    answered.elapsed() < LOST,
+                    "the interface of a detached guest still exists"
+                );
             }
             all.link_gone_ms.push(ms_since(answered));
             all.attach_ms.push(self.crowd.attach(number, home)?);
             Ok(())
         })?;
         let guest = self.crowd.guest(number)?;
-        let guest = guest.context("the guest has not come")?;
+        let guest = guest.context("the guest did not attach")?;
         let each = 1 + usize::from(guest.agent_pid > 0);
         all.processes = each * all.attach_ms.len();
         Ok(all)
     }
 
-    /// Ends the machine; the namespaces of its neighbours end with it.
+    /// Stops the machine. The namespaces of its neighbours end with it.
     ///
     /// # Errors
-    /// It does not end in time.
+    /// If it does not stop in time.
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.crowd.down()
     }
 }
 
-/// Starts so many processes, two at a time, and waits for each pair, at a steady pace.
+/// Starts `processes` processes at a steady pace, two at a time, and waits for each pair.
 ///
 /// # Errors
-/// If one cannot be started, or the user asked to stop.
+/// If a process cannot be started, or the user asked to stop.
 pub(super) fn spawn(window: Duration, processes: usize) -> anyhow::Result<()> {
     let pairs = u32::try_from(processes / 2)?.max(1);
     let start = || {
@@ -141,7 +145,7 @@ pub(super) fn spawn(window: Duration, processes: usize) -> anyhow::Result<()> {
     })
 }
 
-/// Does something again and again until a window is over: every so often, or as often as it can.
+/// Repeats an action until a window is over, at a fixed interval or as often as possible.
 fn paced(
     window: Duration,
     every: Duration,

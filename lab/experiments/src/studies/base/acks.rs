@@ -1,4 +1,4 @@
-//! Acknowledgements: how many, and what one costs.
+//! Acknowledgements: their number, and the marginal cost of one.
 
 use super::rows::{Measured, short};
 use crate::plan::{Column, Config, Plan, Ratio};
@@ -6,7 +6,7 @@ use crate::runner::{Samples, Series};
 use figures::report::{Figure, Index};
 use figures::{stats, table};
 
-/// Acknowledgements, where a plan spoils the wire or changes them.
+/// Returns the table of acknowledgements, for plans with wire faults or quick ACKs.
 pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> String {
     let is_about = |column: &Column| column.quick_ack || column.faults.is_some();
     if !plan.column.iter().any(is_about) {
@@ -25,7 +25,7 @@ pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> Str
     let mut header = vec!["acknowledgements"];
     header.extend(metrics.map(|(_, title)| title));
     let row = |(column, _, name): &Measured<'_>| {
-        // What a column is measured with is said where that is more than one thing.
+        // The moderation and the faults of a column are shown only where they distinguish columns.
         let same = all.iter().filter(|(other, _, _)| other.name == column.name);
         let title = if same.count() > 1 { name } else { &column.name };
         let mut row = vec![title.clone()];
@@ -36,10 +36,10 @@ pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> Str
     format!("{}\n\n", table::table(&header, &rows))
 }
 
-/// What an acknowledgement more costs, `cycles_per_ack`, and what all of a column's come to at this
-/// marginal cost, `ack_share` of its cycles. For each pair that a plan divides whose first column
-/// acknowledges at once and whose second does not; it is what more acknowledgements change,
-/// whatever that is.
+/// Returns the marginal cost of an acknowledgement, `cycles_per_ack`, and the share of a column's
+/// cycles that all of its acknowledgements take at this cost, `ack_share`, for each pair in the
+/// plan's ratios whose first column acknowledges at once and whose second delays. The cost includes
+/// every side effect of more acknowledgements.
 pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     let column = |name: &str| plan.column.iter().find(|column| column.name == name);
     let at_once = |name: &str| column(name).is_some_and(|column| column.quick_ack);
@@ -76,15 +76,15 @@ fn of_pair(plan: &Plan, samples: &Samples, pair: &Ratio) -> Vec<Figure> {
     out
 }
 
-/// What both have shown in one round.
+/// Values of both columns in one round.
 struct Round {
-    /// Acknowledgements in a gigabyte, at once and with delay.
+    /// Acknowledgements per gigabyte: quick, delayed.
     acks: [f64; 2],
-    /// Cycles a byte.
+    /// Cycles per byte.
     cycles: [f64; 2],
 }
 
-/// The rounds in which everything was measured.
+/// Returns the rounds in which every value was measured.
 fn rounds(samples: &Samples, sides: [&Config; 2]) -> Vec<Round> {
     let of = |metric: &str| {
         let series = sides.map(|side| samples.series(side, metric));
@@ -104,9 +104,10 @@ fn rounds(samples: &Samples, sides: [&Config; 2]) -> Vec<Round> {
     .collect()
 }
 
-/// What an acknowledgement more costs, round by round; the delayed ones at this cost as a share;
-/// how many rounds there are, and how many more acknowledgements. Whether there are enough more is
-/// decided once, on medians: what single rounds say would choose among them by their outcome.
+/// Returns the marginal cost of an acknowledgement round by round, the share of the delayed
+/// acknowledgements at this cost, and a note with the number of rounds and the ratio of
+/// acknowledgements. The decision whether the ratio is large enough uses medians; a decision per
+/// round would select rounds by their outcome.
 fn marginal(rounds: &[Round]) -> (Vec<f64>, Vec<f64>, String) {
     let median = |of: &dyn Fn(&Round) -> f64| {
         let values: Vec<f64> = rounds.iter().map(of).collect();
@@ -117,7 +118,7 @@ fn marginal(rounds: &[Round]) -> (Vec<f64>, Vec<f64>, String) {
     if more <= few * MORE {
         return (Vec::new(), Vec::new(), String::new());
     }
-    // Acknowledgements are counted by the gigabyte.
+    // Acknowledgements are counted per gigabyte.
     let cost = |round: &Round| (round.cycles[0] - round.cycles[1]) * 1e9 / (more - few);
     let remark = format!(
         "marginal cost; {} rounds, {:.1} times as many acknowledgements",
@@ -129,10 +130,9 @@ fn marginal(rounds: &[Round]) -> (Vec<f64>, Vec<f64>, String) {
     (costs, shares, remark)
 }
 
-/// So many times as many acknowledgements must there be: what a few more cost is lost in what
-/// differs from window to window.
+/// Minimum ratio of acknowledgements. Below it, noise between windows hides their cost.
 const MORE: f64 = 1.3;
-const WHY: &str = "without delay there are hardly more acknowledgements";
+const WHY: &str = "quick ACKs hardly increase the number of acknowledgements";
 
 #[cfg(test)]
 mod tests {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_costs_what_more_of_them_do() {
+    fn an_acknowledgement_has_a_marginal_cost() {
         let samples = sampled(&[
             ("guest1-clean", "", 300e3, 8.0),
             ("guest1-clean-quick-ack", "", 700e3, 9.0),
@@ -180,7 +180,8 @@ mod tests {
                 .unwrap();
             found.value
         };
-        // A cycle a byte more for 400 000 more in a gigabyte; 300 000 of them are 0.75 of 8.
+        // 400 000 more acknowledgements per gigabyte cost one cycle per byte; 300 000 of them are
+        // 0.75 of 8.
         assert_eq!(of("guest1-clean-quick-ack", "cycles_per_ack"), Some(2500.0));
         assert_eq!(of("guest1-clean", "ack_share"), Some(0.75 / 8.0));
         assert_eq!(of("guest3-clean", "ack_share"), None, "hardly more of them");
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn no_round_is_left_out_for_its_outcome_and_keys_are_paired() {
+    fn no_round_is_omitted_for_its_outcome() {
         let mut samples = Samples::default();
         let mut add = |column: &str, wires: &str, all: [(f64, f64); 3]| {
             let config = Config::new(column, &[("wires", wires)]);
@@ -202,10 +203,10 @@ mod tests {
                 samples.add(&config, round, &BTreeMap::from(figures));
             }
         };
-        // In the last round there were hardly more, and they cost nothing.
+        // The last round had hardly more acknowledgements, at no cost.
         let once = [(700e3, 9.0), (700e3, 10.0), (310e3, 8.0)];
         add("guest1-clean-quick-ack", "4", once);
-        // Another order than that of the first column, and one that it has not.
+        // The keys have another order than those of the first column, which also lacks one key.
         add("guest1-clean", "1", [(50e3, 1.0); 3]);
         add("guest1-clean", "4", [(300e3, 8.0); 3]);
         let figures = figures(&plan(), &samples);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_what_was_measured_in_several_ways() {
+    fn a_table_names_variants_of_columns() {
         let mut plan = plan();
         plan.column
             .retain(|column| ["guest1", "guest3-quick-ack"].contains(&column.name.as_str()));
@@ -247,7 +248,7 @@ mod tests {
         assert!(row("guest1@wires=1").contains("111 000"), "{text}");
         assert!(row("guest1@wires=4").contains("444 000"), "{text}");
         assert!(row("guest3-quick-ack").contains("777 000"), "{text}");
-        // A plan that changes none of it has no such table.
+        // A plan without quick ACKs and faults has no such table.
         plan.column.retain(|column| !column.quick_ack);
         plan.column[0].faults = None;
         assert_eq!(

@@ -1,11 +1,10 @@
-//! Ways to flush beside each other: which loses to which at what load, and by how much in all.
+//! Comparison of flush policies by their losses at each load and in total.
 //!
-//! Columns that differ in the last word of their LRO alone are one family, at one interrupt
-//! moderation: what ticks do to a path is no merit of a policy. At each load (the wire's speed, the
-//! request's size) every member of a family is compared with the best; its
-//! *regret* is the sum over all loads of (best − own) / best. A member is *dominated* at a wire's
-//! speed by another that is better there in one figure and worse in none, each beyond the
-//! interval.
+//! A *family* consists of columns that differ only in the last word of their LRO. All have the same
+//! interrupt moderation, because the effect of ticks on a path must not be credited to a policy. At
+//! each load (wire speed, request size) every member of a family is compared with the best one; its
+//! *regret* is the sum over all loads of (best − own) / best. At a wire speed a member is
+//! *dominated* by another that is better in one figure and worse in none, each beyond the interval.
 
 use crate::plan::{
     Column, Config, Direction, Lro, Moderation, Plan, Topology, Wake, Wire, Workload,
@@ -16,7 +15,7 @@ use figures::report::{Figure, Index, cell};
 use figures::stats::{self, Side};
 use figures::table::table;
 
-/// What policies are compared by: the metric, and the workload that shows it.
+/// Returns the metrics by which policies are compared, each with its workload.
 fn criteria(plan: &Plan) -> Vec<(&'static str, Workload)> {
     let requests = plan.requests.iter().map(|&size| Workload::Requests(size));
     [
@@ -28,14 +27,14 @@ fn criteria(plan: &Plan) -> Vec<(&'static str, Workload)> {
     .collect()
 }
 
-/// A column of a family at its moderation, and its policy.
+/// A column of a family, with its moderation and its policy.
 struct Member<'a> {
     column: &'a Column,
     moderation: Moderation,
     flush: &'a str,
 }
 
-/// The plan's families of more than one member.
+/// Returns the plan's families with more than one member.
 fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
     let mut found: Vec<(String, Vec<Member<'_>>)> = Vec::new();
     for column in &plan.column {
@@ -68,7 +67,7 @@ fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
         .collect()
 }
 
-/// 1 where more of a metric is better, -1 where less is.
+/// Returns 1 if more of a metric is better, -1 if less is better.
 fn sign(metric: &str) -> f64 {
     match metric::better(metric) {
         Side::Above => 1.0,
@@ -76,8 +75,8 @@ fn sign(metric: &str) -> f64 {
     }
 }
 
-/// Regrets of every member, and at each wire's speed which member dominates which: `dominated`
-/// counts those that do.
+/// Returns the regret of every member, and at each wire speed the number of members that dominate
+/// it (`dominated`).
 #[must_use]
 pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     let mut out = Vec::new();
@@ -121,8 +120,8 @@ pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     out
 }
 
-/// The same as text: every policy of a family with its regret, and at each wire's speed by which
-/// others it is dominated.
+/// Returns the tables, which list each policy of a family with its regret and with the policies
+/// that dominate it at each wire speed.
 #[must_use]
 pub(super) fn tables(plan: &Plan, index: &Index<'_>) -> String {
     let (Some(&direction), Some(&wake)) = (plan.direction.first(), plan.wake.first()) else {
@@ -159,7 +158,7 @@ pub(super) fn tables(plan: &Plan, index: &Index<'_>) -> String {
     out
 }
 
-/// Where a figure of a member is kept.
+/// Returns the configuration under which a figure of a member is stored.
 fn place(
     plan: &Plan,
     member: &Member<'_>,
@@ -179,7 +178,7 @@ fn place(
     plan.keyed(&stop, workload, direction, wake)
 }
 
-/// The name of a member's figures over all wires and loads.
+/// Returns the configuration name of a member's figures over all wires and loads.
 fn everywhere(plan: &Plan, member: &Member<'_>) -> String {
     let wire = Wire::unbounded();
     let mut config = plan.stop(
@@ -193,8 +192,7 @@ fn everywhere(plan: &Plan, member: &Member<'_>) -> String {
     config.name()
 }
 
-/// A plan's samples, and where its members are compared: in the first direction, and with the first
-/// state of the cores, that the plan has.
+/// A plan's samples, compared in the plan's first direction and with its first idle state.
 struct Comparison<'a> {
     plan: &'a Plan,
     samples: &'a Samples,
@@ -207,8 +205,8 @@ impl Comparison<'_> {
         place(self.plan, member, wire, workload, self.direction, self.wake)
     }
 
-    /// How much better (above 0) or worse each round of `own` was than that of `other`, as a share
-    /// of `other`.
+    /// Returns the amount by which each round of `own` was better (> 0) or worse than `other`, as a
+    /// share of `other`.
     fn gains(&self, metric: &str, own: &Config, other: &Config) -> Vec<f64> {
         let series = |config| {
             self.samples
@@ -221,7 +219,7 @@ impl Comparison<'_> {
             .collect()
     }
 
-    /// By how much a member lost against the best of its family at one load, round by round.
+    /// Returns a member's loss against the best of its family at one load, round by round.
     fn losses(
         &self,
         metric: &str,
@@ -247,7 +245,8 @@ impl Comparison<'_> {
         gains.into_iter().map(|gain| -gain).collect()
     }
 
-    /// Whether `other` is better than `own` in one figure at this wire, and worse in none.
+    /// Returns whether `other` is better than `own` in one figure at this wire speed, and worse in
+    /// none.
     fn dominates(&self, other: &Member<'_>, own: &Member<'_>, wire: &Wire) -> bool {
         let mut better = false;
         for (metric, workload) in criteria(self.plan) {
@@ -267,7 +266,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Adds round by round.
+/// Adds `more` to `sums`, round by round.
 fn add(sums: &mut Vec<f64>, more: &[f64]) {
     if sums.len() < more.len() {
         sums.resize(more.len(), 0.0);
@@ -308,7 +307,8 @@ mod tests {
         lro = "physical-page-scatter-t50"
     "#;
 
-    /// The same with a policy that is measured at ticks too, where it is alone.
+    /// Returns the plan with an additional policy that is also measured with ticks, where it has no
+    /// family.
     fn with_ticks() -> Plan {
         let events = "name = \"physical-skb-scatter-t50\"";
         let both = format!("{events}\nmoderation = [\"event\", \"tick50\"]");
@@ -363,14 +363,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_better_in_all_dominates() {
+    fn a_policy_better_in_all_dominates() {
         let plan = Plan::parse(PLAN).unwrap();
         let figures = figures(&plan, &samples(100.0));
         let poll = "physical-skb-scatter-poll@wire=1";
         assert_eq!(value(&figures, poll, "dominated"), 1.0);
         let t50 = "physical-skb-scatter-t50@wire=1";
         assert_eq!(value(&figures, t50, "dominated"), 0.0);
-        // A fifth of the throughput, a quarter of the cycles, at both wires.
+        // A fifth of the throughput and a quarter of the cycles, at both wires.
         let regret = value(&figures, "physical-skb-scatter-poll", "regret");
         assert!((regret - 2.0 * (0.2 + 0.25)).abs() < 1e-9, "{regret}");
         assert_eq!(value(&figures, "physical-skb-scatter-t50", "regret"), 0.0);
@@ -379,12 +379,12 @@ mod tests {
         assert!(text.contains("unbounded, dominated"), "{text}");
         assert!(
             figures.iter().all(|f| !f.config.contains("page")),
-            "alone, it is no family"
+            "a single policy is not a family"
         );
     }
 
     #[test]
-    fn who_is_worse_in_one_figure_does_not() {
+    fn a_policy_worse_in_one_figure_does_not_dominate() {
         let plan = Plan::parse(PLAN).unwrap();
         let figures = figures(&plan, &samples(50.0));
         for column in ["physical-skb-scatter-poll", "physical-skb-scatter-t50"] {

@@ -1,4 +1,4 @@
-//! The lanes of a plan's columns.
+//! Lanes of a plan's columns.
 
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
@@ -13,24 +13,24 @@ use anyhow::Context as _;
 use figures::interrupt;
 use std::collections::BTreeMap;
 
-/// Where a column is measured: which lane, how that is switched, which way, and under which keys.
+/// A configuration's lane, with its switches, direction and keys.
 pub(super) struct Stop {
     pub(super) lane: usize,
     pub(super) lro: Option<(Lro, LroRules)>,
     pub(super) direction: Option<Direction>,
-    /// Whether one wire and one guest are all that there is.
+    /// True if the lane has only one wire and one guest.
     pub(super) alone: bool,
     pub(super) config: Config,
 }
 
 impl Stop {
-    /// Whether one guest receives there, and is alone.
+    /// Returns whether this configuration receives, with only one guest.
     pub(super) fn receives(&self) -> bool {
         self.direction != Some(Direction::FromGuest) && self.alone
     }
 }
 
-/// What makes a machine another one; columns that differ in LRO alone share theirs.
+/// Identifies a machine. Columns that differ only in LRO share one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     path: PathKind,
@@ -45,7 +45,7 @@ struct Kind {
     topology: Topology,
 }
 
-/// Lanes that are up, and the columns' stops among them.
+/// Lanes that are up, and the configurations that use them.
 #[derive(Default)]
 pub(super) struct Lanes {
     pub(super) lanes: Vec<Lane>,
@@ -71,7 +71,8 @@ impl Lanes {
     }
 }
 
-/// Every column's lanes; columns that need absent programs are noted as not measurable.
+/// Sets up the lanes of all columns. Columns that need missing programs are recorded as not
+/// measurable.
 pub(super) fn set_up(
     plan: &Plan,
     cores: Cores,
@@ -90,7 +91,7 @@ pub(super) fn set_up(
     Ok(lanes)
 }
 
-/// Sets up a column's lanes, or finds the machine that it shares.
+/// Sets up a column's lanes, or reuses a machine that it shares.
 fn set_up_column(
     plan: &Plan,
     column: &Column,

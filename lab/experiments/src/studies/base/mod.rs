@@ -1,13 +1,13 @@
-//! Plans of the form of `base`: lanes side by side, raw frames, times to come up.
+//! Plans of the same form as `base`: lanes side by side, raw frames, start-up times.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `run`, `lanes` | windows on the lanes of all columns, round by round |
-//! | `thesis` | how Ram's thesis counts cycles |
-//! | `acks` | acknowledgements, and what one costs |
+//! | `thesis` | cycle accounting of Ram's thesis |
+//! | `acks` | acknowledgements, and their marginal cost |
 //! | `points` | points of curves as text |
-//! | `frontier` | which way to flush loses to which |
-//! | [`papers`] | the plans of all papers, and one page of them |
+//! | `frontier` | comparison of flush policies |
+//! | [`papers`] | the plans of all papers, and one page for them |
 //! | `tables`, `rows` | the figures as text |
 
 mod acks;
@@ -21,8 +21,8 @@ mod tables;
 mod thesis;
 
 use super::{Outcome, Study};
-use crate::awake;
 use crate::html::{self, Flames};
+use crate::idle_cores;
 use crate::lane::cores::Cores;
 use crate::papers::Paper;
 use crate::peers;
@@ -37,11 +37,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use xenoprof::count;
 
-/// The plans of this form: names, and the texts of their files.
-pub const PLANS: [(&str, &str); 19] = [
+/// Plans of this form: names and texts.
+pub const PLANS: [(&str, &str); 20] = [
     ("base", include_str!("../../../plans/base.toml")),
     ("lro", include_str!("../../../plans/lro.toml")),
     ("peers", include_str!("../../../plans/peers.toml")),
+    ("vm", include_str!("../../../plans/vm.toml")),
     ("tcp", include_str!("../../../plans/tcp.toml")),
     ("isolation", include_str!("../../../plans/isolation.toml")),
     ("small", include_str!("../../../plans/small.toml")),
@@ -68,10 +69,10 @@ pub const PLANS: [(&str, &str); 19] = [
 pub struct Base(Plan);
 
 impl Base {
-    /// From a plan's text.
+    /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::of(text, by)?))
     }
@@ -82,7 +83,7 @@ impl Base {
         Ok(Self(plan))
     }
 
-    /// Where its figures come from.
+    /// Returns the provenance of the plan's figures.
     fn provenance(&self, awake: &Result<(), Failure>) -> Provenance {
         let (plan, cores) = (&self.0, Cores::choose());
         let mut placement = match plan.column.is_empty() {
@@ -113,11 +114,12 @@ impl Base {
         provenance
     }
 
-    /// What a run of the same plan on the same machine has left in a folder, if it is whole.
+    /// Returns the complete outcome that an earlier run of the same plan on the same machine left
+    /// in a folder.
     fn kept(&self, folder: &Path) -> Option<Outcome> {
         let plan = &self.0;
         let (from, figures) = report::load(folder, &plan.name).ok()?;
-        let provenance = self.provenance(&awake::possible());
+        let provenance = self.provenance(&idle_cores::possible());
         let same = |key: &str, own: &str| from.get(key).and_then(Value::as_str) == Some(own);
         let here = same("commit", &provenance.commit)
             && same("kernel", &provenance.kernel)
@@ -139,7 +141,7 @@ impl Base {
     }
 }
 
-/// Whether the plan's paper has the configurations that columns stand for.
+/// Checks that the plan's paper has the configurations that columns reproduce.
 fn check_paper(plan: &Plan) -> Result<(), Failure> {
     let paper = plan.paper.as_deref().map(Paper::find).transpose()?;
     for (column, config) in stands(plan) {
@@ -154,7 +156,7 @@ fn check_paper(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which of the paper's configurations each column of a plan stands for.
+/// Returns the paper's configuration that each column of a plan reproduces.
 fn stands(plan: &Plan) -> Stands<'_> {
     fn stands<'a>(name: &'a str, paper: Option<&'a String>) -> Option<(&'a str, &'a str)> {
         Some((name, paper?))
@@ -181,7 +183,7 @@ impl Study for Base {
             let kinds: Vec<PeerKind> = plan.peer.iter().map(|peer| peer.switch).collect();
             peers::need(&kinds)?;
         }
-        let (cores, awake) = (Cores::choose(), awake::possible());
+        let (cores, awake) = (Cores::choose(), idle_cores::possible());
         let provenance = self.provenance(&awake);
         let samples = Run::new(plan, cores, provenance.tsc_hz, awake).measure()?;
         let mut figures = samples.figures(&plan.name);
@@ -246,6 +248,7 @@ mod tests {
             [
                 "grantway",
                 "grantway-tso",
+                "grantway-apart",
                 "forwarder",
                 "bridge-gro-off",
                 "bridge-gro-on",
@@ -262,7 +265,7 @@ mod tests {
         assert_eq!(frames, ["frames-map", "frames-mapped"]);
     }
 
-    /// A ratio of columns whose wires carry different frames compares nothing.
+    /// A ratio of columns whose wires carry different frames would have no meaning.
     #[test]
     fn base_divides_columns_of_one_kind_of_wire() {
         let plan = plan("base");
@@ -278,7 +281,7 @@ mod tests {
         assert_eq!(offloaded, ["grantway-tso", "bridge-gro-in-napi-tso"]);
     }
 
-    /// Frames that nobody writes or reads are no reference for those that are.
+    /// Columns without payload access cannot be the reference for columns with it.
     #[test]
     fn peers_divides_columns_that_touch_alike() {
         let plan = plan("peers");
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_lro_are_named_as_what_they_are() {
+    fn columns_of_lro_have_the_names_of_their_lro() {
         let plan = plan("lro");
         for column in &plan.column {
             if let Some(lro) = &column.lro {
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_halt_if_the_user_wants_that() {
+    fn cores_halt_on_request() {
         let by = Adjustment {
             halt: true,
             ..Adjustment::default()
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn faults_are_described() {
         let base = PLANS[0].1;
         for (from, to, message) in [
             ("rounds = 3", "rounds = 2", "at least 3 rounds"),

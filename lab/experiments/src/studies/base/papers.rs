@@ -1,4 +1,4 @@
-//! The plan `papers`: the plans of all papers, one after the other, and one page of them.
+//! The plan `papers`: runs the plans of all papers and combines them into one page.
 
 use super::{Base, PLANS};
 use crate::html::{self, Flames};
@@ -10,9 +10,9 @@ use figures::report::{self, Figure};
 use serde::Deserialize;
 use std::path::Path;
 
-/// The plan's name.
+/// Plan name.
 pub const NAME: &str = "papers";
-/// The text of its plan.
+/// Text of the plan.
 pub const TEXT: &str = include_str!("../../../plans/papers.toml");
 
 /// The study.
@@ -22,21 +22,21 @@ pub struct Papers {
     parts: Vec<Base>,
 }
 
-/// The plan.
+/// Contents of the plan file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PapersPlan {
     name: String,
     about: String,
-    /// Names of plans.
+    /// Names of the plans to run.
     plan: Vec<String>,
 }
 
 impl Papers {
-    /// From the plan's text.
+    /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         let file: PapersPlan =
             toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
@@ -48,7 +48,7 @@ impl Papers {
                 .1;
             match Base::of(text, by) {
                 Ok(part) => parts.push(part),
-                // A part of a name that is a column's of one plan is none's of another.
+                // A column filter may match columns of one plan and none of another.
                 Err(error) if by.only.is_some() => without = Some(error),
                 Err(error) => return Err(error),
             }
@@ -74,8 +74,8 @@ impl Study for Papers {
     }
 
     fn run(&self, folder: Option<&Path>) -> anyhow::Result<Outcome> {
-        // A run that has ended has left its figures under the name of all: what its parts have left
-        // is its own, and not what is missing of this one.
+        // A finished run has left its figures under the name of the whole plan. The parts in its
+        // folder belong to that run and must not be resumed.
         let whole = |folder: &&Path| folder.join(format!("{}.jsonl", self.file.name)).exists();
         let broken_off = folder.filter(|folder| !whole(folder));
         let mut all: Option<Outcome> = None;
@@ -103,7 +103,7 @@ impl Study for Papers {
             match &mut all {
                 None => all = Some(ran),
                 Some(all) => {
-                    // A page is as good as the least of its parts.
+                    // The page is quick if any of its parts is.
                     all.provenance.quick |= ran.provenance.quick;
                     all.figures.extend(ran.figures);
                 }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_broken_off_goes_on() {
+    fn an_interrupted_run_resumes() {
         let folder = tempfile::tempdir().unwrap();
         let by = Adjustment {
             only: Some("oi-xen".to_owned()),
@@ -165,7 +165,7 @@ mod tests {
             let (value, lo, hi) = (2.0, 1.0, 3.0);
             let estimate = figures::stats::Estimate { value, lo, hi, n };
             let figures = [Figure::new("oi", config, "throughput", estimate)];
-            let provenance = part.provenance(&crate::awake::possible());
+            let provenance = part.provenance(&crate::idle_cores::possible());
             report::save(folder.path(), "oi", &provenance, &figures).unwrap();
             part.kept(folder.path())
         };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_part_of_the_papers_can_be_had_alone() {
+    fn one_paper_can_be_run_alone() {
         let only = |part: &str| {
             let by = Adjustment {
                 only: Some(part.to_owned()),

@@ -1,11 +1,11 @@
-//! Points of curves as text: streams by their receivers' buffers, a web server by what it is asked.
+//! Points of curves as text: streams by receive buffer, web servers by request rate.
 
 use super::rows::short;
 use crate::plan::{Config, Direction, Plan, Receive};
 use figures::report::{Figure, Index};
 use figures::table::table;
 
-/// Throughput by the receiver's buffer, a column for each configuration.
+/// Returns the table of throughput by receive buffer, with a column for each configuration.
 pub(super) fn receive_table(plan: &Plan, index: &Index<'_>) -> String {
     let Some(receive) = &plan.receive else {
         return String::new();
@@ -41,7 +41,7 @@ pub(super) fn receive_table(plan: &Plan, index: &Index<'_>) -> String {
     format!("{}\n\n", table(&header, &rows))
 }
 
-/// A web server's replies, by what was asked.
+/// Returns the table of a web server's replies by request rate.
 pub(super) fn web_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
     if plan.web.is_none() {
         return String::new();

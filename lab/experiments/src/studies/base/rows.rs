@@ -1,12 +1,12 @@
-//! What tables of a run share: their rows, and the form of a value.
+//! Shared parts of tables: rows, and the format of a value.
 
 use crate::plan::{Column, Plan};
 use figures::report::{Figure, number};
 
-/// A column, its guests, and the name of its figures.
+/// A column, its number of guests, and the configuration name of its figures.
 pub(super) type Measured<'a> = (&'a Column, u32, String);
 
-/// Every column and number of guests, with the name under which its figures are.
+/// Returns every column and number of guests, with the configuration name of its figures.
 pub(super) fn thesis_rows(plan: &Plan) -> Vec<Measured<'_>> {
     let mut rows = Vec::new();
     for column in &plan.column {
@@ -26,7 +26,8 @@ pub(super) fn thesis_rows(plan: &Plan) -> Vec<Measured<'_>> {
     rows
 }
 
-/// Only the median: intervals of so many columns do not fit a line; they are in the data.
+/// Formats the median alone, because the intervals of many columns do not fit on a line. The data
+/// file has them.
 pub(super) fn short(figure: Option<&Figure>) -> String {
     figure
         .and_then(|f| f.value)

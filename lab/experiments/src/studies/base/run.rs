@@ -1,8 +1,8 @@
-//! One run of a plan: streams and requests on lanes, raw frames, times to come up.
+//! Runs a plan: streams and requests on lanes, raw frames, start-up times.
 
 use super::lanes::{self, Lanes, Stop};
 use super::thesis;
-use crate::awake;
+use crate::idle_cores;
 use crate::lane::cores::Cores;
 use crate::lane::file_run::FileRun;
 use crate::lane::frame_run::FrameRun;
@@ -20,7 +20,7 @@ use figures::Failure;
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
 
-/// A plan while it runs.
+/// A run in progress.
 pub(super) struct Run<'a> {
     plan: &'a Plan,
     cores: Cores,
@@ -28,25 +28,25 @@ pub(super) struct Run<'a> {
     /// Whether cores can be kept awake.
     awake: Result<(), Failure>,
     samples: Samples,
-    /// Windows that may still be opened again because of steal.
+    /// Remaining windows that may be repeated because of steal.
     redo: usize,
     bar: ProgressBar,
 }
 
-/// What runs in a window.
+/// The workload of a window.
 #[derive(Clone, Copy)]
-struct Beat {
+struct WindowLoad {
     workload: Workload,
-    /// Bytes that a stream's sender hands over at once.
+    /// Bytes per send call of a stream.
     message: usize,
 }
 
-/// How often one window is opened again at the most: a long disturbance is not to use up what
-/// others need.
+/// Maximum repetitions of one window. Limited so that a long disturbance does not use up the
+/// repetitions of other windows.
 const TRIES: usize = 2;
 
 impl<'a> Run<'a> {
-    /// A run that has not begun.
+    /// Creates a run.
     pub(super) fn new(
         plan: &'a Plan,
         cores: Cores,
@@ -64,10 +64,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Measures everything that the plan has.
+    /// Measures everything in the plan.
     ///
     /// # Errors
-    /// If a lane cannot be set up or breaks, or the user asked to stop.
+    /// If a lane cannot be set up or fails, or the user asked to stop.
     pub(super) fn measure(mut self) -> anyhow::Result<Samples> {
         self.streams_and_requests()?;
         self.frames()?;
@@ -93,17 +93,17 @@ impl<'a> Run<'a> {
         let (rounds, wakes) = (self.plan.full.rounds, &self.plan.wake);
         let ways = |stop: &Stop| stop.direction.map_or(loads.directions.len(), |_| 1);
         let each: usize = lanes.stops.iter().map(ways).sum();
-        let beats = self.beats(&loads);
-        let planned = each * beats.len() * wakes.len() * rounds;
+        let loads_of_round = self.loads_of_round(&loads);
+        let planned = each * loads_of_round.len() * wakes.len() * rounds;
         self.allow_redo(planned);
         self.bar.set_length(planned as u64);
-        let mut cores = awake::IdleCores::default();
+        let mut cores = idle_cores::IdleCores::default();
         for &wake in wakes {
             let keep = wake == Wake::Awake;
             match &self.awake {
                 Ok(()) => cores.set(keep)?,
-                // What would be awake beside what may halt is left out. Where a plan has nothing
-                // else its cores may halt, and the head of the report says so.
+                // If the plan has a variant with halting cores, the awake variant is skipped.
+                // Otherwise cores may halt, which the report's header states.
                 Err(why) if keep && wakes.len() > 1 => {
                     let why = why.to_string();
                     self.leave_out(&lanes, &loads, wake, &why);
@@ -111,7 +111,7 @@ impl<'a> Run<'a> {
                 }
                 Err(_) => {}
             }
-            for &beat in &beats {
+            for &beat in &loads_of_round {
                 for round in 0..rounds {
                     for &direction in &loads.directions {
                         self.round(&mut lanes, beat, direction, wake, round)?;
@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
         self.web(&mut lanes)
     }
 
-    /// The plan's streams by their receivers' buffers. No stream comes after them.
+    /// Measures streams by receive buffer. No stream is measured after them.
     fn received(&mut self, lanes: &mut Lanes) -> anyhow::Result<()> {
         let Some(receive) = &self.plan.receive else {
             return Ok(());
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The plan's web server, at every rate that it is asked at.
+    /// Measures the web server at every request rate.
     fn web(&mut self, lanes: &mut Lanes) -> anyhow::Result<()> {
         let Some(asked) = &self.plan.web else {
             return Ok(());
@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// One round of a column's web server: all rates, and the most that came of them.
+    /// Measures one round of a column's web server: all rates, and the peak.
     fn asked(
         &mut self,
         lane: &Lane,
@@ -221,25 +221,25 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What runs, one after the other.
-    fn beats(&self, loads: &Loads) -> Vec<Beat> {
-        let beats = loads.workloads.iter().flat_map(|&workload| {
+    /// Returns the workloads of a round, in order.
+    fn loads_of_round(&self, loads: &Loads) -> Vec<WindowLoad> {
+        let loads_of_round = loads.workloads.iter().flat_map(|&workload| {
             let messages = match workload {
                 Workload::Stream => self.plan.message.as_slice(),
                 Workload::Requests(_) => &[CHUNK],
             };
             messages
                 .iter()
-                .map(move |&message| Beat { workload, message })
+                .map(move |&message| WindowLoad { workload, message })
         });
-        beats.collect()
+        loads_of_round.collect()
     }
 
-    /// One window of every column that goes this way.
+    /// Opens one window of every column in this direction.
     fn round(
         &mut self,
         lanes: &mut Lanes,
-        beat: Beat,
+        beat: WindowLoad,
         direction: Direction,
         wake: Wake,
         round: usize,
@@ -309,7 +309,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Notes that nothing can be measured with cores in a state that they cannot be kept in.
+    /// Records every configuration with this idle state as not measurable.
     fn leave_out(&mut self, lanes: &Lanes, loads: &Loads, wake: Wake, why: &str) {
         for stop in &lanes.stops {
             for &workload in &loads.workloads {
@@ -323,8 +323,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A window, opened again while the hypervisor below took too much of it and there are
-    /// windows left to repeat.
+    /// Runs a window. Repeats it while the underlying hypervisor stole too much of it and
+    /// repetitions remain.
     fn undisturbed<T>(
         &mut self,
         config: &Config,
@@ -349,8 +349,8 @@ impl<'a> Run<'a> {
         Ok(window)
     }
 
-    /// As many windows may be opened again as are planned; in a short run fewer, because that has
-    /// to end in time.
+    /// Allows as many repetitions as windows are planned, or fewer in a short run, which must end
+    /// in time.
     fn allow_redo(&mut self, planned: usize) {
         self.redo = match self.plan.full.is_short() {
             true => planned / 8,
@@ -358,8 +358,8 @@ impl<'a> Run<'a> {
         };
     }
 
-    /// Every column's sizes and loads, round by round, so that what disturbs the machine disturbs
-    /// all alike.
+    /// Measures every column's sizes and loads round by round, so that a disturbance affects all
+    /// columns alike.
     fn frames(&mut self) -> anyhow::Result<()> {
         let plan = self.plan;
         let own = plan.frames.iter().flat_map(|frames| {
@@ -379,7 +379,7 @@ impl<'a> Run<'a> {
         let planned = (stops.len() * plan.full.rounds) as u64;
         self.bar.set_length(planned);
         self.bar.set_position(0);
-        // What the first column carries of each size, frames a second.
+        // Maximum rate of the first column at each size, frames per second.
         let mut most = BTreeMap::new();
         for round in 0..plan.full.rounds {
             for &(through, size) in &stops {
@@ -401,6 +401,8 @@ impl<'a> Run<'a> {
                         from_guest: frames.from_guest,
                         to_guest: frames.to_guest,
                         ring: frames.ring,
+                        flows: frames.flows,
+                        stateful: frames.stateful,
                         cores,
                     }
                     .measure(times, tsc_hz),
@@ -424,8 +426,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Compiles the peers' guest that touches payload, if the plan has columns of it. Returns
-    /// `None`, and notes why, if they cannot be measured here.
+    /// Compiles the peers' guest program that touches payload, if the plan has columns of it.
+    /// Returns `None` and records why if these columns cannot be measured here.
     fn touching(&mut self) -> anyhow::Result<Option<TouchProgram>> {
         if !self.plan.peer.iter().any(|peer| peer.touch) {
             return Ok(None);
@@ -444,7 +446,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Every file's sizes, round by round.
+    /// Measures every file size, round by round.
     fn files(&mut self) -> anyhow::Result<()> {
         let plan = self.plan;
         let sizes = |file| move |&kb: &u32| (file, kb);
@@ -490,21 +492,21 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The switch that raw frames go through: the driver domain at some load, or a peer.
+/// The path of raw frames: the driver domain at some load, or a third-party switch.
 #[derive(Clone, Copy)]
 enum Through<'a> {
     Own(&'a Frames, f64),
     Peer(&'a Peer),
 }
 
-/// How often a machine is started to see how long that takes.
+/// Number of machine starts per start-up time.
 const UP_ROUNDS: usize = 9;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// How often a window is opened that is disturbed each time.
+    /// Returns the number of times that a window is opened if every attempt is disturbed.
     fn opened(run: &mut Run<'_>) -> usize {
         let mut opened = 0;
         let open = || {
@@ -517,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_plan_may_open_as_many_windows_again() {
+    fn each_part_has_its_own_repetitions() {
         let text = super::super::PLANS.iter().find(|(name, _)| *name == "base");
         let plan = Plan::parse(text.unwrap().1).unwrap();
         let cores = Cores { wire: 0, guest: 1 };
@@ -529,7 +531,7 @@ mod tests {
             [3, 2, 1],
             "three again, two of one"
         );
-        // What the part before has used up is not missing here.
+        // Repetitions used by an earlier part do not count against this one.
         run.allow_redo(2);
         assert_eq!([(); 2].map(|()| opened(&mut run)), [3, 1]);
         let mut quick = plan.clone();

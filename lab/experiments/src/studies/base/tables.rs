@@ -1,4 +1,4 @@
-//! A run's figures as tables for people.
+//! A run's figures as tables.
 
 use super::rows::{short, thesis_rows};
 use super::{acks, frontier, points};
@@ -8,7 +8,7 @@ use crate::runner::words;
 use figures::report::{Figure, Index, cell, number};
 use figures::table::table;
 
-/// The figures as tables.
+/// Returns the figures as tables.
 #[must_use]
 pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
     let index = Index::new(figures);
@@ -42,14 +42,14 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
     out
 }
 
-/// Metrics of a stream, and how a column of them is headed.
+/// Metrics of a stream, with column headings.
 const STREAM: [(&str, &str); 4] = [
     ("throughput", "Gb/s"),
     ("cycles_per_byte.total", "cyc/B"),
     ("cycles_per_byte.receive_side", "receive side"),
     ("cycles_per_byte.uncounted", "uncounted ≤"),
 ];
-/// What is shown of a stream where LRO is switched.
+/// Metrics of a stream in plans that switch LRO.
 const LRO: [(&str, &str); 4] = [
     ("lro_rate", "LRO rate"),
     ("flush_latency_us.p50", "flush p50 us"),
@@ -63,7 +63,7 @@ const REQUESTS: [(&str, &str); 3] = [
     ("latency_us.p99", "p99 us"),
 ];
 
-/// One direction of one state of the cores on one wire.
+/// Returns the table of one direction, idle state and wire.
 fn lane_table(
     plan: &Plan,
     index: &Index<'_>,
@@ -80,7 +80,7 @@ fn lane_table(
         stream.insert(1, ("frame_bytes", "B/frame"));
     }
     if plan.column.iter().any(|column| column.beside != [0]) {
-        stream.push(("throughput.rivals", "beside Gb/s"));
+        stream.push(("throughput.rivals", "others Gb/s"));
     }
     let mut header = vec!["column".to_owned()];
     header.extend(stream.iter().map(|(_, title)| (*title).to_owned()));
@@ -89,7 +89,7 @@ fn lane_table(
             1 => (*title).to_owned(),
             _ => format!("{title} ({size} B)"),
         });
-        // Of several sizes the table has room for the median alone.
+        // With several sizes the table has room for the median alone.
         header.extend(titles.take(if plan.requests.len() > 1 { 2 } else { 3 }));
     }
     let mut rows = Vec::new();
@@ -148,7 +148,7 @@ fn lane_table(
     )
 }
 
-/// Every column as the thesis has it, in its order.
+/// Returns the table of every column with the thesis's metrics, in its order.
 fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
     let metrics = [
         ("cycles_per_packet.driver", "driver"),
@@ -173,7 +173,7 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
     }
 }
 
-/// Everything that the plan's paper has a ratio of, ours beside it.
+/// Returns the table of every ratio in the plan's paper, beside ours.
 fn paper_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
     let Some(Ok(paper)) = plan.paper.as_deref().map(Paper::find) else {
         return String::new();
@@ -225,8 +225,9 @@ fn paper_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
     format!("{}\n{}\n\n", paper.title, table(&header, &rows))
 }
 
-/// How often the pages of a machine's buffers are used again: the more, the longer the window. In
-/// the thesis 1114 pages received 2 996 824 packets in one; its length it does not state.
+/// Returns the table of page reuse in a machine's buffers. Reuse grows with the length of the
+/// window. In the thesis 1114 pages received 2 996 824 packets in one window, whose length it does
+/// not state.
 fn pages_table(plan: &Plan, index: &Index<'_>) -> String {
     let rows: Vec<_> = thesis_rows(plan)
         .into_iter()
@@ -248,7 +249,7 @@ fn pages_table(plan: &Plan, index: &Index<'_>) -> String {
     format!("{}\n\n", table(&header, &rows))
 }
 
-/// Files that are sent from where they lie, by their size: how often their pages are used again.
+/// Returns the table of files sent without copying, by size: how often their pages are used again.
 fn file_table(plan: &Plan, index: &Index<'_>) -> String {
     let metrics = [
         ("granted_anew", "anew/packet"),
@@ -275,7 +276,7 @@ fn file_table(plan: &Plan, index: &Index<'_>) -> String {
     }
 }
 
-/// A configuration with raw frames.
+/// Returns the row of a configuration with raw frames.
 fn frame_row(index: &Index<'_>, name: &str, touch: bool) -> Vec<String> {
     let medians = [
         "cycles_per_packet.guest",
@@ -328,7 +329,7 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
     format!("{}\n\n", table(&header, &rows))
 }
 
-/// What a comparison came to.
+/// Returns the verdict of a comparison as text.
 fn verdict(figure: &Figure) -> String {
     figure
         .verdict
@@ -340,7 +341,7 @@ fn verdict(figure: &Figure) -> String {
 fn ratio_table(figures: &[Figure]) -> String {
     let rows: Vec<Vec<String>> = figures
         .iter()
-        // What has no verdict has a table of its own.
+        // Figures without a verdict have a separate table.
         .filter(|f| f.verdict.is_some())
         .filter(|f| f.metric.starts_with("ratio.") || f.metric.starts_with("difference."))
         .map(|f| {

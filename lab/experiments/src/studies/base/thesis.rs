@@ -1,20 +1,20 @@
-//! How Ram's thesis counts: cycles of the machine under test alone, by domain and by class of
+//! Cycle accounting of Ram's thesis: cycles of the machine under test only, by domain and class of
 //! functions (Table 2.1).
 //!
-//! The wire's far end is another machine in the thesis, so it is in no sum here. The guest domain
-//! is a machine with its application; here the application is a process of its own, and is charged
-//! to the guest. A packet is a full segment, 1514 bytes on the wire. What the monitor and the
-//! driver domain's agent do is charged to the domain that asks for it as long as packets flow: the
+//! In the thesis the wire's far end is another machine, so all sums exclude it. The thesis's guest
+//! domain includes the application; here the application is a separate process, and is charged to
+//! the guest. A packet is a full segment, 1514 bytes on the wire. The work of the monitor and of
+//! the driver domain's agent is charged to the domain that makes hypercalls while packets flow: the
 //! driver domain with the classic mechanisms, the guest with the new one. The monitor's part is
-//! printed beside too, outside the total.
+//! also printed separately, outside the total.
 
 use crate::lane::running::Running;
 use crate::plan::Direction;
 use figures::metric::SEGMENT_BYTES;
 use std::collections::BTreeMap;
 
-/// Hops of the ledger by domain and class. A ledger cannot split a system call: what the kernel
-/// does for an endpoint stays one class.
+/// Hops of the ledger by domain and class. A ledger cannot split a system call, so the kernel's
+/// work for an endpoint is one class.
 const CLASSES: &[(&str, &str, &[&str])] = &[
     ("driver", "driver", &["nic"]),
     ("driver", "copy", &["copy"]),
@@ -28,20 +28,20 @@ const CLASSES: &[(&str, &str, &[&str])] = &[
 
 const UNSPLIT: &str = "network+usercopy+other";
 
-/// What a machine's domains share.
+/// Memory shared between a machine's domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sharing {
     /// Page frames that guests grant to the driver domain.
     pub(super) pages: u32,
-    /// Whether the guests make hypercalls as long as packets flow, not the driver domain.
+    /// True if the guests, not the driver domain, make hypercalls while packets flow.
     pub(super) asked_by_guests: bool,
 }
 
 impl Sharing {
-    /// Asks the monitor.
+    /// Queries the monitor.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the monitor does not answer.
     pub(super) fn of(machine: &Running) -> anyhow::Result<Self> {
         let audit = machine.audit()?;
         Ok(Self {
@@ -51,8 +51,8 @@ impl Sharing {
     }
 }
 
-/// Turns the figures of a stream's window of `seconds` into the thesis's. Without a machine
-/// `shared` is none.
+/// Converts the figures of a stream's window of `seconds` seconds to those of the thesis. `shared`
+/// is `None` for columns without a machine.
 pub(super) fn count(
     direction: Direction,
     seconds: f64,
@@ -100,20 +100,21 @@ pub(super) fn count(
         counted.push(("driver.class.xen".to_owned(), by_driver));
         let by_guest = by_guest + agent("guest");
         counted.push(("guest.class.xen".to_owned(), by_guest));
-        // What the mechanism costs: the domain's own calls, and the work of monitor and agents.
+        // The cost of the mechanism consists of the domain's calls and of the work of monitor and
+        // agents.
         let driver_grants = of("driver.hop.grant") + by_driver;
         let guest_grants = of("guest.hop.grant") + by_guest;
         counted.push(("driver.grants".to_owned(), driver_grants));
         counted.push(("grants".to_owned(), driver_grants + guest_grants));
         let bytes = figures.get("throughput").copied().unwrap_or(0.0) * 1e9 / 8.0 * seconds;
         let packets = bytes / SEGMENT_BYTES;
-        // The thesis divides by the pages that a window used. Here each page that is granted
-        // counts, used or not, and one that came and went as often as it came: a lower bound.
+        // The thesis divides by the pages that a window used. Here every granted page counts, used
+        // or not, and each new grant of a page counts again, so this is a lower bound.
         let anew = figures.get("granted_anew").copied().unwrap_or(0.0) * packets;
         let reused = packets / (f64::from(shared.pages) + anew).max(1.0);
         figures.insert("pages_reused".to_owned(), reused);
     }
-    // Of hardware events too the total is the machine's under test.
+    // Totals of hardware events also cover only the machine under test.
     let events: Vec<String> = figures
         .keys()
         .filter_map(|name| name.strip_suffix("_per_packet.total"))
@@ -134,8 +135,7 @@ pub(super) fn count(
     }
 }
 
-/// Adds totals of hardware events by the second and by the instruction, as Menon and others state
-/// them.
+/// Adds totals of hardware events per second and per instruction, as Menon et al. report them.
 fn event_rates(figures: &mut BTreeMap<String, f64>) {
     let packets_per_s =
         figures.get("throughput").copied().unwrap_or(0.0) * 1e9 / 8.0 / SEGMENT_BYTES;
@@ -154,8 +154,8 @@ fn event_rates(figures: &mut BTreeMap<String, f64>) {
     }
 }
 
-/// What a domain's own threads used, without its agent: the ledger's sum, less what it does not
-/// close by.
+/// Returns the CPU time of a domain's threads without its agent: the ledger's sum, corrected by its
+/// closure.
 fn own_threads(domain: &str, figures: &BTreeMap<String, f64>) -> Option<f64> {
     let hops = format!("cycles_per_packet.{domain}.hop.");
     let ledger: f64 = figures
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_far_end_is_another_machine_and_the_monitor_works_for_the_driver() {
+    fn the_far_end_is_excluded_and_monitor_charged() {
         let mut seen = figures(&[
             ("throughput", 1448.0 * 8.0 / 1e3),
             ("sender", 1000.0),
@@ -227,7 +227,8 @@ mod tests {
         assert_eq!(seen["pages_reused"], 500.0);
         assert!(!seen.contains_key("cycles_per_packet.receive_side"));
 
-        // With the new mechanism the guest asks; half of the packets are worth a page anew.
+        // With the new mechanism the guest makes the calls; half of the packets use a newly granted
+        // page.
         new.insert("granted_anew".to_owned(), 0.5);
         count(Direction::ToGuest, 0.5, shared(true), &mut new);
         let of = |part: &str| new[&format!("cycles_per_packet.{part}")];
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_path_is_its_application() {
+    fn linux_is_charged_with_its_application() {
         let mut seen = figures(&[("throughput", 1.0), ("sender", 70.0), ("receiver", 30.0)]);
         count(Direction::FromGuest, 1.0, None, &mut seen);
         assert_eq!(seen["cycles_per_packet.total"], 70.0);

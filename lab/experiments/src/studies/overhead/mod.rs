@@ -1,12 +1,11 @@
-//! The plan `prof-overhead`: what the profiler takes from the machine that it looks at.
+//! The plan `prof-overhead`: the cost of the profiler.
 //!
-//! Two accounts that do not know of each other. The *direct* one multiplies: samples and stamps of
-//! each core in each profiled window, times what one of them costs: a sample by a calibration of
-//! the same run, a stamp by the domain's own timing. The *difference* compares throughput in pairs
-//! of windows next to each other, one of them profiled, and so holds everything, the profiler's own
-//! reading of its rings too. A third window beside each pair has the timers alone, as many
-//! interrupts that take no sample: what of the difference is the machine's price for being
-//! interrupted.
+//! The study makes two independent accounts. The *direct* one multiplies the samples and stamps of
+//! each core in each profiled window by the cost of one. A calibration in the same run measures the
+//! cost of a sample; the domains measure that of a stamp. The *difference* compares throughput in
+//! pairs of adjacent windows, one of them profiled, and so includes everything, even the profiler's
+//! reading of its rings. A third window beside each pair runs only the timers, with the same number
+//! of interrupts and no samples. It shows the share of the difference that interrupts alone cause.
 
 mod plan;
 mod run;
@@ -15,7 +14,7 @@ mod tables;
 
 pub use plan::{NAME, TEXT};
 
-use super::own::OwnPlan as _;
+use super::lane_study::LanePlan as _;
 use super::{Outcome, Study};
 use crate::plan::Adjustment;
 use figures::Failure;
@@ -28,10 +27,10 @@ use std::path::Path;
 pub struct Overhead(OverheadPlan);
 
 impl Overhead {
-    /// From the plan's text.
+    /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] saying what is wrong with it.
+    /// [`Failure::Usage`] if the plan is not valid.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self(OverheadPlan::parse(text, by)?)))
     }

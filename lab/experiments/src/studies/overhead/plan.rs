@@ -1,50 +1,50 @@
-//! What the plan `prof-overhead` holds, and the windows that it compares.
+//! Contents of the plan `prof-overhead`, and the windows that it compares.
 
 use crate::plan::{Config, Direction, Place, Rounds};
-use crate::studies::own::OwnPlan;
+use crate::studies::lane_study::LanePlan;
 use serde::Deserialize;
 
-/// The plan's name.
+/// Plan name.
 pub const NAME: &str = "prof-overhead";
-/// The text of its plan.
+/// Text of the plan.
 pub const TEXT: &str = include_str!("../../../plans/prof-overhead.toml");
 
-/// The plan.
+/// Contents of the plan file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OverheadPlan {
-    /// Its name.
+    /// Plan name.
     pub(super) name: String,
-    /// What it is about, for people.
+    /// One-line description for users.
     pub(super) about: String,
     pub(super) hz: u32,
     pub(super) direction: Vec<Direction>,
     pub(super) place: Vec<Place>,
     #[serde(rename = "bar")]
-    pub(super) most: Most,
+    pub(super) most: CostLimits,
     pub(super) full: Rounds,
     pub(super) quick: Rounds,
 }
 
-/// The shares that profiling may take at the most: of a core, and of throughput.
+/// Maximum cost of profiling, as shares of a core and of throughput.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Most {
+pub(super) struct CostLimits {
     pub(super) cpu: f64,
     pub(super) throughput: f64,
 }
 
-impl OwnPlan for OverheadPlan {
+impl LanePlan for OverheadPlan {
     fn rounds(&mut self) -> (&mut Rounds, Rounds) {
         (&mut self.full, self.quick)
     }
 }
 
-/// What runs beside the load, as a column.
+/// Activity beside the load; each variant is one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beside {
     Nothing,
-    /// The timers of a profiler, and no samples.
+    /// The timers of a profiler, without samples.
     Timers,
     Profiler,
 }
@@ -60,7 +60,7 @@ impl Beside {
         }
     }
 
-    /// What the helper is asked before a window.
+    /// Returns the request sent to the helper before a window.
     pub(super) fn start(self) -> Option<&'static str> {
         match self {
             Self::Nothing => None,
@@ -70,14 +70,14 @@ impl Beside {
     }
 }
 
-/// Losses of throughput: a metric, whose, and against what.
+/// Losses of throughput: metric, subject, and reference.
 pub(super) const LOSSES: [(&str, Beside, Beside); 3] = [
     ("loss.throughput", Beside::Profiler, Beside::Nothing),
     ("loss.timers", Beside::Timers, Beside::Nothing),
     ("loss.sampling", Beside::Profiler, Beside::Timers),
 ];
 
-/// The configuration of a window with that beside the load.
+/// Returns the configuration of a window with this activity beside the load.
 pub(super) fn config(beside: Beside, place: Place, direction: Direction) -> Config {
     let keys = [("dir", direction.name()), ("place", place.name())];
     Config::new(beside.column(), &keys)

@@ -1,4 +1,4 @@
-//! Windows beside which the profiler runs, or its timers alone, or nothing.
+//! Windows with the profiler, its timers alone, or nothing beside the load.
 
 use super::plan::{Beside, LOSSES, NAME, OverheadPlan, config};
 use super::stamps::{Rates, Stamped, Stamps};
@@ -45,7 +45,7 @@ pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<Outcome> {
     let calibration = Config::new("calibration", &[]).name();
     let cost = |metric: &str, pairs: &[f64]| {
         let estimate = stats::estimate(pairs);
-        let estimate = estimate.context("the calibration gave nothing")?;
+        let estimate = estimate.context("the calibration has no result")?;
         anyhow::Ok(Figure::new(NAME, &calibration, metric, estimate))
     };
     let sample = cost("cost_ns.sample", &costs.sample_ns)?;
@@ -137,7 +137,7 @@ impl OverheadRun<'_> {
         Ok(())
     }
 
-    /// The direct account of one window, in shares of a CPU.
+    /// Computes the cost in one window from counts and unit costs, in shares of a CPU.
     fn account(
         &self,
         counts: &Counts,
@@ -228,7 +228,8 @@ impl OverheadRun<'_> {
     }
 }
 
-/// The verdict on a share that should not be above `most`, and the bound that the data give.
+/// Sets the verdict on a share that must not exceed `most`, and a note with the bound from the
+/// data.
 fn against(figure: &mut Figure, most: f64) {
     let (Some(value), Some(lo), Some(hi)) = (figure.value, figure.lo, figure.hi) else {
         return;
@@ -254,7 +255,7 @@ mod tests {
     use figures::stats::Verdict;
 
     #[test]
-    fn a_bound_is_said_with_its_verdict() {
+    fn a_verdict_has_its_bound() {
         let mut figure = Figure::single(NAME, "profiled", "loss.throughput", 0.01);
         figure.hi = Some(0.025);
         against(&mut figure, 0.03);

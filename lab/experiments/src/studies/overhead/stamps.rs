@@ -1,16 +1,16 @@
-//! How many stamps and clock reads the domains' ledgers take in a second, and what they cost.
+//! Rate and cost of the stamps and clock reads in the domains' ledgers.
 
 use crate::lane::Lane;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What the ledgers of some domains do in a second.
+/// Rates of some domains' ledgers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) stamps: f64,
     pub(super) clock_reads: f64,
-    /// Seconds that both take.
+    /// Seconds that stamps and clock reads take.
     pub(super) cost: f64,
 }
 
@@ -22,7 +22,7 @@ impl Rates {
     }
 }
 
-/// What a ledger has counted about itself, and what it says that its parts cost.
+/// A ledger's counts of its operations, and their unit costs.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     part: &'static str,
@@ -32,14 +32,14 @@ struct Count {
     clock_ns: f64,
 }
 
-/// The ledgers of all domains at one moment.
+/// The ledgers of all domains at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Stamps {
     at: Instant,
     by_domain: BTreeMap<String, Count>,
 }
 
-/// The same between two moments.
+/// Counts between two times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stamped {
     by_part: BTreeMap<&'static str, Rates>,
@@ -84,7 +84,7 @@ impl Stamps {
                 clock_reads,
                 cost: (stamps * now.stamp_ns + clock_reads * now.clock_ns) / 1e9,
             });
-            // The dearest domain's, where they differ.
+            // If domains differ, use the largest cost.
             stamped.stamp_ns = stamped.stamp_ns.max(now.stamp_ns);
             stamped.clock_ns = stamped.clock_ns.max(now.clock_ns);
         }

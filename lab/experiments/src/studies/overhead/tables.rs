@@ -4,7 +4,7 @@ use super::plan::{Beside, OverheadPlan, config};
 use figures::report::{Figure, Index, cell};
 use figures::table::table;
 
-/// The figures as text.
+/// Returns the figures as text.
 pub(super) fn tables(plan: &OverheadPlan, figures: &[Figure]) -> String {
     let index = Index::new(figures);
     let mut out = String::new();

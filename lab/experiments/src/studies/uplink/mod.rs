@@ -1,11 +1,12 @@
-//! The plan `uplink`: how a machine joins the host's network, beside the kernel alone.
+//! The plan `uplink`: connections of a machine to the host's network, compared with the kernel
+//! alone.
 //!
-//! Nothing is pinned and no process is told from another: what was not idle while a load
-//! ran is what it cost.
+//! Nothing is pinned and processes are not distinguished: the cost of a load is all CPU time of the
+//! system that was not idle while it ran.
 
 mod sides;
 
-use super::own::{self, OwnPlan};
+use super::lane_study::{self, LanePlan};
 use super::{Outcome, Study};
 use crate::load::{Load, LoadSpec, Mark, Role};
 use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold, Times};
@@ -17,19 +18,19 @@ use figures::report::{Figure, Index, cell};
 use figures::table::table;
 use figures::{Failure, interrupt};
 use serde::Deserialize;
-use sides::{Middle, Sides};
+use sides::{Sides, UplinkPath};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
 
-/// The plan's name.
+/// Plan name.
 pub const NAME: &str = "uplink";
-/// The text of its plan.
+/// Text of the plan.
 pub const TEXT: &str = include_str!("../../../plans/uplink.toml");
-/// The first port of the loads.
+/// First port of the loads.
 const PORT: u16 = 7100;
-/// What is measured, in the order of a table.
+/// Metrics, in table order.
 const METRICS: [(&str, &str); 4] = [
     ("throughput", "Gb/s"),
     ("cpu_s_per_gb", "s/GB"),
@@ -37,9 +38,9 @@ const METRICS: [(&str, &str); 4] = [
     ("one_way_us.p50", "µs one way"),
 ];
 
-/// The column that is one process, with which machines are compared, too.
+/// The one-process column with which machines are also compared.
 const FORWARDER: &str = "forwarder-uplink";
-/// What is compared: with the kernel, or with that process.
+/// Ratios to the kernel, or to the one-process column.
 const RATIOS: [(&str, bool, &str); 5] = [
     ("throughput", true, "÷ kernel, Gb/s"),
     ("cycles_per_byte.total", true, "÷ kernel, cyc/B"),
@@ -48,17 +49,17 @@ const RATIOS: [(&str, bool, &str); 5] = [
     ("cycles_per_byte.total", false, "÷ process, cyc/B"),
 ];
 
-/// The plan.
+/// Contents of the plan file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uplink {
-    /// Its name.
+    /// Plan name.
     pub name: String,
-    /// What it is about, for people.
+    /// One-line description for users.
     pub about: String,
     flows: Vec<usize>,
     request: usize,
-    column: Vec<Joined>,
+    column: Vec<UplinkColumn>,
     #[serde(default)]
     ratio: Vec<Ratio>,
     #[serde(default)]
@@ -70,17 +71,17 @@ pub struct Uplink {
 /// A column.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Joined {
+struct UplinkColumn {
     name: String,
-    between: Middle,
+    between: UplinkPath,
 }
 
-/// What runs.
+/// The traffic of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
-    /// So many streams at once.
+    /// N concurrent streams.
     Streams(usize),
-    /// Requests of so many bytes, one at a time.
+    /// Requests of N bytes, one at a time.
     Requests(usize),
 }
 
@@ -100,7 +101,7 @@ impl Traffic {
     }
 }
 
-/// The two loads of one traffic.
+/// The two ends of one traffic.
 struct TrafficPair {
     far: Load,
     near: Load,
@@ -127,7 +128,7 @@ impl TrafficPair {
         })
     }
 
-    /// One window of it.
+    /// Runs one window.
     fn window(&mut self, times: Times) -> anyhow::Result<BusyWindow> {
         self.far.go()?;
         self.near.go()?;
@@ -141,7 +142,7 @@ impl TrafficPair {
         let (now, wall) = (Machine::read(), began.elapsed());
         self.near.stop()?;
         self.far.stop()?;
-        // What is under way arrives.
+        // Wait for data in flight.
         interrupt::sleep(times.warm_up)?;
         Ok(BusyWindow {
             far,
@@ -152,7 +153,7 @@ impl TrafficPair {
     }
 }
 
-/// What a window showed.
+/// Result of a window.
 struct BusyWindow {
     far: Mark,
     near: Mark,
@@ -196,15 +197,15 @@ impl BusyWindow {
 }
 
 impl Uplink {
-    /// From the plan's text.
+    /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::adjusted(text, by)?))
     }
 
-    /// The plan as a command line changes it.
+    /// Parses the plan and applies command-line options.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan = Self::parse(text, by)?;
         by.keep(&mut plan.column, |column| &column.name)?;
@@ -216,9 +217,14 @@ impl Uplink {
         streams.chain([Traffic::Requests(self.request)]).collect()
     }
 
-    /// One column, with its loads. They are gone with it before the next one is set up: idle
-    /// machines are not quite idle.
-    fn round(&self, round: usize, column: &Joined, samples: &mut Samples) -> anyhow::Result<()> {
+    /// Measures one column. Its machine and loads end before the next column is set up, because an
+    /// idle machine uses some CPU time.
+    fn round(
+        &self,
+        round: usize,
+        column: &UplinkColumn,
+        samples: &mut Samples,
+    ) -> anyhow::Result<()> {
         let traffic = self.traffic();
         let configs = traffic.iter().map(|traffic| traffic.config(&column.name));
         let sides = Sides::of(column.between);
@@ -242,7 +248,7 @@ impl Uplink {
     }
 }
 
-impl OwnPlan for Uplink {
+impl LanePlan for Uplink {
     fn rounds(&mut self) -> (&mut Rounds, Rounds) {
         (&mut self.full, self.quick)
     }
@@ -261,7 +267,7 @@ impl Study for Uplink {
         let placement = "nothing is pinned; all CPU time of the system is counted".to_owned();
         let provenance = Provenance::collect(placement, self.full.is_short());
         let mut samples = Samples::default();
-        own::rounds(self.full.rounds, |round| {
+        lane_study::rounds(self.full.rounds, |round| {
             for column in &self.column {
                 interrupt::check()?;
                 self.round(round, column, &mut samples)?;
@@ -309,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn every_ratio_and_bar_is_of_columns_that_there_are() {
+    fn ratios_and_thresholds_name_columns() {
         let plan = plan();
         let names: Vec<&str> = plan.column.iter().map(|column| &*column.name).collect();
         for ratio in &plan.ratio {
@@ -325,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_window_showed_becomes_figures() {
+    fn a_window_becomes_figures() {
         let window = BusyWindow {
             far: Mark {
                 ns: 1_000_000_000,

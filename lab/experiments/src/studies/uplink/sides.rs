@@ -1,4 +1,4 @@
-//! Two namespaces with an address each, and what lies between.
+//! Two namespaces with an address each, and the path between them.
 
 use crate::forwarder::{Forwarder, ForwarderSpec, side_with_segments};
 use crate::kernel::need;
@@ -10,28 +10,29 @@ use serde::Deserialize;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Name of the interface at both ends.
+/// Interface name at both ends.
 const IFNAME: &str = "gw0";
-/// Who sends.
+/// Address of the sender.
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
-/// Who receives.
+/// Address of the receiver.
 pub(super) const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
 
-/// What lies between.
+/// The path between the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Middle {
-    /// A wire, a bridge that merges at its port, a container.
+pub(super) enum UplinkPath {
+    /// A wire, a bridge that aggregates at its port, a container.
     Bridge,
-    /// The same, merging on threads of the ports.
+    /// Like `Bridge`, aggregating on threads of the ports.
     BridgeNapi,
-    /// Two containers on a bridge, which leave segments to each other.
+    /// Two containers on a bridge, which exchange whole segments.
     Containers,
-    /// A wire, the bridge that merges on threads, a machine with an uplink, a guest.
+    /// A wire, the bridge that aggregates on threads, a machine with an uplink, a guest.
     Uplink,
-    /// The same with a queue of the guest's own.
+    /// Like `Uplink`, with a dedicated queue for the guest.
     UplinkVmq,
-    /// The same with one process, which passes segments on between two TAPs, instead of a machine.
+    /// Like `Uplink`, with one process that forwards segments between two TAPs instead of a
+    /// machine.
     Forwarder,
     /// Two guests.
     Guests,
@@ -39,7 +40,7 @@ pub(super) enum Middle {
     Host,
 }
 
-/// Both ends, and what keeps the middle there.
+/// Both ends, and the resources that keep the path up.
 pub(super) struct Sides {
     pub(super) near: Namespace,
     pub(super) far: Namespace,
@@ -49,30 +50,30 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// Sets it up.
+    /// Sets up a path.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] if `ip` or `ethtool` is not installed, or this user may not make
+    /// [`Failure::CannotRun`] if `ip` or `ethtool` is not installed, or this user may not create
     /// namespaces; otherwise if the kernel refuses, or the machine does not start.
-    pub(super) fn of(between: Middle) -> anyhow::Result<Self> {
+    pub(super) fn of(between: UplinkPath) -> anyhow::Result<Self> {
         need(&["ip", "ethtool"])?;
         let mut near = Namespace::new("near namespace")?;
         let mut far = Namespace::new("far namespace")?;
         let mut bridge = None;
         match between {
-            Middle::Guests | Middle::Host => {}
-            Middle::Containers => {
+            UplinkPath::Guests | UplinkPath::Host => {}
+            UplinkPath::Containers => {
                 let mut middle = new_bridge()?;
                 port(&mut middle, "near", &mut near, Wiring::Whole, NEAR)?;
                 port(&mut middle, "far", &mut far, Wiring::Whole, FAR)?;
                 bridge = Some(middle);
             }
-            Middle::Bridge
-            | Middle::BridgeNapi
-            | Middle::Uplink
-            | Middle::UplinkVmq
-            | Middle::Forwarder => {
-                let threads = between != Middle::Bridge;
+            UplinkPath::Bridge
+            | UplinkPath::BridgeNapi
+            | UplinkPath::Uplink
+            | UplinkPath::UplinkVmq
+            | UplinkPath::Forwarder => {
+                let threads = between != UplinkPath::Bridge;
                 let mut middle = new_bridge()?;
                 port(
                     &mut middle,
@@ -81,14 +82,14 @@ impl Sides {
                     Wiring::Wire { threads },
                     NEAR,
                 )?;
-                if let Middle::Bridge | Middle::BridgeNapi = between {
+                if let UplinkPath::Bridge | UplinkPath::BridgeNapi = between {
                     port(&mut middle, "far", &mut far, Wiring::Whole, FAR)?;
                 }
                 bridge = Some(middle);
             }
         }
         let forwarder = match (between, &bridge) {
-            (Middle::Forwarder, Some(bridge)) => Some(forwarder(bridge, &far)?),
+            (UplinkPath::Forwarder, Some(bridge)) => Some(forwarder(bridge, &far)?),
             _ => None,
         };
         let machine = match config(between, &near, &far, bridge.as_ref()) {
@@ -109,19 +110,19 @@ impl Sides {
         })
     }
 
-    /// Ends the machine, if there is one; the namespaces end with this.
+    /// Stops the machine, if the path has one, and removes the namespaces.
     ///
     /// # Errors
-    /// The machine does not end in time.
+    /// If the machine does not stop in time.
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.machine.map_or(Ok(()), Running::down)
     }
 }
 
-/// How an interface is joined to a bridge.
+/// Attachment of an interface to a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wiring {
-    /// By a wire: frames of the MTU with their checksums, which the bridge's port merges.
+    /// By a wire: MTU-sized frames with checksums, which the bridge's port aggregates.
     Wire { threads: bool },
     /// Segments pass whole.
     Whole,
@@ -134,7 +135,8 @@ fn new_bridge() -> anyhow::Result<Namespace> {
     Ok(middle)
 }
 
-/// A veth pair from port `name` of the bridge in `middle` to `end`, where it has an address.
+/// Creates a veth pair from port `name` of the bridge in `middle` to `end`, and assigns the address
+/// to its end.
 fn port(
     middle: &mut Namespace,
     name: &str,
@@ -149,21 +151,21 @@ fn port(
         for off in ["tso", "gso"] {
             end.run(&["ethtool", "-K", IFNAME, off, "off"])?;
         }
-        // A transmit checksum that is filled in is one that GRO can check and keep.
+        // GRO can verify and keep only a checksum that the sender filled in.
         end.run(&["ethtool", "-K", IFNAME, "tx", "off"])?;
         middle.run(&["ethtool", "-K", name, "gro", "on"])?;
     }
     middle.run(&["ip", "link", "set", name, "master", "br0", "up"])?;
     end.run(&["ip", "addr", "add", &format!("{address}/24"), "dev", IFNAME])?;
     end.run(&["ip", "link", "set", IFNAME, "mtu", "1500", "up"])?;
-    // A port that is up and merges has what a thread can be of.
+    // A port has a NAPI thread only while it is up and aggregates.
     if wiring == (Wiring::Wire { threads: true }) {
         middle.write(&format!("/sys/class/net/{name}/threaded"), "1")?;
     }
     Ok(())
 }
 
-/// One process between a TAP that is the bridge's other port, and one at the far end.
+/// Starts the forwarder between a TAP that is the bridge's other port and a TAP at the far end.
 fn forwarder(bridge: &Namespace, far: &Namespace) -> anyhow::Result<Forwarder> {
     let port = side_with_segments(IFNAME, &bridge.path(), None);
     let port = Tap {
@@ -177,9 +179,9 @@ fn forwarder(bridge: &Namespace, far: &Namespace) -> anyhow::Result<Forwarder> {
     })
 }
 
-/// The file of the machine, as its user would write it.
+/// Returns the machine's configuration file.
 fn config(
-    between: Middle,
+    between: UplinkPath,
     near: &Namespace,
     far: &Namespace,
     bridge: Option<&Namespace>,
@@ -203,14 +205,17 @@ fn config(
         format!("[[nic]]\nname = \"uplink\"\nkind = \"tap\"\nuplink = \"br0\"\n{queues}{keys}{far}")
     };
     match between {
-        Middle::Bridge | Middle::BridgeNapi | Middle::Containers | Middle::Forwarder => None,
-        Middle::Uplink => Some(uplink("")),
-        Middle::UplinkVmq => Some(uplink("queues = \"vmq\"\n")),
-        Middle::Guests => {
+        UplinkPath::Bridge
+        | UplinkPath::BridgeNapi
+        | UplinkPath::Containers
+        | UplinkPath::Forwarder => None,
+        UplinkPath::Uplink => Some(uplink("")),
+        UplinkPath::UplinkVmq => Some(uplink("queues = \"vmq\"\n")),
+        UplinkPath::Guests => {
             let near = guest("near", &place(near, Some(NEAR)));
             Some(format!("{near}{far}"))
         }
-        Middle::Host => {
+        UplinkPath::Host => {
             let near = place(near, Some(NEAR));
             Some(format!(
                 "[[nic]]\nname = \"host\"\nkind = \"local\"\n{near}{far}"

@@ -1,4 +1,4 @@
-//! A machine with two neighbours, guests of its file, and others that are attached beside them.
+//! A machine with two neighbours (guests of its file) and many attached guests.
 
 use crate::lane::running::Running;
 use crate::ns::Namespace;
@@ -14,14 +14,14 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Name of every guest's interface.
+/// Interface name of every guest.
 const IFNAME: &str = "gw0";
-/// Where nobody listens: who sends there is told so.
+/// A port without a listener. The neighbour's kernel answers with an ICMP error.
 const DEAD_PORT: u16 = 9;
-/// How long an answer from there may take.
+/// Timeout for the neighbour's answer.
 const ANSWER: Duration = Duration::from_millis(200);
 
-/// The address of a neighbour.
+/// Returns the address of a neighbour.
 fn neighbour(number: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 79, 255, number))
 }
@@ -30,7 +30,7 @@ fn guest_name(number: usize) -> String {
     format!("guest{number}")
 }
 
-/// The address of a guest.
+/// Returns the address of a guest.
 fn guest_address(number: usize) -> IpAddr {
     let [third, fourth] = [number / 250, number % 250 + 1].map(|part| part as u8);
     IpAddr::V4(Ipv4Addr::new(10, 79, third, fourth))
@@ -40,30 +40,31 @@ fn guest_cidr(number: usize) -> String {
     format!("{}/16", guest_address(number))
 }
 
-/// A guest as an application in it sees it: its namespace and its address.
-pub(crate) type GuestHome = (PathBuf, IpAddr);
+/// Namespace path and address of a guest, as its applications use them.
+pub(crate) type GuestNamespace = (PathBuf, IpAddr);
 
-/// Milliseconds since then.
+/// Returns the milliseconds since `began`.
 pub(crate) fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// Where a guest is attached: a network namespace, and the list of its interfaces.
+/// A network namespace to which a guest can be attached, and the list of its interfaces.
 pub(crate) struct GuestPlace {
     namespace: netns::Namespace,
     interfaces: File,
 }
 
 impl GuestPlace {
-    /// A new one.
+    /// Creates a network namespace.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] if this user may not make namespaces.
+    /// [`Failure::CannotRun`] if this user may not create namespaces.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let no_namespace =
-            |error| Failure::CannotRun(format!("cannot make a network namespace: {error}"));
+            |error| Failure::CannotRun(format!("cannot create a network namespace: {error}"));
         let namespace = netns::Namespace::new().map_err(no_namespace)?;
-        // Opened inside, it tells of this namespace from wherever it is read.
+        // The open file lists the interfaces of this namespace, whatever the namespace of its
+        // reader.
         let interfaces = namespace.enter(|| File::open("/proc/thread-self/net/dev"))??;
         Ok(Self {
             namespace,
@@ -71,10 +72,10 @@ impl GuestPlace {
         })
     }
 
-    /// Whether a guest's interface is there.
+    /// Returns whether the guest's interface exists.
     ///
     /// # Errors
-    /// The list cannot be read.
+    /// If the list cannot be read.
     pub(crate) fn has_interface(&self) -> anyhow::Result<bool> {
         let mut text = [0; 4096];
         let count = self.interfaces.read_at(&mut text, 0)?;
@@ -82,10 +83,10 @@ impl GuestPlace {
         Ok(text.contains(IFNAME))
     }
 
-    /// Whether the first neighbour answers from here.
+    /// Returns whether the first neighbour is reachable from here.
     ///
     /// # Errors
-    /// The namespace cannot be entered.
+    /// If the namespace cannot be entered.
     pub(crate) fn reaches_neighbour(&self) -> anyhow::Result<bool> {
         let ask = || -> std::io::Result<usize> {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -94,17 +95,17 @@ impl GuestPlace {
             socket.send(&[0])?;
             socket.recv(&mut [0])
         };
-        // There is no other answer than the neighbour's own kernel's, that nobody listens.
+        // Only the neighbour's kernel can report that the port has no listener.
         let answer = self.namespace.enter(ask)?;
         Ok(answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused))
     }
 
-    /// The guest of this number that lives here, as its applications have it.
-    pub(crate) fn home(&self, number: usize) -> GuestHome {
+    /// Returns the namespace path and address of the guest `number` in this namespace.
+    pub(crate) fn home(&self, number: usize) -> GuestNamespace {
         (self.namespace.path(), guest_address(number))
     }
 
-    /// The guest of this number that lives here, as the control socket has it.
+    /// Returns the guest `number` in this namespace, in the form that the control socket accepts.
     fn guest(&self, number: usize) -> Value {
         json!({ "name": guest_name(number), "vif": [{
             "endpoint": "tap",
@@ -115,18 +116,18 @@ impl GuestPlace {
     }
 }
 
-/// The machine.
-pub(crate) struct Crowd {
+/// A running machine with its neighbours.
+pub(crate) struct ManyGuests {
     machine: Running,
     neighbours: [Namespace; 2],
 }
 
-impl Crowd {
-    /// Starts it with nobody but its two neighbours. `what` begins its name, `driver` are keys of
-    /// the driver domain.
+impl ManyGuests {
+    /// Starts a machine with two neighbours. `what` is the prefix of its name, `driver` holds keys
+    /// of the driver domain.
     ///
     /// # Errors
-    /// If namespaces cannot be made, or it does not start.
+    /// If namespaces cannot be created, or the machine does not start.
     pub(crate) fn start(what: &str, driver: &str) -> anyhow::Result<Self> {
         let neighbours = [Namespace::new("neighbour")?, Namespace::new("neighbour")?];
         let mut text = format!("[driver]\n{driver}\n");
@@ -145,65 +146,65 @@ impl Crowd {
         })
     }
 
-    /// How many interfaces there are where the neighbours are.
+    /// Returns the number of interfaces in the neighbours' namespaces.
     ///
     /// # Errors
-    /// If that cannot be read.
+    /// If they cannot be read.
     pub(crate) fn interfaces(&self) -> anyhow::Result<usize> {
         let mut count = 0;
         for neighbour in &self.neighbours {
             let path = format!("/proc/{}/net/dev", neighbour.pid());
-            // Two lines are the table's head.
+            // The table has two header lines.
             count += std::fs::read_to_string(path)?.lines().skip(2).count();
         }
         Ok(count)
     }
 
-    /// What runs.
+    /// Returns the machine.
     pub(crate) fn machine(&self) -> &Running {
         &self.machine
     }
 
-    /// The neighbours.
-    pub(crate) fn neighbours(&self) -> [GuestHome; 2] {
+    /// Returns the neighbours.
+    pub(crate) fn neighbours(&self) -> [GuestNamespace; 2] {
         let [first, second] = &self.neighbours;
         [(first.path(), neighbour(1)), (second.path(), neighbour(2))]
     }
 
-    /// Attaches the guest of this number; how many milliseconds that took.
+    /// Attaches the guest `number` and returns the duration in milliseconds.
     ///
     /// # Errors
-    /// If it does not come.
+    /// If the guest cannot be attached.
     pub(crate) fn attach(&self, number: usize, home: &GuestPlace) -> anyhow::Result<f64> {
         let began = Instant::now();
         self.machine.attach(home.guest(number))?;
         Ok(ms_since(began))
     }
 
-    /// Detaches it; how many milliseconds that took.
+    /// Detaches the guest `number` and returns the duration in milliseconds.
     ///
     /// # Errors
-    /// If it is not there, or something of it stays.
+    /// If the guest does not exist, or part of it remains.
     pub(crate) fn detach(&self, number: usize) -> anyhow::Result<f64> {
         let began = Instant::now();
         self.machine.detach(&guest_name(number))?;
         Ok(ms_since(began))
     }
 
-    /// What the machine says of it; none: it is not there.
+    /// Returns the status of the guest `number`, or `None` if it does not exist.
     ///
     /// # Errors
-    /// If nobody answers.
+    /// If the manager does not answer.
     pub(crate) fn guest(&self, number: usize) -> anyhow::Result<Option<DomainStatus>> {
         let (name, status) = (guest_name(number), self.machine.status()?);
         let mut domains = status.domains.into_iter();
         Ok(domains.find(|domain| domain.name == name))
     }
 
-    /// Ends the machine; the namespaces of the neighbours end with it.
+    /// Stops the machine. The namespaces of the neighbours end with it.
     ///
     /// # Errors
-    /// It does not end in time.
+    /// If it does not stop in time.
     pub(crate) fn down(self) -> anyhow::Result<()> {
         self.machine.down()
     }
@@ -215,7 +216,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn guests_have_addresses_of_their_own() {
+    fn guests_have_distinct_addresses() {
         let mut all: BTreeSet<String> = (0..256).map(guest_cidr).collect();
         assert!(all.iter().all(|cidr| cidr.parse::<config::Cidr>().is_ok()));
         all.extend([1, 2].map(|number| format!("{}/16", neighbour(number))));

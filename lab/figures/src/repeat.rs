@@ -1,23 +1,22 @@
-//! A run beside one before: which of the ratios come out as they did.
+//! Compares a run with an earlier one: counts the ratios that it reproduces and marks the others.
 
 use crate::report::Figure;
 use crate::stats;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What a figure's note ends with, if its interval has nothing in common with that of the run
-/// before.
-const ELSEWHERE: &str = "the run before came out elsewhere";
+/// Text in the note of a figure whose interval does not overlap that of the earlier run.
+const DIFFERS: &str = "the previous run differs";
 
-/// How many ratios were there before as well, and how many of them overlap.
+/// How many ratios of two runs agree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Repeated {
-    /// Ratios that both runs have.
+    /// Number of ratios that both runs have.
     pub both: usize,
-    /// Those whose intervals overlap.
+    /// Number of these whose intervals overlap.
     pub overlap: usize,
-    /// How wide an interval is in the median, both runs' together, as a share of its ratio: wide
-    /// ones overlap easily.
+    /// Median width of the intervals of both runs, as a share of the ratio. Wide intervals overlap
+    /// easily.
     pub width: f64,
 }
 
@@ -32,14 +31,14 @@ impl fmt::Display for Repeated {
         let width = width * 100.0;
         write!(
             out,
-            "{overlap} of {both} ratios ({share:.0} %) overlap those of the run before; the others \
-             are marked. Half of the intervals are wider than {width:.0} % of their ratio"
+            "{overlap} of {both} ratios ({share:.0} %) overlap those of the previous run; the \
+             others are marked. Half of the intervals are wider than {width:.0} % of their ratio"
         )
     }
 }
 
-/// Marks each ratio whose interval does not overlap that of the run before; none, if the two have
-/// no ratio in common.
+/// Marks each ratio whose interval does not overlap that of the earlier run. Returns `None` if the
+/// runs have no ratio in common.
 pub fn mark(figures: &mut [Figure], before: &[Figure]) -> Option<Repeated> {
     let interval = |figure: &Figure| figure.lo.zip(figure.hi);
     let mut widths = Vec::new();
@@ -60,7 +59,7 @@ pub fn mark(figures: &mut [Figure], before: &[Figure]) -> Option<Repeated> {
             overlap += 1;
             continue;
         }
-        let range = format!("{ELSEWHERE}: {lo:.3} to {hi:.3}");
+        let range = format!("{DIFFERS}: {lo:.3} to {hi:.3}");
         figure.note = Some(match figure.note.take() {
             Some(note) => format!("{note}; {range}"),
             None => range,
@@ -74,11 +73,11 @@ pub fn mark(figures: &mut [Figure], before: &[Figure]) -> Option<Repeated> {
     })
 }
 
-/// Whether a figure was marked.
+/// Returns whether a figure was marked.
 #[must_use]
-pub fn is_elsewhere(figure: &Figure) -> bool {
+pub fn differs_from_previous(figure: &Figure) -> bool {
     let note = figure.note.as_deref();
-    note.is_some_and(|note| note.contains(ELSEWHERE))
+    note.is_some_and(|note| note.contains(DIFFERS))
 }
 
 fn is_ratio(metric: &str) -> bool {
@@ -106,22 +105,22 @@ mod tests {
         let mut now = [
             figure("oi-da", name, 1.2, 1.4),
             figure("oi-bo", name, 1.3, 1.4),
-            // Figures differ with the machine's day, ratios should not.
+            // Absolute figures may differ from day to day; ratios should not.
             figure("oi-xen", "throughput", 5.0, 6.0),
             figure("oi-new", name, 5.0, 6.0),
         ];
         now[1].note = Some("own ratio 1".to_owned());
         let found = mark(&mut now, &before).unwrap();
         assert_eq!((found.both, found.overlap), (2, 1));
-        // 0.2 of 1.1, of 1.1 and of 1.3, 0.1 of 1.35.
+        // The widths are 0.2 of 1.1 (twice), 0.2 of 1.3 and 0.1 of 1.35.
         assert!((found.width - 0.168).abs() < 0.001, "{}", found.width);
         assert!(found.to_string().starts_with("1 of 2 ratios (50 %) "));
-        let marked: Vec<bool> = now.iter().map(is_elsewhere).collect();
+        let marked: Vec<bool> = now.iter().map(differs_from_previous).collect();
         assert_eq!(marked, [false, true, false, false]);
         let note = now[1].note.as_deref().unwrap();
         assert_eq!(
             note,
-            "own ratio 1; the run before came out elsewhere: 1.000 to 1.200"
+            "own ratio 1; the previous run differs: 1.000 to 1.200"
         );
         assert_eq!(mark(&mut now[2..], &before), None);
     }

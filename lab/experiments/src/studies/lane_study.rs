@@ -1,5 +1,5 @@
-//! What studies whose plans have forms of their own share: a plan from its text, a lane for each
-//! column, and rounds of them.
+//! Code shared by studies whose plans have a separate form: parsing, a lane for each column, and
+//! rounds.
 
 use crate::lane::Lane;
 use crate::lane::cores::Cores;
@@ -8,15 +8,15 @@ use crate::runner::Samples;
 use figures::{Failure, interrupt};
 use serde::de::DeserializeOwned;
 
-/// A plan of its own form.
-pub(super) trait OwnPlan: DeserializeOwned {
-    /// Its rounds, and those of a short run.
+/// A plan with a separate form.
+pub(super) trait LanePlan: DeserializeOwned {
+    /// Returns its rounds, and those of a short run.
     fn rounds(&mut self) -> (&mut Rounds, Rounds);
 
-    /// From its text, its rounds as a command line changes them.
+    /// Parses the plan and applies command-line options to its rounds.
     ///
     /// # Errors
-    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
     fn parse(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan: Self =
             toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
@@ -26,23 +26,23 @@ pub(super) trait OwnPlan: DeserializeOwned {
     }
 }
 
-/// A column that is one lane.
+/// A column with one lane.
 pub(super) trait LaneColumn {
-    /// Its name.
+    /// Returns the column's name.
     fn name(&self) -> &str;
 
-    /// Whether it is no failure if this system cannot run it.
+    /// Returns whether the column may be unavailable on this system without failing the run.
     fn may_lack(&self) -> bool;
 
-    /// Sets it up.
+    /// Sets up the lane.
     ///
     /// # Errors
-    /// If namespaces cannot be made, or what lies between does not start.
+    /// If namespaces cannot be created, or the path between them does not start.
     fn lane(&self, cores: Cores) -> anyhow::Result<Lane>;
 }
 
-/// The lanes of all columns. `configs` are a column's configurations: those of one that this system
-/// cannot run are noted as not measurable.
+/// Sets up the lanes of all columns. `configs` returns a column's configurations; those of a column
+/// that this system cannot run are recorded as not measurable.
 ///
 /// # Errors
 /// If a lane cannot be set up.
@@ -66,10 +66,10 @@ pub(super) fn lanes<'a, C: LaneColumn>(
     Ok(lanes)
 }
 
-/// Round by round, each told to who watches.
+/// Runs `count` rounds and reports each on standard error.
 ///
 /// # Errors
-/// Those of a round, and that the user asked to stop.
+/// If a round fails, or the user asked to stop.
 pub(super) fn rounds(
     count: usize,
     mut each: impl FnMut(usize) -> anyhow::Result<()>,
@@ -82,11 +82,11 @@ pub(super) fn rounds(
     Ok(())
 }
 
-/// Looks at all columns at each stop, round by round, so that what disturbs the machine disturbs
-/// all.
+/// Measures all columns at each stop, round by round, so that a disturbance affects all columns
+/// alike.
 ///
 /// # Errors
-/// Those of `look`, and that the user asked to stop.
+/// If `host_checks` fails, or the user asked to stop.
 pub(super) fn interleave<C, S: Copy>(
     count: usize,
     stops: &[S],

@@ -1,8 +1,8 @@
-//! Figures beside those of the paper that a plan repeats.
+//! Comparison of a run's ratios with those of the paper that the plan reproduces.
 //!
-//! Machines differ by more than a decade, so no figure is compared with a figure. A paper's
-//! configuration has a ratio to the paper's baseline, ours has one to ours at the same keys; the
-//! *quotient* of the two is what is judged.
+//! Absolute figures are not compared, because the machines are more than a decade apart. Each of
+//! the paper's configurations has a ratio to the paper's baseline, and each of ours has a ratio to
+//! our baseline at the same keys. The verdict is about the *quotient* of the two.
 
 use super::samples::Samples;
 use crate::papers::{Paper, PaperRatio, SWEPT};
@@ -11,13 +11,13 @@ use figures::report::{Figure, number};
 use figures::stats::{self, Beside, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which of the paper's configurations each column stands for.
+/// The paper's configuration that each column reproduces.
 pub type Stands<'a> = BTreeMap<&'a str, &'a str>;
 
 impl Samples {
-    /// The paper's values as `paper.<metric>`, and `quotient.<column>.<metric>` with its verdict
-    /// for everything that the paper relates to what another column stands for. What the paper
-    /// says of a point it says of no other.
+    /// Returns the paper's values as `paper.<metric>`, and a `quotient.<column>.<metric>` with a
+    /// verdict for each ratio of the paper whose two configurations have columns here. A paper's
+    /// value for one point is not applied to other points.
     #[must_use]
     pub fn beside(&self, plan: &str, paper: &Paper, stands: &Stands<'_>) -> Vec<Figure> {
         let mut out = Vec::new();
@@ -33,7 +33,7 @@ impl Samples {
             let mut told: BTreeSet<&str> = BTreeSet::new();
             for value in values.filter(|value| value.is_of(&keys)) {
                 let measured = self.series(config, &value.metric).is_some();
-                // What a paper states twice is judged by its first statement.
+                // If the paper states a value twice, the first statement counts.
                 if let Some(known) = value.value.filter(|_| measured)
                     && told.insert(&value.metric)
                 {
@@ -104,7 +104,7 @@ impl Samples {
     }
 }
 
-/// A verdict beside a paper, in words.
+/// Returns the verdict in words.
 #[must_use]
 pub fn words(verdict: Verdict) -> &'static str {
     match verdict {
@@ -123,7 +123,7 @@ pub fn words(verdict: Verdict) -> &'static str {
 mod tests {
     use super::*;
 
-    /// What five rounds make of a ratio that is `own` each time, beside one of the paper's.
+    /// Returns the verdict and note for a ratio of `own` in each of five rounds.
     fn verdict(own: f64, metric: &str) -> (Option<Verdict>, String) {
         let mut samples = Samples::default();
         let (ours, theirs) = (Config::new("xen", &[]), Config::new("linux", &[]));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_some_nics_is_judged_at_no_others() {
+    fn ratios_of_some_nics_apply_to_no_others() {
         let mut samples = Samples::default();
         let columns = ["linux", "domain0", "guest1", "send-linux", "send-domain0"];
         let columns = columns.map(|name| format!("menon-{name}"));
@@ -162,8 +162,8 @@ mod tests {
             names.sort_unstable();
             names
         };
-        // The driver domain's figure with two NICs and Linux' with three are no ratio: the text has
-        // one of three NICs.
+        // The driver domain's two-NIC figure and Linux's three-NIC figure form no ratio; the text
+        // states one for three NICs.
         assert_eq!(
             named("quotient."),
             [
@@ -184,12 +184,9 @@ mod tests {
         assert_eq!(
             verdict,
             Some(Verdict::NotComparable),
-            "both were the link's"
+            "both were limited by the link"
         );
-        assert!(
-            note.contains("not comparable: theirs was the link's"),
-            "{note}"
-        );
+        assert!(note.contains("not comparable: both of theirs"), "{note}");
         assert_eq!(
             named("paper."),
             [
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn twelve_against_four_and_a_half_is_not_equal_without_a_word() {
+    fn large_quotients_are_not_equal() {
         let total = "cycles_per_packet.total";
         let (found, note) = verdict(12.0, total);
         assert_eq!(found, Some(Verdict::SameSign));
@@ -213,7 +210,7 @@ mod tests {
         assert_eq!(verdict(4.5 * 1.2, total).0, Some(Verdict::Equal));
         assert_eq!(verdict(4.5 * 1.3, total).0, Some(Verdict::SameSign));
         assert_eq!(verdict(0.8, total).0, Some(Verdict::Opposite));
-        // Less throughput than Linux, in the thesis a third of it.
+        // Throughput is lower than Linux's: in the thesis a third of it.
         assert_eq!(verdict(0.3, "throughput").0, Some(Verdict::Equal));
         assert_eq!(verdict(0.9, "throughput").0, Some(Verdict::SameSign));
     }

@@ -1,7 +1,7 @@
-//! What a machine holds while guests come and go: nothing of it may grow.
+//! Resources that a machine holds while guests are attached and detached. They must not grow.
 
 use super::waiting::{LOST, SETTLE, wait};
-use crate::crowd::{Crowd, GuestPlace};
+use crate::many_guests::{GuestPlace, ManyGuests};
 use abi::machine::Program;
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
@@ -9,55 +9,56 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Instant;
 
-/// Helpers of the core's.
+/// Helpers of the core.
 pub(super) const HELPERS: [&str; 2] = [NETD, MANAGER];
-/// It opens and configures devices.
+/// Opens and configures devices.
 pub(super) const NETD: &str = "grantway-netd";
-/// The one that answers.
+/// Answers the control socket.
 pub(super) const MANAGER: &str = "grantway-manager";
-/// Memory that a process may have more of than it had: what an allocator keeps differs by what
-/// happened at the same time.
+/// Allowed growth of a process's memory, because allocators retain different amounts depending on
+/// concurrent events.
 const SLACK_KIB: i64 = 8 << 10;
-/// Descriptors that a driver domain may have more of than the one before it: it keeps a doorbell
-/// until its number is another guest's, and numbers rest a while.
+/// Allowed growth of a driver domain's descriptors. It keeps a doorbell until the guest number is
+/// reused, and numbers are quarantined for a while.
 const SLACK_DOORBELLS: i64 = 80;
-/// The name of their number.
+/// Name of the count of the driver domain's descriptors.
 const DRIVERS: &str = "descriptors.driver";
 
-/// What there is, by name.
+/// Resources, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Holdings {
-    /// It must be the same again.
+pub(super) struct Resources {
+    /// Resources that must be equal.
     exact: BTreeMap<String, i64>,
-    /// It must not be much more: descriptors of the driver domain, memory of processes in KiB.
+    /// Resources that may grow a little: descriptors of the driver domain, memory of processes in
+    /// KiB.
     pub(super) bounded: BTreeMap<String, i64>,
 }
 
-/// How many a process has open.
+/// Returns the number of a process's open descriptors.
 pub(super) fn descriptors(pid: i32) -> anyhow::Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
-/// How many it has.
+/// Returns the number of a process's threads.
 fn threads(pid: i32) -> anyhow::Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/task"))?.count())
 }
 
-/// What all of them have together.
+/// Returns the sum over processes.
 fn sum<T: std::iter::Sum>(pids: &[i32], of: fn(i32) -> anyhow::Result<T>) -> anyhow::Result<T> {
     pids.iter().map(|pid| of(*pid)).sum()
 }
 
-/// How many network namespaces these processes are in.
+/// Returns the number of distinct network namespaces of these processes.
 pub(super) fn namespaces(pids: &[i32]) -> usize {
     let links = pids.iter().map(|pid| format!("/proc/{pid}/ns/net"));
     let all: BTreeSet<_> = links.filter_map(|path| fs::read_link(path).ok()).collect();
     all.len()
 }
 
-impl Holdings {
-    /// What there is now.
-    fn now(crowd: &Crowd, homes: &[GuestPlace]) -> anyhow::Result<Self> {
+impl Resources {
+    /// Reads the current resources.
+    fn now(crowd: &ManyGuests, homes: &[GuestPlace]) -> anyhow::Result<Self> {
         let machine = crowd.machine();
         let status = machine.status()?;
         let mut processes = vec![("core".to_owned(), status.pid.cast_signed())];
@@ -106,8 +107,8 @@ impl Holdings {
         Ok(all)
     }
 
-    /// What it holds when nothing is on its way in or out any more.
-    pub(super) fn at_rest(crowd: &Crowd, homes: &[GuestPlace]) -> anyhow::Result<Self> {
+    /// Waits until two consecutive readings are equal, and returns the resources.
+    pub(super) fn at_rest(crowd: &ManyGuests, homes: &[GuestPlace]) -> anyhow::Result<Self> {
         let began = Instant::now();
         let mut last = Self::default();
         loop {
@@ -116,24 +117,33 @@ impl Holdings {
             if now.exact == last.exact {
                 return Ok(now);
             }
-            ensure!(began.elapsed() < LOST, "what it holds changes all the time");
+            ensure!(
+                began.elapsed() < LOST,
+                "the machine's resources do not settle"
+            );
             last = now;
         }
     }
 
-    /// What there is as soon as it is this again; or when it has had time enough for that.
-    pub(super) fn wait_for(&self, crowd: &Crowd, homes: &[GuestPlace]) -> anyhow::Result<Self> {
+    /// Waits until the resources equal these, or a timeout; returns the last reading.
+    pub(super) fn wait_for(
+        &self,
+        crowd: &ManyGuests,
+        homes: &[GuestPlace],
+    ) -> anyhow::Result<Self> {
         let began = Instant::now();
         loop {
             let now = Self::now(crowd, homes)?;
-            if self.grown(&now).is_empty() || wait("it is not as before", began).is_err() {
+            if self.grown(&now).is_empty()
+                || wait("the resources differ from before", began).is_err()
+            {
                 interrupt::check()?;
                 return Ok(now);
             }
         }
     }
 
-    /// What is otherwise now, or much more, and by how much.
+    /// Returns the differences from `now` that are not allowed.
     pub(super) fn grown(&self, now: &Self) -> BTreeMap<String, i64> {
         let exact = more(&self.exact, &now.exact).filter(|(_, more)| *more != 0);
         let bounded = more(&self.bounded, &now.bounded).filter(|(name, more)| {
@@ -147,7 +157,7 @@ impl Holdings {
     }
 }
 
-/// How much more there is of each.
+/// Returns the increase of each resource.
 fn more<'a>(
     was: &'a BTreeMap<String, i64>,
     is: &'a BTreeMap<String, i64>,
@@ -170,8 +180,8 @@ fn anonymous_kib(pid: i32) -> anyhow::Result<i64> {
 mod tests {
     use super::*;
 
-    fn holdings(frames: i64, core_kib: i64) -> Holdings {
-        Holdings {
+    fn resources(frames: i64, core_kib: i64) -> Resources {
+        Resources {
             exact: [("frames".to_owned(), frames), ("processes".to_owned(), 9)].into(),
             bounded: [
                 ("rss_kib.core".to_owned(), core_kib),
@@ -183,14 +193,14 @@ mod tests {
 
     #[test]
     fn counts_are_exact_and_memory_has_some_slack() {
-        let before = holdings(7, 1000);
+        let before = resources(7, 1000);
         assert!(
             before
-                .grown(&holdings(7, 1000 + SLACK_DOORBELLS))
+                .grown(&resources(7, 1000 + SLACK_DOORBELLS))
                 .is_empty()
         );
-        assert!(before.grown(&holdings(7, 10)).is_empty());
-        let grown = before.grown(&holdings(6, 1001 + SLACK_KIB));
+        assert!(before.grown(&resources(7, 10)).is_empty());
+        let grown = before.grown(&resources(6, 1001 + SLACK_KIB));
         let expected = [
             ("frames".to_owned(), -1),
             ("rss_kib.core".to_owned(), SLACK_KIB + 1),
@@ -200,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processes_memory_is_found() {
+    fn memory_of_a_process_is_read() {
         let own = std::process::id().cast_signed();
         assert!(anonymous_kib(own).unwrap() > 0);
     }

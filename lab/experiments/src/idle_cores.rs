@@ -1,9 +1,9 @@
-//! Cores that do not halt while they are idle, so that a wake-up costs no exit to the hypervisor
-//! below: the kernel is asked for a latency of 0, and its idle loop polls.
+//! Keeps idle cores from halting, so that a wake-up causes no exit to the underlying hypervisor.
+//! The process requests a latency of 0, upon which the kernel's idle loop polls.
 //!
-//! A thread of the idle class that spins would do so too, and worse. Where the kernel preempts
-//! lazily, a task that is woken waits for such a thread until the next tick, up to 4 ms. And
-//! softirqs that interrupt the thread would be counted as its time.
+//! A spinning thread of the idle class would have the same effect, with two disadvantages. Where
+//! the kernel preempts lazily, a woken task waits for that thread until the next tick, up to 4 ms.
+//! And softirqs that interrupt the thread would count as its time.
 
 use anyhow::Context as _;
 use figures::Failure;
@@ -11,22 +11,22 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
 
-/// The kernel holds to what was written here as long as the file is open.
+/// The kernel keeps the requested latency while this file is open.
 const REQUEST: &str = "/dev/cpu_dma_latency";
 const IDLE: &str = "/sys/devices/system/cpu";
-/// The idle state that polls, by its name.
+/// Name of the idle state that polls.
 const POLL: &str = "POLL";
 
-/// The cores, which may halt until told otherwise, and again when this ends.
+/// Idle state of the cores. They halt by default, and again after this has been dropped.
 #[derive(Debug, Default)]
 pub struct IdleCores {
     request: Option<File>,
 }
 
-/// Whether cores can be kept awake here.
+/// Checks whether cores can be kept awake on this system.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] saying why not.
+/// [`Failure::CannotRun`] with the reason if they cannot.
 pub fn possible() -> Result<(), Failure> {
     polls(Path::new(IDLE))?;
     match OpenOptions::new().write(true).open(REQUEST) {
@@ -37,7 +37,7 @@ pub fn possible() -> Result<(), Failure> {
     }
 }
 
-/// Whether there is an idle state that polls. A latency of 0 asks for the first state.
+/// Checks that the first idle state, which a latency of 0 selects, polls.
 fn polls(cpus: &Path) -> Result<(), Failure> {
     let read = |file: &str| std::fs::read_to_string(cpus.join(file)).unwrap_or_default();
     match read("cpu0/cpuidle/state0/name").trim() {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_without_a_polling_state_is_told_by_name() {
+    fn a_kernel_without_a_polling_state_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("cpu0/cpuidle/state0");
         std::fs::create_dir_all(&state).unwrap();
