@@ -1,4 +1,4 @@
-//! The machines of a run: innocents in pairs, and beside them an attacker or a busy domain.
+//! The machines of a run: pairs of innocent guests, and an attacker or a busy domain.
 
 use abi::machine::{Machine, Program};
 use anyhow::{Context, Result};
@@ -6,27 +6,32 @@ use config::Config;
 use netdev::netns::Namespace;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
-/// Innocent guests.
+/// Number of innocent guests.
 pub(crate) const INNOCENTS: usize = 16;
-/// Frames that a busy domain sends: full ones, as fast as they are taken.
+/// Size in bytes of the frames that a busy domain sends as fast as the driver accepts them.
 const FRAME: u32 = 1514;
+/// MAC of the guest that receives a busy domain's frames.
+const SINK: &str = "02:00:00:00:99:01";
 
-/// What kind of domain the attacker is.
+/// Kind of the attacking domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A guest of the innocents' driver domain.
     Guest,
-    /// A driver domain with guests of its own.
+    /// A second driver domain with separate guests.
     Driver,
+    /// The monitor of a virtual machine behind the innocents' driver domain.
+    Vm,
 }
 
-/// What the domain in that place does.
+/// Behaviour of the attacking domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Temper {
-    /// As much as it may, by the rules.
+pub(crate) enum Behaviour {
+    /// Follows the protocol and causes the maximum load.
     Busy,
-    /// Whatever harms.
+    /// Attacks the other domains and the monitor.
     Hostile,
 }
 
@@ -34,10 +39,10 @@ pub(crate) enum Temper {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene {
     pub(crate) role: Role,
-    pub(crate) temper: Temper,
+    pub(crate) behaviour: Behaviour,
 }
 
-/// The address of innocent guest `n`.
+/// Returns the address of innocent guest `n`.
 pub(crate) fn address(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n as u8 + 1)
 }
@@ -51,8 +56,9 @@ pub(crate) fn is_attacker(name: &str) -> bool {
 }
 
 impl Scene {
-    /// The whole machine; each innocent has a TAP in its place.
-    pub(crate) fn machine(self, places: &[Namespace]) -> Result<Machine> {
+    /// Returns the machine. Each innocent guest has a TAP in its namespace; the monitor of a
+    /// virtual machine connects to `socket`.
+    pub(crate) fn machine(self, places: &[Namespace], socket: &Path) -> Result<Machine> {
         let mut text = "[machine]\nname = \"hostile\"\n".to_owned();
         for (n, place) in places.iter().enumerate() {
             write!(
@@ -66,6 +72,16 @@ impl Scene {
         if self.role == Role::Guest {
             text += &pair(&self.name());
         }
+        if self.role == Role::Vm {
+            let name = self.name();
+            write!(
+                text,
+                "[[guest]]\nname = \"{name}-sink\"\n[[guest.vif]]\nmac = \"{SINK}\"\n\
+                 endpoint = \"sink\"\n[[guest]]\nname = \"{name}\"\n[[guest.vif]]\n\
+                 endpoint = \"vhost-user\"\nsocket = \"{}\"\n",
+                socket.display()
+            )?;
+        }
         let mut machine = built(&text)?;
         if self.role == Role::Driver {
             self.add_driver(&mut machine)?;
@@ -73,19 +89,29 @@ impl Scene {
         Ok(machine)
     }
 
-    /// What the domain in the attacker's place is called; hostile ones by what they attack.
+    /// Returns the name of the attacking domain, or of the busy domain that replaces it.
     fn name(self) -> String {
         let role = match self.role {
             Role::Guest => "guest",
             Role::Driver => "driver",
+            Role::Vm => "vm",
         };
-        match self.temper {
-            Temper::Busy => format!("busy-{role}"),
-            Temper::Hostile => format!("attacker-{role}"),
+        match self.behaviour {
+            Behaviour::Busy => format!("busy-{role}"),
+            Behaviour::Hostile => format!("attacker-{role}"),
         }
     }
 
-    /// A second driver domain, whose guests are its own, beside the first.
+    /// Returns the command line of the virtual machine's monitor; `None`: there is none.
+    pub(crate) fn monitor(self) -> Option<[&'static str; 2]> {
+        match (self.role, self.behaviour) {
+            (Role::Guest | Role::Driver, _) => None,
+            (Role::Vm, Behaviour::Busy) => Some(["busy", SINK]),
+            (Role::Vm, Behaviour::Hostile) => Some(["hostile", "1"]),
+        }
+    }
+
+    /// Adds a second driver domain with separate guests.
     fn add_driver(self, machine: &mut Machine) -> Result<()> {
         let pool = "[buffers]\nspare = 64\nrelease_threshold = 8\n";
         let mut other = built(&format!(
@@ -107,12 +133,12 @@ impl Scene {
     }
 }
 
-/// A guest that sends frames to another, `NAME-sink`, as fast as they are taken.
+/// Returns a guest that sends frames to a second guest, `NAME-sink`, as fast as the driver accepts
+/// them.
 fn pair(name: &str) -> String {
-    let sink = "02:00:00:00:99:01";
     format!(
-        "[[guest]]\nname = \"{name}-sink\"\n[[guest.vif]]\nmac = \"{sink}\"\nendpoint = \"sink\"\n\
-         [[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"source\"\nto = \"{sink}\"\n\
+        "[[guest]]\nname = \"{name}-sink\"\n[[guest.vif]]\nmac = \"{SINK}\"\nendpoint = \"sink\"\n\
+         [[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"source\"\nto = \"{SINK}\"\n\
          size = {FRAME}\n"
     )
 }

@@ -1,10 +1,9 @@
-//! `hostile-run --seconds N`: sixteen innocent guests, eight probes of a thousand datagrams a
-//! second between them, and an attacker; then a domain in the attacker's place that is only busy.
-//! Prints the probes' delays, who died, and how long the log is. `cargo xtask hostile` builds and
-//! runs it.
+//! `hostile-run --seconds N`: runs sixteen innocent guests, eight probes that send a thousand
+//! datagrams per second between them, and an attacker. Then it runs the same machine with a busy
+//! domain instead of the attacker. It prints the delays of the probes, the domains that died, and
+//! the size of the log. `cargo xtask hostile` builds and runs it.
 //!
-//! It lies in a folder with the monitor's programs and with `hostile-domain` as `driver` and as
-//! `guest`.
+//! Its folder must contain the monitor's programs, and `hostile-domain` as `driver` and as `guest`.
 
 mod machines;
 mod probe;
@@ -12,27 +11,27 @@ mod probe;
 use abi::machine::Status;
 use anyhow::{Context, Result, bail};
 use client::{Instance, Options};
-use machines::{INNOCENTS, Role, Scene, Temper};
+use machines::{Behaviour, INNOCENTS, Role, Scene};
 use netdev::netns::Namespace;
 use probe::{Delays, Probes};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// How often the machine is asked who is alive.
+/// Interval of status queries.
 const LOOK: Duration = Duration::from_millis(250);
-/// How many times the busy domain's delay the attacker's may be.
+/// Maximum ratio of the delay beside the attacker to the delay beside the busy domain.
 const WORSE_MAX: f64 = 2.0;
-/// Bytes that the log may have: the file, and the one before it.
+/// Maximum size of the log in bytes: the current file and the rotated file.
 const LOG_MAX: u64 = 2 * (4 << 20) + (64 << 10);
 
-/// What a machine came to.
+/// Results of one machine.
 struct Outcome {
     scene: Scene,
     delays: Delays,
-    /// Innocents that ended, and those that were started again.
+    /// Innocent guests that died or were restarted.
     dead: Vec<String>,
-    /// How often the domain in the attacker's place was started again, or that it is dead.
+    /// State of the attacker or busy domain: its restarts, or that it is dead.
     attacker: String,
     log_bytes: u64,
     leaked: u64,
@@ -57,12 +56,15 @@ fn run(args: &[String]) -> Result<bool> {
     let time = Duration::from_secs(seconds);
     let mut good = true;
     println!(
-        "attacker  temper      p50 us   p99 us   lost    dead  attacker          log KB  leaked"
+        "attacker  behaviour   p50 us   p99 us   lost    dead  attacker          log KB  leaked"
     );
-    for role in [Role::Guest, Role::Driver] {
+    for role in [Role::Guest, Role::Driver, Role::Vm] {
         let mut p99 = [0.0; 2];
-        for (at, temper) in [Temper::Busy, Temper::Hostile].into_iter().enumerate() {
-            let outcome = observe(Scene { role, temper }, time)?;
+        for (at, behaviour) in [Behaviour::Busy, Behaviour::Hostile]
+            .into_iter()
+            .enumerate()
+        {
+            let outcome = observe(Scene { role, behaviour }, time)?;
             print(&outcome);
             p99[at] = outcome.delays.us(0.99);
             good &= outcome.dead.is_empty() && outcome.leaked == 0;
@@ -84,7 +86,10 @@ fn observe(scene: Scene, time: Duration) -> Result<Outcome> {
         log: client::Log::File(folder.path().join("log")),
         ..Options::default()
     };
-    let instance = Instance::start(&scene.machine(&places)?, &options)?;
+    let socket = folder.path().join("vm.sock");
+    let instance = Instance::start(&scene.machine(&places, &socket)?, &options)?;
+    let monitor = scene.monitor().map(|words| Monitor::start(&socket, &words));
+    let monitor = monitor.transpose()?;
     let probes = Probes::start(&places)?;
     let before = instance.status()?;
     let end = Instant::now() + time;
@@ -93,6 +98,7 @@ fn observe(scene: Scene, time: Duration) -> Result<Outcome> {
         instance.status()?;
     }
     let delays = probes.stop();
+    drop(monitor);
     let after = instance.status()?;
     let leaked = instance.grants()?.leaked;
     let log_bytes = bytes_in(folder.path())?;
@@ -107,6 +113,25 @@ fn observe(scene: Scene, time: Duration) -> Result<Outcome> {
     })
 }
 
+/// A virtual machine's monitor. Killed when it is dropped.
+struct Monitor(Child);
+
+impl Monitor {
+    fn start(socket: &Path, words: &[&str]) -> Result<Self> {
+        let program = std::env::current_exe()?.with_file_name("hostile-vm");
+        let child = Command::new(program).arg(socket).args(words).spawn();
+        Ok(Self(child.context("hostile-vm")?))
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn bytes_in(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {
@@ -115,7 +140,7 @@ fn bytes_in(folder: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Innocents that are not the process that they were.
+/// Returns the innocent guests whose process has changed.
 fn dead(before: &Status, after: &Status) -> Vec<String> {
     let innocent = before
         .domains
@@ -131,7 +156,7 @@ fn dead(before: &Status, after: &Status) -> Vec<String> {
     gone.map(|d| d.name.clone()).collect()
 }
 
-/// What became of the domain in the attacker's place.
+/// Returns the state of the attacker or busy domain.
 fn attacker(after: &Status) -> Result<String> {
     let found = after
         .domains
@@ -140,7 +165,7 @@ fn attacker(after: &Status) -> Result<String> {
     let found = found.context("no attacker")?;
     let again = found.restarts.as_ref().map_or(0, |restarts| restarts.count);
     Ok(match found.alive {
-        true => format!("alive, again {again}"),
+        true => format!("alive, {again} restarts"),
         false => found.state.clone(),
     })
 }
@@ -150,7 +175,7 @@ fn print(outcome: &Outcome) {
     println!(
         "{:<9} {:<9} {:>8.0} {:>8.0} {:>6} {:>7}  {:<17} {:>6} {:>7}",
         format!("{:?}", scene.role),
-        format!("{:?}", scene.temper),
+        format!("{:?}", scene.behaviour),
         delays.us(0.5),
         delays.us(0.99),
         delays.lost(),

@@ -1,5 +1,5 @@
-//! Probes: from every second innocent to the one after it a datagram a millisecond, which says when
-//! it was sent. Both ends are threads of this process, so one clock sees both.
+//! Probes: every second innocent guest sends a datagram per millisecond, with its send time, to the
+//! next guest. Both ends are threads of this process, so they use the same clock.
 
 use crate::machines::address;
 use anyhow::{Context, Result};
@@ -14,30 +14,30 @@ use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_millis(1);
 const PORT: u16 = 5300;
-/// What comes later is lost.
+/// Delay after which a datagram counts as lost.
 const LATE: Duration = Duration::from_secs(1);
-/// Longer delays count as this one, nanoseconds.
+/// Longest delay that is recorded, in nanoseconds. Longer delays count as this one.
 const LONGEST_NS: u64 = 10_000_000_000;
 
-/// How long datagrams were under way.
+/// One-way delays of datagrams.
 pub(crate) struct Delays {
     times: Histogram<u64>,
     sent: u64,
 }
 
 impl Delays {
-    /// The delay that this part of all that came stayed within, microseconds.
+    /// Returns a quantile of the delays, in microseconds.
     pub(crate) fn us(&self, part: f64) -> f64 {
         self.times.value_at_quantile(part) as f64 / 1e3
     }
 
-    /// Datagrams that did not come.
+    /// Returns the number of lost datagrams.
     pub(crate) fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.times.len())
     }
 }
 
-/// Probes that run.
+/// Running probes.
 pub(crate) struct Probes {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -46,7 +46,7 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
-    /// Between the innocents in these places.
+    /// Starts probes between the innocent guests in these namespaces.
     pub(crate) fn start(places: &[Namespace]) -> Result<Self> {
         let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let begun = Instant::now();
@@ -70,7 +70,7 @@ impl Probes {
         })
     }
 
-    /// Ends them: what came of all.
+    /// Stops the probes and returns the combined results.
     pub(crate) fn stop(self) -> Delays {
         self.stop.store(true, Ordering::Relaxed);
         let _ended = self.sender.join();
@@ -89,7 +89,7 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(LONGEST_NS, 3).expect("both are constants within its bounds")
 }
 
-/// A socket whose place is a namespace. The interface may have come a moment ago.
+/// Creates a socket in a namespace. Retries to bind it, because the interface may be new.
 fn socket(place: &Namespace, address: SocketAddr) -> Result<UdpSocket> {
     let bound = place.enter(|| -> io::Result<UdpSocket> {
         let socket = UdpSocket::bind(address)?;
@@ -106,7 +106,7 @@ fn send(sockets: &[UdpSocket], begun: Instant, stop: &AtomicBool, sent: &AtomicU
         }
         for socket in sockets {
             let now_ns = begun.elapsed().as_nanos() as u64;
-            // One that the system does not take is lost as well.
+            // A datagram that the kernel rejects counts as lost.
             let _taken = socket.send(&now_ns.to_be_bytes());
             sent.fetch_add(1, Ordering::Relaxed);
         }
@@ -115,7 +115,7 @@ fn send(sockets: &[UdpSocket], begun: Instant, stop: &AtomicBool, sent: &AtomicU
     }
 }
 
-/// Until none has come for so long as one may take.
+/// Receives until no datagram arrives for the maximum delay.
 fn receive(socket: &UdpSocket, begun: Instant) -> Histogram<u64> {
     let mut times = histogram();
     let mut bytes = [0; 8];

@@ -1,5 +1,5 @@
-//! What both hostile domains do: wait until they are connected, then call nonsense and print
-//! without a pause.
+//! Behaviour of both hostile domains: they wait until they are connected, then make invalid calls
+//! and print continuously.
 
 use abi::counted::Revocation;
 use abi::hypercall::{Create, OPS_MAX, Revoke};
@@ -10,15 +10,15 @@ use runtime::start::{StartError, print_line, refused};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// How often a domain looks whether it is connected.
+/// Interval at which the domain checks whether it is connected.
 const LOOK_NS: u64 = 5_000_000;
-/// Lines on the console in a round.
+/// Console lines per round.
 const LINES: usize = 100;
-/// What is printed: it grows where controls are shown.
+/// A line that grows when control characters are escaped.
 const LINE: &str = "\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}";
 
-/// Waits until the other ends of all these connections are connected. `advance` takes this
-/// domain's ends a step further.
+/// Waits until the peers of all these connections are connected. `advance` advances this domain's
+/// ends.
 pub(crate) fn connect(
     platform: &dyn Platform,
     waiter: &impl Waiting,
@@ -40,7 +40,7 @@ fn is_connected(platform: &dyn Platform, conn: ConnId) -> bool {
     peer.is_ok_and(|peer| peer.is_some_and(|peer| peer.state == XenbusState::Connected))
 }
 
-/// Grants pages by tables of anybody's and revokes them, as much as a call may.
+/// Grants pages through arbitrary tables and revokes them, as many per call as it can hold.
 pub(crate) fn nonsense(calls: &Rc<RefCell<Calls>>, create: impl Fn(u32) -> Create) {
     let creates: Vec<Create> = (0..OPS_MAX as u32).map(create).collect();
     calls.borrow_mut().create_grants(&creates, &mut Vec::new());

@@ -1,4 +1,4 @@
-//! A driver domain that does to its guests and to the monitor what it can.
+//! A driver domain that attacks its guests and the monitor.
 
 use crate::common::{connect, flood, nonsense};
 use abi::hypercall::Create;
@@ -13,14 +13,14 @@ use shmem::{Area, Span};
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Rounds for which a guest is kept connected before it is told to close.
+/// Rounds for which a guest stays connected before the driver domain asks it to close.
 const KEPT: u32 = 200;
 
-/// Connects guests as a driver domain does. Then marks their pages as in use, overwrites all that
-/// it may write, calls and prints without a pause.
+/// Connects guests like a regular driver domain. Then continuously marks their pages as in use,
+/// overwrites all writable memory, makes calls, and prints.
 pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, StartError> {
     let Started {
-        home,
+        domain_memory,
         platform,
         calls,
         waiter,
@@ -29,7 +29,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
     let shared = Shared::new(
         Rc::clone(&platform),
         Rc::clone(&calls),
-        home.frames,
+        domain_memory.frames,
         &config,
     );
     let mut ports: Vec<VifPort> = config.vifs.iter().map(|vif| port(vif, &shared)).collect();
@@ -42,7 +42,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
     loop {
         waiter.heartbeat();
         ports.iter_mut().for_each(VifPort::advance);
-        overwrite(home.window, round);
+        overwrite(domain_memory.window, round);
         nonsense(&calls, |n| Create {
             table: Handle(n.wrapping_add(round) % 64),
             index: n,
@@ -63,7 +63,7 @@ fn port(vif: &VifConfig, shared: &Shared) -> VifPort {
     VifPort::new(vif, platform, ledger, Box::new(memory))
 }
 
-/// Every page of the window that may be written: rings, buffers, the counts of uses.
+/// Overwrites every writable page of the window: rings, buffers and use counts.
 fn overwrite(window: Area, round: u32) {
     for page in 0..(window.len() / PAGE) as u32 {
         if let Some(page) = window.page(page) {
@@ -72,7 +72,7 @@ fn overwrite(window: Area, round: u32) {
     }
 }
 
-/// Tells the guests to close, so that they revoke what is marked as in use.
+/// Asks the guests to close, so that they revoke pages that are marked as in use.
 fn close(platform: &dyn Platform, vifs: &[VifConfig]) {
     for vif in vifs {
         let record = runtime::platform::NO_RECORD;

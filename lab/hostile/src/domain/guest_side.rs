@@ -1,4 +1,4 @@
-//! A guest that does to its driver domain and to the monitor what it can.
+//! A guest that attacks its driver domain and the monitor.
 
 use crate::common::{connect, flood, nonsense};
 use abi::counted::Revocation;
@@ -15,23 +15,23 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Rings of the doorbell in a round.
+/// Doorbell rings per round.
 const RINGS: usize = 1000;
-/// Frames that are granted and revoked in a round.
+/// Frames granted and revoked per round.
 const GRANTS: u32 = 32;
 const ENTRIES: u32 = 256;
 
-/// Connects as a guest does. From then on rings, calls, lines, records, grants, and whatever bytes
-/// in its rings, in turn and without a pause.
+/// Connects like a regular guest. Then, in turn and continuously, rings doorbells, makes calls,
+/// prints, writes records, grants pages, and fills its rings with arbitrary bytes.
 pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
     let Started {
-        home,
+        domain_memory,
         platform,
         calls,
         waiter,
         config,
     } = started;
-    let mut interfaces = interfaces(&home, &platform, &calls, &config)?;
+    let mut interfaces = interfaces(&domain_memory, &platform, &calls, &config)?;
     platform.ready().map_err(|why| refused("ready", why))?;
     let conn = ConnId(0);
     connect(&*platform, &waiter, &[conn], || {
@@ -55,7 +55,7 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
         if let Some(table) = table {
             churn(&calls, table);
         }
-        overwrite(home.frames, round);
+        overwrite(domain_memory.frames, round);
         match round % 4 {
             0 => claim(&*platform, conn, round),
             _ => interfaces.iter_mut().for_each(Interface::advance),
@@ -65,12 +65,12 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
     }
 }
 
-/// All of its own pages, its rings among them.
+/// Overwrites all of the guest's pages, including its rings.
 fn overwrite(frames: Area, round: u32) {
     let _own = frames.span().fill((round % 255) as u8 + 1);
 }
 
-/// Grants, and revokes what was granted.
+/// Grants pages and revokes them.
 fn churn(calls: &Rc<RefCell<Calls>>, table: Handle) {
     let create = |index| Create {
         table,
@@ -90,7 +90,7 @@ fn churn(calls: &Rc<RefCell<Calls>>, table: Handle) {
     calls.borrow_mut().revoke_grants(&revokes, &mut Vec::new());
 }
 
-/// A state and a record of its connection, which the driver has to look at.
+/// Sets a state and a record of a connection, which the driver must process.
 fn claim(platform: &dyn Platform, conn: ConnId, round: u32) {
     const STATES: [XenbusState; 4] = [
         XenbusState::Initialising,

@@ -1,5 +1,4 @@
-//! The program of every domain of a run: the domain `attacker` attacks, all others are what they
-//! are anywhere else.
+//! The program of every domain in a run. The attacking domains attack, all others behave normally.
 
 mod common;
 mod driver_side;
@@ -11,7 +10,8 @@ use std::process::ExitCode;
 #[global_allocator]
 static HEAP: shmem::arena::Arena<{ 64 << 20 }> = shmem::arena::Arena::new();
 
-/// What a domain is called that attacks. Its kind is in the name, as the filter knows it only.
+/// Name of the attacking guest. The kind is part of the name, because the filter matches only
+/// names.
 const GUEST: &str = "attacker-guest";
 const DRIVER: &str = "attacker-driver";
 

@@ -1,0 +1,26 @@
+//! A virtual machine monitor with a guest in one program, without an emulator: `hostile-vm SOCKET
+//! ADDRESS [PAIRS]` connects to a vhost-user socket, and its guest answers ARP, pings and UDP. It
+//! connects again, at once, whenever the back end ends the connection. `hostile-vm SOCKET busy MAC`
+//! has a guest that sends frames to a MAC as fast as they are accepted. `hostile-vm SOCKET hostile
+//! SEED` sends messages, descriptors and indices without sense.
+
+mod connection;
+mod guest;
+mod hostile;
+mod station;
+
+use anyhow::Context as _;
+use config::Mac;
+use std::path::Path;
+
+fn main() -> anyhow::Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        [socket, "hostile", seed] => hostile::run(Path::new(socket), seed.parse()?),
+        [socket, "busy", mac] => guest::flood(Path::new(socket), mac.parse::<Mac>()?.0),
+        [socket, address] => guest::run(Path::new(socket), address.parse()?, 1),
+        [socket, address, pairs] => guest::run(Path::new(socket), address.parse()?, pairs.parse()?),
+        _ => None.context("usage: hostile-vm SOCKET [ADDRESS [PAIRS]|busy MAC|hostile SEED]"),
+    }
+}
