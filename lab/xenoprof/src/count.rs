@@ -1,6 +1,6 @@
-//! Exact counts of hardware events by process, as `perf stat` has them: each thread has a counter
-//! of its own, and where a PMU has fewer than are asked for, a count is what was seen divided by
-//! the share of the time in which it was looked for.
+//! Exact counts of hardware events by process, like `perf stat`. Each thread has separate counters.
+//! If the PMU has fewer counters than requested, counts are scaled by the share of the time in
+//! which the event was counted.
 
 use crate::event::Event;
 use perf_event::{Counter, CounterData};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::OnceLock;
 
-/// What is counted of a packet beside its cycles, where this machine has a PMU that does.
+/// Events other than cycles that are counted per packet, if the PMU supports them.
 const OF_A_PACKET: [Event; 4] = [
     Event::Instructions,
     Event::CacheMisses,
@@ -17,7 +17,7 @@ const OF_A_PACKET: [Event; 4] = [
     Event::ItlbMisses,
 ];
 
-/// Those events of a packet that this machine counts.
+/// Returns the events per packet that this machine can count.
 pub fn possible() -> &'static [Event] {
     static FOUND: OnceLock<Vec<Event>> = OnceLock::new();
     FOUND.get_or_init(|| {
@@ -27,28 +27,28 @@ pub fn possible() -> &'static [Event] {
     })
 }
 
-/// Running counters of processes, each under somebody's name.
+/// Running counters of processes, grouped by a name.
 #[derive(Debug)]
 pub struct Counting {
     counters: Vec<(&'static str, Event, Counter)>,
 }
 
-/// What counters have counted.
+/// Values of counters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventCounts {
     /// By name and event.
     pub sums: BTreeMap<(&'static str, Event), f64>,
-    /// The least share of a thread's time in which an event was counted: 1, unless the PMU had to
-    /// be shared.
+    /// The smallest share of a thread's time in which an event was counted. It is 1 unless events
+    /// shared a counter.
     pub least_share: Option<f64>,
 }
 
 impl Counting {
-    /// Counts from now on what happens in these processes, in their kernel calls too, and in
-    /// threads that they start. Who has gone counts for nothing.
+    /// Starts counting events of these processes and of threads that they create, including their
+    /// time in the kernel. Skips processes that have exited.
     ///
     /// # Errors
-    /// If this user may not count that, or has no descriptors left.
+    /// This user may not count them, or no descriptors are left.
     pub fn start(of: &[(&'static str, Vec<i32>)], events: &[Event]) -> io::Result<Self> {
         let mut counters = Vec::new();
         if events.is_empty() {
@@ -77,10 +77,10 @@ impl Counting {
         Ok(Self { counters })
     }
 
-    /// What they have counted.
+    /// Returns the counts so far.
     ///
     /// # Errors
-    /// If a counter cannot be read.
+    /// A counter cannot be read.
     pub fn read(&mut self) -> io::Result<EventCounts> {
         let mut counts = EventCounts::default();
         for (name, event, counter) in &mut self.counters {
@@ -93,8 +93,8 @@ impl Counting {
     }
 }
 
-/// A count as it would be without sharing, and the share of its thread's time that it is of; none:
-/// the thread did not run.
+/// Returns the count, extrapolated to the thread's whole time, and the share of the time that was
+/// counted (`None` if the thread did not run).
 fn scaled(seen: &CounterData) -> (f64, Option<f64>) {
     let seconds = |time: Option<std::time::Duration>| time.unwrap_or_default().as_secs_f64();
     let (enabled, running) = (seconds(seen.time_enabled()), seconds(seen.time_running()));
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    /// A program that works when it is told to, and tells when it has.
+    /// Starts a shell that works whenever it reads a line, and then prints a line.
     fn worker() -> Child {
         let script = "read go; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo; read end";
         Command::new("sh")
@@ -149,9 +149,9 @@ mod tests {
         worker.wait().unwrap();
     }
 
-    /// An event that every kernel counts, in place of those that need a PMU: nanoseconds on a CPU.
+    /// Uses an event that needs no PMU: nanoseconds on a CPU.
     #[test]
-    fn a_process_is_counted_from_the_start_and_no_other_is() {
+    fn only_the_given_process_is_counted() {
         let (mut busy, mut other) = (worker(), worker());
         let idle = worker();
         let pid = |child: &Child| child.id().cast_signed();
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(
             counts.least_share,
             Some(1.0),
-            "nothing shares a CPU's clock"
+            "the CPU clock is never shared"
         );
         for worker in [busy, other, idle] {
             end(worker);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_counted_nothing_is_opened() {
+    fn counting_nothing_opens_no_counter() {
         let own = std::process::id().cast_signed();
         let mut none = Counting::start(&[("own", vec![own])], &[]).unwrap();
         assert_eq!(none.read().unwrap(), EventCounts::default());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_possible_is_what_can_be_probed() {
+    fn possible_events_can_be_probed() {
         for event in OF_A_PACKET {
             assert_eq!(possible().contains(&event), event.probe().is_ok());
         }

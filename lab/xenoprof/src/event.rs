@@ -1,4 +1,4 @@
-//! What is sampled: Xenoprof's events where there is a PMU, a timer elsewhere.
+//! Events that can be sampled: Xenoprof's events on machines with a PMU, a timer elsewhere.
 
 use crate::model::Tier;
 use perf_event::Builder;
@@ -9,19 +9,19 @@ use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Softwar
 pub enum Event {
     /// Clock cycles outside of halt.
     Cycles,
-    /// Instructions retired.
+    /// Retired instructions.
     Instructions,
-    /// Misses of the last cache.
+    /// Misses of the last-level cache.
     CacheMisses,
     /// Misses of the data TLB.
     DtlbMisses,
     /// Misses of the instruction TLB.
     ItlbMisses,
-    /// Nanoseconds of each CPU, by timer.
+    /// Nanoseconds of each CPU, by a timer.
     CpuClock,
 }
 
-/// Names, in the order of Xenoprof's paper, and what they are.
+/// Names, in the order of the Xenoprof paper.
 const NAMES: &[(&str, Event)] = &[
     ("cycles", Event::Cycles),
     ("instructions", Event::Instructions),
@@ -32,10 +32,10 @@ const NAMES: &[(&str, Event)] = &[
 ];
 
 impl Event {
-    /// The event of this name.
+    /// Returns the event with this name.
     ///
     /// # Errors
-    /// The names that there are.
+    /// The known names.
     pub fn find(name: &str) -> Result<Self, String> {
         NAMES
             .iter()
@@ -43,11 +43,11 @@ impl Event {
             .map(|(_, event)| *event)
             .ok_or_else(|| {
                 let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-                format!("no event `{name}`; there is: {}", names.join(", "))
+                format!("unknown event `{name}`; known events: {}", names.join(", "))
             })
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES
@@ -56,7 +56,7 @@ impl Event {
             .map_or("", |(name, _)| name)
     }
 
-    /// What is to be opened.
+    /// Returns the builder of its counter.
     #[must_use]
     pub fn builder(self) -> Builder<'static> {
         let read_misses = |which| Cache {
@@ -74,8 +74,8 @@ impl Event {
         }
     }
 
-    /// Events from one sample to the next for about `hz` samples a second and CPU. Misses are
-    /// rarer than cycles; how many there are is only known afterwards.
+    /// Returns the number of events between samples for about `hz` samples per second and CPU.
+    /// Misses are rarer than cycles, and their number is known only afterwards.
     #[must_use]
     pub fn period(self, hz: u64, tsc_hz: u64) -> u64 {
         let hz = hz.max(1);
@@ -88,12 +88,12 @@ impl Event {
         .max(1)
     }
 
-    /// How good an instrument it is here.
+    /// Returns the quality of the event on this machine.
     ///
-    /// A successful open proves nothing, so the event is made to happen and counted.
+    /// A successful open proves nothing, so the probe causes the event and reads its count.
     ///
     /// # Errors
-    /// One sentence why this machine cannot count it.
+    /// The reason, in one sentence, if this machine cannot count it.
     pub fn probe(self) -> Result<Tier, String> {
         if self == Self::CpuClock {
             return Ok(Tier::CpuClock);
@@ -111,14 +111,14 @@ impl Event {
         happen();
         counter.disable().map_err(count)?;
         match counter.read().map_err(count)? {
-            0 => Err(absent("it opens, and counts nothing")),
+            0 => Err(absent("the counter opens but counts nothing")),
             _ => Ok(tier_of_pmu(
                 &std::fs::read_to_string("/proc/interrupts").unwrap_or_default(),
             )),
         }
     }
 
-    /// The best event of this machine, and how good it is.
+    /// Returns the best event of this machine, and its quality.
     #[must_use]
     pub fn best() -> (Self, Tier) {
         match Self::Cycles.probe() {
@@ -128,7 +128,8 @@ impl Event {
     }
 }
 
-/// x86 counters overflow by NMI, and the line `NMI` of `/proc/interrupts` is where that shows.
+/// Returns the quality of PMU counters. On x86 they overflow by NMI if `/proc/interrupts` has a
+/// line `NMI`.
 fn tier_of_pmu(interrupts: &str) -> Tier {
     let nmis = interrupts
         .lines()
@@ -139,7 +140,7 @@ fn tier_of_pmu(interrupts: &str) -> Tier {
     }
 }
 
-/// Touches many pages and instructions, so that any event of the list happens.
+/// Accesses many pages and executes many instructions, to cause every event in the list.
 fn happen() {
     const PAGES: usize = 4096;
     let mut memory = vec![0u8; PAGES * 4096];
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_go_both_ways() {
+    fn names_and_events_convert() {
         for (name, event) in NAMES {
             assert_eq!(Event::find(name), Ok(*event));
             assert_eq!(event.name(), *name);
@@ -165,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn periods_make_the_rate() {
+    fn periods_match_the_rate() {
         assert_eq!(Event::CpuClock.period(1000, 1), 1_000_000);
         assert_eq!(Event::Cycles.period(1000, 2_300_000_000), 2_300_000);
         assert_eq!(Event::Cycles.period(0, 0), 1);
     }
 
     #[test]
-    fn an_event_is_there_or_refused_in_a_sentence() {
+    fn an_event_works_or_has_a_reason() {
         for (_, event) in NAMES {
             if let Err(why) = event.probe() {
                 assert!(

@@ -1,23 +1,23 @@
-//! Xenoprof for domains that are processes: one statistical profile of all of them.
+//! Xenoprof for domains that are processes: one statistical profile of all domains.
 //!
-//! Three instruments, because a machine without a PMU has none that says everything: *exact CPU
-//! time* of each domain from the scheduler, the *hop ledger* that each domain keeps itself, and
-//! *samples* with call stacks, which say in which function the time went. Totals come from the
-//! first, proportions from the last, and the report says how well they agree.
+//! On a machine without a PMU no single instrument suffices, so three are combined: the *exact CPU
+//! time* of each domain from the scheduler, the *hop ledger* that each domain keeps, and *samples*
+//! with call stacks, which show the functions that used the time. Totals are from the scheduler,
+//! proportions from the samples, and the report states how well the instruments agree.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`event`] | what is sampled, and how good that is here |
+//! | [`event`] | events that can be sampled, and their quality on this machine |
 //! | [`count`] | exact counts of events by process |
-//! | [`sampler`] | rings of the kernel's, and what lies in them |
-//! | [`host`] | processes, CPU clocks, which of them are domains |
-//! | [`resolve`] | records to threads, stacks and symbols |
-//! | [`loss`] | what was expected and what became of it |
+//! | [`sampler`] | the kernel's rings and their records |
+//! | [`host`] | processes, CPU clocks, and the domains among the processes |
+//! | [`resolve`] | from records to threads, stacks and symbols |
+//! | [`loss`] | expected samples and their outcomes |
 //! | [`model`] | a session, and its file |
-//! | [`attribute`] | samples to classes, functions and whom they serve, by a rule file |
+//! | [`attribute`] | samples by class, function and beneficiary, according to a rule file |
 //! | [`show`] | reports, comparisons, flame graphs, exports |
 //! | [`record`] | the command `prof record` |
-//! | [`session`] | several domains, each with a profiler of its own |
+//! | [`session`] | several domains, each with a separate profiler |
 #![allow(unsafe_code)]
 
 pub mod attribute;

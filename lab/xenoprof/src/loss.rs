@@ -1,8 +1,8 @@
-//! The loss ledger: for each CPU and domain, what was expected and what became of it.
+//! The loss ledger: for each CPU and domain, the expected samples and their outcomes.
 //!
-//! `expected = delivered + kernel_lost + ring_dropped + steal + silent`, always: `silent` is what
-//! nobody reported, periods that the timer missed because interrupts were off or the machine was
-//! elsewhere. It is negative where samples of others' time piled up.
+//! `expected = delivered + kernel_lost + ring_dropped + steal + silent` always holds. `silent` is
+//! the unexplained rest: periods that the timer missed because interrupts were off or the machine
+//! did not run. It is negative if samples that belong to the time of others accumulated here.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,26 +10,26 @@ use std::collections::BTreeMap;
 /// A row of the ledger, in samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// The CPU.
+    /// CPU.
     pub cpu: u32,
-    /// The domain; none: the CPU as a whole, with what cannot be told apart by domain.
+    /// Domain. `None`: the whole CPU, including losses that have no known domain.
     pub domain: Option<u32>,
     /// CPU time ÷ period.
     pub expected: u64,
-    /// Samples that arrived.
+    /// Received samples.
     pub delivered: u64,
-    /// What the kernel says it could not write into its ring.
+    /// Samples that the kernel could not write to its ring.
     pub kernel_lost: u64,
-    /// What a domain's own ring, or the sampler's memory, had no room for.
+    /// Samples for which a domain's ring or the sampler's memory had no space.
     pub ring_dropped: u64,
-    /// Periods that the hypervisor below gave to somebody else.
+    /// Periods that the underlying hypervisor stole.
     pub steal: u64,
-    /// The rest.
+    /// The unexplained rest.
     pub silent: i64,
 }
 
 impl Loss {
-    /// Closes the row.
+    /// Returns the row with `silent` set.
     #[must_use]
     pub fn closed(mut self) -> Self {
         let known = [
@@ -46,14 +46,14 @@ impl Loss {
         self
     }
 
-    /// Everything that is known to be lost.
+    /// Returns the known losses.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.kernel_lost.saturating_add(self.ring_dropped)
     }
 }
 
-/// What is known when a session ends.
+/// Counts at the end of a session.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Samples by CPU and domain.
@@ -69,10 +69,11 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The ledger's rows: per CPU one for each domain seen there and one for the whole.
+    /// Returns the ledger's rows: for each CPU one per domain seen there, and one for the whole
+    /// CPU.
     ///
-    /// Where a domain ran on several CPUs its time is split between them as its samples are: the
-    /// scheduler's exact account is by process, not by CPU.
+    /// The time of a domain that ran on several CPUs is split in proportion to its samples, because
+    /// the scheduler's exact account is by process, not by CPU.
     #[must_use]
     pub fn ledger(&self, cpus: &[u32], ran_ns: u64, period: u64) -> Vec<Loss> {
         let period = period.max(1);
@@ -142,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_row_closes_and_cpus_sum_up(counts in counts()) {
+        fn rows_close_and_sum_to_cpus(counts in counts()) {
             let rows = counts.ledger(&[0, 1, 2], 5_000_000_000, 1_000_000);
             for row in &rows {
                 let known = row.delivered + row.lost() + row.steal;
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domains_time_is_split_as_its_samples_are() {
+    fn a_domains_time_is_split_by_samples() {
         let counts = Counts {
             delivered: [((0, 1), 30), ((1, 1), 10)].into(),
             cpu_ns: [(1, 80_000_000)].into(),

@@ -27,7 +27,7 @@ fn frame(module: u32, symbol: &str) -> Frame {
     }
 }
 
-/// The same session, and a domain of which nothing is there.
+/// Returns that session with an additional domain without data.
 pub(crate) fn with_an_absent_domain() -> Session {
     let mut session = session();
     session.domains.push(Domain {
@@ -40,8 +40,8 @@ pub(crate) fn with_an_absent_domain() -> Session {
     session
 }
 
-/// A driver that copies (60 samples of it) and writes to a TAP whose stack runs at once (40), and
-/// an idle CPU (100); 1 ms a sample.
+/// Returns a session with samples of 1 ms: a driver domain copies (60 samples) and writes to a TAP,
+/// whose stack runs at once (40 samples); a CPU is idle (100 samples).
 pub(crate) fn session() -> Session {
     let mut driver = domain("driver", Kind::Driver, 100_000_000);
     driver.ledger = Some(Ledger {

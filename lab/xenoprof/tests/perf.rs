@@ -1,5 +1,6 @@
-//! Beside `perf record` in the same window: shares of processes agree within three points, and
-//! within ten where other programs keep either from taking every sample.
+//! Compares the shares of processes with those of `perf record` in the same window. They agree
+//! within three points, or within ten if other programs keep one of the two from taking every
+//! sample.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -9,16 +10,16 @@ use std::time::Duration;
 use testing::Killed;
 use xenoprof::record::{self, Options};
 
-/// Points by which a share may differ.
+/// Maximum difference of a share in points.
 const POINTS: f64 = 10.0;
 
-/// A shell that works for so much of the time.
+/// Starts a shell that repeats this script.
 fn busy(script: &str) -> Killed {
     let child = Command::new("sh").args(["-c", script]).spawn();
     Killed(child.expect("`sh` starts"))
 }
 
-/// Samples of each process within a time.
+/// Returns the number of each process's samples within a time.
 fn count(samples: &[(u32, u64)], within: &Range<u64>) -> BTreeMap<u32, f64> {
     let mut counts = BTreeMap::new();
     for (pid, _) in samples.iter().filter(|sample| within.contains(&sample.1)) {
@@ -27,7 +28,7 @@ fn count(samples: &[(u32, u64)], within: &Range<u64>) -> BTreeMap<u32, f64> {
     counts
 }
 
-/// A line of `perf script`: `PID SECONDS.NANOSECONDS:`.
+/// Parses a line of `perf script`: `PID SECONDS.NANOSECONDS:`.
 fn line(text: &str) -> Option<(u32, u64)> {
     let mut words = text.split_whitespace();
     let pid = words.next()?.parse().ok()?;
@@ -67,7 +68,7 @@ fn process_totals_agree_with_perf() {
         .args(["record", "-q", "-a", "-e", "cpu-clock", "-F", "997"])
         .args(["-k", "CLOCK_MONOTONIC_RAW", "-o"])
         .arg(&data)
-        // It starts this when it samples, and ends with it.
+        // perf starts this command when it begins to sample, and exits when the command does.
         .args(["sh", "-c", "echo; exec cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -82,7 +83,7 @@ fn process_totals_agree_with_perf() {
         ..Options::default()
     };
     let (session, _) = record::run(&options).expect("records");
-    // With its standard input, which ends first.
+    // perf exits after its command, whose standard input is closed first.
     let ended = perf.wait().expect("perf ends");
     assert!(ended.success(), "{ended}");
     drop(busy);
@@ -103,7 +104,7 @@ fn process_totals_agree_with_perf() {
             (pid, start_ns + sample.0)
         })
         .collect();
-    // The time that both have seen.
+    // The time range that both have observed.
     let seen = |samples: &[(u32, u64)]| {
         let times = samples.iter().map(|sample| sample.1);
         Some(times.clone().min()?..times.max()?)

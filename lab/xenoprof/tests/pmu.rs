@@ -1,5 +1,5 @@
-//! A ring as the kernel writes it for a PMU's counter that overflows by NMI, from its bytes to the
-//! report: what cannot be had on a machine without a PMU.
+//! Tests everything from a ring's bytes to the report, with data of a PMU counter that overflows by
+//! NMI, so that machines without a PMU cover it, too.
 
 use perf_event::SampleFlag;
 use perf_event::data::parse::ParseConfig;
@@ -17,10 +17,10 @@ const KERNEL: u64 = 0xffff_ffff_8100_0000;
 /// `PERF_CONTEXT_KERNEL`, `PERF_CONTEXT_USER`.
 const IN_KERNEL: u64 = -128i64 as u64;
 const IN_USER: u64 = -512i64 as u64;
-/// Samples inside the kernel, samples of the program.
+/// Number of samples in the kernel, and in the program.
 const SAMPLES: [usize; 2] = [150, 50];
 
-/// The kernel's symbols, as they were saved.
+/// The kernel's saved symbols.
 const KALLSYMS: &str = "\
 ffffffff81000000 T tun_get_user
 ffffffff81001000 T do_syscall_64
@@ -31,7 +31,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A record with its header (kind, misc, size), as it lies in the ring.
+/// Returns a record with its header (kind, misc, size), as in the ring.
 fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
     let size = u16::try_from(8 + body.len()).unwrap();
     let header = [
@@ -42,7 +42,7 @@ fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
     [&header.concat(), body].concat()
 }
 
-/// Thread, time and CPU behind a record that is no sample.
+/// Returns the trailer of a record other than a sample: thread, time and CPU.
 fn trailer(time: u64) -> [u64; 3] {
     [PID | PID << 32, time, 0]
 }
@@ -53,7 +53,7 @@ fn sample(misc: u16, time: u64, chain: &[u64]) -> Vec<u8> {
 }
 
 fn ring() -> Vec<u8> {
-    /// `PERF_RECORD_MISC_EXACT_IP`: the address is of the instruction that made the counter
+    /// `PERF_RECORD_MISC_EXACT_IP`: the address is that of the instruction that caused the
     /// overflow.
     const EXACT: u16 = 1 << 14;
     let name = [
@@ -75,7 +75,7 @@ fn ring() -> Vec<u8> {
         ];
         ring.extend(sample(1 | EXACT, 10 + time as u64, &chain));
     }
-    // The kernel slowed the counter down, and three records had no room.
+    // The kernel throttled the counter, and three records did not fit.
     ring.extend(record(
         5,
         0,
@@ -138,7 +138,7 @@ fn session(event: Event, kallsyms: PathBuf) -> Session {
 }
 
 #[test]
-fn samples_by_nmi_make_a_report_without_reservations() {
+fn nmi_samples_need_no_reservations() {
     let folder = tempfile::tempdir().unwrap();
     let kallsyms = folder.path().join("kallsyms");
     std::fs::write(&kallsyms, KALLSYMS).unwrap();

@@ -1,5 +1,5 @@
-//! Real sessions. Without the right to sample everything they sample what the test starts itself;
-//! where even that is forbidden they say so and end.
+//! Real sessions. Without the privilege to sample everything, the tests sample only processes that
+//! they start. If that is also forbidden, they report it and end.
 #![allow(unsafe_code)]
 
 use std::process::{Command, ExitStatus};
@@ -13,20 +13,21 @@ use xenoprof::model::{Session, Tier, file};
 use xenoprof::record::{DEFAULT_HZ, Options, run, to_file};
 use xenoprof::show::flame;
 
-/// One session at a time: the kernel adds up the time of all children of a process. None finds a
-/// machine that somebody else runs here.
+/// Runs one session at a time, because the kernel adds up the time of all children of a process.
+/// Uses a private runtime directory, so that no test finds another user's machine.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     static PLACE: Once = Once::new();
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let place = concat!(env!("CARGO_TARGET_TMPDIR"), "/no-machines");
-    // SAFETY: every test of this program waits here before it looks at the environment or starts
-    // anything, and whatever else runs looks at it by the standard library, which has a lock.
+    // SAFETY: every test of this program waits here before it reads the environment or starts
+    // anything. Other code reads the environment through the standard library, which has a lock.
     PLACE.call_once(|| unsafe { std::env::set_var(client::RUNTIME_DIR_VAR, place) });
     one
 }
 
-/// A shell that computes for some tenths of a second, then ends with this status.
+/// Returns a shell command that computes for some tenths of a second and then exits with this
+/// status.
 fn busy(status: u8) -> Vec<String> {
     let script = format!("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit {status}");
     ["sh", "-c", &script].map(str::to_owned).into()
@@ -36,7 +37,7 @@ fn options(command: Vec<String>) -> Options {
     Options {
         event: Some("cpu-clock".to_owned()),
         hz: Some(DEFAULT_HZ),
-        // Never met, unless a busy machine has no time for the command at all.
+        // Reached only if a busy machine gives the command no time at all.
         limit: Some(Duration::from_secs(120)),
         named: Vec::new(),
         machine: None,
@@ -74,12 +75,12 @@ fn a_command_that_starts_no_domain_is_one_domain() {
         .filter(|sample| session.domain_of(sample) == index)
         .collect();
     let raw = samples.len() as f64 * session.head.period as f64 / exact_ns as f64;
-    // A machine that is itself kept from running counts time, and takes no sample in it.
+    // If the hypervisor steals time, exact time includes time without samples.
     assert!(
         (0.1..2.0).contains(&raw),
-        "samples make {raw} of the exact time"
+        "samples account for {raw} of the exact time"
     );
-    // The shell runs its own code, which has a file, and whose samples lie within the session.
+    // The shell runs code that has a file, and its samples lie within the session.
     let shell = samples.iter().filter(|sample| {
         let mut frames = session.frames_of(sample.3);
         frames.any(|(_, frame)| {
@@ -117,7 +118,7 @@ fn the_ledger_counts_every_sample() {
 }
 
 #[test]
-fn the_kernels_functions_have_names_where_it_lets_us() {
+fn kernel_functions_have_names_if_permitted() {
     let _alone = alone();
     let command = [
         "sh",
@@ -138,7 +139,7 @@ fn the_kernels_functions_have_names_where_it_lets_us() {
 }
 
 #[test]
-fn a_session_of_processes_that_run_already() {
+fn running_processes_can_be_profiled() {
     let _alone = alone();
     let mut child = Command::new("sh")
         .args(["-c", "while :; do :; done"])
@@ -146,7 +147,7 @@ fn a_session_of_processes_that_run_already() {
         .unwrap();
     let mut options = options(Vec::new());
     options.named = vec![format!("app={}", child.id())];
-    // Long enough for some samples where others want the CPUs, too.
+    // Long enough for some samples even if other programs use the CPUs.
     let limit = Duration::from_secs(5);
     options.limit = Some(limit);
     let recorded = run(&options);
@@ -173,7 +174,7 @@ fn a_session_of_processes_that_run_already() {
 }
 
 #[test]
-fn a_session_survives_its_file() {
+fn a_session_is_equal_after_reading_its_file() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.prof");
@@ -191,7 +192,7 @@ fn a_session_survives_its_file() {
 }
 
 #[test]
-fn what_cannot_be_started_is_told() {
+fn a_command_that_cannot_start_is_reported() {
     let _alone = alone();
     let error = run(&options(vec!["/no/such/program".to_owned()])).unwrap_err();
     assert!([2, 3].contains(&figures::exit_code(&error)), "{error:#}");

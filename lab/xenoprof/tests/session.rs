@@ -1,5 +1,5 @@
-//! Participants that die, hang, lie and flood beside one that behaves: the session goes on, keeps
-//! what the good one gives, and says what is missing.
+//! Participants die, hang, lie and flood beside one that behaves: the session continues, keeps the
+//! results of the good one, and reports what is missing.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
@@ -15,12 +15,12 @@ use xenoprof::sampler::parse::{Address, Record, RecordKind};
 use xenoprof::session::initiator::{Configuration, Initiator};
 use xenoprof::session::message::{DomainScope, Link, Message, Named, document};
 use xenoprof::session::outcome::{Outcome, Taken};
-use xenoprof::session::participant::{self, Took};
+use xenoprof::session::participant::{self, Participated};
 use xenoprof::session::state::{Expected, Phase};
 
 const SAMPLES: u64 = 1000;
 
-/// A process that does nothing, and ends with the test.
+/// A process that does nothing and ends with the test.
 struct Idle(Killed);
 
 impl Idle {
@@ -33,11 +33,11 @@ impl Idle {
         self.0.0.id()
     }
 
-    /// An address in its code, and the file that this lies in.
+    /// Returns an address in its code, and the file that contains it.
     fn code(&self) -> (u64, String) {
         let test = std::env::current_exe().expect("this test's own file");
         loop {
-            // Until the program is there, the mappings are those of its parent.
+            // Until the exec, the mappings are those of its parent.
             let found = process::mappings(self.pid());
             let program = found.into_iter().next().filter(|mapping| {
                 mapping.path.starts_with('/') && Path::new(&mapping.path) != test
@@ -66,7 +66,7 @@ impl Idle {
     }
 }
 
-/// A participant as it must not be.
+/// A participant that violates the protocol.
 struct Rogue {
     link: Link,
     id: u64,
@@ -98,29 +98,33 @@ impl Rogue {
         (rogue, descriptors)
     }
 
-    /// Sends symbols as a sealed document of so many bytes.
+    /// Sends symbols as a sealed document of this length.
     fn send_symbols(&self, bytes: u64) {
         let symbols = document(|file| file.set_len(bytes)).expect("memory");
         let sent = self
             .link
             .send_all(self.id, Message::Symbols, &[symbols.as_fd()]);
-        sent.expect("is heard");
+        sent.expect("the initiator reads");
     }
 
     fn send(&self, message: Message) {
-        self.link.send_all(self.id, message, &[]).expect("is heard");
+        self.link
+            .send_all(self.id, message, &[])
+            .expect("the initiator reads");
     }
 
     fn hear(&mut self) -> (Message, Vec<OwnedFd>) {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            if let Some((envelope, _, descriptors)) = self.link.receive().expect("is told") {
+            if let Some((envelope, _, descriptors)) =
+                self.link.receive().expect("the initiator answers")
+            {
                 self.id = envelope.session;
                 return (envelope.message, descriptors);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        panic!("nothing came");
+        panic!("no answer");
     }
 
     fn until(&mut self, wanted: &Message) {
@@ -128,7 +132,7 @@ impl Rogue {
     }
 }
 
-fn good(socket: &Path, pid: u32) -> JoinHandle<anyhow::Result<Took>> {
+fn good(socket: &Path, pid: u32) -> JoinHandle<anyhow::Result<Participated>> {
     let options = participant::Participation {
         name: "good".to_owned(),
         mode: Mode::Active,
@@ -166,7 +170,7 @@ fn lost(outcome: &Outcome, name: &str) -> String {
 }
 
 #[test]
-fn who_dies_hangs_lies_or_floods_harms_nobody_else() {
+fn faulty_participants_do_not_affect_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = socket(&folder);
     let names = ["good", "dead", "hanging", "lying", "flooding"];
@@ -216,21 +220,20 @@ fn who_dies_hangs_lies_or_floods_harms_nobody_else() {
     let demux = initiator.demux();
     initiator.arm();
     let served = initiator.serve();
-    harm.recv()
-        .expect("the liar has lied and the dead has gone");
+    harm.recv().expect("the faulty participants have acted");
     for idle in &idle {
         let mut demux = demux.lock().unwrap_or_else(PoisonError::into_inner);
         demux.offer(&idle.samples(), u64::MAX);
     }
     let (outcome, ending) = served.drain(|| false);
     for name in names {
-        let fate = member(&outcome, name).given.fate;
-        assert_eq!(fate.offered, SAMPLES, "{name}");
-        assert_eq!(fate.offered, fate.written + fate.dropped, "{name}");
+        let counts = member(&outcome, name).given.counts;
+        assert_eq!(counts.offered, SAMPLES, "{name}");
+        assert_eq!(counts.offered, counts.written + counts.dropped, "{name}");
     }
     let own = member(&outcome, "good");
     assert_eq!(own.lost, None);
-    assert_eq!(own.received.read, Some(own.given.fate.written));
+    assert_eq!(own.received.read, Some(own.given.counts.written));
     assert_eq!(own.received.names.len(), 1, "all samples have one address");
     let program = idle.each_ref().map(Idle::code)[0].1.clone();
     assert!(
@@ -239,24 +242,24 @@ fn who_dies_hangs_lies_or_floods_harms_nobody_else() {
             .iter()
             .all(|named| named.module == program)
     );
-    assert_eq!(lost(&outcome, "dead"), "went away");
+    assert_eq!(lost(&outcome, "dead"), "disconnected");
     assert!(lost(&outcome, "hanging").contains("in time"), "{outcome:?}");
     assert!(lost(&outcome, "lying").contains("indices"), "{outcome:?}");
-    assert_eq!(member(&outcome, "lying").given.fate.written, 0);
+    assert_eq!(member(&outcome, "lying").given.counts.written, 0);
     assert!(
-        lost(&outcome, "flooding").contains("more than"),
+        lost(&outcome, "flooding").contains("too much"),
         "{outcome:?}"
     );
     ending.tell(&Session::default());
     let took = good.join().expect("no panic").expect("takes part");
     assert_eq!(took.read, SAMPLES);
     let (sent, _hanging, _liar) = rogues.join().expect("no panic");
-    assert!(sent < 5000, "{sent} messages were taken");
+    assert!(sent < 5000, "{sent} messages were accepted");
     assert!(!socket.exists(), "the session leaves its socket behind");
 }
 
 #[test]
-fn documents_come_in_their_turn_and_within_a_budget() {
+fn documents_are_accepted_in_order_and_within_budget() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = socket(&folder);
     let idle = Idle::start();
@@ -289,12 +292,12 @@ fn documents_come_in_their_turn_and_within_a_budget() {
         Message::Refused { why } => why,
         other => panic!("{other:?}"),
     });
-    let turn = "spoke out of turn";
-    assert_eq!(whys, [turn, turn, turn, "sent more than a participant may"]);
+    let turn = "sent a message out of order";
+    assert_eq!(whys, [turn, turn, turn, "sent too much data"]);
 }
 
 #[test]
-fn strangers_are_refused_and_the_absent_are_named() {
+fn strangers_are_rejected_and_absent_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = socket(&folder);
     let idle = Idle::start();
@@ -320,5 +323,5 @@ fn strangers_are_refused_and_the_absent_are_named() {
     };
     assert!(why.contains("not expected"), "{why}");
     assert_eq!(initiator.absent(), ["web", "db"]);
-    assert_eq!(initiator.phase(), Phase::Reserved, "the session goes on");
+    assert_eq!(initiator.phase(), Phase::Reserved, "the session continues");
 }

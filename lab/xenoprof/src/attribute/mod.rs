@@ -1,4 +1,5 @@
-//! Whose work it was: samples by domain, class, function, and on whose behalf.
+//! Attribution of samples: by domain, class and function, and by the domain on whose behalf they
+//! ran.
 
 pub mod rules;
 
@@ -6,40 +7,40 @@ use crate::model::{Frame, Kind, Session, Thread};
 use rules::{Function, Rules};
 use std::collections::{BTreeMap, HashMap};
 
-/// How a sample's class is found.
+/// Method of finding a sample's class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Classing {
-    /// The class of the nearest caller that a rule names.
+    /// The class of the nearest function in the call stack that a rule matches.
     #[default]
     Nearest,
     /// The class of the function itself, as in the papers, which had no callers.
     Flat,
 }
 
-/// A domain's samples.
+/// Attributed samples of one domain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Part {
-    /// All.
+    /// Total.
     pub samples: u64,
-    /// By class, in the order of the rules.
+    /// Samples by class, in the order of the rules.
     pub classes: Vec<u64>,
-    /// By module and function.
+    /// Samples by module and function.
     pub symbols: BTreeMap<(String, String), u64>,
-    /// On behalf of whom; the domain itself where no rule says otherwise.
+    /// Samples by the domain on whose behalf they ran: this domain, unless a rule names another.
     pub behalf: BTreeMap<String, u64>,
 }
 
-/// A session's samples, attributed.
+/// Attributed samples of a session.
 #[derive(Clone, Debug)]
 pub struct Attribution {
-    /// Names of the classes.
+    /// Class names.
     pub classes: Vec<String>,
-    /// By the place of the domain.
+    /// Samples by domain index.
     pub parts: Vec<Part>,
 }
 
 impl Attribution {
-    /// Of a session.
+    /// Attributes a session's samples.
     #[must_use]
     pub fn new(session: &Session, rules: &Rules, classing: Classing) -> Self {
         let empty = Part {
@@ -47,7 +48,7 @@ impl Attribution {
             ..Part::default()
         };
         let mut parts = vec![empty; session.domains.len()];
-        // Equal stacks of equal threads are many: each is looked at once.
+        // Many samples have equal stacks and threads, so each pair is attributed only once.
         let mut counts: BTreeMap<(u32, u32), u64> = BTreeMap::new();
         for sample in &session.samples {
             *counts.entry((sample.2, sample.3)).or_default() += 1;
@@ -76,7 +77,7 @@ impl Attribution {
     }
 }
 
-/// What the rules say of the functions of a session, asked once for each.
+/// Cached results of the rules for the functions of a session.
 struct Lookup<'a> {
     session: &'a Session,
     rules: &'a Rules,
@@ -146,8 +147,8 @@ fn function<'a>(session: &'a Session, frame: &'a Frame) -> Option<Function<'a>> 
     })
 }
 
-/// Module and name of a stack's function, in words that say something: what the compiler inlined
-/// from the language's own library counts for its caller.
+/// Returns the module and the name of a stack's function. Replaces a function that was inlined from
+/// Rust's standard library by its caller.
 #[must_use]
 pub fn symbol(session: &Session, stack: u32) -> (String, String) {
     let frame = session
@@ -160,7 +161,8 @@ pub fn symbol(session: &Session, stack: u32) -> (String, String) {
     })
 }
 
-/// `core::ptr::read`, `<core::option::Option<T>>::map`, `<u64>::wrapping_add`.
+/// Returns whether a symbol belongs to Rust's standard library, such as `core::ptr::read`,
+/// `<core::option::Option<T>>::map` and `<u64>::wrapping_add`.
 fn is_of_the_language(symbol: &str) -> bool {
     let path = symbol.trim_start_matches('<');
     let of_library = ["core::", "alloc::", "std::"]
@@ -176,7 +178,7 @@ mod tests {
     use crate::testing::session;
 
     #[test]
-    fn samples_are_counted_by_class_function_and_whom_they_serve() {
+    fn samples_count_by_class_function_and_beneficiary() {
         let session = session();
         let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
         let driver = &found.parts[0];
@@ -206,9 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_caller_decides_and_flat_does_not_look_for_it() {
+    fn the_nearest_caller_decides_unless_flat() {
         let mut session = session();
-        // The copy is made by a function that no rule knows.
+        // No rule matches the function that copies.
         session.frames[1].symbol = "memset".to_owned();
         let class = |how| {
             let found = Attribution::new(&session, &Rules::thesis(), how);
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_inside_a_write_to_a_tap_is_the_receivers() {
+    fn a_stack_inside_a_tap_write_serves_the_receiver() {
         let mut session = session();
         session.frames[3].symbol = "__netif_receive_skb".to_owned();
         let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_language_say_nothing() {
+    fn names_of_the_standard_library_are_skipped() {
         for symbol in [
             "core::ptr::read",
             "<u64>::min",
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_has_one_class_one_function_and_one_master() {
+    fn samples_have_one_class_function_and_beneficiary() {
         let session = session();
         for how in [Classing::Nearest, Classing::Flat] {
             for part in Attribution::new(&session, &Rules::thesis(), how).parts {

@@ -1,14 +1,14 @@
-//! Rule files: which function belongs to which class, and on whose behalf it runs.
+//! Rule files, which assign functions to classes and to the domains on whose behalf they run.
 //!
-//! `rules/thesis.rules` describes the form and ships the classes of the thesis.
+//! `rules/thesis.rules` describes the format and contains the thesis's classes.
 
 use crate::model::{Kind, Space};
 use std::path::{Path, PathBuf};
 
-/// The rules that ship: Ram's thesis, table 2.1.
+/// The default rules: Ram's thesis, table 2.1.
 const THESIS: &str = include_str!("../../rules/thesis.rules");
 
-/// Rules.
+/// Parsed rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     classes: Vec<String>,
@@ -18,15 +18,15 @@ pub struct Rules {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
-    /// Place of the class; nothing for `behalf`.
+    /// Index of the class; unused for `behalf`.
     class: usize,
-    /// None: all.
+    /// Domain kinds to which the rule applies; `None`: every kind.
     kinds: Option<Vec<String>>,
     place: Where,
     globs: Vec<String>,
 }
 
-/// What a rule looks at.
+/// The part of a sample that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     Any,
@@ -34,7 +34,7 @@ enum Where {
     Thread,
 }
 
-/// Why a rule file is none.
+/// Error in a rule file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{path}:{line}: {what}")]
 pub struct RuleError {
@@ -43,22 +43,22 @@ pub struct RuleError {
     what: String,
 }
 
-/// A function as rules see it.
+/// A function, as rules see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Function<'a> {
-    /// Where it runs.
+    /// Kernel or user space.
     pub space: Space,
-    /// The last part of its module's path.
+    /// Last component of its module's path.
     pub module: &'a str,
-    /// Its name.
+    /// Symbol name.
     pub symbol: &'a str,
 }
 
 impl Rules {
-    /// The rules that ship.
+    /// Returns the default rules.
     #[must_use]
     pub fn thesis() -> Self {
-        // A test reads them.
+        // Cannot fail, because a test parses them.
         Self::parse(Path::new("thesis.rules"), THESIS).unwrap_or_else(|_| Self {
             classes: vec!["other".to_owned()],
             lines: Vec::new(),
@@ -66,10 +66,10 @@ impl Rules {
         })
     }
 
-    /// From a file.
+    /// Reads a rule file.
     ///
     /// # Errors
-    /// What is wrong, with the line.
+    /// The error, with its line.
     pub fn read(path: &Path) -> Result<Self, RuleError> {
         let text = std::fs::read_to_string(path).map_err(|error| RuleError {
             path: path.to_owned(),
@@ -79,10 +79,10 @@ impl Rules {
         Self::parse(path, &text)
     }
 
-    /// From a file's text.
+    /// Parses the text of a rule file.
     ///
     /// # Errors
-    /// What is wrong, with the line.
+    /// The error, with its line.
     pub fn parse(path: &Path, text: &str) -> Result<Self, RuleError> {
         let mut rules = Self {
             classes: Vec::new(),
@@ -118,7 +118,7 @@ impl Rules {
             self.classes = names.split_whitespace().map(str::to_owned).collect();
             if let Some(name) = self.classes.iter().find(|name| !is_name(name)) {
                 return Err(format!(
-                    "`{name}` is no name of a class: letters, digits, `-` and `_`"
+                    "`{name}` is not a valid class name: use letters, digits, `-` and `_`"
                 ));
             }
             return Ok(());
@@ -140,12 +140,14 @@ impl Rules {
                 "kernel" => Where::Code(Space::Kernel),
                 "user" => Where::Code(Space::User),
                 "thread" => Where::Thread,
-                _ => return Err(format!("`{place}`: kernel, user, thread or *")),
+                _ => return Err(format!("`{place}` is not kernel, user, thread or *")),
             },
             globs: words.map(str::to_owned).collect(),
         };
         if rule.globs.is_empty() {
-            return Err("no name of a function: write CLASS KINDS SPACE GLOB…".to_owned());
+            return Err(
+                "the name of a function is missing: write CLASS KINDS SPACE GLOB…".to_owned(),
+            );
         }
         match (class, who) {
             ("behalf", Some(who)) if !who.is_empty() => {
@@ -156,7 +158,7 @@ impl Rules {
             _ if self.classes.iter().any(|c| c == class) => self.lines.push(rule),
             _ => {
                 return Err(format!(
-                    "no class `{class}`; there is: {}",
+                    "unknown class `{class}`; known classes: {}",
                     self.classes.join(", ")
                 ));
             }
@@ -164,19 +166,19 @@ impl Rules {
         Ok(())
     }
 
-    /// The classes, in the order of print.
+    /// Returns the class names, in print order.
     #[must_use]
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// The class of what no rule names.
+    /// Returns the class of functions that no rule matches.
     #[must_use]
     pub fn rest(&self) -> usize {
         self.classes.len().saturating_sub(1)
     }
 
-    /// The class of a function, by its place among the classes.
+    /// Returns the index of a function's class.
     #[must_use]
     pub fn class(&self, kind: Kind, function: Function<'_>) -> Option<usize> {
         self.lines
@@ -185,7 +187,7 @@ impl Rules {
             .map(|rule| rule.class)
     }
 
-    /// On whose behalf what a function calls runs.
+    /// Returns the domain on whose behalf the callees of a function run.
     #[must_use]
     pub fn behalf(&self, domain: &str, kind: Kind, function: Function<'_>) -> Option<String> {
         self.behalf.iter().find_map(|(rule, who)| {
@@ -194,7 +196,7 @@ impl Rules {
         })
     }
 
-    /// On whose behalf a thread runs.
+    /// Returns the domain on whose behalf a thread runs.
     #[must_use]
     pub fn behalf_of_thread(&self, domain: &str, kind: Kind, thread: &str) -> Option<String> {
         self.behalf
@@ -234,7 +236,7 @@ fn parse_kinds(text: &str) -> Result<Option<Vec<String>>, String> {
         .find(|kind| !KINDS.iter().any(|known| known.name() == *kind))
     {
         Some(kind) => Err(format!(
-            "`{kind}` is no kind of domain: monitor, driver, guest, process, kernel, other or *"
+            "`{kind}` is not a kind of domain: monitor, driver, guest, process, kernel, other or *"
         )),
         None => Ok(Some(kinds)),
     }
@@ -247,7 +249,7 @@ impl Rule {
             .is_none_or(|kinds| kinds.iter().any(|name| name == kind.name()))
     }
 
-    /// What the first `*` of the glob that fits stands for.
+    /// Returns the text that matches the first `*` of the matching glob.
     fn fits(&self, kind: Kind, function: Function<'_>) -> Option<String> {
         let here = match self.place {
             Where::Any => true,
@@ -267,13 +269,15 @@ impl Rule {
     }
 }
 
-/// What the first `*` stands for if `text` fits; empty without one.
+/// Returns the text that matches the first `*` if `text` matches the glob; the empty string for a
+/// glob without `*`.
 fn matches<'a>(glob: &str, text: &'a str) -> Option<&'a str> {
     let Some((head, tail)) = glob.split_once('*') else {
         return (glob == text).then_some("");
     };
     let rest = text.strip_prefix(head)?;
-    // The shortest stretch whose remainder fits; names are short and globs have few stars.
+    // Finds the shortest prefix whose remainder matches. This is fast enough, because names are
+    // short and globs have few stars.
     (0..=rest.len())
         .filter(|&at| rest.is_char_boundary(at))
         .find(|&at| {
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thesiss_classes_in_its_order() {
+    fn classes_are_the_thesiss_in_its_order() {
         let rules = Rules::thesis();
         assert_eq!(
             rules.classes(),
@@ -361,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn on_whose_behalf() {
+    fn rules_name_the_beneficiary() {
         let rules = Rules::thesis();
         let receive = kernel("__netif_receive_skb_one_core");
         assert_eq!(
@@ -383,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn globs() {
+    fn globs_match() {
         assert_eq!(matches("a*c*e", "abbcde"), Some("bb"));
         assert_eq!(matches("abc", "abc"), Some(""));
         assert_eq!(matches("*", ""), Some(""));
@@ -393,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_line() {
+    fn faults_have_their_line() {
         let wrong = |text: &str| {
             Rules::parse(Path::new("my.rules"), text)
                 .unwrap_err()
@@ -404,7 +408,7 @@ mod tests {
             ("# x\n\n", "my.rules:2: no line `classes: NAME…`"),
             (
                 "classes: a\nb * * *",
-                "my.rules:2: no class `b`; there is: a",
+                "my.rules:2: unknown class `b`; known classes: a",
             ),
             (
                 "classes: a\nclasses: a",
@@ -412,20 +416,23 @@ mod tests {
             ),
             (
                 "classes: a behalf",
-                "my.rules:1: `behalf` is no name of a class",
+                "my.rules:1: `behalf` is not a valid class name",
             ),
             (
                 "classes: a\n\na * here *",
-                "my.rules:3: `here`: kernel, user",
+                "my.rules:3: `here` is not kernel, user",
             ),
-            ("classes: a\na * *", "my.rules:2: no name of a function"),
+            (
+                "classes: a\na * *",
+                "my.rules:2: the name of a function is missing",
+            ),
             (
                 "classes: a\na *",
                 "my.rules:2: write CLASS KINDS SPACE GLOB…",
             ),
             (
                 "classes: a\na dirver * f",
-                "my.rules:2: `dirver` is no kind",
+                "my.rules:2: `dirver` is not a kind",
             ),
             ("classes: a\nbehalf * * f", "my.rules:2: behalf … -> WHO"),
             ("classes: a\na * * f -> x", "my.rules:2: `->` belongs to"),

@@ -5,20 +5,20 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The time of day, nanoseconds since 1970.
+/// Returns the wall-clock time, nanoseconds since 1970.
 pub(crate) fn unix_ns() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_nanos() as u64)
 }
 
-/// `CLOCK_MONOTONIC_RAW`, the clock of the samples.
+/// Returns `CLOCK_MONOTONIC_RAW`, the clock of the samples, in nanoseconds.
 pub(crate) fn raw_ns() -> u64 {
     let now = clock_gettime(ClockId::MonotonicRaw);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// CPUs that are online, no matter which this process may run on.
+/// Returns all online CPUs, including those that this process may not use.
 pub(crate) fn online_cpus() -> Vec<u32> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     match parse_cpus(text.trim()) {
@@ -36,13 +36,13 @@ fn parse_cpus(text: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
-/// Nanoseconds that the hypervisor below took, by CPU.
+/// Returns the time stolen by the underlying hypervisor in nanoseconds, by CPU.
 pub(crate) fn steal_ns() -> BTreeMap<u32, u64> {
     parse_steal(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
 }
 
 fn parse_steal(stat: &str) -> BTreeMap<u32, u64> {
-    /// `/proc/stat` counts in hundredths of a second.
+    /// Unit of `/proc/stat`: hundredths of a second.
     const TICK_NS: u64 = 10_000_000;
     stat.lines()
         .filter_map(|line| {
@@ -54,7 +54,7 @@ fn parse_steal(stat: &str) -> BTreeMap<u32, u64> {
         .collect()
 }
 
-/// The same since an earlier reading.
+/// Returns the steal since an earlier reading.
 pub(crate) fn steal_since(before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
     let mut now = steal_ns();
     for (cpu, ns) in &mut now {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus_are_read() {
+    fn lists_of_cpus_are_parsed() {
         assert_eq!(parse_cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
         assert_eq!(parse_cpus("x"), None);
     }

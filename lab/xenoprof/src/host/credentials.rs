@@ -1,26 +1,26 @@
-//! Whether a process is all its user's own.
+//! Check whether a process has only its user's privileges.
 
 use crate::host::cpus::raw_ns;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Since when (`CLOCK_MONOTONIC_RAW`, nanoseconds) everything that a process does is what its user
-/// `uid` could do without it; none: it is not, or has gone.
+/// Returns the time (`CLOCK_MONOTONIC_RAW`, nanoseconds) since which a process has had only the
+/// privileges of its user `uid`. Returns `None` if it has others or has exited.
 ///
-/// It is the kernel's rule for who may trace whom: all ids are the user's, no capability, and it
-/// was not made unreadable by credentials that it had since its last exec. Such a process gets
-/// other credentials by an exec only, so this stays true until its next one.
+/// This is the kernel's rule for tracing: all ids are the user's, the process has no capability,
+/// and it is readable despite the credentials that it has had since its last exec. Only an exec can
+/// give that process other credentials, so the result stays valid until its next exec.
 #[must_use]
 pub fn plain_since(pid: u32, uid: u32) -> Option<u64> {
     let since = raw_ns();
     let file = |name: &str| format!("/proc/{pid}/{name}");
-    // An exec says that it happens before it takes the new credentials. Opening this file waits
-    // until an exec under way has done both; one that begins later says so later than `since`.
+    // The kernel reports an exec before the new credentials take effect. Opening this file waits
+    // until an exec in progress has done both. It reports any later exec after `since`.
     let _settled = fs::File::open(file("maps")).ok()?;
-    // Root's, unless who has the process's ids may read its memory.
+    // The file belongs to root unless a process with the same ids may read the process's memory.
     let reader = fs::metadata(file("maps")).ok()?.uid();
     let status = fs::read_to_string(file("status")).ok()?;
-    // In a user namespace of its own a capability is about what is the user's there.
+    // In a separate user namespace, a capability covers the objects that the user owns there.
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
     let has_power = || match (namespace("self"), namespace(&pid.to_string())) {
         (Some(own), Some(its)) => own == its,
@@ -34,13 +34,13 @@ pub fn plain_since(pid: u32, uid: u32) -> Option<u64> {
     is_plain.then_some(since)
 }
 
-/// What `/proc/PID/status` says of a process's credentials.
+/// Credentials of a process, from `/proc/PID/status`.
 #[derive(Debug, PartialEq, Eq)]
 struct Ids {
-    /// Real, effective, saved, of files.
+    /// Real, effective, saved and file-system ids.
     users: [u32; 4],
     groups: [u32; 4],
-    /// Permitted ones.
+    /// Permitted capabilities.
     capabilities: u64,
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_read() {
+    fn a_status_is_parsed() {
         let status =
             "Name:\tsu\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\nCapPrm:\t000001ffffffffff\n";
         let ids = Ids::parse(status).unwrap();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_somebody_else() {
+    fn no_process_passes_for_another_user() {
         let own = std::process::id();
         let uid = fs::metadata("/proc/self").unwrap().uid();
         assert_eq!(plain_since(own, uid + 1), None);

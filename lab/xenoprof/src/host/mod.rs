@@ -1,7 +1,9 @@
-//! What the host knows: CPUs and clocks, processes, their exact CPU time, and which of them are
-//! domains.
+//! Information about the host: CPUs and clocks, processes, their exact CPU time, and the domains
+//! among them.
 
+mod assigned;
 pub(crate) mod cpus;
 pub mod credentials;
+mod instance;
 pub mod process;
 pub mod watch;

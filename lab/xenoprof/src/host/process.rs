@@ -1,34 +1,34 @@
-//! Processes: names, parents, mappings, and what their children used.
+//! Processes: names, parents, mappings, and the CPU time of children.
 
 use std::fs;
 
 /// A process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its parent.
+    /// Parent process.
     pub parent: u32,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Whether it is a thread of the kernel.
+    /// True for a kernel thread.
     pub kernel: bool,
-    /// Its command line.
+    /// Command line.
     pub args: Vec<String>,
 }
 
-/// Code that is mapped into a process.
+/// Code mapped into a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Where.
+    /// Start address.
     pub start: u64,
-    /// Bytes.
+    /// Length, bytes.
     pub len: u64,
     /// Offset in the file.
     pub offset: u64,
-    /// The file, or what the kernel calls the mapping.
+    /// The file, or the kernel's name of the mapping.
     pub path: String,
 }
 
-/// Reads a process; none: it has gone.
+/// Reads a process. Returns `None` if it has exited.
 #[must_use]
 pub fn read(pid: u32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -44,7 +44,8 @@ pub fn read(pid: u32) -> Option<Process> {
     Some(process)
 }
 
-/// `PID (NAME) STATE PPID … FLAGS …`; a name may hold anything, parentheses too.
+/// Parses `PID (NAME) STATE PPID … FLAGS …`. A name may contain any characters, including
+/// parentheses.
 fn parse_stat(stat: &str) -> Option<Process> {
     const KTHREAD: u64 = 0x0020_0000;
     let (head, rest) = stat.rsplit_once(") ")?;
@@ -59,14 +60,14 @@ fn parse_stat(stat: &str) -> Option<Process> {
     })
 }
 
-/// The name of a thread; none: it has gone.
+/// Returns the name of a thread, or `None` if it has exited.
 #[must_use]
 pub fn thread_name(pid: u32, tid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
     Some(name.trim_end().to_owned())
 }
 
-/// Code mappings of a process; none if it has gone or is not ours to look at.
+/// Returns the code mappings of a process. Empty if it has exited or this user may not read them.
 #[must_use]
 pub fn mappings(pid: u32) -> Vec<Mapping> {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
@@ -93,7 +94,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     })
 }
 
-/// CPU time of all processes that ended below this one and were waited for, nanoseconds.
+/// Returns the CPU time of all awaited descendants of this process, nanoseconds.
 #[must_use]
 pub fn children_cpu_ns() -> u64 {
     // SAFETY: all zero is a value of this plain structure.
@@ -115,7 +116,7 @@ mod tests {
     use figures::measure::{cpu_ns, processes};
 
     #[test]
-    fn lines_of_proc() {
+    fn lines_of_proc_are_parsed() {
         let stat = "42 (w: a) b) S 7 42 42 0 -1 2129984 0 0 0 0 1 2 0 0 20 0 1 0 5 0 0";
         let process = parse_stat(stat).unwrap();
         assert_eq!((process.parent, &*process.name), (7, "w: a) b"));
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_known() {
+    fn this_process_is_read() {
         let own = std::process::id();
         assert!(processes().contains(&own.cast_signed()));
         assert!(!read(own).unwrap().kernel);
@@ -153,7 +154,10 @@ mod tests {
         let before = cpu_ns(own).unwrap();
         let end = std::time::Instant::now() + testing::PATIENCE;
         while cpu_ns(own).unwrap() < before + 1_000_000 {
-            assert!(std::time::Instant::now() < end, "it stands");
+            assert!(
+                std::time::Instant::now() < end,
+                "the CPU time does not grow"
+            );
         }
     }
 }

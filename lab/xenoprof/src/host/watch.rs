@@ -1,83 +1,50 @@
-//! Which processes are domains, and what they use: looked at again and again while a session runs,
-//! because domains come and go.
+//! Finds the domains among the processes and reads their CPU use. Repeats this while a session
+//! runs, because domains are added and removed.
 //!
-//! Finds instances by their sockets in the runtime directory; each reports its domains. Reads a
-//! domain's counters and the scheduler's account of its process at the same moment, so that the
-//! two can be compared.
+//! Instances are found by their sockets in the runtime directory, and report their domains. A
+//! domain's counters and the scheduler's account of its process are read at the same time, so that
+//! they can be compared.
 
+use super::assigned::Assigned;
+use super::instance::{ObservedInstance, cpu_ns};
 use super::process::{self, Process};
-use crate::model::{Domain, Kind, Mode, Traffic};
-use abi::machine::{Program, Status};
-use abi::mailbox::Request;
+use crate::model::Kind;
+use abi::machine::Program;
 use client::Instance;
 use figures::measure;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The domain of every process of an instance that the session is not about.
+/// The domain of all processes of instances outside the session.
 pub const OTHER_INSTANCES: &str = "other instances";
 
-/// A process that was seen.
+/// A process that was observed.
 #[derive(Clone, Debug)]
 struct Seen {
     process: Process,
-    /// CPU time when the session began; 0 if the process began later.
+    /// CPU time at the session's start; 0 if the process started later.
     from_ns: u64,
-    /// CPU time when it was last seen.
+    /// CPU time at the last reading.
     to_ns: u64,
 }
 
-/// One instance of the machine.
-struct Found {
-    instance: Instance,
-    monitor: u32,
-    domains: BTreeMap<String, Running>,
-    /// It let us wait once and is not asked again: its domains keep what they had.
-    silent: bool,
-}
-
-/// A domain of an instance, and every process that was it.
-#[derive(Debug)]
-struct Running {
-    program: Program,
-    lives: Vec<Life>,
-}
-
-/// A domain from its start to its end.
-#[derive(Debug)]
-struct Life {
-    pid: u32,
-    agent: u32,
-    first: Option<Reading>,
-    last: Option<Reading>,
-}
-
-/// What a domain's counters and the scheduler said at one moment.
-#[derive(Clone, Debug, Default)]
-struct Reading {
-    hops: BTreeMap<String, u64>,
-    stamps: u64,
-    traffic: Traffic,
-    cpu_ns: u64,
-}
-
-/// What has been seen so far.
+/// Everything observed so far.
 #[derive(Default)]
 pub struct Watch {
     seen: BTreeMap<u32, Seen>,
-    found: BTreeMap<String, Found>,
-    /// Process domains by name, as the user gave them.
+    found: BTreeMap<String, ObservedInstance>,
+    /// Process domains named by the user.
     named: Vec<(String, Vec<u32>)>,
-    /// The command of this session.
+    /// The session's command.
     command: Option<(u32, String)>,
-    /// The only instance that the session is about; none: all of them.
+    /// The only instance of the session. `None`: every instance.
     only: Option<String>,
     looks: u32,
 }
 
 impl Watch {
-    /// Begins to watch. `named` are processes that the user declares to be domains; `only` is the
-    /// instance that the session is about, `None` for every instance.
+    /// Starts watching. `named` are processes that the user declares to be domains; `only` is the
+    /// session's instance, `None` for every instance.
     #[must_use]
     pub fn new(named: Vec<(String, Vec<u32>)>, only: Option<String>) -> Self {
         let mut watch = Self {
@@ -89,23 +56,23 @@ impl Watch {
         watch
     }
 
-    /// Notes that these processes are a domain because it says so itself.
+    /// Adds a domain that a participant declared.
     pub fn domain(&mut self, name: &str, pids: impl IntoIterator<Item = u32>) {
         self.named
             .push((name.to_owned(), pids.into_iter().collect()));
     }
 
-    /// Notes the command of the session.
+    /// Sets the session's command.
     pub fn command(&mut self, pid: u32, name: &str) {
         self.command = Some((pid, name.to_owned()));
     }
 
-    /// Processes that are there.
+    /// Returns the running processes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.seen.keys().copied()
     }
 
-    /// Looks at everything once.
+    /// Reads everything once.
     pub fn look(&mut self) {
         let first = self.looks == 0;
         self.looks += 1;
@@ -126,7 +93,7 @@ impl Watch {
             self.seen.insert(pid, seen);
         }
         for (pid, seen) in &mut self.seen {
-            // An id that was given to another process counts from 0 again: the old sum stays.
+            // The CPU time of a reused process id starts at 0 again, so the old sum is kept.
             if let Some(ns) = cpu_ns(*pid)
                 && ns >= seen.to_ns
             {
@@ -143,7 +110,7 @@ impl Watch {
                 && let Ok(status) = instance.status()
             {
                 let monitor = status.pid;
-                let found = Found {
+                let found = ObservedInstance {
                     instance,
                     monitor,
                     domains: BTreeMap::new(),
@@ -164,14 +131,14 @@ impl Watch {
                     }
                 }
                 Err(client::Error::Late { .. }) => found.silent = true,
-                // One that has gone stays known by its last words.
+                // An exited domain keeps its last values.
                 Err(_) => {}
             }
         }
     }
 
-    /// The domain of each process, and the domains. `parents` knows about processes that came
-    /// and went between two looks.
+    /// Returns the domains, and the domain of each process. `parents` covers processes that started
+    /// and exited between two readings.
     #[must_use]
     pub fn domains(&self, parents: &BTreeMap<u32, u32>) -> Assigned {
         let mut assigned = Assigned::default();
@@ -188,9 +155,9 @@ impl Watch {
                     Program::Guest => Kind::Guest,
                 };
                 let name = name(&names, instance, domain);
-                for life in &running.lives {
-                    assigned.put(life.pid, &name, kind);
-                    assigned.put(life.agent, &name, kind);
+                for run in &running.runs {
+                    assigned.put(run.pid, &name, kind);
+                    assigned.put(run.agent, &name, kind);
                 }
             }
         }
@@ -213,28 +180,28 @@ impl Watch {
         assigned
     }
 
-    /// Instances that the session is about.
-    fn profiled(&self) -> impl Iterator<Item = (&String, &Found)> {
+    /// Returns the instances of the session.
+    fn profiled(&self) -> impl Iterator<Item = (&String, &ObservedInstance)> {
         let only = self.only.as_deref();
         self.found
             .iter()
             .filter(move |(name, _)| is_profiled(only, name))
     }
 
-    /// Whether an instance that the session is about was seen.
+    /// Returns whether an instance of the session was found.
     #[must_use]
     pub fn has_machine(&self) -> bool {
         self.profiled().next().is_some()
     }
 
-    /// Names of the instances that the session is about.
+    /// Returns the names of the session's instances.
     pub fn machines(&self) -> Vec<&str> {
         self.profiled().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The instance whose monitor has started a process, and whether it is one that the session is
-    /// not about. Of a profiled instance only the monitor's own helpers (netd, the manager) are
-    /// found so: its domains have names.
+    /// Returns the instance whose monitor started a process, and whether that instance is outside
+    /// the session. In a profiled instance this applies only to the monitor's helpers (netd, the
+    /// manager), because its domains have names.
     fn instance_of(&self, pid: u32, parents: &BTreeMap<u32, u32>) -> Option<(&str, bool)> {
         let only = self.only.as_deref();
         self.found.iter().find_map(|(name, found)| {
@@ -251,7 +218,7 @@ impl Watch {
         })
     }
 
-    /// The domain of a process that no instance and no user named.
+    /// Returns the domain of a process that belongs to no instance and was not named by the user.
     fn other(&self, pid: u32, parents: &BTreeMap<u32, u32>, machine: bool) -> (String, Kind) {
         let seen = self.seen.get(&pid);
         if seen.is_some_and(|seen| seen.process.kernel) {
@@ -272,7 +239,7 @@ impl Watch {
         const DEPTH_MAX: usize = 64;
         let parent = |pid: u32| {
             let seen = self.seen.get(&pid).map(|seen| seen.process.parent);
-            // What the kernel said at the fork stays true when the parent ends.
+            // The parent recorded at the fork stays valid after the parent exits.
             parents.get(&pid).copied().or(seen)
         };
         std::iter::successors(Some(pid), |pid| parent(*pid))
@@ -280,7 +247,7 @@ impl Watch {
             .any(|pid| pid == from)
     }
 
-    /// Names that occur in more than one instance.
+    /// Returns the domain names that occur in more than one instance.
     fn qualified(&self) -> BTreeSet<String> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, found) in self.profiled() {
@@ -295,7 +262,7 @@ impl Watch {
             .collect()
     }
 
-    /// The name of the domain that the command is, where it is one as a whole.
+    /// Returns the name of the command's domain, if all of the command is one domain.
     #[must_use]
     pub fn lone_command(&self) -> Option<&str> {
         let (_, name) = self.command.as_ref().filter(|_| !self.has_machine())?;
@@ -313,17 +280,17 @@ impl Watch {
         }
         let profiled = self.profiled();
         for running in profiled.flat_map(|(_, found)| found.domains.values()) {
-            for life in &running.lives {
+            for run in &running.runs {
                 let agent_ns = self
                     .seen
-                    .get(&life.agent)
+                    .get(&run.agent)
                     .map(|seen| seen.to_ns.saturating_sub(seen.from_ns));
-                let Some(domain) = assigned.domain_mut(life.pid) else {
+                let Some(domain) = assigned.domain_mut(run.pid) else {
                     continue;
                 };
                 *domain.agent_ns.get_or_insert(0) += agent_ns.unwrap_or(0);
-                let (Some(first), Some(last)) = (&life.first, &life.last) else {
-                    domain.missing = Some("its counters could not be read".to_owned());
+                let (Some(first), Some(last)) = (&run.first, &run.last) else {
+                    domain.missing = Some("its counters were not readable".to_owned());
                     continue;
                 };
                 let ledger = domain.ledger.get_or_insert_default();
@@ -355,7 +322,7 @@ fn name(qualified: &BTreeSet<String>, instance: &str, name: &str) -> String {
     }
 }
 
-/// `sender` or `receiver` if these are the arguments of an experiment's load.
+/// Returns `sender` or `receiver` for the arguments of an experiment's load.
 fn load_role(args: &[String]) -> Option<&'static str> {
     let [_, internal, load, spec, ..] = args else {
         return None;
@@ -368,132 +335,6 @@ fn load_role(args: &[String]) -> Option<&'static str> {
         "source" | "client" => Some("sender"),
         "sink" | "echo" => Some("receiver"),
         _ => None,
-    }
-}
-
-impl Found {
-    fn take(&mut self, status: &Status) {
-        for domain in &status.domains {
-            let running = self
-                .domains
-                .entry(domain.name.clone())
-                .or_insert_with(|| Running {
-                    program: domain.program,
-                    lives: Vec::new(),
-                });
-            let pid = domain.pid.unsigned_abs();
-            if domain.alive && running.lives.last().is_none_or(|life| life.pid != pid) {
-                running.lives.push(Life {
-                    pid,
-                    agent: domain.agent_pid.unsigned_abs(),
-                    first: None,
-                    last: None,
-                });
-            }
-        }
-    }
-
-    fn read(&mut self) {
-        for (name, running) in &mut self.domains {
-            let Some(life) = running.lives.last_mut() else {
-                continue;
-            };
-            let stat = match self.instance.relay(name, &Request::Stat) {
-                Ok(stat) => stat,
-                Err(client::Error::Late { .. }) => {
-                    self.silent = true;
-                    return;
-                }
-                Err(_) => continue,
-            };
-            let Some(cpu_ns) = cpu_ns(life.pid) else {
-                continue;
-            };
-            let reading = reading(&stat, cpu_ns);
-            if life.first.is_none() {
-                life.first = Some(reading.clone());
-            }
-            life.last = Some(reading);
-        }
-    }
-}
-
-fn cpu_ns(pid: u32) -> Option<u64> {
-    measure::cpu_ns(pid.cast_signed())
-}
-
-/// Reads a domain's answer, which the domain makes up as it likes: anything malformed counts as 0.
-///
-/// Every frame enters the bridge by exactly one port, so the sum over the ports' inputs counts each
-/// frame once: from a NIC, to a NIC, and between guests.
-fn reading(stat: &Value, cpu_ns: u64) -> Reading {
-    let ledger = &stat["ledger"];
-    let hops = ledger["hops"].as_object();
-    let mut traffic = Traffic::default();
-    for (_, counters) in stat["ports"].as_object().into_iter().flatten() {
-        let of = |name: &str| counters["traffic"][name].as_u64().unwrap_or(0);
-        traffic.frames = traffic.frames.saturating_add(of("in_packets"));
-        traffic.bytes = traffic.bytes.saturating_add(of("in_bytes"));
-    }
-    Reading {
-        hops: hops
-            .into_iter()
-            .flatten()
-            .filter_map(|(hop, entry)| Some((hop.clone(), entry["cycles"].as_u64()?)))
-            .collect(),
-        stamps: ledger["stamps"].as_u64().unwrap_or(0),
-        traffic,
-        cpu_ns,
-    }
-}
-
-/// The domains of a session, and whose each process is.
-#[derive(Clone, Debug, Default)]
-pub struct Assigned {
-    /// The domains.
-    pub domains: Vec<Domain>,
-    by_pid: BTreeMap<u32, u32>,
-}
-
-impl Assigned {
-    /// The domain of a process; one that nobody knew is somebody else's.
-    #[must_use]
-    pub fn of(&mut self, pid: u32) -> u32 {
-        if let Some(domain) = self.by_pid.get(&pid) {
-            return *domain;
-        }
-        self.put(pid, "other", Kind::Other)
-    }
-
-    /// The first who claims a process has it.
-    fn put(&mut self, pid: u32, name: &str, kind: Kind) -> u32 {
-        if let Some(domain) = self.by_pid.get(&pid) {
-            return *domain;
-        }
-        // A process that calls itself `driver` is not the driver domain.
-        let is_it = |domain: &Domain| domain.name == name && domain.kind == kind;
-        let found = self.domains.iter().position(is_it);
-        let index = found.unwrap_or_else(|| {
-            self.domains.push(Domain {
-                name: name.to_owned(),
-                kind,
-                mode: Mode::Passive,
-                cpu_ns: None,
-                agent_ns: None,
-                ledger: None,
-                traffic: None,
-                buffer: None,
-                missing: None,
-            });
-            self.domains.len() - 1
-        });
-        self.by_pid.insert(pid, index as u32);
-        index as u32
-    }
-
-    fn domain_mut(&mut self, pid: u32) -> Option<&mut Domain> {
-        let index = *self.by_pid.get(&pid)?;
-        self.domains.get_mut(index as usize)
     }
 }
 
@@ -533,7 +374,11 @@ mod tests {
         };
         assert_eq!(name(&mut assigned, 20), "make");
         assert_eq!(name(&mut assigned, 21), "make");
-        assert_eq!(name(&mut assigned, 30), "make", "came and went unseen");
+        assert_eq!(
+            name(&mut assigned, 30),
+            "make",
+            "exited between two readings"
+        );
         assert_eq!(name(&mut assigned, 10), "other");
         assert_eq!(name(&mut assigned, 99), "other");
         assert_eq!(name(&mut assigned, 0), "idle");
@@ -542,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_known_by_their_role() {
+    fn loads_are_recognized_by_role() {
         let args = |role: &str| -> Vec<String> {
             let spec = format!("{{\"role\":\"{role}\"}}");
             ["grantway", "internal", "load", &spec]
@@ -553,62 +398,5 @@ mod tests {
         assert_eq!(load_role(&args("echo")), Some("receiver"));
         assert_eq!(load_role(&args("x")), None);
         assert_eq!(load_role(&["internal".to_owned()]), None);
-    }
-
-    #[test]
-    fn a_domains_answer_is_read_and_nonsense_is_nothing() {
-        let stat = serde_json::json!({
-            "ledger": {"hops": {"nic": {"cycles": 7}, "copy": 3}, "stamps": 4},
-            "ports": {
-                "nic.wire": {"traffic": {"in_packets": 2, "in_bytes": 3028,
-                                          "out_packets": 1, "out_bytes": 66}},
-                "vif.a-0": {"traffic": {"in_packets": 1, "in_bytes": 66}},
-                "vif.b-0": "nonsense",
-            },
-        });
-        let read = reading(&stat, 5);
-        assert_eq!(read.hops, [("nic".to_owned(), 7)].into());
-        assert_eq!((read.stamps, read.cpu_ns), (4, 5));
-        assert_eq!(
-            read.traffic,
-            Traffic {
-                frames: 3,
-                bytes: 3094
-            }
-        );
-        let nothing = reading(&serde_json::json!({"ledger": [], "ports": 3}), 5);
-        assert_eq!(nothing.traffic, Traffic::default());
-        assert!(nothing.hops.is_empty());
-    }
-
-    /// Frames between guests count, each once, whatever a NIC carries beside them.
-    #[test]
-    fn frames_between_guests_are_counted_once() {
-        let traffic = |pings: u64, frames: u64| {
-            let port = |input: u64, output: u64| {
-                serde_json::json!({"traffic": {"in_packets": input, "in_bytes": input * 1514,
-                                               "out_packets": output, "out_bytes": output * 1514}})
-            };
-            let stat = serde_json::json!({"ports": {
-                "nic.wire": port(pings, pings),
-                "vif.a-0": port(frames + pings, 2 + pings),
-                "vif.b-0": port(2, frames),
-            }});
-            reading(&stat, 5).traffic
-        };
-        let before = traffic(0, 100);
-        let after = traffic(4, 900);
-        assert_eq!(after.frames - before.frames, 800 + 2 * 4);
-        assert_eq!(after.bytes - before.bytes, (800 + 2 * 4) * 1514);
-    }
-
-    #[test]
-    fn a_pid_has_one_domain() {
-        let mut assigned = Assigned::default();
-        let driver = assigned.put(5, "driver", Kind::Driver);
-        assert_eq!(assigned.put(5, "other", Kind::Other), driver);
-        assert_eq!(assigned.put(6, "driver", Kind::Driver), driver);
-        assert_eq!(assigned.domains.len(), 1);
-        assert_ne!(assigned.put(7, "driver", Kind::Process), driver);
     }
 }

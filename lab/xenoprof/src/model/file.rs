@@ -1,21 +1,23 @@
-//! The file of a session: JSON lines, one object a line with one key that says what it is.
-//! `docs/profile-format.md` describes it.
+//! The file of a session: JSON lines, each an object with one key that names its kind.
+//! `docs/profile-format.md` describes the format.
 //!
-//! The last line holds the number of lines and a checksum, so that a file that was cut or changed
-//! is refused. Reading checks every reference, so that nothing behind it has to.
+//! The last line has the number of lines and a checksum, so that a truncated or modified file is
+//! rejected. Reading validates every reference, so that later code need not.
 
-use super::{Domain, Frame, Head, Loss, Module, Sample, Session, Stack, Thread};
+use super::{
+    DEPTH_MAX, Domain, Frame, Head, Loss, Module, Sample, Session, Stack, Thread, depth_below,
+};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// The version that is written, and the only one that is read.
+/// The format version that this program writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
-/// Longest line that is read, bytes.
+/// Maximum length of a line in bytes.
 const LINE_MAX: u64 = 16 << 20;
 
-/// One line. The order in a file is the order here.
+/// One line. Files have lines in the order of these variants.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum Line {
@@ -32,43 +34,44 @@ enum Line {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct End {
-    /// Lines before this one.
+    /// Number of lines before this one.
     lines: u64,
     /// CRC-32 (IEEE) of their bytes, newlines included.
     crc32: u32,
 }
 
-/// Why a file could not be written or read.
+/// Error of writing or reading a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It exists, and was not to be replaced.
+    /// The file exists and must not be replaced.
     #[error("{0} exists: choose another name with -o, or replace it with --force")]
     Exists(PathBuf),
-    /// The system says no.
+    /// A system call failed.
     #[error("{path}: {error}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error.
         error: io::Error,
     },
-    /// It is no session, or a damaged one.
+    /// The file is not a session, or is damaged.
     #[error("{path}:{line}: {what}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The line.
+        /// Line number.
         line: u64,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
 }
 
-/// A file that is reserved for a session before the session begins, so that nobody profiles for
-/// an hour to learn that the name was taken. Removed again if nothing is written.
+/// A file that is reserved before the session begins, so that a name in use is reported at once and
+/// not after an hour of profiling. It is removed if nothing is written to it.
 #[derive(Debug)]
 pub struct Reserved {
-    /// Where it is written; none: into a device or a pipe, which stays what it is.
+    /// Path of the temporary file. `None` for a device or a pipe, to which the session is written
+    /// directly.
     path: Option<PathBuf>,
     file: Option<File>,
 }
@@ -87,7 +90,7 @@ pub fn reserve(path: &Path, force: bool) -> Result<Reserved, FileError> {
         });
     }
     let force = force || is_left_over(path);
-    // An old session stays until the new one is complete.
+    // An old session is kept until the new one is complete.
     let place = if force && path.exists() {
         path.with_extension("prof.part")
     } else {
@@ -104,10 +107,10 @@ pub fn reserve(path: &Path, force: bool) -> Result<Reserved, FileError> {
         io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
         _ => io_error(path, error),
     })?;
-    // Held as long as the file is open, so that nobody takes it for a left-over one.
+    // The file is locked while it is open, so that no other recorder considers it abandoned.
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Err(FileError::Exists(path.to_owned())),
-        // A file system without locks.
+        // The file system does not support locks.
         Err(TryLockError::Error(_)) | Ok(()) => {}
     }
     file.set_len(0).map_err(|error| io_error(path, error))?;
@@ -117,7 +120,8 @@ pub fn reserve(path: &Path, force: bool) -> Result<Reserved, FileError> {
     })
 }
 
-/// Whether a recorder was killed while it had reserved this file: empty, and held by nobody.
+/// Returns whether a killed recorder has left this reserved file, which is then empty and not
+/// locked.
 fn is_left_over(path: &Path) -> bool {
     let is_free = |file: File| {
         let is_empty = file.metadata().is_ok_and(|there| there.len() == 0);
@@ -127,10 +131,10 @@ fn is_left_over(path: &Path) -> bool {
 }
 
 impl Reserved {
-    /// Writes the session and gives the file its name.
+    /// Writes the session and renames the file to its final name.
     ///
     /// # Errors
-    /// If the system does not let us.
+    /// A system call fails.
     pub fn write(mut self, path: &Path, session: &Session) -> Result<(), FileError> {
         let Some(file) = self.file.take() else {
             return Ok(());
@@ -161,7 +165,7 @@ fn io_error(path: &Path, error: io::Error) -> FileError {
     }
 }
 
-/// Counts what passes.
+/// A writer that counts lines and computes the checksum of the bytes that pass through.
 struct Summed<W> {
     out: W,
     lines: u64,
@@ -181,7 +185,7 @@ impl<W: Write> Summed<W> {
 /// Writes a session.
 ///
 /// # Errors
-/// If `out` fails.
+/// Writing to `out` fails.
 pub fn write(out: impl Write, session: &Session) -> io::Result<()> {
     let mut to = Summed {
         out: BufWriter::new(out),
@@ -221,7 +225,7 @@ pub fn write(out: impl Write, session: &Session) -> io::Result<()> {
 /// Reads a session.
 ///
 /// # Errors
-/// [`FileError::Damaged`] with the line that is wrong.
+/// [`FileError::Damaged`], with the invalid line.
 pub fn read(path: &Path) -> Result<Session, FileError> {
     let file = File::open(path).map_err(|error| io_error(path, error))?;
     parse(BufReader::new(file)).map_err(|problem| match problem {
@@ -234,10 +238,10 @@ pub fn read(path: &Path) -> Result<Session, FileError> {
     })
 }
 
-/// Reads a session that somebody sent.
+/// Reads a session from another process.
 ///
 /// # Errors
-/// The line that is wrong, and how.
+/// The invalid line, and the error.
 pub fn from_bytes(bytes: &[u8]) -> Result<Session, String> {
     parse(bytes).map_err(|problem| match problem {
         Problem::Io(error) => error.to_string(),
@@ -255,6 +259,7 @@ fn parse(mut from: impl BufRead) -> Result<Session, Problem> {
     let mut session = Session::default();
     let mut crc = crc32fast::Hasher::new();
     let (mut number, mut rank) = (0u64, 0u8);
+    let mut depths: Vec<u32> = Vec::new();
     let mut bytes = Vec::new();
     loop {
         bytes.clear();
@@ -266,7 +271,7 @@ fn parse(mut from: impl BufRead) -> Result<Session, Problem> {
         let Some(text) = bytes.strip_suffix(b"\n") else {
             return Err(damaged(match number {
                 1 => "not a profile of grantway",
-                _ => "the file was cut off here",
+                _ => "the file is truncated here",
             }));
         };
         let line: Line = serde_json::from_slice(text).map_err(|error| match number {
@@ -275,12 +280,12 @@ fn parse(mut from: impl BufRead) -> Result<Session, Problem> {
         })?;
         let now = line.rank();
         if (number == 1) != (now == 0) || now < rank {
-            return Err(damaged("a line at the wrong place"));
+            return Err(damaged("this line is out of order"));
         }
         rank = now;
         if let Line::End(end) = line {
             if end.lines != number - 1 || end.crc32 != crc.finalize() {
-                return Err(damaged("the file was changed: its checksum is another one"));
+                return Err(damaged("the file was modified: its checksum differs"));
             }
             let mut rest = [0];
             return match from.read(&mut rest).map_err(Problem::Io)? {
@@ -288,10 +293,17 @@ fn parse(mut from: impl BufRead) -> Result<Session, Problem> {
                     session.clean();
                     Ok(session)
                 }
-                _ => Err(damaged("something stands behind the end")),
+                _ => Err(damaged("data after the last line")),
             };
         }
         crc.update(&bytes);
+        if let Line::Stack(Stack(caller, _)) = &line {
+            let depth = depth_below(*caller, &depths);
+            if depth > DEPTH_MAX {
+                return Err(damaged("the stack has too many frames"));
+            }
+            depths.push(depth);
+        }
         session
             .take(line)
             .map_err(|what| Problem::Damaged(number, what))?;
@@ -315,7 +327,7 @@ impl Line {
 }
 
 impl Session {
-    /// Adds a line whose references must all point backwards.
+    /// Adds a line. All of its references must point to earlier lines.
     fn take(&mut self, line: Line) -> Result<(), String> {
         let within = |what: &str, index: u32, len: usize| {
             if (index as usize) < len {
@@ -328,7 +340,7 @@ impl Session {
             Line::Profile(head) => {
                 if head.version != VERSION {
                     return Err(format!(
-                        "version {} of the form: this program reads version {VERSION}",
+                        "format version {}: this program reads version {VERSION}",
                         head.version
                     ));
                 }
@@ -371,6 +383,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::NAME_MAX;
     use crate::testing::session;
 
     fn bytes() -> Vec<u8> {
@@ -380,12 +393,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_sessions_can_be_read() {
         assert_eq!(parse(&bytes()[..]).unwrap(), session());
     }
 
     #[test]
-    fn a_file_that_was_cut_anywhere_is_refused() {
+    fn truncated_files_are_rejected() {
         let whole = bytes();
         for len in 0..whole.len() {
             assert!(parse(&whole[..len]).is_err(), "{len}");
@@ -393,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_is_refused() {
+    fn modified_bytes_are_rejected() {
         let whole = bytes();
         for at in 0..whole.len() {
             for flip in [1, 0x20] {
@@ -420,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn references_to_nothing_are_refused_with_their_line() {
+    fn dangling_references_are_rejected() {
         assert_eq!(refused(&[r#"{"stack":[0,0]}"#]), "2: no stack 0");
         assert_eq!(refused(&[r#"{"stack":[null,7]}"#]), "2: no frame 7");
         assert_eq!(refused(&[r#"{"sample":[0,0,3,0]}"#]), "2: no thread 3");
@@ -431,7 +444,7 @@ mod tests {
         let module = r#"{"module":{"path":"/k","space":"kernel"}}"#;
         assert_eq!(
             refused(&[module, &bytes_line(1)]),
-            "3: a line at the wrong place"
+            "3: this line is out of order"
         );
         assert!(refused(&[r#"{"surprise":1}"#]).starts_with("2: unknown variant"));
     }
@@ -441,8 +454,36 @@ mod tests {
         whole.lines().nth(at).unwrap().to_owned()
     }
 
+    /// The cost of a sample grows with the depth of its stack.
     #[test]
-    fn another_form_is_refused() {
+    fn endless_stacks_are_rejected() {
+        let module = r#"{"module":{"path":"/k","space":"kernel"}}"#.to_owned();
+        let frame = r#"{"frame":{"module":0,"symbol":"f"}}"#.to_owned();
+        let outermost = r#"{"stack":[null,0]}"#.to_owned();
+        let mut lines = vec![module, frame, outermost];
+        lines.extend((0..DEPTH_MAX).map(|caller| format!("{{\"stack\":[{caller},0]}}")));
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let line = lines.len() + 1;
+        assert_eq!(
+            refused(&lines),
+            format!("{line}: the stack has too many frames")
+        );
+        let cut = &lines[..lines.len() - 1];
+        assert!(refused(cut).ends_with("the file is truncated here"));
+    }
+
+    #[test]
+    fn long_names_are_truncated() {
+        let mut long = session();
+        long.frames[0].symbol = "ü".repeat(NAME_MAX);
+        let mut out = Vec::new();
+        write(&mut out, &long).unwrap();
+        let symbol = from_bytes(&out).unwrap().frames[0].symbol.clone();
+        assert!(symbol.len() <= NAME_MAX && symbol.ends_with("ü…"));
+    }
+
+    #[test]
+    fn other_versions_are_rejected() {
         for text in ["", "\n", "{}\n", "\u{7f}ELF\n"] {
             let error = parse(text.as_bytes()).unwrap_err();
             let Problem::Damaged(1, what) = error else {
@@ -459,18 +500,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_not_overwritten_unasked_and_not_left_behind() {
+    fn files_are_not_overwritten_or_left_behind() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.prof");
         drop(reserve(&path, false).unwrap());
-        assert!(!path.exists(), "nothing written, nothing left");
+        assert!(!path.exists(), "an unwritten file is removed");
         reserve(&path, false)
             .unwrap()
             .write(&path, &session())
             .unwrap();
         assert!(matches!(reserve(&path, false), Err(FileError::Exists(_))));
         drop(reserve(&path, true).unwrap());
-        assert_eq!(read(&path).unwrap(), session(), "the old one stays");
+        assert_eq!(read(&path).unwrap(), session(), "the old session is kept");
         let mut other = session();
         other.head.id = 7;
         reserve(&path, true).unwrap().write(&path, &other).unwrap();
@@ -479,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_recorder_leaves_is_free_and_what_a_running_one_has_is_not() {
+    fn only_reservations_of_killed_recorders_are_reused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.prof");
         let mine = reserve(&path, false).unwrap();
@@ -494,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_stays_a_device() {
+    fn a_device_is_written_directly() {
         let full = Path::new("/dev/full");
         let error = reserve(full, true).unwrap().write(full, &session());
         assert!(error.unwrap_err().to_string().contains("/dev/full: "));
@@ -502,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_speak_to_the_terminal() {
+    fn names_lose_control_characters() {
         let mut hostile = session();
         hostile.threads[0].name = "\u{1b}]0;x\u{7}".to_owned();
         hostile.domains[0].missing = Some("a\nb".to_owned());

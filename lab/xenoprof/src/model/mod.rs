@@ -1,7 +1,7 @@
-//! What a session has found: one value, which [`mod@file`] writes and reads.
+//! The result of a session, which [`mod@file`] writes and reads.
 //!
-//! Everything that needs the machine that was profiled (symbols, maps, names) is resolved before a
-//! session is written, so that a file says the same on every machine.
+//! Everything that depends on the profiled machine (symbols, maps, names) is resolved before a
+//! session is written, so that a file reads the same on every machine.
 
 pub mod file;
 
@@ -10,116 +10,117 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+/// Marks the end of a truncated name.
+const ELLIPSIS: char = '…';
+
 /// A session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Session {
-    /// How, where and when.
+    /// How, where and when the session was recorded.
     pub head: Head,
-    /// The domains; a [`Thread`] names one by its place here.
+    /// Domains. A [`Thread`] refers to one by its index.
     pub domains: Vec<Domain>,
-    /// The threads that were sampled.
+    /// Sampled threads.
     pub threads: Vec<Thread>,
-    /// Programs, libraries, the kernel.
+    /// Programs, libraries and the kernel.
     pub modules: Vec<Module>,
-    /// Functions; an inlined one is a frame of its own.
+    /// Functions. An inlined function is a separate frame.
     pub frames: Vec<Frame>,
-    /// Call stacks as a tree: each names its caller.
+    /// Call stacks as a tree: each entry refers to its caller.
     pub stacks: Vec<Stack>,
-    /// The samples, in order of time.
+    /// Samples, in time order.
     pub samples: Vec<Sample>,
-    /// The loss ledger.
+    /// Loss ledger.
     pub losses: Vec<Loss>,
 }
 
 /// How, where and when a session was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Head {
-    /// Version of the file's form: [`file::VERSION`].
+    /// Format version of the file: [`file::VERSION`].
     pub version: u32,
-    /// The session's id.
+    /// Session id.
     pub id: u64,
-    /// The event that was sampled, by Xenoprof's name, or `cpu-clock`.
+    /// The sampled event, by Xenoprof's name, or `cpu-clock`.
     pub event: String,
-    /// How good the instrument is.
+    /// Quality of the instrument.
     pub tier: Tier,
-    /// Events from one sample to the next; nanoseconds for `cpu-clock`.
+    /// Events between samples; nanoseconds for `cpu-clock`.
     pub period: u64,
     /// Start, nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// Start, nanoseconds of `CLOCK_MONOTONIC_RAW`; samples count from here.
+    /// Start in nanoseconds of `CLOCK_MONOTONIC_RAW`. Times of samples are relative to it.
     pub started_raw_ns: u64,
-    /// Length, nanoseconds.
+    /// Duration, nanoseconds.
     pub ran_ns: u64,
-    /// CPUs that were sampled.
+    /// Sampled CPUs.
     pub cpus: Vec<u32>,
-    /// Rate of the time stamp counter, Hz: what CPU time is multiplied with.
+    /// Rate of the time stamp counter, Hz; converts CPU time to cycles.
     pub tsc_hz: u64,
-    /// The command that was run, if any.
+    /// The command that ran; empty if there was none.
     pub command: Vec<String>,
     /// CPU time of the profiler itself, nanoseconds.
     pub profiler_cpu_ns: u64,
-    /// What the machine was: the provenance of reports.
+    /// Description of the machine, for the provenance of reports.
     pub provenance: serde_json::Value,
-    /// What could not be had, in words.
+    /// Notes about missing data.
     pub notes: Vec<String>,
 }
 
-/// How good the sampling instrument is.
+/// Quality of the sampling instrument.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tier {
-    /// A counter of the PMU whose overflow is a non-maskable interrupt.
+    /// A PMU counter whose overflow raises a non-maskable interrupt.
     PmuNmi,
-    /// A counter of the PMU with a maskable interrupt.
+    /// A PMU counter with a maskable interrupt.
     Pmu,
-    /// A timer, all processes and the kernel.
+    /// A timer, covering all processes and the kernel.
     #[default]
     CpuClock,
-    /// A timer, the user part of one's own processes.
+    /// A timer, covering only user code of this user's processes.
     OwnUser,
 }
 
 impl Tier {
-    /// One line for every report.
+    /// Returns the line that every report prints.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
             Self::PmuNmi => "PMU, non-maskable interrupt",
             Self::Pmu => {
-                "PMU, maskable interrupt: code with interrupts off is seen where it turns them on"
+                "PMU, maskable interrupt: code with interrupts off is sampled when it turns them on"
             }
             Self::CpuClock => {
-                "no PMU: cpu-clock timer; code with interrupts off is seen where it turns them on, \
-                 so proportions come from samples, totals from exact counters"
+                "no PMU: cpu-clock timer; code with interrupts off is sampled when it turns them \
+                 on, so proportions come from samples, totals from exact counters"
             }
-            Self::OwnUser => {
-                "unprivileged: cpu-clock timer, the user part of one's own processes only"
-            }
+            Self::OwnUser => "unprivileged: cpu-clock timer, only user code of your own processes",
         }
     }
 
-    /// Whether shares of classes may be compared below ten points.
+    /// Returns whether shares of classes may be compared below ten points.
     #[must_use]
     pub const fn is_fine(self) -> bool {
         matches!(self, Self::PmuNmi)
     }
 }
 
-/// What a domain is.
+/// Kind of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// `grantwayd`.
+    /// The core, `grantwayd`, and its helpers.
     Monitor,
     /// A driver domain with its agent.
     Driver,
     /// A guest domain with its agent.
     Guest,
-    /// Processes that were named, or belong to a command.
+    /// Processes named by the user, or started by a command.
     Process,
     /// Kernel threads.
     Kernel,
-    /// Nothing to do.
+    /// The idle task.
     Idle,
     /// The profiler itself.
     Profiler,
@@ -128,7 +129,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As rule files name it.
+    /// Returns the name in rule files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -144,43 +145,43 @@ impl Kind {
     }
 }
 
-/// Who attributes a domain's samples.
+/// The side that attributes a domain's samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The domain's own profiler.
+    /// The domain's profiler.
     Active,
-    /// The initiator, on its behalf.
+    /// The initiator, on the domain's behalf.
     #[default]
     Passive,
-    /// A sampler of its own in a machine of its own: never added to the host's time.
+    /// A separate sampler in a separate machine. Its time is never added to the host's.
     AgentOnly,
 }
 
 /// A domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Domain {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
-    /// Who attributed its samples.
+    /// The side that attributed its samples.
     pub mode: Mode,
-    /// CPU time by the scheduler's exact account, nanoseconds; none where nothing counts it.
+    /// CPU time by the scheduler's exact account, nanoseconds. Unset if not counted.
     pub cpu_ns: Option<u64>,
-    /// Of it: what its agent used.
+    /// The part of this time that the domain's agent used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_ns: Option<u64>,
-    /// What its own hop ledger says.
+    /// Its hop ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ledger: Option<Ledger>,
-    /// What it carried.
+    /// Its traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Traffic>,
-    /// The samples that its own profiler was given.
+    /// Samples delivered to its profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer: Option<Buffer>,
-    /// What is missing, in words.
+    /// Missing data, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
@@ -191,27 +192,26 @@ impl Domain {
     }
 }
 
-/// Samples that went through a domain's own ring: `offered` less `dropped` and `unread` is what its
-/// profiler took out. The session holds them all the same.
+/// Samples that passed through a domain's ring. The domain's profiler received `offered` minus
+/// `dropped` and `unread`; the session contains all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// Its samples.
+    /// Samples of the domain.
     pub offered: u64,
-    /// Those for which the ring had no room.
+    /// Samples for which the ring had no space.
     pub dropped: u64,
-    /// Those that its profiler never took.
+    /// Samples that its profiler never read.
     pub unread: u64,
 }
 
-/// A domain's hop ledger between two readings of it.
+/// A domain's hop ledger between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Cycles by hop.
     pub hops: BTreeMap<String, u64>,
-    /// CPU time that the scheduler counted for the domain's process between the same two
-    /// readings, nanoseconds.
+    /// CPU time of the domain's process between the same readings, from the scheduler, nanoseconds.
     pub cpu_ns: u64,
-    /// Stamps taken.
+    /// Number of stamps.
     pub stamps: u64,
 }
 
@@ -221,20 +221,20 @@ pub struct Ledger {
 pub struct Traffic {
     /// Frames.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes: u64,
 }
 
 impl Traffic {
-    /// Fewest packets that time is divided by: below, the time of a few pings and of everything
-    /// that ran beside them would be told as the price of a packet.
+    /// Minimum number of packets for figures per packet. With fewer, for example a few pings, the
+    /// time of everything else that ran would count as the cost of packets.
     pub const PACKETS_MIN: f64 = 1000.0;
 
-    /// Returns the denominator of `cycles_per_packet`: the papers' estimate, 1514-byte packets,
-    /// where frames are large; the number of frames where they are small.
+    /// Returns the denominator of `cycles_per_packet`: for large frames the papers' estimate, the
+    /// number of 1514-byte packets; for small frames the number of frames.
     ///
     /// # Errors
-    /// The reason, where fewer than [`Self::PACKETS_MIN`] packets were carried.
+    /// The reason, if fewer than [`Self::PACKETS_MIN`] packets were carried.
     pub fn packets(self) -> Result<f64, String> {
         const FULL: u64 = 1514;
         let packets = match self.bytes.checked_div(self.frames) {
@@ -252,20 +252,20 @@ impl Traffic {
     }
 }
 
-/// A thread that was sampled.
+/// A sampled thread.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Thread {
-    /// Its process.
+    /// Process.
     pub pid: u32,
-    /// Its id.
+    /// Thread id.
     pub tid: u32,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its domain.
+    /// Domain.
     pub domain: u32,
 }
 
-/// Where code lies.
+/// Where code runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Space {
@@ -278,14 +278,14 @@ pub enum Space {
 /// A program, a library, or the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Module {
-    /// Its path, or what the kernel calls the mapping.
+    /// Path, or the kernel's name of the mapping.
     pub path: String,
-    /// Where it runs.
+    /// Kernel or user space.
     pub space: Space,
 }
 
 impl Module {
-    /// The last part of its path.
+    /// Returns the last component of the path.
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
@@ -295,19 +295,19 @@ impl Module {
 /// A function in a module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frame {
-    /// Its module.
+    /// Module.
     pub module: u32,
-    /// Its name; an offset in hexadecimal where nothing knows one.
+    /// Name, or a hexadecimal offset if the name is unknown.
     pub symbol: String,
-    /// Whether the compiler had put it into its caller.
+    /// True if the compiler inlined it into its caller.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inlined: bool,
 }
 
-/// A function as it was called.
+/// A call of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stack(
-    /// Its caller, a stack that stands before this one; none: the outermost.
+    /// The caller, an earlier stack. `None` for the outermost function.
     pub Option<u32>,
     /// The function.
     pub u32,
@@ -318,17 +318,41 @@ pub struct Stack(
 pub struct Sample(
     /// Nanoseconds since the start.
     pub u64,
-    /// The CPU.
+    /// CPU.
     pub u32,
-    /// The thread.
+    /// Thread.
     pub u32,
-    /// The stack.
+    /// Stack.
     pub u32,
 );
 
+/// Maximum length of a name, bytes.
+pub const NAME_MAX: usize = 4096;
+/// Maximum frames of a stack. Recorders drop the outermost callers of deeper ones.
+pub const DEPTH_MAX: u32 = 1024;
+
+/// Replaces control characters and truncates a text to [`NAME_MAX`] bytes.
+fn shown(text: &str) -> Cow<'_, str> {
+    let most = NAME_MAX - ELLIPSIS.len_utf8();
+    let cut = match text.len() > NAME_MAX {
+        true => text.floor_char_boundary(most),
+        false => return clean::line(text),
+    };
+    let kept = text.get(..cut).unwrap_or_default();
+    Cow::Owned(format!("{}{ELLIPSIS}", clean::line(kept)))
+}
+
+/// Returns the number of frames of a stack with this caller; `depths` has those of all earlier
+/// stacks.
+pub(crate) fn depth_below(caller: Option<u32>, depths: &[u32]) -> u32 {
+    let caller = caller.and_then(|caller| depths.get(caller as usize));
+    caller.map_or(1, |depth| depth.saturating_add(1))
+}
+
 impl Session {
-    /// Takes control characters out of everything that is shown. Names come from the processes that
-    /// were profiled, who may want to speak to the reader's terminal.
+    /// Replaces control characters in all displayed texts, and truncates names to [`NAME_MAX`].
+    /// Profiled processes choose their names, and a hostile one could send escape sequences to the
+    /// reader's terminal.
     pub fn clean(&mut self) {
         let head = [&mut self.head.event].into_iter();
         let texts = head
@@ -339,31 +363,31 @@ impl Session {
             .chain(self.modules.iter_mut().map(|module| &mut module.path))
             .chain(self.frames.iter_mut().map(|frame| &mut frame.symbol));
         for text in texts {
-            if let Cow::Owned(cleaned) = clean::line(text) {
+            if let Cow::Owned(cleaned) = shown(text) {
                 *text = cleaned;
             }
         }
         for ledger in self.domains.iter_mut().filter_map(|d| d.ledger.as_mut()) {
             let hops = std::mem::take(&mut ledger.hops);
-            let cleaned = |(hop, cycles): (String, u64)| (clean::line(&hop).into_owned(), cycles);
+            let cleaned = |(hop, cycles): (String, u64)| (shown(&hop).into_owned(), cycles);
             ledger.hops = hops.into_iter().map(cleaned).collect();
         }
     }
 
-    /// The thread of a sample.
+    /// Returns the thread of a sample.
     #[must_use]
     pub fn thread(&self, sample: &Sample) -> Option<&Thread> {
         self.threads.get(sample.2 as usize)
     }
 
-    /// The domain of a sample, by its place.
+    /// Returns the domain index of a sample.
     #[must_use]
     pub fn domain_of(&self, sample: &Sample) -> usize {
         self.thread(sample)
             .map_or(usize::MAX, |thread| thread.domain as usize)
     }
 
-    /// The frames of a stack, from the innermost outwards, each with its number.
+    /// Returns the frames of a stack with their indices, innermost first.
     pub fn frames_of(&self, stack: u32) -> impl Iterator<Item = (usize, &Frame)> {
         let mut next = Some(stack);
         std::iter::from_fn(move || {
@@ -374,7 +398,17 @@ impl Session {
         })
     }
 
-    /// The module of a frame.
+    /// Returns the number of frames of each stack.
+    #[must_use]
+    pub fn depths(&self) -> Vec<u32> {
+        let mut depths: Vec<u32> = Vec::with_capacity(self.stacks.len());
+        for Stack(caller, _) in &self.stacks {
+            depths.push(depth_below(*caller, &depths));
+        }
+        depths
+    }
+
+    /// Returns the module of a frame.
     #[must_use]
     pub fn module(&self, frame: &Frame) -> Option<&Module> {
         self.modules.get(frame.module as usize)

@@ -1,6 +1,6 @@
-//! The sampler by itself, as a helper process of experiments: everything that runs while a session
-//! is recorded, nothing of what comes before and after; or its timers alone. Started and stopped
-//! over its standard streams, so that one window can have it and the next one not.
+//! The sampler alone, or its timers alone, as a helper process of experiments: everything that runs
+//! while a session is recorded, without set-up and processing. Lines on standard input start and
+//! stop it, so that windows with and without it can alternate.
 
 use super::timers::Interrupts;
 use super::{Options, Watcher, calibrate, collect::Collector, open};
@@ -40,7 +40,8 @@ impl BareSession {
 
     fn stop(self) -> Counts {
         let end_ns = raw_ns();
-        // Before the rest is put in order, which a session does when the load has ended.
+        // Read before the records are sorted, because a session sorts them after the load has
+        // ended.
         let cpu_ns = measure::own_cpu_ns().saturating_sub(self.cpu_ns);
         let collected = self.collector.stop(self.start_ns..=end_ns);
         drop(self.watcher.stop());
@@ -63,17 +64,18 @@ impl BareSession {
     }
 }
 
-/// The helper: `start`, `stop` and `calibrate` are answered, the end of standard input ends it.
+/// Runs the helper. It answers `start`, `stop` and `calibrate`, and exits at the end of standard
+/// input.
 ///
 /// # Errors
-/// If its argument is wrong, or this user may not sample.
+/// The argument is invalid, or this user may not sample.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     helper::report(serve(args))
 }
 
 fn serve(args: &[String]) -> anyhow::Result<()> {
     let spec: SamplerSpec = helper::parse(args.first().map_or("null", String::as_str))?;
-    // What cannot be is said at once.
+    // Fail at once if sampling is impossible.
     drop(BareSession::start(spec.hz)?.stop());
     helper::reply(&json!({"ready": true}));
     let mut running = None;
@@ -102,7 +104,7 @@ mod tests {
     use figures::{Failure, exit_code};
 
     #[test]
-    fn what_happens_between_start_and_stop_is_counted() {
+    fn counts_cover_start_to_stop() {
         let running = match BareSession::start(500) {
             Ok(running) => running,
             Err(error) => {
@@ -111,7 +113,7 @@ mod tests {
                 return testing::skip(error);
             }
         };
-        // Long enough for some samples where the machine itself is kept from running, too.
+        // Long enough for some samples even if the underlying hypervisor stole time.
         std::thread::sleep(std::time::Duration::from_secs(3));
         let counts = running.stop();
         assert!(counts.ran_ns >= 3_000_000_000);

@@ -1,12 +1,12 @@
-//! What a sample costs on this machine.
+//! Measures the cost of a sample on this machine.
 //!
-//! It is timed as the work that it takes away: the same system calls, a few megabytes through TCP
-//! on the loopback, with and without sampling in turn. That is the work whose samples a session
-//! here is full of: deep in the kernel, with a long call stack.
+//! The cost is the slowdown of a fixed amount of work, with and without sampling in alternation:
+//! the same system calls, which send a few megabytes through TCP on the loopback interface. Samples
+//! of sessions mostly interrupt similar work, deep in the kernel with a long call stack.
 //!
-//! The least that any profiler must pay is timed the same way: a timer's interrupt with a sample
-//! that is nothing but an id. In a virtual machine it is most of the cost, because the interrupt
-//! and the setting of the next one leave the machine.
+//! The minimum cost of any profiler, a timer interrupt with a sample that holds only an id, is
+//! measured in the same way. In a virtual machine it is most of the cost, because the interrupt and
+//! the arming of the next one exit to the hypervisor.
 
 use super::timers::Interrupts;
 use crate::event::Event;
@@ -19,20 +19,21 @@ use figures::socket;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 
-/// Samples a second while one is timed: enough that they show, few enough that the kernel does
-/// not throttle.
+/// Samples per second while their cost is measured. High enough to be measurable, low enough to
+/// avoid throttling by the kernel.
 const HZ: u64 = 4000;
-/// Times with and without, for each cost.
+/// Number of pairs of times, with and without samples, for each cost.
 const PAIRS: usize = 200;
-/// Nanoseconds of one such time: short, so that what else the machine does is in both of a pair.
+/// Duration of one time in nanoseconds. Short, so that other activity of the machine affects both
+/// times of a pair.
 const TIME_NS: u64 = 10_000_000;
-/// Bytes of one write: goes through the whole stack, and fits into the buffers.
+/// Bytes of one write. It passes through the whole stack and fits into the buffers.
 const WRITE: usize = 16 << 10;
 
-/// Pairs for an estimate: a third of a second.
+/// Number of pairs for an estimate, which takes a third of a second.
 const FEW_PAIRS: usize = 15;
 
-/// Measures them, in a thread on `cpu`.
+/// Measures the costs in a thread on `cpu`.
 pub(super) fn measure(cpu: usize) -> anyhow::Result<Costs> {
     on(cpu, |work, cpus| {
         let mut samples = Samples::open(cpus)?;
@@ -45,17 +46,19 @@ pub(super) fn measure(cpu: usize) -> anyhow::Result<Costs> {
     })
 }
 
-/// What a sample costs, roughly: the median of a few pairs, nanoseconds.
+/// Estimates the cost of a sample in nanoseconds, as the median of a few pairs.
 pub(super) fn estimate(cpu: usize) -> anyhow::Result<f64> {
     on(cpu, |work, cpus| {
         let mut costs = pairs(work, &mut Samples::open(cpus)?, FEW_PAIRS)?;
         costs.sort_by(f64::total_cmp);
         let median = costs.get(costs.len() / 2);
-        median.copied().context("sampling this CPU gives nothing")
+        median
+            .copied()
+            .context("sampling this CPU gives no samples")
     })
 }
 
-/// Work in a thread on `cpu`, and that CPU as samplers have it.
+/// Runs work in a thread on `cpu`, and passes that CPU to it in the form that samplers take.
 fn on<T: Send>(
     cpu: usize,
     measure: impl FnOnce(&mut Workload, &[u32]) -> anyhow::Result<T> + Send,
@@ -68,7 +71,7 @@ fn on<T: Send>(
         thread.join()
     });
     measured.unwrap_or_else(|_| {
-        anyhow::bail!("the calibration broke");
+        anyhow::bail!("the calibration thread panicked");
     })
 }
 
@@ -91,8 +94,8 @@ impl Workload {
         })
     }
 
-    /// Nanoseconds of CPU time of so many writes and reads: what others run meanwhile is not in it,
-    /// what interrupts do is.
+    /// Returns the nanoseconds of CPU time for `times` writes and reads. It excludes other threads
+    /// and includes interrupts.
     fn time(&mut self, times: u64) -> anyhow::Result<u64> {
         let start = cpu_ns();
         for _ in 0..times {
@@ -103,20 +106,20 @@ impl Workload {
     }
 }
 
-/// CPU time of this thread, nanoseconds.
+/// Returns the CPU time of this thread, nanoseconds.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// What can be switched on and off beside the work.
+/// A burden on the work that can be turned on and off.
 trait Burden {
     fn on(&mut self) -> anyhow::Result<()>;
-    /// How often it came.
+    /// Turns the burden off; returns the number of times that it occurred.
     fn off(&mut self) -> anyhow::Result<u64>;
 }
 
-/// Nanoseconds that one occurrence of a burden takes from the work.
+/// Returns, for each pair, the nanoseconds that one occurrence of a burden takes from the work.
 fn pairs(work: &mut Workload, burden: &mut impl Burden, times: usize) -> anyhow::Result<Vec<f64>> {
     const PROBE: u64 = 200;
     work.time(PROBE)?;
@@ -124,7 +127,7 @@ fn pairs(work: &mut Workload, burden: &mut impl Burden, times: usize) -> anyhow:
     let mut costs = Vec::new();
     for pair in 0..times {
         let (mut difference, mut count) = (0.0, 0);
-        // In turns, so that a machine that gets slower or faster favours neither.
+        // The order alternates, so that neither benefits if the machine becomes slower or faster.
         for on in [pair % 2 == 0, pair % 2 != 0] {
             if on {
                 burden.on()?;
@@ -138,11 +141,11 @@ fn pairs(work: &mut Workload, burden: &mut impl Burden, times: usize) -> anyhow:
             costs.push(difference / count as f64);
         }
     }
-    anyhow::ensure!(!costs.is_empty(), "sampling this CPU gives nothing");
+    anyhow::ensure!(!costs.is_empty(), "sampling this CPU gives no samples");
     Ok(costs)
 }
 
-/// Samples as a session takes them.
+/// Samples as in a session.
 struct Samples {
     sampler: Sampler,
     count: u64,
@@ -196,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_go_round() {
+    fn bytes_pass_through_the_connection() {
         let mut work = Workload::new().unwrap();
         assert!(work.time(3).unwrap() > 0);
     }

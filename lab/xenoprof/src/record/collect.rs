@@ -1,4 +1,4 @@
-//! Emptying the rings, in a thread of its own.
+//! Collection of samples: empties the rings in a separate thread.
 
 use crate::host::cpus::raw_ns;
 use crate::sampler::Sampler;
@@ -12,17 +12,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest time between two looks at the rings.
+/// Maximum time between reads of the rings.
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes of samples that are kept: hours at 1 kHz. Later ones are counted as dropped.
+/// Maximum bytes of samples in memory, which suffice for hours at 1 kHz. Later samples count as
+/// dropped.
 const ROOM_BYTES: usize = 2 << 30;
 
-/// What came out of the rings, in order of time.
+/// Collected contents of the rings, in time order.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     pub(crate) records: Vec<Record>,
     pub(crate) nonsense: u64,
-    /// By CPU and process.
+    /// Dropped samples by CPU and process.
     pub(crate) dropped: BTreeMap<(u32, u32), u64>,
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// Starts to sample and to collect; domains with a profiler of their own are given theirs.
+    /// Starts sampling and collecting. Domains with a separate profiler receive their samples.
     pub(crate) fn start(
         mut sampler: Sampler,
         demux: Option<Arc<Mutex<Demux>>>,
@@ -60,7 +61,7 @@ impl Collector {
                     offer(&fresh, read_ns);
                     room.keep(&mut fresh, &mut collected);
                 }
-                // Sampling that cannot be stopped ends with the descriptors.
+                // If stopping fails, sampling ends when the descriptors are closed.
                 let _stopped = sampler.stop();
                 let read_ns = raw_ns();
                 collected.nonsense += sampler.drain(&mut fresh);
@@ -72,7 +73,7 @@ impl Collector {
         Ok(Self { stop, thread })
     }
 
-    /// Stops, and gives what there is. Samples from outside of the `session` belong to nobody.
+    /// Stops and returns the collected records. Samples outside of `session` are discarded.
     pub(crate) fn stop(self, session: RangeInclusive<u64>) -> Collected {
         self.stop.store(true, Ordering::Relaxed);
         let mut collected = self.thread.join().unwrap_or_default();
@@ -83,7 +84,7 @@ impl Collector {
     }
 }
 
-/// A bound on memory.
+/// Remaining memory, bytes.
 struct Room(usize);
 
 impl Room {
@@ -91,7 +92,7 @@ impl Room {
         Self(bytes)
     }
 
-    /// Keeps records as long as there is room; the side-band always.
+    /// Keeps samples while memory remains, and all side-band records.
     fn keep(&mut self, fresh: &mut Vec<Record>, collected: &mut Collected) {
         for record in fresh.drain(..) {
             if let RecordKind::Sample { pid, chain, .. } = &record.kind {
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_room_is_counted_and_the_side_band_is_kept() {
+    fn excess_samples_are_counted_and_side_band_is_kept() {
         let sample = Record {
             time_ns: 1,
             cpu: 1,

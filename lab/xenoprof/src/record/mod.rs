@@ -1,4 +1,4 @@
-//! The command `prof record`: a session from its beginning to its file.
+//! The command `prof record`: a session from its start to its file.
 
 pub mod bare;
 mod calibrate;
@@ -32,68 +32,66 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Samples a second and CPU, unless told otherwise: about a thousand, and not in step with the
-/// kernel's own timers.
+/// Default samples per second and CPU: about a thousand, but not in step with the kernel's timers.
 pub const DEFAULT_HZ: u32 = 997;
-/// What sampling may take of a busy core without a word about it.
+/// Share of a busy core that sampling may take without a warning.
 const SHARE: f64 = 0.02;
-/// From one look at processes and domains to the next.
+/// Interval of reading processes and domains.
 const LOOK: Duration = Duration::from_millis(250);
-/// From one look at the clock and at Ctrl-C to the next: every wake-up is time that the machine
-/// does not have for what is measured.
+/// Interval of checking the clock and Ctrl-C. Each wake-up takes time from the measured machine.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What to record.
+/// Options of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The event; none: the best that there is.
+    /// Event. Unset: the best available one.
     pub event: Option<String>,
-    /// Samples a second and CPU; none: [`DEFAULT_HZ`].
+    /// Samples per second and CPU. Unset: [`DEFAULT_HZ`].
     pub hz: Option<u32>,
-    /// How long at most.
+    /// Maximum duration.
     pub limit: Option<Duration>,
     /// Process domains: `NAME=PID[,PID…]`.
     pub named: Vec<String>,
-    /// The only instance to profile; `None` for every instance of this host.
+    /// The only instance to profile. Unset: every instance of this host.
     pub machine: Option<String>,
     /// Symbols of another kernel.
     pub kallsyms: Option<PathBuf>,
-    /// The command to run; empty: until the limit or Ctrl-C.
+    /// Command to run. Empty: record until the limit or Ctrl-C.
     pub command: Vec<String>,
-    /// Domains with a profiler of their own that are to take part.
+    /// Domains with separate profilers that take part.
     pub participants: Option<Participants>,
-    /// Sample the command and nothing else, whatever this user may do.
+    /// Whether to sample only the command, whatever this user's privileges.
     pub own: bool,
-    /// Ends the session when it is set.
+    /// Ends the session when set.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl Options {
-    /// The process domains.
+    /// Parses the process domains.
     ///
     /// # Errors
-    /// [`Failure::Usage`] for what is not `NAME=PID[,PID…]`.
+    /// [`Failure::Usage`] for a text that is not `NAME=PID[,PID…]`.
     pub(crate) fn domains(&self) -> Result<Vec<(String, Vec<u32>)>, Failure> {
         let named = self.named.iter().map(|text| named(text));
         named.collect::<Result<_, _>>().map_err(Failure::Usage)
     }
 }
 
-/// Who is to take part, and how they come.
+/// Expected participants, and how they connect.
 #[derive(Clone, Debug)]
 pub struct Participants {
-    /// Who.
+    /// Expected participants.
     pub expected: Expected,
-    /// How long to wait for them.
+    /// Timeout for them to become ready.
     pub timeout: Duration,
-    /// Where they come to.
+    /// Socket to which participants connect.
     pub socket: PathBuf,
 }
 
-/// Records a session into a file; what the command ended with.
+/// Records a session into a file; returns the command's exit status.
 ///
 /// # Errors
-/// [`Failure`]s carry their exit status.
+/// [`Failure`]s determine the exit status.
 pub fn to_file(
     options: &Options,
     path: &std::path::Path,
@@ -118,7 +116,7 @@ pub fn to_file(
     Ok(status)
 }
 
-/// A session's event, its period and its sampler, which has not started, over which CPUs.
+/// Returns a session's event, period, sampler (opened but not started) and CPUs.
 pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Vec<u32>)> {
     find_machine(options)?;
     let (event, tier) = match &options.event {
@@ -137,7 +135,8 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Ve
     } else {
         Scope::Machine
     }) {
-        // A user who may not sample others may sample what he starts himself.
+        // A user who may not sample other processes may sample the command that this process
+        // starts.
         Err(SamplerError::Denied) if !options.command.is_empty() => open(Scope::Own),
         other => other,
     };
@@ -145,9 +144,10 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Ve
     Ok((event, period, sampler, cpus))
 }
 
-/// What the usual number of samples costs, where it is more than [`SHARE`] of a busy core. A
-/// timer's interrupt leaves a virtual machine several times, which can take tens of microseconds; a
-/// counter's costs less, and one's own processes cannot be timed beforehand.
+/// Returns a warning if the default rate costs more than [`SHARE`] of a busy core. In a virtual
+/// machine a timer interrupt exits to the hypervisor several times, which can take tens of
+/// microseconds. The interrupt of a counter costs less, and sampling of the user's own processes
+/// cannot be timed beforehand.
 fn price(tier: Tier, cpus: &[u32]) -> Option<String> {
     let (Tier::CpuClock, Some(&cpu)) = (tier, cpus.last()) else {
         return None;
@@ -165,8 +165,8 @@ fn price(tier: Tier, cpus: &[u32]) -> Option<String> {
     })
 }
 
-/// Samples a second that take no more than [`SHARE`] of a busy core, and no more than usual. Odd,
-/// so as not to be in step with the kernel's own timers.
+/// Returns the samples per second that cost at most [`SHARE`] of a busy core, up to the default.
+/// The number is odd, so that sampling is not in step with the kernel's timers.
 fn affordable_hz(sample_ns: f64) -> u32 {
     match (SHARE * 1e9 / sample_ns.max(1.0)) as u32 {
         hz if hz >= DEFAULT_HZ => DEFAULT_HZ,
@@ -177,7 +177,7 @@ fn affordable_hz(sample_ns: f64) -> u32 {
 /// Records a session.
 ///
 /// # Errors
-/// If this machine or user cannot sample, or the command cannot be started.
+/// This machine or user cannot sample, or the command cannot be started.
 pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let named = options.domains()?;
     interrupt::watch();
@@ -213,7 +213,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let start_ns = raw_ns();
     let collector = Collector::start(sampler, demux).context("cannot start sampling")?;
     let mut resolver = Resolver::new(start_ns);
-    // After the start, so that no mapping falls between this look and the first record.
+    // Read after the start, so that no mapping between this reading and the first record is missed.
     for pid in watcher.with(|watch| watch.pids().collect::<Vec<_>>()) {
         resolver.process(pid, &process::mappings(pid));
     }
@@ -258,7 +258,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     Ok((session, status))
 }
 
-/// Waits for participants; says who does not come.
+/// Waits for participants and reports missing ones.
 fn reserve(participants: &Participants, with: Configuration) -> anyhow::Result<Initiator> {
     let several = with.expected.len();
     let opened = Initiator::open(&participants.socket, with).map_err(|error| match error {
@@ -290,8 +290,8 @@ fn session_id() -> u64 {
     unix_ns() ^ u64::from(std::process::id()) << 32
 }
 
-/// Puts a session together from everything that was seen. `children_ns` is what the command and
-/// everything below it used, if there was one.
+/// Assembles a session from all collected data. `children_ns` is the CPU time of the command and
+/// its descendants, if a command ran.
 fn assemble(
     head: Head,
     collected: Collected,
@@ -323,7 +323,8 @@ fn assemble(
             .or_default() += dropped;
     }
     session.domains = assigned.domains;
-    // Short-lived processes come and go between two looks; the parent that waits knows them all.
+    // Short-lived processes may start and exit between two readings. The time of awaited children
+    // covers them all.
     if let (Some(children_ns), Some(domain)) = (children_ns, watch.lone_command())
         && let Some(domain) = session.domains.iter_mut().find(|d| d.name == domain)
     {
@@ -339,7 +340,7 @@ fn assemble(
     if head.event == Event::CpuClock.name() {
         session.losses = counts.ledger(&head.cpus, head.ran_ns, head.period);
     } else {
-        // How many events there should have been nobody knows: what arrived is expected.
+        // The expected number of events is unknown, so delivered samples count as expected.
         session.losses = counts.ledger(&head.cpus, 0, head.period);
     }
     session.head = head;
@@ -350,13 +351,13 @@ fn notes(first: [Option<String>; 2], collected: &Collected, tier: Tier) -> Vec<S
     let mut notes: Vec<String> = first.into_iter().flatten().collect();
     if collected.nonsense > 0 {
         notes.push(format!(
-            "{} records of the kernel's made no sense",
+            "{} records of the kernel were malformed",
             collected.nonsense
         ));
     }
     let dropped: u64 = collected.dropped.values().sum();
     if dropped > 0 {
-        notes.push(format!("{dropped} samples had no room in memory"));
+        notes.push(format!("{dropped} samples exceeded the memory limit"));
     }
     if tier == Tier::OwnUser {
         notes.push(tier.text().to_owned());
@@ -364,10 +365,10 @@ fn notes(first: [Option<String>; 2], collected: &Collected, tier: Tier) -> Vec<S
     notes
 }
 
-/// Checks that the machine to profile runs, unless a command may start it.
+/// Checks that the machine to profile is running, unless a command may start it.
 ///
 /// # Errors
-/// It does not run, or does not answer.
+/// The machine is not running or does not answer.
 fn find_machine(options: &Options) -> anyhow::Result<()> {
     if let Some(name) = &options.machine
         && options.command.is_empty()
@@ -377,7 +378,7 @@ fn find_machine(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says which machines a session is about, where that could be misread.
+/// Returns a note that names the session's machines, if the figures could be misread without it.
 fn machines(options: &Options, watch: &Watch) -> Option<String> {
     match (&options.machine, watch.machines().as_slice()) {
         (Some(name), []) => Some(format!("no machine `{name}` ran during the session")),
@@ -391,7 +392,7 @@ fn machines(options: &Options, watch: &Watch) -> Option<String> {
 }
 
 fn provenance(tier: Tier) -> serde_json::Value {
-    let provenance = Provenance::collect("as it was found".to_owned(), false);
+    let provenance = Provenance::collect("unchanged".to_owned(), false);
     let mut value = serde_json::to_value(provenance).unwrap_or_default();
     if let Some(object) = value.as_object_mut() {
         object.insert("pmu".to_owned(), tier.text().into());
@@ -439,18 +440,18 @@ fn wait(options: &Options, watcher: &Watcher) -> anyhow::Result<Option<ExitStatu
             tv_sec: 0,
             tv_nsec: step.subsec_nanos().into(),
         };
-        // A signal only makes the next look come sooner.
+        // After a signal the next check happens early.
         let _looked = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&step));
     }
 }
 
 fn terminate(child: &Child) {
-    // It may be on its way out by the same Ctrl-C.
+    // Fails if the same Ctrl-C has already terminated the command.
     let _gone_already = kill_process(Pid::from_child(child), Signal::TERM);
 }
 
-/// Looks at processes and domains in a thread of its own: a monitor that does not answer must not
-/// keep the rings from being emptied.
+/// Reads processes and domains in a separate thread, because a monitor that does not answer must
+/// not delay the emptying of the rings.
 struct Watcher {
     watch: Arc<Mutex<Watch>>,
     /// Dropped to end the thread.
@@ -479,7 +480,7 @@ impl Watcher {
 
     fn stop(self) -> Watch {
         drop(self.run);
-        // A panic of the thread was printed; what it saw until then stays.
+        // A panic of the thread has been printed; its results until then remain.
         let _ended = self.thread.join();
         std::mem::take(&mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -500,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_take_their_share_at_most() {
+    fn sampling_stays_below_its_share() {
         assert_eq!(affordable_hz(12_000.0), DEFAULT_HZ);
         assert_eq!(affordable_hz(0.0), DEFAULT_HZ);
         for sample_ns in [25_000.0, 36_887.0, 1e6, 1e12] {
@@ -511,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_type_is_read() {
+    fn process_domains_are_parsed() {
         assert_eq!(named("app=3,4"), Ok(("app".to_owned(), vec![3, 4])));
         for wrong in ["app", "=3", "app=", "app=x", "app=3,"] {
             assert!(named(wrong).is_err(), "{wrong}");

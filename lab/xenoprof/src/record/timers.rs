@@ -1,19 +1,20 @@
-//! A sampler's timers without its samples: what any profiler that is driven by them must pay.
+//! The timers of a sampler with minimal samples, which show the minimum cost of a timer-driven
+//! profiler.
 
 use perf_event::{Builder, SampleFlag, Sampler, events::Software};
 
-/// Bytes of a CPU's ring. Nobody reads it while the timers run: what does not fit is not kept, and
-/// the interrupt comes all the same.
+/// Bytes of a CPU's ring. It is not read while the timers run. Samples that do not fit are dropped,
+/// but the interrupts occur nevertheless.
 const RING_BYTES: usize = 1 << 16;
 
-/// A timer on each of some CPUs, and next to nothing of a sample.
+/// A timer on each of some CPUs, with minimal samples.
 pub(super) struct Interrupts(Vec<Sampler>);
 
 impl Interrupts {
-    /// Ready to be started.
+    /// Opens the timers without starting them.
     ///
     /// # Errors
-    /// If this user may not time other processes' CPUs.
+    /// This user may not sample whole CPUs.
     pub(super) fn open(hz: u64, cpus: &[u32]) -> anyhow::Result<Self> {
         let open = |&cpu: &u32| {
             let mut builder = Builder::new(Software::CPU_CLOCK);
@@ -40,7 +41,7 @@ impl Interrupts {
         Ok(())
     }
 
-    /// How often they came, as far as the rings have it.
+    /// Stops the timers; returns the number of interrupts that the rings have recorded.
     pub(super) fn stop(&mut self) -> anyhow::Result<u64> {
         let mut count = 0;
         for timer in &mut self.0 {

@@ -1,4 +1,4 @@
-//! From records to a session: address spaces, threads, stacks, and then symbols.
+//! Conversion of records to a session: address spaces, threads, stacks and symbols.
 
 mod numbers;
 mod spaces;
@@ -7,23 +7,23 @@ mod symbols;
 pub use symbols::Symbolizer;
 
 use crate::host::process::Mapping;
-use crate::model::{Module, Sample, Session, Space, Stack, Thread};
+use crate::model::{DEPTH_MAX, Module, Sample, Session, Space, Stack, Thread, depth_below};
 use crate::sampler::parse::{Address, Record, RecordKind};
 use crate::session::message::Named;
 use numbers::Numbers;
 use spaces::{Place, Spaces};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Takes records in order of time and makes samples of them.
+/// Converts records, in time order, to samples.
 #[derive(Debug, Default)]
 pub struct Resolver {
     start_ns: u64,
     spaces: Spaces,
-    /// Places of addresses that the processes' own profiler knows.
+    /// Locations of addresses that participants named.
     named: HashMap<(u32, u64), Place>,
     modules: Numbers<Module>,
     places: Numbers<Place>,
-    /// Caller and place.
+    /// Stack nodes: caller and location.
     nodes: Numbers<(Option<u32>, u32)>,
     threads: Numbers<(u32, u32)>,
     names: BTreeMap<u32, String>,
@@ -33,7 +33,7 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Of a session that began at this instant of `CLOCK_MONOTONIC_RAW`.
+    /// Creates a resolver for a session that starts at this time of `CLOCK_MONOTONIC_RAW`.
     #[must_use]
     pub fn new(start_ns: u64) -> Self {
         Self {
@@ -42,20 +42,20 @@ impl Resolver {
         }
     }
 
-    /// Tells what a process had mapped when the session began.
+    /// Adds the mappings that a process had when the session began.
     pub fn process(&mut self, pid: u32, mappings: &[Mapping]) {
         for mapping in mappings {
             self.map(pid, mapping);
         }
     }
 
-    /// Tells a thread's name.
+    /// Sets a thread's name.
     pub fn thread_name(&mut self, tid: u32, name: String) {
         self.names.insert(tid, name);
     }
 
-    /// Tells where an address of a process lies, as the process's own profiler has it. `address` is
-    /// as [`lookup`] gives it.
+    /// Sets the location of an address in a process, as named by the process's profiler. `address`
+    /// is a result of [`lookup`].
     pub fn named(&mut self, pid: u32, address: u64, path: &str, offset: u64) {
         let module = self.modules.of(Module {
             path: path.to_owned(),
@@ -64,8 +64,8 @@ impl Resolver {
         self.named.insert((pid, address), Place { module, offset });
     }
 
-    /// Names of addresses, each with its process and as [`lookup`] gives it, as far as they lie in
-    /// known files.
+    /// Returns the names of addresses in known files. `wanted` has pairs of a process and an
+    /// address that is a result of [`lookup`].
     #[must_use]
     pub fn names(&self, symbolizer: &mut Symbolizer, wanted: &BTreeSet<(u32, u64)>) -> Vec<Named> {
         let found: Vec<((u32, u64), Place)> = wanted
@@ -100,31 +100,31 @@ impl Resolver {
         named.or_else(|| self.spaces.find(pid, address))
     }
 
-    /// Parents of the processes that were started during the session.
+    /// Returns the parents of processes that started during the session.
     #[must_use]
     pub const fn parents(&self) -> &BTreeMap<u32, u32> {
         &self.parents
     }
 
-    /// Records that the kernel could not write, by CPU.
+    /// Returns the number of records that the kernel could not write, by CPU.
     #[must_use]
     pub const fn kernel_lost(&self) -> &BTreeMap<u32, u64> {
         &self.kernel_lost
     }
 
-    /// Threads that were sampled: process and thread.
+    /// Returns the sampled threads: process and thread.
     #[must_use]
     pub fn threads(&self) -> &[(u32, u32)] {
         &self.threads.values
     }
 
-    /// Samples taken so far.
+    /// Returns the samples so far.
     #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }
 
-    /// Begins a new interval: what is known about processes stays, samples and stacks go.
+    /// Starts a new interval: discards samples and stacks, but keeps information about processes.
     pub fn forget_samples(&mut self) {
         self.samples.clear();
         self.places = Numbers::default();
@@ -144,7 +144,7 @@ impl Resolver {
         self.spaces.map(pid, mapping, module);
     }
 
-    /// Takes a record.
+    /// Processes a record.
     pub fn take(&mut self, record: Record) {
         match record.kind {
             RecordKind::Sample { pid, tid, chain } => {
@@ -188,13 +188,13 @@ impl Resolver {
                     self.names.entry(tid).or_insert(name);
                 }
             }
-            // Its samples may still lie in another ring's order: nothing is forgotten.
+            // Nothing is removed, because another ring may still hold samples of the process.
             RecordKind::Exit { .. } => {}
             RecordKind::Lost(count) => *self.kernel_lost.entry(record.cpu).or_default() += count,
         }
     }
 
-    /// The node of a chain of addresses, which lists the innermost first.
+    /// Returns the node of a chain of addresses, innermost first.
     fn stack(&mut self, pid: u32, chain: &[Address]) -> u32 {
         let mut node = None;
         for (depth, address) in self.credible(pid, chain).iter().enumerate().rev() {
@@ -230,8 +230,8 @@ impl Resolver {
         }
     }
 
-    /// The part of a chain that can be true. Code without frame pointers leaves the unwinder with
-    /// whatever lies on the stack: a caller that is no code ends the chain.
+    /// Returns the plausible part of a chain, which a caller outside of code ends. In code without
+    /// frame pointers the unwinder reads arbitrary stack contents.
     fn credible<'a>(&self, pid: u32, chain: &'a [Address]) -> &'a [Address] {
         let mut users = 0;
         let false_caller = |address: &Address| match *address {
@@ -259,8 +259,8 @@ impl Resolver {
         })
     }
 
-    /// Everything so far as a session without head, domains and losses. `domain` says whose a
-    /// process is.
+    /// Returns the session, except its head, domains and losses. `domain` returns the domain of a
+    /// process.
     pub fn session(
         &self,
         symbolizer: &mut Symbolizer,
@@ -269,11 +269,19 @@ impl Resolver {
         let mut frames = Numbers::default();
         let named = symbolizer.frames(&self.modules.values, &self.places.values, &mut frames);
         let mut stacks = Numbers::default();
+        let mut depths: Vec<u32> = Vec::new();
         let mut of_node: Vec<Option<u32>> = Vec::new();
         for (caller, place) in &self.nodes.values {
             let mut stack = caller.and_then(|node| of_node.get(node as usize).copied().flatten());
             for frame in named.get(*place as usize).into_iter().flatten() {
-                stack = Some(stacks.of(Stack(stack, *frame)));
+                let has_room =
+                    |stack: &u32| depths.get(*stack as usize).is_some_and(|d| *d < DEPTH_MAX);
+                let caller = stack.filter(has_room);
+                let number = stacks.of(Stack(caller, *frame));
+                if number as usize == depths.len() {
+                    depths.push(depth_below(caller, &depths));
+                }
+                stack = Some(number);
             }
             of_node.push(stack);
         }
@@ -301,14 +309,14 @@ impl Resolver {
     }
 }
 
-/// Where to look for the function of an address in a call stack, 0 the innermost: a caller's
-/// address is where the call returns to, and one back lies in the call.
+/// Returns the address to look up for the call stack entry at `depth` (0 is innermost). The address
+/// of a caller is the return address; the byte before it lies within the call instruction.
 #[must_use]
 pub fn lookup(depth: usize, address: u64) -> u64 {
     address.saturating_sub(u64::from(depth > 0))
 }
 
-/// What the kernel is called among the modules.
+/// The kernel's name among the modules.
 pub const KERNEL: &str = "[kernel]";
 
 #[cfg(test)]
@@ -345,7 +353,7 @@ mod tests {
         })
     }
 
-    /// Nothing has symbols: names are modules and offsets.
+    /// Returns names without symbols: modules and offsets.
     fn names(resolver: &Resolver) -> Vec<String> {
         let session = resolver.session(&mut Symbolizer::without_symbols(), |_| 0);
         session
@@ -361,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_follow_fork_and_exec() {
+    fn mappings_follow_fork_and_exec() {
         let mut resolver = Resolver::new(100);
         let ip = [Address::User(0x4010)];
         resolver.take(map(5, 0x4000, "/a"));
@@ -396,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_looked_up_inside_their_call() {
+    fn callers_are_looked_up_within_their_call() {
         let mut resolver = Resolver::new(0);
         resolver.take(map(5, 0x4000, "/a"));
         let chain = [
@@ -414,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_are_no_code_end_the_stack() {
+    fn callers_outside_of_code_end_the_stack() {
         let mut resolver = Resolver::new(0);
         resolver.take(map(5, 0x4000, "/a"));
         let chain = [0x4010, 0x4021, 0xdead, 0x4031].map(Address::User);
@@ -434,12 +442,12 @@ mod tests {
     }
 
     #[test]
-    fn names_of_a_domains_own_profiler_come_first() {
+    fn names_of_a_domains_profiler_take_precedence() {
         let mut theirs = Resolver::new(0);
         theirs.take(map(5, 0x4000, "/a"));
         let wanted = BTreeSet::from([(5, 0x4010), (5, 0x4020), (5, 0x9000)]);
         let names = theirs.names(&mut Symbolizer::without_symbols(), &wanted);
-        assert_eq!(names.len(), 2, "what lies nowhere has no name: {names:?}");
+        assert_eq!(names.len(), 2, "unmapped addresses have no name: {names:?}");
 
         let (mut ours, mut symbolizer) = (Resolver::new(0), Symbolizer::without_symbols());
         ours.take(map(5, 0x4000, "/other"));

@@ -1,9 +1,9 @@
-//! Values by number.
+//! Numbering of values.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Gives equal values the same number, in the order in which they first came.
+/// Numbers for values: equal values have the same number, in the order of first use.
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     pub(super) values: Vec<T>,

@@ -1,9 +1,9 @@
-//! Address spaces: which file's code lies where in which process.
+//! Address spaces: the code mapped into each process.
 
 use crate::host::process::Mapping;
 use std::collections::{BTreeMap, HashMap};
 
-/// Code: a module and an offset in its file; in the kernel an address.
+/// Location of code: a module, and an offset in its file or an address in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub(super) module: u32,
@@ -17,12 +17,12 @@ struct Mapped {
     module: u32,
 }
 
-/// By process: mappings by their start.
+/// Mappings of each process by start address.
 #[derive(Debug, Default)]
 pub(super) struct Spaces(HashMap<u32, BTreeMap<u64, Mapped>>);
 
 impl Spaces {
-    /// A mapping replaces those that begin in it.
+    /// Adds a mapping, and removes those that start within it.
     pub(super) fn map(&mut self, pid: u32, mapping: &Mapping, module: u32) {
         let end = mapping.start.saturating_add(mapping.len);
         let space = self.0.entry(pid).or_default();
@@ -43,14 +43,14 @@ impl Spaces {
         );
     }
 
-    /// A child has what its parent has.
+    /// Copies the parent's mappings to a child.
     pub(super) fn fork(&mut self, parent: u32, child: u32) {
         if let Some(space) = self.0.get(&parent).cloned() {
             self.0.insert(child, space);
         }
     }
 
-    /// A new program has nothing yet.
+    /// Removes all mappings after an exec.
     pub(super) fn exec(&mut self, pid: u32) {
         self.0.remove(&pid);
     }

@@ -1,4 +1,5 @@
-//! Names of functions: the kernel's from kallsyms, programs' and libraries' from their files.
+//! Function names: those of the kernel from kallsyms, those of programs and libraries from their
+//! files.
 
 use super::numbers::Numbers;
 use super::spaces::Place;
@@ -9,17 +10,17 @@ use blazesym::symbolize::{Input, Symbolized};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Finds names, and remembers what it found.
+/// Looks up function names, with a cache.
 pub struct Symbolizer {
     blazesym: Option<blazesym::symbolize::Symbolizer>,
     kallsyms: Option<PathBuf>,
-    /// From the outermost to the innermost inlined one.
+    /// By location: functions from the outermost to the innermost inlined one.
     known: HashMap<(String, u64), Vec<(String, bool)>>,
 }
 
 impl Symbolizer {
-    /// For this host. With `kallsyms` a kernel's symbols come from that file: a copy of
-    /// `/proc/kallsyms` of another kernel.
+    /// Creates a symbolizer for this host. With `kallsyms`, kernel symbols are read from that file,
+    /// a copy of another kernel's `/proc/kallsyms`.
     #[must_use]
     pub fn new(kallsyms: Option<PathBuf>) -> Self {
         let blazesym = blazesym::symbolize::Symbolizer::builder()
@@ -34,7 +35,7 @@ impl Symbolizer {
         }
     }
 
-    /// One that knows nothing.
+    /// Creates a symbolizer without symbols.
     #[cfg(test)]
     pub(super) fn without_symbols() -> Self {
         Self {
@@ -44,13 +45,13 @@ impl Symbolizer {
         }
     }
 
-    /// Takes over what a domain's own profiler knows: functions from the outermost to the
+    /// Adds the names of a location from a domain's profiler: functions from the outermost to the
     /// innermost, and whether each was inlined.
     pub fn know(&mut self, path: &str, offset: u64, names: Vec<(String, bool)>) {
         self.known.insert((path.to_owned(), offset), names);
     }
 
-    /// The frames of each place, from the outermost to the innermost.
+    /// Returns the frames of each location, from the outermost to the innermost.
     pub(super) fn frames(
         &mut self,
         modules: &[Module],
@@ -119,7 +120,7 @@ impl Symbolizer {
                         .chain(inlined)
                         .collect()
                 }
-                // What has a name but no file says at least that.
+                // Without a symbol, the name is the offset.
                 _ => vec![(format!("{offset:#x}"), false)],
             };
             self.known.insert((module.path.clone(), *offset), names);

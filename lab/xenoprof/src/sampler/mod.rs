@@ -1,8 +1,8 @@
 //! The sampler: one per host kernel, with one ring per CPU.
 //!
-//! The kernel writes samples and the side-band (new processes, names, mappings, ends) into the
-//! rings; one reader empties them. Side-band and samples of one process can lie in different
-//! rings, so records are put in order of time before anything is made of them.
+//! The kernel writes samples and side-band records (new processes, names, mappings, exits) into the
+//! rings; one reader empties them. The rings may split the side-band records and samples of one
+//! process, so records are sorted by time before they are used.
 
 pub mod parse;
 
@@ -15,19 +15,19 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::time::Duration;
 
-/// Bytes of a ring: at 1 kHz and 500 bytes a sample a second's worth.
+/// Bytes of a ring: one second at 1 kHz and 500 bytes per sample.
 const RING_BYTES: usize = 1 << 19;
-/// Bytes in a ring at which the reader is woken.
+/// Bytes in a ring at which the reader wakes up.
 const WATERMARK_BYTES: usize = RING_BYTES / 4;
-/// Frames of a call stack, kernel and user part.
+/// Maximum frames of a call stack, including both its kernel and its user part.
 const STACK_MAX: u16 = 127;
 
-/// Whom to sample.
+/// Processes to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Every process and the kernel: a privilege.
+    /// Every process and the kernel. Needs privilege.
     Machine,
-    /// This thread and the processes that it starts from here on, outside of the kernel.
+    /// User code of this thread and of processes that it starts later.
     Own,
 }
 
@@ -37,30 +37,30 @@ pub struct Sampler {
     tier: Tier,
 }
 
-/// Why there is no sampler.
+/// Error of opening the sampler.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
-    /// The system says no.
+    /// The user lacks the privilege.
     #[error(
         "sampling every process is a privilege (CAP_PERFMON, or perf_event_paranoid 0 and below): \
          run as root, or profile a command of your own with `grantway prof record -- CMD`"
     )]
     Denied,
-    /// Something else.
+    /// Another error.
     #[error("CPU {cpu}: {error}")]
     Cpu {
-        /// The CPU.
+        /// CPU.
         cpu: u32,
-        /// What the system said.
+        /// Error of the system call.
         error: io::Error,
     },
 }
 
 impl Sampler {
-    /// Opens a ring on each CPU. Nothing is sampled until [`Sampler::start`].
+    /// Opens a ring on each CPU. Sampling begins with [`Sampler::start`].
     ///
     /// # Errors
-    /// If the system does not let us.
+    /// The kernel rejects a counter.
     pub fn open(
         event: Event,
         tier: Tier,
@@ -83,7 +83,7 @@ impl Sampler {
         Ok(Self { rings, tier })
     }
 
-    /// How good it is.
+    /// Returns the quality of the event.
     #[must_use]
     pub const fn tier(&self) -> Tier {
         self.tier
@@ -92,17 +92,17 @@ impl Sampler {
     /// Starts sampling.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel rejects the request.
     pub fn start(&mut self) -> io::Result<()> {
         self.rings
             .iter_mut()
             .try_for_each(|(_, ring)| ring.enable())
     }
 
-    /// Stops sampling; what lies in the rings stays there.
+    /// Stops sampling. The rings keep their contents.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel rejects the request.
     pub fn stop(&mut self) -> io::Result<()> {
         self.rings
             .iter_mut()
@@ -119,18 +119,18 @@ impl Sampler {
             .rings
             .iter()
             .map(|(_, ring)| {
-                // SAFETY: the descriptor is the ring's own, which `self` keeps open for longer
-                // than this function runs.
+                // SAFETY: the ring owns the descriptor, and `self` keeps it open for longer than
+                // this function runs.
                 let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
                 PollFd::from_borrowed_fd(fd, PollFlags::IN)
             })
             .collect();
-        // A signal or an error only makes the next look come sooner.
+        // After a signal or an error the next read happens early.
         let _looked = poll(&mut fds, Some(&limit));
     }
 
-    /// Takes everything out of the rings, each ring in its order; records that make no sense are
-    /// counted.
+    /// Takes all records from the rings, in the order of each ring; returns the number of malformed
+    /// records.
     pub fn drain(&mut self, records: &mut Vec<Record>) -> u64 {
         let mut nonsense = 0;
         for (cpu, ring) in &mut self.rings {
@@ -164,7 +164,8 @@ fn ring(event: Event, scope: Scope, period: u64, cpu: u32) -> io::Result<Ring> {
         .task(true)
         .enabled(false);
     match scope {
-        // An idle CPU is sampled too: interrupts run there, and every period then has its sample.
+        // Idle CPUs are also sampled, because interrupts run there, and because every period then
+        // has its sample.
         Scope::Machine => builder.any_pid().include_kernel().exclude_hv(true),
         Scope::Own => builder
             .observe_self()

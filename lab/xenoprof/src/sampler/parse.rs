@@ -1,4 +1,4 @@
-//! Records of a ring: bytes of the kernel's to values of ours.
+//! Parser of the records in the kernel's rings.
 
 use perf_event::data::endian::Native;
 use perf_event::data::parse::{ParseConfig, ParseError, Parser};
@@ -6,18 +6,18 @@ use perf_event::data::{
     Comm, Exit, Fork, Lost, LostSamples, Mmap2, RecordMetadata, Sample, Visitor,
 };
 
-/// A record, with the CPU in whose ring it lay.
+/// A record, with the CPU of its ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// `CLOCK_MONOTONIC_RAW`, nanoseconds; 0 where the kernel does not say.
+    /// `CLOCK_MONOTONIC_RAW`, nanoseconds; 0 if the record has no time.
     pub time_ns: u64,
-    /// The CPU.
+    /// CPU.
     pub cpu: u32,
-    /// What happened.
+    /// Contents.
     pub kind: RecordKind,
 }
 
-/// What a record tells.
+/// Contents of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordKind {
     /// A sample.
@@ -26,75 +26,75 @@ pub enum RecordKind {
         pid: u32,
         /// Thread.
         tid: u32,
-        /// Addresses from the innermost outwards.
+        /// Addresses, innermost first.
         chain: Box<[Address]>,
     },
-    /// A thread has a new name.
+    /// A thread changed its name.
     Comm {
         /// Process.
         pid: u32,
         /// Thread.
         tid: u32,
-        /// Its name.
+        /// Name.
         name: String,
-        /// Whether a new program was started, and all mappings are gone.
+        /// True after an exec, which removes all mappings.
         exec: bool,
     },
     /// Code was mapped.
     Map {
         /// Process.
         pid: u32,
-        /// Where.
+        /// Start address.
         start: u64,
-        /// Bytes.
+        /// Length, bytes.
         len: u64,
         /// Offset in the file.
         offset: u64,
-        /// The file.
+        /// File.
         path: String,
     },
-    /// A thread, and with it perhaps a process, was made.
+    /// A thread was created, possibly with a new process.
     Fork {
         /// Process.
         pid: u32,
-        /// Its parent.
+        /// Parent process.
         parent: u32,
         /// Thread.
         tid: u32,
     },
-    /// A thread ended.
+    /// A thread exited.
     Exit {
         /// Process.
         pid: u32,
         /// Thread.
         tid: u32,
     },
-    /// Records did not fit into the ring.
+    /// Number of records that did not fit into the ring.
     Lost(u64),
 }
 
-/// Where code runs.
+/// A code address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
     /// In the kernel.
     Kernel(u64),
-    /// In a process.
+    /// In user space.
     User(u64),
 }
 
-/// A record, or one that nobody here needs.
+/// Result of parsing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// One that is needed.
+    /// A record.
     Record(Record),
-    /// Throttling, other mappings.
+    /// A record that is not used, such as throttling or data mappings.
     Uninteresting,
 }
 
-/// From the bytes of one record, without its header.
+/// Parses the bytes of one record, without its header.
 ///
 /// # Errors
-/// If they end early or contradict themselves.
+/// The bytes are truncated or inconsistent.
 pub fn parse(
     cpu: u32,
     kind: u32,
@@ -126,7 +126,7 @@ impl Reader {
     }
 }
 
-/// `PERF_RECORD_MISC_COMM_EXEC`: the name came with a new program.
+/// `PERF_RECORD_MISC_COMM_EXEC`: the name changed because of an exec.
 const COMM_EXEC: u16 = 1 << 13;
 
 impl<'a> Visitor<'a> for Reader {
@@ -200,7 +200,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
-/// Values from here on mark in a chain what kind of addresses follow: `PERF_CONTEXT_MAX`.
+/// `PERF_CONTEXT_MAX`: values from here on mark the kind of the addresses that follow in a chain.
 const CONTEXT_MAX: u64 = -4095i64 as u64;
 const CONTEXT_KERNEL: u64 = -128i64 as u64;
 const CONTEXT_GUEST_KERNEL: u64 = -2176i64 as u64;
@@ -227,7 +227,7 @@ mod tests {
     use perf_event::{Builder, SampleFlag};
     use proptest::prelude::*;
 
-    /// As `sampler::ring` configures it.
+    /// The configuration that `sampler::ring` uses.
     fn config(builder: &mut Builder<'_>) -> ParseConfig<Native> {
         let attr = *builder
             .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN)
@@ -255,9 +255,9 @@ mod tests {
         }
     }
 
-    /// A sample of a timer in the middle of a system call, as Linux 6.18 wrote it.
+    /// A timer sample in the middle of a system call, as written by Linux 6.18.
     #[test]
-    fn a_sample_of_the_timer() {
+    fn timer_samples_are_parsed() {
         let body = words(&[
             two(6605, 6605),
             0x0000_0b2c_7f21_0a11,
@@ -287,10 +287,10 @@ mod tests {
         );
     }
 
-    /// The same from a counter of a PMU that overflowed inside a guest: another event, an exact
-    /// address (misc bit 14) and a guest's context; the shape is the same.
+    /// A sample of a PMU counter that overflowed inside a guest has the same format, with another
+    /// event, an exact address (misc bit 14) and a guest's context.
     #[test]
-    fn a_sample_of_a_pmu() {
+    fn pmu_samples_are_parsed() {
         for event in [Event::Cycles, Event::DtlbMisses, Event::ItlbMisses] {
             let config = config(&mut event.builder());
             let body = words(&[
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// The trailer that `sample_id_all` adds: thread, time, CPU.
+    /// Returns the trailer that `sample_id_all` adds: thread, time, CPU.
     fn trailer(body: &[u8]) -> Vec<u8> {
         let mut bytes = body.to_vec();
         bytes.extend(words(&[two(5, 6), 77, two(1, 0)]));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_side_band() {
+    fn side_band_records_are_parsed() {
         let comm = trailer(&[&words(&[two(5, 6)])[..], b"driver\0\0"].concat());
         assert_eq!(
             record(3, COMM_EXEC, &comm),
@@ -383,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_record_or_an_error(
+        fn arbitrary_bytes_parse_or_fail(
             kind in 0u32..24,
             misc in any::<u16>(),
             body in proptest::collection::vec(any::<u8>(), 0..300),

@@ -1,11 +1,11 @@
-//! What participants may make the initiator keep: so much each, and so much in sum.
+//! Bounds on the initiator's memory for participants, per participant and in total.
 
-/// Bytes of memory for what one participant sent.
+/// Maximum bytes of memory for the data of one participant.
 const EACH_BYTES: usize = 512 << 20;
-/// Bytes of memory for what all of them sent.
+/// Maximum bytes of memory for the data of all participants.
 const ALL_BYTES: usize = 1 << 30;
 
-/// What is kept of all participants.
+/// Memory in use for all participants.
 #[derive(Debug)]
 pub(super) struct Budget {
     each: usize,
@@ -23,29 +23,29 @@ impl Default for Budget {
     }
 }
 
-/// What is kept of one participant, bytes.
+/// Memory in use for one participant, bytes.
 #[derive(Debug, Default)]
 pub(super) struct Kept(usize);
 
 impl Budget {
-    /// Takes `bytes` out of what may be kept, before they are.
+    /// Reserves `bytes` before they are stored.
     ///
     /// # Errors
-    /// Whose share that is more than, in words about the participant.
+    /// The reason for removing the participant, if its share or the total is exceeded.
     pub(super) fn charge(&mut self, kept: &mut Kept, bytes: usize) -> Result<(), String> {
         let own = kept.0.saturating_add(bytes);
         if own > self.each {
-            return Err("sent more than a participant may".to_owned());
+            return Err("sent too much data".to_owned());
         }
         let all = self.kept.saturating_add(bytes);
         if all > self.all {
-            return Err("sent more than there is room for, with what the others sent".to_owned());
+            return Err("sent too much data, together with the others".to_owned());
         }
         (kept.0, self.kept) = (own, all);
         Ok(())
     }
 
-    /// Gives back what was kept of a participant that is forgotten.
+    /// Releases the memory of a removed participant.
     pub(super) fn forget(&mut self, kept: Kept) {
         self.kept = self.kept.saturating_sub(kept.0);
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neither_one_nor_all_together_get_more_than_their_share() {
+    fn budgets_bound_each_participant_and_all() {
         let mut budget = Budget {
             each: 10,
             all: 15,
@@ -65,11 +65,11 @@ mod tests {
         let (mut a, mut b) = (Kept::default(), Kept::default());
         assert!(budget.charge(&mut a, 6).is_ok());
         let error = budget.charge(&mut a, 5).unwrap_err();
-        assert_eq!(error, "sent more than a participant may");
+        assert_eq!(error, "sent too much data");
         assert!(budget.charge(&mut a, usize::MAX).is_err());
         assert!(
             budget.charge(&mut a, 4).is_ok(),
-            "what was refused is not kept"
+            "rejected data are not charged"
         );
         let error = budget.charge(&mut b, 6).unwrap_err();
         assert!(error.contains("the others"), "{error}");

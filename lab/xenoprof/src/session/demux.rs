@@ -1,12 +1,13 @@
-//! Whose a sample is: from the sampler's one stream of records to the rings of domains.
+//! Demultiplexing of the sampler's stream of records to the rings of domains.
 //!
-//! A participant that is not root is told only of what its user may see: of a process's records
-//! those from the moment at which it was looked at and was all its user's own, until its next exec.
-//! After an exec it is looked at again. Records come ring by ring, so they wait until every ring
-//! was read up to their time, and are taken in order: no sample overtakes the exec before it.
+//! A participant that is not root receives only records that its user may see: those of a process
+//! that was checked and had only that user's privileges, from the check until the process's next
+//! exec. After an exec the process is checked again. Records arrive ring by ring. They wait until
+//! every ring has been read up to their time and are then processed in order, so that no sample
+//! overtakes an earlier exec.
 
 use super::message::DomainScope;
-use super::ring::{Fate, Producer};
+use super::ring::{Producer, RingCounts};
 use super::state::MemberId;
 use crate::host::{credentials, process};
 use crate::sampler::parse::{Record, RecordKind};
@@ -14,61 +15,61 @@ use figures::measure;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
-/// Longest line of ancestors that is followed.
+/// Maximum number of ancestors of a process that are followed.
 const DEPTH_MAX: usize = 64;
-/// A record lies in its ring this long after its time at the latest, nanoseconds.
+/// Maximum delay in nanoseconds from the time of a record until it is in its ring.
 const WRITTEN_NS: u64 = 10_000_000;
 
 /// A domain that takes part.
 #[derive(Debug)]
 struct Recipient {
     id: MemberId,
-    /// Its profiler, which is no part of it.
+    /// Process of its profiler, which is not part of the domain.
     profiler: u32,
     uid: u32,
     roots: BTreeSet<u32>,
-    /// The PID namespace, as the kernel names it.
+    /// PID namespace, as the kernel names it.
     namespace: Option<PathBuf>,
     ring: Option<Producer>,
-    /// Processes seen: as this host knows them, as the domain knows them.
+    /// Observed processes: id on this host → id in the domain.
     pids: BTreeMap<u32, u32>,
 }
 
-/// What one domain was given.
+/// Data delivered to one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Given {
-    /// Its samples.
-    pub fate: Fate,
-    /// Whether its profiler lied about the ring's indices.
+pub struct Delivered {
+    /// Counts of its samples.
+    pub counts: RingCounts,
+    /// Whether its profiler has written an invalid index to the ring.
     pub broken: bool,
-    /// Processes that were seen: as this host knows them, as the domain knows them.
+    /// Observed processes: id on this host → id in the domain.
     pub pids: BTreeMap<u32, u32>,
 }
 
-/// Gives each record to the domain of its process.
+/// Demultiplexer, which delivers each record to the domain of its process.
 #[derive(Debug, Default)]
 pub struct Demux {
     domains: Vec<Recipient>,
-    of_pid: HashMap<u32, Whose>,
-    /// Records of a time up to which not every ring was read, and those of the next batch.
+    of_pid: HashMap<u32, Access>,
+    /// Records newer than the last complete reading of all rings, and those of the next batch.
     waiting: Vec<Record>,
 }
 
-/// Whose a process is, and what its domain may know of it.
+/// The domain of a process, and the records that the domain may see.
 #[derive(Clone, Copy, Debug)]
-struct Whose {
-    /// The domain, by its place.
+struct Access {
+    /// Index of the domain.
     place: Option<usize>,
-    /// Its records are told from this time on; none: they are not.
+    /// Time from which the domain receives records; `None`: it receives none.
     since_ns: Option<u64>,
 }
 
-/// The PID namespace of a process.
+/// Returns the PID namespace of a process.
 fn namespace(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// A process's id in its own namespace: the last of its line `NSpid`.
+/// Returns a process's id in its PID namespace: the last one in its line `NSpid`.
 fn inner_pid(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -77,21 +78,20 @@ fn inner_pid(pid: u32) -> Option<u32> {
     line.split_whitespace().next_back()?.parse().ok()
 }
 
-/// Whether a participant may speak of the processes that it means.
+/// Checks that a participant may declare these processes as its domain.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason why it may not.
 pub fn check_scope(profiler: u32, scope: &DomainScope) -> Result<(), String> {
     let here = namespace(std::process::id());
     let same = here.is_some() && namespace(profiler) == here;
     match scope {
         DomainScope::Namespace if same => Err(
-            "its PID namespace is this host's: say which processes are its domain (--pid)"
-                .to_owned(),
+            "its PID namespace is the host's: name the domain's processes with --pid".to_owned(),
         ),
-        DomainScope::Processes(_) if !same => Err(
-            "it knows processes by the ids of another PID namespace: leave out --pid".to_owned(),
-        ),
+        DomainScope::Processes(_) if !same => {
+            Err("its process ids are from another PID namespace: leave out --pid".to_owned())
+        }
         DomainScope::Processes(pids) if pids.is_empty() || pids.len() > 1024 => {
             Err("1 to 1024 processes".to_owned())
         }
@@ -100,7 +100,7 @@ pub fn check_scope(profiler: u32, scope: &DomainScope) -> Result<(), String> {
 }
 
 impl Demux {
-    /// Adds a domain; an active one has a ring.
+    /// Adds a domain. An active one has a ring.
     pub fn join(
         &mut self,
         id: MemberId,
@@ -124,20 +124,20 @@ impl Demux {
         });
         self.of_pid.clear();
         if uid != 0 {
-            // What runs already is looked at now: an earlier sample than this could not be told.
+            // Check running processes now, because earlier samples cannot be delivered.
             for pid in measure::processes() {
                 self.of(pid.cast_unsigned());
             }
         }
     }
 
-    /// Takes out a domain that went before the session began.
+    /// Removes a domain that left before the session began.
     pub fn leave(&mut self, id: MemberId) {
         self.domains.retain(|domain| domain.id != id);
         self.of_pid.clear();
     }
 
-    /// Gives records to their domains. Every ring was read after `read_ns`.
+    /// Delivers records to their domains. `read_ns` is a time after which every ring has been read.
     pub fn offer(&mut self, records: &[Record], read_ns: u64) {
         if self.domains.is_empty() {
             return;
@@ -167,16 +167,16 @@ impl Demux {
             }
             RecordKind::Fork { pid, parent, .. } => {
                 if parent != pid {
-                    // A child is what its parent is, until it says otherwise by an exec.
+                    // A child has its parent's state until its first exec.
                     let inherited = self.of(*parent);
                     self.of_pid.insert(*pid, inherited);
                 }
                 *pid
             }
             RecordKind::Lost(_) => {
-                // An exec may be among them.
-                let place = |whose: &Whose| self.domains.get(whose.place?);
-                let keep = |whose: &mut Whose| place(whose).is_some_and(|domain| domain.uid == 0);
+                // Check for an exec among them.
+                let place = |whose: &Access| self.domains.get(whose.place?);
+                let keep = |whose: &mut Access| place(whose).is_some_and(|domain| domain.uid == 0);
                 self.of_pid.retain(|_, whose| keep(whose));
                 return;
             }
@@ -197,20 +197,21 @@ impl Demux {
         }
     }
 
-    /// Looks at a process again that runs another program now.
+    /// Checks a process again after an exec.
     fn executed(&mut self, pid: u32) {
         let Some(mut whose) = self.of_pid.remove(&pid) else {
             return;
         };
-        // Whose it is stays so: its ancestors may have gone. Who was refused is looked for again.
+        // A process keeps its domain, because its ancestors may have exited. One without access is
+        // checked again.
         if let Some(domain) = whose.place.and_then(|place| self.domains.get(place)) {
             whose.since_ns = domain.may_know(pid);
             self.of_pid.insert(pid, whose);
         }
     }
 
-    /// Gives what waits, now that sampling has ended, and wakes every domain's profiler for what
-    /// lies below the watermark.
+    /// Delivers waiting records after the end of sampling, and wakes every domain's profiler,
+    /// because records below the watermark may be pending.
     pub fn flush(&mut self) {
         for record in std::mem::take(&mut self.waiting) {
             self.give(&record);
@@ -219,13 +220,13 @@ impl Demux {
         rings.for_each(Producer::ring);
     }
 
-    /// What became of everything, by domain.
+    /// Returns the delivered data by domain.
     #[must_use]
-    pub fn given(&self) -> BTreeMap<MemberId, Given> {
+    pub fn given(&self) -> BTreeMap<MemberId, Delivered> {
         let given = self.domains.iter().map(|domain| {
             let ring = domain.ring.as_ref();
-            let given = Given {
-                fate: ring.map(Producer::fate).unwrap_or_default(),
+            let given = Delivered {
+                counts: ring.map(Producer::counts).unwrap_or_default(),
                 broken: ring.is_some_and(Producer::is_broken),
                 pids: domain.pids.clone(),
             };
@@ -234,7 +235,7 @@ impl Demux {
         given.collect()
     }
 
-    fn of(&mut self, pid: u32) -> Whose {
+    fn of(&mut self, pid: u32) -> Access {
         if let Some(known) = self.of_pid.get(&pid) {
             return *known;
         }
@@ -243,8 +244,8 @@ impl Demux {
         found
     }
 
-    fn find(&self, pid: u32) -> Whose {
-        let nobodys = Whose {
+    fn find(&self, pid: u32) -> Access {
+        let nobodys = Access {
             place: None,
             since_ns: None,
         };
@@ -263,12 +264,12 @@ impl Demux {
             let is_inside = domain.namespace.is_some() && domain.namespace == namespace;
             (is_below || is_inside) && pid != domain.profiler
         };
-        // A domain that may not know of it does not keep it from one that may.
+        // A domain without access does not hide a process from one with access.
         let mut own = (0..)
             .zip(&self.domains)
             .filter(|(_, domain)| is_own(domain));
         let found = own.find_map(|(place, domain)| Some((place, domain.may_know(pid)?)));
-        found.map_or(nobodys, |(place, since)| Whose {
+        found.map_or(nobodys, |(place, since)| Access {
             place: Some(place),
             since_ns: Some(since),
         })
@@ -276,10 +277,11 @@ impl Demux {
 }
 
 impl Recipient {
-    /// Since when its profiler may know what a process does; none: it may not.
+    /// Returns the time from which the domain's profiler may see a process's records, or `None` if
+    /// it may not see them.
     fn may_know(&self, pid: u32) -> Option<u64> {
         match self.uid {
-            // Root may know everything at any time.
+            // Root may see all records.
             0 => Some(0),
             uid => credentials::plain_since(pid, uid),
         }
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_gets_its_processes_and_their_children_and_nobody_elses() {
+    fn a_domain_gets_only_its_processes_and_children() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let own = std::process::id();
         let uid = std::fs::metadata("/proc/self").unwrap().uid();
@@ -334,8 +336,8 @@ mod tests {
         ];
         demux.offer(&records, u64::MAX);
         let given = demux.given().remove(&3).unwrap();
-        assert_eq!(given.fate.offered, 2, "{given:?}");
-        assert_eq!(given.fate.written, 2);
+        assert_eq!(given.counts.offered, 2, "{given:?}");
+        assert_eq!(given.counts.written, 2);
         assert!(given.pids.contains_key(&child.id()) && given.pids.contains_key(&u32::MAX));
         demux.leave(3);
         assert!(demux.given().is_empty());
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_others_are_not_told_about() {
+    fn records_of_other_users_are_withheld() {
         let own = std::process::id();
         let uid = std::fs::metadata("/proc/self").unwrap().uid();
         let mut demux = Demux::default();
@@ -370,7 +372,8 @@ mod tests {
         }
     }
 
-    /// A user's shell that becomes the program whose name it is told, then `cat`, when it is told.
+    /// Starts a user's shell that replaces itself by the program that it reads from a line of
+    /// input, and then by `cat` on another line.
     fn shell(folder: &std::path::Path) -> Child {
         let mut child = Command::new("sh")
             .args([
@@ -402,8 +405,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_setuid_child_does_is_told_to_root_alone() {
-        // Who else makes a setuid program makes one of their own.
+    fn only_root_sees_records_of_setuid_children() {
+        // Only root can create another user's setuid program.
         require!(root);
         let folder = tempfile::tempdir().unwrap();
         let open = |path: &std::path::Path, mode| {
@@ -412,8 +415,8 @@ mod tests {
         };
         open(folder.path(), 0o755);
         let program = folder.path().join("setuid");
-        // Not by ourselves: what a process has open for writing cannot be executed, nor what a
-        // child of its has open that another test has just forked.
+        // Copied by `cp`, because a file that is open for writing cannot be executed, and a child
+        // that another test has just forked may hold a file of this process open.
         let mut copy = Command::new("cp");
         let copy = copy.arg("--dereference").arg("/bin/sh").arg(&program);
         assert!(copy.status().unwrap().success());
@@ -427,7 +430,7 @@ mod tests {
             let mut offered = 0;
             let mut offer = |records: &[Record]| {
                 demux.offer(records, u64::MAX);
-                let all = demux.given()[&1].fate.offered;
+                let all = demux.given()[&1].counts.offered;
                 all - std::mem::replace(&mut offered, all)
             };
             let as_user = offer(&[sample(pid)]);
@@ -436,7 +439,7 @@ mod tests {
             let as_root = offer(&[exec_setuid, sample(pid)]);
             let (before, exec_plain) = (sample(pid), exec(pid));
             tell(&mut child, "cat");
-            // By the time it is looked at again it is a user's program.
+            // When the process is checked again, it runs a program without privileges.
             let late = offer(&[before, exec_plain]);
             let again = offer(&[sample(pid)]);
             assert_eq!([as_user, as_root, late, again], told, "{uid}");
@@ -456,7 +459,7 @@ mod tests {
         let record = sample(child.id());
         let read_ns = record.time_ns;
         demux.offer(std::slice::from_ref(&record), read_ns);
-        let offered = |demux: &Demux| demux.given()[&1].fate.offered;
+        let offered = |demux: &Demux| demux.given()[&1].counts.offered;
         assert_eq!(
             offered(&demux),
             0,
@@ -472,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_meant_is_refused() {
+    fn invalid_scopes_are_rejected() {
         let own = std::process::id();
         assert!(check_scope(own, &DomainScope::Namespace).is_err());
         assert!(check_scope(own, &DomainScope::Processes(vec![])).is_err());

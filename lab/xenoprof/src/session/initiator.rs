@@ -1,7 +1,7 @@
-//! The privileged side of a coordinated session.
+//! The initiator: the privileged side of a coordinated session.
 //!
-//! One thread serves all participants without ever waiting for one of them: every socket is read
-//! and written without blocking, and every turn takes a bounded number of messages from each.
+//! One thread serves all participants and never blocks on one: every socket is non-blocking, and
+//! every turn processes a bounded number of messages from each participant.
 
 use super::SessionError;
 use super::budget::{Budget, Kept};
@@ -25,44 +25,46 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Connections at one time, and of one user who is not root: more are closed at once.
+/// Maximum number of connections, in total and of one user other than root. Further connections are
+/// closed at once.
 const LINKS_MAX: usize = 64;
 const LINKS_OF_USER_MAX: usize = 32;
-/// How long a connection may take until it says who it is, nanoseconds.
+/// Timeout for a connection to register, nanoseconds.
 const STRANGER_NS: u64 = 5_000_000_000;
-/// Messages that one participant gets through in one turn.
+/// Maximum messages of one participant per turn.
 const TURN_MAX: usize = 64;
-/// Bytes of messages that one participant may send in all.
+/// Maximum bytes of messages from one participant in total.
 const BYTES_MAX: usize = 64 << 20;
-/// Bytes of memory for a byte of an agent's profile at most: an empty list in its head has two
-/// bytes and a comma.
+/// Maximum bytes of memory per byte of an agent's profile. The worst case is an empty list in its
+/// head, which has two bytes and a comma.
 const PROFILE_GROWTH: usize = 12;
-/// Bytes of memory for a name beside its texts, and for a function in it.
+/// Bytes of memory for a name without its texts, and for a function in it.
 const NAMED_BYTES: usize = size_of::<Named>() + 64;
 const FUNCTION_BYTES: usize = size_of::<(String, bool)>() + 32;
-/// Longest name of a function or module, bytes, and most functions inlined at one address.
+/// Maximum length of a function or module name, bytes, and maximum functions inlined at one
+/// address.
 const NAME_MAX: usize = 4096;
 const FRAMES_MAX: usize = 64;
-/// Why a participant is out whose end of the connection is closed.
-const GONE: &str = "went away";
-/// From one look at the time to the next.
+/// Reason why a participant with a closed connection is out.
+const GONE: &str = "disconnected";
+/// Interval of checks of the time.
 const TURN: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 struct Connection {
-    /// None: closed.
+    /// Connection. `None`: closed.
     link: Option<Link>,
     peer: (u32, u32),
     scope: DomainScope,
     mode: Mode,
-    /// When it was opened, `CLOCK_MONOTONIC_RAW`.
+    /// Time at which it was opened, by `CLOCK_MONOTONIC_RAW`.
     since_ns: u64,
     bytes: usize,
     kept: Kept,
     received: Received,
 }
 
-/// A session's initiator.
+/// Initiator of a session.
 #[derive(Debug)]
 pub struct Initiator {
     id: u64,
@@ -76,16 +78,16 @@ pub struct Initiator {
     now: fn() -> u64,
 }
 
-/// What is to be sampled, and with whom.
+/// Event and participants of a session.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// The session's id.
+    /// Session id.
     pub id: u64,
-    /// Whether the initiator may profile others.
+    /// Whether the initiator may profile other users' processes.
     pub privileged: bool,
-    /// Who is to take part.
+    /// Expected participants.
     pub expected: Expected,
-    /// How long to wait for them.
+    /// Timeout for them to become ready.
     pub timeout: Duration,
     /// The event, by Xenoprof's name, and its period.
     pub event: (String, u64),
@@ -95,7 +97,7 @@ impl Initiator {
     /// Opens a session at a socket.
     ///
     /// # Errors
-    /// [`SessionError::NotPrivileged`], [`SessionError::Busy`], or the system's.
+    /// [`SessionError::NotPrivileged`], [`SessionError::Busy`], or an error of a system call.
     pub fn open(path: &Path, with: Configuration) -> Result<Self, SessionError> {
         let now = crate::host::cpus::raw_ns;
         let timeout = u64::try_from(with.timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -114,39 +116,40 @@ impl Initiator {
         })
     }
 
-    /// Where samples are to be offered.
+    /// Returns the demultiplexer, to which samples are offered.
     #[must_use]
     pub fn demux(&self) -> Arc<Mutex<Demux>> {
         Arc::clone(&self.demux)
     }
 
-    /// Where the session is.
+    /// Returns the session's phase.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.state.phase()
     }
 
-    /// Who is absent.
+    /// Returns the participants that are absent.
     #[must_use]
     pub fn absent(&self) -> &[String] {
         self.state.absent()
     }
 
-    /// Waits until everybody is ready, or it is too late, or `stop`.
+    /// Waits until all participants are ready, the timeout expires, or `stop` returns true.
     pub fn reserve(&mut self, stop: impl Fn() -> bool) {
         while self.phase() == Phase::Configured && !stop() {
             self.turn();
         }
     }
 
-    /// Starts: the instant of `CLOCK_MONOTONIC_RAW` at which all begin, nanoseconds.
+    /// Starts the session. Returns the time at which all participants begin, in nanoseconds of
+    /// `CLOCK_MONOTONIC_RAW`.
     pub fn arm(&mut self) -> u64 {
         let now_ns = (self.now)();
         self.take_at(Input::Start, now_ns);
         now_ns.saturating_add(LEAD_NS)
     }
 
-    /// Serves participants in a thread of its own while the session runs.
+    /// Serves participants in a separate thread while the session runs.
     #[must_use]
     pub fn serve(mut self) -> Served {
         let stop = Arc::new(AtomicBool::new(false));
@@ -164,7 +167,7 @@ impl Initiator {
         self.demux.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks once at everybody, and at the time.
+    /// Processes pending messages of all participants, and timeouts.
     pub fn turn(&mut self) {
         let limit = Timespec {
             tv_sec: 0,
@@ -175,7 +178,7 @@ impl Initiator {
             .chain(links.map(AsFd::as_fd))
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        // An interrupted wait only makes the next look come sooner.
+        // After an interrupted wait the next check happens early.
         let _looked = poll(&mut fds, Some(&limit));
         let called = fds
             .first()
@@ -221,7 +224,7 @@ impl Initiator {
         }
     }
 
-    /// Who does not say in time who it is must not keep others out.
+    /// Closes connections that do not register in time, so that they do not block others.
     fn close_strangers(&mut self) {
         let now = (self.now)();
         let members = self.state.members();
@@ -253,17 +256,17 @@ impl Initiator {
             };
             connection.bytes += bytes;
             if connection.bytes > BYTES_MAX {
-                return self.lose(id, "sent more than a participant may".to_owned());
+                return self.lose(id, "sent too much data".to_owned());
             }
             if let Err(why) = self.understand(id, envelope, descriptors) {
-                // Whether it hears why or not, it is out.
+                // Delivery is best-effort; the participant is out in any case.
                 let _told = self.tell(id, Message::Refused { why: why.clone() });
                 return self.lose(id, why);
             }
         }
     }
 
-    /// A message, or why its sender must go.
+    /// Processes a message. An error is the reason for removing its sender.
     fn understand(
         &mut self,
         id: MemberId,
@@ -271,7 +274,7 @@ impl Initiator {
         mut descriptors: Vec<OwnedFd>,
     ) -> Result<(), String> {
         if envelope.session != self.id {
-            return Err("spoke of another session".to_owned());
+            return Err("sent the id of another session".to_owned());
         }
         let standing = self.state.members().get(&id).map(|m| m.standing.clone());
         let is_registered = standing == Some(Standing::Registered);
@@ -286,7 +289,7 @@ impl Initiator {
             Message::Register { name, mode, scope } if standing.is_none() => {
                 let elsewhere = scope == DomainScope::Elsewhere;
                 if elsewhere != (mode == Mode::AgentOnly) {
-                    return Err("an agent has no process here, everybody else has".to_owned());
+                    return Err("only agents may (and must) have no processes here".to_owned());
                 }
                 check_scope(connection.peer.0, &scope)?;
                 (connection.scope, connection.mode) = (scope, mode);
@@ -319,7 +322,7 @@ impl Initiator {
                 received.read = Some(read);
                 self.take(Input::Drained(id));
             }
-            _ => return Err("spoke out of turn".to_owned()),
+            _ => return Err("sent a message out of order".to_owned()),
         }
         Ok(())
     }
@@ -339,7 +342,7 @@ impl Initiator {
         let (id, done) = match action {
             Action::Reserve(id) => (id, self.admit(id)),
             Action::Refuse(id, why) => {
-                // Whether it hears why or not, it is out.
+                // Delivery is best-effort; the participant is out in any case.
                 let _told = self.tell(id, Message::Refused { why });
                 self.close(id);
                 return;
@@ -357,7 +360,7 @@ impl Initiator {
             {
                 self.lose(id, GONE.to_owned());
             }
-            Err(_) => self.lose(id, "did not read what it was told".to_owned()),
+            Err(_) => self.lose(id, "did not read its messages".to_owned()),
         }
     }
 
@@ -408,7 +411,7 @@ impl Initiator {
         }
     }
 
-    /// Collects what everybody has, for as long as that may take.
+    /// Collects the results of all participants until they are complete or late.
     fn drain(mut self, stop: impl Fn() -> bool) -> (Outcome, Ending) {
         self.lock().flush();
         self.take(Input::Stop);
@@ -434,9 +437,9 @@ impl Initiator {
             let (link, received) =
                 connection.map_or_else(Default::default, |c| (c.link, c.received));
             let given = given.remove(id).unwrap_or_default();
-            // Says more than what came of it.
+            // This reason is more specific than the participant's other results.
             if given.broken {
-                lost = Some("lied about the indices of its ring".to_owned());
+                lost = Some("wrote invalid indices to its ring".to_owned());
             }
             if let Some(link) = link {
                 ending.links.insert(member.name.clone(), link);
@@ -453,7 +456,7 @@ impl Initiator {
     }
 }
 
-/// Names become lines of reports: short ones, without control characters.
+/// Names become lines of reports, so they must be short and without control characters.
 fn is_sane(named: &Named) -> bool {
     let good = |text: &str| text.len() <= NAME_MAX && matches!(clean::line(text), Cow::Borrowed(_));
     named.frames.len() <= FRAMES_MAX
@@ -462,14 +465,14 @@ fn is_sane(named: &Named) -> bool {
         && named.frames.iter().all(|(symbol, _)| good(symbol))
 }
 
-/// What it takes to keep a name, bytes.
+/// Returns the memory needed for a name, bytes.
 fn bytes_of(named: &Named) -> usize {
     let functions = named.frames.iter();
     let functions = functions.map(|(symbol, _)| symbol.len() + FUNCTION_BYTES);
     NAMED_BYTES + named.module.len() + functions.sum::<usize>()
 }
 
-/// An initiator whose participants are being served.
+/// An initiator that serves its participants in a thread.
 #[derive(Debug)]
 pub struct Served {
     stop: Arc<AtomicBool>,
@@ -477,19 +480,19 @@ pub struct Served {
 }
 
 impl Served {
-    /// Ends the session: what everybody gave, and how to tell them that it is over.
+    /// Ends the session. Returns the results, and the open connections for the final message.
     #[must_use]
     pub fn drain(self, stop: impl Fn() -> bool) -> (Outcome, Ending) {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.join() {
             Ok(initiator) => initiator.drain(stop),
-            // The panic was printed; samples are attributed on everybody's behalf.
+            // The panic has been printed. The initiator then attributes all samples.
             Err(_) => (Outcome::default(), Ending::default()),
         }
     }
 }
 
-/// Connections that wait for the last word.
+/// Connections that wait for the final message.
 #[derive(Debug, Default)]
 pub struct Ending {
     id: u64,
@@ -497,7 +500,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// Tells every participant how many samples of its domain the session holds.
+    /// Reports to every participant how many samples of its domain the session contains.
     pub fn tell(&self, session: &Session) {
         for (name, link) in &self.links {
             let is_own = |domain: &str| {
@@ -518,7 +521,7 @@ impl Ending {
                 .iter()
                 .filter(|sample| own(session.domain_of(sample)))
                 .count() as u64;
-            // Who has gone meanwhile does not need to know.
+            // A participant that has disconnected needs no report.
             let _told = link.send(self.id, Message::Merged { samples }, &[]);
         }
     }
@@ -532,7 +535,7 @@ mod tests {
     static NOW: AtomicU64 = AtomicU64::new(0);
 
     #[test]
-    fn strangers_who_say_nothing_do_not_keep_participants_out() {
+    fn silent_connections_do_not_block_participants() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let with = Configuration {

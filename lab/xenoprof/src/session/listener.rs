@@ -1,9 +1,9 @@
-//! Where the initiator listens: a socket in a folder that nobody else can change.
+//! The initiator's listening socket, in a folder that other users cannot change.
 //!
-//! The initiator may be root, and its path may lead through folders of others. So nothing is done
-//! by that path twice: the folder is opened and looked at once, and the socket is made, tried and
-//! taken away inside of it. It has its mode from its first moment on, not by a second call that
-//! could meet another file.
+//! The initiator may be root, and the path may lead through other users' folders. So the path is
+//! resolved only once: the folder is opened and checked, and the socket is created, tested and
+//! removed relative to it. The socket has its final mode from the start, because a second call to
+//! set it could change another file.
 
 use super::SessionError;
 use super::message::{Link, new_socket};
@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// A socket that others may connect to; taken away with this.
+/// A socket that other users may connect to; removed on drop.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -26,15 +26,15 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`; what a session that was killed has left there is replaced.
+    /// Listens at `path`, and replaces the socket of a killed session.
     ///
     /// # Errors
-    /// [`SessionError::Busy`] if somebody listens there already, [`SessionError::Place`] if others
-    /// could put something else in its place, or something else is there.
+    /// [`SessionError::Busy`] if a process listens there already, [`SessionError::Place`] if other
+    /// users could replace the socket, or another kind of file exists there.
     pub fn at(path: &Path) -> Result<Self, SessionError> {
         let name = path.file_name().unwrap_or_default();
         let folder = open_folder(path.parent().unwrap_or(Path::new("")))?;
-        // By way of the descriptor, wherever the path leads by now.
+        // Through the descriptor, because the path may lead to another folder by now.
         let inside = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string());
         let inside = inside.join(name);
         let socket = new_socket()?;
@@ -52,14 +52,14 @@ impl Listener {
     }
 }
 
-/// Whether somebody listens there. Removes a socket of ours at which nobody does.
+/// Returns whether a process listens there. If none does, removes this user's socket.
 fn is_taken(folder: &OwnedFd, name: &OsStr, inside: &Path) -> Result<bool, SessionError> {
     let there = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(false),
         there => there?,
     };
     if FileType::from_raw_mode(there.st_mode) != FileType::Socket || !is_ours(&there) {
-        return Err(SessionError::Place("something else is there already"));
+        return Err(SessionError::Place("another file exists there"));
     }
     match Link::connect(inside) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -78,7 +78,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Somebody of this user's may have been quicker.
+        // Another process of this user may have removed it already.
         let _gone_already = unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 }
@@ -87,7 +87,7 @@ fn is_ours(file: &Stat) -> bool {
     file.st_uid == geteuid().as_raw()
 }
 
-/// Opens a folder in which nobody but this user and root can replace a file.
+/// Opens a folder in which only this user and root can replace files.
 fn open_folder(path: &Path) -> Result<OwnedFd, SessionError> {
     let path = match path.as_os_str().is_empty() {
         true => Path::new("."),
@@ -97,26 +97,26 @@ fn open_folder(path: &Path) -> Result<OwnedFd, SessionError> {
     let folder = open(path, flags, Mode::empty())?;
     let found = fstat(&folder)?;
     if found.st_uid != 0 && !is_ours(&found) {
-        return Err(SessionError::Place("its folder is somebody else's"));
+        return Err(SessionError::Place("its folder belongs to another user"));
     }
     let mode = Mode::from_raw_mode(found.st_mode);
-    // Where the sticky bit is set only a file's owner can take it away.
+    // In a folder with the sticky bit, only its owner can remove a file.
     if mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX) {
-        return Err(SessionError::Place("others can change its folder"));
+        return Err(SessionError::Place("other users can change its folder"));
     }
     Ok(folder)
 }
 
-/// Binds a socket that every user may connect to who can reach the folder. What such a user is
-/// given depends on the user.
+/// Binds a socket to which every user with access to the folder may connect. The user of a
+/// participant determines the data that it receives.
 fn bind_for_all(socket: &OwnedFd, address: &SocketAddrUnix) -> io::Result<()> {
     fchmod(socket, Mode::from_raw_mode(0o666))?;
-    // The file's mode is the socket's without the umask, and that is one for all threads. So in a
-    // thread with an umask of its own.
+    // The socket's mode depends on the umask, which all threads share, so the bind happens in a
+    // thread with a separate umask.
     let bound = std::thread::scope(|scope| {
         let alone = std::thread::Builder::new().spawn_scoped(scope, || {
-            // SAFETY: descriptors stay shared; what is unshared is root, working folder and umask,
-            // which this thread alone uses until its end.
+            // SAFETY: descriptors stay shared. The call unshares root, working directory and umask,
+            // which only this thread uses until its end.
             unsafe { unshare_unsafe(UnshareFlags::FS) }?;
             umask(Mode::empty());
             bind(socket, address)
@@ -125,7 +125,9 @@ fn bind_for_all(socket: &OwnedFd, address: &SocketAddrUnix) -> io::Result<()> {
     });
     match bound? {
         Ok(done) => Ok(done?),
-        Err(_) => Err(io::Error::other("the thread that binds the socket broke")),
+        Err(_) => Err(io::Error::other(
+            "the thread that binds the socket panicked",
+        )),
     }
 }
 
@@ -147,13 +149,13 @@ mod tests {
         let first = Listener::at(&path).unwrap();
         assert_eq!(mode(&path), 0o666);
         assert!(matches!(Listener::at(&path), Err(SessionError::Busy(_))));
-        assert!(path.exists(), "who comes second takes nothing away");
+        assert!(path.exists(), "the second listener removes nothing");
         drop(first);
         assert!(!path.exists());
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(
             Listener::at(&path).is_ok(),
-            "what was left over is replaced"
+            "an abandoned socket is replaced"
         );
     }
 
@@ -168,13 +170,13 @@ mod tests {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     if fs::remove_file(&path).is_ok() {
-                        // It may be that the next round has bound its socket meanwhile.
+                        // The next round may have bound its socket meanwhile.
                         let _there = symlink(&victim, &path);
                     }
                 }
             });
             for _ in 0..2000 {
-                // A link in its way is an error; what it leads to must not be touched.
+                // A link in its place is an error; the link's target must not change.
                 drop(Listener::at(&path));
                 let _none = fs::remove_file(&path);
             }
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_can_change_is_refused() {
+    fn folders_of_other_users_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         for (mode, good) in [
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_of_ours_stays() {
+    fn foreign_files_are_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         fs::write(&path, "a letter").unwrap();

@@ -1,4 +1,4 @@
-//! What participants gave, into one session.
+//! Merges the participants' results into one session.
 
 use super::message::Named;
 use super::outcome::{Outcome, Taken};
@@ -7,7 +7,7 @@ use crate::resolve::{Resolver, Symbolizer, lookup};
 use crate::sampler::parse::{Address, Record, RecordKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Teaches names that participants gave to who resolves the samples; before those are taken.
+/// Adds the names that participants sent to the resolver of the samples, before it processes them.
 pub fn names(
     outcome: &Outcome,
     records: &[Record],
@@ -22,7 +22,7 @@ pub fn names(
             .map(|(outer, inner)| (*inner, *outer))
             .collect();
         for named in &member.received.names {
-            // Of processes that are not its own nobody asked it.
+            // Ignore names of processes outside the participant's domain.
             if let Some(pid) = outer.get(&named.pid) {
                 learn(&member.name, *pid, named, resolver, symbolizer);
             }
@@ -40,13 +40,13 @@ fn learn(
     resolver: &mut Resolver,
     symbolizer: &mut Symbolizer,
 ) {
-    // Its files need not be this host's, even where they have the same names.
+    // The domain's files may differ from the host's files with the same names.
     let module = format!("{domain}:{}", named.module);
     symbolizer.know(&module, named.offset, named.frames.clone());
     resolver.named(pid, named.address, &module, named.offset);
 }
 
-/// Looks up a passive domain's addresses in the symbols that were saved for it.
+/// Looks up a passive domain's addresses in its saved symbols.
 fn saved(member: &Taken, records: &[Record], resolver: &mut Resolver, symbolizer: &mut Symbolizer) {
     let mut done = BTreeSet::new();
     for record in records {
@@ -78,15 +78,15 @@ fn saved(member: &Taken, records: &[Record], resolver: &mut Resolver, symbolizer
     }
 }
 
-/// Says in a session who took part and how, and adds what agents brought.
+/// Records the participants and their modes in a session, and adds agents' sessions.
 pub fn domains(outcome: Outcome, session: &mut Session) {
     for member in outcome.members {
         let buffer = (member.mode == Mode::Active).then(|| Buffer {
-            offered: member.given.fate.offered,
-            dropped: member.given.fate.dropped,
+            offered: member.given.counts.offered,
+            dropped: member.given.counts.dropped,
             unread: member
                 .given
-                .fate
+                .counts
                 .written
                 .saturating_sub(member.received.read.unwrap_or(0)),
         });
@@ -101,7 +101,7 @@ pub fn domains(outcome: Outcome, session: &mut Session) {
         let is_it = |d: &&mut Domain| d.name == member.name && d.kind == Kind::Process;
         match session.domains.iter_mut().find(is_it) {
             Some(domain) => {
-                // The samples of a participant that gave nothing were attributed here.
+                // The initiator has attributed the samples of a participant without results.
                 domain.mode = match member.lost {
                     Some(_) => Mode::Passive,
                     None => member.mode,
@@ -139,7 +139,7 @@ fn missing(member: &Taken, buffer: Option<Buffer>) -> Option<String> {
 }
 
 fn absent(name: &str, mode: Mode, missing: Option<String>, session: &mut Session) {
-    let none = || "none of its processes was seen running".to_owned();
+    let none = || "none of its processes ran".to_owned();
     session.domains.push(Domain {
         name: name.to_owned(),
         kind: Kind::Process,
@@ -153,7 +153,7 @@ fn absent(name: &str, mode: Mode, missing: Option<String>, session: &mut Session
     });
 }
 
-/// Adds an agent's session: its domains are the agent's and never the host's time.
+/// Adds an agent's session. Its domains belong to the agent; their time never counts as the host's.
 fn add_agent(name: &str, agent: Session, session: &mut Session) {
     let used: BTreeSet<u32> = agent.threads.iter().map(|thread| thread.domain).collect();
     let mut places = BTreeMap::new();
@@ -218,9 +218,9 @@ fn add_agent(name: &str, agent: Session, session: &mut Session) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::demux::Given;
+    use super::super::demux::Delivered;
     use super::super::outcome::Received;
-    use super::super::ring::Fate;
+    use super::super::ring::RingCounts;
     use super::*;
     use crate::testing;
 
@@ -229,13 +229,13 @@ mod tests {
             name: name.to_owned(),
             mode,
             lost: lost.map(str::to_owned),
-            given: Given::default(),
+            given: Delivered::default(),
             received: Received::default(),
         }
     }
 
     #[test]
-    fn an_agents_session_is_added_and_never_counted_as_the_hosts() {
+    fn an_agents_session_does_not_count_as_host_time() {
         let (mut session, agent) = (testing::session(), testing::session());
         let before = session.clone();
         let mut vm = taken("vm", Mode::AgentOnly, None);
@@ -250,7 +250,7 @@ mod tests {
         let names: Vec<&str> = added.iter().map(|domain| domain.name.as_str()).collect();
         assert_eq!(names, ["vm/driver", "vm/idle"]);
         assert!(added.iter().all(|domain| domain.mode == Mode::AgentOnly));
-        // It is a session still: what is written can be read.
+        // The result is still a valid session that can be written and read.
         let mut bytes = Vec::new();
         crate::model::file::write(&mut bytes, &session).unwrap();
         assert_eq!(crate::model::file::from_bytes(&bytes).unwrap(), session);
@@ -263,9 +263,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn missing_results_are_reported() {
         let mut slow = taken("driver", Mode::Active, None);
-        slow.given.fate = Fate {
+        slow.given.counts = RingCounts {
             offered: 10,
             written: 8,
             dropped: 2,
@@ -274,8 +274,8 @@ mod tests {
         let outcome = Outcome {
             members: vec![
                 slow,
-                taken("guest", Mode::Active, Some("went away")),
-                taken("vm", Mode::AgentOnly, Some("went away")),
+                taken("guest", Mode::Active, Some("disconnected")),
+                taken("vm", Mode::AgentOnly, Some("disconnected")),
             ],
             absent: vec!["db".to_owned()],
         };
@@ -287,7 +287,7 @@ mod tests {
         namesake.kind = Kind::Driver;
         session.domains.push(namesake.clone());
         domains(outcome, &mut session);
-        assert!(session.domains.contains(&namesake), "it is somebody else");
+        assert!(session.domains.contains(&namesake), "a different domain");
         let of = |name: &str| session.domains.iter().find(|d| d.name == name).unwrap();
         assert_eq!(of("driver").mode, Mode::Active);
         let buffer = of("driver").buffer.unwrap();
@@ -298,7 +298,13 @@ mod tests {
             Mode::Passive,
             "attributed by the initiator"
         );
-        assert!(of("guest").missing.as_ref().unwrap().contains("went away"));
+        assert!(
+            of("guest")
+                .missing
+                .as_ref()
+                .unwrap()
+                .contains("disconnected")
+        );
         assert!(
             of("vm")
                 .missing

@@ -1,5 +1,5 @@
-//! What initiator and participants say: one JSON object a message, over a Unix socket that keeps
-//! messages apart (`SOCK_SEQPACKET`) and carries descriptors.
+//! Messages between initiator and participants: one JSON object each, over a Unix socket that
+//! preserves message boundaries (`SOCK_SEQPACKET`) and passes descriptors.
 
 use super::SessionError;
 use crate::model::Mode;
@@ -17,87 +17,88 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Longest message, bytes.
+/// Maximum length of a message, bytes.
 pub const MESSAGE_MAX: usize = 64 << 10;
-/// Longest document that comes as a descriptor, bytes.
+/// Maximum length of a document passed as a descriptor, bytes.
 pub const DOCUMENT_MAX: u64 = 64 << 20;
 
-/// A message and the session it belongs to.
+/// A message, and the session to which it belongs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
-    /// The session's id.
+    /// Session id.
     pub session: u64,
-    /// What is said.
+    /// The message.
     pub message: Message,
 }
 
-/// What is said.
+/// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Message {
-    /// Initiator: there is a session, and this is sampled.
+    /// Initiator: announces the session and its event.
     Configured {
         /// The event, by Xenoprof's name.
         event: String,
-        /// Events from one sample to the next.
+        /// Events between samples.
         period: u64,
     },
-    /// Participant: this domain takes part.
+    /// Participant: registers a domain.
     Register {
-        /// Its name.
+        /// Domain name.
         name: String,
-        /// Who attributes its samples.
+        /// The side that attributes its samples.
         mode: Mode,
-        /// Which processes it is.
+        /// Processes of the domain.
         scope: DomainScope,
     },
-    /// Participant, with a sealed memfd: symbols of the domain, in the form of `/proc/kallsyms`.
+    /// Participant, with a sealed memfd: symbols of the domain, in the format of `/proc/kallsyms`.
     Symbols,
-    /// Initiator: registered; for an active domain with its ring and its virtual interrupt.
+    /// Initiator: the participant is registered. An active domain also receives its ring and
+    /// virtual interrupt.
     Reserved,
-    /// Initiator: not registered, or not any more.
+    /// Initiator: the participant is not, or no longer, registered.
     Refused {
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Participant: samples can come.
+    /// Participant: ready to receive samples.
     Ready,
-    /// Initiator: all begin at this instant.
+    /// Initiator: all participants begin at this time.
     Armed {
         /// `CLOCK_MONOTONIC_RAW`, nanoseconds.
         at_raw_ns: u64,
     },
-    /// Initiator: sampling has ended, give what you have.
+    /// Initiator: sampling has ended; requests the results.
     Drain,
-    /// Participant: names of addresses that it was given.
+    /// Participant: names of addresses in its samples.
     Names {
-        /// Some of them; more messages may follow.
+        /// Some of the names; more messages may follow.
         names: Vec<Named>,
     },
-    /// Agent-only participant, with a sealed memfd: its whole session, as a file has it.
+    /// Agent-only participant, with a sealed memfd: its whole session, in the file format.
     Profile,
-    /// Participant: that was everything.
+    /// Participant: its results are complete.
     Drained {
-        /// Samples that it took out of its ring.
+        /// Samples that it read from its ring.
         read: u64,
     },
     /// Initiator: the session is complete.
     Merged {
-        /// Samples of the domain in it.
+        /// Number of samples of the domain in the session.
         samples: u64,
     },
 }
 
-/// Which processes a domain is.
+/// Processes of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum DomainScope {
-    /// These, and what they start.
+    /// These processes and their descendants.
     Processes(Vec<u32>),
-    /// The PID namespace of the participant.
+    /// The participant's PID namespace.
     Namespace,
-    /// None of this host's: an agent in a machine of its own.
+    /// No process of this host: an agent in a separate machine.
     Elsewhere,
 }
 
@@ -105,13 +106,13 @@ pub enum DomainScope {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Named {
-    /// The process, as the participant knows it.
+    /// Process id in the participant's namespace.
     pub pid: u32,
-    /// The address; of a caller, the one before that it returns to.
+    /// Address. For a caller, the return address minus one.
     pub address: u64,
-    /// The program or library.
+    /// Program or library.
     pub module: String,
-    /// Where in it.
+    /// Offset in the module.
     pub offset: u64,
     /// Functions from the outermost to the innermost inlined one, and whether each was inlined.
     pub frames: Vec<(String, bool)>,
@@ -121,7 +122,7 @@ pub struct Named {
 #[derive(Debug)]
 pub struct Link(OwnedFd);
 
-/// Descriptors that one message can bring.
+/// Maximum descriptors of one message.
 const DESCRIPTORS: usize = 2;
 
 pub(super) fn new_socket() -> io::Result<OwnedFd> {
@@ -135,38 +136,38 @@ pub(super) fn new_socket() -> io::Result<OwnedFd> {
 }
 
 impl Link {
-    /// To the initiator that listens at `path`.
+    /// Connects to the initiator at `path`.
     ///
     /// # Errors
-    /// If nobody does.
+    /// No initiator listens there.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = new_socket()?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Self(socket))
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// If there is none.
+    /// No connection is pending.
     pub fn accept(listener: impl AsFd) -> io::Result<Self> {
         Ok(Self(accept_with(listener, SocketFlags::CLOEXEC)?))
     }
 
-    /// Process and user at the other end, as the kernel saw them connect.
+    /// Returns the process and the user of the peer at the time of its connect.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// The kernel does not report them.
     pub fn peer(&self) -> io::Result<(u32, u32)> {
         let peer = rustix::net::sockopt::socket_peercred(&self.0)?;
         let pid = peer.pid.as_raw_nonzero().get();
         Ok((pid.cast_unsigned(), peer.uid.as_raw()))
     }
 
-    /// Sends a message; never waits for a peer that does not read.
+    /// Sends a message without blocking.
     ///
     /// # Errors
-    /// If the peer has gone, or reads too slowly.
+    /// The peer has disconnected or reads too slowly.
     pub fn send(
         &self,
         session: u64,
@@ -176,10 +177,10 @@ impl Link {
         self.write(session, message, descriptors, SendFlags::DONTWAIT)
     }
 
-    /// Sends a message, and waits until there is room for it.
+    /// Sends a message. Blocks until it fits into the buffer.
     ///
     /// # Errors
-    /// If the peer has gone.
+    /// The peer has disconnected.
     pub fn send_all(
         &self,
         session: u64,
@@ -210,10 +211,10 @@ impl Link {
         Ok(())
     }
 
-    /// The next message and its descriptors, if one is there; none: there is none yet.
+    /// Receives the next message with its length and descriptors, or `None` if none is pending.
     ///
     /// # Errors
-    /// If the peer has gone, or what it sent is no message.
+    /// The peer has disconnected, or its message is malformed.
     pub fn receive(&self) -> Result<Option<(Envelope, usize, Vec<OwnedFd>)>, SessionError> {
         let mut bytes = vec![0u8; MESSAGE_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -238,7 +239,7 @@ impl Link {
         }
         let text = bytes.get(..got.bytes).unwrap_or_default();
         let envelope = serde_json::from_slice(text)
-            .map_err(|_| SessionError::Nonsense("what is no message"))?;
+            .map_err(|_| SessionError::Nonsense("a malformed message"))?;
         Ok(Some((envelope, got.bytes, descriptors)))
     }
 }
@@ -249,10 +250,11 @@ impl AsFd for Link {
     }
 }
 
-/// A document as a descriptor: sealed memory, so that reading it cannot hang and it stays as it is.
+/// Creates a document in sealed memory, so that reading it never blocks and its contents never
+/// change.
 ///
 /// # Errors
-/// If there is no memory.
+/// Memory is exhausted.
 pub fn document(write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("xenoprof-document", flags)?);
@@ -268,10 +270,10 @@ const fn sealed() -> SealFlags {
         .union(SealFlags::SEAL)
 }
 
-/// What a peer's document says, once `may_keep` has agreed to its length in bytes.
+/// Reads a peer's document after `may_keep` has accepted its length in bytes.
 ///
 /// # Errors
-/// If it is not sealed memory, or too long.
+/// The document is not sealed memory or is too long.
 pub fn read_document(
     fd: OwnedFd,
     may_keep: impl FnOnce(usize) -> Result<(), String>,
@@ -285,18 +287,18 @@ pub fn read_document(
     Ok(bytes)
 }
 
-/// A document at its beginning, and its bytes.
+/// Returns a document, positioned at its start, and its length in bytes.
 fn open_document(fd: OwnedFd) -> Result<(File, usize), SessionError> {
     let is_sealed = fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(sealed()));
     if !is_sealed {
-        return Err(SessionError::Nonsense("a document that can change"));
+        return Err(SessionError::Nonsense("a document that is not sealed"));
     }
     let mut file = File::from(fd);
     let len = file.metadata()?.len();
     if len > DOCUMENT_MAX {
         return Err(SessionError::Nonsense("a document that is too long"));
     }
-    // Its writer shares the position.
+    // The file position is shared with the writer.
     io::Seek::rewind(&mut file)?;
     Ok((file, len as usize))
 }
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_stay_apart_and_carry_documents() {
+    fn messages_keep_boundaries_and_documents() {
         let (near, far, _folder) = pair();
         let fd = document(|mut file| file.write_all(b"00 T x\n")).unwrap();
         near.send(5, Message::Symbols, &[fd.as_fd()]).unwrap();
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_that_can_change_or_hang_or_have_no_room_are_refused() {
+    fn unsealed_blocking_or_long_documents_are_refused() {
         let read = |fd| read_document(fd, |_| Ok(()));
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         assert!(read(memfd_create("x", flags).unwrap()).is_err());
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_error() {
+    fn malformed_messages_are_errors() {
         let (near, far, _folder) = pair();
         for nonsense in [&b"{"[..], b"{\"session\":1,\"message\":\"x\"}"] {
             rustix::net::send(&near, nonsense, SendFlags::empty()).unwrap();

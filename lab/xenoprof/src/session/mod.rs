@@ -1,25 +1,25 @@
-//! Coordinated sessions: one profile of several domains, each of which may have a profiler of its
-//! own (section 4.2 of Xenoprof's paper).
+//! Coordinated sessions: one profile of several domains, each of which may have a separate profiler
+//! (section 4.2 of the Xenoprof paper).
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
 //! | [`state`] | the protocol as a pure state machine |
-//! | [`message`] | what is said, over a socket that keeps messages apart |
-//! | [`listener`] | the socket that participants find |
-//! | [`ring`] | the buffer through which a domain gets its samples |
-//! | `budget` | how much participants may send |
-//! | [`demux`] | whose a sample is |
+//! | [`message`] | messages, over a socket that preserves their boundaries |
+//! | [`listener`] | the socket to which participants connect |
+//! | [`ring`] | the buffer that delivers samples to a domain |
+//! | `budget` | memory bounds for participants' data |
+//! | [`demux`] | delivery of samples to domains |
 //! | [`initiator`] | the privileged side: configures, starts, stops, collects |
-//! | [`participant`] | `grantway prof participate`: a domain's own profiler |
-//! | [`outcome`] | what participants gave |
-//! | [`saved`] | symbols that were saved for a passive domain |
-//! | [`merge`] | an outcome, into one session |
+//! | [`participant`] | `grantway prof participate`: a domain's profiler |
+//! | [`outcome`] | the participants' results |
+//! | [`saved`] | saved symbols of a passive domain |
+//! | [`merge`] | merges the results into one session |
 //!
-//! **Who trusts whom.** The initiator samples every process and trusts no participant. It keeps
-//! every sample itself; a participant gets copies of those of its own processes, and gives *names*
-//! for addresses in them. A participant that dies, hangs, lies or floods loses those names: its
-//! samples are then attributed on its behalf, and the report says so. A participant that is not
-//! root gets samples of its own user's processes only, without addresses of the kernel.
+//! **Trust.** The initiator samples every process and trusts no participant. It keeps every sample
+//! itself. A participant receives copies of its processes' samples, and sends *names* for addresses
+//! in them. If it dies, hangs, lies or floods, only these names are lost: the initiator then
+//! attributes its samples, and the report states this. A participant that is not root receives only
+//! samples of its user's processes, without kernel addresses.
 
 mod budget;
 pub mod demux;
@@ -35,22 +35,22 @@ pub mod state;
 
 use std::path::PathBuf;
 
-/// Why a session is none.
+/// Error of a session.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// The system says no.
+    /// A system call failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// The other side sent what it may not send.
+    /// The peer violated the protocol.
     #[error("the other side sent {0}")]
     Nonsense(&'static str),
     /// Only one session can be recorded at a time.
     #[error("another session is being recorded: {0} answers")]
     Busy(PathBuf),
-    /// The socket's place is none.
+    /// The location of the socket is unsafe.
     #[error("{0}")]
     Place(&'static str),
-    /// Several domains, without the privilege.
+    /// The user requests several domains without the privilege.
     #[error(transparent)]
     NotPrivileged(#[from] state::NotPrivileged),
 }
@@ -61,12 +61,12 @@ impl From<rustix::io::Errno> for SessionError {
     }
 }
 
-/// Where the initiator listens unless it is told otherwise: in the runtime directory, so that
-/// participants of the same user find it.
+/// Returns the initiator's default socket, in the runtime directory, where participants of the same
+/// user find it.
 ///
 /// # Errors
-/// If there is no runtime directory.
+/// No runtime directory exists.
 pub fn default_socket() -> Result<PathBuf, client::Error> {
-    // Not `.sock`: those are instances.
+    // Not `.sock`: that extension is for instances.
     Ok(client::runtime_dir()?.join("xenoprof.session"))
 }

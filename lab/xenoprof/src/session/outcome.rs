@@ -1,43 +1,43 @@
-//! What came of a session's coordination.
+//! Results of the participants of a session.
 
-use super::demux::Given;
+use super::demux::Delivered;
 use super::message::Named;
 use super::saved::SavedSymbols;
 use crate::model::{Mode, Session};
 
-/// What a session's coordination came to.
+/// Results of the participants of a session.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Participants that were ready when the session began.
+    /// Participants that were ready at the session's start.
     pub members: Vec<Taken>,
-    /// Those that were not.
+    /// Expected participants that were not ready.
     pub absent: Vec<String>,
 }
 
-/// One participant, at the end.
+/// Final state of a participant.
 #[derive(Debug)]
 pub struct Taken {
-    /// Its domain's name.
+    /// Domain name.
     pub name: String,
-    /// Who attributes.
+    /// The side that attributes its samples.
     pub mode: Mode,
-    /// Why it has not given everything, if so.
+    /// Reason why its results are incomplete, if they are.
     pub lost: Option<String>,
-    /// What it was given.
-    pub given: Given,
-    /// What it sent.
+    /// Data delivered to it.
+    pub given: Delivered,
+    /// Data received from it.
     pub received: Received,
 }
 
-/// What a participant sent.
+/// Data received from a participant.
 #[derive(Debug, Default)]
 pub struct Received {
     /// Names of addresses.
     pub names: Vec<Named>,
     /// Symbols of a passive domain, by address.
     pub symbols: SavedSymbols,
-    /// The session of an agent.
+    /// Session of an agent.
     pub session: Option<Box<Session>>,
-    /// Samples that it says it took.
+    /// Samples that it reports as read.
     pub read: Option<u64>,
 }

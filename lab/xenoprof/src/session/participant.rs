@@ -1,4 +1,4 @@
-//! `grantway prof participate`: a domain's own profiler.
+//! `grantway prof participate`: a domain's profiler.
 
 use super::message::{DomainScope, Link, Message, Named, document};
 use super::ring::Consumer;
@@ -20,57 +20,58 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest time between two looks at the ring.
+/// Maximum time between reads of the ring.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the initiator may take to answer where it has to.
+/// Timeout for an answer of the initiator.
 const ANSWER: Duration = Duration::from_secs(10);
-/// About the bytes of a message of names.
+/// Approximate bytes of a message with names.
 const NAMES_BYTES: usize = 32 << 10;
-/// Longest name of a function that is given, bytes, and most inlined at one address.
+/// Maximum length of a function name in bytes, and maximum number of functions inlined at one
+/// address.
 const SYMBOL_MAX: usize = 512;
 const FRAMES_MAX: usize = 16;
 
-/// How to take part.
+/// Options of a participation.
 #[derive(Clone, Debug)]
 pub struct Participation {
-    /// The domain's name.
+    /// Domain name.
     pub name: String,
-    /// Who attributes its samples.
+    /// The side that attributes its samples.
     pub mode: Mode,
-    /// Its processes; empty: its PID namespace.
+    /// Processes of the domain. Empty: its PID namespace.
     pub pids: Vec<u32>,
     /// Saved symbols of a passive domain.
     pub symbols: Option<PathBuf>,
-    /// What an agent runs and samples.
+    /// Command that an agent runs and samples.
     pub command: Vec<String>,
-    /// Where the initiator listens.
+    /// Socket of the initiator.
     pub socket: PathBuf,
-    /// How long to wait for it.
+    /// Timeout for the initiator to listen.
     pub wait: Duration,
 }
 
-/// What came of it.
+/// Result of a participation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Took {
+pub struct Participated {
     /// Samples of the domain in the merged session.
     pub samples: u64,
-    /// Samples that came through the ring.
+    /// Samples received through the ring.
     pub read: u64,
-    /// Addresses that got a name.
+    /// Number of addresses named.
     pub names: u64,
 }
 
-/// Takes part in one session, from its registration to its end.
+/// Takes part in one session, from registration to its end.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] if nobody records a session, or it refuses.
-pub fn run(options: &Participation) -> anyhow::Result<Took> {
+/// [`Failure::CannotRun`]: no session is being recorded, or the initiator refuses.
+pub fn run(options: &Participation) -> anyhow::Result<Participated> {
     interrupt::watch();
     let link = connect(options)?;
     let mut session = Talk { link, id: 0 };
     let (message, _) = session.answer()?;
     let Message::Configured { .. } = message else {
-        bail!("the initiator does not speak as expected");
+        bail!("the initiator violated the protocol");
     };
     let scope = match (options.mode, options.pids.as_slice()) {
         (Mode::AgentOnly, _) => DomainScope::Elsewhere,
@@ -88,7 +89,7 @@ pub fn run(options: &Participation) -> anyhow::Result<Took> {
         Message::Refused { why } => {
             return Err(Failure::CannotRun(format!("the initiator refuses: {why}")).into());
         }
-        _ => bail!("the initiator does not speak as expected"),
+        _ => bail!("the initiator violated the protocol"),
     }
     if let Some(path) = &options.symbols {
         let text = std::fs::read(path).with_context(|| path.display().to_string())?;
@@ -109,7 +110,7 @@ pub fn run(options: &Participation) -> anyhow::Result<Took> {
         ring,
         attributor: Attributor::new(),
         agent: None,
-        took: Took::default(),
+        took: Participated::default(),
     }
     .play()
 }
@@ -122,7 +123,7 @@ fn connect(options: &Participation) -> anyhow::Result<Link> {
             Err(_) if Instant::now() < end => interrupt::sleep(LOOK)?,
             Err(error) => {
                 return Err(Failure::CannotRun(format!(
-                    "nobody records a session with participants at {}: {error}",
+                    "no session with participants is recorded at {}: {error}",
                     options.socket.display()
                 ))
                 .into());
@@ -131,7 +132,7 @@ fn connect(options: &Participation) -> anyhow::Result<Link> {
     }
 }
 
-/// The connection, and the session's id once it is known.
+/// The connection, and the session's id once known.
 struct Talk {
     link: Link,
     id: u64,
@@ -145,11 +146,14 @@ impl Talk {
     fn send_with(&self, message: Message, descriptors: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
         self.link
             .send_all(self.id, message, descriptors)
-            .context("the initiator has gone")
+            .context("the initiator has disconnected")
     }
 
     fn receive(&mut self) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
-        let heard = self.link.receive().context("the initiator has gone")?;
+        let heard = self
+            .link
+            .receive()
+            .context("the initiator has disconnected")?;
         Ok(heard.map(|(envelope, _, descriptors)| {
             self.id = envelope.session;
             (envelope.message, descriptors)
@@ -178,22 +182,22 @@ fn wait(fds: &[BorrowedFd<'_>]) {
         .iter()
         .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
         .collect();
-    // A signal only makes the next look come sooner.
+    // After a signal the next check happens early.
     let _looked = poll(&mut fds, Some(&limit));
 }
 
-/// A participant that is ready.
+/// A registered participant.
 struct Participant<'a> {
     options: &'a Participation,
     session: Talk,
     ring: Option<Consumer>,
     attributor: Attributor,
     agent: Option<Agent>,
-    took: Took,
+    took: Participated,
 }
 
 impl Participant<'_> {
-    fn play(mut self) -> anyhow::Result<Took> {
+    fn play(mut self) -> anyhow::Result<Participated> {
         loop {
             interrupt::check()?;
             let mut fds = vec![self.session.link.as_fd()];
@@ -211,7 +215,7 @@ impl Participant<'_> {
                 Some((Message::Refused { why }, _)) => {
                     return Err(Failure::CannotRun(format!("the initiator refuses: {why}")).into());
                 }
-                Some(_) => bail!("the initiator does not speak as expected"),
+                Some(_) => bail!("the initiator violated the protocol"),
             }
         }
     }
@@ -268,7 +272,7 @@ impl Participant<'_> {
     }
 }
 
-/// Attributes a domain's samples inside the domain: with its maps, its files.
+/// Attributes a domain's samples inside the domain, with the domain's mappings and files.
 struct Attributor {
     resolver: Resolver,
     known: BTreeSet<u32>,
@@ -303,7 +307,7 @@ impl Attributor {
             .resolver
             .names(&mut Symbolizer::new(None), &self.addresses);
         for named in &mut names {
-            // The innermost say most.
+            // Keep the innermost functions, which are the most specific.
             let surplus = named.frames.len().saturating_sub(FRAMES_MAX);
             named.frames.drain(..surplus);
             for (symbol, _) in &mut named.frames {
@@ -315,7 +319,7 @@ impl Attributor {
     }
 }
 
-/// An agent's own sampler: a whole session of what it runs, in a thread.
+/// An agent's sampler: records a whole session of its command, in a thread.
 struct Agent {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<anyhow::Result<Session>>,
@@ -342,7 +346,7 @@ impl Agent {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.join() {
             Ok(done) => done,
-            Err(_) => bail!("the agent's sampler broke"),
+            Err(_) => bail!("the agent's sampler panicked"),
         }
     }
 }

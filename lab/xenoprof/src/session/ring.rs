@@ -1,4 +1,5 @@
-//! A domain's sample buffer: memory that the sampler writes and one domain-level profiler reads.
+//! A domain's sample buffer: memory to which the sampler writes and which the domain's profiler
+//! reads.
 //!
 //! ```text
 //!  0        64       4096                                     4096 + 8 × words
@@ -6,13 +7,14 @@
 //!  │ head   │ tail   │ words …                                  │
 //!  └────────┴────────┴──────────────────────────────────────────┘
 //! ```
-//! `head` and `tail` count words since the beginning and never wrap; a word lies at its count
-//! modulo the size, which is a power of two. Each record is a first word (its length in words, its
-//! kind and its CPU) and what belongs to the kind.
+//! `head` and `tail` count words since the start and never wrap. A word's index is its count modulo
+//! the size, a power of two. Each record consists of a first word (its length in words, its kind
+//! and its CPU) and the contents of the kind.
 //!
 //! OWNERSHIP: the sampler writes `head` and the words, the profiler writes `tail`. The profiler is
-//! not trusted: of everything it can write the sampler reads `tail` alone, once a record, and a
-//! value that cannot be ends the ring for good. The sampler's own `head` lies in its own memory.
+//! not trusted. Of the memory that it can write, the sampler reads only `tail`, once per record; an
+//! impossible value closes the ring permanently. The sampler's authoritative `head` is in private
+//! memory.
 
 use super::SessionError;
 use crate::sampler::parse::{Address, Record, RecordKind};
@@ -26,32 +28,34 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words of a ring: at 1 kHz and 50 words a sample twenty seconds of one busy CPU.
+/// Number of words of a ring. At 1 kHz and 50 words per sample, they hold twenty seconds of one
+/// busy CPU.
 const WORDS: usize = 1 << 20;
 const HEAD: usize = 0;
 const TAIL: usize = 8;
 const DATA: usize = 512;
-/// Stands in a call stack for a part that is not for this reader.
+/// Placeholder for a part of a call stack that the reader may not see.
 const HIDDEN: u64 = u64::MAX;
-/// Addresses from here on are the kernel's: the upper half of x86-64's canonical addresses.
+/// Addresses from here on are kernel addresses: the upper half of x86-64's canonical addresses.
 const KERNEL: u64 = 1 << 63;
-/// Longest text in a record, bytes.
+/// Maximum length of a text in a record, bytes.
 const TEXT_MAX: usize = 4096;
 
-/// Words that another process can write as well.
+/// Words in memory that another process can also write.
 #[derive(Debug)]
 struct Words {
     start: NonNull<AtomicU64>,
     count: usize,
 }
 
-// SAFETY: atomics behind a pointer, mapped until the drop; any thread may use them.
+// SAFETY: the pointer leads to atomics, which stay mapped until the drop and which any thread may
+// use.
 unsafe impl Send for Words {}
 
 impl Words {
     fn map(fd: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: creates a new mapping at an address that the kernel chooses.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -67,32 +71,33 @@ impl Words {
     }
 
     fn at(&self, index: usize) -> &AtomicU64 {
-        // Callers mask or pass constants; whatever they pass stays inside.
+        // Callers mask the index or pass constants; any other value also stays in bounds.
         let index = index.min(self.count - 1);
-        // SAFETY: inside the mapping, page-aligned at its start, sealed against shrinking by the
-        // side that made it; an atomic may have any value and any concurrent writer.
+        // SAFETY: the word lies within the mapping and is aligned, because the mapping is
+        // page-aligned. The side that created the memory has sealed it against shrinking. An atomic
+        // may have any value and any concurrent writer.
         unsafe { self.start.add(index).as_ref() }
     }
 }
 
 impl Drop for Words {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and no reference outlives `self`. It cannot fail with
-        // these arguments.
+        // SAFETY: this is exactly the mapped range, and no reference outlives `self`. The call
+        // cannot fail with these arguments.
         let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.count * 8) };
     }
 }
 
-/// What became of the samples that were meant for a domain.
+/// Counts of a domain's samples.
 ///
-/// `offered = written + dropped` and `written = read + unread`, always.
+/// `offered = written + dropped` and `written = read + unread` always hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct RingCounts {
     /// Samples of the domain.
     pub offered: u64,
-    /// Those that were put into its ring.
+    /// Samples written to its ring.
     pub written: u64,
-    /// Those for which it had no room, or which came after it was ended.
+    /// Samples for which the ring had no space, or that were offered after it was closed.
     pub dropped: u64,
 }
 
@@ -105,17 +110,17 @@ pub struct Producer {
     head: u64,
     rung: u64,
     broken: bool,
-    /// Kernel addresses are for those who may profile the machine.
+    /// Whether the reader may profile the machine, and so may see kernel addresses.
     sees_kernel: bool,
-    fate: Fate,
+    counts: RingCounts,
     scratch: Vec<u64>,
 }
 
 impl Producer {
-    /// A new ring.
+    /// Creates a ring.
     ///
     /// # Errors
-    /// What the kernel says: out of memory or descriptors.
+    /// Memory or descriptors are exhausted.
     pub fn new(sees_kernel: bool) -> io::Result<Self> {
         Self::with_words(WORDS, sees_kernel)
     }
@@ -137,24 +142,24 @@ impl Producer {
             rung: 0,
             broken: false,
             sees_kernel,
-            fate: Fate::default(),
+            counts: RingCounts::default(),
             scratch: Vec::new(),
         })
     }
 
-    /// The ring's memory, and the eventfd that is the domain's virtual interrupt.
+    /// Returns the ring's memory, and the eventfd that is the domain's virtual interrupt.
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.memory.as_fd(), self.doorbell.as_fd()]
     }
 
-    /// Samples so far.
+    /// Returns the counts so far.
     #[must_use]
-    pub const fn fate(&self) -> Fate {
-        self.fate
+    pub const fn counts(&self) -> RingCounts {
+        self.counts
     }
 
-    /// Whether its reader claimed to have read what was never written.
+    /// Returns whether the reader acknowledged words that were never written.
     #[must_use]
     pub const fn is_broken(&self) -> bool {
         self.broken
@@ -164,10 +169,10 @@ impl Producer {
         (self.words.count - DATA - 1) as u64
     }
 
-    /// Puts a record in, or counts it as dropped. `pid` is the process as the reader knows it.
+    /// Writes a record, or counts it as dropped. `pid` is the process id in the reader's namespace.
     pub fn offer(&mut self, record: &Record, pid: u32) {
         let is_sample = matches!(record.kind, RecordKind::Sample { .. });
-        self.fate.offered += u64::from(is_sample);
+        self.counts.offered += u64::from(is_sample);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         encode(record, pid, self.sees_kernel, &mut scratch);
@@ -175,14 +180,15 @@ impl Producer {
         self.scratch = scratch;
         if is_sample {
             match put {
-                true => self.fate.written += 1,
-                false => self.fate.dropped += 1,
+                true => self.counts.written += 1,
+                false => self.counts.dropped += 1,
             }
         }
     }
 
     fn put(&mut self, words: &[u64]) -> bool {
-        // Acquire: words that were read before the tail moved may be overwritten after it.
+        // Acquire: the reader has read the words before it moved the tail, so they may be
+        // overwritten.
         let tail = self.words.at(TAIL).load(Ordering::Acquire);
         let Some(used) = self
             .head
@@ -201,7 +207,7 @@ impl Producer {
             self.words.at(index).store(*word, Ordering::Relaxed);
             self.head += 1;
         }
-        // Release: a reader that sees this head sees the words before it.
+        // Release: a reader that sees this head also sees the words before it.
         self.words.at(HEAD).store(self.head, Ordering::Release);
         if self.head - self.rung > (self.mask() + 1) / 4 {
             self.ring();
@@ -212,7 +218,7 @@ impl Producer {
     /// Raises the virtual interrupt.
     pub fn ring(&mut self) {
         self.rung = self.head;
-        // A counter at its limit is a reader that was told often enough.
+        // Fails only if the counter is at its limit, and then it wakes the reader anyway.
         let _full = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 }
@@ -223,15 +229,15 @@ pub struct Consumer {
     words: Words,
     doorbell: OwnedFd,
     tail: u64,
-    /// Samples taken out.
+    /// Samples read.
     pub read: u64,
 }
 
 impl Consumer {
-    /// From the descriptors that came with the reservation.
+    /// Maps the ring from the descriptors of the reservation.
     ///
     /// # Errors
-    /// If they are not a ring.
+    /// The descriptors are not those of a ring.
     pub fn new(memory: &OwnedFd, doorbell: OwnedFd) -> Result<Self, SessionError> {
         let seals = fcntl_get_seals(memory).map_err(io::Error::from)?;
         let bytes = rustix::fs::fstat(memory).map_err(io::Error::from)?.st_size;
@@ -239,7 +245,7 @@ impl Consumer {
         let is_ring =
             seals.contains(SealFlags::SHRINK) && count > DATA && (count - DATA).is_power_of_two();
         if !is_ring {
-            return Err(SessionError::Nonsense("a ring that is none"));
+            return Err(SessionError::Nonsense("an invalid ring"));
         }
         Ok(Self {
             words: Words::map(memory.as_fd(), count)?,
@@ -249,22 +255,22 @@ impl Consumer {
         })
     }
 
-    /// What is readable when there is something to read.
+    /// Returns a descriptor that is readable when the ring has records.
     #[must_use]
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
 
-    /// Takes out everything that is there.
+    /// Reads all records.
     ///
     /// # Errors
-    /// If what lies in the ring is no record.
+    /// The ring contains malformed records.
     pub fn drain(&mut self, records: &mut Vec<Record>) -> Result<(), SessionError> {
         let mut count = [0u8; 8];
-        // Empty if nobody rang since: the ring is looked at all the same.
+        // The read fails without a signal; the ring is read nevertheless.
         let _silent = rustix::io::read(&self.doorbell, &mut count);
         let mask = (self.words.count - DATA - 1) as u64;
-        let nonsense = SessionError::Nonsense("a ring whose records make no sense");
+        let nonsense = SessionError::Nonsense("a ring with malformed records");
         // Acquire: pairs with the release in `put`.
         let head = self.words.at(HEAD).load(Ordering::Acquire);
         let word = |at: u64| {
@@ -289,7 +295,7 @@ impl Consumer {
             records.push(record);
             self.tail += len;
         }
-        // Release: the words were read before their place is given back.
+        // Release: the words were read before their space is released.
         self.words.at(TAIL).store(self.tail, Ordering::Release);
         Ok(())
     }
@@ -299,7 +305,7 @@ fn two(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// Nothing for a record that belongs to no process.
+/// Encodes a record. A record without a process has no encoding.
 fn encode(record: &Record, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) {
     out.extend([0, record.time_ns]);
     let kind = match &record.kind {
@@ -471,10 +477,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, and however seldom it is read: what is read is what was written, in
-        /// order, and every sample is either written or dropped.
+        /// For any records and any frequency of reading, records are read as written and in order,
+        /// and every sample is either written or dropped.
         #[test]
-        fn nothing_is_lost_unseen(
+        fn every_sample_is_written_or_dropped(
             ops in proptest::collection::vec((kind(), any::<u16>(), any::<bool>()), 1..200),
         ) {
             let (mut producer, mut consumer) = pair(256, true);
@@ -492,17 +498,16 @@ mod tests {
                 }
             }
             consumer.drain(&mut records).unwrap();
-            let fate = producer.fate();
+            let counts = producer.counts();
             prop_assert_eq!(records, expected);
-            prop_assert_eq!(fate.offered, fate.written + fate.dropped);
-            prop_assert_eq!(consumer.read, fate.written);
+            prop_assert_eq!(counts.offered, counts.written + counts.dropped);
+            prop_assert_eq!(consumer.read, counts.written);
             prop_assert!(!producer.is_broken());
         }
 
-        /// A reader that writes what it likes, also over the words, gets nothing out of the
-        /// sampler.
+        /// A reader gains nothing by writing arbitrary values, even over the words.
         #[test]
-        fn a_lying_tail_ends_the_ring(
+        fn an_invalid_tail_closes_the_ring(
             tail in any::<u64>(),
             word in 0usize..600,
             value in any::<u64>(),
@@ -522,13 +527,13 @@ mod tests {
         }
 
         #[test]
-        fn any_words_are_a_record_or_none(words in proptest::collection::vec(any::<u64>(), 0..30)) {
+        fn arbitrary_words_decode_or_fail(words in proptest::collection::vec(any::<u64>(), 0..30)) {
             let _either = decode(&words);
         }
     }
 
     #[test]
-    fn kernel_addresses_are_hidden_from_who_may_not_see_them() {
+    fn kernel_addresses_are_hidden_from_the_unprivileged() {
         let (mut producer, mut consumer) = pair(64, false);
         let chain = [
             Address::Kernel(KERNEL + 1),
@@ -557,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_can_shrink_is_no_ring() {
+    fn unsealed_memory_is_no_ring() {
         let (producer, _) = pair(64, false);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = memfd_create("x", flags).unwrap();

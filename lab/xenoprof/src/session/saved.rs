@@ -1,7 +1,7 @@
-//! Symbols that were saved for a passive domain.
+//! Saved symbols of a passive domain.
 
-/// Symbols of a passive domain: addresses in its processes, as a copy of a kernel's
-/// `/proc/kallsyms` has them. It takes no more than `GROWTH` times its text.
+/// Symbols of a passive domain by address, from a copy of a kernel's `/proc/kallsyms`. They use at
+/// most `GROWTH` times the memory of that text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedSymbols {
     /// By address.
@@ -9,7 +9,7 @@ pub struct SavedSymbols {
     names: String,
 }
 
-/// Where a symbol begins, and where its name lies in all names.
+/// Start address of a symbol, and position of its name among all names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Symbol {
     address: u64,
@@ -17,23 +17,23 @@ struct Symbol {
     len: u32,
 }
 
-/// How far the last symbol reaches at most, bytes.
+/// Maximum size of the last symbol, bytes.
 const LAST_BYTES: u64 = 64 << 10;
 
 impl SavedSymbols {
-    /// Bytes of memory for a byte of text at most: the shortest line has six bytes, and a list that
-    /// grows has twice the room that it needs.
+    /// Maximum bytes of memory per byte of text. The shortest line has six bytes, and a growing
+    /// list has up to twice the capacity that it needs.
     pub(super) const GROWTH: usize = 8;
 
-    /// Lines `ADDRESS KIND NAME`; others count for nothing.
+    /// Parses lines `ADDRESS KIND NAME`; skips others.
     #[must_use]
     pub fn parse(text: &[u8]) -> Self {
         let mut found = Self::default();
         for line in text.split(|byte| *byte == b'\n') {
-            // What has no room is no symbol; texts are bounded long before.
+            // Symbols that do not fit are skipped. The length of texts is limited far below that.
             let _other = str::from_utf8(line).ok().and_then(|line| found.add(line));
         }
-        // Stable: of two at one address the last is the one.
+        // The sort is stable, so the last of several symbols at one address wins.
         found.symbols.sort_by_key(|symbol| symbol.address);
         found.symbols.reverse();
         found.symbols.dedup_by_key(|symbol| symbol.address);
@@ -60,12 +60,12 @@ impl SavedSymbols {
         Some(())
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no symbols.
     pub(super) fn is_empty(&self) -> bool {
         self.symbols.is_empty()
     }
 
-    /// The symbol that an address lies in: where it begins, and its name.
+    /// Returns the symbol that contains an address: its start and name.
     pub(super) fn find(&self, address: u64) -> Option<(u64, &str)> {
         let after = self.symbols.partition_point(|one| one.address <= address);
         let found = self.symbols.get(after.checked_sub(1)?)?;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn saved_symbols_take_no_more_room_than_is_charged() {
+    fn saved_symbols_stay_within_their_charge() {
         let text = b"1 T x\n".repeat(10_000);
         let mut found = SavedSymbols::default();
         for line in text.split(|byte| *byte == b'\n') {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn saved_symbols_reach_to_the_next() {
+    fn a_symbol_extends_to_the_next() {
         let text = b"0000000000001000 T start\nnonsense\n1100 t end\n0 A zero\n";
         let symbols = SavedSymbols::parse(text);
         assert_eq!(symbols.find(0xfff), None);

@@ -1,38 +1,39 @@
-//! The session's state machine: pure, time is an argument.
+//! State machine of a session. Pure: time is an argument.
 //!
 //! ```text
 //! CONFIGURED ──all ready, or too late──▶ RESERVED ──start──▶ ARMED ──the instant──▶ RUNNING
 //!                                                                                     │ stop
 //!                        MERGED ◀──all have answered, or too late── DRAINING ◀────────┘
 //! ```
-//! The initiator configures, starts and stops (section 4.2 of Xenoprof's paper). A participant
-//! that is absent, goes away or speaks out of turn is noted; the others go on as before.
+//! The initiator configures, starts and stops the session (section 4.2 of the Xenoprof paper). It
+//! records a participant that is absent, disconnects or violates the protocol; the others continue
+//! unaffected.
 
 use crate::model::Mode;
 use std::collections::BTreeMap;
 
-/// A participant's connection.
+/// Id of a participant's connection.
 pub type MemberId = u32;
 
-/// Longest time from a stop until every participant has answered, nanoseconds.
+/// Nanoseconds that participants have to answer after a stop.
 pub const DRAIN_NS: u64 = 10_000_000_000;
-/// From the start to the instant at which all begin, nanoseconds: enough to tell everybody.
+/// Nanoseconds from the start until all participants begin: enough to notify all of them.
 pub const LEAD_NS: u64 = 50_000_000;
 
-/// Who is to take part.
+/// Expected participants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// So many.
+    /// Any N participants.
     Count(usize),
-    /// These.
+    /// Participants with these names.
     Named(Vec<String>),
 }
 
 impl Expected {
-    /// As it is typed: a number, or names with commas.
+    /// Parses a number, or names separated by commas.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the error.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(count) = text.parse() {
             return Ok(Self::Count(count));
@@ -40,13 +41,13 @@ impl Expected {
         let names: Vec<String> = text.split(',').map(str::to_owned).collect();
         if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
             return Err(format!(
-                "`{wrong}` is no name of a domain: letters, digits, - and _, at most 32"
+                "`{wrong}` is not a valid domain name: letters, digits, - and _, at most 32"
             ));
         }
         Ok(Self::Named(names))
     }
 
-    /// How many.
+    /// Returns the number of participants.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -55,71 +56,71 @@ impl Expected {
         }
     }
 
-    /// Whether nobody is to take part.
+    /// Returns whether no participant is expected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Whether a domain may have this name.
+/// Returns whether a domain may have this name.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
     (1..=32).contains(&name.len()) && name.bytes().all(good)
 }
 
-/// Where a session is.
+/// Phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Events are chosen, participants register.
+    /// The event is chosen; participants register.
     Configured,
-    /// Everybody who will take part is ready.
+    /// All participants are ready.
     Reserved,
-    /// The instant is set.
+    /// The start time is set.
     Armed,
-    /// Samples are taken.
+    /// Sampling.
     Running,
-    /// Participants give what they have.
+    /// Participants send their results.
     Draining,
-    /// Done.
+    /// Complete.
     Merged,
 }
 
-/// How far a participant is.
+/// State of a participant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Known.
+    /// Registered.
     Registered,
-    /// Waits for the start, or takes part.
+    /// Ready for the start, or taking part.
     Ready,
-    /// Has given everything.
+    /// Has sent all results.
     Drained,
-    /// Takes no part any more: why.
+    /// Removed, for this reason.
     Lost(String),
 }
 
 /// A participant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its domain's name.
+    /// Domain name.
     pub name: String,
-    /// Who attributes.
+    /// The side that attributes its samples.
     pub mode: Mode,
-    /// How far it is.
+    /// State.
     pub standing: Standing,
 }
 
-/// What happens to a session.
+/// Input of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Somebody wants to take part.
+    /// A participant registers.
     Register(MemberId, String, Mode),
-    /// It can take samples.
+    /// A participant is ready for samples.
     Ready(MemberId),
-    /// It has given everything.
+    /// A participant has sent all results.
     Drained(MemberId),
-    /// It has gone, or must go: why.
+    /// A participant disconnected, or must be removed, for this reason.
     Gone(MemberId, String),
     /// The initiator starts.
     Start,
@@ -129,20 +130,20 @@ pub enum Input {
     Tick,
 }
 
-/// What is to be done.
+/// Output of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Give it its ring.
+    /// Send the participant its ring.
     Reserve(MemberId),
-    /// Tell it why, and forget it.
+    /// Send the participant the reason, and remove it.
     Refuse(MemberId, String),
-    /// Tell it the instant, nanoseconds.
+    /// Send the participant the start time in nanoseconds.
     Arm(MemberId, u64),
-    /// Ask it for everything.
+    /// Request the participant's results.
     Drain(MemberId),
 }
 
-/// Why there is no such session.
+/// Error for an unprivileged user who requests several domains.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "profiling several domains is a privilege (CAP_PERFMON, or perf_event_paranoid 0 and below): \
@@ -150,7 +151,7 @@ pub enum Action {
 )]
 pub struct NotPrivileged;
 
-/// A session.
+/// State of a session.
 #[derive(Clone, Debug)]
 pub struct State {
     phase: Phase,
@@ -161,10 +162,10 @@ pub struct State {
 }
 
 impl State {
-    /// A configured session that waits for participants until `deadline_ns`.
+    /// Creates a configured session that waits for participants until `deadline_ns`.
     ///
     /// # Errors
-    /// [`NotPrivileged`] if somebody else's domain is to be profiled.
+    /// [`NotPrivileged`]: domains of other users would be profiled.
     pub fn new(
         privileged: bool,
         expected: Expected,
@@ -187,25 +188,26 @@ impl State {
         })
     }
 
-    /// Where it is.
+    /// Returns the phase.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Everybody who ever was ready, and those who registered since.
+    /// Returns all participants that were ready, and those that have registered since.
     #[must_use]
     pub const fn members(&self) -> &BTreeMap<MemberId, Member> {
         &self.members
     }
 
-    /// Who was expected and was not ready in time; of a mere number how many.
+    /// Returns the expected participants that were not ready in time. If only a number was
+    /// expected, states how many were missing.
     #[must_use]
     pub fn absent(&self) -> &[String] {
         &self.absent
     }
 
-    /// Takes what happens at `now_ns`.
+    /// Processes an input at `now_ns` and returns the actions to take.
     pub fn take(&mut self, input: Input, now_ns: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         match input {
@@ -249,20 +251,20 @@ impl State {
     fn register(&mut self, id: MemberId, name: String, mode: Mode, actions: &mut Vec<Action>) {
         let known = self.members.values().any(|member| member.name == name);
         let why = if self.phase != Phase::Configured {
-            Some("the session has begun".to_owned())
+            Some("the session has already started".to_owned())
         } else if self.members.contains_key(&id) {
             return self.breach(id, actions);
         } else if !is_name(&name) {
-            Some("that is no name of a domain".to_owned())
+            Some("the domain name is not valid".to_owned())
         } else if known {
-            Some(format!("`{name}` takes part already"))
+            Some(format!("`{name}` already takes part"))
         } else {
             match &self.expected {
                 Expected::Named(names) if !names.contains(&name) => {
                     Some(format!("`{name}` is not expected: {}", names.join(", ")))
                 }
                 Expected::Count(count) if self.members.len() >= *count => {
-                    Some(format!("there are {count} participants already"))
+                    Some(format!("the session already has {count} participants"))
                 }
                 _ => None,
             }
@@ -281,16 +283,16 @@ impl State {
         actions.push(Action::Reserve(id));
     }
 
-    /// Spoken out of turn.
+    /// Handles a message out of order.
     fn breach(&mut self, id: MemberId, actions: &mut Vec<Action>) {
-        let why = "spoke out of turn".to_owned();
+        let why = "sent a message out of order".to_owned();
         actions.push(Action::Refuse(id, why.clone()));
         self.lose(id, why);
     }
 
     fn lose(&mut self, id: MemberId, why: String) {
         if self.phase == Phase::Configured {
-            // It, or another of its name, may still come back.
+            // This participant, or another with its name, may register again.
             self.members.remove(&id);
         } else if let Some(member) = self.members.get_mut(&id)
             && member.standing == Standing::Ready
@@ -323,7 +325,7 @@ impl State {
                 if late {
                     for member in self.members.values_mut() {
                         if member.standing == Standing::Ready {
-                            let why = "did not give its results in time".to_owned();
+                            let why = "did not send its results in time".to_owned();
                             member.standing = Standing::Lost(why);
                         }
                     }
@@ -336,7 +338,7 @@ impl State {
         }
     }
 
-    /// Goes on without those who are not ready.
+    /// Continues without participants that are not ready.
     fn give_up(&mut self, ready: usize, actions: &mut Vec<Action>) {
         let here: Vec<&String> = self.members.values().map(|member| &member.name).collect();
         match &self.expected {
@@ -388,7 +390,7 @@ mod tests {
         ]
     }
 
-    /// What the session should be, told from its whole history: nothing is kept from step to step.
+    /// Oracle: computes the expected state from the whole history.
     #[derive(Debug, PartialEq)]
     struct Oracle {
         phase: Phase,
@@ -463,7 +465,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sessions_go_as_the_oracle_says(
+        fn sessions_match_the_oracle(
             steps in proptest::collection::vec((input(), prop_oneof![
                 8 => 0u64..200,
                 1 => Just(LEAD_NS),
@@ -483,7 +485,7 @@ mod tests {
                 prop_assert_eq!(state.phase(), expected.phase);
                 prop_assert_eq!(standing(&state, &Standing::Ready), expected.ready);
                 prop_assert_eq!(standing(&state, &Standing::Drained), expected.drained);
-                prop_assert!(state.phase() >= before, "no session goes back");
+                prop_assert!(state.phase() >= before, "phases never go backwards");
                 for action in &actions {
                     match action {
                         Action::Arm(id, at) => {
@@ -499,7 +501,7 @@ mod tests {
                         state.members().values().map(|m| m.name.as_str()).collect();
                     for name in NAMES {
                         let told = state.absent().iter().any(|absent| absent == name);
-                        prop_assert!(told || known.contains(name), "{} is missing unsaid", name);
+                        prop_assert!(told || known.contains(name), "{} is missing", name);
                     }
                 }
             }
@@ -507,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn several_domains_are_a_privilege() {
+    fn several_domains_need_privilege() {
         let one = Expected::Count(1);
         assert_eq!(
             State::new(false, one.clone(), 0).unwrap_err(),
@@ -547,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_read() {
+    fn expected_participants_are_parsed() {
         assert_eq!(Expected::parse("3"), Ok(Expected::Count(3)));
         assert!(Expected::parse("web,,db").is_err());
         assert!(Expected::parse("../x").is_err());

@@ -1,4 +1,4 @@
-//! The command `prof diff A B`: a point A against a point B, as the paper's tables 1 and 2.
+//! The command `prof diff A B`: compares point A with point B, like the paper's tables 1 and 2.
 
 use super::sums::{COARSE, COARSE_NOTE, Sums};
 use super::text::shortened;
@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 
 const PLAN: &str = "prof";
 
-/// The distribution of one point's time.
+/// Distribution of one point's time.
 #[derive(Clone, Debug, Default)]
 struct Point {
     classes: BTreeMap<String, f64>,
@@ -23,8 +23,8 @@ struct Point {
 }
 
 impl Point {
-    /// Shares of the exact time of one domain, or of all that count. A domain whose samples say
-    /// nothing is left out, and named.
+    /// Computes the shares of the exact time of one domain, or of all domains that count. Omits a
+    /// domain without usable samples, and names it.
     fn new(session: &Session, found: &Attribution, only: Option<&str>) -> Self {
         let mut point = Self {
             coarse: !session.head.tier.is_fine(),
@@ -58,7 +58,7 @@ impl Point {
     }
 }
 
-/// A function and its shares at A and B; none: it was not seen there.
+/// A function and its shares at A and B; `None`: no samples.
 type Row<'a> = (&'a str, Option<f64>, Option<f64>);
 
 /// Two points.
@@ -70,7 +70,7 @@ pub struct Diff {
 }
 
 impl Diff {
-    /// Compares two sessions: one domain, or all that count.
+    /// Compares one domain, or all domains that count, in two sessions.
     #[must_use]
     pub fn new(
         a: &Session,
@@ -94,12 +94,12 @@ impl Diff {
         self.a.coarse || self.b.coarse
     }
 
-    /// Whether a difference is too small for the instrument.
+    /// Returns whether a difference is below the instrument's resolution.
     fn unresolved(&self, difference: f64) -> bool {
         self.coarse() && difference.abs() < COARSE
     }
 
-    /// Functions of both, the largest difference first.
+    /// Returns the functions of both points, largest difference first.
     fn functions(&self) -> Vec<Row<'_>> {
         let names: BTreeSet<&String> = self
             .a
@@ -119,7 +119,7 @@ impl Diff {
         rows
     }
 
-    /// Tables for people: classes, then the `most` functions that differ most.
+    /// Returns tables of the classes, and of the `most` functions that differ most.
     #[must_use]
     pub fn text(&self, most: usize) -> String {
         let header = ["", "A", "B", "B - A", ""];
@@ -170,7 +170,7 @@ impl Diff {
         out
     }
 
-    /// The same as figures: configurations `A`, `B` and `B-A`.
+    /// Returns the comparison as figures of the configurations `A`, `B` and `B-A`.
     #[must_use]
     pub fn figures(&self, most: usize) -> Vec<Figure> {
         let mut figures = Vec::new();
@@ -207,7 +207,7 @@ mod tests {
     use crate::model::Tier;
     use crate::testing::session;
 
-    /// Point B: what was copied is now looked for in another function.
+    /// Returns point B, in which another function than in A uses the time of the copy.
     fn slow() -> Session {
         let mut session = session();
         session.frames[1].symbol = "tcp_collapse".to_owned();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_stands_first_and_what_is_missing_is_absent() {
+    fn the_largest_difference_is_first() {
         let text = diff(&session(), &slow()).text(2);
         let functions: Vec<&str> = text
             .split("By function")
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn small_differences_are_unresolved_without_nmi_and_said_with_it() {
+    fn small_differences_are_unresolved_without_nmi() {
         let mut b = session();
         let last = b.samples.iter().rposition(|sample| sample.3 == 1).unwrap();
         b.samples[last].3 = 4;
@@ -256,10 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn domains_whose_samples_say_nothing_are_left_out_by_name() {
+    fn domains_without_usable_samples_are_omitted() {
         let mut b = session();
         b.domains[0].cpu_ns = Some(1);
         let text = diff(&session(), &b).text(3);
-        assert!(text.contains("B: without driver: samples make"), "{text}");
+        assert!(
+            text.contains("B: without driver: samples account for"),
+            "{text}"
+        );
     }
 }

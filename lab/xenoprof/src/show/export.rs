@@ -2,11 +2,12 @@
 
 use crate::attribute::rules::Rules;
 use crate::model::{Session, Space};
+use anyhow::ensure;
 use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile,
     ReferenceTimestamp, SamplingInterval, Timestamp,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 /// Colours of the classes, in the order of the rules; they repeat.
@@ -22,19 +23,37 @@ const COLORS: &[CategoryColor] = &[
     CategoryColor::Gray,
 ];
 
-/// Writes a session: domains are processes, classes are categories.
+/// Maximum frames of a profile: the format stores each thread's stacks separately.
+const FRAMES_MAX: u64 = 1 << 25;
+
+/// Writes a session: domains become processes, classes become categories.
 ///
 /// # Errors
-/// If `out` fails.
+/// Writing to `out` fails, or the session has too many stacks.
 pub fn firefox(session: &Session, rules: &Rules, out: impl Write) -> anyhow::Result<()> {
+    ensure!(
+        frames_of_threads(session) <= FRAMES_MAX,
+        "the stacks of all threads have more than {FRAMES_MAX} frames: too many to export"
+    );
     let profile = build(session, rules);
     serde_json::to_writer(out, &profile)?;
     Ok(())
 }
 
+/// Counts the frames of all stacks, once for each thread with samples in them.
+fn frames_of_threads(session: &Session) -> u64 {
+    let pairs: BTreeSet<(u32, u32)> = session.samples.iter().map(|s| (s.2, s.3)).collect();
+    let depths = session.depths();
+    let depth = |stack: u32| depths.get(stack as usize).copied().unwrap_or(0);
+    pairs
+        .into_iter()
+        .map(|(_, stack)| u64::from(depth(stack)))
+        .sum()
+}
+
 fn build(session: &Session, rules: &Rules) -> Profile {
     let started = session.head.started_unix_ns as f64 / 1e6;
-    // Any other event has no time of its own: the profiler's axis needs one.
+    // Other events have no duration, but the profiler's axis needs one.
     let interval = match session.head.event.as_str() {
         "cpu-clock" => session.head.period,
         _ => 1_000_000,
@@ -119,7 +138,22 @@ mod tests {
     use crate::testing::session;
 
     #[test]
-    fn domains_are_processes_and_every_sample_is_there() {
+    fn too_many_exported_frames_are_rejected() {
+        let mut session = session();
+        session.stacks = (0..1024u32)
+            .map(|n| crate::model::Stack(n.checked_sub(1), 0))
+            .collect();
+        let threads = FRAMES_MAX as u32 / 1024 + 1;
+        session.threads = vec![session.threads[0].clone(); threads as usize];
+        session.samples = (0..threads)
+            .map(|thread| crate::model::Sample(0, 0, thread, 1023))
+            .collect();
+        let error = firefox(&session, &Rules::thesis(), Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("too many to export"), "{error}");
+    }
+
+    #[test]
+    fn exports_contain_every_sample() {
         let mut out = Vec::new();
         firefox(&session(), &Rules::thesis(), &mut out).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&out).unwrap();

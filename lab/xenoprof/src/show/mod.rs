@@ -1,4 +1,4 @@
-//! What people and programs get to see of a session.
+//! Output of sessions: reports, comparisons, exports.
 
 pub mod diff;
 pub mod export;

@@ -1,30 +1,30 @@
-//! The command `prof report`: tables, and the same as figures.
+//! The command `prof report`: tables and figures.
 
 use super::sums::{COARSE, COARSE_NOTE, Denominator, GOOD, Sums, outside};
 use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Session, Tier};
-use figures::csv;
 use figures::report::Figure;
 use figures::stats::{CONFIDENCE, Estimate, Verdict};
+use figures::{clean, csv};
 use std::io::Write;
 
-/// The plan's name in figures.
+/// Plan name in figures.
 const PLAN: &str = "prof";
 
-/// The form of a report.
+/// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Tables.
     Text,
     /// JSON lines.
     Json,
-    /// Comma-separated values.
+    /// Print comma-separated values.
     Csv,
 }
 
-/// Writes a report. `symbols` is how many functions each domain's table has.
+/// Writes a report. `symbols` is the number of functions in each domain's table.
 ///
 /// # Errors
 /// If `out` fails.
@@ -48,20 +48,20 @@ pub fn report(
     Ok(())
 }
 
-/// What a session says of one domain, for people.
+/// Returns the report on one domain as text.
 ///
 /// # Errors
-/// It has no such domain: the names that there are.
+/// The session has no domain of this name; the error lists the known names.
 pub fn of_domain(session: &Session, domain: &str, symbols: usize) -> anyhow::Result<String> {
     super::flame::domain(session, domain)?;
     let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
     Ok(text::of_domain(session, &found, domain, symbols))
 }
 
-/// The figures of a session.
+/// Returns the figures of a session.
 ///
-/// Totals are exact; everything by class, function or master is a share of the samples times an
-/// exact total. Where samples cannot be believed there is no figure, but the reason.
+/// Totals are exact. Figures by class, function or beneficiary are shares of the samples, times an
+/// exact total. If the samples are unusable, a figure has the reason instead of a value.
 #[must_use]
 pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Vec<Figure> {
     let config = match classing {
@@ -102,7 +102,7 @@ pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Ve
     to.list
 }
 
-/// Figures as they come.
+/// Figures in order.
 struct Figures {
     config: &'static str,
     tier: Tier,
@@ -120,7 +120,7 @@ impl Figures {
         self.list.push(figure);
     }
 
-    /// A share of samples, times `whole`.
+    /// Adds a share of the samples, times `whole`.
     fn share(&mut self, metric: &str, sums: &Sums<'_>, count: u64, whole: f64) {
         let [lo, hi] = interval(count, sums.part.samples);
         let estimate = Estimate {
@@ -130,7 +130,7 @@ impl Figures {
             n: sums.part.samples as usize,
         };
         let mut figure = Figure::new(PLAN, self.config, metric, estimate);
-        // Wilson's interval, whatever the number of samples.
+        // Wilson's interval is valid for any number of samples.
         figure.covers = Some(CONFIDENCE);
         figure.note = sums.doubt();
         if figure.note.is_some() {
@@ -184,7 +184,8 @@ impl Figures {
         self.list.push(figure);
     }
 
-    /// The ledger covers the time between two readings; its hops are scaled to the whole session.
+    /// Adds the hops of the ledger. The ledger covers the time between two readings, so its hops
+    /// are scaled to the whole session.
     fn hops(&mut self, sums: &Sums<'_>, tsc_hz: u64, packets: Option<f64>) {
         let (Some(ledger), Some(cycles)) = (&sums.domain.ledger, sums.cycles) else {
             return;
@@ -225,7 +226,7 @@ impl Figures {
         }
     }
 
-    /// Each domain's exact time, divided by whom its samples served.
+    /// Adds each domain's exact time, divided by the beneficiaries of its samples.
     fn behalf(&mut self, all: &[Sums<'_>]) {
         for (who, cycles) in super::sums::behalf(all) {
             self.exact(&format!("on_behalf_of.{who}"), cycles);
@@ -233,7 +234,7 @@ impl Figures {
     }
 }
 
-/// The 95 % interval of a share (Wilson).
+/// Returns the 95 % interval of a share (Wilson).
 pub(super) fn interval(count: u64, of: u64) -> [f64; 2] {
     const Z: f64 = 1.96;
     let n = of.max(1) as f64;
@@ -243,7 +244,8 @@ pub(super) fn interval(count: u64, of: u64) -> [f64; 2] {
     [(middle - half).clamp(0.0, p), (middle + half).clamp(p, 1.0)]
 }
 
-/// Provenance, then a line for each figure.
+/// Writes the provenance, then a line for each figure. Escapes control characters, because the
+/// author of the profile controls the provenance.
 ///
 /// # Errors
 /// If `out` fails.
@@ -252,7 +254,8 @@ pub fn write_json(
     provenance: &serde_json::Value,
     figures: &[Figure],
 ) -> anyhow::Result<()> {
-    writeln!(out, "{}", serde_json::json!({ "provenance": provenance }))?;
+    let provenance = serde_json::json!({ "provenance": provenance }).to_string();
+    writeln!(out, "{}", clean::json(&provenance))?;
     for figure in figures {
         writeln!(out, "{}", serde_json::to_string(figure)?)?;
     }
@@ -267,6 +270,15 @@ mod tests {
     fn all(session: &Session) -> Vec<Figure> {
         let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
         figures(session, &found, Classing::Nearest)
+    }
+
+    #[test]
+    fn provenance_is_escaped() {
+        let mut out = Vec::new();
+        let provenance = serde_json::json!({ "\u{9b}2J": "\u{202e}" });
+        write_json(&mut out, &provenance, &[]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "{\"provenance\":{\"\\u009b2J\":\"\\u202e\"}}\n");
     }
 
     fn of<'a>(figures: &'a [Figure], metric: &str) -> &'a Figure {
@@ -300,20 +312,20 @@ mod tests {
         near("share.driver.resolution", 0.1);
         assert_eq!(of(&figures, "closure.driver").verdict, Some(Verdict::Equal));
         let idle = figures.iter().any(|f| f.metric.starts_with("share.idle"));
-        assert!(!idle, "nothing happens there");
+        assert!(!idle, "an idle domain has no figures");
     }
 
     #[test]
-    fn samples_that_do_not_fit_the_exact_time_make_no_classes() {
+    fn samples_that_contradict_exact_time_give_no_class() {
         let mut session = session();
-        // Twice the time that the samples make.
+        // The exact time is twice the time of the samples.
         session.domains[0].cpu_ns = Some(200_000_000);
         let figures = all(&session);
         let refused = of(&figures, "share.driver.class.copy");
         assert_eq!(refused.value, None);
         assert_eq!(refused.verdict, Some(Verdict::NotMeasurable));
         assert!(refused.note.as_ref().unwrap().contains("0.50"));
-        // The total stays.
+        // The total is not affected.
         assert!(of(&figures, "cycles.driver").value.is_some());
         session.domains[0].cpu_ns = Some(110_000_000);
         let figures = all(&session);
@@ -323,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn few_samples_make_no_classes() {
+    fn few_samples_give_no_classes() {
         let mut session = session();
         session.samples.truncate(100);
         session.domains[0].cpu_ns = Some(50_000_000);
@@ -333,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_of_which_nothing_is_there_has_a_reason() {
+    fn a_domain_without_data_has_a_reason() {
         let figures = all(&with_an_absent_domain());
         let web = of(&figures, "cycles.web");
         assert_eq!(web.verdict, Some(Verdict::NotMeasurable));
@@ -373,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_hold_the_share() {
+    fn intervals_contain_the_share() {
         for (count, of) in [(0, 1), (0, 100), (50, 100), (100, 100), (1, 3)] {
             let [lo, hi] = interval(count, of);
             let share = count as f64 / of as f64;

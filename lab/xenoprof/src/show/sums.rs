@@ -1,23 +1,23 @@
-//! The figures of a domain, and which of them can be believed.
+//! The sums of a domain, and whether they are usable.
 
 use crate::attribute::{Attribution, Part};
 use crate::model::{Domain, Kind, Mode, Session, Traffic};
 use std::collections::BTreeMap;
 
-/// Raw (samples × period) ÷ exact within these is good.
+/// Within these bounds, the quotient (samples × period) ÷ exact CPU time is good.
 pub(crate) const GOOD: [f64; 2] = [0.95, 1.05];
-/// Outside of these samples say nothing about classes.
+/// Outside of these bounds, samples are unusable for classes.
 pub(crate) const USABLE: [f64; 2] = [0.8, 1.25];
-/// Fewer samples make no distribution.
+/// Minimum number of samples for a distribution.
 pub(crate) const SAMPLES_MIN: u64 = 100;
 
-/// Without a non-maskable interrupt differences of classes below this say nothing.
+/// Without a non-maskable interrupt, smaller differences between classes are not significant.
 pub(crate) const COARSE: f64 = 0.1;
-/// The same in words.
-pub(crate) const COARSE_NOTE: &str = "without a non-maskable interrupt differences between \
-                                      classes of less than 10 points say nothing";
+/// `COARSE` in words.
+pub(crate) const COARSE_NOTE: &str = "without a non-maskable interrupt, differences between \
+                                      classes of less than 10 points are not significant";
 
-/// A domain with everything that is known about its time.
+/// A domain, with all data about its time.
 pub(crate) struct Sums<'a> {
     pub(crate) domain: &'a Domain,
     pub(crate) part: &'a Part,
@@ -32,7 +32,7 @@ pub(crate) struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    /// Of every domain in which something happened, the largest first.
+    /// Returns the sums of every active domain, the largest first.
     pub(crate) fn of(session: &'a Session, found: &'a Attribution) -> Vec<Self> {
         let mut sums: Vec<Self> = session
             .domains
@@ -73,13 +73,13 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Whether the domain's time is part of what the session is about.
+    /// Returns whether the domain's time counts in the session's total.
     pub(crate) fn counts(&self) -> bool {
         !matches!(self.domain.kind, Kind::Idle | Kind::Profiler | Kind::Other)
             && self.domain.mode != Mode::AgentOnly
     }
 
-    /// Why nothing may be said about this domain's classes, if so.
+    /// Returns the reason for not reporting the domain's classes, if there is one.
     pub(crate) fn refusal(&self) -> Option<String> {
         let samples = self.part.samples;
         if samples < SAMPLES_MIN {
@@ -90,20 +90,22 @@ impl<'a> Sums<'a> {
         let raw_exact = self.raw_exact?;
         outside(raw_exact, USABLE).then(|| {
             format!(
-                "samples make {raw_exact:.2} of the exact CPU time: beyond {} to {} they say \
-                 nothing about classes",
+                "samples account for {raw_exact:.2} of the exact CPU time: outside of {} to {} \
+                 they give no classes",
                 USABLE[0], USABLE[1]
             )
         })
     }
 
-    /// What makes its figures doubtful, if anything.
+    /// Returns the reason for doubting the domain's figures, if there is one.
     pub(crate) fn doubt(&self) -> Option<String> {
         let raw_exact = self.raw_exact.filter(|ratio| outside(*ratio, GOOD))?;
-        Some(format!("samples make {raw_exact:.2} of the exact CPU time"))
+        Some(format!(
+            "samples account for {raw_exact:.2} of the exact CPU time"
+        ))
     }
 
-    /// Parts of the domain's time that are named by counts of samples.
+    /// Converts a count of samples to a share of the domain's time.
     pub(crate) fn share(&self, count: u64) -> f64 {
         count as f64 / self.part.samples.max(1) as f64
     }
@@ -113,11 +115,11 @@ pub(crate) fn outside(value: f64, [low, high]: [f64; 2]) -> bool {
     !(low..=high).contains(&value)
 }
 
-/// What cycles are divided by.
+/// Denominators of figures per packet and per byte.
 pub(crate) struct Denominator {
-    /// What all driver domains carried; `None` in a session without a driver domain.
+    /// Traffic of all driver domains; `None` in a session without a driver domain.
     pub(crate) traffic: Option<Traffic>,
-    /// Its packets, or why no figure per packet can be given.
+    /// Number of packets, or the reason why figures per packet are refused.
     pub(crate) packets: Result<f64, String>,
 }
 
@@ -135,29 +137,30 @@ impl Denominator {
         }
     }
 
-    /// The packets, if there are enough of them.
+    /// Returns the number of packets if it is large enough.
     pub(crate) fn packets(&self) -> Option<f64> {
         self.packets.as_ref().ok().copied()
     }
 
-    /// Packets and bytes, if there are enough packets.
+    /// Returns the numbers of packets and bytes, if there are enough packets.
     pub(crate) fn packets_and_bytes(&self) -> Option<[f64; 2]> {
         Some([self.packets()?, self.traffic?.bytes as f64])
     }
 
-    /// Why the figures per packet of a session with a driver domain are refused, if they are.
+    /// Returns the reason for not reporting figures per packet of a session with a driver domain,
+    /// if there is one.
     pub(crate) fn refusal(&self) -> Option<&str> {
         self.traffic?;
         self.packets.as_ref().err().map(String::as_str)
     }
 }
 
-/// A file may say anything, so counts are added up to the greatest number at most.
+/// Returns the sum of `counts`. It saturates, because a file may contain any values.
 fn total(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
-/// Cycles by whom they served: each domain's exact time, divided as its samples are.
+/// Returns cycles by beneficiary: each domain's exact time, divided in proportion to its samples.
 pub(crate) fn behalf(all: &[Sums<'_>]) -> BTreeMap<String, f64> {
     let mut served: BTreeMap<String, f64> = BTreeMap::new();
     for sums in all {

@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report as text.
 
 use super::sums::{COARSE_NOTE, Denominator, GOOD, Sums, behalf, outside};
 use crate::attribute::{Attribution, Classing};
@@ -27,7 +27,7 @@ pub(super) fn report(
     out
 }
 
-/// Of one domain alone: its CPU time and its functions.
+/// Returns the report on one domain: its CPU time and its functions.
 pub(super) fn of_domain(
     session: &Session,
     found: &Attribution,
@@ -167,7 +167,7 @@ fn classes(found: &Attribution, all: &[Sums<'_>], classing: Classing) -> String 
     out
 }
 
-/// The ledger's hops, in cycles a packet where there are packets.
+/// Returns the ledger's hops, in cycles per packet if the session has packets.
 fn hops(session: &Session, all: &[Sums<'_>]) -> String {
     let packets = Denominator::of(session).packets();
     let per_ns = session.head.tsc_hz as f64 / 1e9;
@@ -216,7 +216,7 @@ fn hops(session: &Session, all: &[Sums<'_>]) -> String {
     format!("\nHop ledger, {unit}\n{}\n", table(&header, &rows))
 }
 
-/// Ran in, and on behalf of.
+/// Returns the table of the domains in which, and on whose behalf, code ran.
 fn masters(all: &[Sums<'_>]) -> String {
     let served = behalf(all);
     let with_time: Vec<&Sums<'_>> = all.iter().filter(|sums| sums.cycles.is_some()).collect();
@@ -249,9 +249,14 @@ fn masters(all: &[Sums<'_>]) -> String {
         .collect();
     rows.sort_by(|a, b| b.0.total_cmp(&a.0));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(_, row)| row).collect();
-    let header = ["who", "ran in it %", "on its behalf %", "of it in others"];
+    let header = [
+        "beneficiary",
+        "ran in it %",
+        "on its behalf %",
+        "of it in others",
+    ];
     format!(
-        "\nRan in, and on behalf of: % of all CPU time that was used\n{}\n",
+        "\nRan in, and on behalf of: % of all used CPU time\n{}\n",
         table(&header, &rows)
     )
 }
@@ -285,7 +290,7 @@ fn functions(all: &[Sums<'_>], most: usize) -> String {
     out
 }
 
-/// Names of generic functions can fill a page.
+/// Shortens a symbol, because names of generic functions can fill a page.
 pub(super) fn shortened(symbol: &str) -> String {
     const MOST: usize = 60;
     if symbol.chars().count() <= MOST {
@@ -341,16 +346,16 @@ fn notes(session: &Session, all: &[Sums<'_>]) -> String {
         }
         if let Some(closure) = sums.closure.filter(|closure| outside(*closure, GOOD)) {
             notes.push(format!(
-                "{name}: its ledger makes {closure:.2} of its exact CPU time"
+                "{name}: its ledger accounts for {closure:.2} of its exact CPU time"
             ));
         }
         if sums.domain.mode == Mode::AgentOnly {
             notes.push(format!(
-                "{name}: its own sampler in its own machine; not part of this one's time"
+                "{name}: sampled in a separate machine; not part of this machine's time"
             ));
         }
     }
-    // Also of domains that have no row, because nothing of them is there.
+    // Includes domains without a row because they have no data.
     let missing = session.domains.iter().filter_map(|domain| {
         let missing = domain.missing.as_ref()?;
         Some(format!("{}: {missing}", domain.name))
@@ -375,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_what_it_rests_on() {
+    fn a_report_names_its_instruments() {
         let text = text(&session());
         for expected in [
             "no PMU: cpu-clock",
@@ -408,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn doubtful_domains_are_marked_and_hopeless_ones_left_out() {
+    fn doubtful_domains_are_marked_unusable_ones_omitted() {
         let mut session = session();
         session.domains[0].cpu_ns = Some(110_000_000);
         let doubtful = text(&session);
@@ -416,28 +421,28 @@ mod tests {
         session.domains[0].cpu_ns = Some(200_000_000);
         let hopeless = text(&session);
         assert!(
-            hopeless.contains("driver: refused: samples make 0.50"),
+            hopeless.contains("driver: refused: samples account for 0.50"),
             "{hopeless}"
         );
         assert!(!hopeless.contains("Functions of driver"));
     }
 
     #[test]
-    fn a_ledger_that_does_not_close_is_told() {
+    fn an_open_ledger_is_reported() {
         let mut session = session();
         if let Some(ledger) = &mut session.domains[0].ledger {
             ledger.cpu_ns *= 2;
         }
-        assert!(text(&session).contains("its ledger makes 0.50"));
+        assert!(text(&session).contains("its ledger accounts for 0.50"));
     }
 
     #[test]
-    fn what_is_missing_is_told_of_a_domain_without_a_row_too() {
+    fn missing_data_are_reported_without_a_row() {
         assert!(text(&with_an_absent_domain()).contains("\nweb: was not ready.\n"));
     }
 
     #[test]
-    fn long_names_are_cut() {
+    fn long_names_are_truncated() {
         assert_eq!(shortened("short"), "short");
         assert_eq!(shortened(&"ü".repeat(100)).chars().count(), 60);
     }

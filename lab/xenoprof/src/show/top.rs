@@ -1,4 +1,4 @@
-//! The command `prof top`: the last interval, again and again.
+//! The command `prof top`: shows the last interval repeatedly.
 
 use super::sums::{SAMPLES_MIN, Sums};
 use super::text::shortened;
@@ -20,30 +20,30 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-/// How long a record waits for those of other rings that are older.
+/// Time that a record waits for older records from other rings.
 const SETTLE_NS: u64 = 200_000_000;
-/// Longest time between two looks at the rings.
+/// Maximum time between reads of the rings.
 const LOOK: Duration = Duration::from_millis(100);
-/// Functions shown.
+/// Number of functions shown.
 const FUNCTIONS: usize = 12;
 
-/// How to show it.
+/// Display options.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    /// From one picture to the next.
+    /// Time between two screens.
     pub interval: Duration,
-    /// How many pictures; none: until Ctrl-C.
+    /// Number of screens. Unset: until Ctrl-C.
     pub count: Option<u64>,
     /// How classes are found.
     pub classing: Classing,
-    /// One JSON object a picture.
+    /// Whether to print one JSON object per screen.
     pub json: bool,
 }
 
-/// Shows what runs until Ctrl-C.
+/// Shows running code until Ctrl-C.
 ///
 /// # Errors
-/// If this machine or user cannot sample.
+/// This machine or user cannot sample.
 pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
     interrupt::watch();
     let named = options.domains()?;
@@ -87,7 +87,7 @@ pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
         let session = interval(&head, &watch, &mut resolver, &mut symbolizer, &mut used);
         let found = Attribution::new(&session, rules, view.classing);
         match show(&session, &found, view.json) {
-            // A reader that has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             shown => shown.context("write to standard output")?,
         }
@@ -96,7 +96,7 @@ pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The last interval as a session: CPU times since the one before.
+/// Returns the last interval as a session, with the CPU times since the previous one.
 fn interval(
     head: &Head,
     watch: &Watch,
@@ -125,7 +125,7 @@ fn show(session: &Session, found: &Attribution, json: bool) -> io::Result<()> {
         writeln!(out, "{}", object(session, found))?;
     } else {
         if out.is_terminal() {
-            // Clear, and to the upper left corner.
+            // Clears the screen and moves the cursor to the upper left corner.
             write!(out, "\x1b[2J\x1b[H")?;
         }
         out.write_all(text(session, found).as_bytes())?;
@@ -219,7 +219,7 @@ mod tests {
     use crate::testing::session;
 
     #[test]
-    fn a_picture_has_every_domain_and_the_busiest_functions() {
+    fn a_screen_has_all_domains_and_busiest_functions() {
         let session = session();
         let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
         let text = text(&session, &found);

@@ -1,0 +1,175 @@
+//! Instances of the machine, their domains, and readings of the domains' counters.
+
+use crate::model::Traffic;
+use abi::machine::{Program, Status};
+use abi::mailbox::Request;
+use client::Instance;
+use figures::measure;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// An instance of the machine.
+pub(super) struct ObservedInstance {
+    pub(super) instance: Instance,
+    pub(super) monitor: u32,
+    pub(super) domains: BTreeMap<String, ObservedDomain>,
+    /// Whether a query has timed out. The instance is then not queried again, and its domains keep
+    /// their last values.
+    pub(super) silent: bool,
+}
+
+/// A domain of an instance, and all of its processes so far.
+#[derive(Debug)]
+pub(super) struct ObservedDomain {
+    pub(super) program: Program,
+    pub(super) runs: Vec<DomainRun>,
+}
+
+/// One run of a domain, from start to exit.
+#[derive(Debug)]
+pub(super) struct DomainRun {
+    pub(super) pid: u32,
+    pub(super) agent: u32,
+    pub(super) first: Option<Reading>,
+    pub(super) last: Option<Reading>,
+}
+
+/// A domain's counters and the scheduler's account at one time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reading {
+    pub(super) hops: BTreeMap<String, u64>,
+    pub(super) stamps: u64,
+    pub(super) traffic: Traffic,
+    pub(super) cpu_ns: u64,
+}
+
+impl ObservedInstance {
+    /// Records the domains of a status, and their restarts.
+    pub(super) fn take(&mut self, status: &Status) {
+        for domain in &status.domains {
+            let running =
+                self.domains
+                    .entry(domain.name.clone())
+                    .or_insert_with(|| ObservedDomain {
+                        program: domain.program,
+                        runs: Vec::new(),
+                    });
+            let pid = domain.pid.unsigned_abs();
+            if domain.alive && running.runs.last().is_none_or(|run| run.pid != pid) {
+                running.runs.push(DomainRun {
+                    pid,
+                    agent: domain.agent_pid.unsigned_abs(),
+                    first: None,
+                    last: None,
+                });
+            }
+        }
+    }
+
+    /// Reads the counters of every domain.
+    pub(super) fn read(&mut self) {
+        for (name, running) in &mut self.domains {
+            let Some(run) = running.runs.last_mut() else {
+                continue;
+            };
+            let stat = match self.instance.relay(name, &Request::Stat) {
+                Ok(stat) => stat,
+                Err(client::Error::Late { .. }) => {
+                    self.silent = true;
+                    return;
+                }
+                Err(_) => continue,
+            };
+            let Some(cpu_ns) = cpu_ns(run.pid) else {
+                continue;
+            };
+            let reading = reading(&stat, cpu_ns);
+            if run.first.is_none() {
+                run.first = Some(reading.clone());
+            }
+            run.last = Some(reading);
+        }
+    }
+}
+
+/// Returns the CPU time of a process, nanoseconds.
+pub(super) fn cpu_ns(pid: u32) -> Option<u64> {
+    measure::cpu_ns(pid.cast_signed())
+}
+
+/// Parses a domain's answer. The domain can send anything, so malformed values count as 0.
+///
+/// Every frame enters the bridge through exactly one port. So the sum over the ports' inputs counts
+/// each frame once: from a NIC, to a NIC, and between guests.
+fn reading(stat: &Value, cpu_ns: u64) -> Reading {
+    let ledger = &stat["ledger"];
+    let hops = ledger["hops"].as_object();
+    let mut traffic = Traffic::default();
+    for (_, counters) in stat["ports"].as_object().into_iter().flatten() {
+        let of = |name: &str| counters["traffic"][name].as_u64().unwrap_or(0);
+        traffic.frames = traffic.frames.saturating_add(of("in_packets"));
+        traffic.bytes = traffic.bytes.saturating_add(of("in_bytes"));
+    }
+    Reading {
+        hops: hops
+            .into_iter()
+            .flatten()
+            .filter_map(|(hop, entry)| Some((hop.clone(), entry["cycles"].as_u64()?)))
+            .collect(),
+        stamps: ledger["stamps"].as_u64().unwrap_or(0),
+        traffic,
+        cpu_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn malformed_counters_count_as_zero() {
+        let stat = serde_json::json!({
+            "ledger": {"hops": {"nic": {"cycles": 7}, "copy": 3}, "stamps": 4},
+            "ports": {
+                "nic.wire": {"traffic": {"in_packets": 2, "in_bytes": 3028,
+                                          "out_packets": 1, "out_bytes": 66}},
+                "vif.a-0": {"traffic": {"in_packets": 1, "in_bytes": 66}},
+                "vif.b-0": "nonsense",
+            },
+        });
+        let read = reading(&stat, 5);
+        assert_eq!(read.hops, [("nic".to_owned(), 7)].into());
+        assert_eq!((read.stamps, read.cpu_ns), (4, 5));
+        assert_eq!(
+            read.traffic,
+            Traffic {
+                frames: 3,
+                bytes: 3094
+            }
+        );
+        let nothing = reading(&serde_json::json!({"ledger": [], "ports": 3}), 5);
+        assert_eq!(nothing.traffic, Traffic::default());
+        assert!(nothing.hops.is_empty());
+    }
+
+    /// Frames between guests count once each, whatever else a NIC carries.
+    #[test]
+    fn frames_between_guests_are_counted_once() {
+        let traffic = |pings: u64, frames: u64| {
+            let port = |input: u64, output: u64| {
+                serde_json::json!({"traffic": {"in_packets": input, "in_bytes": input * 1514,
+                                               "out_packets": output, "out_bytes": output * 1514}})
+            };
+            let stat = serde_json::json!({"ports": {
+                "nic.wire": port(pings, pings),
+                "vif.a-0": port(frames + pings, 2 + pings),
+                "vif.b-0": port(2, frames),
+            }});
+            reading(&stat, 5).traffic
+        };
+        let before = traffic(0, 100);
+        let after = traffic(4, 900);
+        assert_eq!(after.frames - before.frames, 800 + 2 * 4);
+        assert_eq!(after.bytes - before.bytes, (800 + 2 * 4) * 1514);
+    }
+}
