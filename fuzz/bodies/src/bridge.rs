@@ -1,4 +1,4 @@
-//! The bridge between two NIC ports and three guests, all of which may lie.
+//! The bridge between two NIC ports and three guests, all of which may be hostile.
 
 use crate::input::Input;
 use net::bridge::{Bridge, BridgeSettings, Claims, Kind, Port, Rule, Verdict, Way};
@@ -8,15 +8,15 @@ use net::packet::Mac;
 const NICS: usize = 2;
 const PORTS: usize = 5;
 
-/// The guest that has rules: it hears ARP only, and may not send one EtherType.
+/// The guest with rules: it receives only ARP, and may not send one EtherType.
 const FIREWALLED: usize = 4;
 const DENIED_IN: u16 = 0x86dd;
 
-/// The guest that has a source guard, and its address.
+/// The guest with a source guard, and its address.
 const GUARDED: usize = 3;
 const ADDRESS: [u8; 4] = [10, 0, 0, 3];
 
-/// A guest that may send from its address only.
+/// Returns the port of a guest that may send only from its address.
 fn guarded() -> Port {
     let claims = Claims {
         sources: Some(Vec::new()),
@@ -49,7 +49,7 @@ fn rules_of(port: usize) -> Vec<Rule> {
     }
 }
 
-/// Whether what a frame carries stands behind a VLAN tag.
+/// Returns whether a frame's payload follows a VLAN tag.
 fn is_tagged(frame: &[u8]) -> bool {
     matches!(frame.get(12..14), Some([0x81, 0] | [0x88, 0xa8]))
 }
@@ -58,9 +58,9 @@ fn guest_mac(port: usize) -> Mac {
     Mac([2, 0, 0, 0, 0, port as u8])
 }
 
-/// Forwards frames and checks what must hold whatever they say: nothing goes back where it came
-/// from, nobody takes a guest's MAC, a guarded guest sends from its address only, unknown unicast
-/// reaches no guest, groups have a budget, and what a port's rules deny does not pass it.
+/// Forwards frames and checks the bridge's guarantees: no frame returns to its port, no other port
+/// takes a guest's MAC, a guarded guest sends only from its address, unknown unicast reaches no
+/// guest, groups have a budget, and frames that a port's rules deny do not pass it.
 pub fn bridge(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let settings = BridgeSettings {
@@ -124,7 +124,7 @@ pub fn bridge(bytes: &[u8]) {
     }
 }
 
-/// A frame between few stations, so that they meet.
+/// Returns a frame between few stations, so that they interact.
 fn frame(input: &mut Input<'_>) -> Vec<u8> {
     let station = |byte: u8| match byte {
         255 => [0xff; 6],

@@ -1,4 +1,4 @@
-//! Capture files from anybody.
+//! Capture files of hostile authors.
 
 use crate::input::Input;
 use abi::PAGE;
@@ -11,20 +11,20 @@ use std::rc::Rc;
 
 /// Bytes of a buffer.
 const BUFFER: usize = 2048;
-/// Frames of a file that are looked at.
+/// Limit of frames of a file that are read.
 const FRAMES: usize = 256;
 
-/// A file that comes in parts, and sometimes not at once.
+/// A file that arrives in parts, some of them delayed.
 struct Parts<'a> {
     file: &'a [u8],
-    /// Bytes of the next parts; 0: nothing is there yet.
+    /// Bytes of the next parts; 0: not available yet.
     parts: &'a [u8],
 }
 
 impl Read for Parts<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let most = match self.parts.split_first() {
-            // Its end is there at once.
+            // The end is available at once.
             _ if self.file.is_empty() => return Ok(0),
             Some((part, rest)) => {
                 self.parts = rest;
@@ -42,7 +42,7 @@ impl Read for Parts<'_> {
     }
 }
 
-/// A file that can be looked at after it was written.
+/// A file whose contents can be inspected after writing.
 #[derive(Clone, Default)]
 struct Written(Rc<RefCell<Vec<u8>>>);
 
@@ -57,7 +57,7 @@ impl Write for Written {
     }
 }
 
-/// The frames of a file, and what ended it.
+/// Returns the frames of a file, and the error that ended it.
 fn frames(mut reader: Reader<impl Read>) -> (Vec<Vec<u8>>, Option<PcapError>) {
     let mut frames = Vec::new();
     let mut waits = 0;
@@ -82,8 +82,8 @@ fn frames(mut reader: Reader<impl Read>) -> (Vec<Vec<u8>>, Option<PcapError>) {
     (frames, None)
 }
 
-/// Reads a file whole and in parts, which must be the same; plays it, and records what it plays
-/// into a file with a limit, which has then whole frames and no more than that.
+/// Reads a file as a whole and in parts, which must agree; plays it, and records it into a file
+/// with a limit, which then has complete frames within that limit.
 pub fn captures(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let limit = 24 + u64::from(input.u16()) * 4;
@@ -91,7 +91,7 @@ pub fn captures(bytes: &[u8]) {
     let parts = input.bytes(count);
     let file = file(&mut input);
     let whole = Reader::new(&file[..]).map(frames);
-    // The header comes at once: it is read before a domain is ready.
+    // The header is available at once: it is read before a domain is ready.
     let (head, rest) = file.split_at(file.len().min(24));
     let in_parts = head.chain(Parts { file: rest, parts });
     let in_parts = Reader::new(in_parts).map(frames);
@@ -107,7 +107,8 @@ pub fn captures(bytes: &[u8]) {
     assert!(frames.starts_with(&played), "another frame than the file's");
 }
 
-/// The frames that a player yields. It records them, too: as many whole ones as the limit allows.
+/// Returns the frames that a player yields. Also records them: as many complete ones as the limit
+/// allows.
 fn play(file: &[u8], limit: u64, buffers: &mut Pool) -> Vec<Vec<u8>> {
     let out = Written::default();
     let writer = Writer::new(out.clone(), 0, limit).expect("memory can be written");
@@ -141,7 +142,7 @@ fn play(file: &[u8], limit: u64, buffers: &mut Pool) -> Vec<Vec<u8>> {
     played
 }
 
-/// A header that is mostly right, and records that are.
+/// Returns a mostly valid header, and valid records.
 fn file(input: &mut Input<'_>) -> Vec<u8> {
     let mut file = match input.below(8) {
         0 => return input.bytes(4096).to_vec(),

@@ -1,12 +1,12 @@
-//! Configurations from anybody who can write a file.
+//! Configuration files of hostile authors.
 
 use crate::input::Input;
 use abi::machine::{Machine, Program};
 use config::domain::{DriverConfig, GuestConfig};
 
-/// Every key that there is, most of them commented out.
+/// Every key, most of them commented out.
 const EXAMPLE: &str = include_str!("../../../examples/every-key.toml");
-/// Values that are wrong at most places, and right at some.
+/// Values that are invalid at most places, and valid at some.
 const VALUES: [&str; 16] = [
     "0",
     "1",
@@ -26,8 +26,8 @@ const VALUES: [&str; 16] = [
     "{}",
 ];
 
-/// Reads a configuration. What is refused is refused with lines that the file has; what is taken
-/// becomes a machine that survives its way to the monitor and to the domains, or is refused.
+/// Reads a configuration. A rejection has lines of the file; an accepted one becomes a machine that
+/// is unchanged after a round trip to the monitor and the domains, or is rejected.
 pub fn config(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let text = match input.below(4) {
@@ -61,7 +61,7 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// The example, changed at some lines.
+/// Returns the example with some changed lines.
 fn edited(input: &mut Input<'_>) -> String {
     let mut lines: Vec<String> = EXAMPLE.lines().map(str::to_owned).collect();
     for _ in 0..input.below(24) {

@@ -1,9 +1,9 @@
-//! Container runtimes and IPAM plugins: JSON that mostly has the right keys.
+//! Container runtimes, Docker and IPAM plugins: JSON with mostly valid keys.
 
 use crate::input::Input;
 
-/// Pieces of JSON of which calls and answers are made.
-const PIECES: [&str; 30] = [
+/// Pieces of JSON that calls and answers are made of.
+const PIECES: [&str; 35] = [
     r#"{"cniVersion":"1.0.0","name":"n","#,
     r#"{"cniVersion":"0.4.0","name":"n","machine":"m","#,
     r#""ipam":{"type":"host-local"},"#,
@@ -22,6 +22,14 @@ const PIECES: [&str; 30] = [
     r#""port_mappings":[{"container_port":65535,"host_port":65535,"host_ip":"","range":65535,"#,
     r#""protocol":"tcp,udp"}]}"#,
     r#"{"name":"n","subnets":[{"subnet":"10.0.0.0/33"}]}"#,
+    concat!(
+        r#"{"NetworkID":"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef","#,
+        r#""EndpointID":"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef","#,
+    ),
+    r#""Options":{"com.docker.network.internal":true,"com.docker.network.generic":{"mtu":"9"},"#,
+    r#""com.docker.network.portmap":[{"Proto":6,"Port":65535,"HostPort":1,"HostPortEnd":0}]},"#,
+    r#""IPv4Data":[{"Gateway":"10.0.0.1/24"}],"IPv6Data":null}"#,
+    "POST /NetworkDriver.Join HTTP/1.1\r\nContent-Length: 9\r\n\r\n",
     "{",
     "}",
     "[",
@@ -36,8 +44,8 @@ const PIECES: [&str; 30] = [
     r#""::1/129""#,
 ];
 
-/// Has a call of CNI, a call of netavark and an answer of an IPAM plugin read. Each is accepted or
-/// refused in words.
+/// Parses a call of CNI, of netavark and of Docker, and an answer of an IPAM plugin. Each is
+/// accepted or rejected with a message.
 pub fn containers(bytes: &[u8]) {
     every_reader("", bytes);
     let mut input = Input::new(bytes);
@@ -59,4 +67,5 @@ fn every_reader(args: &str, bytes: &[u8]) {
     cni::testing::hostile_runtime(args, bytes);
     cni::testing::hostile_podman(bytes);
     cni::testing::hostile_ipam(bytes);
+    docker::testing::hostile_docker(bytes);
 }

@@ -1,4 +1,4 @@
-//! Lines of JSON from anybody who reaches a socket or a mailbox.
+//! Lines of JSON from any client of a socket or a mailbox.
 
 use abi::machine::{Audit, Control, ControlError, Machine, Relayed, Status};
 use abi::mailbox::Request;
@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
-/// Reads each line as everything that is ever said in JSON: to the monitor, by it, and to domains.
-/// What is taken means the same once it was written again.
+/// Parses each line as every JSON message: to and from the monitor, and to domains. An accepted
+/// message is unchanged after a round trip.
 pub fn control(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         round_trips::<Control>(line);

@@ -1,12 +1,16 @@
-//! Frames from anybody: headers, checksums, segmentation, the bridge.
+//! Frames from hostile senders: headers, checksums, segmentation, the bridge.
 
 use crate::input::Input;
 use abi::PAGE;
-use net::packet::{Packet, checksum, segment};
+use net::packet::too_big::too_big;
+use net::packet::{ETHERNET_BYTES, Packet, checksum, segment};
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind, Offload, Piece};
 use shmem::Area;
 
-/// Parses, completes and cuts a frame whose headers, lengths and offloads are the peer's.
+/// The longest ICMP error: an IPv6 packet of the smallest MTU, in a frame with two VLAN tags.
+const ERROR_MAX: usize = 14 + 8 + 1280;
+
+/// Parses, completes and segments a frame with the peer's headers, lengths and offloads.
 pub fn frames(bytes: &[u8]) {
     thread_local!(static PAYLOAD: Area = Area::anonymous(17 * PAGE).expect("memory"));
     let payload = PAYLOAD.with(|area| area.span());
@@ -14,7 +18,7 @@ pub fn frames(bytes: &[u8]) {
     let offload = offload(&mut input);
     let caps = Caps {
         checksum: input.bool(),
-        tso: false,
+        tso: input.bool(),
         max_frame: if input.bool() {
             1514
         } else {
@@ -23,7 +27,8 @@ pub fn frames(bytes: &[u8]) {
     };
     let parts = input.u16();
     let long = input.bool();
-    let header = input.bytes(256);
+    let built = input.bool().then(|| header(&mut input));
+    let header = built.as_deref().unwrap_or(input.bytes(256));
     let _ = Packet::parse(header).map(|packet| packet.transport(header));
     payload.write(header).expect("own memory");
 
@@ -47,6 +52,15 @@ pub fn frames(bytes: &[u8]) {
     frame.offload = offload;
     assert_eq!(frame.len(), len);
 
+    if let Some(error) = too_big(&frame, caps.max_frame.saturating_sub(ETHERNET_BYTES), &[]) {
+        Packet::parse(&error).expect("the headers of an error");
+        assert!(
+            error.len() <= ERROR_MAX,
+            "an error of {} bytes",
+            error.len()
+        );
+    }
+
     let mut segments = Vec::new();
     if segment::segment(&frame, caps, &mut segments).is_err() {
         assert!(segments.is_empty(), "half of a frame was cut");
@@ -59,7 +73,7 @@ pub fn frames(bytes: &[u8]) {
     }
 }
 
-/// Segments are within what the port takes, and their payload is the frame's.
+/// Checks that segments fit the port, and that their payload is the frame's.
 fn cut(frame: &Frame, caps: Caps, segments: &[Frame]) {
     if segments.is_empty() {
         return;
@@ -86,6 +100,71 @@ fn cut(frame: &Frame, caps: Caps, segments: &[Frame]) {
         whole.get(headers..) == Some(&payload[..]),
         "segments lose or invent bytes"
     );
+}
+
+/// Builds headers that are mostly consistent, so that inputs reach the code behind the parsers:
+/// up to two VLAN tags, IPv4 with options or IPv6, and TCP with options, UDP or ICMP. At the end
+/// the input overwrites up to four bytes.
+fn header(input: &mut Input<'_>) -> Vec<u8> {
+    let payload = usize::from(input.u16() % 9000);
+    let transport = transport(input);
+    let mut bytes = input.array::<12>().to_vec();
+    for _ in 0..input.below(3) {
+        bytes.extend([0x81, 0, input.u8(), input.u8()]);
+    }
+    if input.bool() {
+        let options = input.below(11) * 4;
+        let total = 20 + options + transport.len() + payload;
+        bytes.extend([8, 0, 0x45 + (options / 4) as u8, input.u8()]);
+        bytes.extend((total as u16).to_be_bytes());
+        // Identification, flags and offset of the fragment.
+        bytes.extend([input.u8(), input.u8(), input.u8() & 0xe0, 0]);
+        bytes.extend([64, protocol(&transport, false), 0, 0]);
+        bytes.extend(input.array::<8>());
+        bytes.resize(bytes.len() + options, 1);
+    } else {
+        let length = (transport.len() + payload) as u16;
+        bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        bytes.extend(length.to_be_bytes());
+        bytes.extend([protocol(&transport, true), 64]);
+        bytes.extend(input.array::<32>());
+    }
+    bytes.extend(transport);
+    bytes.extend(input.bytes(payload.min(64)));
+    for _ in 0..input.below(5) {
+        let at = usize::from(input.u8());
+        let value = input.u8();
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte = value;
+        }
+    }
+    bytes
+}
+
+/// Builds a TCP header with up to 40 bytes of options, a UDP header or an ICMP one.
+fn transport(input: &mut Input<'_>) -> Vec<u8> {
+    match input.below(4) {
+        0 | 1 => {
+            let options = input.below(11) * 4;
+            let mut bytes = input.array::<20>().to_vec();
+            bytes[12] = ((20 + options) / 4 * 16) as u8;
+            bytes.extend_from_slice(input.bytes(options));
+            bytes.resize(20 + options, 1);
+            bytes
+        }
+        2 => input.array::<8>().to_vec(),
+        _ => [input.u8(), input.u8(), 0, 0, 0, 0].to_vec(),
+    }
+}
+
+/// Returns the protocol number of a header that [`transport`] built, which its length tells.
+fn protocol(transport: &[u8], v6: bool) -> u8 {
+    match (transport.len(), v6) {
+        (8, _) => 17,
+        (6, false) => 1,
+        (6, true) => 58,
+        _ => 6,
+    }
 }
 
 fn offload(input: &mut Input<'_>) -> Offload {

@@ -1,4 +1,4 @@
-//! A hostile domain at its call page, with a granter, a bystander and the monitor's books.
+//! A hostile domain at its call page, with a granter, a bystander and the monitor's state.
 
 use crate::input::Input;
 use abi::classic::{Copy, GrantEntry, Map, Place};
@@ -24,10 +24,10 @@ const BYSTANDER: DomId = DomId(3);
 const FRAMES: u32 = 4;
 const ENTRIES: u32 = 64;
 const SLOTS: u32 = 16;
-/// What the bystander's frames and the granter's frame 0 hold.
+/// Contents of the bystander's frames and of the granter's frame 0.
 const SECRET: u8 = 0xc5;
 
-/// The regions are made once: a fuzzer runs this millions of times.
+/// The regions are created once: a fuzzer runs this millions of times.
 struct World {
     caller: Arc<Memory>,
     granter: Arc<Memory>,
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// As at the start of a run.
+    /// Resets them to the start of a run.
     fn reset(&self) {
         for memory in [&self.caller, &self.granter, &self.bystander] {
             memory.info.span().fill(0).expect("own memory");
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// What the caller must neither read nor write.
+    /// Memory that the caller must neither read nor write.
     fn secrets(&self) -> [Span; 2] {
         [
             self.granter.frames.span().take(PAGE),
@@ -75,7 +75,7 @@ pub fn hypercalls(bytes: &[u8]) {
     });
 }
 
-/// The monitor's books: three domains, and a connection between the granter and the caller.
+/// The monitor's state: three domains, and a connection between the granter and the caller.
 fn books(world: &World) -> Arc<Shared> {
     let shared = Arc::new(Shared::new(Some(baselines::mechanisms)));
     {
@@ -140,13 +140,13 @@ fn serve(input: &mut Input<'_>, world: &World) {
     nothing_in_use(world);
 }
 
-/// Frames that the monitor's audit misses.
+/// Returns the frames that the monitor's audit misses.
 fn leaked(shared: &Shared) -> u64 {
     let (_, leaked) = shared.audit();
     leaked
 }
 
-/// The caller has mapped only what the granter granted, and writable only where that was granted.
+/// Checks that the caller has mapped only granted pages, writable only if granted so.
 fn only_granted(space: &FakeSpace, granted: &BTreeMap<u32, bool>) {
     for map in space.mapped.values() {
         assert_eq!(
@@ -175,7 +175,7 @@ fn secrets_are_kept(world: &World) {
     );
 }
 
-/// The in-use flags of every grant are cleared: the granter can take its pages back.
+/// Clears the in-use flags of every grant: the granter can revoke its pages.
 fn nothing_in_use(world: &World) {
     for index in 0..ENTRIES {
         let entry = world
@@ -196,7 +196,7 @@ fn all(span: Span, holds: impl Fn(u8) -> bool) -> bool {
     bytes.into_iter().all(holds)
 }
 
-/// The granter or the bystander changes its grant table; remembers what the caller was granted.
+/// Changes the grant table of the granter or the bystander; records the caller's grants.
 fn grant(input: &mut Input<'_>, world: &World, granted: &mut BTreeMap<u32, bool>) {
     let (index, frame, readonly) = (input.u32() % ENTRIES, u32::from(input.u8()), input.bool());
     let granting = input.below(4) != 0;
@@ -208,7 +208,7 @@ fn grant(input: &mut Input<'_>, world: &World, granted: &mut BTreeMap<u32, bool>
     let frame = frame % (FRAMES + 2) + u32::from(granting);
     let at = info::GRANT_TABLE + index as usize * 8;
     let now = GrantEntry(memory.info.span().load_u64(at).expect("own memory"));
-    // An honest granter leaves a grant that is in use alone.
+    // An honest granter does not change a grant in use.
     if now.in_use() {
         return;
     }
@@ -223,7 +223,7 @@ fn grant(input: &mut Input<'_>, world: &World, granted: &mut BTreeMap<u32, bool>
     }
 }
 
-/// Writes a call that is right in most places.
+/// Writes a mostly valid call.
 fn fill(input: &mut Input<'_>, call: Span) -> (u32, u32) {
     let kind = if input.below(16) == 0 {
         input.u32()
@@ -287,7 +287,7 @@ fn words(input: &mut Input<'_>, kind: u32) -> [u64; 3] {
     }
 }
 
-/// Every operation of a call that makes sense has a status that exists, and the call an answer.
+/// Checks that every operation of a valid call has an existing status, and the call an answer.
 fn answered(call: Span, kind: u32, count: u32, number: u32) {
     assert_eq!(call.load_u32(DONE), Ok(number));
     let result = call.load_u32(RESULT).expect("own memory") as i32;
@@ -310,7 +310,7 @@ fn answered(call: Span, kind: u32, count: u32, number: u32) {
     }
 }
 
-/// What is decoded is encoded to the same meaning, whatever the words.
+/// Checks that decoded words are encoded to the same meaning.
 fn codecs(input: &mut Input<'_>) {
     let words = [input.u64(), input.u64(), input.u64()];
     let copy = Copy::decode(words);

@@ -1,6 +1,6 @@
-//! Numbers from bytes.
+//! Reads numbers from bytes.
 
-/// The bytes that are left. At the end there are only zeros.
+/// The remaining bytes, followed by zeros.
 #[derive(Debug)]
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
@@ -15,14 +15,14 @@ impl<'a> Input<'a> {
         self.rest.is_empty()
     }
 
-    /// Up to `most` bytes.
+    /// Returns up to `most` bytes.
     pub(crate) fn bytes(&mut self, most: usize) -> &'a [u8] {
         let (bytes, rest) = self.rest.split_at(most.min(self.rest.len()));
         self.rest = rest;
         bytes
     }
 
-    fn array<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn array<const N: usize>(&mut self) -> [u8; N] {
         let bytes = self.bytes(N);
         std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
     }
@@ -47,12 +47,12 @@ impl<'a> Input<'a> {
         self.u8() & 1 != 0
     }
 
-    /// A number below `n` (at most 256).
+    /// Returns a number below `n` (at most 256).
     pub(crate) fn below(&mut self, n: usize) -> usize {
         usize::from(self.u8()) % n
     }
 
-    /// Mostly a small step from `near`, at times anything.
+    /// Returns mostly a small step from `near`, sometimes any number.
     pub(crate) fn near(&mut self, near: u32) -> u32 {
         match self.u8() {
             255 => self.u32(),

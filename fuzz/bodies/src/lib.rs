@@ -1,7 +1,8 @@
-//! What the fuzz targets do with their bytes. Each body plays a hostile peer for one part of
-//! Grantway and panics if that part breaks a promise; none of them needs more than memory.
+//! The bodies of the fuzz targets. Each body plays a hostile peer of one part of Grantway, driven
+//! by its input, and panics if that part breaks a promise. Bodies use memory only; `vhost` also
+//! uses sockets and a memfd.
 //!
-//! | body | the peer | attacks of the field's list |
+//! | body | peer | attacks of the field's list |
 //! |---|---|---|
 //! | [`ring()`] | either end of a ring | 1, 3, 4 |
 //! | [`netif()`] | a guest towards a netback, a driver domain towards a netfront | 1 – 9, 13, 24, 28 – 31 |
@@ -9,29 +10,36 @@
 //! | [`frames()`] | a sender of frames | 7, 8, 28, 29 |
 //! | [`lro()`] | a sender of TCP | 7, 8, 29, 31 |
 //! | [`bridge()`] | a station, a guest | 29, 32, 33 |
-//! | [`config()`] | who writes a configuration | – |
-//! | [`captures()`] | who recorded a capture file | 28, 29 |
-//! | [`profiles()`] | who gives a profile, as a file or as a participant | 28 |
-//! | [`control()`] | who speaks to the control socket, or to a domain's mailbox | 28 |
+//! | [`flows()`] | a station, a guest, and the driver domain before | 28, 29 |
+//! | [`config()`] | the author of a configuration file | – |
+//! | [`captures()`] | the author of a capture file | 28, 29 |
+//! | [`profiles()`] | the author of a profile file, an agent | 28 |
+//! | [`control()`] | a client of the control socket, a domain at its mailbox | 28 |
 //! | [`records()`] | the manager or netd towards the core, and the core towards them | 28, 29 |
 //! | [`state()`] | the author of a state file | 28 |
 //! | [`sessions()`] | a participant in a profile | 28 |
 //! | [`xenstore()`] | a xenstore, a guest's nodes and control ring | 24, 28, 29 |
 //! | [`containers()`] | a container runtime, podman, an IPAM plugin | 28 |
+//! | [`metrics()`] | an HTTP client of the metrics, a domain that counts | 28 |
+//! | [`kernel()`] | rtnetlink, nf_tables and iptables of a kernel | 28 |
+//! | [`vhost()`] | a virtual machine and its monitor | 1, 3, 4, 7, 8, 28 |
 //!
-//! `fuzz/fuzz_targets` runs them under libFuzzer, `tests/properties.rs` on random bytes with any
-//! compiler, together with every input that once found something; the program `smoke` changes
-//! inputs that are kept, for as long as it is told.
+//! `fuzz/fuzz_targets` runs the bodies under libFuzzer. `tests/properties.rs` runs them on random
+//! bytes and on every kept regression. The program `smoke` mutates seeds and regressions for a
+//! given time.
 
 mod bridge;
 mod captures;
 mod config;
 mod containers;
 mod control;
+mod flows;
 mod frames;
 mod hypercalls;
 mod input;
+mod kernel;
 mod lro;
+mod metrics;
 mod profiles;
 mod records;
 mod ring;
@@ -44,9 +52,12 @@ pub use captures::captures;
 pub use config::config;
 pub use containers::containers;
 pub use control::control;
+pub use flows::flows;
 pub use frames::frames;
 pub use hypercalls::hypercalls;
+pub use kernel::kernel;
 pub use lro::lro;
+pub use metrics::metrics;
 pub use profiles::profiles;
 pub use records::records;
 pub use ring::ring;
@@ -54,17 +65,18 @@ pub use sessions::sessions;
 pub use state::state;
 pub use xenstore::xenstore;
 
-/// What is done with one input.
+/// Runs one input.
 pub type Body = fn(&[u8]);
 
-/// Every body, by its name.
-pub const BODIES: [(&str, Body); 15] = [
+/// All bodies with their names.
+pub const BODIES: [(&str, Body); 19] = [
     ("ring", ring),
     ("netif", netif),
     ("hypercalls", hypercalls),
     ("frames", frames),
     ("bridge", bridge),
     ("lro", lro),
+    ("flows", flows),
     ("config", config),
     ("captures", captures),
     ("profiles", profiles),
@@ -74,7 +86,19 @@ pub const BODIES: [(&str, Body); 15] = [
     ("sessions", sessions),
     ("xenstore", xenstore),
     ("containers", containers),
+    ("metrics", metrics),
+    ("kernel", kernel),
+    ("vhost", vhost),
 ];
+
+/// A virtual machine's monitor and its driver; the first byte chooses.
+pub fn vhost(bytes: &[u8]) {
+    match bytes.split_first() {
+        Some((choice, rest)) if choice % 2 == 0 => vhost_edge::testing::hostile::messages(rest),
+        Some((_, rest)) => vhost_edge::testing::hostile::rings(rest),
+        None => {}
+    }
+}
 
 /// The wire format and both ends of a virtual interface; the first byte chooses.
 pub fn netif(bytes: &[u8]) {

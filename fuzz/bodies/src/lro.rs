@@ -1,4 +1,4 @@
-//! Packets from anybody into large receive offload.
+//! Packets from hostile senders into large receive offload.
 
 use crate::input::Input;
 use abi::PAGE;
@@ -7,18 +7,18 @@ use net::packet::segment;
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind, Piece};
 use shmem::Area;
 
-/// Packets that are alive at a time, each in a page.
+/// Packets that exist at a time, each in a page.
 const PAGES: usize = 64;
-/// What a wire takes.
+/// The wire's limits.
 const WIRE: Caps = Caps {
     checksum: false,
     tso: false,
     max_frame: 70_000,
 };
 
-/// A stream of packets that mostly continue each other, changed at will, through an engine whose
-/// settings, polls and times are the peer's, too: buffers and payload are conserved, aggregates
-/// keep their limits and can be cut.
+/// A stream of mostly consecutive packets, with changes, through an engine whose settings, polls
+/// and times the input selects: buffers and payload are conserved, aggregates keep their limits and
+/// can be segmented.
 pub fn lro(bytes: &[u8]) {
     thread_local!(static MEMORY: Area = Area::anonymous(PAGES * PAGE).expect("memory"));
     let mut input = Input::new(bytes);
@@ -60,7 +60,8 @@ pub fn lro(bytes: &[u8]) {
     outcome(&out, pieces);
 }
 
-/// Everything came out, and aggregates are within their limits and can be cut.
+/// Checks that everything was passed on, and that aggregates are within their limits and can be
+/// segmented.
 fn outcome(out: &[Frame], pieces: usize) {
     assert_eq!(
         out.iter().map(|frame| frame.pieces.len()).sum::<usize>(),
@@ -75,7 +76,8 @@ fn outcome(out: &[Frame], pieces: usize) {
     }
 }
 
-/// Made by the engine: its checksum is blank, and no packet here comes with both.
+/// Returns whether the engine has merged it: its checksum is blank and it has a segment size, which
+/// no input packet has.
 fn merged(frame: &Frame) -> bool {
     let blank = matches!(frame.offload.checksum, Checksum::Blank { .. });
     blank && frame.offload.gso.is_some()
@@ -140,7 +142,7 @@ impl Peer {
         packet.resize(packet.len() + payload, 7);
         self.sequence = self.sequence.wrapping_add(payload as u32);
         self.id = self.id.wrapping_add(1);
-        // One packet in four has a byte or two that the peer chooses.
+        // One packet in four has a byte or two that the peer selects.
         if input.below(4) == 0 {
             for _ in 0..=input.below(2) {
                 let at = input.below(100);

@@ -1,4 +1,4 @@
-//! Profiles from anybody: files, and sessions of agents.
+//! Profiles with a hostile author: files, and sessions of agents.
 
 use crate::input::Input;
 use xenoprof::attribute::Classing;
@@ -7,11 +7,48 @@ use xenoprof::loss::Loss;
 use xenoprof::model::{
     Domain, Frame, Kind, Ledger, Mode, Module, Sample, Session, Space, Stack, Thread, Traffic, file,
 };
+use xenoprof::show::diff::Diff;
 use xenoprof::show::report::Form;
 use xenoprof::show::{export, flame, report};
 
-/// Reads a profile whose lines are mostly well-formed and mean anything. What is taken can be shown
-/// in every form, says nothing to a terminal, and is the same when it was written and read again.
+/// Names with a special meaning for a terminal, a folded stack, XML or a path.
+const NAMES: [&str; 16] = [
+    "f 18446744073709551615",
+    "f 1.5",
+    "a;b",
+    "</title><script>x()</script>",
+    "]]><a href=\"x\">",
+    "&amp;<!--",
+    "\"'",
+    "\u{1b}[2J",
+    "\u{9b}2J",
+    "\u{202e}",
+    "../a",
+    "/",
+    "#",
+    " ",
+    "a_[k]",
+    "=1+1",
+];
+/// Elements of a picture; nothing else begins with `<`.
+const ELEMENTS: [&str; 12] = [
+    "?xml",
+    "!DOCTYPE",
+    "!--",
+    "svg",
+    "defs",
+    "linearGradient",
+    "stop",
+    "style",
+    "rect",
+    "text",
+    "g",
+    "title",
+];
+
+/// Reads a profile with mostly well-formed lines. An accepted profile is unchanged after a round
+/// trip, and every form shows it without terminal control codes. Its pictures contain only the
+/// elements of every picture.
 pub fn profiles(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut text = Vec::new();
@@ -45,16 +82,50 @@ pub fn profiles(bytes: &[u8]) {
             let mut shown = Vec::new();
             report(&session, &rules, classing, form, 3, &mut shown).expect("can be shown");
             let shown = String::from_utf8(shown).expect("text");
-            let is_active = |c: char| c != '\n' && c.is_control();
-            assert!(!shown.contains(is_active), "{shown:?}");
+            says_nothing(&shown);
         }
     }
-    // There may be no sample to draw.
-    let _drawn = flame::picture(&session, None, Vec::new());
+    let diff = Diff::new(&session, &session, &rules, Classing::Nearest, None);
+    says_nothing(&diff.text(3));
+    for domain in [None, Some(0), Some(1)] {
+        let mut picture = Vec::new();
+        // The session may have no sample to draw.
+        if flame::picture(&session, domain, &mut picture).is_ok() {
+            is_a_picture(&String::from_utf8(picture).expect("XML is text"));
+        }
+    }
     export::firefox(&session, &rules, Vec::new()).expect("can be exported");
 }
 
-/// Puts an end below the lines that fits them.
+fn is_active(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn says_nothing(shown: &str) {
+    let is_active = |c: char| c != '\n' && is_active(c);
+    assert!(!shown.contains(is_active), "{shown:?}");
+}
+
+/// Checks a picture: names opened no element, and only the program's own script is in it.
+fn is_a_picture(picture: &str) {
+    assert_eq!(picture.matches("<script").count(), 1, "{picture}");
+    assert!(
+        !picture.contains(|c| c != '\n' && c != '\t' && is_active(c)),
+        "{picture:?}"
+    );
+    let (before, rest) = picture.split_once("<script").expect("a script");
+    let (_, after) = rest.split_once("</script>").expect("the script's end");
+    for part in [before, after] {
+        for element in part.split('<').skip(1) {
+            let name = element.strip_prefix('/').unwrap_or(element);
+            let is_known = ELEMENTS.iter().any(|known| name.starts_with(known));
+            assert!(is_known, "<{element}");
+        }
+    }
+}
+
+/// Appends an end that matches the lines.
 fn sign(text: &mut Vec<u8>) {
     let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
     let kept = lines.len().saturating_sub(1);
@@ -65,7 +136,7 @@ fn sign(text: &mut Vec<u8>) {
     *text = signed;
 }
 
-/// A session whose references mostly lead somewhere.
+/// A session whose references are mostly valid.
 fn session(input: &mut Input<'_>) -> Session {
     let mut session = Session::default();
     session.head.version = file::VERSION;
@@ -74,6 +145,9 @@ fn session(input: &mut Input<'_>) -> Session {
     session.head.tsc_hz = number(input);
     session.head.cpus = (0..input.below(3) as u32).collect();
     session.head.event = name(input);
+    session.head.command = vec![session.head.event.clone()];
+    session.head.notes = vec![session.head.event.clone()];
+    session.head.provenance = session.head.event.clone().into();
     session.domains = several(input, domain);
     session.threads = several(input, |input| Thread {
         pid: input.u32(),
@@ -142,7 +216,7 @@ fn several<T>(input: &mut Input<'_>, mut one: impl FnMut(&mut Input<'_>) -> T) -
     (0..input.below(5)).map(|_| one(input)).collect()
 }
 
-/// Small, or anything.
+/// Returns a small number, or any.
 fn number(input: &mut Input<'_>) -> u64 {
     match input.u8() {
         255 => input.u64(),
@@ -152,6 +226,9 @@ fn number(input: &mut Input<'_>) -> u64 {
 }
 
 fn name(input: &mut Input<'_>) -> String {
-    let len = input.below(6);
-    String::from_utf8_lossy(input.bytes(len)).into_owned()
+    let choice = usize::from(input.u8());
+    if let Some(name) = choice.checked_sub(240).and_then(|at| NAMES.get(at)) {
+        return (*name).to_owned();
+    }
+    String::from_utf8_lossy(input.bytes(choice % 6)).into_owned()
 }

@@ -7,8 +7,8 @@ use abi::core::{
 };
 use abi::machine::Audit;
 
-/// Decodes bytes as every kind of record and report. Each decodes to one message, whose encoding is
-/// the same bytes again, or is refused.
+/// Decodes bytes as every kind of record and report. Each is rejected, or decodes to one message,
+/// whose encoding is the same bytes.
 pub fn records(bytes: &[u8]) {
     every_kind(bytes);
     let mut input = Input::new(bytes);
@@ -21,7 +21,7 @@ pub fn records(bytes: &[u8]) {
     has_one_form::<Audit>(bytes);
 }
 
-/// Mostly a value that a field can have.
+/// Returns mostly a valid value of a field.
 fn word(input: &mut Input<'_>) -> u64 {
     match input.u8() {
         255 => input.u64(),

@@ -1,11 +1,11 @@
-//! A ring whose other end is hostile, and a ring whose two ends are honest.
+//! A ring whose other end is hostile, and a ring with two honest ends.
 
 use crate::input::Input;
 use abi::PAGE;
 use shmem::{Area, Span};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use vif::ring::{Back, Format, Front, Index, Pages, Words};
+use vif::ring::{Back, Format, Front, GrantedRingPages, RingIndex, RingMemory};
 
 const WORDS: usize = 2;
 
@@ -19,8 +19,8 @@ pub fn ring(bytes: &[u8]) {
     let spans: &[Span] = &[page(1), page(2)];
     let spans = &spans[..=input.below(2)];
     let format = Format::ALL[input.below(2)];
-    // The control block lies in the first page.
-    let ring = Pages::new(format, spans, page(0)).expect("whole pages");
+    // The control block is in the first page.
+    let ring = GrantedRingPages::new(format, spans, page(0)).expect("whole pages");
     let pages = &Shared { memory, ring };
     match input.below(3) {
         0 => hostile_front(&mut input, pages),
@@ -29,21 +29,21 @@ pub fn ring(bytes: &[u8]) {
     }
 }
 
-/// What both ends share.
+/// Memory that both ends share.
 struct Shared {
     /// The ring's pages, and one before them.
     memory: Span,
-    ring: Pages,
+    ring: GrantedRingPages,
 }
 
 impl Shared {
-    fn index(&self, index: Index) -> u32 {
+    fn index(&self, index: RingIndex) -> u32 {
         self.ring.index(index, Ordering::Acquire)
     }
 }
 
-/// Anything anywhere, or an index near one that makes sense.
-fn scribble(input: &mut Input<'_>, pages: &Shared, index: Index, sensible: u32) {
+/// Writes any value anywhere, or an index near a valid one.
+fn scribble(input: &mut Input<'_>, pages: &Shared, index: RingIndex, sensible: u32) {
     if input.bool() {
         let value = input.near(sensible);
         pages.ring.set_index(index, value, Ordering::Release);
@@ -62,7 +62,7 @@ fn hostile_front(input: &mut Input<'_>, pages: &Shared) {
     let (mut consumed, mut answered, mut published) = (0_u32, 0_u32, 0_u32);
     while !input.is_empty() {
         match input.below(6) {
-            0 | 1 => scribble(input, pages, Index::ReqProd, consumed),
+            0 | 1 => scribble(input, pages, RingIndex::ReqProd, consumed),
             2 => {
                 let before = back.ready();
                 match back.ready_for(u32::from(input.u8())) {
@@ -93,7 +93,7 @@ fn hostile_front(input: &mut Input<'_>, pages: &Shared) {
             _ => {
                 back.publish();
                 if answered != published {
-                    assert_eq!(pages.index(Index::RspProd), answered);
+                    assert_eq!(pages.index(RingIndex::RspProd), answered);
                     published = answered;
                 }
                 let _ = back.should_notify();
@@ -110,7 +110,7 @@ fn hostile_back(input: &mut Input<'_>, pages: &Shared) {
     let (mut made, mut published, mut consumed) = (0_u32, 0_u32, 0_u32);
     while !input.is_empty() {
         match input.below(6) {
-            0 | 1 => scribble(input, pages, Index::RspProd, consumed),
+            0 | 1 => scribble(input, pages, RingIndex::RspProd, consumed),
             2 => {
                 let room = made - consumed < front.slots();
                 assert_eq!(front.request([input.u32(), 0]), room.then_some(made));
@@ -136,7 +136,7 @@ fn hostile_back(input: &mut Input<'_>, pages: &Shared) {
             _ => {
                 front.publish();
                 if made != published {
-                    assert_eq!(pages.index(Index::ReqProd), made);
+                    assert_eq!(pages.index(RingIndex::ReqProd), made);
                     published = made;
                 }
                 let _ = front.should_notify();
@@ -149,16 +149,15 @@ fn hostile_back(input: &mut Input<'_>, pages: &Shared) {
     }
 }
 
-/// Both ends keep the protocol: everything arrives once, in order, and an end that armed is
-/// notified.
+/// Both ends keep the protocol: every entry arrives once, in order, and an armed end is notified.
 fn honest(input: &mut Input<'_>, pages: &Shared) {
     let mut front = Front::<_, WORDS, WORDS>::new(pages.ring);
     let mut back = Back::<_, WORDS, WORDS>::new(pages.ring);
-    // What is on its way: written, visible to the other end, taken by it.
+    // Entries in transit: written, visible to the other end, taken by it.
     let mut requests: [VecDeque<u32>; 2] = Default::default();
     let mut responses: [VecDeque<u32>; 2] = Default::default();
     let mut taken = VecDeque::new();
-    // Whether an end sleeps until it is told.
+    // Whether an end sleeps until it is notified.
     let (mut back_sleeps, mut front_sleeps) = (false, false);
     while !input.is_empty() {
         let value = input.u32();

@@ -6,7 +6,7 @@ use xenoprof::session::message::Envelope;
 use xenoprof::session::saved::SavedSymbols;
 use xenoprof::session::state::{Expected, Input as Event, Phase, Standing, State};
 
-/// Connections that speak at once.
+/// Simultaneous connections.
 const PEERS: usize = 5;
 const NAMES: [&str; 6] = ["a", "b", "driver", "", "a b", "-"];
 

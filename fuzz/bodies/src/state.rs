@@ -23,8 +23,7 @@ const PARTS: [&str; 14] = [
     "\0",
 ];
 
-/// Reads a state file. What it accepts it writes and reads again unchanged, and each guest has a
-/// name.
+/// Reads a state file. An accepted one is unchanged after a round trip, and each guest has a name.
 pub fn state(bytes: &[u8]) {
     returns(&String::from_utf8_lossy(bytes));
     let mut input = Input::new(bytes);

@@ -8,18 +8,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vif::ring::{Format, HEADER_BYTES, Index, Pages, Words};
-use xen::netif::control::{ControlRing, Fetch, SLOTS, TakenRequest};
+use vif::ring::{Format, GrantedRingPages, HEADER_BYTES, RingIndex, RingMemory};
+use xen::netif::control::{ControlRing, ReadGranted, SLOTS, TakenRequest};
 use xen::netif::features;
-use xen::netif::settings::Settings;
+use xen::netif::settings::InterfaceSettings;
 use xen::netif::states;
-use xen::store::wire::{HEADER, Header, Kind, PAYLOAD_MAX};
+use xen::store::wire::{HEADER, Header, MessageType, PAYLOAD_MAX};
 use xen::store::{Channel, Store};
 
 /// Queues of the interface that a control ring steers.
 const QUEUES: u32 = 4;
 
-/// Answers every request with messages of the input's making.
+/// Answers every request with messages from the input.
 struct Daemon<'a> {
     input: Input<'a>,
     out: VecDeque<u8>,
@@ -27,7 +27,12 @@ struct Daemon<'a> {
 
 impl Daemon<'_> {
     fn message(&mut self, request: u32, kind: u32) {
-        let kinds = [kind, kind, Kind::WatchEvent as u32, Kind::Error as u32];
+        let kinds = [
+            kind,
+            kind,
+            MessageType::WatchEvent as u32,
+            MessageType::Error as u32,
+        ];
         let kind = match self.input.below(5) {
             4 => self.input.u32(),
             at => kinds.get(at).copied().unwrap_or(kind),
@@ -86,7 +91,7 @@ pub fn xenstore(bytes: &[u8]) {
         out: VecDeque::new(),
     });
     for _ in 0..choices.below(12) {
-        // Errors are what a hostile daemon causes; each is a refusal of this request alone.
+        // A hostile daemon causes errors; each is limited to this request.
         match choices.below(6) {
             0 => drop(store.read("a")),
             1 => drop(store.list("a")),
@@ -119,7 +124,7 @@ fn nodes(input: &mut Input<'_>) {
             )),
         }
     };
-    if let Ok(settings) = Settings::of(&mut value) {
+    if let Ok(settings) = InterfaceSettings::of(&mut value) {
         assert_eq!(settings.mac[0] & 1, 0, "a group's address");
     }
     if let Ok(chosen) = features::chosen([2, 0, 0, 0, 0, 1], &mut value) {
@@ -129,10 +134,10 @@ fn nodes(input: &mut Input<'_>) {
     let _state = states::of_node(value("state").as_deref());
 }
 
-/// Grants what the input says.
+/// Grants pages with contents from the input.
 struct Granted<'a>(&'a [u8]);
 
-impl Fetch for Granted<'_> {
+impl ReadGranted for Granted<'_> {
     fn fetch(&self, gref: u32, bytes: &mut [u8]) -> bool {
         let from = self.0.iter().cycle().skip(gref as usize % 7);
         bytes
@@ -149,7 +154,7 @@ fn control_ring(input: &mut Input<'_>) {
     let memory = MEMORY.with(|area| area.span());
     memory.fill(0).expect("mapped");
     let page = |n: usize| memory.sub(n * PAGE, PAGE).expect("inside");
-    let pages = || Pages::new(Format::Xen, &[page(0)], Span::EMPTY).expect("one page");
+    let pages = || GrantedRingPages::new(Format::Xen, &[page(0)], Span::EMPTY).expect("one page");
     let guest = pages();
     let hashing = Hashing::over(page(1).sub(0, Hashing::BYTES).expect("inside"));
     let mut ring = ControlRing::new(pages(), TakenRequest::over(page(2)));
@@ -161,7 +166,7 @@ fn control_ring(input: &mut Input<'_>) {
             ring_page.store_u32(at & !3, word).expect("mapped");
         }
         let made = input.near(0);
-        guest.set_index(Index::ReqProd, made, Ordering::Release);
+        guest.set_index(RingIndex::ReqProd, made, Ordering::Release);
         let _notify = ring.serve(hashing, QUEUES, &Granted(granted));
         let header = input.bytes(64);
         if let Some(queue) = hashing.queue(header, QUEUES as usize) {
@@ -170,7 +175,7 @@ fn control_ring(input: &mut Input<'_>) {
     }
 }
 
-/// Mostly a request's kind, or a small number.
+/// Returns mostly a request's kind, or a small number.
 fn request_word(input: &mut Input<'_>) -> u32 {
     match input.below(3) {
         0 => u32::from(input.u8() % 9) << 16,

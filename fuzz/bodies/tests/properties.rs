@@ -1,7 +1,8 @@
-//! The fuzz bodies on random bytes, and on every input that once found something.
+//! The fuzz bodies on random bytes, on every seed and on every regression.
 
 use fuzz_bodies::BODIES;
 use proptest::prelude::*;
+use std::path::Path;
 
 macro_rules! properties {
     ($($name:ident)*) => {
@@ -20,27 +21,50 @@ macro_rules! properties {
 }
 
 properties! {
-    ring netif hypercalls frames bridge lro config captures profiles control records state sessions
-    xenstore containers
+    ring netif hypercalls frames bridge lro flows config captures profiles control records state
+    sessions xenstore containers metrics kernel vhost
 }
 
-/// Files `<body>-<what it was>` in `regressions/`.
-#[test]
-fn what_was_found_once_stays_fixed() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions");
-    for entry in std::fs::read_dir(folder).into_iter().flatten() {
+/// Runs each file `<body>-<description>` of a folder through its body.
+fn run_all(folder: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let body = BODIES
             .iter()
             .find(|body| name.starts_with(&format!("{}-", body.0)));
-        let (_, body) = body.unwrap_or_else(|| panic!("whose input is {name}?"));
+        let (_, body) = body.unwrap_or_else(|| panic!("{name} names no body"));
         body(&std::fs::read(&path).unwrap());
     }
 }
 
 #[test]
-fn no_bytes_and_equal_bytes_are_fine() {
+fn regressions_stay_fixed() {
+    run_all("regressions");
+}
+
+#[test]
+fn seeds_break_no_guarantee() {
+    run_all("seeds");
+}
+
+/// libFuzzer runs the same bodies as these tests and as `smoke`.
+#[test]
+fn every_body_has_a_target() {
+    let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz_targets");
+    for (name, _) in BODIES {
+        let text = std::fs::read_to_string(targets.join(format!("{name}.rs"))).unwrap();
+        assert!(
+            text.contains(&format!("fuzz_bodies::{name}(bytes)")),
+            "{name}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(targets).unwrap().count(), BODIES.len());
+}
+
+#[test]
+fn empty_and_uniform_inputs_are_handled() {
     for (_, body) in BODIES {
         for byte in [0, 1, 0x7f, 0xff] {
             body(&vec![byte; 3000]);

@@ -1,9 +1,9 @@
-//! `smoke SECONDS [BODY…]`: each body (none named: all) on inputs that are kept and changed a
-//! little, and on random ones, for so many seconds. Needs no other compiler and no other tool; what
-//! it lacks is the guidance of libFuzzer, which looks for inputs that reach new code.
+//! `smoke SECONDS [BODY…]`: runs each body (none named: all) for this many seconds on mutated
+//! inputs from the corpus, and on random ones. Needs no other compiler or tool, but lacks the
+//! guidance of libFuzzer, which searches for inputs that reach new code.
 //!
-//! An input at which a body panics, or does not come to an end, is written to `regressions/`, where
-//! the tests find it from then on.
+//! An input on which a body panics or hangs is written to `regressions/`, which the tests use from
+//! then on.
 
 use fuzz_bodies::{BODIES, Body};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest input, bytes.
 const LONGEST: usize = 4096;
-/// What stops for so long does not come to an end.
+/// A body that runs for longer hangs.
 const ENDLESS: Duration = Duration::from_secs(30);
 /// Stack of a body, as libFuzzer's.
 const STACK_BYTES: usize = 8 << 20;
@@ -56,7 +56,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-/// Runs a body for a while: how many inputs it took, or which it did not.
+/// Runs a body for a while; returns the number of inputs, or the failing one.
 fn smoke(name: &str, body: Body, time: Duration) -> Result<u64, String> {
     let current = Arc::new(Mutex::new(Vec::new()));
     let shared = Arc::clone(&current);
@@ -82,7 +82,7 @@ fn smoke(name: &str, body: Body, time: Duration) -> Result<u64, String> {
     })
 }
 
-/// Gives inputs to a body: how many; none: one made it panic.
+/// Passes inputs to a body; returns their number, or `None` if one made it panic.
 fn play(
     mut inputs: Inputs,
     body: Body,
@@ -114,17 +114,17 @@ fn keep(name: &str, input: &[u8]) -> std::io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Inputs, without end.
+/// An endless source of inputs.
 struct Inputs {
-    /// Each is given once as it is.
+    /// Each is used once unchanged.
     kept: Vec<Vec<u8>>,
     given: usize,
     random: Xoshiro256PlusPlus,
 }
 
 impl Inputs {
-    /// Inputs of a body: those in `seeds/` and `regressions/` that begin with its name, and what
-    /// libFuzzer has found.
+    /// Returns the inputs of a body: those in `seeds/` and `regressions/` that begin with its name,
+    /// and those that libFuzzer has found.
     fn new(name: &str) -> Result<Self, String> {
         let mut kept = Vec::new();
         for (place, prefix) in [
@@ -172,7 +172,7 @@ impl Inputs {
         self.kept.get(at).cloned().unwrap_or_default()
     }
 
-    /// Bytes of one kind: anything, or small, so that they are choices more than values.
+    /// Returns bytes of one kind: any values, or small ones, which act as choices.
     fn random_bytes(&mut self) -> Vec<u8> {
         let most = [16, 256, LONGEST][self.below(3)];
         let len = self.below(most);
