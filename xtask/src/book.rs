@@ -1,10 +1,10 @@
-//! The pages of the repository as a book: `book.toml`, and mdBook
+//! Builds the repository's pages as a book: `book.toml`, and mdBook
 //! (<https://rust-lang.github.io/mdBook>).
 //!
-//! mdBook wants all pages below one folder, and those of this repository lie beside what they are
-//! about. So they are copied to `target/book/src`, each to its place, with what they link to; the
-//! table of contents follows from where they lie. A folder's page is its `index.md` there: mdBook
-//! makes `index.html` of a `README.md`, and leaves links to it as they are.
+//! mdBook needs all pages below one folder, but those of this repository are beside the code. So
+//! they are copied to `target/book/src`, each to its place, with the files to which they link; the
+//! table of contents follows from their places. A folder's page is its `index.md` there: mdBook
+//! creates `index.html` from a `README.md`, but does not change links to it.
 
 use crate::links::{links, place, target_of, title};
 use crate::{source, workspace};
@@ -16,7 +16,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The parts of the book: their titles, and the pages of each. A page is in the first that fits.
+/// The parts of the book: their titles, and the pages of each. A page is in the first part that
+/// matches.
 const PARTS: &[(&str, &[&str])] = &[
     ("", &["README.md", "docs/README.md"]),
     ("Use", &["docs/*.md", "edge/xen/README.md"]),
@@ -43,7 +44,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("Crates", &["*"]),
 ];
 
-/// Copies the pages, has mdBook make the book, and checks its links.
+/// Copies the pages, runs mdBook, and checks the book's links.
 pub(crate) fn build() -> Result<()> {
     let root = workspace::root();
     let src = root.join("target/book/src");
@@ -55,7 +56,7 @@ pub(crate) fn build() -> Result<()> {
     match made {
         Ok(status) => ensure!(status.success(), "mdbook has failed"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
-            "there is no mdbook: `cargo install --locked mdbook`; its pages are in {}",
+            "mdbook is not installed: `cargo install --locked mdbook`; its pages are in {}",
             src.display()
         ),
         Err(error) => return Err(error).context("cannot run mdbook"),
@@ -66,7 +67,7 @@ pub(crate) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Copies the pages and what they link to; how many there are.
+/// Copies the pages and the files to which they link; returns their number.
 fn prepare(root: &Path, src: &Path) -> Result<usize> {
     if src.exists() {
         fs::remove_dir_all(src).with_context(|| format!("cannot empty {}", src.display()))?;
@@ -113,7 +114,7 @@ fn write_bytes(file: &Path, root: &Path, src: &Path, bytes: &[u8]) -> Result<()>
     fs::write(&to, bytes).with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// The place of a file in the book.
+/// Returns the place of a file in the book.
 fn in_book(file: &Path) -> PathBuf {
     match file.ends_with("README.md") {
         true => file.with_file_name("index.md"),
@@ -121,7 +122,8 @@ fn in_book(file: &Path) -> PathBuf {
     }
 }
 
-/// A page's text in which links lead to places in the book, those to a folder to its page.
+/// Returns a page's text with links to places in the book. A link to a folder leads to the folder's
+/// page.
 fn with_book_links(page: &Path, text: &str) -> Result<String> {
     let link = Regex::new(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")?;
     let to_page = |hit: &regex::Captures<'_>| {
@@ -137,7 +139,7 @@ fn with_book_links(page: &Path, text: &str) -> Result<String> {
     Ok(link.replace_all(text, to_page).into_owned())
 }
 
-/// The page of a folder that has none of its own: its files, which are copied.
+/// Returns a page for a folder without a README: a list of its files, which are copied.
 fn listing(folder: &Path, root: &Path, src: &Path) -> Result<String> {
     let name = folder.strip_prefix(root)?.display();
     let mut text = format!("# {name}\n\n");
@@ -153,7 +155,7 @@ fn listing(folder: &Path, root: &Path, src: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The table of contents, with the pages' own titles.
+/// Returns the table of contents, with the pages' titles.
 fn summary(src: &Path, pages: &[&str]) -> Result<String> {
     let mut left: BTreeSet<&str> = pages.iter().copied().collect();
     let mut text = "# Summary\n".to_owned();
@@ -185,7 +187,7 @@ fn summary(src: &Path, pages: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// `*` is every page, `folder/*.md` those that lie in it.
+/// Returns whether `page` matches: `*` is every page, `folder/*.md` those in a folder.
 fn is_like(page: &str, pattern: &str) -> bool {
     match pattern.strip_suffix("*.md") {
         Some(folder) => page
@@ -195,7 +197,7 @@ fn is_like(page: &str, pattern: &str) -> bool {
     }
 }
 
-/// Fails if a page of the book links to a file that is not in it.
+/// Fails if a page of the book links to a missing file.
 fn check_html(html: &Path) -> Result<()> {
     let link = Regex::new("(?:href|src)=\"([^\"#?]+)[\"#?]")?;
     let mut broken = BTreeSet::new();
@@ -223,9 +225,9 @@ fn check_html(html: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What mdBook is given: every page, in the table of contents once, and what they link to.
+    /// Every page is in the table of contents once, and the book has the files that pages link to.
     #[test]
-    fn every_page_is_in_the_book_and_so_is_what_it_links_to() {
+    fn the_book_has_every_page_and_linked_file() {
         let folder = tempfile::tempdir().unwrap();
         let src = folder.path().join("src");
         let count = prepare(&workspace::root(), &src).unwrap();

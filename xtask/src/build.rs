@@ -9,8 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The package and the name of each program, and what it is for.
-pub(crate) const PROGRAMS: [(&str, &str, Purpose); 10] = [
+/// The package and the name of each program, and its purpose.
+pub(crate) const PROGRAMS: [(&str, &str, Purpose); 12] = [
     ("cli", "grantway", Purpose::Use),
     ("grantwayd", "grantwayd", Purpose::Use),
     ("netd", "grantway-netd", Purpose::Use),
@@ -19,21 +19,25 @@ pub(crate) const PROGRAMS: [(&str, &str, Purpose); 10] = [
     ("guest", "guest", Purpose::Use),
     ("xen", "grantway-xen", Purpose::Use),
     ("cni", "grantway-cni", Purpose::Use),
+    ("docker", "grantway-docker", Purpose::Use),
+    ("lab", "grantway-lab", Purpose::Lab),
     ("pointers", "pointers", Purpose::Comparison),
     ("baselines", "grantwayd-lab", Purpose::Comparison),
 ];
 
-/// What a program is for.
+/// Purpose of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It is installed.
+    /// Installed.
     Use,
-    /// Only comparisons start it.
+    /// Installed by a separate package.
+    Lab,
+    /// Started only by comparisons.
     Comparison,
 }
 
-/// Builds the programs and puts them side by side into `target/release/`, and beside cargo's own
-/// output if `CARGO_TARGET_DIR` leads elsewhere. Returns the path of `grantway`.
+/// Builds the programs and places them together in `target/release/`, and beside cargo's own output
+/// if `CARGO_TARGET_DIR` is elsewhere. Returns the path of `grantway`.
 pub(crate) fn build() -> Result<PathBuf> {
     let mut command = workspace::cargo();
     command.args(["build", "--release"]);
@@ -54,15 +58,27 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(beside.join("grantway"))
 }
 
-/// Builds, then becomes `grantway demo ARGS…`. Builds also what comparisons start: after a demo
-/// come the plans of `grantway exp`.
+/// Builds one more program, and places it beside `grantway`.
+pub(crate) fn add(grantway: &Path, package: &str, program: &str) -> Result<()> {
+    let mut command = workspace::cargo();
+    command.args(["build", "--release", "--package", package, "--bin", program]);
+    let built = executables_of(&mut command)?;
+    let path = built.first().context("cargo built nothing")?;
+    place(
+        path,
+        grantway.parent().context("a program without a folder")?,
+    )
+}
+
+/// Builds, then executes `grantway demo ARGS…`. Also builds the programs of comparisons: users run
+/// plans of `grantway exp` after the demo.
 pub(crate) fn demo(args: &[String]) -> Result<()> {
     let grantway = build()?;
     let error = Command::new(&grantway).arg("demo").args(args).exec();
     Err(error).with_context(|| format!("cannot run {}", grantway.display()))
 }
 
-/// Builds; the paths of the programs that came of it.
+/// Builds; returns the paths of the built programs.
 pub(crate) fn executables_of(command: &mut Command) -> Result<Vec<PathBuf>> {
     let mut child = command
         .arg("--message-format=json-render-diagnostics")
@@ -75,7 +91,7 @@ pub(crate) fn executables_of(command: &mut Command) -> Result<Vec<PathBuf>> {
     Ok(built)
 }
 
-/// The paths of the programs among cargo's messages.
+/// Returns the paths of the programs in cargo's messages.
 pub(crate) fn executables(messages: impl std::io::BufRead) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for message in messages.lines() {
@@ -87,13 +103,13 @@ pub(crate) fn executables(messages: impl std::io::BufRead) -> Result<Vec<PathBuf
     Ok(found)
 }
 
-/// Copies a program into a folder. An old one that still runs keeps its file.
+/// Copies a program into a folder. A running program keeps its old file.
 pub(crate) fn place(program: &Path, folder: &Path) -> Result<()> {
     let name = program.file_name().context("a program without a name")?;
     place_as(program, &folder.join(name))
 }
 
-/// The same under another name.
+/// Copies a program to another name.
 pub(crate) fn place_as(program: &Path, place: &Path) -> Result<()> {
     let new = place.with_extension("new");
     if program == place {
@@ -109,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_in_what_cargo_says() {
+    fn programs_are_found_in_cargos_messages() {
         let messages = concat!(
             "{\"reason\":\"compiler-artifact\",\"executable\":null}\n",
             "{\"reason\":\"compiler-artifact\",\"executable\":\"/x/guest\"}\n",

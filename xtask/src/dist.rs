@@ -1,5 +1,6 @@
-//! The Debian package: programs, manual pages, completions, unit. `cargo-deb` puts it together from
-//! the list in `cli/Cargo.toml`.
+//! Builds the Debian packages: programs, manual pages, completions, unit. `cargo-deb` builds
+//! `grantway` from the list in `cli/Cargo.toml`, and `grantway-lab` from that in
+//! `lab/program/Cargo.toml`.
 
 mod upgrade;
 
@@ -11,11 +12,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a package that is purged may leave: dpkg's own records, and folders.
+/// dpkg's own records, which stay after a purge.
 const RECORDS: &str = "var/lib/dpkg";
 
-/// Builds the package, of what is built already with `--built`; with `--check` also looks at it,
-/// installs it and purges it.
+/// Builds the packages: with `--built` from existing programs, and with `--check` also checks,
+/// installs and purges them.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let (mut is_built, mut check) = (false, false);
     for arg in args {
@@ -31,17 +32,19 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     }
     let dist = root.join("target/dist");
     pages(&root.join("target/release/grantway"), &dist)?;
-    let package = package(&dist)?;
-    println!("dist: {}", package.display());
+    let package = package(&dist.join("debian"), "cli")?;
+    let lab = self::package(&dist.join("debian-lab"), "lab")?;
+    println!("dist: {}\ndist: {}", package.display(), lab.display());
     if check {
         let strict = ["--fail-on", "error,warning", "--info"];
         tool("lintian", &strict, &package)?;
-        install_and_purge(&package, &dist.join("root"))?;
+        tool("lintian", &strict, &lab)?;
+        install_and_purge(&package, &lab, &dist.join("root"))?;
     }
     Ok(())
 }
 
-/// Has `grantway` write its manual pages and completions.
+/// Runs `grantway` to write its manual pages and completions.
 fn pages(grantway: &Path, dist: &Path) -> Result<()> {
     let man = dist.join("man");
     if man.exists() {
@@ -61,48 +64,40 @@ fn pages(grantway: &Path, dist: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The package, in a folder of its own.
-fn package(dist: &Path) -> Result<PathBuf> {
-    let folder = dist.join("debian");
+/// Builds the package that a crate describes, in a separate folder.
+fn package(folder: &Path, of: &str) -> Result<PathBuf> {
     if folder.exists() {
-        fs::remove_dir_all(&folder)?;
+        fs::remove_dir_all(folder)?;
     }
-    fs::create_dir_all(&folder)?;
+    fs::create_dir_all(folder)?;
     let mut command = workspace::cargo();
     command
-        .args([
-            "deb",
-            "--no-build",
-            "--strip",
-            "--locked",
-            "--package",
-            "cli",
-        ])
+        .args(["deb", "--no-build", "--strip", "--locked", "--package", of])
         .arg("--output")
-        .arg(&folder);
+        .arg(folder);
     let status = command.status().context("cannot run cargo")?;
     ensure!(
         status.success(),
         "cargo deb has failed; `cargo install --locked cargo-deb` installs it"
     );
-    let made = fs::read_dir(&folder)?
+    let made = fs::read_dir(folder)?
         .next()
         .context("cargo deb has made nothing")?;
     Ok(made?.path())
 }
 
-/// Runs a program of the system over the package.
+/// Runs a checker of the system on the package.
 fn tool(name: &str, args: &[&str], package: &Path) -> Result<()> {
     let status = Command::new(name).args(args).arg(package).status();
     let status = status.with_context(|| format!("cannot run {name} (Debian has it)"))?;
-    ensure!(status.success(), "{name} is not content");
-    println!("dist: {name} is content");
+    ensure!(status.success(), "{name} reports errors");
+    println!("dist: {name} reports no errors");
     Ok(())
 }
 
-/// Installs the package into a root of its own, where the program runs, upgrades it under traffic
-/// and purges it, after which nothing is left.
-fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
+/// Installs the packages into a separate root, runs the programs there, upgrades `package` under
+/// traffic, purges it, and checks that nothing is left. `lab` is installed and purged in between.
+fn install_and_purge(package: &Path, lab: &Path, root: &Path) -> Result<()> {
     if root.exists() {
         fs::remove_dir_all(root)?;
     }
@@ -121,6 +116,8 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
         "usr/bin/grantway",
         "usr/libexec/grantway/grantwayd",
         "usr/lib/cni/grantway-cni",
+        "usr/libexec/grantway/grantway-docker",
+        "usr/lib/systemd/system/grantway-docker.socket",
         "usr/libexec/netavark/grantway",
         "usr/share/man/man1/grantway-up.1.gz",
         "etc/grantway/grantway.conf.d/README",
@@ -135,8 +132,14 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
         .any(|file| file.ends_with("systemd/system/grantway.service"));
     ensure!(unit, "the unit is not installed");
     let version = output(Command::new(root.join("usr/bin/grantway")).arg("--version"))?;
+    let plans = || output(Command::new(root.join("usr/bin/grantway")).args(["exp", "--list"]));
+    ensure!(plans().is_err(), "`grantway exp` runs without grantway-lab");
+    dpkg("--install", lab)?;
+    plans()?;
+    dpkg("--purge", Path::new("grantway-lab"))?;
+    ensure!(files(root)? == there, "grantway-lab leaves files");
     upgrade::under_streams(package, root, &options)?;
-    // What an administrator and a machine leave.
+    // Files of an administrator and of a machine.
     fs::write(root.join("etc/grantway/grantway.conf"), "")?;
     fs::create_dir_all(root.join("var/lib/grantway/captures"))?;
     dpkg("--purge", Path::new("grantway"))?;
@@ -150,15 +153,15 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How dpkg works on a root. The scripts run outside, and are told the root: there is no shell in
-/// it.
+/// Returns dpkg's options for a root. The scripts run outside the root, because it has no shell,
+/// and receive its path.
 fn dpkg_options(root: &Path) -> Vec<String> {
     let mut options = vec![format!("--root={}", root.display())];
     options.extend(["not-root", "depends", "script-chrootless"].map(|f| format!("--force-{f}")));
     options
 }
 
-/// Every file below a root but dpkg's records.
+/// Returns every file below a root except for dpkg's records.
 fn files(root: &Path) -> Result<BTreeSet<PathBuf>> {
     let records = root.join(RECORDS);
     let found = source::walk(root, |folder| folder != records)?;
@@ -171,13 +174,20 @@ mod tests {
     use super::*;
     use crate::build::Purpose;
 
-    /// The list of what the package has, as source and destination.
-    fn assets() -> Vec<[String; 2]> {
-        let manifest = fs::read_to_string(workspace::root().join("cli/Cargo.toml")).unwrap();
-        let manifest: toml::Table = manifest.parse().unwrap();
-        let list = manifest["package"]["metadata"]["deb"]["assets"]
-            .as_array()
-            .unwrap();
+    /// The folder and the name of the crate that describes each package.
+    const CRATES: [(&str, &str); 2] = [("cli", "grantway"), ("lab/program", "grantway-lab")];
+
+    /// Returns a crate's description of its package.
+    fn deb(folder: &str) -> toml::Value {
+        let manifest = workspace::root().join(folder).join("Cargo.toml");
+        let manifest: toml::Table = fs::read_to_string(manifest).unwrap().parse().unwrap();
+        manifest["package"]["metadata"]["deb"].clone()
+    }
+
+    /// Returns the package's files, as source and destination.
+    fn assets(folder: &str) -> Vec<[String; 2]> {
+        let deb = deb(folder);
+        let list = deb["assets"].as_array().unwrap();
         let text = |asset: &toml::Value, n: usize| asset[n].as_str().unwrap().to_owned();
         list.iter()
             .map(|asset| [text(asset, 0), text(asset, 1)])
@@ -185,8 +195,8 @@ mod tests {
     }
 
     #[test]
-    fn every_program_is_in_the_package_where_it_is_looked_for() {
-        let assets = assets();
+    fn every_program_is_in_its_packaged_place() {
+        let [product, lab] = CRATES.map(|(folder, _)| assets(folder));
         for (_, program, purpose) in build::PROGRAMS {
             let folder = match program {
                 "grantway" => "usr/bin/",
@@ -194,27 +204,29 @@ mod tests {
                 _ => "usr/libexec/grantway/",
             };
             let asset = [format!("target/release/{program}"), folder.to_owned()];
-            let is_installed = assets.contains(&asset);
-            assert_eq!(is_installed, purpose == Purpose::Use, "{asset:?}");
+            let installed_by = [&product, &lab].map(|assets| assets.contains(&asset));
+            let expected = [purpose == Purpose::Use, purpose == Purpose::Lab];
+            assert_eq!(installed_by, expected, "{asset:?}");
         }
     }
 
     #[test]
-    fn what_the_package_takes_from_the_repository_is_there() {
-        let cli = workspace::root().join("cli");
-        let mut seen = 0;
-        for [from, _] in assets() {
-            if from.starts_with("target/") || from.starts_with("../target/") {
-                continue;
+    fn packaged_repository_files_exist() {
+        for (folder, least) in [("cli", 6), ("lab/program", 2)] {
+            let mut seen = 0;
+            for [from, _] in assets(folder) {
+                if from.starts_with("target/") || from.starts_with("../target/") {
+                    continue;
+                }
+                let path = workspace::root().join(folder).join(
+                    from.replace("*.md", "README.md")
+                        .replace("*.toml", "two-guests.toml"),
+                );
+                assert!(path.is_file(), "{}", path.display());
+                seen += 1;
             }
-            let path = cli.join(
-                from.replace("*.md", "README.md")
-                    .replace("*.toml", "two-guests.toml"),
-            );
-            assert!(path.is_file(), "{}", path.display());
-            seen += 1;
+            assert!(seen >= least, "{folder}: {seen}");
         }
-        assert!(seen > 5, "{seen}");
     }
 
     #[test]
@@ -224,10 +236,15 @@ mod tests {
         let version = manifest["workspace"]["package"]["version"]
             .as_str()
             .unwrap();
-        let changelog = read("contrib/debian/changelog");
-        assert!(
-            changelog.starts_with(&format!("grantway ({version}-1) ")),
-            "{changelog}"
-        );
+        for (folder, name) in CRATES {
+            let changelog = deb(folder)["changelog"].as_str().unwrap().to_owned();
+            let changelog = read(&format!("{folder}/{changelog}"));
+            assert!(
+                changelog.starts_with(&format!("{name} ({version}-1) ")),
+                "{changelog}"
+            );
+        }
+        let depends = deb("lab/program")["depends"].as_str().unwrap().to_owned();
+        assert_eq!(depends, format!("grantway (= {version}-1)"));
     }
 }

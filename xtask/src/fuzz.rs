@@ -1,21 +1,21 @@
-//! Runs the fuzz targets for a moment each.
+//! Runs each fuzz target briefly.
 
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 
-/// Seconds of each target, unless told otherwise.
+/// Default seconds of each target.
 const SECONDS: u32 = 5;
 
-/// Properties that need more than memory, so that they stay in their own crate: name, package and
-/// test. The kernel's filter program is asked about the frames that the bridge is.
+/// Properties that need more than memory, and therefore stay in their crates: name, package and
+/// test. This one checks that the kernel's filter program decides as the bridge does.
 const PROPERTIES: [(&str, &str, &str); 1] = [(
     "xdp-rules",
     "netdev",
-    "xdp::rules::tests::the_kernel_decides_as_the_bridge_does",
+    "xdp::rules::tests::the_kernel_decides_like_the_bridge",
 )];
 
-/// `fuzz-smoke [--guided] [--seconds N] [BODY…]`: runs every target; a find fails.
+/// `fuzz-smoke [--guided] [--seconds N] [BODY…]`: runs every target; a finding fails.
 pub(crate) fn smoke(args: &[String]) -> Result<()> {
     let (mut seconds, mut is_guided, mut bodies) = (SECONDS, false, Vec::new());
     let mut args = args.iter();
@@ -23,7 +23,7 @@ pub(crate) fn smoke(args: &[String]) -> Result<()> {
         match arg.as_str() {
             "--guided" => is_guided = true,
             "--seconds" => {
-                let number = args.next().context("--seconds of what length?")?;
+                let number = args.next().context("--seconds needs a number")?;
                 seconds = number
                     .parse()
                     .with_context(|| format!("--seconds {number}"))?;
@@ -38,7 +38,7 @@ pub(crate) fn smoke(args: &[String]) -> Result<()> {
     }
 }
 
-/// By the bodies' own program: kept inputs that are changed, and random ones.
+/// Runs the bodies' own program: changed corpus inputs, and random ones.
 fn plain(seconds: u32, named: &[String]) -> Result<()> {
     for (name, package, test) in PROPERTIES {
         if named.is_empty() || named.iter().any(|one| one == name) {
@@ -48,7 +48,7 @@ fn plain(seconds: u32, named: &[String]) -> Result<()> {
                 .env("GRANTWAY_FUZZ_SECONDS", seconds.to_string())
                 .status()
                 .context("cannot run cargo")?;
-            ensure!(status.success(), "{name} has found something");
+            ensure!(status.success(), "{name} has a finding");
         }
     }
     let is_body = |name: &&String| PROPERTIES.iter().all(|(property, ..)| property != name);
@@ -70,11 +70,11 @@ fn plain(seconds: u32, named: &[String]) -> Result<()> {
         .args(bodies)
         .status()
         .context("cannot run cargo")?;
-    ensure!(status.success(), "a fuzz target has found something");
+    ensure!(status.success(), "a fuzz target has a finding");
     Ok(())
 }
 
-/// Under libFuzzer, which keeps inputs that reach new code.
+/// Runs libFuzzer, which keeps inputs that reach new code.
 fn guided(seconds: u32, bodies: &[String]) -> Result<()> {
     let folder = workspace::root().join("fuzz");
     let present = workspace::cargo().args(["fuzz", "--version"]).output()?;
@@ -94,7 +94,7 @@ fn guided(seconds: u32, bodies: &[String]) -> Result<()> {
     for target in targets.into_iter().filter(is_meant) {
         println!("fuzz: {} for {seconds} s", target.display());
         // Coverage guidance without a sanitizer works on a stable compiler; the crates under test
-        // contain no `unsafe`, so there is little for a sanitizer to find.
+        // contain no `unsafe`, so a sanitizer would find little.
         let status = workspace::cargo()
             .args(["fuzz", "run", "--sanitizer", "none"])
             .arg(&target)

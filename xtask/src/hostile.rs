@@ -1,4 +1,5 @@
-//! `hostile`: what innocent guests notice of a hostile guest and of a hostile driver domain.
+//! `hostile`: measures how much a hostile guest, a hostile driver domain, and the hostile monitor
+//! of a virtual machine disturb innocent guests.
 
 use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -6,16 +7,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The package and the name of each program, and what it is called where it runs.
-const PROGRAMS: [(&str, &str, &[&str]); 5] = [
+/// The package and the name of each program, and the names under which it runs.
+const PROGRAMS: [(&str, &str, &[&str]); 6] = [
     ("hostile", "hostile-run", &["hostile-run"]),
+    ("hostile", "hostile-vm", &["hostile-vm"]),
     ("grantwayd", "grantwayd", &["grantwayd"]),
     ("netd", "grantway-netd", &["grantway-netd"]),
     ("manager", "grantway-manager", &["grantway-manager"]),
     ("hostile", "hostile-domain", &["driver", "guest"]),
 ];
 
-/// `hostile [--minutes N]`: so long for each of four machines.
+/// `hostile [--minutes N]`: N minutes for each of six machines.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let minutes: u64 = match args {
         [] => 10,
@@ -27,12 +29,11 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         .args(["--seconds", &(minutes * 60).to_string()])
         .status()
         .context("hostile-run")?;
-    ensure!(status.success(), "innocent domains have noticed too much");
+    ensure!(status.success(), "innocent domains were disturbed too much");
     Ok(())
 }
 
-/// Builds the programs, and puts them into a folder of their own, under the names that they have
-/// there.
+/// Builds the programs, and places them in a separate folder, under these names.
 fn programs() -> Result<PathBuf> {
     let target = workspace::target_directory()?;
     let mut command = workspace::cargo();

@@ -1,5 +1,5 @@
-//! Checks the layering: dependencies between crates, circles between the modules of each, and where
-//! `unsafe` may stand.
+//! Checks the layering: dependencies between crates, import cycles between the modules of each, and
+//! uses of `unsafe`.
 
 use crate::modules;
 use crate::rules::{self, Rules};
@@ -35,14 +35,11 @@ pub(crate) fn check() -> Result<()> {
         "{} breaches of xtask/layering.txt",
         breaches.len()
     );
-    println!(
-        "layering: {} crates, as xtask/layering.txt says",
-        crates.len()
-    );
+    println!("layering: {} crates match xtask/layering.txt", crates.len());
     Ok(())
 }
 
-/// The rooms in the order of a received frame, with what each may use.
+/// Returns the crates in the order of a received frame, with the crates that each may use.
 fn drawing(rules: &Rules) -> String {
     let mut text = String::new();
     for floor in &rules.floors {
@@ -56,7 +53,7 @@ fn drawing(rules: &Rules) -> String {
     text
 }
 
-/// Rules that let a room use one on a floor above its own, or one that they do not know.
+/// Returns rules that let a crate use a crate on a floor above its own, or an unknown one.
 fn arrows_up(rules: &Rules) -> Vec<String> {
     let mut heights = BTreeMap::new();
     for (height, floor) in rules.floors.iter().enumerate() {
@@ -78,7 +75,7 @@ fn arrows_up(rules: &Rules) -> Vec<String> {
     breaches
 }
 
-/// Crates without a row in the page's table, and rows above those of crates that they use.
+/// Returns crates without a row in the page's table, and rows above those of crates that they use.
 fn undescribed(page: &str, crates: &[Crate]) -> Vec<String> {
     let folders = page.lines().filter_map(|line| {
         let (folder, _) = line.strip_prefix("| `")?.split_once('`')?;
@@ -103,7 +100,7 @@ fn undescribed(page: &str, crates: &[Crate]) -> Vec<String> {
     breaches
 }
 
-/// Rooms without a crate.
+/// Returns names in the rules without a crate.
 fn empty_rooms(rules: &Rules, crates: &[Crate]) -> Vec<String> {
     let exists = |room: &str| crates.iter().any(|found| found.name == room);
     let rooms = rules.may.keys().filter(|room| !exists(room));
@@ -112,7 +109,7 @@ fn empty_rooms(rules: &Rules, crates: &[Crate]) -> Vec<String> {
         .collect()
 }
 
-/// Breaches by dependencies.
+/// Returns breaches by dependencies.
 fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
     let mut breaches = Vec::new();
     let edges: BTreeMap<&str, &Crate> = crates
@@ -146,7 +143,7 @@ fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
     breaches
 }
 
-/// Crates that others bring along and that a rule keeps out.
+/// Returns crates that are linked indirectly although a rule excludes them.
 fn unwanted(rules: &Rules) -> Result<Vec<String>> {
     let mut breaches = Vec::new();
     for (name, without) in &rules.without {
@@ -157,7 +154,7 @@ fn unwanted(rules: &Rules) -> Result<Vec<String>> {
     Ok(breaches)
 }
 
-/// Every crate of the workspace that `name` links, directly or through others.
+/// Returns every crate of the workspace that `name` links, directly or through others.
 fn reachable<'a>(name: &'a str, edges: &BTreeMap<&'a str, &'a Crate>) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     let mut next = vec![name];
@@ -171,8 +168,8 @@ fn reachable<'a>(name: &'a str, edges: &BTreeMap<&'a str, &'a Crate>) -> BTreeSe
     seen
 }
 
-/// Breaches by `unsafe`: the workspace's lints deny it, so a crate outside the list must use these
-/// lints and must not allow it.
+/// Returns breaches by `unsafe`: the workspace's lints deny it, so a crate outside the list must
+/// use these lints and must not allow it.
 fn unsafe_code(rules: &Rules, found: &Crate) -> Result<Vec<String>> {
     let name = &found.name;
     let mut breaches = Vec::new();

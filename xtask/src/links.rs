@@ -1,5 +1,5 @@
-//! Links of Markdown files: each that leads into the repository leads to a file or folder that is
-//! there, and to a heading that is there. So does a path that is written as code.
+//! Checks links of Markdown files: each link into the repository must lead to an existing file,
+//! folder or heading, and each path in inline code must exist.
 
 use crate::{source, workspace};
 use anyhow::{Context, Result, ensure};
@@ -8,18 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// It tells of places that were.
+/// The page that names places that no longer exist.
 const HISTORY: &str = "CHANGELOG.md";
 
-/// A link as it is written, `](target)`, or a path in code.
+/// A link as written, `](target)`, or a path in code.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// From 1 on.
+    /// From 1.
     pub(crate) line: usize,
     pub(crate) target: String,
 }
 
-/// Prints every link and path that leads nowhere and fails if there is one.
+/// Prints every broken link and path, and fails if there is one.
 pub(crate) fn check() -> Result<()> {
     let root = workspace::root();
     let files = source::listed(&["md"])?;
@@ -57,12 +57,12 @@ pub(crate) fn check() -> Result<()> {
         eprintln!("links: {link}");
     }
     ensure!(broken.is_empty(), "{} broken links", broken.len());
-    println!("links: {checked} in {} files lead somewhere", files.len());
+    println!("links: {checked} in {} files are valid", files.len());
     Ok(())
 }
 
-/// The paths that a page names in code, from the repository's root on: they begin with one of its
-/// folders.
+/// Returns the paths in a page's inline code, relative to the repository's root: they begin with
+/// one of its folders.
 fn paths(text: &str, folders: &BTreeSet<&str>) -> Result<Vec<Link>> {
     let path = Regex::new(r"`(([\w.-]+)/[\w./-]*)`")?;
     let mut found = Vec::new();
@@ -77,7 +77,7 @@ fn paths(text: &str, folders: &BTreeSet<&str>) -> Result<Vec<Link>> {
     Ok(found)
 }
 
-/// A file's links into the repository, those in code left out.
+/// Returns a file's links into the repository, except those in code.
 pub(crate) fn links(text: &str) -> Result<Vec<Link>> {
     let link = Regex::new(r"\]\(<?([^)>\s]+)>?(?:\s[^)]*)?\)|^\[[^\]]+\]:\s*(\S+)")?;
     let code = Regex::new(r"`[^`]*`")?;
@@ -98,14 +98,14 @@ pub(crate) fn links(text: &str) -> Result<Vec<Link>> {
     Ok(found)
 }
 
-/// Whether a link leads out of the repository: it has a scheme.
+/// Returns whether a link leads out of the repository: it has a scheme.
 fn is_elsewhere(target: &str) -> bool {
     target.split_once(':').is_some_and(|(scheme, _)| {
         !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphabetic())
     })
 }
 
-/// Lines outside of fenced code, with their numbers.
+/// Returns lines outside of fenced code, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     let numbered = (1..).zip(text.lines());
@@ -117,7 +117,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Where a link of a file leads, by path alone.
+/// Returns the target of a file's link, by path alone.
 pub(crate) fn place(file: &Path, path: &str) -> PathBuf {
     let mut place = file.with_file_name("");
     for part in Path::new(path).components() {
@@ -130,7 +130,7 @@ pub(crate) fn place(file: &Path, path: &str) -> PathBuf {
     place
 }
 
-/// The file or folder that a link of a page leads to.
+/// Returns the file or folder that a link of a page leads to.
 pub(crate) fn target_of(page: &Path, target: &str) -> PathBuf {
     match target.split('#').next() {
         None | Some("") => page.to_owned(),
@@ -139,7 +139,7 @@ pub(crate) fn target_of(page: &Path, target: &str) -> PathBuf {
 }
 
 fn exists(place: &Path) -> Result<()> {
-    ensure!(place.exists(), "there is no such file");
+    ensure!(place.exists(), "the file does not exist");
     Ok(())
 }
 
@@ -161,7 +161,7 @@ fn leads_somewhere(
     Ok(())
 }
 
-/// The anchors of a page's headings, as forges and mdBook make them.
+/// Returns the anchors of a page's headings, as forges and mdBook create them.
 fn anchors(text: &str) -> Result<BTreeSet<String>> {
     let link = Regex::new(r"\[([^\]]*)\]\([^)]*\)")?;
     let mut anchors = BTreeSet::new();
@@ -176,7 +176,7 @@ fn anchors(text: &str) -> Result<BTreeSet<String>> {
             c => (c.is_alphanumeric() || c == '-' || c == '_').then_some(c),
         });
         let anchor: String = kept.collect();
-        // Of two that are alike the second has a number.
+        // The second of two equal anchors has a number.
         let numbered = (1..).map(|n| format!("{anchor}-{n}"));
         let mut names = std::iter::once(anchor.clone()).chain(numbered);
         anchors.extend(names.find(|name| !anchors.contains(name)));
@@ -184,7 +184,7 @@ fn anchors(text: &str) -> Result<BTreeSet<String>> {
     Ok(anchors)
 }
 
-/// The title of a page: its first heading.
+/// Returns the title of a page: its first heading.
 pub(crate) fn title(text: &str) -> Option<&str> {
     prose(text).find_map(|(_, line)| line.strip_prefix("# "))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask …`: what the project does about itself. `cargo demo` is `cargo xtask demo`.
+//! `cargo xtask …`: tasks of the project. `cargo demo` is `cargo xtask demo`.
 
 mod book;
 mod build;
@@ -30,28 +30,29 @@ usage: cargo xtask <task>
 
   build              build grantway and the programs that it starts into target/release/
   demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
-  test [--require] [ARGS…]  every test, then what was skipped; --require: a skip fails
-  layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
-  sizes              check how long functions, files, lines are; print lines of code per folder
-  words              find words that are retired (xtask/words.txt)
-  links              find links of pages, and paths in code, that lead nowhere
-  book               the pages as a book: target/book/html (mdbook)
-  dist [--built] [--check]  the Debian package: target/dist (cargo-deb); --built: of the programs
-                     that are built; --check: lintian, installed and purged in a folder of its own
-  tcb                count the trusted base: lines and `unsafe` blocks per crate and program; fails
-                     where a program has more lines than xtask/layering.txt lets it have
-  mutants [MODULE…]  mutate ring, grants, counted-grants, …: do the tests notice? resumable
-  mutants --kept [MODULE…]  print what is known so far, without running anything
-  xen [TEST…]        the driver domain on the real Xen, in an emulated machine (--help says more)
-  xen exp [ARGS…]    there beside the kernel's xen-netback: work a packet; resumable
-  compare COMMIT     is the tree as fast as that commit? (--help says more)
-  defences [--kept] [NAME…]  take each defence away: does its test fail? resumable
+  test [--require] [ARGS…]  run every test, then list the skipped ones; --require: a skip fails
+  layering           check dependencies between crates, and uses of `unsafe` (xtask/layering.txt)
+  sizes              check the length of functions, files and lines; print lines of code per folder
+  words [FOLDER…]    find retired words and phrases (xtask/words.txt)
+  links              find broken links in pages, and broken paths in code
+  book               build the pages as a book: target/book/html (mdbook)
+  dist [--built] [--check]  build the Debian packages: target/dist (cargo-deb); --built: without
+                     building programs; --check: also lintian, install, upgrade and purge in a
+                     separate root
+  tcb                count lines and `unsafe` blocks of the trusted base; fails if a program exceeds
+                     its limit in xtask/layering.txt
+  mutants [MODULE…]  do the tests detect changes of ring, grants, counted-grants, …? resumable
+  mutants --kept [MODULE…]  print stored results without running anything
+  xen [TEST…]        test the driver domain on the real Xen, in an emulated machine (see --help)
+  xen exp [ARGS…]    compare it there with the kernel's xen-netback: work per packet; resumable
+  compare COMMIT     is the tree as fast as that commit? (see --help)
+  defences [--kept] [NAME…]  remove each defence: does its test fail? resumable
   soak --kills N [--of driver|guest|manager|netd] [--minutes M] [--fresh]
-                     kill it (the driver domain) under load; resumable
+                     kill the driver domain, or another part, under load; resumable
   soak --attaches N [--minutes M] [--fresh]  attach and detach under load and kills; resumable
   soak --guests N [--minutes M] [--fresh]  mixed traffic of N guests for M minutes (30) under kills,
                      profiles and traces; resumable
-  hostile [--minutes N]  what innocent guests notice of a hostile guest, a hostile driver domain
+  hostile [--minutes N]  measure how a hostile guest or driver domain disturbs innocent guests
   fuzz-smoke [--guided] [--seconds N] [BODY…]  run every fuzz target for N seconds (5)";
 
 fn main() -> ExitCode {
@@ -76,7 +77,7 @@ fn run(args: &[String]) -> Result<()> {
         ("xen", args) => xen::run(args),
         ("layering", []) => layering::check(),
         ("sizes", []) => sizes::check(),
-        ("words", []) => words::check(),
+        ("words", folders) => words::check(folders),
         ("links", []) => links::check(),
         ("book", []) => book::build(),
         ("dist", args) => dist::run(args),

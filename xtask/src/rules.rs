@@ -1,4 +1,4 @@
-//! Reads `layering.txt`: which crate may do what, as commented data.
+//! Reads `layering.txt`: the permissions of each crate, as commented data.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ type Names = BTreeSet<String>;
 /// The rules. Each maps a crate's name to names.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
-    /// `floor: NAME`, the lowest first: the rooms of which `may` lines stand below it, in order.
+    /// `floor: NAME`, the lowest first: the crates whose `may` lines follow it, in order.
     pub(crate) floors: Vec<Floor>,
     /// `may A: B C`: A may name B and C as dependencies; a crate without this line is unknown.
     pub(crate) may: BTreeMap<String, Names>,
@@ -16,7 +16,7 @@ pub(crate) struct Rules {
     pub(crate) never: BTreeMap<String, Names>,
     /// `outside A: x y`: A may name x and y from outside the workspace; no line: anything.
     pub(crate) outside: BTreeMap<String, Names>,
-    /// `without A: x y`: with everything that A links, as it is built by itself, neither x nor y.
+    /// `without A: x y`: if A is built alone, it links neither x nor y, even indirectly.
     pub(crate) without: BTreeMap<String, Names>,
     /// `unsafe: A B`: the crates that may contain `unsafe`.
     pub(crate) unsafe_in: Names,
@@ -24,11 +24,11 @@ pub(crate) struct Rules {
     pub(crate) trusted: Vec<String>,
     /// `attacker: A/src/bin`: folders within it that hold hostile programs of its tests.
     pub(crate) attackers: Vec<String>,
-    /// `program NAME LIMIT: A/src B/src/x.rs`: what a trusted program consists of.
+    /// `program NAME LIMIT: A/src B/src/x.rs`: the parts of a trusted program.
     pub(crate) programs: Vec<Program>,
-    /// `capabilities NAME: CAP_X`: what a program keeps.
+    /// `capabilities NAME: CAP_X`: the capabilities that a program keeps.
     pub(crate) capabilities: BTreeMap<String, Vec<String>>,
-    /// `beside: A/src/x.rs`: parts of its crates that no trusted program uses.
+    /// `beside: A/src/x.rs`: parts of trusted crates that no trusted program uses.
     pub(crate) beside: Vec<String>,
 }
 
@@ -36,20 +36,20 @@ pub(crate) struct Rules {
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) name: String,
-    /// The most lines that it may have.
+    /// Limit of its lines.
     pub(crate) limit: usize,
-    /// Folders and files. What an earlier program has is not counted again.
+    /// Folders and files. Parts of an earlier program are not counted again.
     pub(crate) parts: Vec<String>,
 }
 
-/// Rooms that may use each other.
+/// Crates that may use each other.
 #[derive(Debug)]
 pub(crate) struct Floor {
     pub(crate) name: String,
     pub(crate) rooms: Vec<String>,
 }
 
-/// The rules of this workspace.
+/// Returns the rules of this workspace.
 pub(crate) fn read() -> Result<Rules> {
     parse(include_str!("../layering.txt"))
 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_its_line() {
+    fn invalid_lines_are_rejected_with_their_number() {
         for text in [
             "floor: f\nmay a: b\nmay a: c",
             "\n\nwill a: b",

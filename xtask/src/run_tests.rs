@@ -1,43 +1,109 @@
-//! Runs every test, then says which of them have failed, and which could not run here and what they
-//! lack.
+//! Runs every test, then lists the failed ones, and those that were skipped with what they lack.
 
 use crate::workspace;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-/// Where tests that skip say so, in the target folder: `testing::LIST`.
+/// The list of skipped tests, in the target folder: `testing::LIST`.
 const LIST: &str = "skipped-tests.txt";
 
-/// `cargo test` of the whole workspace, which builds the programs that tests drive; one that fails
-/// does not keep others from running. With `--require` a test that skips fails; all other words
-/// are cargo's.
+/// The test program that runs beside all others: it takes longest and waits most.
+const BESIDE: &str = "traffic";
+
+/// Runs all tests of the workspace, with the programs that they use. A failing test does not stop
+/// the others. With `--require` a skipped test fails; all other arguments are cargo's. If these
+/// select no tests, [`BESIDE`] runs at the same time as the others.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let list = workspace::target_directory()?.join(LIST);
     forget(&list)?;
-    let mut command = workspace::cargo();
-    command.args(["test", "--workspace", "--no-fail-fast"]);
-    command.args(args.iter().filter(|arg| *arg != "--require"));
-    if args.iter().any(|arg| arg == "--require") {
-        command.env("GRANTWAY_REQUIRE", "all");
-    }
-    let mut cargo = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot run cargo")?;
+    let is_required = args.iter().any(|arg| arg == "--require");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let args: Vec<&str> = args.into_iter().filter(|arg| *arg != "--require").collect();
+    let cargo = |targets: &[&str]| {
+        let mut command = workspace::cargo();
+        command.args(["test", "--workspace", "--no-fail-fast"]);
+        command.args(targets).args(&args).stdout(Stdio::piped());
+        if is_required {
+            command.env("GRANTWAY_REQUIRE", "all");
+        }
+        command
+    };
     let mut failures = Failures::default();
-    for line in BufReader::new(cargo.stdout.take().context("no output")?).split(b'\n') {
-        let line = line.context("cannot read what cargo prints")?;
-        std::io::stdout().write_all(&[&line[..], b"\n"].concat())?;
-        failures.hear(&String::from_utf8_lossy(&line));
-    }
-    let status = cargo.wait().context("cannot wait for cargo")?;
+    let failed = match selects_tests(&args) {
+        true => run_all(&mut [cargo(&[])], &mut failures)?,
+        false => split(&cargo, &mut failures)?,
+    };
     print!("{}{}", failures.report(), report(&skips(&list)?));
-    ensure!(status.success(), "cargo test: {status}");
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
+}
+
+/// Returns whether arguments of `cargo test` name packages, targets or tests. A skipped test is no
+/// selection: each test program takes that.
+fn selects_tests(args: &[&str]) -> bool {
+    let (of_cargo, of_tests) = match args.iter().position(|arg| *arg == "--") {
+        Some(at) => (&args[..at], &args[at + 1..]),
+        None => (args, &[][..]),
+    };
+    let is_neutral = |arg: &&str| ["--locked", "--offline", "--frozen", "--release"].contains(arg);
+    let is_skip = |pair: &[&str]| pair.len() == 2 && pair[0] == "--skip";
+    !of_cargo.iter().all(is_neutral) || !of_tests.chunks(2).all(is_skip)
+}
+
+/// Builds everything, then runs [`BESIDE`] and the other tests at the same time. Returns how they
+/// failed.
+fn split(cargo: &impl Fn(&[&str]) -> Command, failures: &mut Failures) -> Result<Vec<String>> {
+    let built = cargo(&["--no-run"]).status().context("cannot run cargo")?;
+    ensure!(built.success(), "cargo test --no-run: {built}");
+    let names = workspace::test_targets()?;
+    ensure!(names.contains(BESIDE), "no test program is named {BESIDE}");
+    let others = names.iter().filter(|name| *name != BESIDE);
+    let others = others.flat_map(|name| ["--test", name]);
+    let others: Vec<&str> = ["--lib", "--bins"].into_iter().chain(others).collect();
+    let mut beside = cargo(&["--test", BESIDE]);
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(move || {
+            // Printed at the end, so that lines do not mix.
+            beside.stderr(Stdio::inherit()).output()
+        });
+        let mut failed = run_all(&mut [cargo(&others), cargo(&["--doc"])], failures)?;
+        let beside = beside.join().map_err(|_| anyhow!("a thread panicked"))?;
+        let output = beside.context("cannot run cargo")?;
+        for line in output.stdout.split_inclusive(|&byte| byte == b'\n') {
+            failures.print(line)?;
+        }
+        if !output.status.success() {
+            failed.push(format!("cargo test --test {BESIDE}: {}", output.status));
+        }
+        Ok(failed)
+    })
+}
+
+/// Runs commands one after another and prints their output. Returns how they failed.
+fn run_all(commands: &mut [Command], failures: &mut Failures) -> Result<Vec<String>> {
+    let mut failed = Vec::new();
+    for command in commands {
+        let mut cargo = command.spawn().context("cannot run cargo")?;
+        let mut output = BufReader::new(cargo.stdout.take().context("no output")?);
+        let mut line = Vec::new();
+        while output
+            .read_until(b'\n', &mut line)
+            .context("cannot read what cargo prints")?
+            > 0
+        {
+            failures.print(&line)?;
+            line.clear();
+        }
+        let status = cargo.wait().context("cannot wait for cargo")?;
+        if !status.success() {
+            failed.push(format!("cargo test: {status}"));
+        }
+    }
+    Ok(failed)
 }
 
 fn forget(list: &Path) -> Result<()> {
@@ -49,7 +115,7 @@ fn forget(list: &Path) -> Result<()> {
     }
 }
 
-/// Each line once, in order: a test that tries several things says of each what it lacks.
+/// Returns each line once, in order, because a test may report the same skip several times.
 fn skips(list: &Path) -> Result<BTreeSet<String>> {
     match fs::read_to_string(list) {
         Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
@@ -58,19 +124,26 @@ fn skips(list: &Path) -> Result<BTreeSet<String>> {
     }
 }
 
-/// Lines that are repeated of what one test has said.
+/// Limit of repeated lines of one test's output.
 const LINES_OF_A_TEST: usize = 12;
 
-/// What the failed tests have said, some lines of each: somewhere above it is in whole.
+/// The output of failed tests, some lines of each; the whole output is above.
 #[derive(Default)]
 struct Failures {
     lines: Vec<String>,
-    /// Lines so far of the one that is being heard.
+    /// Number of lines so far of the current test.
     of_this: Option<usize>,
 }
 
 impl Failures {
-    /// A line that the tests print.
+    /// Prints and processes a line of output.
+    fn print(&mut self, line: &[u8]) -> Result<()> {
+        std::io::stdout().write_all(line)?;
+        self.hear(String::from_utf8_lossy(line).trim_end_matches('\n'));
+        Ok(())
+    }
+
+    /// Processes a line of output.
     fn hear(&mut self, line: &str) {
         if line.starts_with("---- ") {
             self.of_this = Some(0);
@@ -115,7 +188,32 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_tests_have_said_is_told_again() {
+    fn only_selections_of_tests_keep_one_process() {
+        for args in [
+            &[][..],
+            &["--locked"],
+            &["--locked", "--", "--skip", "cnitool"],
+        ] {
+            assert!(!selects_tests(args), "{args:?}");
+        }
+        for args in [
+            &["-p", "net"][..],
+            &["nat::"],
+            &["--", "nat::"],
+            &["--", "--skip"],
+        ] {
+            assert!(selects_tests(args), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn the_split_names_every_test_program() {
+        let names = workspace::test_targets().unwrap();
+        assert!(names.contains(BESIDE) && names.len() > 10, "{names:?}");
+    }
+
+    #[test]
+    fn output_of_failed_tests_is_repeated() {
         let mut failures = Failures::default();
         assert_eq!(failures.report(), "");
         let said = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n\nit is 4\n\n\
@@ -132,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_are_counted_once_and_told() {
+    fn skips_are_counted_once_and_reported() {
         let folder = tempfile::tempdir().unwrap();
         let list = folder.path().join(LIST);
         assert_eq!(report(&skips(&list).unwrap()), "\nno test was skipped\n");

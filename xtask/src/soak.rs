@@ -1,9 +1,9 @@
-//! `soak`: kills of the driver domain under load, guests that come and go by the thousand, or many
-//! guests for as long as is wanted, and what came of it.
+//! `soak`: kills the driver domain under load, attaches and detaches thousands of guests, or runs
+//! many guests for a given time, and sums up the results.
 //!
-//! Resumable: each kill, each hundred of guests, and each round of many, is a line of JSON in a
-//! file below `target/soak/` that is named by the programs that were tried. A run goes on where the
-//! one before stopped.
+//! Resumable: each kill, each hundred attaches, and each round of many guests is a line of JSON in
+//! a file below `target/soak/`, whose name depends on the tested programs. A run continues an
+//! interrupted one.
 
 mod summary;
 mod victim;
@@ -20,24 +20,26 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use victim::Victim;
 
-/// Kills of one machine: then another one is started, so that starts and ends are tried, too.
+/// The program that starts machines and their loads; it is beside `grantway`.
+const KEEPER: &str = "grantway-lab";
+/// Kills per machine, before another machine is started, so that starts and ends are tested, too.
 const KILLS_OF_ONE: u64 = 250;
-/// Attaches between two looks at what the machine holds.
+/// Attaches between two checks of the machine's resources.
 const ATTACHES_OF_LINE: u64 = 100;
-/// Of so many attaches one is disturbed by a kill.
+/// A kill disturbs one of this many attaches.
 const ATTACHES_OF_KILL: u64 = 20;
 
-/// How long many guests have traffic, unless told otherwise.
+/// Default duration of traffic of many guests.
 const MINUTES_OF_GUESTS: u64 = 30;
 
-/// What is done again and again.
+/// A repeated trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
-    /// A part of the machine is killed.
+    /// Kills a part of the machine.
     Kills(Victim),
-    /// A guest comes and goes.
+    /// Attaches and detaches a guest.
     Attaches,
-    /// So many guests have traffic, for seconds.
+    /// Runs this many guests with traffic.
     Guests(u64),
 }
 
@@ -50,7 +52,7 @@ impl Trial {
         }
     }
 
-    /// How many of them a line is about.
+    /// Returns the number of repetitions in a line.
     fn of_line(self, line: &Value) -> u64 {
         match self {
             Self::Kills(_) => 1,
@@ -59,9 +61,14 @@ impl Trial {
         }
     }
 
-    /// The helper that does so many, in at most so many seconds, on one machine.
+    /// Returns the helper that does `count` repetitions on one machine, within `seconds`.
     fn helper(self, count: u64, seconds: Option<u64>, seed: usize) -> [String; 2] {
         match self {
+            Self::Kills(Victim::Vm) => {
+                let kills = count.min(KILLS_OF_ONE);
+                let spec = json!({ "kills": kills, "seconds": seconds, "seed": seed });
+                ["vms".to_owned(), spec.to_string()]
+            }
             Self::Kills(victim) => {
                 let spec = json!({
                     "victim": victim.name(), "kills": count.min(KILLS_OF_ONE),
@@ -69,7 +76,7 @@ impl Trial {
                 });
                 ["soak".to_owned(), spec.to_string()]
             }
-            // One machine for all: what grows by little grows for long.
+            // All rounds use one machine, because slow growth takes a long time to show.
             Self::Attaches => {
                 let spec = json!({
                     "attaches": count, "every": ATTACHES_OF_LINE, "kill_every": ATTACHES_OF_KILL,
@@ -85,14 +92,14 @@ impl Trial {
     }
 }
 
-/// What was asked for.
+/// Parsed options.
 #[derive(Debug)]
-struct Wanted {
+struct SoakOptions {
     trial: Trial,
     count: u64,
     minutes: Option<u64>,
     fresh: bool,
-    /// The programs; none: they are built.
+    /// The programs; `None`: built first.
     grantway: Option<PathBuf>,
 }
 
@@ -107,6 +114,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         None => build::build()?,
     };
     let trial = asked.trial;
+    if trial == Trial::Kills(Victim::Vm) {
+        build::add(&grantway, "hostile", "hostile-vm")?;
+    }
     let file = records_of(&grantway, trial)?;
     if asked.fresh && file.exists() {
         fs::remove_file(&file)?;
@@ -130,24 +140,25 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         })?;
         ensure!(
             self::done(trial, &file)? > done || left.is_some(),
-            "nothing came to its end"
+            "no repetition was completed"
         );
     }
     bar.finish_and_clear();
     let records = records(&file)?;
     match trial {
+        Trial::Kills(Victim::Vm) => summary::of_vms(&records),
         Trial::Kills(victim) => summary::of_kills(victim, &records),
         Trial::Attaches => summary::of_attaches(&records),
         Trial::Guests(guests) => summary::of_guests(guests, &records),
     }
 }
 
-/// How many were done until now.
+/// Returns the number of finished repetitions.
 fn done(trial: Trial, file: &Path) -> Result<u64> {
     Ok(records(file)?.iter().map(|line| trial.of_line(line)).sum())
 }
 
-fn read(args: &[String]) -> Result<Wanted> {
+fn read(args: &[String]) -> Result<SoakOptions> {
     let (mut trial, mut victim) = (None, None);
     let (mut count, mut minutes) = (None, None);
     let (mut fresh, mut grantway) = (false, None);
@@ -157,7 +168,10 @@ fn read(args: &[String]) -> Result<Wanted> {
         match arg.as_str() {
             "--kills" | "--attaches" | "--guests" => {
                 let number: u64 = value()?.parse().with_context(|| arg.clone())?;
-                ensure!(trial.is_none(), "{arg}: one thing at a time");
+                ensure!(
+                    trial.is_none(),
+                    "{arg}: choose one of --kills, --attaches and --guests"
+                );
                 (trial, count) = (Some(arg.as_str()), Some(number));
             }
             "--of" => victim = Some(Victim::named(value()?)?),
@@ -173,7 +187,7 @@ fn read(args: &[String]) -> Result<Wanted> {
             bail!("--of says who is killed by --kills, not by {option}")
         }
         (Some("--attaches"), None) => (Trial::Attaches, count, minutes),
-        // As long as is asked for is what is wanted of them, not an early end.
+        // The duration is the goal here, not a limit.
         (Some("--guests"), None) => {
             ensure!(
                 count >= 2 && count.is_multiple_of(2),
@@ -187,7 +201,7 @@ fn read(args: &[String]) -> Result<Wanted> {
             (Trial::Kills(victim), count, minutes)
         }
     };
-    Ok(Wanted {
+    Ok(SoakOptions {
         trial,
         count,
         minutes,
@@ -196,11 +210,14 @@ fn read(args: &[String]) -> Result<Wanted> {
     })
 }
 
-/// The file about these programs.
+/// Returns the results file of these programs.
 fn records_of(grantway: &Path, trial: Trial) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     let monitor = ["grantwayd", "grantway-netd", "grantway-manager"];
-    for program in ["grantway", "driver", "guest"].into_iter().chain(monitor) {
+    for program in ["grantway", KEEPER, "driver", "guest"]
+        .into_iter()
+        .chain(monitor)
+    {
         let path = grantway.with_file_name(program);
         let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
         bytes.hash(&mut hasher);
@@ -216,7 +233,7 @@ fn records_of(grantway: &Path, trial: Trial) -> Result<PathBuf> {
     Ok(folder.join(format!("{programs:016x}-{what}.jsonl")))
 }
 
-/// A line each. One that was broken off while it was written is left out.
+/// Returns one record per line. An interrupted line is ignored.
 fn records(file: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines = text
@@ -225,14 +242,15 @@ fn records(file: &Path) -> Result<Vec<Value>> {
     Ok(lines.collect())
 }
 
-/// Runs one machine; each line that it tells is kept.
+/// Runs one machine; stores each line of its output.
 fn run_one(grantway: &Path, helper: [String; 2], file: &Path, kept: impl Fn(&Value)) -> Result<()> {
-    let mut child = Command::new(grantway)
+    let program = grantway.with_file_name(KEEPER);
+    let mut child = Command::new(&program)
         .arg("internal")
         .args(helper)
         .stdout(Stdio::piped())
         .spawn()
-        .with_context(|| grantway.display().to_string())?;
+        .with_context(|| program.display().to_string())?;
     let output = child.stdout.take().context("no output")?;
     let mut records = OpenOptions::new().create(true).append(true).open(file)?;
     let mut error = None;
@@ -241,7 +259,7 @@ fn run_one(grantway: &Path, helper: [String; 2], file: &Path, kept: impl Fn(&Val
         let value: Value = serde_json::from_str(&line).with_context(|| line.clone())?;
         match value["error"].as_str() {
             Some(text) => error = Some(text.to_owned()),
-            // A line of its own, also after one that was broken off.
+            // On a new line, even after an interrupted one.
             None => {
                 write!(records, "\n{line}\n")?;
                 kept(&value);
@@ -262,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_recorded_is_gone_on_with() {
+    fn recorded_results_are_continued() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("x.jsonl");
         assert!(records(&file).unwrap().is_empty());
@@ -284,7 +302,10 @@ mod tests {
         let asked = read(&words("--kills 5 --of netd")).unwrap();
         assert_eq!(asked.trial, Trial::Kills(Victim::Netd));
         let error = read(&words("--of nobody")).unwrap_err().to_string();
-        assert_eq!(error, "--of nobody: one of driver, guest, manager, netd");
+        assert_eq!(
+            error,
+            "--of nobody: choose one of driver, guest, manager, netd, vm"
+        );
         assert!(read(&words("--attaches 5 --of netd")).is_err());
         assert!(read(&words("--guests 4 --of netd")).is_err());
         assert!(read(&words("--guests 4 --kills 3")).is_err());

@@ -1,4 +1,4 @@
-//! Finds source files, and looks at Rust line by line; `rustfmt` has made its shape predictable.
+//! Finds source files, and examines Rust line by line, whose form `rustfmt` makes predictable.
 
 use crate::workspace;
 use anyhow::Result;
@@ -7,17 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Every Rust file under a file or folder, sorted, without build output.
+/// Returns every Rust file under a file or folder, sorted, without build output.
 pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
-    // A crate below this one's folder is counted by itself.
+    // A crate below this one's folder is counted separately.
     let enters = |folder: &Path| !folder.ends_with("target") && !folder.join("Cargo.toml").exists();
     let mut found = walk(root, enters)?;
     found.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
     Ok(found)
 }
 
-/// Every file and symbolic link under a file or folder, sorted, without the folders that are not
-/// to be entered.
+/// Returns every file and symbolic link under a file or folder, sorted, without excluded folders.
 pub(crate) fn walk(root: &Path, enters: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut next = vec![root.to_path_buf()];
@@ -34,8 +33,8 @@ pub(crate) fn walk(root: &Path, enters: impl Fn(&Path) -> bool) -> Result<Vec<Pa
     Ok(found)
 }
 
-/// The files of the repository, also new ones, by their names below its root; nothing that git
-/// ignores. One that was removed may still be named.
+/// Returns the files of the repository, including new ones, by their paths below its root, except
+/// ignored ones. A removed file may still be listed.
 pub(crate) fn names() -> Result<Vec<String>> {
     let list = ["ls-files", "-z", "--cached", "--others"];
     let mut git = Command::new("git");
@@ -44,7 +43,7 @@ pub(crate) fn names() -> Result<Vec<String>> {
     Ok(names.split_terminator('\0').map(str::to_owned).collect())
 }
 
-/// The files of the repository whose names end so.
+/// Returns the files of the repository with these endings.
 pub(crate) fn listed(endings: &[&str]) -> Result<Vec<PathBuf>> {
     let root = workspace::root();
     let wanted = |name: &String| {
@@ -63,13 +62,13 @@ pub(crate) fn listed(endings: &[&str]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The texts of files, without those that are modules for tests only.
+/// Returns the texts of files, without modules for tests only.
 pub(crate) fn without_tests(files: Vec<PathBuf>) -> Result<Vec<(PathBuf, String)>> {
     let mut tests = BTreeSet::new();
     let mut texts = Vec::new();
     for file in files {
         let text = fs::read_to_string(&file)?;
-        // A module `m` of a/mod.rs or a/lib.rs lies beside it; one of a/b.rs lies in a/b/.
+        // A module `m` of a/mod.rs or a/lib.rs is beside it; one of a/b.rs is in a/b/.
         let folder = match file.file_stem().and_then(|stem| stem.to_str()) {
             Some("mod" | "lib" | "main") | None => file.with_file_name(""),
             Some(_) => file.with_extension(""),
@@ -85,13 +84,13 @@ pub(crate) fn without_tests(files: Vec<PathBuf>) -> Result<Vec<(PathBuf, String)
     Ok(texts)
 }
 
-/// Whether a line holds more than a comment or nothing.
+/// Returns whether a line has code.
 pub(crate) fn is_code(line: &str) -> bool {
     let line = line.trim_start();
     !line.is_empty() && !line.starts_with("//")
 }
 
-/// Whether a line lifts the workspace's ban on `unsafe`: an attribute that names the lint.
+/// Returns whether a line lifts the workspace's ban on `unsafe`: an attribute that names the lint.
 pub(crate) fn lifts_the_ban(line: &str) -> bool {
     let line = line.trim_start();
     let names_it = line
@@ -99,13 +98,13 @@ pub(crate) fn lifts_the_ban(line: &str) -> bool {
         .next()
         .is_some_and(|code| code.contains("unsafe_code"));
     let forbids = ["#![forbid(", "#[forbid(", "#![deny(", "#[deny("];
-    // The second form: an attribute over several lines.
+    // The second form is an attribute over several lines.
     names_it
         && (line.starts_with('#') && !forbids.iter().any(|start| line.starts_with(start))
             || line.starts_with("unsafe_code"))
 }
 
-/// How many unsafe blocks, functions, implementations and the like a line of code opens.
+/// Returns the number of unsafe blocks, functions, implementations and so on that a line opens.
 pub(crate) fn unsafe_blocks(line: &str) -> usize {
     let code = line.split("//").next().unwrap_or_default();
     let quoted = |at: usize| code[..at].matches('"').count() % 2 == 1;
@@ -118,7 +117,7 @@ pub(crate) fn unsafe_blocks(line: &str) -> usize {
         .count()
 }
 
-/// Lines and unsafe blocks of a file's code, without its tests.
+/// Returns the lines and unsafe blocks of a file's code, without its tests.
 pub(crate) fn count(text: &str) -> (usize, usize) {
     let (mut lines, mut blocks) = (0, 0);
     let mut rest = text.lines();
@@ -133,8 +132,8 @@ pub(crate) fn count(text: &str) -> (usize, usize) {
     (lines, blocks)
 }
 
-/// Skips the item that an attribute belongs to: up to a line that ends it, or up to the closing
-/// brace at the indentation of the line that opened it.
+/// Skips the item of an attribute: up to a line that ends it, or up to the closing brace at the
+/// indentation of the line that opened it.
 fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
     let mut indentation = None;
     for line in lines {
@@ -149,7 +148,7 @@ fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
     }
 }
 
-/// Names of the modules that a file declares for tests only, in files of their own.
+/// Returns the names of the modules that a file declares for tests only, in separate files.
 pub(crate) fn test_modules(text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let name = |pair: &[&str]| {

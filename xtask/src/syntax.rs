@@ -1,4 +1,4 @@
-//! What several checks ask of parsed Rust: is it a test, which lines does it take.
+//! Common queries of parsed Rust: tests, and lines of items.
 
 use anyhow::{Context, Result};
 use std::ops::RangeInclusive;
@@ -14,8 +14,8 @@ pub(crate) fn read(path: &Path) -> Result<(String, syn::File)> {
     Ok((text, file))
 }
 
-/// Whether these attributes keep an item out of an ordinary build: `#[test]`, `#[cfg(test)]`, or a
-/// condition that includes it.
+/// Returns whether these attributes exclude an item from an ordinary build: `#[test]`,
+/// `#[cfg(test)]`, or a condition that includes it.
 pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let path = attribute.path();
@@ -25,7 +25,7 @@ pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Whether a condition holds in tests only.
+/// Returns whether a condition holds only in tests.
 fn needs_test(condition: &Meta) -> bool {
     let Meta::List(list) = condition else {
         return condition.path().is_ident("test");
@@ -39,7 +39,7 @@ fn needs_test(condition: &Meta) -> bool {
     }
 }
 
-/// The attributes of an item of a module.
+/// Returns the attributes of an item of a module.
 pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
@@ -61,7 +61,7 @@ pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// The attributes of an item of an implementation.
+/// Returns the attributes of an item of an implementation.
 pub(crate) fn impl_attributes(item: &ImplItem) -> &[Attribute] {
     match item {
         ImplItem::Const(item) => &item.attrs,
@@ -72,7 +72,7 @@ pub(crate) fn impl_attributes(item: &ImplItem) -> &[Attribute] {
     }
 }
 
-/// The lines that a piece of syntax takes, counted from one.
+/// Returns the lines of a piece of syntax, from 1.
 pub(crate) fn lines(piece: &impl Spanned) -> RangeInclusive<usize> {
     let span = piece.span();
     span.start().line..=span.end().line

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Prints lines of code (no blank lines, comments or tests) and unsafe blocks per part, then of
-/// each program, and fails if one has more lines than it may have.
+/// each program, and fails if one exceeds its limit.
 pub(crate) fn print() -> Result<()> {
     let root = workspace::root();
     let (mut all_lines, mut all_blocks) = (0, 0);
@@ -34,7 +34,7 @@ pub(crate) fn print() -> Result<()> {
     programs(&rules, &root, &attackers)
 }
 
-/// The same of each program.
+/// Prints the same counts for each program.
 fn programs(rules: &Rules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
     let crates = workspace::crates()?;
     let beside = rules.beside.iter().map(|path| root.join(path));
@@ -50,7 +50,7 @@ fn programs(rules: &Rules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
         for part in &parts {
             ensure!(
                 part.exists(),
-                "layering.txt: there is no {}",
+                "layering.txt: {} does not exist",
                 part.display()
             );
             let (of_part, blocks_of_part) = count(part.clone(), &taken)?;
@@ -79,8 +79,8 @@ fn programs(rules: &Rules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Whether arithmetic is checked in releases of every crate that a trusted program is made of or
-/// links.
+/// Returns whether arithmetic is checked in releases of every crate that a trusted program contains
+/// or links.
 fn checked(crates: &[Crate], rules: &Rules, root: &Path, manifest: &str) -> Result<()> {
     let manifest: toml::Table = manifest.parse()?;
     let packages = manifest
@@ -104,8 +104,8 @@ fn checked(crates: &[Crate], rules: &Rules, root: &Path, manifest: &str) -> Resu
     Ok(())
 }
 
-/// The crates from outside that a program links and the crates of its parts name. The first part is
-/// in its own crate.
+/// Returns the external crates that a program links and the crates of its parts name. The first
+/// part is in its own crate.
 fn outside(crates: &[Crate], parts: &[PathBuf]) -> Result<BTreeSet<String>> {
     let has = |found: &Crate, part: &PathBuf| part.starts_with(&found.root);
     let own = parts.first().and_then(|part| {
@@ -120,7 +120,7 @@ fn outside(crates: &[Crate], parts: &[PathBuf]) -> Result<BTreeSet<String>> {
     Ok(named.filter(|name| linked.contains(name)).collect())
 }
 
-/// Lines and unsafe blocks under a folder, without test files and without what lies in `except`.
+/// Counts lines and unsafe blocks under a folder, without test files and without `except`.
 fn count(path: PathBuf, except: &[PathBuf]) -> Result<(usize, usize)> {
     let mut files = match path.is_file() {
         true => vec![path],
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn test_modules_in_files_of_their_own_are_left_out() {
+    fn test_modules_in_separate_files_are_excluded() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);

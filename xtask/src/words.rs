@@ -1,47 +1,60 @@
-//! Finds retired words: `words.txt` lists them with what is written instead.
+//! Finds retired words and phrases: `words.txt` lists them with their replacements.
+
+mod prose;
 
 use crate::{source, workspace};
 use anyhow::{Context, Result, ensure};
 use regex::{Regex, RegexBuilder};
 use std::path::Path;
 
-/// What `words.txt` says.
+/// The contents of `words.txt`.
 #[derive(Default)]
 struct Words {
     retired: Vec<Retired>,
-    /// Files that may hold all of them.
+    /// Phrases that no sentence of a comment or of a document contains.
+    phrases: Vec<Retired>,
+    /// Folders below which sentences are not checked yet.
+    unchecked: Vec<String>,
+    /// Files that may contain retired words.
     skipped: Vec<String>,
 }
 
-/// A word that is not written any more.
+/// A retired word.
 struct Retired {
     pattern: Regex,
-    /// Where it is retired, from the workspace's root; none: everywhere.
+    /// The folders in which it is retired, relative to the workspace's root; empty: everywhere.
     folders: Vec<String>,
     instead: String,
 }
 
-/// Prints every place of a retired word and fails if there is one.
-pub(crate) fn check() -> Result<()> {
+/// Prints every occurrence of a retired word or phrase below `folders`, or in the whole workspace,
+/// and fails if there is one.
+pub(crate) fn check(folders: &[String]) -> Result<()> {
     let root = workspace::root();
     let words = parse(include_str!("../words.txt"))?;
-    for folder in words.retired.iter().flat_map(|word| &word.folders) {
+    let all = words.retired.iter().chain(&words.phrases);
+    for folder in all.flat_map(|word| &word.folders) {
         ensure!(
             root.join(folder).exists(),
-            "words.txt: there is no {folder}"
+            "words.txt: {folder} does not exist"
         );
     }
     let mut found = Vec::new();
-    for file in source::listed(&["rs", "md"])? {
-        let text = std::fs::read_to_string(&file)?;
+    for file in source::listed(&["rs", "md", "toml"])? {
         let path = file.strip_prefix(&root).unwrap_or(&file);
+        let wanted = folders.iter().any(|folder| path.starts_with(folder));
+        if !wanted && !folders.is_empty() {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file)?;
         found.extend(places(&words, path, &text));
     }
     for place in &found {
         eprintln!("words: {place}");
     }
     ensure!(found.is_empty(), "{} places of retired words", found.len());
-    println!("words: none of {} retired ones", words.retired.len());
+    let rules = words.retired.len() + words.phrases.len();
+    println!("words: none of {rules} retired ones");
     Ok(())
 }
 
@@ -57,8 +70,16 @@ fn parse(text: &str) -> Result<Words> {
             words.skipped.extend(files);
             continue;
         }
-        let retired = retired(line).with_context(|| format!("words.txt, line {}", number + 1))?;
-        words.retired.push(retired);
+        if let Some(folders) = line.strip_prefix("sentences unchecked:") {
+            let folders = folders.split_whitespace().map(str::to_owned);
+            words.unchecked.extend(folders);
+            continue;
+        }
+        let (line, list) = match line.strip_prefix("sentence: ") {
+            Some(line) => (line, &mut words.phrases),
+            None => (line, &mut words.retired),
+        };
+        list.push(retired(line).with_context(|| format!("words.txt, line {}", number + 1))?);
     }
     Ok(words)
 }
@@ -75,7 +96,7 @@ fn retired(line: &str) -> Result<Retired> {
     })
 }
 
-/// The lines of a file that hold retired words.
+/// Returns the lines of a file with retired words.
 fn places(words: &Words, path: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     if words.skipped.iter().any(|file| path == Path::new(file)) {
@@ -84,6 +105,25 @@ fn places(words: &Words, path: &Path, text: &str) -> Vec<String> {
     let applies = |word: &&Retired| {
         word.folders.is_empty() || word.folders.iter().any(|folder| path.starts_with(folder))
     };
+    let phrases: Vec<&Retired> = words.phrases.iter().filter(applies).collect();
+    let unchecked = |folder: &String| path.starts_with(folder);
+    if !phrases.is_empty() && !words.unchecked.iter().any(unchecked) {
+        for sentence in prose::sentences(path, text) {
+            for phrase in &phrases {
+                if let Some(place) = phrase.pattern.find(&sentence.text) {
+                    let (place, instead) = (place.as_str(), &phrase.instead);
+                    let (path, line, text) = (path.display(), sentence.line, &sentence.text);
+                    found.push(format!("{path}:{line}: `{place}`: {instead}: {text}"));
+                }
+            }
+        }
+    }
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+    {
+        return found;
+    }
     let retired: Vec<&Retired> = words.retired.iter().filter(applies).collect();
     for (number, line) in text.lines().enumerate() {
         for word in &retired {
@@ -102,8 +142,9 @@ fn places(words: &Words, path: &Path, text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const WORDS: &str =
-        "# why\nskip: old.md\nlong[ _-]road -> path\n(?-i)\\bFoo\\b @ a b/c -> Bar\n";
+    const WORDS: &str = "# why\nskip: old.md\nlong[ _-]road -> path\n\
+         (?-i)\\bFoo\\b @ a b/c -> Bar\nsentence: ^who\\b[^?]*$ -> name the actor\n\
+         sentences unchecked: old\n";
 
     #[test]
     fn retired_words_are_found_where_they_are_retired() {
@@ -118,10 +159,16 @@ mod tests {
         assert!(found("b/x.rs", "Foo").is_empty());
         assert!(found("a/x.rs", "foo Food").is_empty());
         assert!(found("old.md", "long road").is_empty());
+        assert_eq!(
+            found("x.rs", "// Who asks?\n// It is. Who\n// waits, `Foo`."),
+            ["x.rs:2: `Who waits, code.`: name the actor: Who waits, code."]
+        );
+        assert!(found("old/x.rs", "// Who waits.").is_empty());
+        assert!(found("x.rs", "let who = \"Who waits\";").is_empty());
     }
 
     #[test]
-    fn nonsense_is_refused_with_its_line() {
+    fn invalid_lines_are_rejected_with_their_number() {
         for text in ["\nfoo", "\n( -> x"] {
             let error = parse(text).err().unwrap();
             assert!(format!("{error:#}").contains("line 2"), "{error:#}");

@@ -1,4 +1,4 @@
-//! What cargo knows about the workspace.
+//! Cargo's description of the workspace.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -10,9 +10,9 @@ use std::process::Command;
 #[derive(Debug)]
 pub(crate) struct Crate {
     pub(crate) name: String,
-    /// The folder of its manifest.
+    /// Returns the folder of its manifest.
     pub(crate) root: PathBuf,
-    /// The root of its library and of each of its programs.
+    /// Returns the root of its library and of each of its programs.
     pub(crate) targets: Vec<PathBuf>,
     /// Crates of this workspace that its normal and build dependencies name.
     pub(crate) inside: Vec<String>,
@@ -20,28 +20,29 @@ pub(crate) struct Crate {
     pub(crate) outside: Vec<String>,
 }
 
-/// The folder of the workspace.
+/// Returns the folder of the workspace.
 pub(crate) fn root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask).to_path_buf()
 }
 
-/// The cargo that runs us.
+/// Returns a command of the cargo that runs this program.
 pub(crate) fn cargo() -> Command {
     cargo_in(&root())
 }
 
-/// The same for another workspace.
+/// Returns one for another workspace.
 pub(crate) fn cargo_in(folder: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(folder);
     command
 }
 
-/// Runs a command to its end; what it printed.
+/// Runs a command until it ends; returns its output.
 ///
 /// # Errors
-/// It cannot be run, or it failed: what it said.
+///
+/// It cannot be run, or has failed, with its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let done = command
         .output()
@@ -51,7 +52,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(done.stdout).with_context(|| format!("{command:?} prints no UTF-8"))
 }
 
-/// Where cargo puts what it builds, without the target triple: honours `CARGO_TARGET_DIR`.
+/// Returns cargo's output folder, without the target triple: honours `CARGO_TARGET_DIR`.
 pub(crate) fn target_directory() -> Result<PathBuf> {
     let metadata = metadata(&root())?;
     let path = metadata["target_directory"]
@@ -60,14 +61,28 @@ pub(crate) fn target_directory() -> Result<PathBuf> {
     Ok(path.into())
 }
 
-/// Every crate of the workspace. Dev-dependencies are left out: tests may look everywhere.
+/// Returns every crate of the workspace. Dev-dependencies are excluded: tests may use any crate.
 pub(crate) fn crates() -> Result<Vec<Crate>> {
     let metadata = metadata(&root())?;
     let packages = metadata["packages"].as_array().context("no packages")?;
     packages.iter().map(read_crate).collect()
 }
 
-/// The package and the name of each bench of a workspace.
+/// Returns the names of the integration tests of this workspace.
+pub(crate) fn test_targets() -> Result<BTreeSet<String>> {
+    let metadata = metadata(&root())?;
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    let targets = packages
+        .iter()
+        .filter_map(|package| package["targets"].as_array());
+    let tests = targets
+        .flatten()
+        .filter(|target| target["kind"][0] == "test");
+    let names = tests.filter_map(|target| target["name"].as_str());
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// Returns the package and the name of each bench of a workspace.
 pub(crate) fn bench_targets(folder: &Path) -> Result<Vec<(String, String)>> {
     let metadata = metadata(folder)?;
     let mut found = Vec::new();
@@ -82,8 +97,8 @@ pub(crate) fn bench_targets(folder: &Path) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// Every crate that a package links, itself among them, if it is built alone; no procedural macros
-/// and what only these link.
+/// Returns every crate that a package links, itself included, if it is built alone; without
+/// procedural macros and crates that only these link.
 pub(crate) fn linked(package: &str) -> Result<BTreeSet<String>> {
     let tree = ["tree", "--offline", "--package", package, "--prefix=none"];
     let parts = ["--edges=normal,no-proc-macro", "--format={p}"];
@@ -131,7 +146,7 @@ fn read_crate(package: &Value) -> Result<Crate> {
     Ok(found)
 }
 
-/// Whether a target is a library or a program; not a test, a benchmark or a build script.
+/// Returns whether a target is a library or a program; not a test, a benchmark or a build script.
 fn is_product(target: &Value) -> bool {
     let kinds = target["kind"].as_array().into_iter().flatten();
     kinds.filter_map(Value::as_str).any(|kind| {

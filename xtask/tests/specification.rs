@@ -1,5 +1,5 @@
-//! SPECIFICATION.md names a test for each promise: it has to be there, in the crate that is named.
-//! So have those that the requirements of `specs/` name.
+//! SPECIFICATION.md names a test for each guarantee, which must exist in the named crate. So must
+//! the tests that the requirements of `specs/` name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The sources of each crate of the workspace, in one text and with the names of their files.
+/// Returns the sources of each crate of the workspace, in one text with the names of their files.
 fn sources() -> BTreeMap<String, String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let members = manifest.split("members = [").nth(1).unwrap();
@@ -41,13 +41,13 @@ fn append(path: &Path, text: &mut String) {
     }
 }
 
-/// A test or a module of tests.
+/// Returns whether a source has a test or a module of tests of this name.
 fn holds(source: &str, name: &str) -> bool {
     source.contains(&format!("fn {name}(")) || source.contains(&format!("mod {name};"))
 }
 
 #[test]
-fn every_test_that_is_named_exists() {
+fn every_named_test_exists() {
     let sources = sources();
     let text = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
     let mut checked = 0;
@@ -69,7 +69,7 @@ fn every_test_that_is_named_exists() {
     assert!(checked > 10, "only {checked} tests are named");
 }
 
-/// What stands in code within words in italics: so `specs/` name their tests.
+/// Returns the code within italics, by which `specs/` names tests.
 fn in_italics(text: &str) -> Vec<&str> {
     let mut is_italic = false;
     let mut found = Vec::new();
@@ -83,8 +83,8 @@ fn in_italics(text: &str) -> Vec<&str> {
     found
 }
 
-/// Whether a test is there: a file of tests, a function, a group of them (`attack_06_*`), with or
-/// without its modules. None: this is no test's name.
+/// Returns whether a test exists: a file of tests, a function, a group of them (`attack_06_*`),
+/// with or without its modules. Returns `None` if it is not a test's name.
 fn is_there(sources: &BTreeMap<String, String>, name: &str) -> Option<bool> {
     let last = name.rsplit("::").next()?;
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
@@ -106,7 +106,7 @@ fn is_there(sources: &BTreeMap<String, String>, name: &str) -> Option<bool> {
 }
 
 #[test]
-fn every_test_that_a_requirement_names_exists() {
+fn tests_named_by_requirements_exist() {
     let sources = sources();
     let (mut checked, mut missing) = (0, Vec::new());
     for page in fs::read_dir(root().join("specs")).unwrap() {
@@ -124,7 +124,7 @@ fn every_test_that_a_requirement_names_exists() {
     assert!(checked > 200, "only {checked} tests are named");
 }
 
-/// The rows of the table of attacks, as their cells.
+/// Returns the rows of the table of attacks, as their cells.
 fn attacks(specification: &str) -> Vec<Vec<&str>> {
     let section = specification.split("\n## Attacks\n").nth(1).unwrap();
     let section = section.split("\n## ").next().unwrap();
@@ -133,7 +133,7 @@ fn attacks(specification: &str) -> Vec<Vec<&str>> {
     cells.skip(1).collect()
 }
 
-/// The name of the package that a file belongs to: of the nearest manifest above it.
+/// Returns the name of a file's package: that of the nearest manifest above it.
 fn package_of(file: &Path) -> String {
     let manifest = file.ancestors().map(|folder| folder.join("Cargo.toml"));
     let manifest = manifest
@@ -144,10 +144,10 @@ fn package_of(file: &Path) -> String {
     name.split('"').next().unwrap().to_owned()
 }
 
-/// Every attack has tests, each is in the file that is named, and the command of the row runs it:
-/// it names the file's package and a part of the test's name.
+/// Every attack has tests, each is in its named file, and the row's command runs it: it names the
+/// file's package and a part of the test's name.
 #[test]
-fn every_attack_is_tested_by_the_command_of_its_row() {
+fn the_command_of_each_row_tests_its_attack() {
     let text = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
     let rows = attacks(&text);
     let numbers: Vec<String> = (1..=36).map(|number| number.to_string()).collect();

@@ -1,8 +1,8 @@
-# The comparison of `cargo xtask xen exp`, run in dom0. The kernel's argument xexp lists what is to
-# be measured: COLUMN.WIRE.CELL…+COLUMN.WIRE.CELL…, a CELL being its direction and its guests.
+# The comparison of `cargo xtask xen exp`, run in dom0. The kernel argument xexp lists the
+# measurements: COLUMN.WIRE.CELL…+COLUMN.WIRE.CELL…. A CELL is a direction and a number of guests.
 #
-# The wire of every column is dom0's own network stack: behind a veth pair on the bridge of
-# netback's interfaces, behind the TAP of ours.
+# The wire of each column is dom0's network stack. For netback it is connected to the bridge by a
+# veth pair, for Grantway by a TAP.
 #
 # | wire  | frames from the wire                  | frames to the wire |
 # |---|---|---|
@@ -10,7 +10,7 @@
 # | mtu   | 1514 bytes, whole checksums           | the same |
 # | lro   | the same, merged by the backend: the kernel by GRO with NAPI, ours by LRO | |
 
-# ours_file WIRE GRANTS: the configuration of ours.
+# ours_file WIRE GRANTS: writes Grantway's configuration.
 ours_file() {
   wire='kind = "tap"'
   at=none
@@ -28,7 +28,7 @@ addresses = ["192.168.77.1/24"]
 EOC
 }
 
-# begin COLUMN: its backend, and interfaces of both guests.
+# begin COLUMN: starts its backend and attaches an interface to each guest.
 begin() {
   case $1 in
   netback)
@@ -52,7 +52,7 @@ begin() {
   done
 }
 
-# wire COLUMN KIND: the wire is of this kind from now on.
+# wire COLUMN KIND: changes the wire to this kind.
 wire() {
   case $1 in
   netback)
@@ -75,7 +75,7 @@ wire() {
   esac
 }
 
-# ends: our process, if there is one.
+# ends: stops Grantway's process, if it runs.
 ends() {
   grantway status >/dev/null 2>&1 || return 0
   grantway down && within 20 gone w0
@@ -83,7 +83,7 @@ ends() {
 
 gone() { ! ip link show dev $1; }
 
-# end COLUMN: nothing of it is left.
+# end COLUMN: detaches the interfaces and stops the backend.
 end() {
   for n in 2 3; do
     id=$(xl domid guest$n)
@@ -96,7 +96,7 @@ end() {
   esac
 }
 
-# streams CELL: start; one a guest.
+# streams CELL: starts one stream per guest.
 streams() {
   guests=2
   [ ${1#?} = 2 ] && guests="2 3"
@@ -113,7 +113,7 @@ silence() {
   for n in 2 3; do on $n "killall wget; true" || return 1; done
 }
 
-# cell COLUMN WIRE CELL: one window.
+# cell COLUMN WIRE CELL: measures one window.
 cell() {
   streams $3 || return 1
   # Slow start is over.
@@ -125,12 +125,12 @@ cell() {
   rc=0
   xen-window $1.$2.$3 w0 $direction 250 >/tmp/window || rc=1
   silence || rc=1
-  # To the console at once: what comes after it may fail.
+  # The result is printed immediately, because later steps may fail.
   [ $rc = 0 ] && echo "XTEST window $(cat /tmp/window)" >&3
   return $rc
 }
 
-# prepare: guests without an interface, and what is fetched.
+# prepare: starts guests without an interface, and the server of the fetched file.
 prepare() {
   for m in veth xen-netback; do insmod /mod/$m.ko || return 1; done
   truncate -s 16G /srv/zeros
@@ -143,7 +143,7 @@ prepare() {
   done
 }
 
-# run COLUMN.WIRE.CELL…: all of that; the column begins if another one was there.
+# run COLUMN.WIRE.CELL…: measures these cells; starts the column if it is not running.
 run() {
   words=$(echo $1 | tr . ' ')
   set -- $words

@@ -1,21 +1,22 @@
-# The tests of `cargo xtask xen`, run in dom0. A test is a function t_NAME; it fails by its status.
-# Tests run in the order of their list and leave guests for the next ones.
+# The tests of `cargo xtask xen`, run in dom0. A test is a function t_NAME; its status is the
+# result. Tests run in the order of the list and keep their guests for later tests.
 
 slow=$(sed -n 's/.*xslow=\([0-9]*\).*/\1/p' /proc/cmdline)
 tests=$(sed -n 's/.*xtest=\([^ ]*\).*/\1/p' /proc/cmdline | tr + ' ')
 
-# within SECONDS COMMAND…: it succeeds in that time, tried again and again.
+# within SECONDS COMMAND…: repeats the command until it succeeds, for at most that time.
 within() {
   left=$(($1 * slow * 2))
   shift
   until "$@" >/dev/null 2>&1; do
     left=$((left - 1))
-    [ $left -gt 0 ] || { echo "not in time: $*"; return 1; }
+    [ $left -gt 0 ] || { echo "timeout: $*"; return 1; }
     sleep 0.5
   done
 }
 
-# The driver domain's process, started again whenever it ends; its log is on the console in the end.
+# Starts the driver domain's process and restarts it whenever it ends. Its log is printed on the
+# console.
 serve() {
   [ -e /run/serving ] && return
   echo serving
@@ -35,7 +36,8 @@ serve() {
   httpd -p 80 -h /srv
 }
 
-# create NAME TYPE KERNEL-ARGUMENT LINE…: a domain, with further lines of its configuration.
+# create NAME TYPE KERNEL-ARGUMENT LINE…: creates a domain with additional lines in its
+# configuration.
 create() {
   cat >/etc/xen/$1.cfg <<EOC
 name="$1"
@@ -52,13 +54,13 @@ EOC
   xl create $unwatched $config
 }
 
-# vif NUMBER [BACKEND]: the interface of a guest, as a line of its configuration.
+# vif NUMBER [BACKEND]: prints the configuration line of a guest's interface.
 vif() { printf 'vif=["mac=00:16:3e:00:00:%02d,script=vif-none%s"]\n' $1 "$2"; }
 
-# guest NAME TYPE NUMBER [BACKEND [CPUS]]: a stock guest; its addresses end with NUMBER.
+# guest NAME TYPE NUMBER [BACKEND [CPUS]]: creates a stock guest whose addresses end with NUMBER.
 guest() {
   echo "creating $1"
-  # An earlier domain of this name was ready, too.
+  # The log of an earlier domain of this name has a READY line, too.
   rm -f /var/log/xen/guest-$1.log
   create $1 $2 host=$3 "$(vif $3 $4)" vcpus=${5:-1} || return 1
   echo "created $1"
@@ -68,18 +70,18 @@ guest() {
 pv() { xl domid pv1 >/dev/null 2>&1 || { serve && guest pv1 pv 2; }; }
 pvh() { xl domid pvh1 >/dev/null 2>&1 || { serve && guest pvh1 pvh 3; }; }
 
-# fetch URL: its contents have the sum that is beside it.
+# fetch URL: downloads a file and compares it with the checksum in URL.md5.
 fetch() {
   rm -f /tmp/got
-  timeout $((60 * slow)) wget -q -O /tmp/got "$1" || { echo "$1 did not come"; return 1; }
+  timeout $((60 * slow)) wget -q -O /tmp/got "$1" || { echo "download of $1 failed"; return 1; }
   sum=$(timeout $((20 * slow)) wget -q -O - "$1.md5" | cut -d' ' -f1)
   [ -n "$sum" ] && [ "$(md5sum </tmp/got | cut -d' ' -f1)" = "$sum" ] || {
-    echo "$1 is not what was sent"
+    echo "$1: wrong checksum"
     return 1
   }
 }
 
-# on NUMBER COMMAND: a guest does it, over one connection.
+# on NUMBER COMMAND: runs the command in a guest, over one connection.
 on() {
   query=$(echo "$2" | sed 's/ /%20/g')
   rm -f /tmp/did
@@ -87,11 +89,11 @@ on() {
   grep -q "STATUS 0" /tmp/did || { echo "guest $1: $2:"; cat /tmp/did; return 1; }
 }
 
-# upload NUMBER FILE: the guest fetches it from dom0, and the sum is right.
+# upload NUMBER FILE: the guest downloads the file from dom0, and the checksum is compared.
 upload() {
   on $1 "wget -q -O /tmp/up http://192.168.77.1/$2 && md5sum /tmp/up" || return 1
   [ "$(head -1 /tmp/did | cut -d' ' -f1)" = "$(cut -d' ' -f1 /srv/$2.md5)" ] || {
-    echo "what the guest got is not what was sent"
+    echo "$2: wrong checksum in the guest"
     return 1
   }
 }
@@ -112,13 +114,13 @@ t_pair() {
   pv && pvh && on 2 'ping -c 2 192.168.77.3' && on 3 'wget -q -O /tmp/pair http://192.168.77.2/rnd'
 }
 
-# stream NUMBER FILE SUM: dom0 fetches what has this sum, and takes a while.
+# stream NUMBER FILE SUM: dom0 downloads a large file from the guest and compares its checksum.
 stream() {
   timeout $((90 * slow)) wget -q -O $2 http://192.168.77.$1/big || {
     echo "the stream broke"
     return 1
   }
-  [ "$(md5sum <$2 | cut -d' ' -f1)" = $3 ] || { echo "not what was sent"; return 1; }
+  [ "$(md5sum <$2 | cut -d' ' -f1)" = $3 ] || { echo "the stream has a wrong checksum"; return 1; }
 }
 
 t_tools() {
@@ -136,18 +138,18 @@ t_tools() {
   [ $rc = 0 ] && grep -q "vif.$(xl domid pv1).0" /tmp/trace
 }
 
-# connected NUMBER COUNT: dom0 has so many connections to a guest's server.
+# connected NUMBER COUNT: dom0 has at least COUNT connections to the guest's server.
 connected() { [ $(netstat -tn | grep "192.168.77.$1:80 " | grep -c ESTABLISHED) -ge $2 ]; }
 
-# followed PID: another process has taken over from this one, and the wire is there again.
+# followed PID: another process has replaced this one, and the wire exists again.
 followed() {
   [ "$(cat /run/serve.pid)" != $1 ] && ip addr show dev gw0 | grep -q 192.168.77.1
 }
 
-# ports FRONTEND: its rings and event channels, two of each for a queue.
+# ports FRONTEND: prints its rings and event channels, two of each per queue.
 ports() { xenstore-ls $1 | grep -E "(tx|rx)-ring-ref|event-channel-(tx|rx)"; }
 
-# mapped DOMAIN: how many of its grants are in use, as Xen itself has it.
+# mapped DOMAIN: prints how many of its grants are in use, according to Xen.
 mapped() {
   xl dmesg -c >/dev/null
   xl debug-keys g
@@ -157,27 +159,27 @@ mapped() {
     END { print count + 0 }'
 }
 
-# maps DOMAIN COUNT: so many of its grants are in use.
+# maps DOMAIN COUNT: exactly COUNT of its grants are in use.
 maps() { [ "$(mapped $1)" = $2 ]; }
 
-# maps_only DOMAIN COUNT: soon so many of its grants are in use, and no more.
+# maps_only DOMAIN COUNT: waits until exactly COUNT of its grants are in use.
 maps_only() {
-  within 20 maps $1 $2 || { echo "of its grants $(mapped $1) are in use, and were $2"; return 1; }
+  within 20 maps $1 $2 || { echo "$(mapped $1) of its grants are in use instead of $2"; return 1; }
 }
 
-# kill_under GUEST NUMBER TIMES [each]: the process is killed again and again while streams go both
-# ways. Both come through whole, the guest has not connected anew, and afterwards no other grants
-# are in use than before. "each": that is looked at after each kill; grants are copied, so none is
-# under way.
+# kill_under GUEST NUMBER TIMES [each]: kills the process repeatedly during streams in both
+# directions. Both streams must be complete, the guest must not reconnect, and afterwards the same
+# number of grants must be in use as before. "each": the grants are checked after each kill; this is
+# possible because grants are copied, so none is in use during transfers.
 kill_under() {
   id=$(xl domid $1)
   front=/local/domain/$id/device/vif/0
   held=$(mapped $id)
-  # Its rings are, at the least.
-  [ $held -gt 0 ] || { echo "Xen names no grants of the guest's in use"; return 1; }
+  # At least the grants of its rings are in use.
+  [ $held -gt 0 ] || { echo "according to Xen, no grant of the guest is in use"; return 1; }
   before="$(ports $front)"
   shift
-  [ -n "$before" ] || { echo "the guest has no event channel for each ring"; return 1; }
+  [ -n "$before" ] || { echo "the guest has no event channels"; return 1; }
   ended=$(grep -c "ended: 137" /tmp/serve.log)
   sum=$(wget -q -O - http://192.168.77.$1/big.md5 | cut -d' ' -f1)
   killed=0
@@ -206,7 +208,7 @@ kill_under() {
   echo "killed $killed times, ended $ended times"
   [ $ended -eq $2 ] || return 1
   [ "$(ports $front)" = "$before" ] || {
-    echo "the guest has connected anew"
+    echo "the guest has reconnected"
     return 1
   }
 }
@@ -214,7 +216,7 @@ kill_under() {
 t_kill() { pv && kill_under pv1 2 5 each; }
 t_kills() { pv && kill_under pv1 2 100 each; }
 
-# A guest with four processors has a queue for each.
+# A guest with four CPUs has one queue per CPU.
 t_queues() {
   serve && guest mq pv 6 "" 4 && reaches 6 || return 1
   id=$(xl domid mq)
@@ -225,7 +227,7 @@ t_queues() {
   kill_under mq 6 2 && xl destroy mq && within 20 clean 0 $id
 }
 
-# clean BACKEND DOMAIN: no interface of the domain is in the backend's part of the xenstore.
+# clean BACKEND DOMAIN: the backend's part of the xenstore has no interface of the domain.
 clean() { [ -z "$(xenstore-list /local/domain/$1/backend/vif/$2 2>/dev/null)" ]; }
 
 t_detach() {
@@ -241,7 +243,7 @@ t_detach() {
   return $rc
 }
 
-# A guest is saved and goes on; it is saved, ends, and is restored.
+# A guest is saved and continues; then it is saved, destroyed and restored.
 t_save() {
   pv || return 1
   id=$(xl domid pv1)
@@ -252,7 +254,7 @@ t_save() {
   [ $(xl domid pv1) != $id ] && reaches 2
 }
 
-# state_of NODE STATE…: a backend or frontend is in one of these; "": there is none.
+# state_of NODE STATE…: a backend or frontend is in one of these states; "": it does not exist.
 state_of() {
   found=$(xenstore-read $1/state 2>/dev/null)
   shift
@@ -260,19 +262,19 @@ state_of() {
   return 1
 }
 
-# Toolstacks end in the midst of their work, and the next one finishes it.
+# Toolstacks are killed during an operation, and the next one completes it.
 t_toolstack() {
   serve && guest tools pv 7 || return 1
   id=$(xl domid tools)
   back=/local/domain/0/backend/vif/$id/0
-  # Nobody watches over guests any more.
+  # No process of xl monitors guests any more.
   killall -9 xl
   reaches 7 || return 1
-  # One says that the interface shall go, and ends before it has removed a node.
+  # The first sets the interface offline and ends before it has removed a node.
   xenstore-write $back/online 0
   within 20 state_of $back 6 || return 1
   xl network-detach tools 0 && within 20 clean 0 $id || return 1
-  # One is killed while it waits for the backend.
+  # The second is killed while it waits for the backend.
   xl network-attach tools mac=00:16:3e:00:00:07 script=vif-none || return 1
   device=$(xenstore-list /local/domain/$id/device/vif)
   within 20 state_of /local/domain/$id/device/vif/$device 4 && reaches 7 || return 1
@@ -285,14 +287,14 @@ t_toolstack() {
   within 20 clean 0 $id && xl destroy tools && within 20 clean 0 $id
 }
 
-# Sixteen guests at once. Each is pinged and moves a checked 64 KB both ways. No process of xl's
-# stays behind each, with the memory that it has read the kernel into.
+# Sixteen guests at once. Each is pinged and transfers 64 KB with a checksum in both directions. No
+# xl process remains per guest, because each would keep the memory of the kernel image.
 t_many() {
   serve || return 1
   numbers=$(seq 21 36)
   for n in $numbers; do
     memory=128 unwatched=-e create many$n pv "role=small host=$n" "$(vif $n)" || return 1
-    echo "made $n at $(cut -d. -f1 /proc/uptime) s"
+    echo "created $n at $(cut -d. -f1 /proc/uptime) s"
   done
   for n in $numbers; do
     within 240 grep -q "GUEST: READY" /var/log/xen/guest-many$n.log || return 1
@@ -310,16 +312,16 @@ t_many() {
   done
 }
 
-# A guest without a netfront attacks, while another one is sent streams: none breaks, and the
-# process goes on.
+# A guest without a netfront attacks, while another one receives streams: no stream breaks, and the
+# process continues.
 t_hostile() {
   pv || return 1
   pid=$(cat /run/serve.pid)
   log=/var/log/xen/guest-bad.log
-  # Broadcasts for everybody, all the time.
+  # Continuous broadcasts to all guests.
   ping 192.168.77.99 >/dev/null 2>&1 &
   pinging=$!
-  # A group that it may choose to hear.
+  # A multicast group that the guest may join.
   ip route add 239.0.0.0/8 dev gw0 2>/dev/null
   ping 239.1.2.3 >/dev/null 2>&1 &
   multicast=$!
@@ -336,31 +338,31 @@ t_hostile() {
   xl destroy bad && within 20 clean 0 $id
 }
 
-# follows: the process is killed; the next one has read its configuration anew.
+# follows: kills the process; the next one reads the configuration again.
 follows() {
   pid=$(cat /run/serve.pid)
   kill -9 $pid
   within 20 followed $pid
 }
 
-# reached MECHANISM: how pages of guests are reached by the next process.
+# reached MECHANISM: selects how the next process accesses pages of guests.
 reached() {
   sed -i "s/^grants = .*/grants = \"$1\"/" /etc/grantway.toml
   follows
 }
 
-# operations KIND: how many of them this process has asked Xen for.
+# operations KIND: prints how many operations of this kind the process has requested from Xen.
 operations() {
   grantway stat driver | sed -n "s/.*hypercalls\.$1\.operations[^0-9]*\([0-9]*\).*/\1/p"
 }
 
-# What guests send is mapped: two guests, attacks, kills. No page stays mapped beyond its answer:
-# then a netfront says so and disables itself.
+# Sent packets are mapped: two guests, attacks, kills. No page may stay mapped after its response: a
+# netfront would report this and disable itself.
 t_maps() {
   pv && pvh && reached map || return 1
   reaches 2 && on 3 'wget -q -O /tmp/pair http://192.168.77.2/rnd'
   rc=$?
-  # Rings alone are a few pages.
+  # The rings account for only a few pages.
   mapped=$(operations map)
   [ $rc = 0 ] && [ "$mapped" -gt 100 ] && [ "$(operations unmap)" -gt 100 ] || {
     echo "mapped: $mapped"
@@ -371,13 +373,13 @@ t_maps() {
   reached copy && [ $rc = 0 ]
 }
 
-# on_wire COUNTER: of the NIC w0.
+# on_wire COUNTER: prints this counter of the NIC w0.
 on_wire() {
   grantway stat driver | sed -n "s/.*nic\.w0\.traffic\.$1[^0-9]*\([0-9]*\).*/\1/p"
 }
 
-# wired KIND LINE: by a second NIC of this kind, with that line, a guest reaches the station behind
-# the machine's own NIC.
+# wired KIND LINE: adds a second NIC of this kind with that configuration line; a guest must reach
+# the station behind the machine's NIC.
 wired() {
   pv || return 1
   cp /etc/grantway.toml /tmp/before.toml
@@ -390,7 +392,7 @@ wired() {
   follows && [ $rc = 0 ]
 }
 
-# nic: the machine's own NIC, up.
+# nic: brings the machine's NIC up.
 nic() {
   [ -e /sys/class/net/eth0 ] || insmod /mod/e1000.ko || return 1
   within 10 ip link set eth0 up
@@ -411,7 +413,7 @@ t_destroy() {
     id=$(xl domid $guest)
     xl destroy $guest && within 20 clean 0 $id || return 1
   done
-  # The process has not been bothered by any of it.
+  # The process must have survived all tests.
   grep "ended: " /tmp/serve.log | grep -v "ended: 137" && return 1
   kill -0 $(cat /run/serve.pid)
 }

@@ -1,9 +1,9 @@
-//! Reads `aliases.txt`: what older commits call plans, columns, keys, metrics and programs.
+//! Reads `aliases.txt`: older names of plans, columns, keys, metrics and programs.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 
-/// What can be renamed.
+/// Kinds of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Plan,
@@ -43,7 +43,7 @@ struct Rename {
 #[derive(Debug, Default)]
 pub(super) struct Aliases(Vec<Rename>);
 
-/// The renames of this tree.
+/// Returns the renames of this tree.
 pub(super) fn read() -> Result<Aliases> {
     Aliases::parse(include_str!("../../aliases.txt"))
 }
@@ -61,7 +61,7 @@ impl Aliases {
         Ok(Self(renames))
     }
 
-    /// What the tree calls a configuration that some commit calls `name`.
+    /// Returns the tree's name of a configuration that some commit calls `name`.
     pub(super) fn config(&self, name: &str) -> String {
         let mut config = Config::parse(name);
         for rename in &self.0 {
@@ -77,7 +77,7 @@ impl Aliases {
         config.name()
     }
 
-    /// What the tree calls a metric that some commit calls `name`.
+    /// Returns the tree's name of a metric that some commit calls `name`.
     pub(super) fn metric(&self, name: &str) -> String {
         let mut name = name.to_owned();
         for rename in self.0.iter().filter(|rename| rename.kind == Kind::Metric) {
@@ -89,7 +89,7 @@ impl Aliases {
         name
     }
 
-    /// All names that a thing of the tree ever had, the newest first.
+    /// Returns all names that an item of the tree has ever had, the newest first.
     pub(super) fn of(&self, kind: Kind, name: &str) -> Vec<String> {
         let mut names = vec![name.to_owned()];
         for rename in self.0.iter().rev().filter(|rename| rename.kind == kind) {
@@ -111,7 +111,7 @@ fn rename(line: &str) -> Result<Rename> {
     Ok(Rename { kind, old, new })
 }
 
-/// A configuration's parts: `column@key=value,…`.
+/// The parts of a configuration: `column@key=value,…`.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) column: String,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_its_line() {
+    fn invalid_lines_are_rejected_with_their_number() {
         for text in [
             "\nplan a -> b",
             "\nplan: a b",

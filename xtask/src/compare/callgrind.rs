@@ -1,4 +1,4 @@
-//! Instructions of a program's part, by callgrind.
+//! Counts instructions of a part of a program, by callgrind.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Functions of the C library's allocator and of start-up that are left out: what they take depends
-/// on where memory lies, even on the length of the program's path. Who calls them is counted.
+/// Functions of the C library's allocator and of start-up. They are excluded, because their cost
+/// depends on addresses, and even on the length of the program's path. Their callers are counted.
 const LEFT_OUT: [&str; 10] = [
     "_int_",
     "calloc",
@@ -21,7 +21,7 @@ const LEFT_OUT: [&str; 10] = [
     "unlink_chunk",
 ];
 
-/// Why nothing can be counted here, if so.
+/// Returns why nothing can be counted here, or `None` if counting works.
 pub(super) fn missing() -> Option<String> {
     let present = Command::new("valgrind").arg("--version").output();
     match present {
@@ -30,15 +30,15 @@ pub(super) fn missing() -> Option<String> {
     }
 }
 
-/// Runs a program; the instructions between entry and exit of the functions that `toggle` names.
-/// `folder` holds what callgrind writes.
+/// Runs a program; returns the instructions between entry and exit of the functions that `toggle`
+/// names. callgrind writes to `folder`.
 pub(super) fn collect(
     program: &Path,
     toggle: &str,
     folder: &Path,
     prepare: impl FnOnce(&mut Command),
 ) -> Result<u64> {
-    // Children that a program forks write files of their own.
+    // Forked children write separate files.
     let file = folder.join("callgrind.%p");
     let mut command = Command::new("valgrind");
     command
@@ -63,9 +63,9 @@ pub(super) fn collect(
     Ok(count)
 }
 
-/// The sum of what functions took themselves, from a file in callgrind's format.
+/// Returns the sum of the functions' own costs, from a file in callgrind's format.
 fn count(text: &str) -> u64 {
-    // A name stands where its number is first used.
+    // The file has a name only at the first use of its number.
     let mut names = BTreeMap::new();
     let mut name_of = |word: &str| -> Option<bool> {
         let (number, name) = word.strip_prefix('(')?.split_once(')')?;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_and_the_allocator_are_left_out() {
+    fn calls_and_the_allocator_are_excluded() {
         let text = "\
 version: 1
 events: Ir

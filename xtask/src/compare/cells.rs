@@ -7,14 +7,14 @@ use figures::metric;
 use figures::stats::{self, Estimate, Side};
 use std::collections::BTreeMap;
 
-/// A ratio that lies below this, interval and all, is a failure.
+/// A ratio whose whole interval lies below this is a failure.
 pub(super) const FLOOR: f64 = 0.97;
-/// Half of an interval's width, as a share of the ratio, at which a cell is known well enough.
+/// Half width of an interval, as a share of the ratio, at which a cell is precise enough.
 pub(super) const WIDTH: f64 = 0.03;
-/// How many instructions more are none.
+/// Ratio of instructions up to which the counts are equal.
 pub(super) const INSTRUCTIONS: f64 = 1.01;
-/// With fewer pairs not even the interval from the least to the greatest contains the median with
-/// 95 %: 1 - 2 / 2^6 = 97 %, 1 - 2 / 2^5 = 94 %.
+/// The minimum number of pairs for a 95 % interval: with n pairs, the interval from the smallest to
+/// the largest covers 1 - 2 / 2^n: 97 % for 6, 94 % for 5.
 pub(super) const PAIRS_MIN: usize = 6;
 
 /// A cell.
@@ -24,16 +24,16 @@ pub(super) struct Cell {
     pub(super) config: String,
     pub(super) metric: String,
     pub(super) part: Part,
-    /// Medians of both sides; none where a side has no such figure.
+    /// Medians of both sides; `None` if a side has no such figure.
     pub(super) old: Option<f64>,
     pub(super) new: Option<f64>,
-    /// Pair by pair so that more than 1 is better.
+    /// The ratio of the pairs; more than 1 is better.
     pub(super) ratio: Option<Estimate>,
     /// Pairs during which CPU time was stolen.
     pub(super) disturbed: usize,
 }
 
-/// What the benches came to: the largest of their ratios of instructions, new / old.
+/// Results of the benches: the largest of their ratios of instructions, new / old.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Counts {
     Most(f64),
@@ -46,7 +46,7 @@ pub(super) enum Counts {
 pub(super) enum Outcome {
     Pass,
     Fail,
-    /// The interval is too wide; instructions are not more than before.
+    /// The interval is too wide, but the instructions have not increased.
     PassByInstructions(f64),
     FailByInstructions(f64),
     Unresolved,
@@ -58,7 +58,7 @@ pub(super) enum Outcome {
 
 impl Outcome {
     pub(super) fn fails(&self) -> bool {
-        // What the commit has and the tree has not would be judged by nothing any more.
+        // A figure that only the commit has would no longer be checked.
         matches!(
             self,
             Self::Fail | Self::FailByInstructions(_) | Self::OnlyOld
@@ -66,7 +66,7 @@ impl Outcome {
     }
 }
 
-/// All cells of a plan's pairs, in order of name.
+/// Returns all cells of a plan's pairs, ordered by name.
 pub(super) fn of(plan: &Plan, pairs: &[Pair]) -> Vec<Cell> {
     let mut seen: BTreeMap<(&str, &str), Samples> = BTreeMap::new();
     for pair in pairs {
@@ -113,31 +113,32 @@ fn cell(plan: &Plan, config: &str, metric: &str, samples: &Samples) -> Option<Ce
 }
 
 impl Cell {
-    /// The column that it is of.
+    /// Returns its column.
     pub(super) fn column(&self) -> String {
         Config::parse(&self.config).column
     }
 
-    /// Whether its interval is narrow enough.
+    /// Returns whether its interval is narrow enough.
     pub(super) fn is_narrow(&self) -> bool {
         self.ratio.is_some_and(|ratio| {
             ratio.n >= PAIRS_MIN && (ratio.hi - ratio.lo) / 2.0 <= WIDTH * ratio.value
         })
     }
 
-    /// Whether more pairs are wanted: it is judged, and not known well enough.
+    /// Returns whether it needs more pairs, because it is judged and not precise enough.
     pub(super) fn is_open(&self) -> bool {
         self.part == Part::Key && !self.is_narrow() && self.old.is_some() && self.new.is_some()
     }
 
-    /// Whether instructions have to decide: so many pairs left it wide, and it may be too slow.
+    /// Returns whether instructions must decide, because its interval is still wide after this many
+    /// pairs and it may be too slow.
     pub(super) fn wants_counts(&self) -> bool {
         let decided =
             |ratio: Estimate| ratio.n >= PAIRS_MIN && (ratio.lo >= FLOOR || ratio.hi < FLOOR);
         self.is_open() && !self.ratio.is_some_and(decided)
     }
 
-    /// The verdict; `counts` of the plan's benches if they were counted.
+    /// Returns the verdict; `counts` of the plan's benches if they were counted.
     pub(super) fn verdict(&self, counts: Option<&Counts>) -> Outcome {
         if self.part == Part::Shown {
             return Outcome::Shown;
@@ -175,7 +176,7 @@ mod tests {
         plans.named(&["isolation".to_owned()]).unwrap().remove(0)
     }
 
-    /// The cell of these values of both sides.
+    /// Returns the cell of these values of both sides.
     fn of_values(metric: &str, load: &str, values: &[(Option<f64>, Option<f64>)]) -> Cell {
         let pair = |&(old, new): &(Option<f64>, Option<f64>)| Pair {
             tree: String::new(),
@@ -192,7 +193,7 @@ mod tests {
         of(&isolation(), &pairs).remove(0)
     }
 
-    /// Ratios from `lo` to `hi`.
+    /// Returns a cell whose ratio's interval is from `lo` to `hi`.
     fn between(lo: f64, hi: f64, n: usize) -> Cell {
         let step = (hi - lo) / (n - 1) as f64;
         let both = |i| (Some(10.0), Some(10.0 * (lo + step * i as f64)));
@@ -239,7 +240,7 @@ mod tests {
         ] {
             assert_eq!(cell.verdict(counts.as_ref()), verdict);
         }
-        // However wide: all of it is on one side.
+        // The whole interval is on one side, however wide it is.
         let counts = Counts::Most(2.0);
         let better = between(1.2, 2.0, 40);
         assert_eq!(better.verdict(Some(&counts)), Outcome::Pass);
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_shown_decides_nothing() {
+    fn shown_cells_decide_nothing() {
         let values = [(Some(10.0), Some(100.0)); 6];
         let cell = of_values("cycles_per_packet.total", "0.5", &values);
         assert_eq!(cell.verdict(None), Outcome::Shown);

@@ -1,4 +1,4 @@
-//! One run of `grantway exp`, and what it printed.
+//! Runs `grantway exp`, and parses its output.
 
 use super::aliases::Aliases;
 use super::halt;
@@ -14,15 +14,15 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// What a run showed, by the tree's names of configuration and metric.
+/// Figures of a run, by the tree's names of configuration and metric.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Readings {
     pub(super) values: BTreeMap<(String, String), f64>,
-    /// More CPU time was stolen than the runner allows, also when it repeated the round.
+    /// More CPU time was stolen than the runner allows, even after it repeated the round.
     pub(super) disturbed: bool,
 }
 
-/// A figure, as far as it matters here. Other lines (provenance) have no metric.
+/// The used fields of a figure. Other lines (provenance) have no metric.
 #[derive(Deserialize)]
 struct Line {
     #[serde(default)]
@@ -34,7 +34,7 @@ struct Line {
 }
 
 impl Readings {
-    /// The plan's cells among the lines of JSON.
+    /// Returns the plan's cells in the lines of JSON.
     pub(super) fn parse(text: &str, plan: &Plan, aliases: &Aliases) -> Result<Self> {
         let mut readings = Self::default();
         for line in text.lines() {
@@ -53,7 +53,8 @@ impl Readings {
     }
 }
 
-/// How `exp` is called: by the flags that it always had, and to let cores halt.
+/// Returns the arguments of `exp`: only flags that every version has, and the flag that lets cores
+/// halt.
 pub(super) fn arguments(plan: &Plan, name: &str, only: &[String], halts: bool) -> Vec<String> {
     let flags = [
         ("--only", only.join(",")),
@@ -72,7 +73,7 @@ pub(super) fn arguments(plan: &Plan, name: &str, only: &[String], halts: bool) -
     words
 }
 
-/// The plans that a program knows.
+/// Returns the plans that a program knows.
 pub(super) fn plans(program: &Path) -> Result<Vec<String>> {
     let output = Command::new(program)
         .args(["exp", "--list"])
@@ -82,10 +83,10 @@ pub(super) fn plans(program: &Path) -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// Runs a program to its end and returns what it printed. `folder` keeps that.
+/// Runs a program until it ends and returns its output, which is stored in `folder`.
 ///
-/// The program has a process group of its own, so a terminal's Ctrl-C reaches us alone. It is then
-/// asked to end by SIGTERM, on which it takes its processes and namespaces with it.
+/// The program has a separate process group, so a terminal's Ctrl-C reaches only this process. It
+/// then sends SIGTERM, and the program ends its processes and namespaces.
 pub(super) fn run(program: &Path, arguments: &[String], folder: &Path) -> Result<String> {
     let [printed, said] = ["run.jsonl", "run.log"].map(|name| folder.join(name));
     let mut child = Command::new(program)
@@ -105,7 +106,7 @@ pub(super) fn run(program: &Path, arguments: &[String], folder: &Path) -> Result
     Ok(std::fs::read_to_string(&printed)?)
 }
 
-/// Waits for a program. If the user asks to stop, it is asked to end, and this fails when it has.
+/// Waits for a program. On Ctrl-C, ends the program, and then returns an error.
 fn wait(child: &mut Child) -> Result<ExitStatus> {
     const STEP: Duration = Duration::from_millis(10);
     loop {
@@ -113,7 +114,7 @@ fn wait(child: &mut Child) -> Result<ExitStatus> {
             return Ok(status);
         }
         if let Err(interrupted) = interrupt::sleep(STEP) {
-            // Not reaped yet, so the number is still the child's.
+            // The child is not reaped yet, so the number still belongs to it.
             let _ended_already = kill_process(Pid::from_child(child), Signal::TERM);
             child.wait()?;
             return Err(interrupted.into());
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
     use crate::compare::plans;
 
-    /// As 78ba097 printed it, less what is not read.
+    /// Output of 78ba097, without fields that are not read.
     const PRINTED: &str = r#"{"provenance":{"commit":"78ba09737163","cores":[0,1],"quick":true}}
 {"config":"ngm-64@load=1","metric":"cycles_per_packet.driver","value":101.5,"lo":66.3,"n":3}
 {"config":"ngm-64@load=1","metric":"packets","value":15.25,"lo":12.9,"unit":"Mpps","n":3}
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_read_and_the_rest_is_left() {
+    fn cells_are_read_and_the_rest_is_ignored() {
         let readings = read(PRINTED, "");
         let values: Vec<_> = readings.values.iter().collect();
         let key = |metric: &str| ("ngm-64@load=1".to_owned(), metric.to_owned());
@@ -164,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn old_names_are_todays() {
+    fn old_names_become_todays() {
         let old = PRINTED.replace("ngm-64", "new-64").replace("load", "share");
         let aliases = "column: new-64 -> ngm-64\nkey: share -> load";
         assert_eq!(read(&old, aliases), read(PRINTED, ""));
     }
 
     #[test]
-    fn stolen_time_is_noticed() {
+    fn stolen_time_is_detected() {
         let stolen = PRINTED.replace(
             "\"Mpps\",\"n\":3",
             "\"Mpps\",\"n\":3,\"verdict\":\"unresolved\"",
@@ -180,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_an_error() {
+    fn invalid_json_is_an_error() {
         let error = Readings::parse("usage: …", &isolation(), &Aliases::default()).unwrap_err();
         assert!(error.to_string().contains("not a figure"), "{error}");
     }
 
     #[test]
-    fn a_run_that_fails_says_why() {
+    fn a_failed_run_reports_why() {
         let folder = tempfile::tempdir().unwrap();
         let script = |text: &str| ["-c", text].map(str::to_owned);
         let shell = Path::new("/bin/sh");

@@ -1,19 +1,19 @@
-//! Idle cores halt on both sides. Older commits kept them awake by threads of the idle class that
-//! spin. Newer kernels take the core from such a thread late, so that domains do not answer in time
-//! and whole plans fail.
+//! Lets idle cores halt on both sides. Older commits kept them awake by spinning threads of the
+//! idle class. Newer kernels preempt these threads late, so that domains do not answer in time and
+//! whole plans fail.
 //!
-//! A program whose `exp` has `--halt` is asked for it. The plans of an older commit are changed in
-//! its worktree, and it is built again with them.
+//! A program whose `exp` has `--halt` gets that flag. For an older commit, the plans in its
+//! worktree are changed, and it is built again.
 
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What asks `exp` for it.
+/// The flag of `exp`.
 pub(super) const FLAG: &str = "--halt";
 
-/// Whether a program's `exp` has the flag.
+/// Returns whether a program's `exp` has the flag.
 pub(super) fn is_known(program: &Path) -> Result<bool> {
     let output = Command::new(program)
         .args(["exp", "--help"])
@@ -22,12 +22,12 @@ pub(super) fn is_known(program: &Path) -> Result<bool> {
     Ok(String::from_utf8_lossy(&output.stdout).contains(FLAG))
 }
 
-/// Where a commit has a plan, below its worktree.
+/// Returns a plan's path in a worktree.
 pub(super) fn path(plan: &str) -> String {
     format!("lab/experiments/plans/{plan}.toml")
 }
 
-/// Changes a plan in its file; whether it was not changed yet.
+/// Changes a plan in its file. Returns whether the plan had not been changed before.
 pub(super) fn change(file: &Path) -> Result<bool> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let changed = changed(&text);
@@ -38,13 +38,13 @@ pub(super) fn change(file: &Path) -> Result<bool> {
     Ok(is_new)
 }
 
-/// A plan whose cores halt. Only streams and requests make cores idle: a plan without columns stays
-/// as it is.
+/// Returns a plan whose cores halt. Only streams and requests leave cores idle: a plan without
+/// columns stays unchanged.
 pub(super) fn changed(plan: &str) -> String {
     if !plan.contains("\n[[column]]") {
         return plan.to_owned();
     }
-    // What is said of the plan itself stands before its first table.
+    // Keys of the plan itself precede its first table.
     let tables = plan.find("\n[").map_or(plan.len(), |at| at + 1);
     let (own, tables) = plan.split_at(tables);
     let is_wake = |line: &&str| {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plans_let_cores_halt_whatever_they_said() {
+    fn plans_let_cores_halt() {
         let of = |wake: &str| format!("name = \"x\"\n{wake}\n[full]\nn = 1\n\n[[column]]\na = 2\n");
         for wake in ["", "wake = [\"awake\"]\n", "wake=[\"awake\", \"halt\"]\n"] {
             let plan = changed(&of(wake));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_asked_what_it_knows() {
+    fn the_flag_is_found_in_the_help() {
         let folder = tempfile::tempdir().unwrap();
         let knows = |help: &str| {
             let program = folder.path().join("grantway");

@@ -1,7 +1,7 @@
-//! Instructions of the benches on both sides: they do not depend on what else the machine does.
+//! Counts instructions of the benches on both sides. These counts do not depend on other load.
 //!
-//! A bench of criterion's runs each of its functions once (`--test`), and what is counted is the
-//! part that criterion would time.
+//! A bench of criterion runs each of its functions once (`--test`), and the part that criterion
+//! would time is counted.
 
 use super::aliases::{Aliases, Kind};
 use super::callgrind;
@@ -16,8 +16,8 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Benches read clocks by glibc. rustix asks the kernel where the vDSO lies; under valgrind that
-/// place is not mapped.
+/// Benches read clocks through glibc, because rustix gets the vDSO's address from the kernel, and
+/// valgrind does not map it.
 const LIBC: &str = r#"target.'cfg(unix)'.rustflags=["--cfg=rustix_use_libc"]"#;
 
 /// A function's instructions on both sides.
@@ -30,13 +30,13 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// New / old: less is better.
+    /// Returns new / old: less is better.
     pub(super) fn ratio(&self) -> f64 {
         self.new as f64 / self.old as f64
     }
 }
 
-/// All functions of the benches that both sides have; an error if a bench has none.
+/// Returns all functions of the benches that both sides have; an error if a bench has none.
 pub(super) fn count(benches: &[Bench], sides: &Sides, aliases: &Aliases) -> Result<Vec<Count>> {
     let mut counts = Vec::new();
     let folder = sides.folder.join("callgrind");
@@ -50,7 +50,7 @@ pub(super) fn count(benches: &[Bench], sides: &Sides, aliases: &Aliases) -> Resu
     Ok(counts)
 }
 
-/// What these benches came to.
+/// Returns the largest ratio of these benches.
 pub(super) fn most(counts: &[Count], benches: &[String]) -> Counts {
     let of = counts.iter().filter(|count| benches.contains(&count.bench));
     let ratios = of.map(Count::ratio);
@@ -72,7 +72,7 @@ fn paired(bench: &Bench, old: &BTreeMap<String, u64>, new: &BTreeMap<String, u64
     new.iter().filter_map(pair).collect()
 }
 
-/// Instructions by function.
+/// Returns instructions by function.
 fn one_side(
     bench: &Bench,
     side: &Side,
@@ -92,7 +92,7 @@ fn one_side(
     Ok(counts)
 }
 
-/// Builds a bench by whichever of its names this side knows.
+/// Builds a bench by the name that this side knows.
 fn built(bench: &Bench, side: &Side, aliases: &Aliases) -> Result<PathBuf> {
     let targets = workspace::bench_targets(&side.workspace)?;
     let packages = aliases.of(Kind::Package, &bench.package);
@@ -117,7 +117,7 @@ fn built(bench: &Bench, side: &Side, aliases: &Aliases) -> Result<PathBuf> {
     program.with_context(|| format!("cargo built no bench {name}"))
 }
 
-/// The functions that criterion lists, those that end as `cells` say (none: all).
+/// Returns the functions that criterion lists and that end as `cells` says (empty: all).
 fn functions(listed: &str, cells: &[String]) -> Vec<String> {
     let names = listed
         .lines()

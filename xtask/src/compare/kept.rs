@@ -1,4 +1,5 @@
-//! Pairs, kept over runs: a line of JSON each in `pairs.jsonl`, appended when it was measured.
+//! Stores pairs for later runs: a line of JSON each in `pairs.jsonl`, appended after each
+//! measurement.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// A cell's two values; none where a side has no such figure.
+/// A cell's two values; `None` if a side has no such figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Values {
     pub(super) config: String,
@@ -16,13 +17,13 @@ pub(super) struct Values {
     pub(super) new: Option<f64>,
 }
 
-/// What a run of each side showed.
+/// The results of one run on each side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Pair {
-    /// The tree that it is about.
+    /// The measured tree.
     pub(super) tree: String,
     pub(super) plan: String,
-    /// CPU time was stolen, also when it was repeated.
+    /// Whether CPU time was stolen even when the run was repeated.
     pub(super) disturbed: bool,
     pub(super) values: Vec<Values>,
 }
@@ -35,7 +36,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Reads the pairs that are about `tree`. `fresh`: begins anew.
+    /// Reads the pairs of `tree`. `fresh`: discards them.
     pub(super) fn open(folder: &Path, tree: &str, fresh: bool) -> Result<Self> {
         let file = folder.join("pairs.jsonl");
         if fresh && file.exists() {
@@ -43,7 +44,7 @@ impl Kept {
         }
         let text = fs::read_to_string(&file).unwrap_or_default();
         let mut by_plan: BTreeMap<_, Vec<Pair>> = BTreeMap::new();
-        // A line that was broken off while it was written is left out.
+        // A line that was interrupted is ignored.
         let pairs = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
@@ -60,7 +61,7 @@ impl Kept {
             .append(true)
             .open(&self.file)
             .with_context(|| self.file.display().to_string())?;
-        // A line of its own, also after one that was broken off.
+        // Begins a new line, even after an interrupted one.
         write!(file, "\n{}", serde_json::to_string(&pair)?)?;
         self.by_plan
             .entry(pair.plan.clone())
@@ -69,7 +70,7 @@ impl Kept {
         Ok(())
     }
 
-    /// The pairs of a plan, in the order in which they were measured.
+    /// Returns the pairs of a plan, in the order of their measurement.
     pub(super) fn of(&self, plan: &str) -> &[Pair] {
         self.by_plan.get(plan).map_or(&[], Vec::as_slice)
     }
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_of_the_same_tree_are_gone_on_with() {
+    fn pairs_of_the_same_tree_are_continued() {
         let folder = tempfile::tempdir().unwrap();
         let open = |tree, fresh| Kept::open(folder.path(), tree, fresh).unwrap();
         let mut kept = open("a", false);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_broken_off_is_left_out() {
+    fn an_interrupted_line_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let open = || Kept::open(folder.path(), "a", false).unwrap();
         open().add(pair("a", "base", 1.0)).unwrap();

@@ -1,4 +1,4 @@
-//! Measures pairs: a short run of each side, one right after the other, the first one in turn.
+//! Measures pairs: a short run of each side in succession, with alternating order.
 
 use super::aliases::{Aliases, Kind};
 use super::cells::{self, Cell};
@@ -12,21 +12,21 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How often a pair is measured again whose run was disturbed or failed.
+/// Retries of a pair whose run was disturbed or failed.
 const AGAIN: usize = 2;
 
-/// What is needed to measure.
+/// Parameters of the measurement.
 #[derive(Debug)]
 pub(super) struct Measure<'a> {
     pub(super) sides: &'a Sides,
     pub(super) aliases: &'a Aliases,
     pub(super) kept: Kept,
-    /// Pairs of a plan at most.
+    /// Limit of pairs of a plan.
     pub(super) pairs: usize,
 }
 
 impl Measure<'_> {
-    /// Measures plans in turn until each has its pairs, or narrow cells, or has used up its time.
+    /// Measures plans in turn until each has its pairs, has narrow cells, or has used its time.
     pub(super) fn all(&mut self, plans: &[Plan]) -> Result<()> {
         let bar = progress((plans.len() * self.pairs) as u64);
         let mut spent = vec![Duration::ZERO; plans.len()];
@@ -57,7 +57,7 @@ impl Measure<'_> {
         }
     }
 
-    /// The columns of which more pairs are wanted.
+    /// Returns the columns that need more pairs.
     fn open_columns(&self, plan: &Plan) -> Vec<String> {
         let pairs = self.kept.of(&plan.name);
         if pairs.is_empty() {
@@ -87,7 +87,7 @@ impl Measure<'_> {
             };
             interrupt::check()?;
             match both {
-                // A busy machine may keep a domain from answering in time.
+                // On a busy machine a domain may not answer in time.
                 Err(_) if again > 0 => {}
                 Ok((old, new)) if again > 0 && (old.disturbed || new.disturbed) => {}
                 both => {
@@ -104,7 +104,8 @@ impl Measure<'_> {
 
     fn run(&self, side: &Side, plan: &Plan, columns: &[String]) -> Result<Readings> {
         let name = side.plan_name(&plan.name, self.aliases)?;
-        // Every name that a column ever had: those that a side does not know name nothing there.
+        // Passes every name that a column has ever had, because a side ignores names that it does
+        // not know.
         let names = columns
             .iter()
             .flat_map(|column| self.aliases.of(Kind::Column, column));
@@ -115,7 +116,7 @@ impl Measure<'_> {
     }
 }
 
-/// Both sides' values beside each other.
+/// Combines the values of both sides.
 fn paired(tree: &str, plan: &Plan, old: &Readings, new: &Readings) -> Pair {
     let keys: BTreeSet<_> = old.values.keys().chain(new.values.keys()).collect();
     let values = |key: &(String, String)| Values {
@@ -132,7 +133,7 @@ fn paired(tree: &str, plan: &Plan, old: &Readings, new: &Readings) -> Pair {
     }
 }
 
-/// On a terminal only.
+/// Shown only on a terminal.
 fn progress(pairs: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} pairs, {elapsed}, {msg}");
     let bar = ProgressBar::new(pairs);

@@ -1,20 +1,20 @@
 //! `cargo xtask compare COMMIT`: is the tree as fast as that commit?
 //!
-//! Both are built, and chosen plans of `grantway exp` run interleaved: a short run of the one and
-//! of the other make a pair, and ratios are formed within a pair, so that what disturbs the machine
-//! disturbs both. A pair's ratios give a median with a 95 % interval.
+//! Builds both, and runs selected plans of `grantway exp` interleaved: a short run of each side
+//! makes a pair, and ratios are computed within a pair, so that disturbances of the machine affect
+//! both. A pair's ratios give a median with a 95 % interval.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | `sides` | builds the commit and the tree |
-//! | `plans` | what is run and judged: `compare.toml` |
-//! | `aliases` | what older commits call things: `aliases.txt` |
+//! | `plans` | plans and judged ratios: `compare.toml` |
+//! | `aliases` | older names: `aliases.txt` |
 //! | `exp` | one run of `grantway exp` |
 //! | `halt` | idle cores halt on both sides |
 //! | `measure` | pairs |
 //! | `kept` | pairs on disk |
 //! | `cells` | ratios and verdicts |
-//! | `instructions` | counts of the benches, where intervals stay wide |
+//! | `instructions` | instruction counts of the benches, if intervals stay wide |
 //! | `callgrind` | the counter |
 //! | `show` | table and JSON |
 
@@ -44,18 +44,16 @@ use std::collections::BTreeMap;
 ///
 /// Builds both below target/compare/ and runs plans of `grantway exp` interleaved: old, new, new,
 /// old, … Prints ratios with 95 % intervals; more than 1 is always better. It fails
-///
-///   - where an interval lies below 0.97,
-///   - where an interval stays wider than ±3 % and benches take 1 % more instructions (valgrind is
-///     needed; without it such cells are unresolved),
-///   - where the commit has a figure that the tree has not: a rename is a line in
-///     xtask/aliases.txt.
+/// - if an interval lies below 0.97,
+/// - if an interval stays wider than ±3 % and benches take 1 % more instructions (needs valgrind;
+///   without it these cells are unresolved),
+/// - if the commit has a figure that the tree lacks: add renames to xtask/aliases.txt.
 ///
 /// A plan is done when its intervals are narrower than ±3 %, after 40 pairs, or when its time is
-/// up. Fewer than 6 pairs make no 95 % interval.
+/// up. A 95 % interval needs at least 6 pairs.
 ///
-/// Pairs are kept: the same command goes on where it was broken off, and adds to what the time
-/// allowed before. A tree that has changed begins anew. Nothing else should run meanwhile.
+/// Pairs are stored: the same command resumes an interrupted run, and adds pairs to those of
+/// earlier runs. A changed tree starts again. Do not use the machine meanwhile.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask compare",
@@ -68,16 +66,16 @@ use std::collections::BTreeMap;
 struct Options {
     /// The commit to compare with
     commit: String,
-    /// Plans, as xtask/compare.toml names them
+    /// Plans of xtask/compare.toml
     #[arg(long, value_delimiter = ',', default_value = "base,isolation")]
     plans: Vec<String>,
-    /// Pairs of each plan at most
+    /// The maximum number of pairs of each plan
     #[arg(long, value_name = "N", default_value_t = 40)]
     pairs: usize,
     /// Print JSON lines, one per cell
     #[arg(long)]
     json: bool,
-    /// Discard what is kept of earlier runs
+    /// Discard the results of earlier runs
     #[arg(long)]
     fresh: bool,
 }
@@ -123,7 +121,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Fails if nothing of a column is judged: a name in the data files is wrong.
+/// Fails if no figure of a column is judged, because a name in the data files is wrong.
 fn check_columns(plan: &Plan, cells: &[Cell]) -> Result<()> {
     for column in &plan.columns {
         let is_judged = |cell: &Cell| cell.part == Part::Key && cell.column() == *column;
@@ -136,7 +134,7 @@ fn check_columns(plan: &Plan, cells: &[Cell]) -> Result<()> {
     Ok(())
 }
 
-/// Counts the benches of the plans in which a cell wants that: all counts, and what they came to
+/// Counts the benches of the plans with a cell that needs it; returns all counts, and the result
 /// for each plan.
 fn counted(
     all: &Plans,
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_of_which_nothing_is_judged_is_an_error() {
+    fn a_column_without_judged_figures_is_an_error() {
         let plans = plans::read().unwrap();
         let plan = &plans.named(&["base".to_owned()]).unwrap()[0];
         let error = check_columns(plan, &[]).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Reads `compare.toml`: what is run, which ratios are judged, which benches are counted.
+//! Reads `compare.toml`: plans to run, ratios to judge, benches to count.
 
 use super::aliases::Config;
 use anyhow::{Context, Result, ensure};
@@ -13,7 +13,7 @@ pub(super) struct Plans {
     bench: Vec<Bench>,
 }
 
-/// A plan of `grantway exp`, as it is compared.
+/// The settings of a plan of `grantway exp` for the comparison.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Plan {
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     shown: Vec<Cells>,
 }
 
-/// Metrics where a configuration has these keys.
+/// Metrics of configurations with these keys.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cells {
@@ -37,7 +37,7 @@ struct Cells {
     keys: BTreeMap<String, String>,
 }
 
-/// A bench, as it is counted.
+/// The settings of a bench for counting.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Bench {
@@ -49,16 +49,16 @@ pub(super) struct Bench {
     pub(super) cells: Vec<String>,
 }
 
-/// What a cell is for.
+/// Purpose of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// It is judged.
     Key,
-    /// It is printed and decides nothing.
+    /// It is only printed.
     Shown,
 }
 
-/// The plans of this tree.
+/// Returns the plans of this tree.
 pub(super) fn read() -> Result<Plans> {
     Plans::parse(include_str!("../../compare.toml"))
 }
@@ -75,12 +75,12 @@ impl Plans {
         Ok(plans)
     }
 
-    /// Names of all plans.
+    /// Returns the names of all plans.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.plan.iter().map(|plan| plan.name.as_str())
     }
 
-    /// The plans of these names, in their order.
+    /// Returns the plans of these names, in their order.
     pub(super) fn named(&self, names: &[String]) -> Result<Vec<Plan>> {
         let find = |name: &String| {
             let found = self.plan.iter().find(|plan| plan.name == *name).cloned();
@@ -92,7 +92,7 @@ impl Plans {
         names.iter().map(find).collect()
     }
 
-    /// The benches that decide for a plan.
+    /// Returns the benches whose counts decide on a plan's cells.
     pub(super) fn benches(&self, plan: &Plan) -> impl Iterator<Item = &Bench> {
         let of_plan = |bench: &&Bench| plan.benches.contains(&bench.name);
         self.bench.iter().filter(of_plan)
@@ -100,7 +100,8 @@ impl Plans {
 }
 
 impl Plan {
-    /// What a figure is for; none: nothing here. `config` and `metric` are the tree's names.
+    /// Returns the purpose of a figure, or `None` if it is not used. `config` and `metric` are the
+    /// tree's names.
     pub(super) fn part(&self, config: &str, metric: &str) -> Option<Part> {
         let config = Config::parse(config);
         if !self.columns.contains(&config.column) {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bench_that_is_not_there_is_an_error() {
+    fn a_missing_bench_is_an_error() {
         let text = include_str!("../../compare.toml");
         let text = text.replace("name = \"small_frames\"", "name = \"large_frames\"");
         let error = Plans::parse(&text).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The cells for people and for scripts.
+//! Formats the cells as tables and as JSON.
 
 use super::cells::{Cell, Outcome};
 use super::instructions::Count;
@@ -9,7 +9,7 @@ use figures::stats::Side;
 use figures::table::table;
 use serde_json::{Value, json};
 
-/// A table per plan, and what was counted.
+/// Returns a table per plan, and the instruction counts.
 pub(super) fn tables(sides: &Sides, cells: &[(Cell, Outcome)], counts: &[Count]) -> String {
     let mut text = format!(
         "old: commit {}   new: the tree ({:.12})\n\
@@ -43,12 +43,13 @@ pub(super) fn tables(sides: &Sides, cells: &[(Cell, Outcome)], counts: &[Count])
     text
 }
 
-/// A line of a plan's table. Configurations have lines of their own, which no column would hold.
+/// Returns a line of a plan's table. Configurations are on separate lines, because they do not fit
+/// a column.
 fn line(metric: &str, [old, new, ratio, interval, pairs]: &[String; 5], verdict: &str) -> String {
     format!("{metric:<32} {old:>8} {new:>8} {ratio:>6} {interval:>12} {pairs:>5}  {verdict}\n")
 }
 
-/// What a cell came to, as text.
+/// Returns a cell's result as text.
 fn numbers(cell: &Cell) -> [String; 5] {
     let value = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
     let mark = if cell.disturbed > 0 { " ?" } else { "" };
@@ -85,7 +86,8 @@ fn word(verdict: &Outcome) -> String {
     }
 }
 
-/// A line of JSON per cell and per function of a bench, after one that says what is compared.
+/// Returns a line of JSON per cell and per function of a bench, after one that describes the
+/// comparison.
 pub(super) fn lines(sides: &Sides, cells: &[(Cell, Outcome)], counts: &[Count]) -> String {
     let head = json!({"compare": {"old": sides.commit, "new": sides.tree}});
     let cells = cells.iter().map(|(cell, verdict)| cell_line(cell, verdict));

@@ -1,7 +1,7 @@
-//! The two sides: a commit in a git worktree of its own below `target/compare/`, and the tree.
+//! The two sides: a commit in a separate git worktree below `target/compare/`, and the tree.
 //!
-//! Each commit builds itself by its own `cargo xtask build`, so it need not be known here which
-//! packages it has. A worktree and its build folder stay, so that a second run is quick.
+//! Each commit builds itself by its own `cargo xtask build`, so this module need not know its
+//! packages. A worktree and its build folder are kept, so that a second run is quick.
 
 use super::aliases::{Aliases, Kind};
 use super::plans::Plans;
@@ -13,28 +13,28 @@ use std::fs::{self, FileTimes};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One of the two.
+/// One of the two sides.
 #[derive(Debug)]
 pub(super) struct Side {
-    /// The program that runs plans; those that it starts lie beside it.
+    /// The program that runs plans; the programs that it starts are beside it.
     pub(super) program: PathBuf,
-    /// The workspace, and the folder that it is built in if that is not the usual one.
+    /// The workspace, and its build folder unless that is the default one.
     pub(super) workspace: PathBuf,
     pub(super) build: Option<PathBuf>,
     /// The plans that the program knows.
     plans: Vec<String>,
-    /// Whether it lets cores halt if it is asked to; otherwise its plans do.
+    /// Whether it has the flag that lets cores halt; otherwise its plans are changed.
     pub(super) halts: bool,
 }
 
-/// Both, and where what is measured is kept.
+/// Both sides, and the folder of the results.
 #[derive(Debug)]
 pub(super) struct Sides {
     pub(super) old: Side,
     pub(super) new: Side,
     pub(super) folder: PathBuf,
     pub(super) commit: String,
-    /// A name of the tree's content, committed or not.
+    /// A hash of the tree's content, committed or not.
     pub(super) tree: String,
 }
 
@@ -98,7 +98,7 @@ impl Side {
         })
     }
 
-    /// What this side calls a plan of the tree.
+    /// Returns this side's name of a plan of the tree.
     pub(super) fn plan_name(&self, plan: &str, aliases: &Aliases) -> Result<String> {
         let names = aliases.of(Kind::Plan, plan);
         let known = names.into_iter().find(|name| self.plans.contains(name));
@@ -114,7 +114,7 @@ fn build_commit(
     aliases: &Aliases,
 ) -> Result<Side> {
     let (worktree, target) = (folder.join("tree"), folder.join("build"));
-    // Worktrees whose folders were removed are forgotten.
+    // Removes worktrees whose folders no longer exist.
     git(root, &["worktree", "prune"])?;
     if !worktree.join(".git").exists() {
         fs::create_dir_all(folder)?;
@@ -124,13 +124,13 @@ fn build_commit(
             &["worktree", "add", "--force", "--detach", path, hash],
         )?;
     }
-    // As the commit may call them.
+    // The commit uses its own names.
     let paths = plans.names().flat_map(|name| aliases.of(Kind::Plan, name));
     let mut paths: Vec<String> = paths.map(|name| halt::path(&name)).collect();
     paths.retain(|path| worktree.join(path).exists());
     ensure!(
         is_whole(&worktree, hash, &paths)?,
-        "{} is not as it was committed: remove it",
+        "{} was changed since its checkout: remove it",
         worktree.display()
     );
     warn_of_flags(root, &worktree);
@@ -148,7 +148,7 @@ fn build_commit(
     Ok(side)
 }
 
-/// Whether a worktree has what was committed, but for plans that let cores halt now.
+/// Returns whether a worktree is unchanged, except for plans that let cores halt.
 fn is_whole(worktree: &Path, hash: &str, plans: &[String]) -> Result<bool> {
     let git = |arguments: &[&str]| git(worktree, arguments);
     let is_halting = |name: &str| -> Result<bool> {
@@ -167,7 +167,7 @@ fn is_whole(worktree: &Path, hash: &str, plans: &[String]) -> Result<bool> {
     Ok(is_whole)
 }
 
-/// A commit builds itself.
+/// Lets a commit build itself.
 fn build_in(worktree: &Path, target: &Path, aliases: &Aliases) -> Result<Side> {
     eprintln!("building {}", worktree.display());
     let status = workspace::cargo_in(worktree)
@@ -178,7 +178,7 @@ fn build_in(worktree: &Path, target: &Path, aliases: &Aliases) -> Result<Side> {
     Side::new(&target.join("release"), worktree.to_owned(), aliases)
 }
 
-/// Cargo also reads the settings of folders above the worktree, that is those of the tree.
+/// Cargo also reads the settings of folders above the worktree, which are the tree's.
 fn warn_of_flags(root: &Path, worktree: &Path) {
     let settings = |folder: &Path| fs::read(folder.join(".cargo/config.toml")).ok();
     if settings(root) != settings(worktree) {
@@ -189,7 +189,7 @@ fn warn_of_flags(root: &Path, worktree: &Path) {
     }
 }
 
-/// Builds the tree and keeps copies of its programs, so that it can be built anew meanwhile.
+/// Builds the tree and keeps copies of its programs, so that it can be built again meanwhile.
 fn build_tree(root: PathBuf, copies: &Path, aliases: &Aliases) -> Result<Side> {
     eprintln!("building {}", root.display());
     let built = build::build()?;
@@ -201,12 +201,12 @@ fn build_tree(root: PathBuf, copies: &Path, aliases: &Aliases) -> Result<Side> {
     Side::new(copies, root, aliases)
 }
 
-/// The name that git would give to the tree as it is, with files that are new and not ignored.
+/// Returns the hash that git would give to the tree, including new files that are not ignored.
 fn tree_name(root: &Path, folder: &Path) -> Result<String> {
     let index = folder.join("index");
     let path = root.join(git(root, &["rev-parse", "--git-path", "index"])?);
     fs::copy(&path, &index)?;
-    // Git looks into files that are no older than the index: the copy has to be as old as it.
+    // Git rehashes files that are not older than the index, so the copy must keep the index's time.
     let age = FileTimes::new().set_modified(fs::metadata(&path)?.modified()?);
     fs::OpenOptions::new()
         .write(true)
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worktree_may_differ_in_plans_that_halt_alone() {
+    fn a_worktree_may_differ_only_in_halting_plans() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let plan = halt::path("base");

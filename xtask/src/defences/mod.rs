@@ -1,8 +1,8 @@
-//! Each defence matters: `xtask/defences.toml` says which change of the code takes it away and
-//! which test must then fail. A row makes the change in a copy of the tree, runs that one test, and
-//! expects it to fail; the same test passes in the copy without it.
+//! Checks that each defence is tested: `xtask/defences.toml` lists changes of the code that remove
+//! a defence, and the test that must then fail. For each row, the task makes the change in a copy
+//! of the tree. The test must fail there, and pass without the change.
 //!
-//! Resumable: what a row came to is kept below `target/defences/` until the row, its file or its
+//! Resumable: a row's result is stored below `target/defences/` until the row, its file or its
 //! package's tests change.
 
 mod scratch;
@@ -10,7 +10,7 @@ mod scratch;
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
 use figures::table::table;
-use scratch::{Ran, Scratch};
+use scratch::{Scratch, TestRun};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,26 +30,26 @@ struct Defences {
 #[derive(Clone, Debug, Hash, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Defence {
-    /// What is defended, in words.
+    /// Description of the defence.
     name: String,
     /// The row of SPECIFICATION's attack table, if it is one of those.
     #[serde(default)]
     attack: Option<u32>,
-    /// The file, from the workspace's root.
+    /// The file, relative to the workspace's root.
     file: String,
     /// A text that occurs once in it.
     old: String,
-    /// What stands there without the defence.
+    /// The text without the defence.
     new: String,
     /// The package of the test.
     package: String,
     /// Its target, as cargo's argument.
     target: String,
-    /// Its whole name.
+    /// Its full name.
     test: String,
 }
 
-/// `defences [--kept] [NAME…]`: rows whose names contain one of these words (none: all).
+/// `defences [--kept] [NAME…]`: rows whose names contain one of these words (empty: all).
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let (options, words): (Vec<&String>, Vec<&String>) =
         args.iter().partition(|arg| arg.starts_with('-'));
@@ -85,13 +85,13 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let missed = rows.iter().filter(|row| verdict(row) != NOTICED).count();
     ensure!(
         missed == 0 || only_kept,
-        "{missed} of {} defences are not shown to matter",
+        "{missed} of {} defences are not tested",
         rows.len()
     );
     Ok(())
 }
 
-/// The rows of a workspace; each must be about a text that is there.
+/// Returns the rows of a workspace. The text of each row must exist.
 fn read(root: &Path) -> Result<Vec<Defence>> {
     let path = root.join(TABLE);
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -102,11 +102,11 @@ fn read(root: &Path) -> Result<Vec<Defence>> {
     Ok(defence)
 }
 
-/// What a row that is as it should be comes to.
+/// The expected result of a row.
 const NOTICED: &str = "the test fails";
 
 impl Defence {
-    /// Its file without the defence.
+    /// Returns its file without the defence.
     fn changed(&self, root: &Path) -> Result<String> {
         let path = root.join(&self.file);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -122,29 +122,29 @@ impl Defence {
 
     fn try_without(&self, scratch: &Scratch) -> Result<&'static str> {
         match scratch.test(&self.package, &self.target, &self.test)? {
-            Ran::Passed => {}
-            Ran::Failed => return Ok("the test fails with it, too"),
-            Ran::NotThere => return Ok("there is no such test here"),
-            Ran::NotBuilt => return Ok("the tree does not compile"),
+            TestRun::Passed => {}
+            TestRun::Failed => return Ok("the test also fails with the defence"),
+            TestRun::NotThere => return Ok("this test does not exist"),
+            TestRun::NotBuilt => return Ok("the tree does not compile"),
         }
         let without = self.changed(&workspace::root())?;
         scratch.with(&self.file, &without, || {
             Ok(
                 match scratch.test(&self.package, &self.target, &self.test)? {
-                    Ran::Failed => NOTICED,
-                    Ran::Passed => "NOT NOTICED",
-                    Ran::NotThere | Ran::NotBuilt => "does not compile",
+                    TestRun::Failed => NOTICED,
+                    TestRun::Passed => "NOT NOTICED",
+                    TestRun::NotThere | TestRun::NotBuilt => "does not compile",
                 },
             )
         })
     }
 
-    /// A number for the row, and for the content of every file that decides about it.
+    /// Returns a hash of the row and of every file on which its result depends.
     fn number(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
         let root = workspace::root();
-        // A file that cannot be read is reported where it is changed.
+        // An unreadable file is reported when the change is made.
         fs::read(root.join(&self.file))
             .unwrap_or_default()
             .hash(&mut hasher);
@@ -163,7 +163,7 @@ impl Defence {
     }
 }
 
-/// What rows came to, kept over runs: a number for each row, and the verdict.
+/// Stored results: a hash of each row, and the verdict.
 struct KeptVerdicts {
     path: PathBuf,
     verdicts: BTreeMap<String, String>,
@@ -172,7 +172,7 @@ struct KeptVerdicts {
 impl KeptVerdicts {
     fn open(path: &Path) -> Result<Self> {
         let verdicts = match fs::read(path) {
-            // A run that is broken off while it writes leaves half a file: all is tried again.
+            // An interrupted run may leave an incomplete file; all rows are then tried again.
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             Err(_) => BTreeMap::new(),
         };
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_about_a_text_that_is_there_and_changes_it() {
+    fn every_row_changes_an_existing_text() {
         let rows = read(&workspace::root()).unwrap();
         assert!(rows.len() >= 10);
         for row in rows {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_about_a_text_that_is_not_there_is_an_error() {
+    fn a_row_with_a_missing_text_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("xtask")).unwrap();
         fs::write(folder.path().join("a.rs"), "let x = 1;\nlet x = 1;\n").unwrap();

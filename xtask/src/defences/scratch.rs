@@ -7,25 +7,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ran {
+pub(super) enum TestRun {
     Passed,
-    /// Failed, crashed, or was ended because it used too much.
+    /// Failed, crashed, or was killed because it used too many resources.
     Failed,
     NotThere,
     NotBuilt,
 }
 
-/// A copy of the tree, with a target folder of its own.
+/// A copy of the tree, with a separate target folder.
 pub(super) struct Scratch {
     tree: PathBuf,
     target: PathBuf,
 }
 
 impl Scratch {
-    /// Brings the copy up to date: what git knows of this tree, and what is new and not ignored.
-    /// A file that is the same is left alone, so that it is not built again.
+    /// Updates the copy: tracked files of this tree, and new ones that are not ignored. Equal files
+    /// are not rewritten, so that they are not built again.
     pub(super) fn new(folder: &Path) -> Result<Self> {
         let scratch = Self {
             tree: folder.join("tree"),
@@ -33,7 +33,7 @@ impl Scratch {
         };
         let root = workspace::root();
         for name in source::names()? {
-            // One that was removed and not yet told git about is no part of the tree.
+            // A removed file that git still lists is not part of the tree.
             if let Ok(bytes) = fs::read(root.join(&name)) {
                 scratch.put(&name, &bytes)?;
             }
@@ -52,7 +52,7 @@ impl Scratch {
         fs::write(&path, bytes).with_context(|| path.display().to_string())
     }
 
-    /// Does something while a file has another content.
+    /// Runs `body` while a file has another content.
     pub(super) fn with<T>(
         &self,
         name: &str,
@@ -68,7 +68,7 @@ impl Scratch {
     }
 
     /// Runs one test.
-    pub(super) fn test(&self, package: &str, target: &str, name: &str) -> Result<Ran> {
+    pub(super) fn test(&self, package: &str, target: &str, name: &str) -> Result<TestRun> {
         let cargo = |run: &[&str]| -> Result<Output> {
             workspace::cargo_in(&self.tree)
                 .args(["test", "--quiet", "--profile=mutants", "--package", package])
@@ -81,14 +81,14 @@ impl Scratch {
                 .context("cannot run cargo")
         };
         if !cargo(&["--no-run"])?.status.success() {
-            return Ok(Ran::NotBuilt);
+            return Ok(TestRun::NotBuilt);
         }
         let output = cargo(&["--", "--exact", name])?;
         let said = String::from_utf8_lossy(&output.stdout);
         Ok(match output.status.success() {
-            true if said.contains("running 1 test") => Ran::Passed,
-            true => Ran::NotThere,
-            false => Ran::Failed,
+            true if said.contains("running 1 test") => TestRun::Passed,
+            true => TestRun::NotThere,
+            false => TestRun::Failed,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The package is upgraded while a machine of it runs.
+//! Upgrades the package while a machine runs.
 
 use crate::workspace::output;
 use anyhow::{Context, Result, ensure};
@@ -6,19 +6,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is run, in namespaces of its own.
+/// The script, which runs in new namespaces.
 const SCRIPT: &str = include_str!("upgrade.sh");
 
-/// What a program's file has before the version that it tells: sizes, type and owner of a note.
+/// The bytes before the version in a program's file: sizes, type and owner of a note.
 const NOTE: &[u8] = b"\x09\0\0\0\x04\0\0\0\x01\0\0\0Grantway\0\0\0\0";
 /// A version that no core has.
 const FOREIGN: u8 = 77;
 
-/// Installs later packages over the one that is installed in `root`, by dpkg with these options,
-/// under streams: the same programs, and then such as need another core.
+/// Installs later packages over the one in `root`, by dpkg with these options, under streams: first
+/// the same programs, then programs that need another core.
 ///
 /// # Errors
-/// It takes root, iperf3 and namespaces; or a stream is lost.
+///
+/// Root, iperf3 or namespaces are missing; or a stream is lost.
 pub(super) fn under_streams(package: &Path, root: &Path, options: &[String]) -> Result<()> {
     let later = later(package, &root.with_file_name("later"), false)?;
     let foreign = self::later(package, &root.with_file_name("later-core"), true)?;
@@ -37,7 +38,7 @@ pub(super) fn under_streams(package: &Path, root: &Path, options: &[String]) -> 
     Ok(())
 }
 
-/// The same package as a later version, whose core tells another version if it is to be foreign.
+/// Returns the same package as a later version, whose core has another version if it `is_foreign`.
 fn later(package: &Path, folder: &Path, is_foreign: bool) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
@@ -59,18 +60,18 @@ fn later(package: &Path, folder: &Path, is_foreign: bool) -> Result<PathBuf> {
         make_foreign(&folder.join("usr/libexec/grantway/grantwayd"))?;
     }
     let made = folder.with_extension("deb");
-    // It is read once: to compress it takes longer than all else.
+    // The package is read only once, and compressing it would dominate the time.
     let words = ["-Znone", "--build"].map(Path::new);
     deb(&[&words[..], &[folder, &made]].concat())?;
     Ok(made)
 }
 
-/// Has a core tell another version than it has: what is installed is believed to need it.
+/// Changes the version in a core, so that the installed programs seem to need it.
 fn make_foreign(core: &Path) -> Result<()> {
     let mut bytes = fs::read(core)?;
     let at = bytes.windows(NOTE.len()).position(|part| part == NOTE);
     let version = at.and_then(|at| bytes.get_mut(at + NOTE.len()));
-    *version.context("the core tells no version")? = FOREIGN;
+    *version.context("the core has no version note")? = FOREIGN;
     fs::write(core, bytes)?;
     Ok(())
 }

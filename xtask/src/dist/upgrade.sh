@@ -1,12 +1,12 @@
 #!/bin/sh
-# The package is upgraded while its programs carry streams of 16 attached guests: `upgrade.sh ROOT
-# NEXT FOREIGN OPTION…`, in namespaces of mounts, networks and processes of its own. ROOT has the
-# package installed, NEXT is the next one, FOREIGN one whose programs need another core, and the
-# options are dpkg's for that root. Says what is not as it has to be.
+# Upgrades the package while its programs carry streams of 16 attached guests: `upgrade.sh ROOT NEXT
+# FOREIGN OPTION…`, in separate mount, network and PID namespaces. The package is installed in ROOT;
+# NEXT is the next version, FOREIGN is a version whose programs need another core. The options are
+# dpkg's for that root. Prints the first failed check.
 #
-# Three machines run: that of ROOT's service, in the foreground as a service is, with the streams;
-# `other`, also ROOT's, which nobody stays for; `elsewhere`, whose sockets lie where the running
-# system has them: nobody may touch it, as nobody may touch the system's services.
+# Three machines run: the machine of ROOT's service, in the foreground like a service, with the
+# streams; `other`, also ROOT's, which is detached; and `elsewhere`, whose sockets are in the
+# running system's directory. The upgrade must not change `elsewhere` or the system's services.
 set -eu
 root=$1 next=$2 foreign=$3
 shift 3
@@ -25,20 +25,21 @@ eventually() {
         if "$@"; then return; fi
         sleep 0.1
     done
-    fail "not within two minutes: $*"
+    fail "not true within two minutes: $*"
 }
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns /run/systemd/system
 mkdir -p "$logs/bin"
 ip link set lo up
-# What asks the running system's services to do something says so.
+# Calls that would affect the running system's services are recorded.
 for name in systemctl deb-systemd-invoke; do
     printf '#!/bin/sh\necho %s "$@" >>%s\n' "$name" "$logs/called" >"$logs/bin/$name"
     chmod +x "$logs/bin/$name"
 done
 PATH=$logs/bin:$PATH
 
-# The core of the machine $2 whose socket lies in the folder $1, and its processes.
+# Prints the core of the machine $2 whose socket is in the folder $1; processes_of: also its child
+# processes.
 core_of() {
     for process in /proc/[0-9]*; do
         case $(readlink "$process/exe" || true) in
@@ -52,11 +53,11 @@ core_of() {
 }
 processes_of() {
     core=$(core_of "$1" "$2")
-    [ -n "$core" ] || fail "no core of $2"
+    [ -n "$core" ] || fail "$2 has no core"
     echo "$core"
     cat "/proc/$core/task"/*/children
 }
-# Which file PROGRAM of this machine is; what was replaced is told as deleted.
+# Prints the executable of program $3 of this machine; a replaced file is marked as deleted.
 file_of() {
     for process in $(processes_of "$1" "$2"); do
         file=$(readlink "/proc/$process/exe" || true)
@@ -65,39 +66,39 @@ file_of() {
 }
 is_new() {
     case $(file_of "$1" "$2" "$3") in
-    "" | *deleted*) fail "$2: $3 is not the new one: $(file_of "$1" "$2" "$3")" ;;
+    "" | *deleted*) fail "$2: $3 was not replaced: $(file_of "$1" "$2" "$3")" ;;
     esac
 }
 is_as_it_was() {
     case $(file_of "$1" "$2" "$3") in
     *deleted*) ;;
-    *) fail "$2: $3 is another one" ;;
+    *) fail "$2: $3 was replaced" ;;
     esac
 }
 is_up() { "$grantway" status 2>"$logs/status" >&2; }
 begun_again() { grep -c 'the manager was started again' "$own/$1.log" || true; }
 
 listens() { ip netns exec "c$1" ss -Hltn 'sport = :5201' | grep -q .; }
-# Seconds in which the stream N carried something in the direction WAY, TX or RX.
+# Prints the number of seconds in which stream $1 carried data in direction $2 (TX or RX).
 carried() {
     grep -cE "\[$2-C\] +[0-9.]+-[0-9.]+ +sec +[0-9.]*[1-9][0-9.]* +[KMG]?Bytes" "$logs/$1" || true
 }
 goes_on() {
-    kill -0 "$(cat "$logs/$1.pid")" || fail "a stream has broken: $(cat "$logs/$1")"
+    kill -0 "$(cat "$logs/$1.pid")" || fail "a stream broke: $(cat "$logs/$1")"
     [ "$(carried "$1" "$2")" -ge "$3" ]
 }
-# Each stream, both ways.
+# Waits until each stream has carried data in both directions.
 all_go_on() {
     for n in $(seq 1 2 15); do
         for way in TX RX; do eventually goes_on "$n" "$way" "$(($(carried "$n" "$way") + 3))"; done
     done
 }
-# By dpkg with these options.
+# Installs package $1 by dpkg with the given options.
 install() {
     package=$1
     shift
     dpkg "$@" --install "$package" >"$logs/dpkg" 2>&1 || fail "$(cat "$logs/dpkg")"
-    sed -n '/again with\|goes on with/p' "$logs/dpkg"
+    sed -n '/the installed programs/p' "$logs/dpkg"
 }
 
 echo '[driver]' >"$conf"
@@ -131,7 +132,7 @@ for machine in grantway other; do
         is_new "$own" "$machine" "$program"
     done
     is_as_it_was "$own" "$machine" grantwayd
-    [ "$(begun_again "$machine")" = 1 ] || fail "$machine: not upgraded once"
+    [ "$(begun_again "$machine")" = 1 ] || fail "$machine: its manager was not restarted once"
 done
 all_go_on
 
@@ -149,12 +150,12 @@ all_go_on
 for program in grantwayd grantway-manager grantway-netd driver; do
     is_as_it_was /run/grantway elsewhere "$program"
 done
-[ ! -e "$logs/called" ] || fail "the system's services: $(cat "$logs/called")"
+[ ! -e "$logs/called" ] || fail "the system's services were called: $(cat "$logs/called")"
 for n in $(seq 1 2 15); do
-    kill "$(cat "$logs/$n.pid")" || fail "a stream has broken: $(cat "$logs/$n")"
+    kill "$(cat "$logs/$n.pid")" || fail "a stream broke: $(cat "$logs/$n")"
 done
 [ "$("$grantway" status --json | grep -o '"program": *"guest"' | wc -l)" = 16 ] ||
-    fail "not all guests are there"
+    fail "guests are missing"
 "$grantway" down >/dev/null
 "$grantway" down --name other >/dev/null
 GRANTWAY_RUNTIME_DIR=/run/grantway "$grantway" down --name elsewhere >/dev/null

@@ -1,12 +1,12 @@
-//! Circles in a graph of files: Tarjan's strongly connected components, and the shortest way round
-//! through each file of one.
+//! Finds cycles in a graph of files: computes Tarjan's strongly connected components, and the
+//! shortest cycle through each file of a component.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Who leads where.
+/// Edges by node.
 pub(super) type Graph = BTreeMap<usize, BTreeSet<usize>>;
 
-/// The groups of nodes that reach each other, of two nodes and more.
+/// Returns the groups of two or more nodes that reach each other.
 pub(super) fn groups(graph: &Graph) -> Vec<BTreeSet<usize>> {
     let mut search = Search {
         graph,
@@ -26,9 +26,9 @@ pub(super) fn groups(graph: &Graph) -> Vec<BTreeSet<usize>> {
 /// Tarjan's search.
 struct Search<'a> {
     graph: &'a Graph,
-    /// When a node was first reached.
+    /// When each node was first reached.
     reached: BTreeMap<usize, usize>,
-    /// The earliest node that each leads back to.
+    /// The earliest node to which each leads back.
     back: BTreeMap<usize, usize>,
     stack: Vec<usize>,
     groups: Vec<BTreeSet<usize>>,
@@ -59,7 +59,7 @@ impl Search<'_> {
     }
 }
 
-/// The shortest circles through the nodes of a group; each circle once.
+/// Returns the shortest cycles through the nodes of a group; each cycle once.
 pub(super) fn shortest(graph: &Graph, group: &BTreeSet<usize>) -> Vec<Vec<usize>> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -74,7 +74,7 @@ pub(super) fn shortest(graph: &Graph, group: &BTreeSet<usize>) -> Vec<Vec<usize>
     found
 }
 
-/// The shortest circle through `start`, which it begins with.
+/// Returns the shortest cycle through `start`, from `start` on.
 fn around(graph: &Graph, group: &BTreeSet<usize>, start: usize) -> Vec<usize> {
     let mut came_from = BTreeMap::new();
     let mut next = VecDeque::from([start]);

@@ -1,8 +1,8 @@
-//! Import circles between the files of a crate.
+//! Finds import cycles between the files of a crate.
 //!
-//! A file depends on another if it names something that is defined there: in an import, in a path
-//! in its code, or through a re-export. A module that declares children and re-exports what they
-//! define does not depend on them by that; it does as soon as its own code names them.
+//! A file depends on another if it names an item that is defined there: in an import, in a path in
+//! its code, or through a re-export. Declaring children and re-exporting their items does not make
+//! a module depend on them; naming them in its own code does.
 
 mod circles;
 mod resolve;
@@ -16,16 +16,16 @@ use std::path::{Path, PathBuf};
 use tree::Tree;
 use uses::Ties;
 
-/// How many names are shown of what ties two files.
+/// Number of names shown for a dependency of two files.
 const SHOWN: usize = 3;
 
-/// The files of the crate whose root is `file`, without its tests.
+/// Returns the files of the crate whose root is `file`, without its tests.
 pub(crate) fn files(file: &Path) -> Result<Vec<(PathBuf, syn::File)>> {
     let files = Tree::read(file)?.files.into_iter();
     Ok(files.map(|file| (file.path, file.syntax)).collect())
 }
 
-/// Describes every circle of the crate whose root is `file`.
+/// Describes every cycle of the crate whose root is `file`.
 pub(crate) fn circles(name: &str, file: &Path) -> Result<Vec<String>> {
     let tree = Tree::read(file)?;
     let ties = uses::ties(&tree);

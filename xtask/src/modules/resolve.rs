@@ -1,27 +1,29 @@
-//! Where a path leads: to the module that defines what it names, through imports and re-exports.
+//! Resolves a path to the module that defines the named item, through imports and re-exports.
 
 use super::tree::{Means, ModuleId, Tree};
 use std::collections::BTreeSet;
 
-/// What a path names.
+/// The target of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     Module(ModuleId),
     Item { module: ModuleId, name: String },
 }
 
-/// Names that are being looked up: two modules may open each other by globs.
+/// Names that are being resolved, to detect modules that import each other by globs.
 type Asked = BTreeSet<(ModuleId, String)>;
 
 impl Tree {
-    /// What `path`, as written in `module`, may name; nothing if it leads out of the crate.
+    /// Returns the possible targets of `path`, as written in `module`; none if it leads out of the
+    /// crate.
     ///
-    /// A name can stand for a module and a function at once; then both are returned.
+    /// A name can refer to a module and a function at once; then both are returned.
     pub(super) fn resolve(&self, module: ModuleId, path: &[String]) -> Vec<Target> {
         self.follow(module, path, &mut Asked::new())
     }
 
-    /// The module that defines the `macro_rules!` macro that `module` calls by its bare name.
+    /// Returns the module that defines the `macro_rules!` macro that `module` calls by its bare
+    /// name.
     pub(super) fn textual_macro(&self, module: ModuleId, name: &str) -> Option<ModuleId> {
         let mut scope = Some(module);
         while let Some(module) = scope {
@@ -33,7 +35,7 @@ impl Tree {
         None
     }
 
-    /// Whether `module` is `above` or lies in it.
+    /// Returns whether `module` is `above` or below it.
     pub(super) fn lies_in(&self, module: ModuleId, above: ModuleId) -> bool {
         let parent = self.modules[module].parent;
         module == above || parent.is_some_and(|parent| self.lies_in(parent, above))
@@ -70,7 +72,7 @@ impl Tree {
             Target::Module(module) => {
                 let again = asked.contains(&(module, name.to_owned()));
                 let found = self.look_up(module, name, viewer, asked);
-                // The compiler finds it, so a macro of this module has made it.
+                // The code compiles, so a macro of this module must have defined the name.
                 let made = Target::Item {
                     module,
                     name: name.to_owned(),
@@ -86,7 +88,7 @@ impl Tree {
         }
     }
 
-    /// Whether `name` is bound in the module, be it by an import from another crate.
+    /// Returns whether `name` is bound in the module, even by an import from another crate.
     fn knows(&self, module: ModuleId, name: &str) -> bool {
         self.modules[module].names.contains_key(name)
     }

@@ -1,9 +1,9 @@
-//! Planted crates: with circles of each kind, and with none.
+//! Example crates: with cycles of each kind, and without.
 
 use super::*;
 use std::fs;
 
-/// The circles of a crate of these files, the first of which is its root.
+/// Returns the cycles of a crate of these files, the first of which is its root.
 fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {

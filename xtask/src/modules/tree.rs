@@ -1,4 +1,4 @@
-//! The modules of one crate, and which names each of them holds.
+//! The modules of one crate, and the names in each of them.
 
 use crate::syntax;
 use anyhow::{Context, Result};
@@ -22,18 +22,18 @@ pub(super) struct Tree {
 pub(super) struct File {
     pub(super) path: PathBuf,
     pub(super) syntax: syn::File,
-    /// The module that the file is the text of.
+    /// The module whose text the file is.
     pub(super) module: ModuleId,
 }
 
-/// A module: a file, or a part of one in braces.
+/// A module: a file, or an inline module.
 #[derive(Debug, Default)]
 pub(super) struct Scope {
     pub(super) parent: Option<ModuleId>,
-    /// Its place in [`Tree::files`].
+    /// Its index in [`Tree::files`].
     pub(super) file: usize,
     pub(super) names: BTreeMap<String, Vec<Name>>,
-    /// What `use path::*` opens.
+    /// The targets of `use path::*`.
     pub(super) globs: Vec<Vec<String>>,
     /// Names of `macro_rules!`: the modules below see them without a path.
     pub(super) macros: BTreeSet<String>,
@@ -43,17 +43,17 @@ pub(super) struct Scope {
 #[derive(Debug)]
 pub(super) struct Name {
     pub(super) means: Means,
-    /// Seen by modules that do not lie in this one.
+    /// Visible to modules outside of this one.
     pub(super) public: bool,
 }
 
-/// What a name in a module stands for.
+/// The meaning of a name in a module.
 #[derive(Debug)]
 pub(super) enum Means {
     Module(ModuleId),
-    /// Something that is defined here.
+    /// An item that is defined here.
     Item,
-    /// Something that is defined where this path leads.
+    /// An item that is defined where this path leads.
     Import(Vec<String>),
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Means {
 #[derive(Debug)]
 pub(super) struct Leaf {
     pub(super) path: Vec<String>,
-    /// The name that it binds; none: a glob.
+    /// The name that it binds; `None`: a glob.
     pub(super) name: Option<String>,
     pub(super) line: usize,
 }
@@ -75,7 +75,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Reads a file as a module; `folder` is where the files of its children lie.
+    /// Reads a file as a module; `folder` has the files of its children.
     fn add_file(
         &mut self,
         parent: Option<ModuleId>,
@@ -178,7 +178,7 @@ pub(super) fn is_public(visibility: &Visibility) -> bool {
     !matches!(visibility, Visibility::Inherited)
 }
 
-/// The name that an item defines.
+/// Returns the name that an item defines.
 fn defined(item: &Item) -> Option<(&Ident, &Visibility)> {
     Some(match item {
         Item::Const(item) => (&item.ident, &item.vis),
@@ -194,7 +194,7 @@ fn defined(item: &Item) -> Option<(&Ident, &Visibility)> {
     })
 }
 
-/// The paths of a `use` item; none if it starts at another crate for certain.
+/// Returns the paths of a `use` item; none if it certainly starts at another crate.
 pub(super) fn leaves(item: &ItemUse) -> Vec<Leaf> {
     let mut found = Vec::new();
     if item.leading_colon.is_none() {

@@ -1,4 +1,4 @@
-//! Which file names what is defined in which other: every path in the code, and every import.
+//! Finds the files that name items of other files, in every path and every import.
 
 use super::tree::{self, ModuleId, Tree};
 use super::{resolve::Target, tree::is_public};
@@ -9,10 +9,10 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, ExprCall, ImplItem, ImplItemFn, Item, ItemFn, ItemMod, ItemUse};
 use syn::{ConstParam, Macro, PatIdent, TypeParam, VisRestricted};
 
-/// The names, with their lines, that tie one file to another.
+/// The names, with their lines, by which one file depends on another.
 pub(super) type Ties = BTreeMap<(usize, usize), BTreeSet<(usize, String)>>;
 
-/// What the files of a crate name of each other.
+/// Returns the dependencies between the files of a crate.
 pub(super) fn ties(tree: &Tree) -> Ties {
     let mut reader = Reader {
         tree,
@@ -32,7 +32,7 @@ struct Reader<'a> {
     tree: &'a Tree,
     module: ModuleId,
     file: usize,
-    /// Names that the items around bind: variables and generic parameters.
+    /// Names that enclosing items bind: variables and generic parameters.
     bound: Vec<BTreeSet<String>>,
     ties: Ties,
 }
@@ -58,7 +58,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The call of a macro by its bare name.
+    /// Records the call of a macro by its bare name.
     fn name_macro(&mut self, name: &str, line: usize) {
         if let Some(module) = self.tree.textual_macro(self.module, name) {
             let name = format!("{name}!");
@@ -66,7 +66,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Paths in what is given to a macro: `syn` does not know what it means.
+    /// Finds paths in a macro's arguments, which `syn` does not parse.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut at = 0;
@@ -95,7 +95,7 @@ fn is_punct(token: &TokenTree, wanted: char) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == wanted)
 }
 
-/// What follows `::`.
+/// Returns the identifier after `::`.
 fn segment(tokens: &[TokenTree]) -> Option<&Ident> {
     match tokens {
         [first, second, TokenTree::Ident(name), ..] => {
@@ -105,7 +105,7 @@ fn segment(tokens: &[TokenTree]) -> Option<&Ident> {
     }
 }
 
-/// Whether a word alone is likely to name an item: a type, a constant, a function that is called.
+/// Returns whether a single word probably names an item: a type, a constant, a called function.
 fn is_item(word: &Ident, next: Option<&TokenTree>) -> bool {
     word.to_string().starts_with(char::is_uppercase)
         || matches!(next, Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis)
@@ -161,7 +161,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         }
     }
 
-    /// A re-export of what lies below does not tie a module to its children.
+    /// A re-export of items below does not make a module depend on its children.
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         for leaf in tree::leaves(item) {
             if leaf.name.is_none() {
@@ -220,7 +220,7 @@ struct Variables(BTreeSet<String>);
 impl<'ast> Visit<'ast> for Variables {
     fn visit_pat_ident(&mut self, pattern: &'ast PatIdent) {
         let name = pattern.ident.to_string();
-        // What begins with a capital is a constant or a variant.
+        // A capitalized name is a constant or a variant.
         if !name.starts_with(char::is_uppercase) {
             self.0.insert(name);
         }

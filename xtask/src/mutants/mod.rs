@@ -1,10 +1,9 @@
-//! Mutation tests of the modules whose mistakes would be breaches: `cargo-mutants` changes the
-//! code in small ways, and a test must notice each.
+//! Mutation tests of the security-critical modules: `cargo-mutants` makes small changes to the
+//! code, and a test must detect each.
 //!
-//! Resumable: what became of a mutant is kept below `target/mutants/`. A run that was broken off
-//! goes on where it stopped, and one after tests were added tries only what they had missed. The
-//! mutants of a file that changes begin anew. The order is random, so that what is kept of a run
-//! that was broken off is a fair sample.
+//! Resumable: results are stored below `target/mutants/`. A run continues after an interruption,
+//! and after new tests it retries only undetected mutants. The mutants of a changed file are tried
+//! again. The order is random, so that the results of an interrupted run are a random sample.
 
 mod verdicts;
 
@@ -17,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use verdicts::{Sources, Tally, Verdict, Verdicts};
 
-/// What is mutated together.
+/// Files that are mutated together.
 struct Module {
     name: &'static str,
     package: &'static str,
-    /// Files and folders, from the workspace's root.
+    /// Files and folders, relative to the workspace's root.
     paths: &'static [&'static str],
-    /// The package's test targets that are about it, as cargo's arguments.
+    /// The package's test targets that cover it, as cargo's arguments.
     tests: &'static [&'static str],
-    /// What the names of the tests that are about it begin with; none: every test of the targets.
+    /// Prefixes of the names of the tests that cover it; empty: every test of the targets.
     names: &'static [&'static str],
 }
 
@@ -33,7 +32,7 @@ const MODULES: [Module; 5] = [
     Module {
         name: "ring",
         package: "vif",
-        // Without the loom model, which an ordinary build leaves out.
+        // Without the loom model, which an ordinary build excludes.
         paths: &[
             "path/vif/src/ring/back.rs",
             "path/vif/src/ring/consumer.rs",
@@ -89,24 +88,25 @@ const MODULES: [Module; 5] = [
     },
 ];
 
-/// Share of the mutants that the tests must notice, percent.
+/// Share of the mutants that the tests must detect, percent.
 const FLOOR: f64 = 90.0;
 
-/// What runs a test program: a mutant that computes for ever, or takes memory for ever, is ended by
-/// what it uses, which does not depend on how busy the machine is. Seconds of CPU time, bytes.
+/// Limits of a test program, so that a mutant with an endless computation or allocation is killed
+/// by its resource use, which does not depend on other load. Seconds of CPU time, bytes.
 pub(crate) const RUNNER: &str =
     r#"target.'cfg(unix)'.runner=["prlimit", "--cpu=20", "--data=1073741824", "--core=0"]"#;
-/// Time after which a mutant that only waits is ended, seconds: a busy machine is slow.
+/// The time after which a mutant that only waits is killed, in seconds; generous, because a busy
+/// machine is slow.
 const TEST_SECONDS_MIN: &str = "180";
-/// A property test that fails has said enough: it need not look for the smallest case, nor write
-/// it down. The same cases each time, so that a verdict can be had again.
+/// Settings of property tests: a failing test does not search for the smallest case or store it,
+/// and the cases are the same each time, so that verdicts are reproducible.
 pub(crate) const PROPERTY_TESTS: [(&str, &str); 3] = [
     ("PROPTEST_MAX_SHRINK_ITERS", "0"),
     ("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1"),
     ("PROPTEST_RNG_SEED", "1"),
 ];
 
-/// Runs the named modules (none: all) and fails if one is below the floor.
+/// Runs the named modules (empty: all) and fails if one is below the limit.
 pub(crate) fn run(names: &[String]) -> Result<()> {
     let modules = named(names)?;
     let present = workspace::cargo().args(["mutants", "--version"]).output()?;
@@ -118,7 +118,7 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     let mut below = Vec::new();
     for module in modules {
         module.try_open(&all)?;
-        let tally = module.told(&all)?;
+        let tally = module.write_detected(&all)?;
         ensure!(tally.untried == 0, "cargo-mutants has not tried all");
         if tally.noticed() < FLOOR {
             below.push(module.name);
@@ -128,16 +128,16 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Prints what is kept of the named modules (none: all), without running anything.
+/// Prints the stored results of the named modules (empty: all), without running anything.
 pub(crate) fn print_kept(names: &[String]) -> Result<()> {
     let all = workspace::target_directory()?.join("mutants");
     for module in named(names)? {
-        module.told(&all)?;
+        module.write_detected(&all)?;
     }
     Ok(())
 }
 
-/// The modules of these names (none: all).
+/// Returns the modules of these names (empty: all).
 fn named(names: &[String]) -> Result<Vec<Module>> {
     let known = MODULES.map(|module| module.name);
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
@@ -148,7 +148,7 @@ fn named(names: &[String]) -> Result<Vec<Module>> {
 }
 
 impl Module {
-    /// Tries what was not yet noticed; `all` is the folder of all modules' results.
+    /// Tries undetected mutants; `all` is the folder of all modules' results.
     fn try_open(&self, all: &Path) -> Result<()> {
         let folder = all.join(self.name);
         fs::create_dir_all(&folder)?;
@@ -170,7 +170,7 @@ impl Module {
             .args(["--", "--"])
             .args(self.names)
             .status()?;
-        // 0: all noticed; 2: some missed; 3: some without end. Anything else says nothing.
+        // 0: all detected; 2: some missed; 3: some timed out. Other statuses are errors.
         ensure!(
             matches!(status.code(), Some(0 | 2 | 3)),
             "cargo-mutants failed: {status}"
@@ -178,8 +178,8 @@ impl Module {
         Ok(())
     }
 
-    /// Counts and prints what is kept.
-    fn told(&self, all: &Path) -> Result<Tally> {
+    /// Counts and prints the stored results.
+    fn write_detected(&self, all: &Path) -> Result<Tally> {
         let folder = all.join(self.name);
         let mutants = self.list()?;
         fs::create_dir_all(&folder)?;
@@ -195,7 +195,7 @@ impl Module {
         Ok(tally)
     }
 
-    /// A number for the content of each of its files.
+    /// Returns a hash of the content of each of its files.
     fn sources(&self) -> Result<Sources> {
         let numbered = |file: PathBuf| {
             let mut hasher = DefaultHasher::new();
@@ -206,7 +206,7 @@ impl Module {
         self.files()?.into_iter().map(numbered).collect()
     }
 
-    /// Its files, from the workspace's root.
+    /// Returns its files, relative to the workspace's root.
     fn files(&self) -> Result<Vec<PathBuf>> {
         let root = workspace::root();
         let mut files = Vec::new();
@@ -220,7 +220,7 @@ impl Module {
         Ok(files)
     }
 
-    /// The names of its mutants.
+    /// Returns the names of its mutants.
     fn list(&self) -> Result<Vec<String>> {
         let printed = workspace::output(self.cargo_mutants()?.args(["--list", "--json"]))?;
         let list: Vec<Value> = serde_json::from_str(&printed)?;

@@ -1,6 +1,6 @@
-//! What became of each mutant, kept over runs in the file `verdicts`: a line each, the verdict and
-//! the name (which begins with file, line and column). The file `sources` says which sources that
-//! is about: a line each, a number for the content and the path.
+//! Stores the verdict on each mutant in the file `verdicts`: a line each, the verdict and the name
+//! (which begins with file, line and column). The file `sources` identifies the sources: a line
+//! each, a hash of the content and the path.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -9,10 +9,10 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A number for the content of each file, by its path.
+/// A hash of the content of each file, by its path.
 pub(super) type Sources = BTreeMap<String, String>;
 
-/// What became of a mutant.
+/// The verdict on a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Caught,
@@ -23,8 +23,8 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    /// As cargo-mutants calls it in `outcomes.json`; None: no verdict (the baseline, a run without
-    /// tests).
+    /// Converts cargo-mutants' name in `outcomes.json`; `None`: no verdict (the baseline, a run
+    /// without tests).
     fn from_summary(summary: &str) -> Option<Self> {
         Some(match summary {
             "CaughtMutant" => Self::Caught,
@@ -51,7 +51,7 @@ impl Verdict {
     }
 }
 
-/// What became of the mutants of a module.
+/// The verdicts of a module, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     caught: u64,
@@ -62,8 +62,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Share of the mutants that were tried and compile that was noticed, percent. One that never
-    /// ends was noticed.
+    /// Returns the detected share of the mutants that were tried and compile, percent. A timeout
+    /// counts as detected.
     pub(super) fn noticed(self) -> f64 {
         let noticed = (self.caught + self.timeout) as f64;
         let all = noticed + self.missed as f64;
@@ -87,13 +87,13 @@ impl fmt::Display for Tally {
         } = self;
         write!(
             f,
-            "{noticed:.1} % noticed: {caught} caught, {timeout} without end, {missed} missed; \
+            "{noticed:.1} % detected: {caught} caught, {timeout} timed out, {missed} missed; \
              {unviable} do not compile, {untried} not tried"
         )
     }
 }
 
-/// The lines of a file, each cut at its first space; none if there is no file.
+/// Returns the lines of a file, each split at its first space; none if the file does not exist.
 fn pairs(file: &Path) -> Result<impl Iterator<Item = (String, String)> + use<>> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let cut = |line: &str| {
@@ -108,14 +108,14 @@ fn pairs(file: &Path) -> Result<impl Iterator<Item = (String, String)> + use<>> 
 /// The verdicts of a module.
 #[derive(Debug)]
 pub(super) struct Verdicts {
-    /// The module's folder, in which cargo-mutants makes `mutants.out`.
+    /// The module's folder, in which cargo-mutants creates `mutants.out`.
     folder: PathBuf,
     by_name: BTreeMap<String, Verdict>,
 }
 
 impl Verdicts {
-    /// Reads what is kept of these sources, and keeps what the last run, whether it came to its
-    /// end or not, has found beyond that.
+    /// Reads the stored verdicts of these sources, and adds those of the last run, whether it was
+    /// completed or not.
     pub(super) fn open(folder: &Path, sources: &Sources) -> Result<Self> {
         let mut verdicts = Self {
             folder: folder.to_path_buf(),
@@ -127,14 +127,14 @@ impl Verdicts {
             verdicts.by_name.insert(name, verdict);
         }
         let outcomes = folder.join("mutants.out/outcomes.json");
-        // A run that is broken off while it writes leaves half a file; its mutants are tried again.
+        // An interrupted run may leave an incomplete file; its mutants are tried again.
         if let Ok(bytes) = fs::read(&outcomes) {
             if let Ok(outcomes) = serde_json::from_slice(&bytes) {
                 verdicts.add(&outcomes);
             }
             fs::remove_file(outcomes)?;
         }
-        // What was found so far is about the sources of that time.
+        // Earlier verdicts belong to the sources of that time.
         let then: Sources = pairs(&file)?.map(|(number, path)| (path, number)).collect();
         verdicts.by_name.retain(|name, _| {
             let path = name.split(':').next().unwrap_or_default();
@@ -165,17 +165,17 @@ impl Verdicts {
         Ok(fs::rename(new, self.folder.join("verdicts"))?)
     }
 
-    /// What became of a mutant; None: it was not tried.
+    /// Returns the verdict on a mutant; `None`: it was not tried.
     pub(super) fn of(&self, name: &str) -> Option<Verdict> {
         self.by_name.get(name).copied()
     }
 
-    /// Whether a mutant has to be tried (again).
+    /// Returns whether a mutant has to be tried (again).
     pub(super) fn is_open(&self, name: &str) -> bool {
         !matches!(self.of(name), Some(Verdict::Caught | Verdict::Unviable))
     }
 
-    /// Tells the next run of cargo-mutants with `--iterate` what it need not try.
+    /// Lists the mutants that the next run of cargo-mutants with `--iterate` skips.
     pub(super) fn before_a_run(&self) -> Result<()> {
         let out = self.folder.join("mutants.out");
         if out.exists() {
@@ -187,7 +187,7 @@ impl Verdicts {
         Ok(fs::write(out.join("previously_caught.txt"), settled)?)
     }
 
-    /// Counts the verdicts of all the mutants that there are.
+    /// Counts the verdicts of all existing mutants.
     pub(super) fn tally(&self, mutants: &[String]) -> Tally {
         let mut tally = Tally::default();
         for name in mutants {
@@ -208,7 +208,7 @@ impl Verdicts {
 mod tests {
     use super::*;
 
-    /// In the form of cargo-mutants 27.1, less what nobody reads.
+    /// The format of cargo-mutants 27.1, without unused fields.
     const OUTCOMES: &str = r#"{
       "outcomes": [
         {"scenario": "Baseline", "summary": "Success"},
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_kept_and_the_next_one_tries_what_was_missed() {
+    fn the_next_run_retries_missed_mutants() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("mutants.out");
         let now = sources(&[("a.rs", "1"), ("b.rs", "2")]);
@@ -261,25 +261,25 @@ mod tests {
         let told = fs::read_to_string(out.join("previously_caught.txt")).unwrap();
         assert_eq!(told, format!("{}\n{}\n", all[0], all[3]));
 
-        // The next run catches one and is broken off while it writes.
+        // The next run detects one, and is interrupted while it writes.
         ran(&OUTCOMES.replace("MissedMutant", "CaughtMutant"));
         open();
         ran(&OUTCOMES[..100]);
         let more = [all, names(&["b.rs:9:9: not tried"])].concat();
         assert_eq!(
             open().tally(&more).to_string(),
-            "100.0 % noticed: 2 caught, 1 without end, 0 missed; 1 do not compile, 1 not tried"
+            "100.0 % detected: 2 caught, 1 timed out, 0 missed; 1 do not compile, 1 not tried"
         );
     }
 
     #[test]
-    fn the_mutants_of_a_file_that_changes_begin_anew() {
+    fn mutants_of_a_changed_file_are_tried_again() {
         let folder = tempfile::tempdir().unwrap();
         let open = |all| Verdicts::open(folder.path(), &sources(all)).unwrap();
         let before = open(&[("a.rs", "1"), ("b.rs", "2")]);
         before.before_a_run().unwrap();
         fs::write(folder.path().join("mutants.out/outcomes.json"), OUTCOMES).unwrap();
-        // Also if it changes while they are tried.
+        // This holds even if the file changes during the run.
         let after = open(&[("a.rs", "1"), ("b.rs", "3")]);
         assert_eq!(
             after.of("a.rs:1:2: replace f with ()"),

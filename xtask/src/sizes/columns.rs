@@ -5,8 +5,8 @@ use std::path::Path;
 /// Columns of a line.
 const COLUMNS_MAX: usize = 100;
 
-/// Lines that are longer than they may be. Rows of tables, addresses alone on a line and what
-/// programs printed (`text` fences) are as long as they are.
+/// Returns lines that are too long. Rows of tables, addresses alone on a line and output of
+/// programs (`text` fences) may have any length.
 pub(super) fn breaches(path: &Path, text: &str) -> Vec<String> {
     let prose = path.extension().is_some_and(|extension| extension == "md");
     let mut printed = false;
@@ -24,13 +24,14 @@ pub(super) fn breaches(path: &Path, text: &str) -> Vec<String> {
     found
 }
 
-/// A line without the marks of a comment or of a list.
+/// Returns a line without the marks of a comment or of a list.
 fn content(line: &str) -> &str {
     line.trim()
         .trim_start_matches(['/', '!', '#', '-', '*', ' '])
 }
 
-/// A row of a Markdown table, which has no other form; also in documentation comments.
+/// Returns whether it is a row of a Markdown table, which cannot be wrapped; also in documentation
+/// comments.
 fn is_row(line: &str) -> bool {
     content(line).starts_with('|')
 }

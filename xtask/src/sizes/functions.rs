@@ -8,10 +8,10 @@ use syn::{Attribute, Block, File, ImplItem, ImplItemFn, Item, ItemFn, Signature,
 
 /// Lines between the braces of a function.
 const FUNCTION_LINES_MAX: usize = 80;
-/// Lines of a file, its tests aside.
+/// Lines of a file, without its tests.
 const FILE_LINES_MAX: usize = 600;
 
-/// Functions and files that are longer than they may be and do not say why.
+/// Returns functions and files that are too long without a reason.
 pub(super) fn breaches(path: &Path, text: &str) -> Result<Vec<String>> {
     let file = syn::parse_file(text).with_context(|| path.display().to_string())?;
     let lines: Vec<&str> = text.lines().collect();
@@ -38,13 +38,13 @@ fn lines_of_tests(file: &File) -> usize {
     tests.map(|item| syntax::lines(item).count()).sum()
 }
 
-/// Whether the comment at the top of the file says why.
+/// Returns whether the comment at the top of the file gives a reason.
 fn excused_at_top(lines: &[&str]) -> bool {
     let comment = |line: &&&str| line.trim().is_empty() || line.starts_with("//");
     lines.iter().take_while(comment).any(|line| says_why(line))
 }
 
-/// Whether a line is `// sizes: ` and a sentence that says why something may be larger.
+/// Returns whether a line is `// sizes: ` and a sentence with a reason.
 fn says_why(line: &str) -> bool {
     let reason = line.trim_start().strip_prefix("// sizes: ");
     reason.is_some_and(|reason| reason.split_whitespace().count() >= 3)
@@ -71,7 +71,7 @@ impl Functions<'_> {
         }
     }
 
-    /// Whether a comment above a line says why; attributes may stand between.
+    /// Returns whether a comment above a line gives a reason; attributes may be in between.
     fn excused_above(&self, line: usize) -> bool {
         let above = self.lines[..line - 1].iter().rev();
         let belongs = |line: &&&str| line.trim_start().starts_with(['/', '#']);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn long_functions_are_found_wherever_they_stand() {
+    fn long_functions_are_found_everywhere() {
         let long = function("", 81);
         assert_eq!(found(&long), ["a.rs:1: fn long has 81 lines, at most 80"]);
         assert_eq!(found(&format!("impl A {{\n{long}}}")).len(), 1);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_and_functions_that_say_why_are_not() {
+    fn tests_and_functions_with_a_reason_may_be_long() {
         let excused = function("// sizes: one step after another.\n#[inline]\npub ", 81);
         assert!(found(&excused).is_empty());
         assert!(found(&function("#[cfg(test)]\n", 81)).is_empty());

@@ -1,5 +1,5 @@
-//! Checks what a reader must hold at once: the size of functions, files, lines and pages, and that
-//! a type's name means one thing in its crate.
+//! Checks the size of functions, files, lines and pages, and that type names are unique in their
+//! crate.
 
 mod columns;
 mod folders;
@@ -10,7 +10,7 @@ use crate::{source, workspace};
 use anyhow::{Result, ensure};
 use std::path::Path;
 
-/// Pages that are read whole, and the bytes that they may have.
+/// Pages that are read as a whole, and their limits in bytes.
 const PAGES: [(&str, usize); 2] = [("README.md", 7000), ("ARCHITECTURE.md", 12_000)];
 
 /// Prints the lines of code of each folder, then every breach; fails if there is one.
@@ -46,11 +46,11 @@ pub(crate) fn check() -> Result<()> {
         eprintln!("sizes: {breach}");
     }
     ensure!(breaches.is_empty(), "{} breaches of sizes", breaches.len());
-    println!("sizes: {} files of code are as they should be", code.len());
+    println!("sizes: {} files of code are within the limits", code.len());
     Ok(())
 }
 
-/// Tests and benchmarks, by their folder or name.
+/// Returns whether a file is a test or benchmark, by its folder or name.
 fn is_beside_the_product(path: &Path) -> bool {
     let in_folder = |name: &str| path.iter().any(|part| part == name);
     in_folder("tests") || in_folder("benches") || path.ends_with("tests.rs")

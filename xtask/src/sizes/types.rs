@@ -1,4 +1,4 @@
-//! Names of types: one meaning in a crate.
+//! Checks that type names are unique in a crate.
 
 use crate::workspace::Crate;
 use crate::{modules, syntax};
@@ -14,7 +14,7 @@ struct Place {
     scope: String,
 }
 
-/// Names of types that a library or a program of the crate defines in several places.
+/// Returns names of types that a library or a program of the crate defines in several places.
 pub(super) fn breaches(root: &Path, found: &Crate) -> Result<Vec<String>> {
     let mut breaches = Vec::new();
     for target in &found.targets {
@@ -42,7 +42,7 @@ pub(super) fn breaches(root: &Path, found: &Crate) -> Result<Vec<String>> {
 
 #[derive(Default)]
 struct Types {
-    /// The file and the modules in braces that are being read.
+    /// The current file and inline modules.
     scope: Vec<String>,
     places: BTreeMap<String, Vec<Place>>,
 }
@@ -54,7 +54,7 @@ impl Types {
             scope: self.scope.join("::"),
         };
         let places = self.places.entry(name.to_string()).or_default();
-        // Twice in one scope: alternatives, one for each configuration of the compiler.
+        // Twice in one scope: alternatives for different configurations of the compiler.
         if places.iter().all(|other| other.scope != place.scope) {
             places.push(place);
         }

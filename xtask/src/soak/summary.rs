@@ -1,4 +1,4 @@
-//! What all that was recorded came to.
+//! Sums up recorded results.
 
 use super::victim::Victim;
 use anyhow::{Result, bail, ensure};
@@ -7,21 +7,24 @@ use figures::stats::ranks;
 use figures::table::table;
 use serde_json::Value;
 
-/// What the kill of a domain may cost the probe, milliseconds.
+/// Limit of the probe's median outage after a kill of a domain, milliseconds.
 const USUAL_MS: f64 = 12.0;
-/// The kill of a helper usually makes the longest silence of the probe no longer than so many times
-/// what it is with nobody killed.
+/// Limit of the median ratio of the probe's longest silence after the kill of a helper to that
+/// without kills.
 const USUAL_QUIETS: f64 = 2.0;
-/// What any kill may cost the probe, milliseconds.
+/// Limits of a virtual machine's median outage, milliseconds, by what is killed. Its monitor's is
+/// the start of another one.
+const VM_USUAL_MS: [(&str, f64); 3] = [("driver", 15.0), ("shim", 1000.0), ("monitor", 1000.0)];
+/// Limit of any outage, milliseconds.
 const MOST_MS: f64 = 250.0;
 
-/// All values at a place of a record (a JSON pointer).
+/// Returns all values at a place of a record (a JSON pointer).
 fn all(records: &[Value], at: &str) -> Vec<f64> {
     let value = |record: &Value| record.pointer(at)?.as_f64();
     records.iter().filter_map(value).collect()
 }
 
-/// Prints what all kills came to; fails if something is leaked or an outage is too long.
+/// Prints the results of all kills; fails if anything is leaked or an outage is too long.
 pub(super) fn of_kills(victim: Victim, records: &[Value]) -> Result<()> {
     ensure!(!records.is_empty(), "no kill was recorded");
     let mut rows = Vec::new();
@@ -29,10 +32,10 @@ pub(super) fn of_kills(victim: Victim, records: &[Value]) -> Result<()> {
         ("ready, ms", "ready_ms"),
         ("connected, ms", "connected_ms"),
         ("outage of the probe, ms", "outage_ms"),
-        ("as long, nobody killed, ms", "quiet_ms"),
-        ("streams go on, ms", "streams_ms"),
+        ("outage without a kill, ms", "quiet_ms"),
+        ("streams resume, ms", "streams_ms"),
         ("datagrams lost", "lost"),
-        ("datagrams twice", "duplicates"),
+        ("datagrams duplicated", "duplicates"),
     ] {
         let values = all(records, &format!("/{key}"));
         if values.is_empty() {
@@ -46,11 +49,11 @@ pub(super) fn of_kills(victim: Victim, records: &[Value]) -> Result<()> {
     none_has_any(records, "leaked")?;
     let outages = all(records, "/outage_ms");
     let usual = match victim {
-        Victim::Driver | Victim::Guest => USUAL_MS,
         Victim::Manager | Victim::Netd => {
             let [quiet] = ranks(&all(records, "/quiet_ms"), [0.5]);
             USUAL_QUIETS * quiet
         }
+        _ => USUAL_MS,
     };
     let [p50, max] = ranks(&outages, [0.5, 1.0]);
     ensure!(
@@ -60,13 +63,42 @@ pub(super) fn of_kills(victim: Victim, records: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// Prints what all attaches came to; fails if something has grown.
+/// Prints the outages of a virtual machine by what was killed; fails if one is too long.
+pub(super) fn of_vms(records: &[Value]) -> Result<()> {
+    ensure!(!records.is_empty(), "no kill was recorded");
+    none_has_any(records, "leaked")?;
+    let mut rows = Vec::new();
+    let mut late = Vec::new();
+    for (victim, most_ms) in VM_USUAL_MS {
+        let of = |record: &&Value| record["victim"] == victim;
+        let of: Vec<Value> = records.iter().filter(of).cloned().collect();
+        let outages = all(&of, "/outage_ms");
+        if outages.is_empty() {
+            continue;
+        }
+        let cells = ranks(&outages, [0.5, 0.99, 1.0]);
+        if cells[0] > most_ms {
+            late.push(format!(
+                "{victim}: p50 {:.1} ms (at most {most_ms})",
+                cells[0]
+            ));
+        }
+        let kills = outages.len().to_string();
+        rows.push([vec![victim.to_owned(), kills], cells.map(number).to_vec()].concat());
+    }
+    let header = ["killed", "times", "outage p50, ms", "p99", "max"];
+    println!("{}", table(&header, &rows));
+    ensure!(late.is_empty(), "{}", late.join("; "));
+    Ok(())
+}
+
+/// Prints the results of all attaches; fails if anything has grown.
 pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
     ensure!(!records.is_empty(), "no attach was recorded");
     let sum = |key: &str| all(records, &format!("/{key}")).iter().sum::<f64>();
     println!(
-        "{} attaches; killed in the midst of one: the driver domain {}, the manager {}; the guest \
-         was there afterwards as a whole {}, not at all {}",
+        "{} attaches; kills during an attach: driver domain {}, manager {}; afterwards the guest \
+         existed completely {}, not at all {}",
         sum("attaches"),
         sum("driver_kills"),
         sum("manager_kills"),
@@ -83,7 +115,7 @@ pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
     none_has_any(records, "grown")
 }
 
-/// Prints what so many guests' rounds came to; fails if something has grown.
+/// Prints the results of the rounds of many guests; fails if anything has grown.
 pub(super) fn of_guests(guests: u64, records: &[Value]) -> Result<()> {
     ensure!(!records.is_empty(), "no round was recorded");
     let sum = |key: &str| all(records, &format!("/{key}")).iter().sum::<f64>();
@@ -99,12 +131,12 @@ pub(super) fn of_guests(guests: u64, records: &[Value]) -> Result<()> {
     );
     let mut rows = Vec::new();
     for (title, key) in [
-        ("killed until there again, ms", "back_ms"),
+        ("killed to running again, ms", "back_ms"),
         ("longest silence of a probe, ms", "outage_ms"),
-        ("a guest comes, ms", "attach_ms"),
-        ("goes, ms", "detach_ms"),
-        ("domains of a profile", "profiled"),
-        ("hops of a packet followed", "hops"),
+        ("attach, ms", "attach_ms"),
+        ("detach, ms", "detach_ms"),
+        ("domains in the profile", "profiled"),
+        ("hops of the traced packet", "hops"),
     ] {
         let cells = ranks(&all(records, &format!("/{key}")), [0.5, 0.99, 1.0]).map(number);
         rows.push([vec![title.to_owned()], cells.to_vec()].concat());
@@ -114,7 +146,7 @@ pub(super) fn of_guests(guests: u64, records: &[Value]) -> Result<()> {
     none_has_any(records, "grown")
 }
 
-/// Prints what may differ within bounds, at first and at last.
+/// Prints values that may differ within limits, first and last.
 fn print_held(records: &[Value]) {
     let held = |record: Option<&Value>, name: &str| {
         let held = record.and_then(|record| record["bounded"][name].as_f64());
@@ -129,10 +161,10 @@ fn print_held(records: &[Value]) {
             vec![name.clone(), first, last]
         })
         .collect();
-    println!("{}", table(&["held", "at first", "at last"], &rows));
+    println!("{}", table(&["resource", "first", "last"], &rows));
 }
 
-/// Fails with the first record of which something under `key` is not 0.
+/// Fails with the first record with a value under `key` that is not 0.
 fn none_has_any(records: &[Value], key: &str) -> Result<()> {
     let has_any = |r: &&Value| {
         let mut each = r[key].as_object().into_iter().flatten();
@@ -172,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_with_guests_fails() {
+    fn growth_with_guests_fails() {
         let record = |grown: Value| {
             serde_json::json!({
                 "attaches": 100, "attach_ms": [9.0, 11.0], "detach_ms": [5.0, 6.0],
@@ -188,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_under_many_guests_fails() {
+    fn growth_under_many_guests_fails() {
         let round = |frames: i64| {
             let grown = match frames {
                 0 => serde_json::json!({}),

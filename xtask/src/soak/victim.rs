@@ -1,18 +1,26 @@
-//! Who may be killed.
+//! Processes that may be killed.
 
 use anyhow::{Context as _, Result};
 
-/// Who is killed.
+/// The process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victim {
     Driver,
     Guest,
     Manager,
     Netd,
+    /// Driver domain, shim and monitor of a virtual machine, in turn.
+    Vm,
 }
 
 impl Victim {
-    const ALL: [Self; 4] = [Self::Driver, Self::Guest, Self::Manager, Self::Netd];
+    const ALL: [Self; 5] = [
+        Self::Driver,
+        Self::Guest,
+        Self::Manager,
+        Self::Netd,
+        Self::Vm,
+    ];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -20,15 +28,16 @@ impl Victim {
             Self::Guest => "guest",
             Self::Manager => "manager",
             Self::Netd => "netd",
+            Self::Vm => "vm",
         }
     }
 
-    /// From an option's value.
+    /// Parses an option's value.
     pub(super) fn named(name: &str) -> Result<Self> {
         let named = Self::ALL.into_iter().find(|victim| victim.name() == name);
         named.with_context(|| {
             let all = Self::ALL.map(Self::name).join(", ");
-            format!("--of {name}: one of {all}")
+            format!("--of {name}: choose one of {all}")
         })
     }
 }

@@ -1,5 +1,5 @@
-//! An initial file system: a cpio archive in the format `newc`, as the kernel unpacks it. Written
-//! here, so that files belong to root inside, whichever user makes it.
+//! An initial file system: a cpio archive in the kernel's format `newc`. Created by this module so
+//! that files belong to root, whichever user creates it.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Adds a folder and those that it lies in.
+    /// Adds a folder and its parents.
     pub(crate) fn folder(&mut self, path: &str) {
         if path.is_empty() || !self.folders.insert(path.to_owned()) {
             return;
@@ -29,7 +29,7 @@ impl Archive {
         self.entry(path, FOLDER, &[]);
     }
 
-    /// Adds a file that may be executed.
+    /// Adds an executable file.
     pub(crate) fn file(&mut self, path: &str, contents: &[u8]) {
         self.beneath(path);
         self.entry(path, PROGRAM, contents);
@@ -41,7 +41,7 @@ impl Archive {
         self.entry(path, LINK, target.as_bytes());
     }
 
-    /// Adds a file of this system's.
+    /// Adds a file of this system.
     pub(crate) fn copy(&mut self, path: &str, from: &Path) -> Result<()> {
         let contents = fs::read(from).with_context(|| format!("{}", from.display()))?;
         ensure!(
@@ -53,7 +53,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The archive.
+    /// Returns the archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_come_before_what_lies_in_them_and_once() {
+    fn folders_precede_their_contents_once() {
         let mut archive = Archive::default();
         archive.file("a/b/one", b"1");
         archive.link("a/b/two", "one");

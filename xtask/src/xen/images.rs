@@ -1,4 +1,4 @@
-//! What lies in dom0's and in a guest's file system.
+//! The contents of dom0's and a guest's file systems.
 
 use super::archive::Archive;
 use super::kernels::Kernels;
@@ -31,7 +31,7 @@ const TOOLS: [&str; 6] = [
     "xen-init-dom0",
     "libxl-save-helper",
 ];
-/// What asks the xenstore.
+/// Clients of the xenstore.
 const STORE_TOOLS: [&str; 6] = ["ls", "read", "write", "list", "rm", "exists"];
 
 /// Modules of dom0, and of guests.
@@ -57,7 +57,7 @@ const GUEST_MODULES: [&str; 5] = [
     "drivers/net/tun",
 ];
 
-/// Makes dom0's file system, with a guest's in it; where it is.
+/// Creates dom0's file system, with a guest's in it; returns its path.
 pub(crate) fn dom0(
     home: &Path,
     packages: &Packages,
@@ -121,7 +121,7 @@ pub(crate) fn dom0(
     Ok(path)
 }
 
-/// A guest's file system; driver domains and hostile guests are such guests.
+/// Returns a guest's file system; driver domains and hostile guests are such guests.
 fn guest(packages: &Packages, programs: &Programs) -> Result<Vec<u8>> {
     let mut image = Archive::default();
     common(&mut image, packages, &[&programs.driver, &programs.hostile])?;
@@ -138,7 +138,7 @@ fn guest(packages: &Packages, programs: &Programs) -> Result<Vec<u8>> {
     Ok(image.finish())
 }
 
-/// A file of `xtask/xen`.
+/// Returns the path of a file of `xtask/xen`.
 fn ours(name: &str) -> PathBuf {
     workspace::root().join("xtask/xen").join(name)
 }
@@ -185,7 +185,8 @@ fn modules(image: &mut Archive, packages: &Packages, paths: &[&str]) -> Result<(
     Ok(())
 }
 
-/// The shared libraries of some programs, and one that they load when a thread is cancelled.
+/// Returns the shared libraries of some programs, and one that they load when a thread is
+/// cancelled.
 fn libraries<'a>(
     packages: &Packages,
     programs: impl Iterator<Item = &'a PathBuf>,
@@ -209,7 +210,7 @@ fn libraries<'a>(
     Ok(all)
 }
 
-/// Where the libraries of the packages are.
+/// Returns the folders of the packages' libraries.
 pub(crate) fn library_path(packages: &Packages) -> String {
     let of = |folder: &str| packages.root.join(folder).display().to_string();
     [

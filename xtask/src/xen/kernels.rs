@@ -1,4 +1,4 @@
-//! Xen and Linux in the form in which the emulator loads them fastest: nothing is compressed.
+//! Xen and Linux in the form that the emulator loads fastest: uncompressed.
 
 use super::packages::Packages;
 use crate::workspace;
@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where they are.
+/// Their paths.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     /// The hypervisor: an ELF file for multiboot.
@@ -16,10 +16,10 @@ pub(crate) struct Kernels {
     pub(crate) linux: PathBuf,
 }
 
-/// How the payload of a kernel image begins: xz.
+/// Start of a kernel image's payload: xz.
 const XZ: [u8; 6] = [0xfd, b'7', b'z', b'X', b'Z', 0];
 
-/// Unpacks both, if they are not there.
+/// Unpacks both, if they are missing.
 pub(crate) fn ready(home: &Path, packages: &Packages) -> Result<Kernels> {
     let kernels = Kernels {
         xen: home.join("xen.elf"),
@@ -40,14 +40,14 @@ pub(crate) fn ready(home: &Path, packages: &Packages) -> Result<Kernels> {
         let at = at.with_context(|| format!("{} is not packed by xz", image.display()))?;
         let payload = home.join("linux.xz");
         fs::write(&payload, bytes.get(at..).unwrap_or_default())?;
-        // Behind the payload the image goes on.
+        // The image continues after the payload.
         unpack(&["xz", "--single-stream", "-dc"], &payload, &kernels.linux)?;
         fs::remove_file(payload)?;
     }
     Ok(kernels)
 }
 
-/// Unpacks a file; the outcome is there as a whole, or not at all.
+/// Unpacks a file atomically.
 fn unpack(with: &[&str], from: &Path, to: &Path) -> Result<()> {
     let part = to.with_extension("part");
     let [program, arguments @ ..] = with else {

@@ -1,4 +1,4 @@
-//! What a machine is made of: packages, kernels, programs of this tree, images.
+//! Creates the parts of a machine: packages, kernels, programs of this tree, images.
 
 use super::images::{self, Programs};
 use super::kernels::{self, Kernels};
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What a machine is made of.
+/// The parts of a machine.
 pub(super) struct Laboratory {
     pub(super) home: PathBuf,
     pub(super) packages: Packages,
@@ -18,8 +18,8 @@ pub(super) struct Laboratory {
 }
 
 impl Laboratory {
-    /// Makes what is missing; none where this system cannot. `release`: with the driver domain as
-    /// it is given to users.
+    /// Creates missing parts; returns `None` if this system cannot. `release` selects the release
+    /// profile for the driver domain.
     pub(super) fn ready(release: bool) -> Result<Option<Self>> {
         let home = home()?;
         let packages = match packages::ready(&home) {
@@ -41,14 +41,14 @@ impl Laboratory {
     }
 }
 
-/// Where all of it lies.
+/// Returns the folder of all parts.
 pub(super) fn home() -> Result<PathBuf> {
     let home = workspace::target_directory()?.join("xen");
     fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
     Ok(home)
 }
 
-/// What cannot run here is no failure, unless everything has to run.
+/// Reports a skip, which is a failure only if everything is required.
 fn skip(why: &str) -> Result<()> {
     if std::env::var("GRANTWAY_REQUIRE").is_ok_and(|value| value == "all") {
         bail!("{why}");
@@ -57,7 +57,7 @@ fn skip(why: &str) -> Result<()> {
     Ok(())
 }
 
-/// By how much longer than usual everything may take.
+/// Returns the factor of all deadlines.
 pub(super) fn slowness() -> Result<u32> {
     if let Ok(given) = std::env::var("GRANTWAY_XEN_SLOW") {
         let slow: u32 = given.parse().context("GRANTWAY_XEN_SLOW")?;
@@ -74,8 +74,8 @@ pub(super) fn slowness() -> Result<u32> {
     Ok((1.0 + load / cpus as f64).round().clamp(1.0, 10.0) as u32)
 }
 
-/// Builds the programs that run inside, the driver domain in the release's profile if asked for.
-/// Examples by a run of their own: they need what no program is linked with.
+/// Builds the programs that run inside, the driver domain in the release profile if requested.
+/// Builds examples in a separate run, because they need crates that no program links.
 fn build(release: bool) -> Result<Programs> {
     let driver = ["-p", "xen", "--bin", "grantway-xen"];
     let cli = ["-p", "cli", "--bin", "grantway"];

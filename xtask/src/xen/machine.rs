@@ -1,13 +1,13 @@
-//! The emulator: one machine from its start to its power-off, and what its console says.
+//! The emulator: runs one machine from its start to its power-off, and reads its console.
 //!
-//! Lines of the console that begin with `XTEST` are for this module:
+//! Lines of the console that begin with `XTEST` control this module:
 //!
 //! | line | meaning |
 //! |---|---|
 //! | `XTEST run NAME` | a test begins |
 //! | `XTEST ok NAME …` | it has passed |
-//! | `XTEST fail NAME …` | it has not, and why |
-//! | `XTEST window JSON` | what a window of `xen exp` came to |
+//! | `XTEST fail NAME …` | it has failed, and why |
+//! | `XTEST window JSON` | results of a window of `xen exp` |
 //! | `XTEST done` | the machine is about to power off |
 
 use super::images::library_path;
@@ -22,10 +22,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Without eager-fpu processes in an emulated machine die at random.
+/// Without eager-fpu, processes in an emulated machine die at random.
 const XEN_ARGUMENTS: &str = "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning \
      dom0_mem=1024M,max:1024M dom0_max_vcpus=1 spec-ctrl=eager-fpu";
-/// Nothing of this system's can be reached by it.
+/// A NIC that cannot reach this system.
 const NIC: &[&str] = &[
     "-netdev",
     "user,id=wire,restrict=on",
@@ -33,39 +33,39 @@ const NIC: &[&str] = &[
     "e1000,netdev=wire,romfile=",
 ];
 const NO_NIC: &[&str] = &["-nic", "none"];
-/// Lines of the console that are shown when something failed.
+/// Lines of the console that are shown after a failure.
 const SHOWN: usize = 60;
 
-/// What to run, and on what.
+/// A machine to run.
 pub(crate) struct Machine<'a> {
     pub(crate) kernels: &'a Kernels,
     pub(crate) image: &'a Path,
     pub(crate) packages: &'a Packages,
-    /// Where the console goes.
+    /// The console's output.
     pub(crate) log: PathBuf,
-    /// Its memory; a gigabyte is dom0's.
+    /// Its memory; dom0 has a gigabyte.
     pub(crate) memory_mib: u32,
-    /// Whether it has a NIC, with a station of the emulator's own behind it: 10.0.2.2.
+    /// Whether it has a NIC, with a station of the emulator behind it: 10.0.2.2.
     pub(crate) has_nic: bool,
-    /// By how much deadlines inside are multiplied.
+    /// Factor of deadlines inside.
     pub(crate) slow: u32,
     pub(crate) deadline: Duration,
-    /// One instruction takes one nanosecond of the machine's clock, and idle time takes none of
-    /// ours: the clock counts work, however busy this system is.
+    /// Whether one instruction takes one nanosecond of the machine's clock, and idle time takes no
+    /// real time, so that the clock counts work, however busy this system is.
     pub(crate) counts_instructions: bool,
 }
 
-/// What a run is told to do.
+/// The task of a run.
 pub(crate) struct Task<'a> {
-    /// By an argument of the kernel's.
+    /// Passed as an argument of the kernel.
     pub(crate) argument: &'a str,
-    /// What has to pass.
+    /// Tests that must pass.
     pub(crate) wanted: &'a [&'a str],
-    /// Takes what each window came to.
+    /// Receives the results of each window.
     pub(crate) on_window: &'a mut dyn FnMut(&str) -> Result<()>,
 }
 
-/// How the tests of a run ended.
+/// Results of a run's tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct TestOutcome {
     passed: Vec<String>,
@@ -74,7 +74,7 @@ struct TestOutcome {
 }
 
 impl TestOutcome {
-    /// Takes a line of the console; what of it people are shown.
+    /// Processes a line of the console; returns the text to show.
     fn take(&mut self, line: &str) -> Option<String> {
         let at = line.find("XTEST ")?;
         let mut words = line.get(at..)?.split_whitespace().skip(1);
@@ -94,10 +94,11 @@ impl TestOutcome {
 }
 
 impl Machine<'_> {
-    /// Runs a task to its end; says how each test ended.
+    /// Runs a task until it ends; prints the result of each test.
     ///
     /// # Errors
-    /// One failed, or the machine did.
+    ///
+    /// A test or the machine has failed.
     pub(crate) fn run(&self, task: Task<'_>) -> Result<()> {
         let tests = task.wanted;
         let mut child = self.start(task.argument)?;
@@ -106,7 +107,7 @@ impl Machine<'_> {
         std::thread::spawn(move || {
             let mut console = BufReader::new(console);
             let mut line = Vec::new();
-            // A console may print anything.
+            // A console may print arbitrary bytes.
             while console
                 .read_until(b'\n', &mut line)
                 .is_ok_and(|bytes| bytes > 0)
@@ -146,7 +147,7 @@ impl Machine<'_> {
         bail!("not passed: {}", missing.join(", "))
     }
 
-    /// Reads the console to its end, or until it is too late.
+    /// Reads the console until its end or the deadline.
     fn follow(
         &self,
         read: &Receiver<String>,
@@ -179,7 +180,8 @@ impl Machine<'_> {
         }
     }
 
-    /// All that a run depends on beside the contents of images: the emulator and its arguments.
+    /// Returns everything on which a run depends in addition to the images: the emulator and its
+    /// arguments.
     pub(crate) fn described(&self) -> Result<String> {
         let version = workspace::output(self.emulator()?.arg("--version"))?;
         Ok(format!("{version}{:?}", self.command("")?))
@@ -214,10 +216,11 @@ impl Machine<'_> {
         Ok(command)
     }
 
-    /// The emulator of this system, or the one that was unpacked.
+    /// Returns the emulator of this system, or the unpacked one.
     fn emulator(&self) -> Result<Command> {
         if !self.packages.emulator {
-            let program = find("qemu-system-x86_64").context("there is no qemu-system-x86_64")?;
+            let program =
+                find("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?;
             return Ok(Command::new(program));
         }
         let of = |path: &str| self.packages.root.join(path);
@@ -237,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_console_says_how_tests_ended() {
+    fn the_console_reports_test_results() {
         let mut outcome = TestOutcome::default();
         assert_eq!(outcome.take("[    1.0] Linux version"), None);
         assert_eq!(outcome.take("XTEST run boot"), None);

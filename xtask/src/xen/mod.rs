@@ -1,16 +1,16 @@
 //! `cargo xtask xen`: the driver domain on the real Xen, in an emulated machine.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | `packages` | downloads Debian's packages, unpacks them below `target/xen` |
 //! | `kernels` | Xen and Linux in the form in which the emulator loads them |
-//! | `archive` | an initial file system as the kernel unpacks it |
-//! | `images` | what lies in dom0's and in a guest's file system |
-//! | `laboratory` | all of these, made |
+//! | `archive` | an initial file system in the kernel's format |
+//! | `images` | contents of dom0's and a guest's file systems |
+//! | `laboratory` | creates all of these |
 //! | `machine` | the emulator: console, deadline, how each test ended |
 //! | `exp` | the comparison with the kernel's netback |
 //!
-//! What happens inside the machine is shell, in `xtask/xen/`.
+//! Shell scripts in `xtask/xen/` run inside the machine.
 
 mod archive;
 mod exp;
@@ -28,16 +28,15 @@ const USAGE: &str = "\
 usage: cargo xtask xen [TEST…] | exp [ARGS…]
 
 Boots Xen, a dom0 and stock guests in QEMU's software emulation, with the driver domain of this
-tree, and runs the tests; without a name those that are marked with *. `all` runs all of them.
-Packages are downloaded once, with apt-get, to target/xen. GRANTWAY_XEN_SLOW multiplies all
-deadlines (left out: by how busy this system is). `exp --help`: the comparison with xen-netback.";
+tree, and runs the named tests: by default those marked with *, with `all` all of them. Downloads
+packages once, with apt-get, to target/xen. GRANTWAY_XEN_SLOW multiplies all deadlines (default: by
+the load of this system). `exp --help` describes the comparison with xen-netback.";
 
-/// Seconds that a run may take whose machine has a processor for itself, and how many more a test
-/// that is long.
+/// Deadline of a run whose machine has a CPU for itself, and the addition for a long test, seconds.
 const DEADLINE_S: u64 = 360;
 const LONG_S: u64 = 300;
 
-/// The tests, whether they run if none is named, and what they show.
+/// The tests, whether they run by default, and their descriptions.
 const TESTS: [(&str, bool, &str); 18] = [
     ("boot", true, "Xen, dom0 and the toolstack are up"),
     (
@@ -47,7 +46,11 @@ const TESTS: [(&str, bool, &str); 18] = [
     ),
     ("pvh", true, "the same with a PVH guest"),
     ("pair", true, "two guests reach each other"),
-    ("tools", true, "grantway status, stat and trace speak to it"),
+    (
+        "tools",
+        true,
+        "grantway status, stat and trace work with it",
+    ),
     (
         "kill",
         true,
@@ -61,7 +64,7 @@ const TESTS: [(&str, bool, &str); 18] = [
     (
         "save",
         false,
-        "a guest is saved and goes on, and is restored as another domain",
+        "a guest is saved and continues, and is restored as another domain",
     ),
     (
         "detach",
@@ -71,17 +74,17 @@ const TESTS: [(&str, bool, &str); 18] = [
     (
         "toolstack",
         false,
-        "toolstacks end in the midst of their work; the next one finishes it",
+        "toolstacks are killed during their work; the next one finishes it",
     ),
     (
         "hostile",
         true,
-        "a guest attacks: nobody else notices, and it is served again",
+        "a guest attacks: no other guest is affected, and it is served again",
     ),
     (
         "maps",
         true,
-        "what guests send is mapped: two guests, attacks, kills; no page stays mapped",
+        "packets from guests are mapped: two guests, attacks, kills; no page stays mapped",
     ),
     (
         "destroy",
@@ -91,7 +94,7 @@ const TESTS: [(&str, bool, &str); 18] = [
     (
         "uplink",
         false,
-        "a guest reaches what is behind a NIC: by a TAP on a bridge",
+        "a guest reaches the network behind a NIC: by a TAP on a bridge",
     ),
     ("xdp", false, "the same by an AF_XDP socket on that NIC"),
     (
@@ -150,7 +153,7 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     })
 }
 
-/// Memory of the machine that a test needs.
+/// Returns the machine's memory for a test.
 fn memory_mib(test: &str) -> u32 {
     match test {
         "many" => 6144,
@@ -158,7 +161,7 @@ fn memory_mib(test: &str) -> u32 {
     }
 }
 
-/// Seconds that these tests may take.
+/// Returns the deadline of these tests, seconds.
 fn deadline_s(tests: &[&str]) -> u64 {
     let long = tests.iter().filter(|test| ["many", "kills"].contains(test));
     DEADLINE_S + LONG_S * long.count() as u64

@@ -1,4 +1,4 @@
-//! Debian's packages: downloaded by name, unpacked, never installed.
+//! Downloads Debian's packages by name, and unpacks them without installing.
 
 use crate::workspace;
 use anyhow::{Context, Result};
@@ -9,7 +9,7 @@ use std::process::Command;
 /// The kernel of dom0 and of the guests: the version that this package depends on.
 const KERNEL: &str = "linux-image-amd64";
 
-/// What was unpacked.
+/// The unpacked packages.
 #[derive(Debug)]
 pub(crate) struct Packages {
     /// A file system with all packages in it.
@@ -20,11 +20,12 @@ pub(crate) struct Packages {
     pub(crate) emulator: bool,
 }
 
-/// Downloads and unpacks what is missing. What is there already is left as it is, so without a
-/// network too this works from the second time on.
+/// Downloads and unpacks missing packages. Existing ones are kept, so the second run works without
+/// a network.
 ///
 /// # Errors
-/// Why it cannot be done on this system.
+///
+/// Why this system cannot do it.
 pub(crate) fn ready(home: &Path) -> Result<Packages> {
     let listed = wanted()?;
     let emulator = listed.iter().any(|name| name == "qemu-system-x86");
@@ -70,7 +71,7 @@ pub(crate) fn ready(home: &Path) -> Result<Packages> {
     })
 }
 
-/// The names of `packages.txt` that this system needs.
+/// Returns the names of `packages.txt` that this system needs.
 fn wanted() -> Result<Vec<String>> {
     let list = workspace::root().join("xtask/xen/packages.txt");
     let text = fs::read_to_string(&list).with_context(|| format!("{}", list.display()))?;
@@ -88,17 +89,17 @@ fn names(text: &str, has: impl Fn(&str) -> bool) -> Vec<String> {
         .collect()
 }
 
-/// A program of this system.
+/// Returns the path of a program of this system.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
     places.find(|place| place.is_file())
 }
 
-/// The newest kernel's package.
+/// Returns the newest kernel's package.
 fn kernel() -> Result<String> {
     let asked = Command::new("apt-cache").args(["depends", KERNEL]).output();
-    let asked = asked.context("apt-cache cannot be run: this is no Debian")?;
+    let asked = asked.context("cannot run apt-cache: this system is not Debian")?;
     let text = String::from_utf8_lossy(&asked.stdout);
     let mut named = text
         .lines()
@@ -108,7 +109,7 @@ fn kernel() -> Result<String> {
     Ok(kernel.to_owned())
 }
 
-/// The release of the kernel that was unpacked.
+/// Returns the release of the unpacked kernel.
 fn release(root: &Path) -> Result<String> {
     let modules = root.join("lib/modules");
     let mut all: Vec<String> = fs::read_dir(&modules)
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_system_has_is_not_downloaded() {
+    fn installed_programs_are_not_downloaded() {
         let text = "# a comment\n\nxl\nqemu: qemu-system\nlib: qemu-system\nless: more\n";
         let all = names(text, |_| false);
         assert_eq!(all, ["xl", "qemu", "lib", "less"]);

@@ -1,4 +1,4 @@
-//! Windows, kept over runs: a line of JSON each, appended when it was measured.
+//! Stores windows for later runs: a line of JSON each, appended after each measurement.
 
 use anyhow::{Context, Result, ensure};
 use figures::metric::SEGMENT_BYTES;
@@ -9,49 +9,51 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a frame of a TCP stream with timestamps that are no payload.
+/// Bytes of headers in a frame of a TCP stream with timestamps.
 const HEADER_BYTES: u64 = 66;
 
 /// Sums by name.
 pub(super) type ByName = BTreeMap<String, u64>;
 
-/// What a window came to, as `xen-window` prints it.
+/// The results of a window, as `xen-window` prints them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Window {
     #[serde(default)]
     pub(super) round: u32,
     /// Column, wire, direction and guests.
     pub(super) cell: String,
-    /// How long it was: instructions of the machine, and what it would have done while it idled.
+    /// Its length: instructions of the machine, including those that it would have executed while
+    /// idle.
     ticks: u64,
     /// Frames of the wire, segments counted as one.
     frames: u64,
     bytes: u64,
-    /// Where guests receive: segments of [`SEGMENT_BYTES`] that they have acknowledged. What the
-    /// wire has sent they may not have got.
+    /// If guests receive, the segments of [`SEGMENT_BYTES`] that they have acknowledged, because
+    /// segments on the wire may have been lost.
     acknowledged: Option<u64>,
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     again: u64,
     /// Ticks by domain, `idle` among them.
     ran: ByName,
     /// Hypercalls, by domain and kind.
     calls: BTreeMap<String, ByName>,
-    /// What the grant hypercalls asked for.
+    /// Operations of the grant hypercalls.
     operations: BTreeMap<String, ByName>,
 }
 
 impl Window {
-    /// Reads what the machine has printed.
+    /// Parses the machine's output.
     ///
     /// # Errors
-    /// It is no window, or nothing was received in it.
+    ///
+    /// It is not a window, or nothing was received in it.
     pub(super) fn read(round: u32, json: &str) -> Result<Self> {
         let window: Self = serde_json::from_str(json).with_context(|| json.to_owned())?;
         ensure!(window.packets() > 0.0, "nothing was received: {json}");
         Ok(Self { round, ..window })
     }
 
-    /// Packets of 1514 bytes that would have carried what was received.
+    /// Returns the packets of 1514 bytes that would have carried the received data.
     pub(super) fn packets(&self) -> f64 {
         if let Some(acknowledged) = self.acknowledged {
             return acknowledged as f64;
@@ -60,28 +62,28 @@ impl Window {
         payload as f64 / SEGMENT_BYTES
     }
 
-    /// The share of packets that were sent again.
+    /// Returns the retransmitted share of packets.
     pub(super) fn loss(&self) -> f64 {
         self.again as f64 / self.packets()
     }
 
-    /// Gigabits a second of the emulated machine's, which executes 10⁹ instructions in it.
+    /// Returns gigabits per second of the emulated machine, which executes 10⁹ instructions in it.
     pub(super) fn throughput(&self) -> f64 {
         self.packets() * SEGMENT_BYTES * 8.0 / self.ticks as f64
     }
 
-    /// Instructions a packet, of all domains and Xen.
+    /// Returns instructions per packet, of all domains and Xen.
     pub(super) fn instructions(&self) -> f64 {
         let idle = self.ran.get("idle").copied().unwrap_or(0);
         self.ticks.saturating_sub(idle) as f64 / self.packets()
     }
 
-    /// Hypercalls a packet of all domains, of the kinds that `counts` says.
+    /// Returns hypercalls per packet of all domains, of the kinds that `counts` selects.
     pub(super) fn calls(&self, counts: impl Fn(&str) -> bool) -> f64 {
         self.of(&self.calls, counts)
     }
 
-    /// Grant operations a packet, carried by fewer hypercalls.
+    /// Returns grant operations per packet.
     pub(super) fn operations(&self) -> f64 {
         self.of(&self.operations, |_| true)
     }
@@ -101,7 +103,7 @@ pub(super) struct KeptWindows {
 }
 
 impl KeptWindows {
-    /// Reads the windows in which all of `tried` was. `fresh`: begins anew.
+    /// Reads the windows of the machine described by `tried`. `fresh`: discards them.
     pub(super) fn open(home: &Path, tried: &[Vec<u8>], fresh: bool) -> Result<Self> {
         let mut hasher = DefaultHasher::new();
         tried.hash(&mut hasher);
@@ -112,7 +114,7 @@ impl KeptWindows {
         Ok(Self::of(file))
     }
 
-    /// Reads those of the machine that was tried last.
+    /// Reads the windows of the machine that was measured last.
     pub(super) fn newest(home: &Path) -> Result<Self> {
         let entries = fs::read_dir(home).with_context(|| home.display().to_string())?;
         let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -123,7 +125,7 @@ impl KeptWindows {
 
     fn of(file: PathBuf) -> Self {
         let text = fs::read_to_string(&file).unwrap_or_default();
-        // A line that was broken off while it was written is left out.
+        // A line that was interrupted is ignored.
         let windows = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
@@ -137,7 +139,7 @@ impl KeptWindows {
             .create(true)
             .append(true)
             .open(&self.file)?;
-        // A line of its own, also after one that was broken off.
+        // On a new line, even after an interrupted one.
         write!(file, "\n{}\n", serde_json::to_string(&window)?)?;
         self.windows.push(window);
         Ok(())
@@ -148,7 +150,7 @@ impl KeptWindows {
         windows.any(|window| window.round == round && window.cell == cell)
     }
 
-    /// Forgets, until the next run, what other columns have shown.
+    /// Ignores windows of other columns until the next run.
     pub(super) fn only(&mut self, columns: &[&str]) {
         let of = |window: &Window| window.cell.split('.').next().map(str::to_owned);
         self.windows
@@ -156,7 +158,7 @@ impl KeptWindows {
     }
 }
 
-/// Whether a file is one of windows.
+/// Returns whether a file contains windows.
 fn is_of_windows(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("exp-") && name.ends_with(".jsonl")
@@ -166,8 +168,8 @@ fn is_of_windows(path: &Path) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// A window of a thousand packets of 1514 bytes, ten of which were sent again, with so many
-    /// hypercalls a packet.
+    /// Returns a window of a thousand packets of 1514 bytes, ten of which were retransmitted, with
+    /// `calls` hypercalls per packet.
     pub(in super::super) fn line(cell: &str, calls: u64) -> String {
         format!(
             "{{\"cell\":\"{cell}\",\"ticks\":5000000,\"frames\":1000,\"bytes\":1514000,\
@@ -181,7 +183,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_window_is_work_a_packet() {
+    fn figures_are_per_packet() {
         let window = Window::read(2, &line("netback.large.r1", 2)).unwrap();
         assert_eq!(window.round, 2);
         assert_eq!(window.packets(), 1000.0);
@@ -194,7 +196,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_guests_have_not_got_does_not_count() {
+    fn unreceived_segments_do_not_count() {
         let some = line("netback.large.r1", 2).replace("null", "800");
         let window = Window::read(0, &some).unwrap();
         assert_eq!(window.packets(), 800.0);
@@ -205,7 +207,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn windows_of_another_machine_are_others() {
+    fn windows_belong_to_their_machine() {
         let folder = tempfile::tempdir().unwrap();
         let open = |parts: [&str; 2]| {
             let tried = parts.map(|part| part.as_bytes().to_vec());
@@ -220,7 +222,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_window_without_packets_is_refused() {
+    fn a_window_without_packets_is_rejected() {
         let silent = line("netback.large.r1", 2).replace("1514000", "42");
         let why = Window::read(0, &silent).unwrap_err().to_string();
         assert!(why.starts_with("nothing was received"), "{why}");
@@ -228,7 +230,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn lines_that_were_broken_off_are_left_out() {
+    fn interrupted_lines_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let tried = [b"x".to_vec()];
         let mut kept = KeptWindows::open(folder.path(), &tried, false).unwrap();

@@ -1,15 +1,16 @@
-//! `cargo xtask xen exp`: ours beside the kernel's netback, in one emulated machine.
+//! `cargo xtask xen exp`: compares `grantway-xen` and the kernel's netback in one emulated machine.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
-//! | `cells` | what is measured |
-//! | `kept` | windows, kept over runs |
-//! | `summary` | what they come to: figures, table, verdict |
+//! | `cells` | the cells to measure |
+//! | `kept` | stored windows |
+//! | `summary` | figures, table, verdict |
 //!
-//! A task of this crate's, for its machine is: packages, images and the emulator are `xen`'s.
+//! This is a task of this crate, because it shares packages, images and the emulator with `xen`.
 //!
-//! Resumable: each window is a line of JSON, in a file that is named by all that was tried: images,
-//! hypervisor, emulator, plan. A machine is one round; it measures what its round lacks.
+//! Resumable: each window is a line of JSON in a file whose name depends on everything under test:
+//! images, hypervisor, emulator, plan. One run of the machine is a round, which measures its
+//! missing windows.
 
 mod cells;
 mod kept;
@@ -29,17 +30,17 @@ use std::time::Duration;
 const USAGE: &str = "\
 usage: cargo xtask xen exp [--rounds N] [--json] [--kept] [--fresh] [COLUMN…]
 
-Compares the driver domain with the kernel's xen-netback in one emulated machine: work a packet,
-not speed. Columns: netback, grantway-copy, grantway-map; left out: all. One machine is a round (of
-3); what was measured before is not measured again (--fresh: it is), --kept prints it without
-running anything.";
+Compares the driver domain with the kernel's xen-netback in one emulated machine, by work per
+packet, not by speed. Columns: netback, grantway-copy, grantway-map; default: all. Each run of the
+machine is one of N rounds (default: 3), and measures only missing windows. --fresh discards stored
+windows; --kept prints them without running anything.";
 
-/// Seconds that a round may take whose machine has a processor for itself.
+/// Deadline of a round whose machine has a CPU for itself, seconds.
 const DEADLINE_S: u64 = 1200;
-/// Rounds if none are asked for.
+/// Default number of rounds.
 const ROUNDS: u32 = 3;
 
-/// What was asked for.
+/// Parsed options.
 #[derive(Debug, PartialEq, Eq)]
 struct Comparison {
     rounds: u32,
@@ -109,7 +110,7 @@ fn read(args: &[String]) -> Result<Comparison> {
     Ok(wanted)
 }
 
-/// The machine of a round.
+/// Returns the machine of a round.
 fn machine(laboratory: &Laboratory) -> Result<Machine<'_>> {
     Ok(Machine {
         kernels: &laboratory.kernels,
@@ -118,15 +119,15 @@ fn machine(laboratory: &Laboratory) -> Result<Machine<'_>> {
         log: laboratory.home.join("exp.log"),
         memory_mib: 2048,
         has_nic: false,
-        // Time inside does not pass by itself.
+        // Time inside the machine advances only with instructions.
         slow: 1,
         deadline: Duration::from_secs(DEADLINE_S * u64::from(slowness()?)),
         counts_instructions: true,
     })
 }
 
-/// All that windows depend on. The image has the programs, dom0's and the guests' kernel and what
-/// they run.
+/// Returns everything on which windows depend. The image contains the programs, and the kernel and
+/// programs of dom0 and the guests.
 fn tried(laboratory: &Laboratory) -> Result<Vec<Vec<u8>>> {
     let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
     let home = laboratory.home.display().to_string();
@@ -134,13 +135,13 @@ fn tried(laboratory: &Laboratory) -> Result<Vec<Vec<u8>>> {
         read(&laboratory.image)?,
         read(&laboratory.kernels.linux)?,
         read(&laboratory.kernels.xen)?,
-        // Wherever this tree lies.
+        // Independent of the tree's path.
         machine(laboratory)?.described()?.replace(&home, "").into(),
         format!("{COLUMNS:?} {WIRES:?}").into(),
     ])
 }
 
-/// Runs a machine for each round that lacks something.
+/// Runs a machine for each incomplete round.
 fn measure(laboratory: &Laboratory, wanted: &Comparison, kept: &mut KeptWindows) -> Result<()> {
     for round in 0..wanted.rounds {
         let groups = missing(round, &wanted.columns, kept);
@@ -163,7 +164,8 @@ fn measure(laboratory: &Laboratory, wanted: &Comparison, kept: &mut KeptWindows)
     Ok(())
 }
 
-/// What a round lacks, as `exp.sh` reads it. Each round begins with another column.
+/// Returns the missing cells of a round in the input format of `exp.sh`. Each round starts with
+/// another column.
 fn missing(round: u32, columns: &[&str], kept: &KeptWindows) -> Vec<String> {
     let mut columns = columns.to_vec();
     let first = round as usize % columns.len().max(1);
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_measures_what_it_lacks() {
+    fn a_round_measures_missing_cells() {
         let folder = tempfile::tempdir().unwrap();
         let tried = [b"x".to_vec()];
         let mut kept = KeptWindows::open(folder.path(), &tried, false).unwrap();

@@ -1,4 +1,4 @@
-//! What the windows come to: figures of each column and cell, a table, the verdict.
+//! Sums up the windows: figures of each column and cell, a table, the verdict.
 
 use super::cells::{COLUMNS, cells};
 use super::kept::Window;
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 
 /// The plan's name.
 const PLAN: &str = "xen";
-/// The share of netback's throughput that is the goal, where segments are large.
+/// Goal for large segments: share of netback's throughput.
 const GOAL: f64 = 0.7;
 const EXPLAINED: &str = "\
-÷ netback: its throughput; emulated time is work, not speed. A packet (1514 bytes) costs so many
-instructions of the machine (instr.) and hypercalls of all domains (calls). Among those: ways back
-from a system call or an interrupt of a PV domain (iret), those for grants, which carry so many
-operations (ops), those for event channels (notified). Packets are those that were received; so
-large a share of them was sent again (again).
+÷ netback: throughput ÷ netback's; emulated time is work, not speed. Per packet (1514 bytes):
+instructions of the machine (instr.); hypercalls of all domains (calls), among them returns from
+system calls and interrupts of PV domains (iret), hypercalls for grants (grants) with their
+operations (ops), and for event channels (notified). Only received packets count; again: the share
+of them that was retransmitted.
 ";
 const RATIO: &str = "ratio.netback.throughput";
 const RATIO_OF_CALLS: &str = "ratio.netback.hypercalls_per_packet";
@@ -44,7 +44,7 @@ const SHOWN: [Metric; 7] = [
     ("loss", Window::loss),
 ];
 
-/// The configuration of a cell.
+/// Returns the configuration of a cell.
 fn config(column: &str, wire: &str, name: &str) -> String {
     let (direction, guests) = name.split_at(1);
     let direction = match direction {
@@ -56,7 +56,7 @@ fn config(column: &str, wire: &str, name: &str) -> String {
     report::config(column, &BTreeMap::from(keys))
 }
 
-/// The values of a metric, round by round.
+/// Returns the values of a metric, round by round.
 fn values(windows: &[Window], cell: &str, of: fn(&Window) -> f64) -> Vec<Option<f64>> {
     let rounds = windows.iter().map(|window| window.round + 1).max();
     let value = |round| {
@@ -67,7 +67,7 @@ fn values(windows: &[Window], cell: &str, of: fn(&Window) -> f64) -> Vec<Option<
     (0..rounds.unwrap_or(0)).map(value).collect()
 }
 
-/// The figures of each cell of each column that was measured.
+/// Returns the figures of each measured cell of each column.
 pub(super) fn figures(windows: &[Window], columns: &[&str]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for (wire, name) in cells() {
@@ -101,7 +101,7 @@ pub(super) fn figures(windows: &[Window], columns: &[&str]) -> Vec<Figure> {
     figures
 }
 
-/// The table, and the verdict.
+/// Returns the table, and the verdict.
 pub(super) fn text(figures: &[Figure], columns: &[&str]) -> String {
     let index = Index::new(figures);
     let header = [
@@ -141,7 +141,7 @@ pub(super) fn text(figures: &[Figure], columns: &[&str]) -> String {
     text
 }
 
-/// A cell's name for people.
+/// Returns a cell's title.
 fn title(name: &str) -> String {
     let (direction, guests) = name.split_at(1);
     let direction = match direction {
@@ -151,7 +151,7 @@ fn title(name: &str) -> String {
     format!("{direction} {guests}")
 }
 
-/// What became of the goal.
+/// Returns the verdict on the goals.
 fn verdict(index: &Index<'_>, column: &str) -> String {
     let mut text = String::new();
     for (ratio, goal) in [
