@@ -258,7 +258,7 @@ pub fn program(name: &str) -> Result<(), Missing> {
     match built.is_file() {
         true => Ok(()),
         false => Err(format!(
-            "{} (`cargo test` of the workspace builds it)",
+            "{} (`cargo xtask test` builds it)",
             built.display()
         )),
     }

@@ -32,6 +32,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         }
         command
     };
+    build(&args)?;
     let mut failures = Failures::default();
     let failed = match selects_tests(&args) {
         true => run_all(&mut [cargo(&[])], &mut failures)?,
@@ -49,16 +50,30 @@ fn selects_tests(args: &[&str]) -> bool {
         Some(at) => (&args[..at], &args[at + 1..]),
         None => (args, &[][..]),
     };
-    let is_neutral = |arg: &&str| ["--locked", "--offline", "--frozen", "--release"].contains(arg);
     let is_skip = |pair: &[&str]| pair.len() == 2 && pair[0] == "--skip";
-    !of_cargo.iter().all(is_neutral) || !of_tests.chunks(2).all(is_skip)
+    !of_cargo.iter().all(|arg| is_neutral(arg)) || !of_tests.chunks(2).all(is_skip)
 }
 
-/// Builds everything, then runs [`BESIDE`] and the other tests at the same time. Returns how they
-/// failed.
+/// Builds all programs and tests. Tests start programs of other packages; `cargo test` builds only
+/// the programs of packages with integration tests.
+fn build(args: &[&str]) -> Result<()> {
+    let of_cargo = args.split(|arg| *arg == "--").next().unwrap_or_default();
+    let built = workspace::cargo()
+        .args(["build", "--workspace", "--bins", "--tests"])
+        .args(of_cargo.iter().filter(|arg| is_neutral(arg)))
+        .status()
+        .context("cannot run cargo")?;
+    ensure!(built.success(), "cargo build: {built}");
+    Ok(())
+}
+
+/// Returns whether an argument of cargo selects no tests.
+fn is_neutral(arg: &str) -> bool {
+    ["--locked", "--offline", "--frozen", "--release"].contains(&arg)
+}
+
+/// Runs [`BESIDE`] and the other tests at the same time. Returns how they failed.
 fn split(cargo: &impl Fn(&[&str]) -> Command, failures: &mut Failures) -> Result<Vec<String>> {
-    let built = cargo(&["--no-run"]).status().context("cannot run cargo")?;
-    ensure!(built.success(), "cargo test --no-run: {built}");
     let names = workspace::test_targets()?;
     ensure!(names.contains(BESIDE), "no test program is named {BESIDE}");
     let others = names.iter().filter(|name| *name != BESIDE);
