@@ -10,7 +10,7 @@
 //! | [`touch`] | a guest that writes and reads every byte |
 //! | [`vms`] | two virtual machines, and what is between them |
 //! | [`ovs`] | Open vSwitch with DPDK |
-//! | [`window`] | measures while frames circulate |
+//! | `window` | measures while frames circulate |
 
 pub mod huge;
 pub mod ovs;
