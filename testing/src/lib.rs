@@ -5,6 +5,7 @@
 //! folder, which `cargo xtask test` prints at the end. With `GRANTWAY_REQUIRE=all` it fails
 //! instead.
 
+mod build;
 mod by_hand;
 mod flood;
 mod groups;
@@ -19,6 +20,7 @@ mod tied;
 mod tracer;
 mod waiting;
 
+pub use build::build_missing;
 pub use by_hand::rejects_a_start_by_hand;
 pub use flood::{Stops, flood};
 pub use groups::group_id;

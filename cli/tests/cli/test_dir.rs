@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Once;
 use std::time::Duration;
 use tempfile::TempDir;
 use testing::{PATIENCE, Tied, default_signals, output_of, place_program, place_script, wait_for};
@@ -70,49 +69,21 @@ const PROGRAMS: [&str; 7] = [
     "pointers",
 ];
 
-static BUILT: Once = Once::new();
-
-/// Builds the programs in `folder` that `cargo test` of this package alone does not build.
-fn build(folder: &Path) {
-    let mut command = Command::new(env!("CARGO"));
-    command.args([
-        "build",
-        "--quiet",
-        "--bins",
-        "--package=grantwayd",
-        "--package=baselines",
-        "--package=netd",
-        "--package=manager",
-        "--package=driver",
-        "--package=guest",
-        "--package=pointers",
-        "--package=lab",
-    ]);
-    if folder.ends_with("release") {
-        command.arg("--release");
-    }
-    // FOLDER is TARGET/TRIPLE/PROFILE.
-    command
-        .arg("--target-dir")
-        .arg(folder.ancestors().nth(2).unwrap());
-    assert!(
-        command
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap()
-            .success()
-    );
-}
-
-/// Returns the folder of all programs of this build.
+/// Returns the folder of all programs of this build, of which `cargo test` of this package alone
+/// builds some.
 fn built_folder() -> &'static Path {
     let folder = Path::new(env!("CARGO_BIN_EXE_grantway")).parent().unwrap();
-    BUILT.call_once(|| {
-        let mut all = PROGRAMS.iter().chain([&LAB]);
-        if all.any(|name| !folder.join(name).is_file()) {
-            build(folder);
-        }
-    });
+    let packages = [
+        "grantwayd",
+        "baselines",
+        "netd",
+        "manager",
+        "driver",
+        "guest",
+        "pointers",
+        "lab",
+    ];
+    testing::build_missing(folder, &[&PROGRAMS[..], &[LAB]].concat(), &packages);
     folder
 }
 

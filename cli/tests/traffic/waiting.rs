@@ -120,7 +120,7 @@ fn frames_wait_beside_dedicated_queues() {
 /// Each worker has its share of the limit, and a queue for its flows.
 #[test]
 fn frames_wait_in_every_worker() {
-    const MBPS: f64 = 40.0;
+    const MBPS: f64 = 20.0;
     let Some(machine) = start("workers = 2", "", MBPS) else {
         return;
     };

@@ -68,37 +68,20 @@ pub(crate) fn core() -> &'static str {
         .unwrap()
 }
 
+/// Programs of other packages, which testing this package does not build.
+const OTHERS: [&str; 4] = [
+    "grantway-netd",
+    "grantway-manager",
+    "probe-domain",
+    "probe-helper",
+];
+
 /// Returns a program of another package, in the folder of `grantwayd`: a helper, or the domain of
-/// these tests. Testing this package builds only its own program.
+/// these tests.
 pub(crate) fn built(program: &str) -> PathBuf {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    let own = Path::new(core());
-    let folder = own.parent().unwrap();
-    ONCE.call_once(|| {
-        let profile = match folder.file_name().unwrap().to_str().unwrap() {
-            "debug" => "dev",
-            other => other,
-        };
-        let status = Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--quiet",
-                "-p",
-                "netd",
-                "-p",
-                "manager",
-                "-p",
-                "probe-domain",
-                "-p",
-                "probe-helper",
-            ])
-            .args(["--profile", profile, "--target-dir"])
-            // The target and the profile are folders below it.
-            .arg(folder.parent().and_then(Path::parent).unwrap())
-            .status()
-            .unwrap();
-        assert!(status.success(), "building the helpers failed");
-    });
+    let folder = Path::new(core()).parent().unwrap();
+    let packages = ["netd", "manager", "probe-domain", "probe-helper"];
+    testing::build_missing(folder, &OTHERS, &packages);
     folder.join(program)
 }
 
